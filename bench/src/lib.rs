@@ -1,0 +1,1 @@
+//! Workloads, peers and reports for Alluvium.

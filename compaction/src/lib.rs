@@ -1,0 +1,1 @@
+//! Garbage policies over segment metadata and a bounded-step rewriter.

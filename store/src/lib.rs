@@ -1,0 +1,1 @@
+//! A workload-aware state store for stream processors: typed state over selectable layouts.

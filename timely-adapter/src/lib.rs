@@ -1,0 +1,1 @@
+//! Alluvium state in Timely dataflow operators.
