@@ -1,0 +1,187 @@
+//! The one error type of Alluvium.
+//!
+//! An [`Error`] has a [`ErrorKind`] to branch on, a sentence for people, context (state, file,
+//! offset, key group, …) and the error that caused it. Bad input, a full disk and damaged bytes
+//! are errors; a broken invariant of ours is a panic with the numbers in it.
+
+use std::fmt;
+
+/// Result with Alluvium's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong, and what the caller can do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An option has a value the store cannot work with. The message names the option and, where
+    /// a limit is missed, the limit. Change the configuration.
+    Config,
+    /// The budget cannot hold what this call needs (the message names both numbers). The call
+    /// changed nothing; raise the budget or store less.
+    OverBudget,
+    /// Memory is taken by data on its way to storage and storage does not keep up. The call
+    /// changed nothing; try it again later.
+    Backpressure,
+    /// A value is larger than the configured cap. The call changed nothing.
+    ValueTooLarge,
+    /// A name was asked for that the store does not have.
+    UnknownState,
+    /// The name is open already, or a handle was entered again from its own closure.
+    InUse,
+    /// Stored types, layouts or key groups are not the ones asked for. The message names both.
+    Mismatch,
+    /// The file is in a format version this build does not read.
+    FormatVersion,
+    /// Bytes are not what was written. They are never served; restore from a checkpoint.
+    Corrupt,
+    /// A file that must exist does not.
+    Missing,
+    /// Another process or store holds the directory.
+    Locked,
+    /// The device is full. Nothing written before is lost; the error clears when space returns.
+    DiskFull,
+    /// The device or the operating system refused an operation.
+    Io,
+    /// A user closure panicked in this state earlier. Reads and writes go on; checkpoints are
+    /// refused until the poison is cleared.
+    Poisoned,
+    /// The input given by the user is malformed; the message says where.
+    Input,
+    /// The layout or machine cannot do this.
+    Unsupported,
+}
+
+/// An error with kind, message, context and source.
+///
+/// `{}` prints one line; `{:?}` prints the same with context on lines of their own.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    context: Vec<(&'static str, String)>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// A new error without context.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner { kind, message: message.into(), context: Vec::new(), source: None }))
+    }
+
+    /// Adds one piece of context, such as `("file", "seg-3")`.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl fmt::Display) -> Self {
+        self.0.context.push((name, value.to_string()));
+        self
+    }
+
+    /// Sets the error that caused this one.
+    #[must_use]
+    pub fn caused_by(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The sentence for people, without context.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The value of one piece of context.
+    pub fn context(&self, name: &str) -> Option<&str> {
+        self.0.context.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str())
+    }
+
+    /// An operating system error while doing `what` to `file`; a full device becomes
+    /// [`ErrorKind::DiskFull`], an absent file [`ErrorKind::Missing`].
+    pub fn io(what: &str, file: impl fmt::Display, source: std::io::Error) -> Self {
+        let kind = match source.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => ErrorKind::DiskFull,
+            _ if source.kind() == std::io::ErrorKind::StorageFull => ErrorKind::DiskFull,
+            _ if source.kind() == std::io::ErrorKind::NotFound => ErrorKind::Missing,
+            _ => ErrorKind::Io,
+        };
+        Self::new(kind, format!("cannot {what}")).with("file", file).caused_by(source)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        for (i, (name, value)) in self.0.context.iter().enumerate() {
+            write!(f, "{}{name} {value}", if i == 0 { " (" } else { ", " })?;
+        }
+        if !self.0.context.is_empty() {
+            f.write_str(")")?;
+        }
+        match &self.0.source {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)?;
+        for (name, value) in &self.0.context {
+            write!(f, "\n  {name}: {value}")?;
+        }
+        match &self.0.source {
+            Some(source) => write!(f, "\n  caused by: {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|e| e as _)
+    }
+}
+
+/// An error together with the by-value argument the call did not take.
+#[derive(Debug)]
+pub struct Rejected<T> {
+    /// Why the call was refused.
+    pub error: Error,
+    /// What the caller passed in.
+    pub value: T,
+}
+
+impl<T> Rejected<T> {
+    /// Pairs `error` with the argument that comes back.
+    pub fn new(error: Error, value: T) -> Self {
+        Self { error, value }
+    }
+}
+
+impl<T> From<Rejected<T>> for Error {
+    fn from(rejected: Rejected<T>) -> Self {
+        rejected.error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_and_many_lines_tell_the_same() {
+        let e = Error::io("write", "seg-1", std::io::Error::from_raw_os_error(libc::ENOSPC))
+            .with("offset", 4096);
+        assert_eq!(e.kind(), ErrorKind::DiskFull);
+        assert_eq!(e.context("offset"), Some("4096"));
+        assert!(e.to_string().starts_with("cannot write (file seg-1, offset 4096): "));
+        assert!(format!("{e:?}").contains("\n  offset: 4096\n  caused by: "));
+    }
+}

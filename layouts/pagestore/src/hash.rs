@@ -1,0 +1,207 @@
+//! The portable hash of keys, and key groups.
+//!
+//! A key's hash is part of the file format and decides which worker owns the key, so it is our
+//! own, versioned ([`HASH_VERSION`]) and pinned by test vectors: `std::hash::Hash` is stable
+//! neither across machines nor across releases. Integers take one folded multiplication, bytes
+//! and strings XXH3 (64 bits, seed 0), composites fold their parts in order.
+//!
+//! The hash's most significant 16 bits choose the [`KeyGroup`]; the layouts' indexes use the bits
+//! that remain distinct within the key groups they own.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the key hash; a directory written with another version is refused.
+pub const HASH_VERSION: u32 = 1;
+
+/// A portable 64-bit hash of a key or of a borrowed form of it.
+///
+/// `a == b` implies `a.key_hash() == b.key_hash()`, also between an owned key and its borrowed
+/// form (`String` and `str`, `Vec<u8>` and `[u8]`).
+pub trait KeyHash {
+    /// The hash. Cost: about 1 ns for integers.
+    fn key_hash(&self) -> u64;
+}
+
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+const MULTIPLIER: u64 = 0xd6e8_feb8_6659_fd93;
+
+/// Folds the 128-bit product of `a` and `b` to 64 bits.
+#[inline(always)]
+const fn fold(a: u64, b: u64) -> u64 {
+    let product = (a as u128).wrapping_mul(b as u128);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+/// Hash of one 64-bit word.
+#[inline(always)]
+pub const fn hash_word(word: u64) -> u64 {
+    fold(word ^ SEED, MULTIPLIER).wrapping_mul(SEED)
+}
+
+/// Hash of bytes.
+#[inline]
+pub fn hash_bytes(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+/// Combines the hash of the parts so far with the hash of the next part; order matters.
+#[inline(always)]
+pub const fn combine(hash: u64, next: u64) -> u64 {
+    hash_word(hash.rotate_left(23) ^ next)
+}
+
+macro_rules! words {
+    ($($t:ty),* $(,)?) => {$(
+        impl KeyHash for $t {
+            #[inline(always)]
+            #[allow(clippy::cast_sign_loss)]
+            fn key_hash(&self) -> u64 { hash_word(*self as u64) }
+        }
+    )*};
+}
+words!(u8, u16, u32, u64, i8, i16, i32, i64, bool, char);
+
+impl KeyHash for u128 {
+    #[inline]
+    fn key_hash(&self) -> u64 {
+        combine(hash_word(*self as u64), hash_word((*self >> 64) as u64))
+    }
+}
+
+impl KeyHash for crate::Time {
+    #[inline]
+    fn key_hash(&self) -> u64 {
+        self.0.key_hash()
+    }
+}
+
+impl KeyHash for () {
+    #[inline]
+    fn key_hash(&self) -> u64 {
+        hash_word(0)
+    }
+}
+
+impl KeyHash for str {
+    #[inline]
+    fn key_hash(&self) -> u64 {
+        hash_bytes(self.as_bytes())
+    }
+}
+
+impl KeyHash for String {
+    #[inline]
+    fn key_hash(&self) -> u64 {
+        self.as_str().key_hash()
+    }
+}
+
+impl KeyHash for [u8] {
+    #[inline]
+    fn key_hash(&self) -> u64 {
+        hash_bytes(self)
+    }
+}
+
+impl KeyHash for Vec<u8> {
+    #[inline]
+    fn key_hash(&self) -> u64 {
+        hash_bytes(self)
+    }
+}
+
+impl<const N: usize> KeyHash for [u8; N] {
+    #[inline]
+    fn key_hash(&self) -> u64 {
+        hash_bytes(self)
+    }
+}
+
+macro_rules! tuples {
+    ($(($($t:ident $i:tt),+)),* $(,)?) => {$(
+        impl<$($t: KeyHash),+> KeyHash for ($($t,)+) {
+            #[inline]
+            fn key_hash(&self) -> u64 {
+                let mut hash = SEED;
+                $(hash = combine(hash, self.$i.key_hash());)+
+                hash
+            }
+        }
+    )*};
+}
+tuples!((A 0), (A 0, B 1), (A 0, B 1, C 2), (A 0, B 1, C 2, D 3));
+
+/// The smallest set of keys that is assigned, checkpointed and moved together.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct KeyGroup(pub u16);
+
+impl KeyGroup {
+    /// The group, below `groups`, of a key with this hash.
+    #[inline]
+    pub const fn of(hash: u64, groups: u16) -> KeyGroup {
+        KeyGroup((((hash >> 48) * groups as u64) >> 16) as u16)
+    }
+
+    /// The worker, below `peers`, that owns this group: contiguous ranges, stable for a given
+    /// number of peers.
+    #[inline]
+    pub const fn owner(self, groups: u16, peers: usize) -> usize {
+        (self.0 as usize * peers) / groups as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// These values are part of the format: a change here needs a new [`HASH_VERSION`].
+    #[test]
+    fn hashes_are_pinned() {
+        let vectors = [
+            (0u64.key_hash(), PINS[0]),
+            (1u64.key_hash(), PINS[1]),
+            (u64::MAX.key_hash(), PINS[2]),
+            ((-1i32).key_hash(), PINS[3]),
+            ("".key_hash(), PINS[4]),
+            ("alluvium".key_hash(), PINS[5]),
+            ((7u32, String::from("a")).key_hash(), PINS[6]),
+            (u128::MAX.key_hash(), PINS[7]),
+        ];
+        for (i, (found, pinned)) in vectors.iter().enumerate() {
+            assert_eq!(found, pinned, "vector {i}: {found:#x}");
+        }
+    }
+
+    const PINS: [u64; 8] = [
+        0xab24_5cd8_c11a_92f9,
+        0x6f85_2b25_107d_7909,
+        0xc436_39ff_17e7_459d,
+        0xc436_39ff_17e7_459d,
+        0x2d06_8005_38d3_94c2,
+        0xd856_bd4f_27d7_f939,
+        0xea38_a986_895e_3fe3,
+        0x39e5_5235_0869_e187,
+    ];
+
+    #[test]
+    fn owned_and_borrowed_forms_agree() {
+        assert_eq!("x".key_hash(), String::from("x").key_hash());
+        assert_eq!([1u8, 2][..].key_hash(), vec![1u8, 2].key_hash());
+        assert_eq!([1u8, 2].key_hash(), vec![1u8, 2].key_hash());
+    }
+
+    #[test]
+    fn groups_are_even_and_owners_contiguous() {
+        let mut counts = [0u32; 256];
+        for i in 0..256_000u64 {
+            counts[KeyGroup::of(i.key_hash(), 256).0 as usize] += 1;
+        }
+        assert!(counts.iter().all(|&c| (800..1200).contains(&c)), "{counts:?}");
+        for peers in 1..=5 {
+            let owners: Vec<_> = (0..256).map(|g| KeyGroup(g).owner(256, peers)).collect();
+            assert!(owners.is_sorted() && owners[255] == peers - 1 && owners[0] == 0);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! How bytes move: one trait, [`Device`], and its engines.
+//!
+//! A device is a flat directory of files. Reads, writes and syncs are submitted and complete on
+//! a channel; the buffer travels with the request and comes back with the completion, so the
+//! kernel never sees memory that anyone else can touch. Everything else (create, open, rename,
+//! remove, list) is rare and synchronous.
+//!
+//! The engines: `ThreadPool` (positioned reads and writes on helper threads), `Uring` (one
+//! ring owned by one thread, Linux), `Simulated` (seeded, in memory, with faults and crash
+//! images). `open_device` picks the best one the machine allows.
+
+mod buffer;
+
+pub use buffer::{BLOCK_BYTES, IoBuffer};
+
+use crossbeam_channel::Sender;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Error, Result};
+
+/// A file opened on a [`Device`]; cheap to clone. The file closes with the last clone.
+#[derive(Clone, Debug)]
+pub struct FileHandle(pub(crate) Arc<OpenFile>);
+
+/// What the engines keep for an open file.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    /// Name inside the device's directory.
+    pub(crate) name: String,
+    /// The operating system's file; `None` on the simulated device.
+    pub(crate) file: Option<std::fs::File>,
+    /// Number of the file on the simulated device, else 0.
+    pub(crate) number: u64,
+    /// Whether reads and writes bypass the page cache.
+    pub(crate) direct: bool,
+}
+
+impl FileHandle {
+    /// The file's name inside its directory.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Whether reads and writes bypass the operating system's page cache.
+    pub fn is_direct(&self) -> bool {
+        self.0.direct
+    }
+}
+
+/// What to do with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Fill the buffer's length from `offset`. Reading past the end is an error.
+    Read {
+        /// First byte; a multiple of [`BLOCK_BYTES`].
+        offset: u64,
+    },
+    /// Write the buffer's length at `offset`.
+    Write {
+        /// First byte; a multiple of [`BLOCK_BYTES`].
+        offset: u64,
+    },
+    /// Make everything written so far survive a crash (`fdatasync`).
+    Sync,
+}
+
+/// One unit of I/O. Buffer lengths are multiples of [`BLOCK_BYTES`].
+#[derive(Debug)]
+pub struct Request {
+    /// The file.
+    pub file: FileHandle,
+    /// What to do.
+    pub operation: Operation,
+    /// Memory to read into or write from; empty for [`Operation::Sync`].
+    pub buffer: IoBuffer,
+    /// Comes back in the completion.
+    pub token: u64,
+    /// Where the completion goes.
+    pub reply: Sender<Completion>,
+}
+
+/// The end of a [`Request`]; exactly one is sent for each request, also when it failed.
+#[derive(Debug)]
+pub struct Completion {
+    /// The request's token.
+    pub token: u64,
+    /// The request's buffer; after a failed read its contents are unspecified.
+    pub buffer: IoBuffer,
+    /// `Ok` if all bytes were moved. The error names file and offset.
+    pub result: Result<()>,
+}
+
+/// A flat directory of files whose bytes move asynchronously.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// A short name of the engine, for reports.
+    fn engine(&self) -> &'static str;
+
+    /// Creates a new, empty file; an existing one of that name is an error.
+    fn create(&self, name: &str) -> Result<FileHandle>;
+
+    /// Opens an existing file for reading and writing.
+    fn open(&self, name: &str) -> Result<FileHandle>;
+
+    /// Length of a file in bytes.
+    fn len(&self, file: &FileHandle) -> Result<u64>;
+
+    /// Starts one request. Never blocks on the device for long; order between requests in flight
+    /// is not defined.
+    fn submit(&self, request: Request);
+
+    /// Starts all of `requests`, leaving it empty. Engines that can, submit them as one.
+    fn submit_all(&self, requests: &mut Vec<Request>) {
+        for request in requests.drain(..) {
+            self.submit(request);
+        }
+    }
+
+    /// Called by a thread that waits for a completion and has nothing else to do. Real engines
+    /// work on their own; the simulated one lets a held request finish.
+    fn drive(&self) {}
+
+    /// Renames a file, replacing `target`. Survives a crash after [`sync_directory`](Device::sync_directory).
+    fn rename(&self, source: &str, target: &str) -> Result<()>;
+
+    /// Removes a file. Open handles keep working until they are dropped.
+    fn remove(&self, name: &str) -> Result<()>;
+
+    /// Makes creations, renames and removals survive a crash.
+    fn sync_directory(&self) -> Result<()>;
+
+    /// Names of all files, in no particular order.
+    fn list(&self) -> Result<Vec<String>>;
+
+    /// Takes the directory's lock until the guard is dropped; a directory held by anyone else is
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked).
+    fn lock(&self) -> Result<Box<dyn Send + Sync>>;
+}
+
+/// Submits one request and waits for its end. For rare, small I/O such as manifests.
+pub fn run_blocking(
+    device: &dyn Device,
+    file: &FileHandle,
+    operation: Operation,
+    buffer: IoBuffer,
+) -> (IoBuffer, Result<()>) {
+    let (reply, completions) = crossbeam_channel::bounded(1);
+    device.submit(Request { file: file.clone(), operation, buffer, token: 0, reply });
+    loop {
+        match completions.try_recv() {
+            Ok(done) => return (done.buffer, done.result),
+            Err(crossbeam_channel::TryRecvError::Empty) => device.drive(),
+            Err(crossbeam_channel::TryRecvError::Disconnected) => {
+                let lost = Error::new(crate::ErrorKind::Io, "the I/O engine has stopped");
+                return (IoBuffer::empty(), Err(lost.with("file", file.name())));
+            }
+        }
+        if let Ok(done) = completions.recv_timeout(std::time::Duration::from_millis(1)) {
+            return (done.buffer, done.result);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What a type needs to be kept as state.
+
+use rkyv::api::high::{HighDeserializer, HighSerializer, HighValidator};
+use rkyv::bytecheck::CheckBytes;
+use rkyv::rancor;
+use rkyv::ser::allocator::ArenaHandle;
+use rkyv::util::AlignedVec;
+use rkyv::{Archive, Deserialize, Serialize};
+
+use crate::hash::KeyHash;
+use crate::heap_size::HeapSize;
+use crate::schema::Schema;
+
+/// Serializer that [`State`] values are written with.
+pub type RecordSerializer<'a> = HighSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>;
+
+/// A value that a store can keep: native in memory, rkyv (checked) on a page, with a heap size
+/// for the budget and a schema for the manifest.
+///
+/// Implemented for every type with the supertraits; get them with
+/// `#[derive(Clone, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, alluvium::State)]`.
+/// Values must not share mutable parts (`Arc<Mutex<_>>`): helper threads read them while a page
+/// is written, and a copy must be a deep one.
+pub trait State:
+    Archive<
+        Archived: for<'a> CheckBytes<HighValidator<'a, rancor::Error>>
+                      + Deserialize<Self, HighDeserializer<rancor::Error>>,
+    > + for<'a> Serialize<RecordSerializer<'a>>
+    + HeapSize
+    + Schema
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<T> State for T where
+    T: Archive<
+            Archived: for<'a> CheckBytes<HighValidator<'a, rancor::Error>>
+                          + Deserialize<T, HighDeserializer<rancor::Error>>,
+        > + for<'a> Serialize<RecordSerializer<'a>>
+        + HeapSize
+        + Schema
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// A [`State`] that can be a key: comparable, with a portable hash.
+pub trait Key: State + Eq + KeyHash {}
+
+impl<T: State + Eq + KeyHash> Key for T {}
+
+/// A borrowed form of a key, such as `str` for `String`: what look-ups take.
+pub trait Lookup<K>: KeyHash + Eq + ToOwned<Owned = K> {}
+
+impl<K, Q> Lookup<K> for Q
+where
+    K: std::borrow::Borrow<Q>,
+    Q: KeyHash + Eq + ToOwned<Owned = K> + ?Sized,
+{
+}
