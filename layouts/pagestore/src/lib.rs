@@ -3,19 +3,35 @@
 //! Nothing here knows a layout. See `docs/design.md` for the reasons and `docs/format.md` for the
 //! bytes.
 
+mod account;
+mod blob;
+pub mod codec;
 mod error;
 mod hash;
 mod heap_size;
+mod helper;
 pub mod io;
 mod rewrite;
+mod manifest;
 mod schema;
+mod segment;
 mod state;
 mod time;
 
+pub use account::{Account, AccountStats, MEMORY_KINDS, MemoryKind};
+pub use blob::{BlobReader, BlobRef, BlobWriter};
 pub use error::{Error, ErrorKind, Rejected, Result};
 pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};
 pub use heap_size::{HeapSize, rounded};
+pub use helper::Helper;
 pub use rewrite::{Progress, Rewrite, SegmentMeta};
+pub use manifest::{CODEC, MANIFEST, MANIFEST_NEW, Manifest, StateManifest};
 pub use schema::{Schema, description_of, fingerprint};
+pub use segment::{
+    FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_HEADER_BYTES, RecordBytes,
+    SEGMENT_BYTES_MAX, SegmentDirectory, SegmentId, SegmentImage, SegmentInfo, SegmentReader,
+    SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WrittenPage, damaged,
+    verify_record,
+};
 pub use state::{Key, Lookup, RecordSerializer, State};
 pub use time::{MILLISECOND, SECOND, Time};

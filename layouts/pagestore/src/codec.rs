@@ -1,0 +1,106 @@
+//! Records as bytes: one rkyv archive per record, checked before it is read.
+//!
+//! Each record is an archive of its own, so that one record can be read and verified alone. The
+//! payload of key and value is `ArchivedRecord { key, value }`, 16-aligned, root at the end.
+
+use rkyv::api::high::{HighValidator, to_bytes_in};
+use rkyv::bytecheck::CheckBytes;
+use rkyv::rancor::Error as RkyvError;
+use rkyv::util::AlignedVec;
+use rkyv::{Archive, Deserialize, Place, Serialize};
+
+use crate::{Error, ErrorKind, Result, State};
+
+/// The stored form of a key and its value.
+#[derive(Archive, Serialize, Deserialize)]
+#[rkyv(crate = rkyv)]
+pub struct Record<K, V> {
+    /// The key.
+    pub key: K,
+    /// The value.
+    pub value: V,
+}
+
+/// Serializes a borrowed key and value into the archive of a [`Record`], without cloning them.
+struct Borrowed<'a, K, V>(&'a K, &'a V);
+
+impl<K: Archive, V: Archive> Archive for Borrowed<'_, K, V> {
+    type Archived = ArchivedRecord<K, V>;
+    type Resolver = (K::Resolver, V::Resolver);
+
+    fn resolve(&self, (key, value): Self::Resolver, out: Place<Self::Archived>) {
+        rkyv::munge::munge!(let ArchivedRecord { key: key_out, value: value_out } = out);
+        self.0.resolve(key, key_out);
+        self.1.resolve(value, value_out);
+    }
+}
+
+impl<K, V, S> Serialize<S> for Borrowed<'_, K, V>
+where
+    S: rkyv::rancor::Fallible + ?Sized,
+    K: Serialize<S>,
+    V: Serialize<S>,
+{
+    fn serialize(&self, serializer: &mut S) -> std::result::Result<Self::Resolver, S::Error> {
+        Ok((self.0.serialize(serializer)?, self.1.serialize(serializer)?))
+    }
+}
+
+/// Encodes a record into `scratch`, replacing what it holds.
+pub fn encode<K: State, V: State>(scratch: &mut AlignedVec, key: &K, value: &V) -> Result<()> {
+    scratch.clear();
+    let buffer = std::mem::take(scratch);
+    *scratch = to_bytes_in::<_, RkyvError>(&Borrowed(key, value), buffer)
+        .map_err(|e| Error::new(ErrorKind::Config, "a value cannot be encoded").caused_by(e))?;
+    Ok(())
+}
+
+/// Checks the bytes of a record and gives its archived form.
+fn checked<K: State, V: State>(payload: &[u8]) -> Result<&ArchivedRecord<K, V>>
+where
+    ArchivedRecord<K, V>: for<'a> CheckBytes<HighValidator<'a, RkyvError>>,
+{
+    rkyv::access::<ArchivedRecord<K, V>, RkyvError>(payload)
+        .map_err(|e| Error::new(ErrorKind::Corrupt, "a record does not decode").caused_by(e))
+}
+
+/// Decodes key and value.
+pub fn decode<K: State, V: State>(payload: &[u8]) -> Result<(K, V)> {
+    let archived = checked::<K, V>(payload)?;
+    let failed = |e: RkyvError| Error::new(ErrorKind::Corrupt, "a record does not decode").caused_by(e);
+    let key = rkyv::deserialize::<K, RkyvError>(&archived.key).map_err(failed)?;
+    let value = rkyv::deserialize::<V, RkyvError>(&archived.value).map_err(failed)?;
+    Ok((key, value))
+}
+
+/// Decodes the key only.
+pub fn decode_key<K: State, V: State>(payload: &[u8]) -> Result<K> {
+    let archived = checked::<K, V>(payload)?;
+    rkyv::deserialize::<K, RkyvError>(&archived.key)
+        .map_err(|e| Error::new(ErrorKind::Corrupt, "a key does not decode").caused_by(e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_round_trip() {
+        let mut scratch = AlignedVec::new();
+        let value = vec![String::from("a"), "long enough to be out of line".repeat(3)];
+        encode(&mut scratch, &7u64, &value).unwrap();
+        assert_eq!(decode::<u64, Vec<String>>(&scratch).unwrap(), (7, value));
+        assert_eq!(decode_key::<u64, Vec<String>>(&scratch).unwrap(), 7);
+        encode(&mut scratch, &String::from("k"), &3u8).unwrap();
+        assert_eq!(decode::<String, u8>(&scratch).unwrap(), ("k".into(), 3));
+    }
+
+    #[test]
+    fn impossible_bytes_are_errors() {
+        assert_eq!(decode::<u64, bool>(&[9; 3]).unwrap_err().kind(), ErrorKind::Corrupt);
+        let mut scratch = AlignedVec::new();
+        encode(&mut scratch, &7u64, &true).unwrap();
+        scratch[8] = 7;
+        assert_eq!(decode::<u64, bool>(&scratch).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}

@@ -1,0 +1,286 @@
+//! The bytes of a segment file. `docs/format.md` draws them.
+//!
+//! A segment is one block of header, then page images, then a directory of the images and a tail.
+//! An image is records, a footer with one entry per record, and a trailer, padded to whole blocks.
+//! Every structure carries a checksum seeded with the segment's id and its offset, so that bytes
+//! of another place or file never verify.
+
+use crate::io::{BLOCK_BYTES, FileHandle};
+use crate::{Error, ErrorKind, Result};
+
+/// Version of the segment format.
+pub const FORMAT_VERSION: u32 = 1;
+/// Unit of record offsets, and alignment of records.
+pub const GRAIN_BYTES: u64 = 16;
+/// No segment is longer: record offsets in units of [`GRAIN_BYTES`] take 21 bits.
+pub const SEGMENT_BYTES_MAX: u64 = GRAIN_BYTES << 21;
+/// Records up to this size, with their header, never straddle a block: one block reads them.
+pub const UNSPLIT_BYTES: u64 = 1024;
+/// Bytes in front of each record's payload.
+pub const RECORD_HEADER_BYTES: usize = 16;
+/// Bytes per record in an image's footer.
+pub const FOOTER_ENTRY_BYTES: usize = 16;
+/// Bytes of an image's trailer, of a directory entry and of the tail.
+pub const TRAILER_BYTES: usize = 64;
+
+const HEADER_MAGIC: &[u8; 8] = b"ALVSEG\0H";
+const IMAGE_MAGIC: &[u8; 8] = b"ALVSEG\0I";
+const TAIL_MAGIC: &[u8; 8] = b"ALVSEG\0T";
+
+/// Identifies a segment within a directory; never given twice.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+pub struct SegmentId(pub u64);
+
+impl SegmentId {
+    /// Name of the segment's file.
+    pub fn file_name(self) -> String {
+        format!("seg-{:016x}", self.0)
+    }
+
+    /// The segment that a file name belongs to.
+    pub fn of_file(name: &str) -> Option<SegmentId> {
+        u64::from_str_radix(name.strip_prefix("seg-")?, 16).ok().map(SegmentId)
+    }
+}
+
+/// One record of an image, as its footer tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FooterEntry {
+    /// The key's hash.
+    pub hash: u64,
+    /// Offset in the segment, in units of [`GRAIN_BYTES`].
+    pub grain: u32,
+    /// Bytes of the payload.
+    pub len: u32,
+}
+
+impl FooterEntry {
+    /// Byte offset of the record's header in the segment.
+    pub fn offset(&self) -> u64 {
+        u64::from(self.grain) * GRAIN_BYTES
+    }
+
+    /// Appends the entry to a footer.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.hash.to_le_bytes());
+        out.extend_from_slice(&self.grain.to_le_bytes());
+        out.extend_from_slice(&self.len.to_le_bytes());
+    }
+
+    /// Reads the entry at the start of `bytes`.
+    pub fn read_from(bytes: &[u8]) -> FooterEntry {
+        FooterEntry { hash: u64_at(bytes, 0), grain: u32_at(bytes, 8), len: u32_at(bytes, 12) }
+    }
+}
+
+/// Checksum of `bytes` that belong at `offset` of segment `id`.
+pub fn checksum(id: SegmentId, offset: u64, bytes: &[u8]) -> u32 {
+    let mut place = [0; 16];
+    place[..8].copy_from_slice(&id.0.to_le_bytes());
+    place[8..].copy_from_slice(&offset.to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c(&place), bytes)
+}
+
+/// The header of a record with this payload.
+pub fn record_header(id: SegmentId, offset: u64, hash: u64, payload: &[u8]) -> [u8; 16] {
+    let mut header = [0; RECORD_HEADER_BYTES];
+    header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    header[8..].copy_from_slice(&hash.to_le_bytes());
+    let crc = crc32c::crc32c_append(checksum(id, offset, &header[4..]), payload);
+    header[..4].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+/// A verified record.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordBytes<'a> {
+    /// The key's hash.
+    pub hash: u64,
+    /// The archive.
+    pub payload: &'a [u8],
+}
+
+/// What [`verify_record`] finds.
+#[derive(Debug)]
+pub enum Verified<'a> {
+    /// The record.
+    Record(RecordBytes<'a>),
+    /// The record is longer than the bytes given: so many are needed from its offset on.
+    Longer(usize),
+}
+
+/// Verifies the record at the start of `bytes`, which stand at `offset` of `file`.
+pub fn verify_record<'a>(
+    file: &FileHandle,
+    id: SegmentId,
+    offset: u64,
+    bytes: &'a [u8],
+) -> Result<Verified<'a>> {
+    if bytes.len() < RECORD_HEADER_BYTES {
+        return Ok(Verified::Longer(RECORD_HEADER_BYTES));
+    }
+    let total = RECORD_HEADER_BYTES + u32_at(bytes, 4) as usize;
+    if offset + total as u64 > SEGMENT_BYTES_MAX {
+        return Err(damaged(file, offset, "a record's length runs past its segment"));
+    }
+    if bytes.len() < total {
+        return Ok(Verified::Longer(total));
+    }
+    let (found, expected) = (u32_at(bytes, 0), checksum(id, offset, &bytes[4..total]));
+    if found != expected {
+        let what = format!("a record's checksum is {found:#x}, its bytes give {expected:#x}");
+        return Err(damaged(file, offset, &what));
+    }
+    Ok(Verified::Record(RecordBytes {
+        hash: u64_at(bytes, 8),
+        payload: &bytes[RECORD_HEADER_BYTES..total],
+    }))
+}
+
+/// Where one image is, and what it holds: an entry of the segment's directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageInfo {
+    /// First byte; a multiple of the block size.
+    pub offset: u64,
+    /// Whole blocks.
+    pub bytes: u64,
+    /// Records in the image.
+    pub records: u32,
+    /// Offset of the footer from the segment's start.
+    pub footer_offset: u64,
+    /// Checksum of the footer.
+    pub footer_crc: u32,
+}
+
+impl ImageInfo {
+    /// The 64-byte form used both as an image's trailer and as a directory entry.
+    pub fn to_bytes(self, id: SegmentId) -> [u8; TRAILER_BYTES] {
+        let mut out = [0; TRAILER_BYTES];
+        out[..8].copy_from_slice(IMAGE_MAGIC);
+        out[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        out[16..24].copy_from_slice(&self.bytes.to_le_bytes());
+        out[24..32].copy_from_slice(&self.footer_offset.to_le_bytes());
+        out[32..36].copy_from_slice(&self.records.to_le_bytes());
+        out[36..40].copy_from_slice(&self.footer_crc.to_le_bytes());
+        let crc = checksum(id, self.offset, &out[..60]);
+        out[60..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads and verifies the form that [`to_bytes`](ImageInfo::to_bytes) writes.
+    pub fn from_bytes(file: &FileHandle, id: SegmentId, bytes: &[u8]) -> Result<ImageInfo> {
+        let info = ImageInfo {
+            offset: u64_at(bytes, 8),
+            bytes: u64_at(bytes, 16),
+            footer_offset: u64_at(bytes, 24),
+            records: u32_at(bytes, 32),
+            footer_crc: u32_at(bytes, 36),
+        };
+        let sound = &bytes[..8] == IMAGE_MAGIC
+            && u32_at(bytes, 60) == checksum(id, info.offset, &bytes[..60]);
+        if !sound {
+            return Err(damaged(file, info.offset, "an image's directory entry is damaged"));
+        }
+        Ok(info)
+    }
+}
+
+/// The segment's first block.
+pub fn segment_header(id: SegmentId, state: u64) -> [u8; TRAILER_BYTES] {
+    let mut out = [0; TRAILER_BYTES];
+    out[..8].copy_from_slice(HEADER_MAGIC);
+    out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    out[12..16].copy_from_slice(&crate::HASH_VERSION.to_le_bytes());
+    out[16..24].copy_from_slice(&id.0.to_le_bytes());
+    out[24..32].copy_from_slice(&state.to_le_bytes());
+    let crc = checksum(id, 0, &out[..60]);
+    out[60..].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// Verifies a segment's first block.
+pub fn verify_header(file: &FileHandle, id: SegmentId, state: u64, bytes: &[u8]) -> Result<()> {
+    if &bytes[..8] != HEADER_MAGIC {
+        return Err(damaged(file, 0, "this is not a segment of Alluvium"));
+    }
+    let version = u32_at(bytes, 8);
+    if version != FORMAT_VERSION {
+        let what = format!("segment format {version}; this build reads format {FORMAT_VERSION}");
+        return Err(Error::new(ErrorKind::FormatVersion, what).with("file", file.name()));
+    }
+    if u32_at(bytes, 60) != checksum(id, 0, &bytes[..60]) || u64_at(bytes, 16) != id.0 {
+        return Err(damaged(file, 0, "the segment's header is damaged or another segment's"));
+    }
+    let hash_version = u32_at(bytes, 12);
+    if hash_version != crate::HASH_VERSION {
+        let what =
+            format!("key hash version {hash_version}; this build has {}", crate::HASH_VERSION);
+        return Err(Error::new(ErrorKind::FormatVersion, what).with("file", file.name()));
+    }
+    if u64_at(bytes, 24) != state {
+        return Err(damaged(file, 24, "the segment belongs to another state"));
+    }
+    Ok(())
+}
+
+/// The end of a sealed segment: where its directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// First byte of the directory; a multiple of the block size.
+    pub directory_offset: u64,
+    /// Images in the segment.
+    pub images: u32,
+    /// Records in all images.
+    pub records: u64,
+}
+
+impl Tail {
+    /// The segment's last 64 bytes.
+    pub fn to_bytes(self, id: SegmentId) -> [u8; TRAILER_BYTES] {
+        let mut out = [0; TRAILER_BYTES];
+        out[..8].copy_from_slice(TAIL_MAGIC);
+        out[8..16].copy_from_slice(&self.directory_offset.to_le_bytes());
+        out[16..24].copy_from_slice(&self.records.to_le_bytes());
+        out[24..28].copy_from_slice(&self.images.to_le_bytes());
+        let crc = checksum(id, self.directory_offset, &out[..60]);
+        out[60..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads and verifies the last 64 bytes of a segment of `file_bytes`.
+    pub fn from_bytes(
+        file: &FileHandle,
+        id: SegmentId,
+        file_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<Tail> {
+        let tail = Tail {
+            directory_offset: u64_at(bytes, 8),
+            records: u64_at(bytes, 16),
+            images: u32_at(bytes, 24),
+        };
+        let fits = tail.directory_offset % BLOCK_BYTES as u64 == 0
+            && tail.directory_offset + u64::from(tail.images) * TRAILER_BYTES as u64 <= file_bytes;
+        let crc = checksum(id, tail.directory_offset, &bytes[..60]);
+        if &bytes[..8] != TAIL_MAGIC || u32_at(bytes, 60) != crc || !fits {
+            let what = "the segment's tail is damaged or the file is cut short";
+            return Err(damaged(file, file_bytes.saturating_sub(TRAILER_BYTES as u64), what));
+        }
+        Ok(tail)
+    }
+}
+
+/// The error for bytes that are not what was written.
+pub fn damaged(file: &FileHandle, offset: u64, what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, what).with("file", file.name()).with("offset", offset)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}

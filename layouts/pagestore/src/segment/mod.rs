@@ -1,0 +1,110 @@
+//! Segments: files of page images, written once, sealed, and dropped as one.
+
+mod format;
+mod reader;
+mod writer;
+
+pub use format::{
+    FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_HEADER_BYTES, RecordBytes,
+    SEGMENT_BYTES_MAX, SegmentId, UNSPLIT_BYTES, Verified, damaged, verify_record,
+};
+pub use reader::{SegmentDirectory, SegmentReader};
+pub use writer::{SegmentWriter, WrittenPage};
+
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Result;
+use crate::io::{Device, FileHandle, IoBuffer, Operation, run_blocking};
+
+/// Where segments live: a device and the source of segment ids. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SegmentStore {
+    device: Arc<dyn Device>,
+    next_id: Arc<AtomicU64>,
+}
+
+impl SegmentStore {
+    /// A store whose next segment has the id `next_id`.
+    pub fn new(device: Arc<dyn Device>, next_id: u64) -> Self {
+        Self { device, next_id: Arc::new(AtomicU64::new(next_id)) }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    /// A new segment id; never given twice.
+    pub fn next_id(&self) -> SegmentId {
+        SegmentId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The id that [`next_id`](SegmentStore::next_id) will give.
+    pub fn peek_id(&self) -> u64 {
+        self.next_id.load(Ordering::Relaxed)
+    }
+
+    /// Waits until what was written to `file` survives a crash.
+    pub fn sync(&self, file: &FileHandle) -> Result<()> {
+        run_blocking(self.device(), file, Operation::Sync, IoBuffer::empty()).1
+    }
+}
+
+/// A segment and where it is.
+#[derive(Clone, Debug)]
+pub struct SegmentInfo {
+    /// The segment.
+    pub id: SegmentId,
+    /// Its file.
+    pub file: FileHandle,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Records in it, live or not.
+    pub records: u64,
+    /// Its longest record, with header.
+    pub max_record_bytes: u64,
+    /// Whether it has its directory and will never change.
+    pub sealed: bool,
+}
+
+/// What a checkpoint says of one segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentImage {
+    /// The segment.
+    pub id: SegmentId,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Records in it, live or not.
+    pub records: u64,
+    /// Its longest record, with header.
+    pub max_record_bytes: u64,
+    /// Records that belong to the checkpoint.
+    pub live_records: u64,
+    /// Which ones they are, a bit per grain; `None` if all do.
+    pub live: Option<crate::blob::BlobRef>,
+}
+
+/// What a checkpoint says of one state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateImage {
+    /// Keys in it.
+    pub entries: u64,
+    /// The segments that hold them.
+    pub segments: Vec<SegmentImage>,
+}
+
+impl SegmentImage {
+    /// Opens the segment's file.
+    pub fn open(&self, store: &SegmentStore) -> Result<SegmentInfo> {
+        Ok(SegmentInfo {
+            id: self.id,
+            file: store.device().open(&self.id.file_name())?,
+            bytes: self.bytes,
+            records: self.records,
+            max_record_bytes: self.max_record_bytes,
+            sealed: true,
+        })
+    }
+}

@@ -1,0 +1,163 @@
+//! Reading segments: footers for recovery and liveness, records for restore and rewriting.
+//!
+//! Everything read is verified before it is handed out. Memory is one window, made once.
+
+use super::format::{
+    FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, RECORD_HEADER_BYTES, RecordBytes, TRAILER_BYTES,
+    Tail, Verified, checksum, damaged, verify_header, verify_record,
+};
+use super::{SegmentInfo, SegmentStore};
+use crate::Result;
+use crate::io::{BLOCK_BYTES, FileHandle, IoBuffer, Operation, run_blocking};
+
+/// Reads sealed segments of one state.
+#[derive(Debug)]
+pub struct SegmentReader {
+    store: SegmentStore,
+    state: u64,
+    window: Window,
+}
+
+/// A sealed segment whose header, tail and directory are verified.
+#[derive(Debug)]
+pub struct SegmentDirectory {
+    /// The segment.
+    pub info: SegmentInfo,
+    images: Vec<ImageInfo>,
+}
+
+impl SegmentDirectory {
+    /// The segment's images, in file order.
+    pub fn images(&self) -> &[ImageInfo] {
+        &self.images
+    }
+}
+
+impl SegmentReader {
+    /// A reader for the segments of `state` with a window of `window_bytes`. A record or footer
+    /// larger than the window makes it grow.
+    pub fn new(store: SegmentStore, state: u64, window_bytes: usize) -> Self {
+        let window = Window { buffer: IoBuffer::zeroed(window_bytes), offset: 0, filled: 0 };
+        Self { store, state, window }
+    }
+
+    /// Verifies a segment's header and reads its directory.
+    pub fn open(&mut self, info: &SegmentInfo) -> Result<SegmentDirectory> {
+        let (file, id) = (&info.file, info.id);
+        self.window.forget();
+        let len = self.store.device().len(file)?;
+        if len < info.bytes || info.bytes < 2 * BLOCK_BYTES as u64 {
+            let what = format!("the file has {len} bytes, {} were written", info.bytes);
+            return Err(damaged(file, len, &what));
+        }
+        verify_header(file, id, self.state, self.bytes(file, 0, TRAILER_BYTES)?)?;
+        let tail_offset = info.bytes - TRAILER_BYTES as u64;
+        let tail = self.bytes(file, tail_offset, TRAILER_BYTES)?;
+        let tail = Tail::from_bytes(file, id, info.bytes, tail)?;
+        let length = tail.images as usize * TRAILER_BYTES;
+        let directory = self.bytes(file, tail.directory_offset, length)?;
+        let images = directory
+            .chunks_exact(TRAILER_BYTES)
+            .map(|entry| ImageInfo::from_bytes(file, id, entry))
+            .collect::<Result<Vec<_>>>()?;
+        let records: u64 = images.iter().map(|i| u64::from(i.records)).sum();
+        if records != tail.records || records != info.records {
+            let what = format!("{records} records in the directory, {} expected", info.records);
+            return Err(damaged(file, tail_offset, &what));
+        }
+        Ok(SegmentDirectory { info: info.clone(), images })
+    }
+
+    /// Calls `entry` for each record of an image, without reading the records.
+    pub fn footer(
+        &mut self,
+        segment: &SegmentDirectory,
+        image: &ImageInfo,
+        entries: &mut Vec<FooterEntry>,
+    ) -> Result<()> {
+        let file = &segment.info.file;
+        let length = image.records as usize * FOOTER_ENTRY_BYTES;
+        let footer = self.bytes(file, image.footer_offset, length)?;
+        let crc = checksum(segment.info.id, image.footer_offset, footer);
+        if crc != image.footer_crc {
+            return Err(damaged(file, image.footer_offset, "an image's footer is damaged"));
+        }
+        entries.clear();
+        entries.extend(footer.chunks_exact(FOOTER_ENTRY_BYTES).map(FooterEntry::read_from));
+        Ok(())
+    }
+
+    /// Reads and verifies one record.
+    pub fn record(&mut self, info: &SegmentInfo, entry: &FooterEntry) -> Result<RecordBytes<'_>> {
+        let (file, id, offset) = (&info.file, info.id, entry.offset());
+        let length = RECORD_HEADER_BYTES + entry.len as usize;
+        match verify_record(file, id, offset, self.window.bytes(&self.store, file, offset, length)?)? {
+            Verified::Record(record) if record.hash == entry.hash => Ok(record),
+            _ => Err(damaged(file, offset, "a record is not the one its footer tells of")),
+        }
+    }
+
+    fn bytes(&mut self, file: &FileHandle, offset: u64, length: usize) -> Result<&[u8]> {
+        self.window.bytes(&self.store, file, offset, length)
+    }
+}
+
+/// A part of one file in memory.
+#[derive(Debug)]
+struct Window {
+    buffer: IoBuffer,
+    offset: u64,
+    filled: usize,
+}
+
+impl Window {
+    fn forget(&mut self) {
+        self.filled = 0;
+    }
+
+    fn bytes(
+        &mut self,
+        store: &SegmentStore,
+        file: &FileHandle,
+        offset: u64,
+        length: usize,
+    ) -> Result<&[u8]> {
+        let covered = offset >= self.offset
+            && offset + length as u64 <= self.offset + self.filled as u64;
+        if !covered {
+            self.fill(store, file, offset, length)?;
+        }
+        let start = (offset - self.offset) as usize;
+        Ok(&self.buffer.as_slice()[start..start + length])
+    }
+
+    fn fill(
+        &mut self,
+        store: &SegmentStore,
+        file: &FileHandle,
+        offset: u64,
+        length: usize,
+    ) -> Result<()> {
+        self.forget();
+        let block = BLOCK_BYTES as u64;
+        let start = offset / block * block;
+        let end = (offset + length as u64).next_multiple_of(block);
+        if self.buffer.capacity() < (end - start) as usize {
+            self.buffer = IoBuffer::zeroed((end - start) as usize);
+        }
+        let file_end = store.device().len(file)? / block * block;
+        if end > file_end {
+            let what = format!("the file ends at {file_end}, {end} bytes are needed");
+            return Err(damaged(file, offset, &what));
+        }
+        let want = (self.buffer.capacity() as u64).min(file_end - start) as usize;
+        self.buffer.set_len(want);
+        let buffer = std::mem::replace(&mut self.buffer, IoBuffer::empty());
+        let operation = Operation::Read { offset: start };
+        let (buffer, done) = run_blocking(store.device(), file, operation, buffer);
+        self.buffer = buffer;
+        done?;
+        (self.offset, self.filled) = (start, want);
+        Ok(())
+    }
+}

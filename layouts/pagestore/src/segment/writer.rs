@@ -1,0 +1,289 @@
+//! Writing segments: records in, page images out, in chunks of bounded size.
+//!
+//! One writer per state. It owns one chunk of I/O memory and one scratch archive, so the memory it
+//! takes is known when it is made. A page that fails is abandoned as a whole: the next page is
+//! written over it, and nothing ever refers to it. Runs on helper threads.
+
+use rkyv::util::AlignedVec;
+
+use super::format::{
+    FOOTER_ENTRY_BYTES, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_HEADER_BYTES,
+    SEGMENT_BYTES_MAX, SegmentId, TRAILER_BYTES, Tail, UNSPLIT_BYTES, checksum, record_header,
+    segment_header,
+};
+use super::{SegmentInfo, SegmentStore};
+use crate::codec;
+use crate::io::{BLOCK_BYTES, FileHandle, IoBuffer, Operation, run_blocking};
+use crate::{Error, ErrorKind, Result, State};
+
+/// Writes one state's segments.
+#[derive(Debug)]
+pub struct SegmentWriter {
+    store: SegmentStore,
+    state: u64,
+    segment_bytes: u64,
+    chunk: IoBuffer,
+    scratch: AlignedVec,
+    open: Option<OpenSegment>,
+    page: Page,
+}
+
+#[derive(Debug)]
+struct OpenSegment {
+    id: SegmentId,
+    file: FileHandle,
+    /// Where the next image starts.
+    end: u64,
+    images: Vec<ImageInfo>,
+    records: u64,
+    max_record_bytes: u64,
+}
+
+/// The image being written.
+#[derive(Debug, Default)]
+struct Page {
+    /// Segment offset of the chunk's first byte.
+    chunk_offset: u64,
+    /// Bytes used in the chunk.
+    filled: usize,
+    footer: Vec<u8>,
+    records: u32,
+    max_record_bytes: u64,
+}
+
+/// Where a page went.
+#[derive(Clone, Debug)]
+pub struct WrittenPage {
+    /// The segment as it is after the page; not sealed.
+    pub segment: SegmentInfo,
+    /// Bytes the image takes.
+    pub bytes: u64,
+}
+
+impl SegmentWriter {
+    /// A writer whose chunk has `chunk_bytes` (at least two blocks) and whose segments end near
+    /// `segment_bytes`. Takes about [`memory_bytes`](SegmentWriter::memory_bytes).
+    pub fn new(store: SegmentStore, state: u64, chunk_bytes: usize, segment_bytes: u64) -> Self {
+        Self {
+            store,
+            state,
+            segment_bytes: segment_bytes.min(SEGMENT_BYTES_MAX / 2),
+            chunk: IoBuffer::zeroed(chunk_bytes.max(2 * BLOCK_BYTES)),
+            scratch: AlignedVec::new(),
+            open: None,
+            page: Page::default(),
+        }
+    }
+
+    /// Memory for a writer with this chunk, pages of `records` records, and values whose archives
+    /// take up to `value_bytes`.
+    pub fn memory_bytes(chunk_bytes: usize, records: usize, value_bytes: u64) -> u64 {
+        let footer = (records * FOOTER_ENTRY_BYTES).next_power_of_two();
+        (chunk_bytes.max(2 * BLOCK_BYTES) + footer) as u64 + value_bytes
+    }
+
+    /// Starts a page. Returns the segment it goes to; that segment is final once
+    /// [`finish_page`](SegmentWriter::finish_page) has succeeded.
+    pub fn begin_page(&mut self) -> Result<SegmentId> {
+        if self.open.as_ref().is_some_and(|open| open.end >= self.segment_bytes) {
+            self.seal()?;
+        }
+        if self.open.is_none() {
+            self.open = Some(self.create()?);
+        }
+        let open = self.open.as_ref().expect("opened above");
+        let Page { footer, .. } = std::mem::take(&mut self.page);
+        self.page = Page { chunk_offset: open.end, footer, ..Page::default() };
+        self.page.footer.clear();
+        self.chunk.set_len(self.chunk.capacity());
+        Ok(open.id)
+    }
+
+    /// Encodes and appends one record; returns its offset in units of [`GRAIN_BYTES`].
+    pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<u32> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let pushed = codec::encode(&mut scratch, key, value)
+            .and_then(|()| self.push_encoded(hash, &scratch));
+        self.scratch = scratch;
+        pushed
+    }
+
+    /// Appends one record that is encoded already.
+    pub fn push_encoded(&mut self, hash: u64, payload: &[u8]) -> Result<u32> {
+        let bytes = (RECORD_HEADER_BYTES + payload.len()) as u64;
+        let mut at = self.position().next_multiple_of(GRAIN_BYTES);
+        let block = BLOCK_BYTES as u64;
+        if bytes <= UNSPLIT_BYTES && at / block != (at + bytes - 1) / block {
+            at = at.next_multiple_of(block);
+        }
+        if at + bytes + self.closing_bytes() > SEGMENT_BYTES_MAX {
+            let message = format!("a record of {bytes} bytes does not fit a segment page");
+            return Err(Error::new(ErrorKind::ValueTooLarge, message));
+        }
+        let id = self.open.as_ref().expect("a page is begun").id;
+        self.pad_to(at)?;
+        self.put(&record_header(id, at, hash, payload))?;
+        self.put(payload)?;
+        let grain = (at / GRAIN_BYTES) as u32;
+        FooterEntry { hash, grain, len: payload.len() as u32 }.write_to(&mut self.page.footer);
+        self.page.records += 1;
+        self.page.max_record_bytes = self.page.max_record_bytes.max(bytes);
+        Ok(grain)
+    }
+
+    /// Bytes of the page so far.
+    pub fn page_bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| self.position() - open.end)
+    }
+
+    /// Writes what is left of the page, with footer and trailer.
+    pub fn finish_page(&mut self) -> Result<WrittenPage> {
+        let open = self.open.as_ref().expect("a page is begun");
+        let (id, offset) = (open.id, open.end);
+        let footer_offset = self.position().next_multiple_of(GRAIN_BYTES);
+        let footer = std::mem::take(&mut self.page.footer);
+        self.pad_to(footer_offset)?;
+        let trailer_end = footer_offset + (footer.len() + TRAILER_BYTES) as u64;
+        let end = trailer_end.next_multiple_of(BLOCK_BYTES as u64);
+        let info = ImageInfo {
+            offset,
+            bytes: end - offset,
+            records: self.page.records,
+            footer_offset,
+            footer_crc: checksum(id, footer_offset, &footer),
+        };
+        let written = self
+            .put(&footer)
+            .and_then(|()| self.pad_to(end - TRAILER_BYTES as u64))
+            .and_then(|()| self.put(&info.to_bytes(id)))
+            .and_then(|()| self.write_chunk());
+        self.page.footer = footer;
+        written?;
+        let open = self.open.as_mut().expect("still open");
+        open.end = end;
+        open.images.push(info);
+        open.records += u64::from(info.records);
+        open.max_record_bytes = open.max_record_bytes.max(self.page.max_record_bytes);
+        Ok(WrittenPage { segment: open.info(), bytes: info.bytes })
+    }
+
+    /// Ends the open segment, if there is one, and makes it durable.
+    pub fn seal(&mut self) -> Result<Option<SegmentInfo>> {
+        let Some(open) = self.open.as_ref() else { return Ok(None) };
+        let (id, start) = (open.id, open.end);
+        let directory: Vec<u8> = open.images.iter().flat_map(|i| i.to_bytes(id)).collect();
+        let tail = Tail {
+            directory_offset: start,
+            images: open.images.len() as u32,
+            records: open.records,
+        };
+        let end = (start + (directory.len() + TRAILER_BYTES) as u64)
+            .next_multiple_of(BLOCK_BYTES as u64);
+        self.page = Page { chunk_offset: start, ..Page::default() };
+        self.chunk.set_len(self.chunk.capacity());
+        self.put(&directory)?;
+        self.pad_to(end - TRAILER_BYTES as u64)?;
+        self.put(&tail.to_bytes(id))?;
+        self.write_chunk()?;
+        self.store.sync(&self.open.as_ref().expect("still open").file)?;
+        let mut open = self.open.take().expect("still open");
+        open.end = end;
+        Ok(Some(SegmentInfo { sealed: true, ..open.info() }))
+    }
+
+    /// The segment being written.
+    pub fn open_segment(&self) -> Option<SegmentId> {
+        self.open.as_ref().map(|open| open.id)
+    }
+
+    fn create(&mut self) -> Result<OpenSegment> {
+        let id = self.store.next_id();
+        let file = self.store.device().create(&id.file_name())?;
+        self.chunk.set_len(BLOCK_BYTES);
+        self.chunk.as_mut_slice().fill(0);
+        self.chunk.as_mut_slice()[..TRAILER_BYTES].copy_from_slice(&segment_header(id, self.state));
+        let chunk = std::mem::replace(&mut self.chunk, IoBuffer::empty());
+        let operation = Operation::Write { offset: 0 };
+        let (chunk, done) = run_blocking(self.store.device(), &file, operation, chunk);
+        self.chunk = chunk;
+        if let Err(error) = done {
+            // Nothing refers to the file; if it cannot be removed now, the next open does.
+            let _ = self.store.device().remove(&id.file_name());
+            return Err(error);
+        }
+        let end = BLOCK_BYTES as u64;
+        Ok(OpenSegment { id, file, end, images: Vec::new(), records: 0, max_record_bytes: 0 })
+    }
+
+    fn position(&self) -> u64 {
+        self.page.chunk_offset + self.page.filled as u64
+    }
+
+    /// Upper bound of what the page's footer and the segment's directory will take.
+    fn closing_bytes(&self) -> u64 {
+        let images = self.open.as_ref().map_or(0, |open| open.images.len() + 1);
+        let footer = self.page.footer.len() + FOOTER_ENTRY_BYTES + TRAILER_BYTES;
+        (footer + images * TRAILER_BYTES + 3 * BLOCK_BYTES) as u64
+    }
+
+    fn pad_to(&mut self, position: u64) -> Result<()> {
+        const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        while self.position() < position {
+            let n = (position - self.position()).min(BLOCK_BYTES as u64) as usize;
+            self.put(&ZEROS[..n])?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let room = self.chunk.capacity() - self.page.filled;
+            if room == 0 {
+                self.write_chunk()?;
+                continue;
+            }
+            let n = room.min(bytes.len());
+            let (now, later) = bytes.split_at(n);
+            let filled = self.page.filled;
+            self.chunk.as_mut_slice()[filled..filled + n].copy_from_slice(now);
+            self.page.filled += n;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// Writes the filled part of the chunk, which is whole blocks, and starts it anew.
+    fn write_chunk(&mut self) -> Result<()> {
+        if self.page.filled == 0 {
+            return Ok(());
+        }
+        debug_assert_eq!(self.page.filled % BLOCK_BYTES, 0);
+        let file = self.open.as_ref().expect("a page is begun").file.clone();
+        self.chunk.set_len(self.page.filled);
+        let chunk = std::mem::replace(&mut self.chunk, IoBuffer::empty());
+        let operation = Operation::Write { offset: self.page.chunk_offset };
+        let (mut chunk, done) = run_blocking(self.store.device(), &file, operation, chunk);
+        if chunk.capacity() == 0 {
+            chunk = IoBuffer::zeroed(2 * BLOCK_BYTES);
+        }
+        chunk.set_len(chunk.capacity());
+        self.chunk = chunk;
+        done?;
+        self.page.chunk_offset += self.page.filled as u64;
+        self.page.filled = 0;
+        Ok(())
+    }
+}
+
+impl OpenSegment {
+    fn info(&self) -> SegmentInfo {
+        SegmentInfo {
+            id: self.id,
+            file: self.file.clone(),
+            bytes: self.end,
+            records: self.records,
+            max_record_bytes: self.max_record_bytes,
+            sealed: false,
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What a layout can do: the traits a backend implements, ours and a user's.
+//!
+//! A [`Layout`] is a description that opens a [`Table`]; a `Table` is one keyed state of one
+//! worker. `get`, `update`, `modify`, `put`, `take`, `len`, `clear` and `scan` are required;
+//! batches have defaults that loop. Everything is called by one thread.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use alluvium_pagestore::{
+    Account, Helper, Key, Lookup, Rejected, Result, SegmentStore, StateImage,
+};
+
+/// What [`Table::peek`] can say without I/O.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Peek<'a, V> {
+    /// The value, in memory.
+    Resident(&'a V),
+    /// The key is not there.
+    Absent,
+    /// Only storage can tell.
+    Unknown,
+}
+
+/// A batch stopped early.
+#[derive(Debug)]
+pub struct BatchError {
+    /// Items of the batch, from its start, that were applied in full. The rest is unchanged.
+    pub applied: usize,
+    /// Why it stopped.
+    pub error: alluvium_pagestore::Error,
+}
+
+impl From<BatchError> for alluvium_pagestore::Error {
+    fn from(e: BatchError) -> Self {
+        e.error.with("applied", e.applied)
+    }
+}
+
+/// Position of a [`Table::scan`]; start with `Cursor::default()`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Where the next step starts, in a meaning private to the layout.
+    pub position: u64,
+    /// What the position is relative to, in a meaning private to the layout.
+    pub version: u64,
+    /// Whether everything was visited.
+    pub done: bool,
+}
+
+/// Counters and gauges of a table. Counters only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableStats {
+    /// Keys present.
+    pub live_keys: u64,
+    /// Bytes of live records: native slots and values' heap in memory, encoded on storage.
+    pub live_bytes: u64,
+    /// Bytes of segment files, live or not.
+    pub disk_bytes: u64,
+    /// Values encoded or decoded.
+    pub codec_calls: u64,
+    /// Records read from storage for a key that was asked for.
+    pub cold_reads: u64,
+    /// Cold reads that found another key.
+    pub false_cold_reads: u64,
+    /// Pages handed to helper threads to be written.
+    pub pages_flushed: u64,
+    /// Pages begun.
+    pub pages_begun: u64,
+    /// Index segments split.
+    pub splits: u64,
+    /// Records moved inside memory, by moving the value.
+    pub moves: u64,
+    /// Values cloned because their page was being written.
+    pub clones: u64,
+    /// Records copied to a new segment because most of the old one was dead.
+    pub rewritten: u64,
+    /// Times a call waited for storage to free memory.
+    pub stalls: u64,
+}
+
+/// One keyed state in one physical layout.
+///
+/// Calls either happen in full or change nothing, unless they say otherwise. References that a
+/// call returns live until the next call.
+pub trait Table<K: Key, V>: 'static {
+    /// Keys present. Cost: O(1).
+    fn len(&self) -> u64;
+
+    /// Whether no key is present.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The value of `key`. May read from storage and may move records in memory.
+    fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<&V>>;
+
+    /// The value of `key` if memory can tell.
+    fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Peek<'_, V>;
+
+    /// Read-modify-write: applies `change` to the value of `key` in place, after putting
+    /// `init()` there if the key is absent.
+    fn update<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R>;
+
+    /// Applies `change` to the value of `key` in place; does nothing if the key is absent.
+    fn modify<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>>;
+
+    /// Sets the value of `key`; on an error key and value come back. Says whether the key was
+    /// there before.
+    fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>>;
+
+    /// Removes `key` and returns its value.
+    fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>>;
+
+    /// Removes `key` and says whether it was there.
+    fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
+        Ok(self.take(key)?.is_some())
+    }
+
+    /// Removes all keys.
+    fn clear(&mut self) -> Result<()>;
+
+    /// Visits about `fuel` entries from `cursor` on. Entries that are present from the first step
+    /// to the last are visited exactly once; others may or may not be. Order is unspecified.
+    fn scan(
+        &mut self,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()>;
+
+    /// [`update`](Table::update) for each item of `batch`, in order per key. Layouts overlap the
+    /// memory and storage accesses of a batch; batches of 64 and more pay.
+    fn update_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        mut init: impl FnMut(&T) -> V,
+        mut change: impl FnMut(&T, &mut V),
+    ) -> std::result::Result<(), BatchError> {
+        for (applied, item) in batch.iter().enumerate() {
+            self.update(key(item), || init(item), |value| change(item, value))
+                .map_err(|error| BatchError { applied, error })?;
+        }
+        Ok(())
+    }
+
+    /// [`get`](Table::get) for each item of `batch`, in order.
+    fn read_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        mut read: impl FnMut(&T, Option<&V>),
+    ) -> std::result::Result<(), BatchError> {
+        for (applied, item) in batch.iter().enumerate() {
+            let value = self.get(key(item)).map_err(|error| BatchError { applied, error })?;
+            read(item, value);
+        }
+        Ok(())
+    }
+
+    /// Does up to `work` units of background work (a unit touches a few records) and says how
+    /// many it did. Calls do their own share; this is for idle time.
+    fn tick(&mut self, work: usize) -> Result<usize> {
+        let _ = work;
+        Ok(0)
+    }
+
+    /// Makes everything in the table durable and describes where it is. The table stays usable.
+    /// Synchronous; cost proportional to what is not durable yet, plus a bit per stored record.
+    fn checkpoint(&mut self) -> Result<StateImage>;
+
+    /// Tells that the image of the last [`checkpoint`](Table::checkpoint) is the one a reopen
+    /// would restore, so that older segments may go; `false` if it will never be.
+    fn checkpointed(&mut self, committed: bool);
+
+    /// Counters and gauges. Cost: O(1).
+    fn stats(&self) -> TableStats;
+}
+
+/// What a [`Layout`] gets to open a table.
+#[derive(Debug)]
+pub struct StateContext {
+    /// Name of the state, for errors.
+    pub name: String,
+    /// The state's part of the budget.
+    pub account: Rc<Account>,
+    /// Where segments live; `None` for a store without a directory.
+    pub segments: Option<SegmentStore>,
+    /// Threads for background work.
+    pub helper: Helper,
+    /// No value may own more heap than this.
+    pub max_value_bytes: u64,
+    /// Key groups of the job.
+    pub key_groups: u16,
+    /// The key groups this table owns.
+    pub owned: Range<u16>,
+    /// What the last checkpoint says of this state.
+    pub restored: Option<StateImage>,
+}
+
+/// A description of a physical layout that opens a table for keys `K` and values `V`.
+pub trait Layout<K: Key, V>: Clone + 'static {
+    /// The opened form.
+    type Table: Table<K, V>;
+
+    /// Short name, as in configuration files and manifests.
+    fn name(&self) -> &'static str;
+
+    /// The most memory this state may take, if less than what the store has.
+    fn memory_limit(&self) -> Option<u64> {
+        None
+    }
+
+    /// Opens the table, restoring what the context says.
+    fn open(&self, context: StateContext) -> Result<Self::Table>;
+}
