@@ -1,1 +1,13 @@
 //! Workloads, peers and reports for Alluvium.
+
+mod error;
+mod size;
+mod time;
+
+pub mod args;
+pub mod input;
+pub mod nexmark;
+
+pub use error::{Error, Result};
+pub use size::Size;
+pub use time::Time;

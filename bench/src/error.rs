@@ -1,0 +1,86 @@
+//! What can go wrong before a workload reaches a store: arguments, input files, output files.
+//!
+//! Every message names the file, and the line and column where there is one, so that the person
+//! who gave the input can repair it without reading code.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a workload could not be prepared, read or reported.
+#[derive(Debug)]
+pub enum Error {
+    /// An option or a size does not make sense; the message says which values do.
+    Usage(String),
+    /// Reading or writing `path` failed. Repair the cause and run again.
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was being done to it.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An input file says something that is not part of its format. Nothing after it was read.
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1, where the offending row begins.
+        line: u64,
+        /// The column's name, where one column is to blame.
+        column: Option<String>,
+        /// What was found and what was expected.
+        message: String,
+    },
+    /// A program this crate runs, such as `git`, failed; the message has its own words.
+    Command(String),
+}
+
+impl Error {
+    pub(crate) fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
+        Error::Io { path: path.to_owned(), action, source }
+    }
+
+    pub(crate) fn input(
+        path: &Path,
+        line: u64,
+        column: Option<&str>,
+        message: impl Into<String>,
+    ) -> Self {
+        Error::Input {
+            path: path.to_owned(),
+            line,
+            column: column.map(str::to_owned),
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Usage(message) | Error::Command(message) => f.write_str(message),
+            Error::Io { path, action, source } => {
+                write!(f, "cannot {action} {}: {source}", path.display())
+            }
+            Error::Input { path, line, column: Some(column), message } => {
+                write!(f, "{}: line {line}, column {column}: {message}", path.display())
+            }
+            Error::Input { path, line, column: None, message } => {
+                write!(f, "{}: line {line}: {message}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

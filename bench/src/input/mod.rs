@@ -1,0 +1,11 @@
+//! Nexmark events from elsewhere: CSV files of the three tables, and cases with known answers.
+
+mod cases;
+mod columns;
+mod export;
+mod merge;
+mod table;
+
+pub use cases::{Case, Delta, Insert, ResultRow, SideInput, Step, read_cases, shared_dir};
+pub use export::export;
+pub use merge::CsvStream;

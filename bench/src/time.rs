@@ -1,0 +1,26 @@
+//! Event time, until the store exports its own.
+
+use serde::{Deserialize, Serialize};
+
+/// A point of event time: nanoseconds since 1970-01-01T00:00:00Z.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Time(pub i64);
+
+impl Time {
+    /// The first representable point.
+    pub const MIN: Time = Time(i64::MIN);
+    /// The last representable point; as a watermark it says that nothing is still to come.
+    pub const MAX: Time = Time(i64::MAX);
+
+    /// `ms` milliseconds since the epoch.
+    pub const fn from_ms(ms: i64) -> Time {
+        Time(ms.saturating_mul(1_000_000))
+    }
+
+    /// Whole milliseconds since the epoch, rounded towards the past.
+    pub const fn as_ms(self) -> i64 {
+        self.0.div_euclid(1_000_000)
+    }
+}
