@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, Helper, Key, Lookup, Rejected, Result, SegmentStore, StateImage,
+    Account, BlobReader, BlobWriter, Helper, Key, Lookup, Rejected, Result, SegmentStore,
+    StateImage,
 };
 
 /// What [`Table::peek`] can say without I/O.
@@ -35,6 +36,17 @@ impl From<BatchError> for alluvium_pagestore::Error {
     fn from(e: BatchError) -> Self {
         e.error.with("applied", e.applied)
     }
+}
+
+/// What became of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointOutcome {
+    /// It is the one a reopen restores; older segments that nothing else needs may go.
+    Committed,
+    /// It will never be restored; what only it needs may go.
+    Abandoned,
+    /// The device failed so that nobody can tell; neither the old nor the new may go.
+    Unknown,
 }
 
 /// Position of a [`Table::scan`]; start with `Cursor::default()`.
@@ -77,6 +89,25 @@ pub struct TableStats {
     pub rewritten: u64,
     /// Times a call waited for storage to free memory.
     pub stalls: u64,
+}
+
+impl TableStats {
+    /// Adds another table's numbers to this one's.
+    pub fn add(&mut self, other: &TableStats) {
+        self.live_keys += other.live_keys;
+        self.live_bytes += other.live_bytes;
+        self.disk_bytes += other.disk_bytes;
+        self.codec_calls += other.codec_calls;
+        self.cold_reads += other.cold_reads;
+        self.false_cold_reads += other.false_cold_reads;
+        self.pages_flushed += other.pages_flushed;
+        self.pages_begun += other.pages_begun;
+        self.splits += other.splits;
+        self.moves += other.moves;
+        self.clones += other.clones;
+        self.rewritten += other.rewritten;
+        self.stalls += other.stalls;
+    }
 }
 
 /// One keyed state in one physical layout.
@@ -177,18 +208,17 @@ pub trait Table<K: Key, V>: 'static {
 
     /// Makes everything in the table durable and describes where it is. The table stays usable.
     /// Synchronous; cost proportional to what is not durable yet, plus a bit per stored record.
-    fn checkpoint(&mut self) -> Result<StateImage>;
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage>;
 
-    /// Tells that the image of the last [`checkpoint`](Table::checkpoint) is the one a reopen
-    /// would restore, so that older segments may go; `false` if it will never be.
-    fn checkpointed(&mut self, committed: bool);
+    /// Tells what became of the last [`checkpoint`](Table::checkpoint)'s image.
+    fn checkpointed(&mut self, outcome: CheckpointOutcome);
 
     /// Counters and gauges. Cost: O(1).
     fn stats(&self) -> TableStats;
 }
 
 /// What a [`Layout`] gets to open a table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct StateContext {
     /// Name of the state, for errors.
     pub name: String,
@@ -204,8 +234,8 @@ pub struct StateContext {
     pub key_groups: u16,
     /// The key groups this table owns.
     pub owned: Range<u16>,
-    /// What the last checkpoint says of this state.
-    pub restored: Option<StateImage>,
+    /// What the last checkpoint says of this state, and its file of live records.
+    pub restored: Option<(StateImage, BlobReader)>,
 }
 
 /// A description of a physical layout that opens a table for keys `K` and values `V`.
@@ -215,6 +245,11 @@ pub trait Layout<K: Key, V>: Clone + 'static {
 
     /// Short name, as in configuration files and manifests.
     fn name(&self) -> &'static str;
+
+    /// What a checkpoint says the value type is; another text is refused when it is opened.
+    fn value_description(&self) -> String {
+        std::any::type_name::<V>().into()
+    }
 
     /// The most memory this state may take, if less than what the store has.
     fn memory_limit(&self) -> Option<u64> {

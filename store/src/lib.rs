@@ -1,1 +1,46 @@
 //! A workload-aware state store for stream processors: typed state over selectable layouts.
+//!
+//! ```
+//! use alluvium::{MIB, Store};
+//!
+//! let store = Store::in_memory().memory(64 * MIB).open()?;
+//! let mut words = store.count::<String>("words").open()?;
+//! for word in "to be or not to be".split(' ') {
+//!     words.add(word, 1)?;
+//! }
+//! assert_eq!(words.get("be")?, 2);
+//! # Ok::<(), alluvium::Error>(())
+//! ```
+
+mod any_layout;
+mod builder;
+mod config;
+mod count;
+mod map;
+mod size;
+mod state_cell;
+mod store;
+mod timers;
+mod value;
+
+//DERIVE pub use alluvium_derive::{KeyHash, State};
+pub use alluvium_layouts::{
+    BatchError, CheckpointOutcome, Cursor, Heap, Layout, Peek, StateContext, Table, TableStats,
+    VolatileHeap,
+};
+pub use alluvium_pagestore::io;
+pub use alluvium_pagestore::{
+    AccountStats, Error, ErrorKind, HeapSize, Key, KeyGroup, KeyHash, Lookup, MEMORY_KINDS,
+    MILLISECOND, MemoryKind, Rejected, Result, SECOND, Schema, State, Time, combine, hash_bytes,
+    hash_word, rounded,
+};
+pub use any_layout::{AnyLayout, AnyTable};
+pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
+pub use config::{DEFAULT_MEMORY_BYTES, Helpers, StoreConfig};
+pub use count::Count;
+pub use map::Map;
+pub use size::{ByteSize, GIB, KIB, MIB};
+pub use state_cell::ValueRef;
+pub use store::{Checkpoint, CountOf, MapOf, StateBuilder, Store, StoreStats, ValueOf};
+pub use timers::Timers;
+pub use value::Value;

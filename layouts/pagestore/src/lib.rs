@@ -28,7 +28,7 @@ pub use rewrite::{Progress, Rewrite, SegmentMeta};
 pub use manifest::{CODEC, MANIFEST, MANIFEST_NEW, Manifest, StateManifest};
 pub use schema::{Schema, description_of, fingerprint};
 pub use segment::{
-    FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_HEADER_BYTES, RecordBytes,
+    FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, LiveSet, RECORD_HEADER_BYTES, RecordBytes,
     SEGMENT_BYTES_MAX, SegmentDirectory, SegmentId, SegmentImage, SegmentInfo, SegmentReader,
     SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WrittenPage, damaged,
     verify_record,

@@ -55,11 +55,18 @@ pub trait Key: State + Eq + KeyHash {}
 impl<T: State + Eq + KeyHash> Key for T {}
 
 /// A borrowed form of a key, such as `str` for `String`: what look-ups take.
-pub trait Lookup<K>: KeyHash + Eq + ToOwned<Owned = K> {}
+pub trait Lookup<K>: KeyHash + Eq + ToOwned<Owned = K> {
+    /// Whether `key` is the key that is looked up.
+    fn is(&self, key: &K) -> bool;
+}
 
 impl<K, Q> Lookup<K> for Q
 where
     K: std::borrow::Borrow<Q>,
     Q: KeyHash + Eq + ToOwned<Owned = K> + ?Sized,
 {
+    #[inline(always)]
+    fn is(&self, key: &K) -> bool {
+        self == key.borrow()
+    }
 }

@@ -1,6 +1,7 @@
 //! Segments: files of page images, written once, sealed, and dropped as one.
 
 mod format;
+mod live;
 mod reader;
 mod writer;
 
@@ -8,6 +9,7 @@ pub use format::{
     FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_HEADER_BYTES, RecordBytes,
     SEGMENT_BYTES_MAX, SegmentId, UNSPLIT_BYTES, Verified, damaged, verify_record,
 };
+pub use live::LiveSet;
 pub use reader::{SegmentDirectory, SegmentReader};
 pub use writer::{SegmentWriter, WrittenPage};
 
@@ -34,6 +36,11 @@ impl SegmentStore {
     /// The device.
     pub fn device(&self) -> &dyn Device {
         &*self.device
+    }
+
+    /// The device, shared.
+    pub fn shared_device(&self) -> Arc<dyn Device> {
+        self.device.clone()
     }
 
     /// A new segment id; never given twice.
@@ -93,6 +100,20 @@ pub struct StateImage {
     pub entries: u64,
     /// The segments that hold them.
     pub segments: Vec<SegmentImage>,
+}
+
+impl SegmentInfo {
+    /// The image of a sealed segment all of whose records belong to the checkpoint.
+    pub fn all_live(&self) -> SegmentImage {
+        SegmentImage {
+            id: self.id,
+            bytes: self.bytes,
+            records: self.records,
+            max_record_bytes: self.max_record_bytes,
+            live_records: self.records,
+            live: None,
+        }
+    }
 }
 
 impl SegmentImage {

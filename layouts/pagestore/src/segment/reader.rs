@@ -6,7 +6,7 @@ use super::format::{
     FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, RECORD_HEADER_BYTES, RecordBytes, TRAILER_BYTES,
     Tail, Verified, checksum, damaged, verify_header, verify_record,
 };
-use super::{SegmentInfo, SegmentStore};
+use super::{LiveSet, SegmentInfo, SegmentStore};
 use crate::Result;
 use crate::io::{BLOCK_BYTES, FileHandle, IoBuffer, Operation, run_blocking};
 
@@ -95,6 +95,26 @@ impl SegmentReader {
             Verified::Record(record) if record.hash == entry.hash => Ok(record),
             _ => Err(damaged(file, offset, "a record is not the one its footer tells of")),
         }
+    }
+
+    /// Calls `visit` with each record of a segment that is in `live`, in file order.
+    pub fn for_each(
+        &mut self,
+        info: &SegmentInfo,
+        live: Option<&LiveSet>,
+        mut visit: impl FnMut(&FooterEntry, RecordBytes<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let directory = self.open(info)?;
+        let mut entries = Vec::new();
+        for image in directory.images() {
+            self.footer(&directory, image, &mut entries)?;
+            for entry in &entries {
+                if live.is_none_or(|live| live.contains(entry.grain)) {
+                    visit(entry, self.record(info, entry)?)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn bytes(&mut self, file: &FileHandle, offset: u64, length: usize) -> Result<&[u8]> {

@@ -25,6 +25,7 @@ pub struct SegmentWriter {
     chunk: IoBuffer,
     scratch: AlignedVec,
     open: Option<OpenSegment>,
+    sealed: Vec<SegmentInfo>,
     page: Page,
 }
 
@@ -71,6 +72,7 @@ impl SegmentWriter {
             chunk: IoBuffer::zeroed(chunk_bytes.max(2 * BLOCK_BYTES)),
             scratch: AlignedVec::new(),
             open: None,
+            sealed: Vec::new(),
             page: Page::default(),
         }
     }
@@ -131,6 +133,11 @@ impl SegmentWriter {
         Ok(grain)
     }
 
+    /// Records of the page so far.
+    pub fn page_records(&self) -> u32 {
+        self.page.records
+    }
+
     /// Bytes of the page so far.
     pub fn page_bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| self.position() - open.end)
@@ -164,12 +171,13 @@ impl SegmentWriter {
         open.images.push(info);
         open.records += u64::from(info.records);
         open.max_record_bytes = open.max_record_bytes.max(self.page.max_record_bytes);
+        self.page.records = 0;
         Ok(WrittenPage { segment: open.info(), bytes: info.bytes })
     }
 
     /// Ends the open segment, if there is one, and makes it durable.
-    pub fn seal(&mut self) -> Result<Option<SegmentInfo>> {
-        let Some(open) = self.open.as_ref() else { return Ok(None) };
+    pub fn seal(&mut self) -> Result<()> {
+        let Some(open) = self.open.as_ref() else { return Ok(()) };
         let (id, start) = (open.id, open.end);
         let directory: Vec<u8> = open.images.iter().flat_map(|i| i.to_bytes(id)).collect();
         let tail = Tail {
@@ -188,12 +196,13 @@ impl SegmentWriter {
         self.store.sync(&self.open.as_ref().expect("still open").file)?;
         let mut open = self.open.take().expect("still open");
         open.end = end;
-        Ok(Some(SegmentInfo { sealed: true, ..open.info() }))
+        self.sealed.push(SegmentInfo { sealed: true, ..open.info() });
+        Ok(())
     }
 
-    /// The segment being written.
-    pub fn open_segment(&self) -> Option<SegmentId> {
-        self.open.as_ref().map(|open| open.id)
+    /// The segments sealed since the last call.
+    pub fn take_sealed(&mut self) -> Vec<SegmentInfo> {
+        std::mem::take(&mut self.sealed)
     }
 
     fn create(&mut self) -> Result<OpenSegment> {

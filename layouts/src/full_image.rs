@@ -1,0 +1,144 @@
+//! Full checkpoints: every entry of a table written anew, and read back.
+//!
+//! For layouts whose state is all in memory. A user's layout can use these too: [`write_entries`]
+//! in `Table::checkpoint`, [`read_entries`] in `Layout::open`, [`Images`] for what may go.
+
+use alluvium_pagestore::{
+    BlobReader, Error, ErrorKind, FooterEntry, Key, LiveSet, MemoryKind, Result, SegmentId,
+    SegmentReader, SegmentStore, SegmentWriter, State, StateImage, codec, fingerprint,
+};
+
+use crate::table::{CheckpointOutcome, StateContext};
+
+/// Bytes of a checkpoint's write buffer, and of the window a restore reads through.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Bytes of records after which a page ends.
+const PAGE_BYTES: u64 = 256 << 10;
+/// Records after which a page ends.
+const PAGE_RECORDS: u32 = 1 << 12;
+/// Bytes after which a segment ends.
+const SEGMENT_BYTES: u64 = 8 << 20;
+
+/// Writes all `entries` to new segments and describes them. Takes about 130 KiB and the archive
+/// of the largest value from the state's budget while it runs.
+pub fn write_entries<'a, K: Key, V: State>(
+    context: &StateContext,
+    entries: impl Iterator<Item = (&'a K, &'a V)>,
+) -> Result<StateImage> {
+    let store = context.segment_store()?;
+    let value_bytes = context.max_value_bytes;
+    let memory = SegmentWriter::memory_bytes(CHUNK_BYTES, PAGE_RECORDS as usize, value_bytes);
+    context.account.reserve(MemoryKind::Buffers, memory, "a checkpoint's buffer")?;
+    let state = fingerprint(&context.name);
+    let mut writer = SegmentWriter::new(store.clone(), state, CHUNK_BYTES, SEGMENT_BYTES);
+    let written = write_pages(&mut writer, entries);
+    context.account.release(MemoryKind::Buffers, memory);
+    let mut image = StateImage::default();
+    image.segments.extend(writer.take_sealed().iter().map(|segment| segment.all_live()));
+    match written {
+        Ok(written) => Ok(StateImage { entries: written, ..image }),
+        Err(error) => {
+            // What could not be finished is of no use; an open file is removed at the next open.
+            remove_segments(store, image.segments.iter().map(|segment| segment.id));
+            Err(error)
+        }
+    }
+}
+
+fn write_pages<'a, K: Key, V: State>(
+    writer: &mut SegmentWriter,
+    entries: impl Iterator<Item = (&'a K, &'a V)>,
+) -> Result<u64> {
+    let mut written = 0;
+    for (key, value) in entries {
+        if writer.page_records() == 0 {
+            writer.begin_page()?;
+        }
+        writer.push(key.key_hash(), key, value)?;
+        written += 1;
+        if writer.page_bytes() >= PAGE_BYTES || writer.page_records() >= PAGE_RECORDS {
+            writer.finish_page()?;
+        }
+    }
+    if writer.page_records() > 0 {
+        writer.finish_page()?;
+    }
+    writer.seal()?;
+    Ok(written)
+}
+
+/// Reads every entry of `image`, verified, in the order written, and gives it to `entry`.
+pub fn read_entries<K: Key, V: State>(
+    context: &StateContext,
+    image: &StateImage,
+    blobs: &BlobReader,
+    mut entry: impl FnMut(K, V) -> Result<()>,
+) -> Result<()> {
+    let store = context.segment_store()?;
+    let memory = (CHUNK_BYTES + PAGE_RECORDS as usize * size_of::<FooterEntry>()) as u64;
+    context.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
+    let mut reader = SegmentReader::new(store.clone(), fingerprint(&context.name), CHUNK_BYTES);
+    let read = image.segments.iter().try_for_each(|segment| {
+        let live = LiveSet::load(segment, Some(blobs))?;
+        reader.for_each(&segment.open(store)?, live.as_ref(), |_, record| {
+            let (key, value) = codec::decode::<K, V>(record.payload)?;
+            entry(key, value)
+        })
+    });
+    context.account.release(MemoryKind::Buffers, memory);
+    read
+}
+
+/// The segments of the committed full checkpoint, and of the one being taken.
+#[derive(Debug, Default)]
+pub struct Images {
+    committed: Vec<SegmentId>,
+    taken: Vec<SegmentId>,
+}
+
+impl Images {
+    /// The table was restored from `image`.
+    pub fn restored(&mut self, image: &StateImage) {
+        self.committed = image.segments.iter().map(|segment| segment.id).collect();
+    }
+
+    /// A checkpoint wrote `image`.
+    pub fn taken(&mut self, image: &StateImage) {
+        self.taken = image.segments.iter().map(|segment| segment.id).collect();
+    }
+
+    /// Removes the segments that are of no use after this outcome.
+    pub fn decide(&mut self, outcome: CheckpointOutcome, store: Option<&SegmentStore>) {
+        let useless = match outcome {
+            CheckpointOutcome::Committed => {
+                std::mem::replace(&mut self.committed, std::mem::take(&mut self.taken))
+            }
+            CheckpointOutcome::Abandoned => std::mem::take(&mut self.taken),
+            CheckpointOutcome::Unknown => {
+                self.committed.append(&mut self.taken);
+                Vec::new()
+            }
+        };
+        if let Some(store) = store {
+            remove_segments(store, useless.into_iter());
+        }
+    }
+}
+
+/// Removes segments that nothing names any more. A file that cannot be removed now is removed,
+/// and counted, at the next open.
+fn remove_segments(store: &SegmentStore, ids: impl Iterator<Item = SegmentId>) {
+    for id in ids {
+        let _ = store.device().remove(&id.file_name());
+    }
+}
+
+impl StateContext {
+    /// The segment store, or the error of a store without a directory.
+    pub fn segment_store(&self) -> Result<&SegmentStore> {
+        self.segments.as_ref().ok_or_else(|| {
+            let message = "the store has no directory for segments";
+            Error::new(ErrorKind::Unsupported, message).with("state", &self.name)
+        })
+    }
+}

@@ -1,0 +1,354 @@
+//! Plain heap state: a hash table of native keys and values, the honest baseline.
+//!
+//! Nothing is ever on storage but checkpoints, which are full: every entry is written. The table's
+//! memory is booked before it grows, the heap of its values as soon as a call returns; growing
+//! rehashes everything at once, which is the stall that the hybrid log avoids.
+
+use std::marker::PhantomData;
+
+use alluvium_pagestore::{
+    Account, BlobWriter, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State,
+    StateImage, description_of,
+};
+use hashbrown::HashTable;
+
+use crate::full_image::{Images, read_entries, write_entries};
+use crate::table::{CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats};
+
+/// Keeps a state in a hash table on the heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Heap {
+    memory: Option<u64>,
+}
+
+impl Heap {
+    /// A heap layout without a limit of its own.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The most memory this state may take, in bytes. Default: what the store has.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
+    /// The same layout for values that cannot be stored. A checkpoint refuses it.
+    pub fn volatile() -> VolatileHeap {
+        VolatileHeap
+    }
+}
+
+/// [`Heap`] for values that need not be [`State`]: never written, refused by checkpoints. Only
+/// the table itself is booked, not what values own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolatileHeap;
+
+/// How a heap table measures and stores its entries.
+pub trait Kind<K, V>: Sized + 'static {
+    /// Heap bytes of an entry, as booked.
+    fn heap_bytes(key: &K, value: &V) -> u64;
+    /// Writes all entries to new segments.
+    fn write(table: &HeapTable<K, V, Self>) -> Result<StateImage>;
+}
+
+/// The kind of [`Heap`]: measured and stored.
+#[derive(Debug)]
+pub struct Stored;
+
+/// The kind of [`VolatileHeap`]: neither.
+#[derive(Debug)]
+pub struct Volatile;
+
+impl<K: Key, V: State> Kind<K, V> for Stored {
+    #[inline]
+    fn heap_bytes(key: &K, value: &V) -> u64 {
+        (key.heap_bytes() + value.heap_bytes()) as u64
+    }
+
+    fn write(table: &HeapTable<K, V, Self>) -> Result<StateImage> {
+        write_entries(&table.context, table.entries.iter().map(|(k, v)| (k, v)))
+    }
+}
+
+impl<K: Key, V: 'static> Kind<K, V> for Volatile {
+    #[inline]
+    fn heap_bytes(key: &K, _: &V) -> u64 {
+        key.heap_bytes() as u64
+    }
+
+    fn write(table: &HeapTable<K, V, Self>) -> Result<StateImage> {
+        let message = "volatile heap state cannot be part of a checkpoint";
+        Err(Error::new(ErrorKind::Unsupported, message).with("state", &table.context.name))
+    }
+}
+
+/// An open [`Heap`] or [`VolatileHeap`].
+#[derive(Debug)]
+pub struct HeapTable<K, V, M = Stored> {
+    context: StateContext,
+    entries: HashTable<(K, V)>,
+    /// Bytes booked for the table itself.
+    table_bytes: u64,
+    images: Images,
+    codec_calls: u64,
+    kind: PhantomData<M>,
+}
+
+impl<K: Key, V: State> Layout<K, V> for Heap {
+    type Table = HeapTable<K, V, Stored>;
+
+    fn name(&self) -> &'static str {
+        "heap"
+    }
+
+    fn value_description(&self) -> String {
+        description_of::<V>()
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        self.memory
+    }
+
+    fn open(&self, mut context: StateContext) -> Result<Self::Table> {
+        let restored = context.restored.take();
+        let mut table = HeapTable::new(context);
+        if let Some((image, blobs)) = restored {
+            read_entries(&table.context.clone(), &image, &blobs, |key, value| {
+                table.codec_calls += 1;
+                table.put(key, value).map(drop).map_err(Error::from)
+            })?;
+            table.images.restored(&image);
+        }
+        Ok(table)
+    }
+}
+
+impl<K: Key, V: 'static> Layout<K, V> for VolatileHeap {
+    type Table = HeapTable<K, V, Volatile>;
+
+    fn name(&self) -> &'static str {
+        "volatile-heap"
+    }
+
+    fn open(&self, context: StateContext) -> Result<Self::Table> {
+        if context.restored.is_some() {
+            let message = "volatile heap state cannot be restored from a checkpoint";
+            return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
+        }
+        Ok(HeapTable::new(context))
+    }
+}
+
+impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
+    fn new(context: StateContext) -> Self {
+        Self {
+            context,
+            entries: HashTable::new(),
+            table_bytes: 0,
+            images: Images::default(),
+            codec_calls: 0,
+            kind: PhantomData,
+        }
+    }
+
+    /// Books and makes room for one more entry that owns `heap_bytes`; changes nothing visible.
+    fn make_room(&mut self, heap_bytes: u64) -> Result<()> {
+        let account = &self.context.account;
+        if account.available() < heap_bytes {
+            return Err(account.over_budget(heap_bytes, "a new entry"));
+        }
+        if self.entries.len() < self.entries.capacity() {
+            return Ok(());
+        }
+        let buckets = (self.entries.num_buckets() * 2).max(16);
+        let grown = (buckets * (size_of::<(K, V)>() + 1) + 64) as u64;
+        if account.available() < grown + heap_bytes {
+            return Err(account.over_budget(grown + heap_bytes, "the hash table"));
+        }
+        account.charge(MemoryKind::Index, grown);
+        self.entries.reserve(1, |(key, _)| key.key_hash());
+        let actual = self.entries.allocation_size() as u64;
+        account.adjust(MemoryKind::Index, self.table_bytes + grown, actual);
+        self.table_bytes = actual;
+        Ok(())
+    }
+
+    /// A state whose values have outgrown the budget takes no writes until some are removed.
+    fn check_not_overdrawn(&self) -> Result<()> {
+        let account = &self.context.account;
+        if account.available() == 0 && account.used() > account.limit() {
+            return Err(account.over_budget(1, "a write"));
+        }
+        Ok(())
+    }
+}
+
+/// A value lent to a user's closure; books the change of its heap when dropped, also by a panic.
+struct Lent<'a, K, V, M: Kind<K, V>> {
+    entry: &'a mut (K, V),
+    before: u64,
+    account: &'a Account,
+    kind: PhantomData<M>,
+}
+
+impl<'a, K, V, M: Kind<K, V>> Lent<'a, K, V, M> {
+    fn new(entry: &'a mut (K, V), account: &'a Account) -> Self {
+        let before = M::heap_bytes(&entry.0, &entry.1);
+        Self { entry, before, account, kind: PhantomData }
+    }
+}
+
+impl<K, V, M: Kind<K, V>> Drop for Lent<'_, K, V, M> {
+    fn drop(&mut self) {
+        let after = M::heap_bytes(&self.entry.0, &self.entry.1);
+        self.account.adjust(MemoryKind::Values, self.before, after);
+    }
+}
+
+impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
+    fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<&V>> {
+        Ok(self.entries.find(key.key_hash(), |(k, _)| key.is(k)).map(|(_, value)| value))
+    }
+
+    fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Peek<'_, V> {
+        match self.entries.find(key.key_hash(), |(k, _)| key.is(k)) {
+            Some((_, value)) => Peek::Resident(value),
+            None => Peek::Absent,
+        }
+    }
+
+    fn update<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R> {
+        self.check_not_overdrawn()?;
+        let hash = key.key_hash();
+        if let Some(entry) = self.entries.find_mut(hash, |(k, _)| key.is(k)) {
+            let lent = Lent::<K, V, M>::new(entry, &self.context.account);
+            return Ok(change(&mut lent.entry.1));
+        }
+        self.make_room(0)?;
+        let entry = (key.to_owned(), init());
+        self.context.account.charge(MemoryKind::Values, M::heap_bytes(&entry.0, &entry.1));
+        let entry = self.entries.insert_unique(hash, entry, |(k, _)| k.key_hash()).into_mut();
+        let lent = Lent::<K, V, M>::new(entry, &self.context.account);
+        Ok(change(&mut lent.entry.1))
+    }
+
+    fn modify<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        self.check_not_overdrawn()?;
+        let found = self.entries.find_mut(key.key_hash(), |(k, _)| key.is(k));
+        Ok(found.map(|entry| {
+            let lent = Lent::<K, V, M>::new(entry, &self.context.account);
+            change(&mut lent.entry.1)
+        }))
+    }
+
+    fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
+        let hash = key.key_hash();
+        let found = self.entries.find_mut(hash, |(k, _)| *k == key);
+        let account = &self.context.account;
+        if let Some(entry) = found {
+            let before = M::heap_bytes(&entry.0, &entry.1);
+            let after = M::heap_bytes(&entry.0, &value);
+            if after > before && account.available() < after - before {
+                let error = account.over_budget(after - before, "a larger value");
+                return Err(Rejected::new(error, (key, value)));
+            }
+            account.adjust(MemoryKind::Values, before, after);
+            entry.1 = value;
+            return Ok(true);
+        }
+        let bytes = M::heap_bytes(&key, &value);
+        if let Err(error) = self.make_room(bytes) {
+            return Err(Rejected::new(error, (key, value)));
+        }
+        self.context.account.charge(MemoryKind::Values, bytes);
+        self.entries.insert_unique(hash, (key, value), |(k, _)| k.key_hash());
+        Ok(false)
+    }
+
+    fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
+        let Ok(found) = self.entries.find_entry(key.key_hash(), |(k, _)| key.is(k)) else {
+            return Ok(None);
+        };
+        let ((key, value), _) = found.remove();
+        self.context.account.release(MemoryKind::Values, M::heap_bytes(&key, &value));
+        Ok(Some(value))
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        self.entries = HashTable::new();
+        let account = &self.context.account;
+        account.release(MemoryKind::Index, self.table_bytes);
+        account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
+        self.table_bytes = 0;
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        let buckets = self.entries.num_buckets() as u64;
+        if cursor.position > 0 && cursor.version != buckets {
+            let message = "the hash table grew during a scan; start it again";
+            return Err(Error::new(ErrorKind::InUse, message).with("state", &self.context.name));
+        }
+        cursor.version = buckets;
+        let end = buckets.min(cursor.position + 2 * fuel.max(1) as u64);
+        while cursor.position < end {
+            if let Some((key, value)) = self.entries.get_bucket(cursor.position as usize) {
+                visit(key, value)?;
+            }
+            cursor.position += 1;
+        }
+        cursor.done = end == buckets;
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
+        let image = M::write(self)?;
+        self.codec_calls += image.entries;
+        self.images.taken(&image);
+        Ok(image)
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.images.decide(outcome, self.context.segments.as_ref());
+    }
+
+    fn stats(&self) -> TableStats {
+        let live_keys = self.entries.len() as u64;
+        let values = self.context.account.used_for(MemoryKind::Values);
+        TableStats {
+            live_keys,
+            live_bytes: live_keys * size_of::<(K, V)>() as u64 + values,
+            codec_calls: self.codec_calls,
+            ..TableStats::default()
+        }
+    }
+}
+
+impl<K, V, M> Drop for HeapTable<K, V, M> {
+    fn drop(&mut self) {
+        let account = &self.context.account;
+        account.release(MemoryKind::Index, self.table_bytes);
+        account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
+    }
+}

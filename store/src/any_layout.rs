@@ -1,0 +1,181 @@
+//! A layout chosen at run time, by configuration.
+
+use alluvium_layouts::{
+    BatchError, CheckpointOutcome, Cursor, Heap, HeapTable, Layout,
+    Peek, StateContext, Table, TableStats,
+};
+use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, State, StateImage, description_of};
+use serde::{Deserialize, Serialize};
+
+/// Any of the built-in layouts; the default of every primitive. Which one is told by code or by
+/// the store's configuration. A call costs one predictable branch more than on the layout itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum AnyLayout {
+    /// Plain heap state.
+    Heap(Heap),
+}
+
+impl AnyLayout {
+    /// The layout with this name and its default options: `heap`.
+    pub fn named(name: &str) -> Option<AnyLayout> {
+        match name {
+            "heap" => Some(AnyLayout::Heap(Heap::new())),
+            _ => None,
+        }
+    }
+
+    /// Names that [`named`](AnyLayout::named) knows.
+    pub const NAMES: [&'static str; 1] = ["heap"];
+}
+
+impl Default for AnyLayout {
+    fn default() -> Self {
+        AnyLayout::Heap(Heap::new())
+    }
+}
+
+impl From<Heap> for AnyLayout {
+    fn from(layout: Heap) -> Self {
+        AnyLayout::Heap(layout)
+    }
+}
+
+/// An open [`AnyLayout`].
+#[derive(Debug)]
+pub enum AnyTable<K: Key, V: State> {
+    /// On the heap.
+    Heap(HeapTable<K, V>),
+}
+
+macro_rules! each {
+    ($self:ident, $table:ident => $call:expr) => {
+        match $self {
+            AnyTable::Heap($table) => $call,
+        }
+    };
+}
+
+impl<K: Key, V: State> Layout<K, V> for AnyLayout {
+    type Table = AnyTable<K, V>;
+
+    fn name(&self) -> &'static str {
+        match self {
+            AnyLayout::Heap(layout) => Layout::<K, V>::name(layout),
+        }
+    }
+
+    fn value_description(&self) -> String {
+        description_of::<V>()
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        match self {
+            AnyLayout::Heap(layout) => Layout::<K, V>::memory_limit(layout),
+        }
+    }
+
+    fn open(&self, context: StateContext) -> Result<Self::Table> {
+        Ok(match self {
+            AnyLayout::Heap(layout) => AnyTable::Heap(layout.open(context)?),
+        })
+    }
+}
+
+impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
+    fn len(&self) -> u64 {
+        each!(self, table => table.len())
+    }
+
+    #[inline]
+    fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<&V>> {
+        each!(self, table => table.get(key))
+    }
+
+    #[inline]
+    fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Peek<'_, V> {
+        each!(self, table => table.peek(key))
+    }
+
+    #[inline]
+    fn update<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R> {
+        each!(self, table => table.update(key, init, change))
+    }
+
+    #[inline]
+    fn modify<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        each!(self, table => table.modify(key, change))
+    }
+
+    #[inline]
+    fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
+        each!(self, table => table.put(key, value))
+    }
+
+    #[inline]
+    fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
+        each!(self, table => table.take(key))
+    }
+
+    #[inline]
+    fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
+        each!(self, table => table.remove(key))
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        each!(self, table => table.clear())
+    }
+
+    fn scan(
+        &mut self,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        each!(self, table => table.scan(cursor, fuel, visit))
+    }
+
+    fn update_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        init: impl FnMut(&T) -> V,
+        change: impl FnMut(&T, &mut V),
+    ) -> std::result::Result<(), BatchError> {
+        each!(self, table => table.update_batch(batch, key, init, change))
+    }
+
+    fn read_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        read: impl FnMut(&T, Option<&V>),
+    ) -> std::result::Result<(), BatchError> {
+        each!(self, table => table.read_batch(batch, key, read))
+    }
+
+    fn tick(&mut self, work: usize) -> Result<usize> {
+        each!(self, table => table.tick(work))
+    }
+
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        each!(self, table => table.checkpoint(blobs))
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        each!(self, table => table.checkpointed(outcome))
+    }
+
+    fn stats(&self) -> TableStats {
+        each!(self, table => table.stats())
+    }
+}

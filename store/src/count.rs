@@ -1,0 +1,38 @@
+//! A counter per key.
+
+use alluvium_layouts::Layout;
+use alluvium_pagestore::{Key, Lookup, Result};
+
+use crate::any_layout::AnyLayout;
+use crate::map::Map;
+
+/// A signed counter per key (`ManagedCount` of the founding papers); an absent key counts 0. Open
+/// one with [`Store::count`](crate::Store::count).
+#[derive(Debug)]
+pub struct Count<K: Key, L: Layout<K, i64> = AnyLayout>(pub(crate) Map<K, i64, L>);
+
+impl<K: Key, L: Layout<K, i64>> Count<K, L> {
+    /// Adds `amount`, saturating, and returns the new count.
+    #[inline]
+    pub fn add<Q: Lookup<K> + ?Sized>(&mut self, key: &Q, amount: i64) -> Result<i64> {
+        self.0.update(key, || 0, |count| {
+            *count = count.saturating_add(amount);
+            *count
+        })
+    }
+
+    /// The count of `key`.
+    pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<i64> {
+        self.0.read(key, |count| count.copied().unwrap_or(0))
+    }
+
+    /// Forgets `key` and returns its count.
+    pub fn reset<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<i64> {
+        Ok(self.0.take(key)?.unwrap_or(0))
+    }
+
+    /// The counters as a map, for batches, scans and statistics.
+    pub fn as_map(&mut self) -> &mut Map<K, i64, L> {
+        &mut self.0
+    }
+}

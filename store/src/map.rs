@@ -1,0 +1,237 @@
+//! Keyed state: a value per key.
+
+use std::cell::Ref;
+use std::fmt;
+use std::rc::Rc;
+
+use alluvium_layouts::{BatchError, Cursor, Layout, Peek, Table, TableStats};
+use alluvium_pagestore::{Key, Lookup, Rejected, Result};
+
+use crate::any_layout::AnyLayout;
+use crate::state_cell::{StateCell, ValueRef};
+
+/// A value per key (`ManagedMap` of the founding papers). Open one with
+/// [`Store::map`](crate::Store::map).
+///
+/// Values are native Rust values, changed in place. A call either happens in full or changes
+/// nothing. A panic in a closure leaves the value as the closure left it and poisons the state:
+/// reads and writes go on, checkpoints are refused until [`clear_poison`](Map::clear_poison).
+pub struct Map<K: Key, V: 'static, L: Layout<K, V> = AnyLayout> {
+    cell: Rc<StateCell<K, V, L::Table>>,
+}
+
+impl<K: Key, V: 'static, L: Layout<K, V>> fmt::Debug for Map<K, V, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Map({})", self.cell.name)
+    }
+}
+
+impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
+    pub(crate) fn new(cell: Rc<StateCell<K, V, L::Table>>) -> Self {
+        Self { cell }
+    }
+
+    /// The state's name.
+    pub fn name(&self) -> &str {
+        &self.cell.name
+    }
+
+    /// Keys present. Cost: O(1).
+    pub fn len(&self) -> Result<u64> {
+        Ok(self.cell.enter()?.len())
+    }
+
+    /// Whether no key is present.
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// The value of `key`; may read from storage. The state can be used again once the returned
+    /// borrow is dropped. [`read`](Map::read) saves a second look-up.
+    pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
+        if self.cell.enter()?.get(key)?.is_none() {
+            return Ok(None);
+        }
+        // `get` has made the value resident.
+        let found = Ref::filter_map(self.cell.look()?, |table| match table.peek(key) {
+            Peek::Resident(value) => Some(value),
+            Peek::Absent | Peek::Unknown => None,
+        });
+        Ok(found.ok().map(ValueRef))
+    }
+
+    /// Calls `read` with the value of `key`; may read from storage.
+    #[inline]
+    pub fn read<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        read: impl FnOnce(Option<&V>) -> R,
+    ) -> Result<R> {
+        let mut table = self.cell.enter()?;
+        Ok(read(table.get(key)?))
+    }
+
+    /// The value of `key` if it is in memory; `None` both for an absent key and for one that only
+    /// storage knows.
+    pub fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
+        let found = Ref::filter_map(self.cell.look()?, |table| match table.peek(key) {
+            Peek::Resident(value) => Some(value),
+            Peek::Absent | Peek::Unknown => None,
+        });
+        Ok(found.ok().map(ValueRef))
+    }
+
+    /// Whether `key` is present; may read from storage.
+    pub fn contains<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
+        Ok(self.cell.enter()?.get(key)?.is_some())
+    }
+
+    /// Read-modify-write: applies `change` to the value of `key` in place, after putting `init()`
+    /// there if the key is absent.
+    #[inline]
+    pub fn update<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R> {
+        self.cell.run(|table| table.update(key, init, change))?
+    }
+
+    /// Applies `change` to the value of `key` in place; does nothing if the key is absent.
+    #[inline]
+    pub fn modify<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        self.cell.run(|table| table.modify(key, change))?
+    }
+
+    /// [`modify`](Map::modify) that puts a clone of the old value back if `change` panics.
+    pub fn modify_or_restore<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>>
+    where
+        V: Clone,
+    {
+        struct Restore<'a, V>(&'a mut V, Option<V>);
+        impl<V> Drop for Restore<'_, V> {
+            fn drop(&mut self) {
+                if let Some(old) = self.1.take() {
+                    *self.0 = old;
+                }
+            }
+        }
+        self.modify(key, |value| {
+            let old = value.clone();
+            let mut restore = Restore(value, Some(old));
+            let result = change(restore.0);
+            restore.1 = None;
+            result
+        })
+    }
+
+    /// Sets the value of `key` and says whether the key was there. On an error key and value come
+    /// back in it.
+    #[inline]
+    pub fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
+        match self.cell.enter() {
+            Ok(mut table) => table.put(key, value),
+            Err(error) => Err(Rejected::new(error, (key, value))),
+        }
+    }
+
+    /// Removes `key` and returns its value.
+    pub fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
+        self.cell.enter()?.take(key)
+    }
+
+    /// Removes `key` and says whether it was there.
+    pub fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
+        self.cell.enter()?.remove(key)
+    }
+
+    /// Removes all keys.
+    pub fn clear(&mut self) -> Result<()> {
+        self.cell.enter()?.clear()
+    }
+
+    /// [`update`](Map::update) for each item of `batch`, in order per key; the memory and storage
+    /// accesses of the batch overlap. On an error the items before
+    /// [`applied`](BatchError::applied) are done and the rest is untouched.
+    #[inline]
+    pub fn update_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        init: impl FnMut(&T) -> V,
+        change: impl FnMut(&T, &mut V),
+    ) -> std::result::Result<(), BatchError> {
+        let done = self.cell.run(|table| table.update_batch(batch, key, init, change));
+        done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
+    }
+
+    /// Calls `read` with the value of each item's key, in order; accesses overlap.
+    #[inline]
+    pub fn read_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        read: impl FnMut(&T, Option<&V>),
+    ) -> std::result::Result<(), BatchError> {
+        let done = self.cell.run(|table| table.read_batch(batch, key, read));
+        done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
+    }
+
+    /// Visits about `fuel` entries from `cursor` on; the cursor says when all were visited. What
+    /// is present from the first step to the last is visited exactly once, in no useful order.
+    pub fn scan(
+        &mut self,
+        cursor: &mut Cursor,
+        fuel: usize,
+        mut visit: impl FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        self.cell.run(|table| table.scan(cursor, fuel, &mut visit))?
+    }
+
+    /// Visits all entries, in no useful order. Cost: a pass over the state, with all its reads.
+    pub fn for_each(&mut self, mut visit: impl FnMut(&K, &V) -> Result<()>) -> Result<()> {
+        let mut cursor = Cursor::default();
+        while !cursor.done {
+            self.scan(&mut cursor, 4096, &mut visit)?;
+        }
+        Ok(())
+    }
+
+    /// Puts all entries; on an error the entry that was refused comes back and the entries before
+    /// it are in.
+    pub fn load(
+        &mut self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> std::result::Result<u64, Rejected<(K, V)>> {
+        let mut loaded = 0;
+        for (key, value) in entries {
+            self.put(key, value)?;
+            loaded += 1;
+        }
+        Ok(loaded)
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> Result<TableStats> {
+        Ok(self.cell.enter()?.stats())
+    }
+
+    /// Whether a closure panicked in this state since it was opened or last cleared.
+    pub fn is_poisoned(&self) -> bool {
+        self.cell.is_poisoned()
+    }
+
+    /// Declares the values sound again after a panic.
+    pub fn clear_poison(&mut self) {
+        self.cell.clear_poison();
+    }
+}

@@ -1,0 +1,527 @@
+//! The store: one worker's states under one budget and one directory.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use alluvium_layouts::{CheckpointOutcome, Layout, StateContext, TableStats};
+use alluvium_pagestore::io::{Device, IoStats};
+use alluvium_pagestore::{
+    Account, AccountStats, BlobReader, BlobWriter, CODEC, Error, ErrorKind, HASH_VERSION, Helper,
+    Key, MANIFEST, MANIFEST_NEW, Manifest, Result, SegmentId, SegmentStore, State,
+    StateManifest, Time, description_of,
+};
+
+use crate::any_layout::AnyLayout;
+use crate::builder::StoreBuilder;
+use crate::config::{Helpers, StoreConfig};
+use crate::count::Count;
+use crate::map::Map;
+use crate::state_cell::{Hooks, StateCell};
+use crate::timers::{Timers, TimersCell};
+use crate::value::Value;
+
+/// One worker's states under one memory budget and one directory. Cheap to clone; stays on its
+/// thread.
+///
+/// Handles ([`Map`], [`Value`], [`Count`], [`Timers`]) own the record path and can be moved into
+/// operators; the store keeps what concerns all of them: checkpoints, statistics, the lock.
+#[derive(Clone)]
+pub struct Store(Rc<Inner>);
+
+struct Inner {
+    config: StoreConfig,
+    root: Rc<Account>,
+    segments: Option<SegmentStore>,
+    helper: Helper,
+    owned: Range<u16>,
+    restored: RefCell<Option<(Manifest, BlobReader)>>,
+    checkpoint: Cell<u64>,
+    states: RefCell<Vec<OpenState>>,
+    leftovers: u64,
+    /// Released last.
+    _lock: Option<Box<dyn Send + Sync>>,
+}
+
+struct OpenState {
+    manifest: StateManifest,
+    hooks: Rc<dyn Hooks>,
+}
+
+/// What a store holds and has done.
+#[derive(Clone, Debug)]
+pub struct StoreStats {
+    /// The budget.
+    pub memory: AccountStats,
+    /// The device's counters; zero without a directory.
+    pub io: IoStats,
+    /// Each open state's name and statistics.
+    pub states: Vec<(String, TableStats)>,
+}
+
+impl StoreStats {
+    /// The sum over all states.
+    pub fn total(&self) -> TableStats {
+        let mut sum = TableStats::default();
+        for (_, state) in &self.states {
+            sum.add(state);
+        }
+        sum
+    }
+}
+
+/// What [`Store::checkpoint`] made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Its number, from 1.
+    pub number: u64,
+    /// The position given by the caller.
+    pub position: u64,
+    /// Keys in it, over all states.
+    pub entries: u64,
+}
+
+/// Bytes of the buffer that checkpoint files are written with.
+const BLOB_CHUNK_BYTES: usize = 16 << 10;
+
+impl Store {
+    /// A builder for a store in `directory`, which is created if missing.
+    pub fn builder(directory: impl Into<PathBuf>) -> StoreBuilder {
+        StoreBuilder::new(StoreConfig { directory: Some(directory.into()), ..Default::default() })
+    }
+
+    /// A builder for a store without a directory: everything stays in memory, nothing is durable.
+    pub fn in_memory() -> StoreBuilder {
+        StoreBuilder::new(StoreConfig::default())
+    }
+
+    /// A builder with the options of a configuration.
+    pub fn from_config(config: StoreConfig) -> StoreBuilder {
+        StoreBuilder::new(config)
+    }
+
+    pub(crate) fn open(
+        config: StoreConfig,
+        device: Option<Arc<dyn Device>>,
+        owned: Range<u16>,
+    ) -> Result<Store> {
+        let helper = match config.helpers {
+            Helpers::Thread => Helper::thread()?,
+            Helpers::Inline => Helper::inline(),
+        };
+        let root = Account::root(config.memory.0);
+        let mut inner = Inner {
+            root,
+            segments: None,
+            helper,
+            owned,
+            restored: RefCell::new(None),
+            checkpoint: Cell::new(0),
+            states: RefCell::new(Vec::new()),
+            leftovers: 0,
+            _lock: None,
+            config,
+        };
+        if let Some(device) = device {
+            inner._lock = Some(device.lock()?);
+            inner.recover(device)?;
+        }
+        Ok(Store(Rc::new(inner)))
+    }
+
+    /// The map `name`.
+    ///
+    /// ```
+    /// # use alluvium::Store;
+    /// let store = Store::in_memory().open()?;
+    /// let mut counts = store.map::<u64, u64>("counts").open()?;
+    /// counts.update(&7, || 0, |count| *count += 1)?;
+    /// assert_eq!(counts.get(&7)?.as_deref(), Some(&1));
+    /// # Ok::<(), alluvium::Error>(())
+    /// ```
+    pub fn map<K: Key, V: 'static>(&self, name: &str) -> StateBuilder<'_, MapOf<K, V>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The keyed counters `name`.
+    pub fn count<K: Key>(&self, name: &str) -> StateBuilder<'_, CountOf<K>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The single value `name`.
+    pub fn value<V: State>(&self, name: &str) -> StateBuilder<'_, ValueOf<V>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The timers `name`.
+    pub fn timers<K: Key + Ord>(&self, name: &str) -> Result<Timers<K>> {
+        let context = self.0.context(name, None)?;
+        let manifest = StateManifest {
+            name: name.into(),
+            primitive: "timers".into(),
+            layout: "timers".into(),
+            key: description_of::<(Time, K)>(),
+            value: description_of::<()>(),
+            image: Default::default(),
+        };
+        let context = self.0.with_restored(context, &manifest)?;
+        let cell = TimersCell::open(context).map_err(|e| e.with("state", name))?;
+        self.0.register(manifest, cell.clone());
+        Ok(Timers::new(cell))
+    }
+
+    /// Makes all states durable as of now, replacing the last checkpoint once it is complete.
+    /// Synchronous: everything not durable yet is written. States that are in the directory but
+    /// not open are carried over.
+    ///
+    /// `position` is the caller's: how much of the input the states reflect. It comes back from
+    /// [`restored_position`](Store::restored_position).
+    ///
+    /// # Errors
+    /// The last checkpoint stays what a reopen restores, except that after a device failure while
+    /// the manifest is replaced it may be either. [`ErrorKind::Poisoned`] if a closure panicked
+    /// in a state, [`ErrorKind::InUse`] if a value is borrowed or a closure is running,
+    /// [`ErrorKind::Unsupported`] without a directory.
+    pub fn checkpoint(&self, position: u64) -> Result<Checkpoint> {
+        self.0.take_checkpoint(position)
+    }
+
+    /// The position of the checkpoint this store was opened from.
+    pub fn restored_position(&self) -> Option<u64> {
+        self.0.restored.borrow().as_ref().map(|(manifest, _)| manifest.position)
+    }
+
+    /// Does up to `work` units of background work over all states and says how many were done.
+    pub fn tick(&self, work: usize) -> Result<usize> {
+        let mut done = 0;
+        for state in &*self.0.states.borrow() {
+            done += state.hooks.tick(work.saturating_sub(done))?;
+        }
+        Ok(done)
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> Result<StoreStats> {
+        let states = self.0.states.borrow();
+        let states = states
+            .iter()
+            .map(|state| Ok((state.manifest.name.clone(), state.hooks.stats()?)))
+            .collect::<Result<_>>()?;
+        let io = self.0.segments.as_ref().map(|s| s.device().stats()).unwrap_or_default();
+        Ok(StoreStats { memory: self.0.root.stats(), io, states })
+    }
+
+    /// The I/O engine in use, and why it is not the one asked for.
+    pub fn engine(&self) -> (&'static str, Option<String>) {
+        match &self.0.segments {
+            Some(segments) => (segments.device().engine(), segments.device().fallback_reason()),
+            None => ("none", None),
+        }
+    }
+
+    /// Files that a crash had left over and that opening removed.
+    pub fn leftovers(&self) -> u64 {
+        self.0.leftovers
+    }
+}
+
+impl Inner {
+    /// Reads the manifest and removes files it does not name.
+    fn recover(&mut self, device: Arc<dyn Device>) -> Result<()> {
+        let manifest = Manifest::load(&*device)?;
+        let files = device.list()?;
+        let mut next_segment = 1;
+        if let Some(manifest) = &manifest {
+            let owned = (self.owned.start, self.owned.end);
+            if (manifest.key_groups, manifest.owned) != (self.config.key_groups, owned) {
+                let message = format!(
+                    "the directory has key groups {}..{} of {}, asked for are {}..{} of {}",
+                    manifest.owned.0,
+                    manifest.owned.1,
+                    manifest.key_groups,
+                    owned.0,
+                    owned.1,
+                    self.config.key_groups
+                );
+                return Err(Error::new(ErrorKind::Mismatch, message));
+            }
+            next_segment = manifest.next_segment;
+        }
+        for name in files {
+            if is_ours(&name) && !manifest.as_ref().is_some_and(|m| names(m, &name)) {
+                if let Some(id) = SegmentId::of_file(&name) {
+                    next_segment = next_segment.max(id.0 + 1);
+                }
+                device.remove(&name)?;
+                self.leftovers += 1;
+            }
+        }
+        if let Some(manifest) = manifest {
+            let blobs = BlobReader::open(device.clone(), &manifest.blobs)?;
+            self.checkpoint.set(manifest.checkpoint);
+            self.restored.replace(Some((manifest, blobs)));
+        }
+        self.segments = Some(SegmentStore::new(device, next_segment));
+        Ok(())
+    }
+
+    fn context(&self, name: &str, limit: Option<u64>) -> Result<StateContext> {
+        if name.is_empty() || name.len() > 200 {
+            let message = format!("\"{name}\" cannot name a state; 1 to 200 bytes can");
+            return Err(Error::new(ErrorKind::Config, message));
+        }
+        if self.states.borrow().iter().any(|state| state.manifest.name == name) {
+            let message = "the state is open already";
+            return Err(Error::new(ErrorKind::InUse, message).with("state", name));
+        }
+        Ok(StateContext {
+            name: name.into(),
+            account: Account::below(&self.root, name, limit.unwrap_or(u64::MAX)),
+            segments: self.segments.clone(),
+            helper: self.helper.clone(),
+            max_value_bytes: self.config.max_value_bytes(),
+            key_groups: self.config.key_groups,
+            owned: self.owned.clone(),
+            restored: None,
+        })
+    }
+
+    /// Adds what the last checkpoint says of the state, which must be of the same types.
+    fn with_restored(
+        &self,
+        mut context: StateContext,
+        asked: &StateManifest,
+    ) -> Result<StateContext> {
+        let restored = self.restored.borrow();
+        let Some((manifest, blobs)) = &*restored else { return Ok(context) };
+        let Some(stored) = manifest.states.iter().find(|state| state.name == asked.name) else {
+            return Ok(context);
+        };
+        for (what, stored, asked) in [
+            ("primitive", &stored.primitive, &asked.primitive),
+            ("key type", &stored.key, &asked.key),
+            ("value type", &stored.value, &asked.value),
+        ] {
+            if stored != asked {
+                let message = format!("the stored {what} is {stored}, asked for is {asked}");
+                return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
+            }
+        }
+        context.restored = Some((stored.image.clone(), blobs.clone()));
+        Ok(context)
+    }
+
+    fn register(&self, manifest: StateManifest, hooks: Rc<dyn Hooks>) {
+        self.states.borrow_mut().push(OpenState { manifest, hooks });
+    }
+
+    fn take_checkpoint(&self, position: u64) -> Result<Checkpoint> {
+        let segments = self.segments.as_ref().ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "a store without a directory takes no checkpoints")
+        })?;
+        let states = self.states.borrow();
+        if let Some(state) = states.iter().find(|state| state.hooks.poisoned()) {
+            let message = "a closure panicked in this state; clear the poison or restore";
+            let name = &state.manifest.name;
+            return Err(Error::new(ErrorKind::Poisoned, message).with("state", name));
+        }
+        let number = self.checkpoint.get() + 1;
+        // A number is used once, also when the checkpoint fails: its file may be half there.
+        self.checkpoint.set(number);
+        let device = segments.shared_device();
+        let memory = BLOB_CHUNK_BYTES as u64;
+        let kind = alluvium_pagestore::MemoryKind::Buffers;
+        self.root.reserve(kind, memory, "a checkpoint's buffer")?;
+        let blobs_name = blobs_name(number);
+        let written = self.write_states(device, &blobs_name, &states);
+        self.root.release(kind, memory);
+        let committed = written.and_then(|states| {
+            let manifest = Manifest {
+                checkpoint: number,
+                next_segment: segments.peek_id(),
+                hash_version: HASH_VERSION,
+                codec: CODEC.into(),
+                key_groups: self.config.key_groups,
+                owned: (self.owned.start, self.owned.end),
+                blobs: blobs_name.clone(),
+                position,
+                states,
+            };
+            manifest.commit(segments.device()).map(|()| manifest)
+        });
+        let outcome = match &committed {
+            Ok(_) => CheckpointOutcome::Committed,
+            Err(_) if self.is_committed(segments.device(), number) => CheckpointOutcome::Unknown,
+            Err(_) => CheckpointOutcome::Abandoned,
+        };
+        for state in &*states {
+            state.hooks.checkpointed(outcome)?;
+        }
+        let manifest = match (committed, outcome) {
+            (Ok(manifest), _) => manifest,
+            (Err(error), CheckpointOutcome::Abandoned) => {
+                let _ = segments.device().remove(&blobs_name);
+                return Err(error);
+            }
+            (Err(error), _) => return Err(error),
+        };
+        let entries = manifest.states.iter().map(|state| state.image.entries).sum();
+        let blobs = BlobReader::open(segments.shared_device(), &manifest.blobs)?;
+        let replaced = self.restored.replace(Some((manifest, blobs)));
+        if let Some((old, _)) = replaced {
+            // If it cannot be removed now, the next open does.
+            let _ = segments.device().remove(&old.blobs);
+        }
+        Ok(Checkpoint { number, position, entries })
+    }
+
+    /// Whether the manifest file is, as far as can be seen, the one of checkpoint `number`.
+    fn is_committed(&self, device: &dyn Device, number: u64) -> bool {
+        // A device that cannot be read may have either.
+        Manifest::load(device).map_or(true, |m| m.is_some_and(|m| m.checkpoint == number))
+    }
+
+    fn write_states(
+        &self,
+        device: Arc<dyn Device>,
+        blobs_name: &str,
+        states: &[OpenState],
+    ) -> Result<Vec<StateManifest>> {
+        let mut blobs = BlobWriter::create(device, blobs_name, BLOB_CHUNK_BYTES)?;
+        let mut written = Vec::new();
+        for state in states {
+            let name = &state.manifest.name;
+            let image = state.hooks.checkpoint(&mut blobs).map_err(|e| e.with("state", name))?;
+            written.push(StateManifest { image, ..state.manifest.clone() });
+        }
+        if let Some((manifest, old_blobs)) = &*self.restored.borrow() {
+            for state in &manifest.states {
+                if states.iter().any(|open| open.manifest.name == state.name) {
+                    continue;
+                }
+                let mut carried = state.clone();
+                for segment in &mut carried.image.segments {
+                    if let Some(blob) = &mut segment.live {
+                        *blob = blobs.append(&old_blobs.read(blob)?)?;
+                    }
+                }
+                written.push(carried);
+            }
+        }
+        blobs.finish()?;
+        Ok(written)
+    }
+}
+
+fn blobs_name(checkpoint: u64) -> String {
+    format!("live-{checkpoint:016x}")
+}
+
+/// Whether a file name is one that we give.
+fn is_ours(name: &str) -> bool {
+    SegmentId::of_file(name).is_some() || name.starts_with("live-") || name == MANIFEST_NEW
+}
+
+/// Whether a checkpoint needs the file.
+fn names(manifest: &Manifest, file: &str) -> bool {
+    let named = |id| {
+        manifest.states.iter().any(|state| state.image.segments.iter().any(|s| s.id == id))
+    };
+    file == MANIFEST || file == manifest.blobs || SegmentId::of_file(file).is_some_and(named)
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let states: Vec<_> =
+            self.0.states.borrow().iter().map(|state| state.manifest.name.clone()).collect();
+        f.debug_struct("Store").field("states", &states).field("memory", &self.0.root).finish()
+    }
+}
+
+/// Opens one state of a store; made by [`Store::map`], [`Store::count`] and [`Store::value`].
+#[derive(Debug)]
+pub struct StateBuilder<'a, P, L = AnyLayout> {
+    store: &'a Store,
+    name: String,
+    layout: L,
+    primitive: PhantomData<P>,
+}
+
+/// The primitive of a [`Map`].
+#[derive(Debug)]
+pub struct MapOf<K, V>(PhantomData<(K, V)>);
+/// The primitive of a [`Count`].
+#[derive(Debug)]
+pub struct CountOf<K>(PhantomData<K>);
+/// The primitive of a [`Value`].
+#[derive(Debug)]
+pub struct ValueOf<V>(PhantomData<V>);
+
+impl<'a, P> StateBuilder<'a, P> {
+    fn new(store: &'a Store, name: &str) -> Self {
+        let config = &store.0.config;
+        let layout = config.states.get(name).unwrap_or(&config.layout).clone();
+        Self { store, name: name.into(), layout, primitive: PhantomData }
+    }
+}
+
+impl<'a, P, L> StateBuilder<'a, P, L> {
+    /// Keeps the state in this layout, whatever the configuration says. Default: the one the
+    /// configuration gives for the state's name, else for the store.
+    #[must_use]
+    pub fn layout<M>(self, layout: M) -> StateBuilder<'a, P, M> {
+        let Self { store, name, primitive, .. } = self;
+        StateBuilder { store, name, layout, primitive }
+    }
+
+    fn open_map<K: Key, V: 'static>(self, primitive: &str) -> Result<Map<K, V, L>>
+    where
+        L: Layout<K, V>,
+    {
+        let inner = &self.store.0;
+        let context = inner.context(&self.name, self.layout.memory_limit())?;
+        let manifest = StateManifest {
+            name: self.name.clone(),
+            primitive: primitive.into(),
+            layout: self.layout.name().into(),
+            key: description_of::<K>(),
+            value: self.layout.value_description(),
+            image: Default::default(),
+        };
+        let context = inner.with_restored(context, &manifest)?;
+        let table = self.layout.open(context).map_err(|e| e.with("state", &self.name))?;
+        let cell = Rc::new(StateCell::new(&self.name, table));
+        inner.register(manifest, cell.clone());
+        Ok(Map::new(cell))
+    }
+}
+
+impl<K: Key, V: 'static, L: Layout<K, V>> StateBuilder<'_, MapOf<K, V>, L> {
+    /// Opens the map, restoring it from the last checkpoint.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] if the name is open, [`ErrorKind::Mismatch`] if the stored types are
+    /// others, [`ErrorKind::Config`] and [`ErrorKind::OverBudget`] if the layout cannot work in
+    /// the budget (the message names what it needs), [`ErrorKind::Corrupt`] for damaged segments.
+    pub fn open(self) -> Result<Map<K, V, L>> {
+        self.open_map("map")
+    }
+}
+
+impl<K: Key, L: Layout<K, i64>> StateBuilder<'_, CountOf<K>, L> {
+    /// Opens the counters; errors as for a map.
+    pub fn open(self) -> Result<Count<K, L>> {
+        self.open_map("count").map(Count)
+    }
+}
+
+impl<V: State, L: Layout<(), V>> StateBuilder<'_, ValueOf<V>, L> {
+    /// Opens the value; errors as for a map.
+    pub fn open(self) -> Result<Value<V, L>> {
+        self.open_map("value").map(Value)
+    }
+}

@@ -1,0 +1,46 @@
+//! One value.
+
+use alluvium_layouts::Layout;
+use alluvium_pagestore::{Result, State};
+
+use crate::any_layout::AnyLayout;
+use crate::map::Map;
+use crate::state_cell::ValueRef;
+
+/// One value, absent until set (`ManagedValue` of the founding papers). Open one with
+/// [`Store::value`](crate::Store::value).
+#[derive(Debug)]
+pub struct Value<V: State, L: Layout<(), V> = AnyLayout>(pub(crate) Map<(), V, L>);
+
+impl<V: State, L: Layout<(), V>> Value<V, L> {
+    /// The value.
+    pub fn get(&mut self) -> Result<Option<ValueRef<'_, V>>> {
+        self.0.get(&())
+    }
+
+    /// Sets the value; on an error it comes back.
+    pub fn set(&mut self, value: V) -> std::result::Result<(), alluvium_pagestore::Rejected<V>> {
+        self.0.put((), value).map(drop).map_err(|rejected| {
+            alluvium_pagestore::Rejected::new(rejected.error, rejected.value.1)
+        })
+    }
+
+    /// Changes the value in place, after setting it to `init()` if it is absent.
+    pub fn update<R>(
+        &mut self,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R> {
+        self.0.update(&(), init, change)
+    }
+
+    /// Removes and returns the value.
+    pub fn take(&mut self) -> Result<Option<V>> {
+        self.0.take(&())
+    }
+
+    /// Removes the value.
+    pub fn clear(&mut self) -> Result<()> {
+        self.0.clear()
+    }
+}
