@@ -75,7 +75,8 @@ pub trait Rewrite {
     /// followed by another `step`, which takes up where this one failed.
     fn step(&mut self, fuel: usize) -> Result<Progress>;
 
-    /// Removes a dead segment that is not pinned. A segment that is gone already is no error.
+    /// Removes a dead segment that is not pinned, and gives up a rewrite of it that is under way.
+    /// A segment that is gone already is no error.
     fn unlink(&mut self, segment: u64) -> Result<()>;
 
     /// Appends all segments, in any order, to `out`. Cost: O(segments), no I/O.

@@ -1,0 +1,151 @@
+//! Carries out the plans of a [`SpacePolicy`] in steps that the caller pays for with fuel.
+//!
+//! One unit of fuel is one record looked at or moved. Everything else is priced in that unit:
+//! planning one unit per [`SEGMENTS_PER_FUEL`] segments, removing a file [`UNLINK_FUEL`]. What an
+//! action costs above the fuel at hand becomes debt, which the next calls pay before they do
+//! anything; so over any sequence of calls the work done is at most the fuel given plus one action
+//! (one plan, one unlink or the overshoot of one step), and no call does more than its fuel plus
+//! one action. The largest action is a plan: 2 ns per segment.
+//!
+//! An error changes nothing here except that its call's fuel is lost: the next call tries the same
+//! step again.
+
+use std::collections::BTreeSet;
+
+use alluvium_pagestore::{Progress, Result, Rewrite, SegmentMeta};
+
+use crate::space::{Space, SpacePolicy};
+
+/// Segments whose metadata are read for one unit of fuel when planning.
+pub const SEGMENTS_PER_FUEL: usize = 64;
+
+/// Fuel for the removal of one file.
+pub const UNLINK_FUEL: usize = 64;
+
+/// Keeps space amplification at a policy's limit. One per log.
+#[derive(Debug, Default)]
+pub struct Compactor {
+    policy: SpacePolicy,
+    /// Segment that is being rewritten.
+    rewriting: Option<u64>,
+    /// Dead segments of the last plan that are not removed yet.
+    unlinking: Vec<u64>,
+    /// Segments that were given up by [`Compactor::park`].
+    parked: BTreeSet<u64>,
+    /// Fuel used beyond what was given.
+    debt: usize,
+    space: Space,
+    /// Filled anew for each plan; kept for its capacity.
+    segments: Vec<SegmentMeta>,
+}
+
+/// What one [`Compactor::tick`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Fuel used, including debt of earlier calls that was paid. At most the fuel given.
+    pub fuel: usize,
+    /// Segments whose rewriting was finished.
+    pub rewritten: usize,
+    /// Segments removed.
+    pub unlinked: usize,
+    /// True if there is nothing to do now, or nothing that can go on before the target has moved.
+    pub idle: bool,
+}
+
+impl Compactor {
+    /// A compactor with this policy.
+    pub fn new(policy: SpacePolicy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// Works for about `fuel` on `target`: unlinks dead segments, goes on with the segment being
+    /// rewritten, plans when there is none. Returns early if there is nothing to do.
+    ///
+    /// Errors are the target's. Nothing is lost by one; the next call tries the same step again,
+    /// and [`park`](Compactor::park) gives up a segment that can never be read.
+    pub fn tick(&mut self, target: &mut impl Rewrite, fuel: usize) -> Result<Spent> {
+        let mut spent = Spent::default();
+        let mut left = fuel;
+        self.charge(0, &mut left);
+        while left > 0 && !spent.idle {
+            if let Some(&segment) = self.unlinking.last() {
+                target.unlink(segment)?;
+                self.unlinking.pop();
+                self.parked.remove(&segment);
+                spent.unlinked += 1;
+                self.charge(UNLINK_FUEL, &mut left);
+            } else if self.rewriting.is_some() {
+                match target.step(left)? {
+                    Progress::Working { spent: used } => {
+                        spent.idle = used == 0;
+                        self.charge(used, &mut left);
+                    }
+                    Progress::Done { spent: used } => {
+                        self.rewriting = None;
+                        spent.rewritten += 1;
+                        self.charge(used, &mut left);
+                    }
+                }
+            } else {
+                spent.idle = !self.plan(target, &mut left)?;
+            }
+        }
+        spent.fuel = fuel - left;
+        Ok(spent)
+    }
+
+    /// Plans anew and begins what the plan says. False if there is nothing to do.
+    fn plan(&mut self, target: &mut impl Rewrite, left: &mut usize) -> Result<bool> {
+        self.segments.clear();
+        target.segments(&mut self.segments);
+        self.charge(1 + self.segments.len() / SEGMENTS_PER_FUEL, left);
+        if !self.parked.is_empty() {
+            for segment in &mut self.segments {
+                // An unsealed segment is never chosen; a parked one that died is still removed.
+                segment.sealed &= segment.is_dead() || !self.parked.contains(&segment.id);
+            }
+        }
+        let plan = self.policy.plan(&self.segments);
+        self.space = plan.space;
+        self.unlinking = plan.unlink;
+        if let Some(segment) = plan.rewrite {
+            target.begin(segment)?;
+            self.rewriting = Some(segment);
+        }
+        Ok(self.rewriting.is_some() || !self.unlinking.is_empty())
+    }
+
+    /// Pays `cost` and earlier debt out of `left`; the rest is debt.
+    fn charge(&mut self, cost: usize, left: &mut usize) {
+        let due = self.debt.saturating_add(cost);
+        let paid = due.min(*left);
+        *left -= paid;
+        self.debt = due - paid;
+    }
+
+    /// Never chooses `segment` again, and gives up rewriting it if that is under way; for a
+    /// segment that cannot be read. It is still removed when its last record dies.
+    pub fn park(&mut self, segment: u64) {
+        self.parked.insert(segment);
+        if self.rewriting == Some(segment) {
+            self.rewriting = None;
+        }
+    }
+
+    /// The segment that is being rewritten.
+    pub fn rewriting(&self) -> Option<u64> {
+        self.rewriting
+    }
+
+    /// What the population looked like when it was last planned.
+    pub fn space(&self) -> Space {
+        self.space
+    }
+
+    /// Heap bytes held for planning: one [`SegmentMeta`] per segment, and the list of dead ones.
+    pub fn heap_bytes(&self) -> usize {
+        use alluvium_pagestore::rounded;
+        rounded(self.segments.capacity() * size_of::<SegmentMeta>())
+            + rounded(self.unlinking.capacity() * size_of::<u64>())
+    }
+}

@@ -1,0 +1,237 @@
+//! The policy that bounds space: dead segments go, the oldest with garbage is rewritten.
+//!
+//! Notation: a segment has `b` bytes, an estimated `l` of them live, and garbage `g = b - l`;
+//! its *yield* is `g / b`. `T` and `L` are the sums of `b` and `l` over all segments that are not
+//! dead, `a` is the limit of `T / L`, `y` the least yield. [`SpacePolicy::new`] demands
+//! `y <= 1 - 1/a`. Eligible is a sealed segment with `l > 0` and yield at least `y`; one is
+//! rewritten whenever `T > a * L`, preferably unpinned, then the oldest.
+//!
+//! **It never gets stuck above the limit.** If no sealed segment is eligible, each has
+//! `l > (1 - y) * b >= b / a`, so their sum is below `a` times their live bytes, and `T` exceeds
+//! `a * L` by less than the bytes of the unsealed segments, of which a log has one or a few.
+//!
+//! **It stops.** Moving the live part of a segment leaves `L` as it is and lowers `T` by `g > 0`
+//! (what was moved makes a segment without garbage, hence not eligible). From any population that
+//! nobody writes to, at most `(T - a * L) / (y * b_min)` rewrites pass until `T <= a * L`. A
+//! population that is live throughout has `T = L` and causes no work at all.
+//!
+//! **Copies are paid for by garbage.** A rewrite copies `l <= (1 - y) * b` and frees `g >= y * b`:
+//! at most `(1 - y) / y` bytes copied per byte of garbage freed, 4 at the default yield. Garbage is
+//! freed once, and a writer makes at most one byte of it per byte it writes (the copies make none:
+//! their originals leave with the segment), so write amplification by rewriting is at most
+//! `1 + (1 - y) / y = 1 / y`, 5 at the default, over any history. It is far lower in practice,
+//! since the oldest segment has had the most time to die. The bound is exact in records; in bytes
+//! it is as good as the estimate of [`SegmentMeta::live_bytes`].
+//!
+//! **Checkpoints.** A dead segment that a retained checkpoint names is garbage no rewriting can
+//! free: it is left out of `T`, or the policy would rewrite everything else in vain. A pinned
+//! segment that is partly live is still rewritten, after the unpinned ones: each new checkpoint
+//! would name it again otherwise, and its garbage would stay for ever.
+
+use alluvium_pagestore::{Error, ErrorKind, Result, SegmentMeta};
+
+/// Limit of space amplification unless another is chosen.
+pub const DEFAULT_MAX_AMPLIFICATION: f64 = 2.0;
+
+/// Least part of a segment that must be garbage for it to be rewritten, unless another is chosen.
+pub const DEFAULT_MIN_YIELD: f64 = 0.2;
+
+/// Lets limits such as 1.25 and 0.2 pass that are equal but for rounding.
+const ROUNDING: f64 = 1e-9;
+
+/// Bounds space amplification by rewriting; see the head of this file for what it guarantees.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpacePolicy {
+    max_amplification: f64,
+    min_yield: f64,
+}
+
+impl Default for SpacePolicy {
+    fn default() -> Self {
+        Self { max_amplification: DEFAULT_MAX_AMPLIFICATION, min_yield: DEFAULT_MIN_YIELD }
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Dead segments that nothing needs: remove them.
+    pub unlink: Vec<u64>,
+    /// The segment to rewrite next, if space amplification is above the limit and any segment
+    /// yields enough.
+    pub rewrite: Option<u64>,
+    /// What the population looks like once `unlink` is carried out.
+    pub space: Space,
+}
+
+/// Bytes of a population of segments, without those that can be removed at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes of the segments that are not dead.
+    pub total_bytes: u64,
+    /// Estimated bytes of their live records.
+    pub live_bytes: u64,
+    /// Bytes of dead segments that wait for a checkpoint or a read to let go of them.
+    pub waiting_bytes: u64,
+}
+
+impl Space {
+    /// Bytes occupied per live byte, segments that wait not counted; 1 if nothing is stored.
+    pub fn amplification(&self) -> f64 {
+        if self.total_bytes == 0 { 1.0 } else { self.total_bytes as f64 / self.live_bytes as f64 }
+    }
+}
+
+impl SpacePolicy {
+    /// A policy with these limits.
+    ///
+    /// A larger `max_amplification` takes more space and copies less. A larger `min_yield` copies
+    /// less per byte freed; it must be at most `1 - 1 / max_amplification`, or the limit could not
+    /// be held. Defaults: [`DEFAULT_MAX_AMPLIFICATION`], [`DEFAULT_MIN_YIELD`]. Fails with
+    /// [`ErrorKind::Config`] otherwise.
+    pub fn new(max_amplification: f64, min_yield: f64) -> Result<Self> {
+        // Written so that NaN fails too.
+        if !(max_amplification > 1.0 && max_amplification.is_finite()) {
+            let message = format!("space amplification limit {max_amplification} is not above 1");
+            return Err(Error::new(ErrorKind::Config, message));
+        }
+        let highest = 1.0 - 1.0 / max_amplification;
+        if !(min_yield > 0.0 && min_yield <= highest + ROUNDING) {
+            let message = format!(
+                "least yield {min_yield} of a rewrite is not in 0 (excluded) to {highest}, the \
+                 most that holds space amplification at {max_amplification}"
+            );
+            return Err(Error::new(ErrorKind::Config, message));
+        }
+        Ok(Self { max_amplification, min_yield })
+    }
+
+    /// A policy with this limit, and the default least yield or the highest the limit allows.
+    /// Fails as [`SpacePolicy::new`] does.
+    pub fn with_limit(max_amplification: f64) -> Result<Self> {
+        let highest = 1.0 - 1.0 / max_amplification;
+        Self::new(max_amplification, highest.min(DEFAULT_MIN_YIELD))
+    }
+
+    /// The limit of space amplification.
+    pub fn max_amplification(&self) -> f64 {
+        self.max_amplification
+    }
+
+    /// The least part of a segment that must be garbage for it to be rewritten.
+    pub fn min_yield(&self) -> f64 {
+        self.min_yield
+    }
+
+    /// What to do with these segments, in any order. Cost: one pass, a few nanoseconds per
+    /// segment; no allocation unless segments are dead.
+    pub fn plan(&self, segments: &[SegmentMeta]) -> Plan {
+        let mut plan = Plan::default();
+        let mut oldest: Option<&SegmentMeta> = None;
+        for segment in segments {
+            if segment.is_dead() {
+                if segment.pinned {
+                    plan.space.waiting_bytes += segment.bytes;
+                } else {
+                    plan.unlink.push(segment.id);
+                }
+                continue;
+            }
+            plan.space.total_bytes += segment.bytes;
+            plan.space.live_bytes += segment.live_bytes();
+            if self.is_eligible(segment) && oldest.is_none_or(|o| order(segment) < order(o)) {
+                oldest = Some(segment);
+            }
+        }
+        if self.is_exceeded(&plan.space) {
+            plan.rewrite = oldest.map(|segment| segment.id);
+        }
+        plan
+    }
+
+    /// True if this space is above the limit.
+    fn is_exceeded(&self, space: &Space) -> bool {
+        space.total_bytes as f64 > self.max_amplification * space.live_bytes as f64
+    }
+
+    fn is_eligible(&self, segment: &SegmentMeta) -> bool {
+        let garbage_bytes = segment.bytes - segment.live_bytes();
+        segment.sealed && garbage_bytes as f64 >= self.min_yield * segment.bytes as f64
+    }
+}
+
+/// Unpinned segments first, because rewriting them frees space at once; then by age.
+fn order(segment: &SegmentMeta) -> (bool, u64) {
+    (segment.pinned, segment.sequence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(id: u64, live_records: u64) -> SegmentMeta {
+        SegmentMeta {
+            id,
+            sequence: id,
+            bytes: 1000,
+            records: 100,
+            live_records,
+            sealed: true,
+            pinned: false,
+        }
+    }
+
+    #[test]
+    fn the_oldest_with_enough_garbage_is_chosen() {
+        let policy = SpacePolicy::default();
+        let segments = [segment(4, 10), segment(3, 10), segment(2, 80), segment(1, 81)];
+        assert_eq!(policy.plan(&segments).rewrite, Some(2), "{:?}", policy.plan(&segments));
+        let pinned = SegmentMeta { pinned: true, ..segments[2] };
+        assert_eq!(
+            policy.plan(&[segments[0], segments[1], pinned, segments[3]]).rewrite,
+            Some(3),
+            "an unpinned one goes first"
+        );
+        assert_eq!(policy.plan(&[pinned, segment(9, 0)]).rewrite, None);
+    }
+
+    #[test]
+    fn nothing_is_rewritten_at_the_limit() {
+        let policy = SpacePolicy::default();
+        assert_eq!(policy.plan(&[segment(1, 50), segment(2, 50)]).rewrite, None);
+        assert_eq!(policy.plan(&[segment(1, 50), segment(2, 49)]).rewrite, Some(1));
+        assert_eq!(policy.plan(&[]).space.amplification(), 1.0);
+    }
+
+    #[test]
+    fn dead_segments_go_unless_pinned_or_unsealed() {
+        let policy = SpacePolicy::default();
+        let pinned = SegmentMeta { pinned: true, ..segment(1, 0) };
+        let unsealed = SegmentMeta { sealed: false, ..segment(2, 0) };
+        let plan = policy.plan(&[pinned, unsealed, segment(3, 0), segment(4, 100)]);
+        assert_eq!(plan.unlink, [3]);
+        assert_eq!(plan.space.waiting_bytes, 1000);
+        assert_eq!((plan.space.total_bytes, plan.space.live_bytes), (2000, 1000));
+        assert_eq!(plan.rewrite, None);
+    }
+
+    #[test]
+    fn an_empty_sealed_segment_is_dead() {
+        let empty = SegmentMeta { records: 0, ..segment(1, 0) };
+        assert_eq!(SpacePolicy::default().plan(&[empty]).unlink, [1]);
+    }
+
+    #[test]
+    fn impossible_limits_are_refused_by_number() {
+        assert!(SpacePolicy::new(1.25, 0.2).is_ok());
+        assert_eq!(SpacePolicy::with_limit(2.0).unwrap(), SpacePolicy::default());
+        assert!(SpacePolicy::with_limit(1.1).unwrap().min_yield() < 0.1);
+        assert!(SpacePolicy::with_limit(0.9).is_err());
+        for (amplification, least_yield) in
+            [(1.0, 0.2), (f64::NAN, 0.2), (f64::INFINITY, 0.2), (2.0, 0.0), (2.0, 0.51), (1.2, 0.2)]
+        {
+            let e = SpacePolicy::new(amplification, least_yield).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Config, "{amplification} {least_yield}");
+        }
+    }
+}
