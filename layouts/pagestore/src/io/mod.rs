@@ -9,15 +9,35 @@
 //! ring owned by one thread, Linux), `Simulated` (seeded, in memory, with faults and crash
 //! images). `open_device` picks the best one the machine allows.
 
+mod accepted;
 mod buffer;
+mod directory;
+mod open;
+#[cfg(target_os = "linux")]
+mod ring_unsafe;
+mod simulated;
+mod stats;
+mod threads;
+#[cfg(target_os = "linux")]
+mod uring;
 
 pub use buffer::{BLOCK_BYTES, IoBuffer};
+pub use directory::DirectIo;
+pub use open::{EngineChoice, IoOptions, open_device};
+pub use simulated::{CrashPolicy, Fault, Faults, Simulated};
+pub use stats::IoStats;
+pub use threads::{DEFAULT_THREADS, ThreadPool, ThreadPoolOptions};
+#[cfg(target_os = "linux")]
+pub use uring::{QUEUE_DEPTH_MAX, Uring, UringOptions};
 
 use crossbeam_channel::Sender;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{Error, Result};
+
+/// Requests in the kernel at once, unless the options say otherwise.
+pub const DEFAULT_QUEUE_DEPTH: usize = 128;
 
 /// A file opened on a [`Device`]; cheap to clone. The file closes with the last clone.
 #[derive(Clone, Debug)]
@@ -61,7 +81,9 @@ pub enum Operation {
         /// First byte; a multiple of [`BLOCK_BYTES`].
         offset: u64,
     },
-    /// Make everything written so far survive a crash (`fdatasync`).
+    /// Make the writes whose completions arrived before this was submitted survive a crash
+    /// (`fdatasync`). After a failure those bytes may be lost even if a later sync succeeds: write
+    /// them again, elsewhere.
     Sync,
 }
 
@@ -76,7 +98,7 @@ pub struct Request {
     pub buffer: IoBuffer,
     /// Comes back in the completion.
     pub token: u64,
-    /// Where the completion goes.
+    /// Where the completion goes: a channel with room for it, else the engine waits.
     pub reply: Sender<Completion>,
 }
 
@@ -96,13 +118,28 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A short name of the engine, for reports.
     fn engine(&self) -> &'static str;
 
+    /// Whether files bypass the operating system's page cache. Single files may still not, see
+    /// [`FileHandle::is_direct`].
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    /// Why the device works in a lesser way than it could (another engine, buffered files);
+    /// `None` if it does not.
+    fn fallback_reason(&self) -> Option<String> {
+        None
+    }
+
+    /// What the device has done since it was opened.
+    fn stats(&self) -> IoStats;
+
     /// Creates a new, empty file; an existing one of that name is an error.
     fn create(&self, name: &str) -> Result<FileHandle>;
 
     /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> Result<FileHandle>;
 
-    /// Length of a file in bytes.
+    /// Length of a file in bytes. Writes in flight may or may not count.
     fn len(&self, file: &FileHandle) -> Result<u64>;
 
     /// Starts one request. Never blocks on the device for long; order between requests in flight
@@ -120,7 +157,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// work on their own; the simulated one lets a held request finish.
     fn drive(&self) {}
 
-    /// Renames a file, replacing `target`. Survives a crash after [`sync_directory`](Device::sync_directory).
+    /// Renames a file, replacing `target`. Survives a crash after
+    /// [`sync_directory`](Device::sync_directory). Handles keep the name they were opened by.
     fn rename(&self, source: &str, target: &str) -> Result<()>;
 
     /// Removes a file. Open handles keep working until they are dropped.
@@ -129,7 +167,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Makes creations, renames and removals survive a crash.
     fn sync_directory(&self) -> Result<()>;
 
-    /// Names of all files, in no particular order.
+    /// Names of all files, in no particular order; the lock is not among them.
     fn list(&self) -> Result<Vec<String>>;
 
     /// Takes the directory's lock until the guard is dropped; a directory held by anyone else is

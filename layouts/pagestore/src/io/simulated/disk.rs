@@ -1,0 +1,370 @@
+//! What a simulated device holds: bytes and names as the living see them, and what of both would
+//! survive a crash.
+//!
+//! A file has *live* bytes, which reads see, *durable* bytes, which a completed sync vouches for,
+//! and the list of writes in between. Names are kept alike. A crash image is the durable part
+//! plus whatever subset of the rest the [`CrashPolicy`] picks; nothing depends on anything but
+//! the seed and the order of calls.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use super::super::{FileHandle, OpenFile};
+use super::faults::Dice;
+use crate::{Error, ErrorKind, Result};
+
+/// Unit in which storage keeps or loses parts of a write.
+pub(super) const SECTOR_BYTES: usize = 512;
+
+/// What a crash leaves of the changes that no completed sync covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashPolicy {
+    /// Nothing of them.
+    Nothing,
+    /// All that ended, and nothing of what was in flight: the process died, the machine did not.
+    Everything,
+    /// All before some point in time, nothing after.
+    Prefix {
+        /// Chooses the point.
+        seed: u64,
+    },
+    /// Each or not, whole.
+    Subset {
+        /// Chooses which.
+        seed: u64,
+    },
+    /// Each sector of each write, and each change of a name, or not.
+    Torn {
+        /// Chooses which.
+        seed: u64,
+    },
+}
+
+/// A change that a crash may lose.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    /// Bytes written to a file.
+    Write { file: u64, offset: u64, bytes: Vec<u8> },
+    /// `name` now means `file`; its former name, if any, nothing.
+    Name { name: String, file: u64 },
+    /// `name` means nothing any more.
+    Unname { name: String },
+}
+
+/// A [`Change`] and its place in time.
+#[derive(Clone, Debug)]
+struct Dated {
+    sequence: u64,
+    change: Change,
+}
+
+/// Bytes of one file.
+#[derive(Debug, Default)]
+struct Content {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    handles: Vec<Weak<OpenFile>>,
+}
+
+/// All files of a device.
+#[derive(Debug, Default)]
+pub(super) struct Disk {
+    files: BTreeMap<u64, Content>,
+    names: BTreeMap<String, u64>,
+    durable_names: BTreeMap<String, u64>,
+    /// Changes since the syncs that would cover them, oldest first.
+    unsynced: Vec<Dated>,
+    sequence: u64,
+}
+
+impl Disk {
+    /// Makes an empty file.
+    pub(super) fn create(&mut self, name: &str) -> Result<FileHandle> {
+        if self.names.contains_key(name) {
+            let exists = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+            return Err(Error::io("create", name, exists));
+        }
+        let file = new_number();
+        self.files.insert(file, Content::default());
+        self.change_name(Change::Name { name: name.into(), file });
+        self.open(name)
+    }
+
+    /// What a crash within [`create`](Self::create) may leave.
+    pub(super) fn attempt_create(&self, name: &str) -> Option<Change> {
+        let free = !self.names.contains_key(name);
+        free.then(|| Change::Name { name: name.into(), file: new_number() })
+    }
+
+    /// A handle of an existing file.
+    pub(super) fn open(&mut self, name: &str) -> Result<FileHandle> {
+        let number = self.number_of(name, "open")?;
+        let content = self.files.get_mut(&number).expect("named files have contents");
+        let open = OpenFile { name: name.into(), file: None, number, direct: true };
+        let open = Arc::new(open);
+        content.handles.retain(|handle| handle.strong_count() > 0);
+        content.handles.push(Arc::downgrade(&open));
+        Ok(FileHandle(open))
+    }
+
+    /// Number of the file of that name.
+    pub(super) fn number_of(&self, name: &str, what: &str) -> Result<u64> {
+        self.names.get(name).copied().ok_or_else(|| {
+            Error::io(what, name, std::io::Error::from(std::io::ErrorKind::NotFound))
+        })
+    }
+
+    /// Live bytes of a file.
+    pub(super) fn live(&self, file: u64) -> Result<&[u8]> {
+        let content = self.files.get(&file);
+        content.map(|c| c.live.as_slice()).ok_or_else(of_another_device)
+    }
+
+    /// Bytes of a file that a crash cannot take.
+    pub(super) fn durable(&self, file: u64) -> Result<&[u8]> {
+        let content = self.files.get(&file);
+        content.map(|c| c.durable.as_slice()).ok_or_else(of_another_device)
+    }
+
+    /// Names of all files.
+    pub(super) fn list(&self) -> Vec<String> {
+        self.names.keys().cloned().collect()
+    }
+
+    /// Bytes taken by files that have a name or a handle.
+    pub(super) fn used_bytes(&self) -> u64 {
+        let open = |c: &Content| c.handles.iter().any(|handle| handle.strong_count() > 0);
+        let named: BTreeSet<&u64> = self.names.values().collect();
+        let in_use = |(number, c): &(&u64, &Content)| named.contains(number) || open(c);
+        self.files.iter().filter(in_use).map(|(_, c)| c.live.len() as u64).sum()
+    }
+
+    /// Point in time up to which a sync submitted now vouches.
+    pub(super) fn now(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Writes live bytes.
+    pub(super) fn write(&mut self, file: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        let content = self.files.get_mut(&file).ok_or_else(of_another_device)?;
+        put(&mut content.live, offset, bytes);
+        self.note(Change::Write { file, offset, bytes: bytes.to_vec() });
+        Ok(())
+    }
+
+    /// Makes the writes to `file` up to `until` durable.
+    pub(super) fn sync(&mut self, file: u64, until: u64) {
+        for Dated { change, .. } in self.take_writes(file, until) {
+            if let (Change::Write { offset, bytes, .. }, Some(content)) =
+                (change, self.files.get_mut(&file))
+            {
+                put(&mut content.durable, offset, &bytes);
+            }
+        }
+    }
+
+    /// Gives up the writes to `file` up to `until`: they stay live but never become durable.
+    pub(super) fn fail_sync(&mut self, file: u64, until: u64) {
+        drop(self.take_writes(file, until));
+    }
+
+    fn take_writes(&mut self, file: u64, until: u64) -> Vec<Dated> {
+        let covered = |d: &mut Dated| {
+            d.sequence <= until && matches!(d.change, Change::Write { file: f, .. } if f == file)
+        };
+        self.unsynced.extract_if(.., covered).collect()
+    }
+
+    /// Renames a file, replacing `target`.
+    pub(super) fn rename(&mut self, source: &str, target: &str) -> Result<()> {
+        let file = self.number_of(source, "rename")?;
+        self.change_name(Change::Name { name: target.into(), file });
+        Ok(())
+    }
+
+    /// Removes a name.
+    pub(super) fn remove(&mut self, name: &str) -> Result<()> {
+        self.number_of(name, "remove")?;
+        self.change_name(Change::Unname { name: name.into() });
+        Ok(())
+    }
+
+    /// Makes all names durable.
+    pub(super) fn sync_names(&mut self) {
+        self.unsynced.retain(|d| matches!(d.change, Change::Write { .. }));
+        self.durable_names.clone_from(&self.names);
+        self.forget_unreachable();
+    }
+
+    fn change_name(&mut self, change: Change) {
+        change.apply_to_names(&mut self.names);
+        self.note(change);
+        self.forget_unreachable();
+    }
+
+    fn note(&mut self, change: Change) {
+        self.sequence += 1;
+        self.unsynced.push(Dated { sequence: self.sequence, change });
+    }
+
+    /// Frees files that no name, no crash and no handle can bring back.
+    fn forget_unreachable(&mut self) {
+        let named_by_change = |d: &Dated| match d.change {
+            Change::Name { file, .. } => Some(file),
+            _ => None,
+        };
+        let mut kept: Vec<u64> = self.unsynced.iter().filter_map(named_by_change).collect();
+        kept.extend(self.names.values().chain(self.durable_names.values()));
+        kept.sort_unstable();
+        self.files.retain(|number, content| {
+            kept.binary_search(number).is_ok()
+                || content.handles.iter().any(|handle| handle.strong_count() > 0)
+        });
+        let files = &self.files;
+        self.unsynced.retain(
+            |d| !matches!(d.change, Change::Write { file, .. } if !files.contains_key(&file)),
+        );
+    }
+
+    /// Flips one bit of the byte at `offset`, wherever it is kept.
+    pub(super) fn flip(&mut self, file: u64, offset: u64, bit: u32) -> Result<()> {
+        let content = self.files.get_mut(&file).ok_or_else(of_another_device)?;
+        let (at, mask) = (offset as usize, 1u8 << (bit % 8));
+        let end = content.live.len();
+        let byte = content.live.get_mut(at).ok_or_else(|| {
+            Error::new(ErrorKind::Input, format!("byte {offset} is past the end at {end}"))
+        })?;
+        *byte ^= mask;
+        if let Some(byte) = content.durable.get_mut(at) {
+            *byte ^= mask;
+        }
+        for dated in &mut self.unsynced {
+            if let Change::Write { file: f, offset: from, bytes } = &mut dated.change
+                && *f == file
+                && let Some(byte) =
+                    offset.checked_sub(*from).and_then(|i| bytes.get_mut(i as usize))
+            {
+                *byte ^= mask;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts a file, wherever it is kept.
+    pub(super) fn truncate(&mut self, file: u64, len: u64) -> Result<()> {
+        let content = self.files.get_mut(&file).ok_or_else(of_another_device)?;
+        content.live.truncate(len as usize);
+        content.durable.truncate(len as usize);
+        for dated in &mut self.unsynced {
+            if let Change::Write { file: f, offset, bytes } = &mut dated.change
+                && *f == file
+            {
+                bytes.truncate(len.saturating_sub(*offset) as usize);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives `name` these bytes, live and durable at once.
+    pub(super) fn place(&mut self, name: &str, bytes: &[u8]) {
+        let file = new_number();
+        let (live, durable) = (bytes.to_vec(), bytes.to_vec());
+        self.files.insert(file, Content { live, durable, handles: Vec::new() });
+        let change = Change::Name { name: name.into(), file };
+        change.apply_to_names(&mut self.names);
+        change.apply_to_names(&mut self.durable_names);
+        self.forget_unreachable();
+    }
+
+    /// The disk a crash leaves. `in_flight` are changes that had not ended, in order of submission.
+    pub(super) fn crash(&self, policy: CrashPolicy, in_flight: &[Change]) -> Self {
+        let ended: Vec<&Change> = self.unsynced.iter().map(|d| &d.change).collect();
+        let all: Vec<&Change> = ended.iter().copied().chain(in_flight).collect();
+        let surviving = match policy {
+            CrashPolicy::Nothing => Vec::new(),
+            CrashPolicy::Everything => ended.into_iter().cloned().collect(),
+            CrashPolicy::Prefix { seed } => {
+                let count = Dice::new(seed).below(all.len() as u64 + 1) as usize;
+                all[..count].iter().copied().cloned().collect()
+            }
+            CrashPolicy::Subset { seed } => {
+                let mut dice = Dice::new(seed);
+                all.into_iter().filter(|_| dice.coin()).cloned().collect()
+            }
+            CrashPolicy::Torn { seed } => {
+                let mut dice = Dice::new(seed);
+                all.into_iter().flat_map(|change| change.tear(&mut dice)).collect()
+            }
+        };
+        self.with_surviving(&surviving)
+    }
+
+    /// A fresh disk of the durable part and `surviving`.
+    fn with_surviving(&self, surviving: &[Change]) -> Self {
+        let mut names = self.durable_names.clone();
+        let mut contents: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for change in surviving {
+            change.apply_to_names(&mut names);
+            if let Change::Write { file, offset, bytes } = change {
+                let durable = || self.files.get(file).map_or(Vec::new(), |c| c.durable.clone());
+                put(contents.entry(*file).or_insert_with(durable), *offset, bytes);
+            }
+        }
+        let mut disk = Self::default();
+        for (name, file) in names {
+            let durable = || self.files.get(&file).map_or(&[][..], |c| &c.durable);
+            disk.place(&name, contents.get(&file).map_or_else(durable, Vec::as_slice));
+        }
+        disk
+    }
+}
+
+impl Change {
+    /// Applies a change of names; a file keeps one name.
+    fn apply_to_names(&self, names: &mut BTreeMap<String, u64>) {
+        match self {
+            Self::Write { .. } => {}
+            Self::Name { name, file } => {
+                names.retain(|_, other| other != file);
+                names.insert(name.clone(), *file);
+            }
+            Self::Unname { name } => drop(names.remove(name)),
+        }
+    }
+
+    /// The parts of a change that a crash leaves.
+    fn tear(&self, dice: &mut Dice) -> Vec<Self> {
+        let Self::Write { file, offset, bytes } = self else {
+            return if dice.coin() { vec![self.clone()] } else { Vec::new() };
+        };
+        let sectors = bytes.chunks(SECTOR_BYTES).enumerate();
+        let surviving = sectors.filter(|_| dice.coin()).map(|(i, sector)| Self::Write {
+            file: *file,
+            offset: offset + (i * SECTOR_BYTES) as u64,
+            bytes: sector.to_vec(),
+        });
+        surviving.collect()
+    }
+}
+
+/// The next file number; never given twice, so that a handle of one device means nothing to another.
+fn new_number() -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(1);
+    NUMBERS.fetch_add(1, Relaxed)
+}
+
+/// Writes `bytes` at `offset`, growing the file; a hole reads as zeroes.
+fn put(content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+    let (start, end) = (offset as usize, offset as usize + bytes.len());
+    if content.len() < end && !bytes.is_empty() {
+        content.resize(end, 0);
+    }
+    if !bytes.is_empty() {
+        content[start..end].copy_from_slice(bytes);
+    }
+}
+
+fn of_another_device() -> Error {
+    Error::new(ErrorKind::Input, "the file is of another device")
+}

@@ -1,0 +1,161 @@
+//! What can go wrong on a simulated device, by chance or by script.
+
+use super::super::Operation;
+
+/// One thing that goes wrong with one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The operation fails. A failed write may have moved some of its sectors; a failed sync
+    /// leaves what it should have covered never durable, as Linux does.
+    Error,
+    /// The operation succeeds, but only this many bytes, rounded down to sectors, are moved.
+    /// A sync or directory sync does nothing.
+    Torn {
+        /// Bytes that are moved.
+        bytes: usize,
+    },
+    /// The operation succeeds, but nothing happens.
+    Lost,
+    /// The operation succeeds, but at another place of the file. For reads and writes only.
+    Misdirected {
+        /// The place, a multiple of [`BLOCK_BYTES`](super::super::BLOCK_BYTES).
+        offset: u64,
+    },
+    /// The operation succeeds, but one bit is wrong: on storage after a write, only in the
+    /// buffer after a read.
+    FlippedBit {
+        /// Which bit of the buffer, modulo its length.
+        bit: u64,
+    },
+    /// The operation fails for want of space and moves nothing.
+    DiskFull,
+    /// The operation does not end until
+    /// [`release_stuck`](super::Simulated::release_stuck). For reads, writes and syncs only.
+    Stuck,
+}
+
+/// The kinds of operation a script can aim at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Aim {
+    Read,
+    Write,
+    Sync,
+    Directory,
+}
+
+impl From<Operation> for Aim {
+    fn from(operation: Operation) -> Self {
+        match operation {
+            Operation::Read { .. } => Self::Read,
+            Operation::Write { .. } => Self::Write,
+            Operation::Sync => Self::Sync,
+        }
+    }
+}
+
+/// How likely each fault is, from 0 (never) to 1 (always), and how late requests end.
+///
+/// ```
+/// use alluvium_pagestore::io::Faults;
+/// let faults = Faults { latency_max: 8, torn_writes: 0.01, ..Faults::none() };
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// A request ends after up to this many later submits or [`drive`](super::super::Device::drive)
+    /// calls; requests overtake each other. 0: it ends within `submit`.
+    pub latency_max: u32,
+    /// Reads that fail.
+    pub read_errors: f64,
+    /// Writes that fail, some of their sectors moved.
+    pub write_errors: f64,
+    /// Syncs that fail.
+    pub sync_errors: f64,
+    /// Creations, opens, renames, removals and directory syncs that fail.
+    pub directory_errors: f64,
+    /// Writes of which only some first sectors reach storage, without an error.
+    pub torn_writes: f64,
+    /// Writes that do not reach storage, without an error.
+    pub lost_writes: f64,
+    /// Writes that reach another block of the file, without an error.
+    pub misdirected_writes: f64,
+    /// Writes of which one bit is wrong on storage.
+    pub flipped_bits: f64,
+    /// Reads of which one bit is wrong in the buffer, but not on storage.
+    pub flipped_reads: f64,
+}
+
+impl Faults {
+    /// Nothing goes wrong and every request ends within `submit`.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Nothing goes wrong, but requests end late and overtake each other.
+    pub fn late(latency_max: u32) -> Self {
+        Self { latency_max, ..Self::default() }
+    }
+
+    /// Rolls the dice for one request of `len` bytes on a file of `file_blocks` blocks.
+    pub(super) fn roll(
+        &self,
+        aim: Aim,
+        len: usize,
+        file_blocks: u64,
+        dice: &mut Dice,
+    ) -> Option<Fault> {
+        match aim {
+            Aim::Read if dice.hits(self.read_errors) => Some(Fault::Error),
+            Aim::Read if dice.hits(self.flipped_reads) => {
+                Some(Fault::FlippedBit { bit: dice.next() })
+            }
+            Aim::Write if dice.hits(self.write_errors) => Some(Fault::Error),
+            Aim::Write if dice.hits(self.torn_writes) => {
+                Some(Fault::Torn { bytes: dice.below(len as u64) as usize })
+            }
+            Aim::Write if dice.hits(self.lost_writes) => Some(Fault::Lost),
+            Aim::Write if dice.hits(self.misdirected_writes) => {
+                let block = dice.below(file_blocks + 1);
+                Some(Fault::Misdirected { offset: block * super::super::BLOCK_BYTES as u64 })
+            }
+            Aim::Write if dice.hits(self.flipped_bits) => {
+                Some(Fault::FlippedBit { bit: dice.next() })
+            }
+            Aim::Sync if dice.hits(self.sync_errors) => Some(Fault::Error),
+            Aim::Directory if dice.hits(self.directory_errors) => Some(Fault::Error),
+            _ => None,
+        }
+    }
+}
+
+/// Seeded chance (splitmix64).
+#[derive(Clone, Debug)]
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `limit`, or 0.
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        if limit == 0 { 0 } else { self.next() % limit }
+    }
+
+    /// Whether something of this likelihood happens.
+    pub(super) fn hits(&mut self, likelihood: f64) -> bool {
+        likelihood > 0.0 && ((self.next() >> 11) as f64) < likelihood * (1u64 << 53) as f64
+    }
+
+    /// Heads or tails.
+    pub(super) fn coin(&mut self) -> bool {
+        self.next() & 1 == 1
+    }
+}
