@@ -5,7 +5,7 @@
 //! action costs above the fuel at hand becomes debt, which the next calls pay before they do
 //! anything; so over any sequence of calls the work done is at most the fuel given plus one action
 //! (one plan, one unlink or the overshoot of one step), and no call does more than its fuel plus
-//! one action. The largest action is a plan: 2 ns per segment.
+//! one action. The largest action is a plan: 6 to 16 ns per segment.
 //!
 //! An error changes nothing here except that its call's fuel is lost: the next call tries the same
 //! step again.
@@ -17,7 +17,7 @@ use alluvium_pagestore::{Progress, Result, Rewrite, SegmentMeta};
 use crate::space::{Space, SpacePolicy};
 
 /// Segments whose metadata are read for one unit of fuel when planning.
-pub const SEGMENTS_PER_FUEL: usize = 64;
+pub const SEGMENTS_PER_FUEL: usize = 16;
 
 /// Fuel for the removal of one file.
 pub const UNLINK_FUEL: usize = 64;

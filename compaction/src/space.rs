@@ -123,8 +123,8 @@ impl SpacePolicy {
         self.min_yield
     }
 
-    /// What to do with these segments, in any order. Cost: one pass, a few nanoseconds per
-    /// segment; no allocation unless segments are dead.
+    /// What to do with these segments, in any order. Cost: one pass, 6 to 16 ns per segment
+    /// at a million of them; no allocation unless segments are dead.
     pub fn plan(&self, segments: &[SegmentMeta]) -> Plan {
         let mut plan = Plan::default();
         let mut oldest: Option<&SegmentMeta> = None;
@@ -139,7 +139,7 @@ impl SpacePolicy {
             }
             plan.space.total_bytes += segment.bytes;
             plan.space.live_bytes += segment.live_bytes();
-            if self.is_eligible(segment) && oldest.is_none_or(|o| order(segment) < order(o)) {
+            if oldest.is_none_or(|o| order(segment) < order(o)) && self.is_eligible(segment) {
                 oldest = Some(segment);
             }
         }
