@@ -7,6 +7,8 @@ mod time;
 pub mod args;
 pub mod input;
 pub mod nexmark;
+pub mod report;
+pub mod run;
 
 pub use error::{Error, Result};
 pub use size::Size;

@@ -1,7 +1,7 @@
 //! Writing a stream as the three CSV files that [`CsvStream`](super::CsvStream) reads.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::columns::{self, Table};
 use crate::nexmark::Record;
@@ -32,6 +32,6 @@ pub fn export(dir: &Path, records: impl IntoIterator<Item = Record>) -> Result<(
     Ok(())
 }
 
-fn failed(path: &PathBuf, error: csv::Error) -> Error {
+fn failed(path: &Path, error: csv::Error) -> Error {
     Error::io(path, "write", error.into())
 }

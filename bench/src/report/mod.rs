@@ -1,0 +1,15 @@
+//! What a run says about itself: figures as JSON, latencies, results as CSV, a plot, progress.
+
+mod ccdf;
+mod figures;
+mod latency;
+mod memory;
+mod progress;
+mod results;
+
+pub use ccdf::{Curve, write_ccdf_csv, write_ccdf_svg};
+pub use figures::{Io, Memory, Report, Versus};
+pub use latency::{Latencies, Percentiles, noise_floor};
+pub use memory::peak_rss_bytes;
+pub use progress::Progress;
+pub use results::ResultsWriter;
