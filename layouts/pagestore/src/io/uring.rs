@@ -319,3 +319,66 @@ fn refused(transfer: &mut Transfer, error: io::Error) -> Result<bool> {
     };
     Err(Error::io(what, transfer.accepted.file().name(), error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{BLOCK_BYTES, Completion, IoBuffer};
+    use super::*;
+
+    /// A transfer of three blocks of a file of four, and where its end is told.
+    fn transfer(write: bool) -> (Transfer, Receiver<Completion>, tempfile::TempDir) {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::open(place.path(), DirectIo::Auto).unwrap();
+        std::fs::write(place.path().join("f"), vec![0; 4 * BLOCK_BYTES]).unwrap();
+        let file = directory.open_file("f").unwrap();
+        let offset = BLOCK_BYTES as u64;
+        let operation =
+            if write { Operation::Write { offset } } else { Operation::Read { offset } };
+        let (reply, completions) = crossbeam_channel::unbounded();
+        let buffer = IoBuffer::zeroed(3 * BLOCK_BYTES);
+        let request = Request { file, operation, buffer, token: 0, reply };
+        let accepted = Accepted::accept(request, &directory.counters).unwrap();
+        (Transfer::new(accepted), completions, place)
+    }
+
+    #[test]
+    fn a_partial_transfer_goes_on_at_the_last_whole_block() {
+        for write in [false, true] {
+            let (first, completions, _place) = transfer(write);
+            let second = advance(first, BLOCK_BYTES as i32 + 100).expect("there is a rest");
+            assert_eq!(second.moved, BLOCK_BYTES);
+            let third = advance(second, BLOCK_BYTES as i32).expect("there is a rest");
+            assert_eq!(third.moved, 2 * BLOCK_BYTES);
+            assert!(completions.is_empty());
+            let last = advance(third, BLOCK_BYTES as i32);
+            if let Some(last) = last {
+                assert!(last.dropping_cache, "only a buffered read has more to do");
+                assert!(advance(last, 0).is_none());
+            }
+            assert!(completions.try_recv().unwrap().result.is_ok());
+        }
+    }
+
+    #[test]
+    fn interrupted_transfers_are_tried_again_but_not_for_ever() {
+        for result in [-libc::EINTR, -libc::EAGAIN, 0] {
+            let (mut transfer, completions, _place) = transfer(true);
+            let mut tries = 0;
+            while let Some(again) = advance(transfer, result) {
+                transfer = again;
+                tries += 1;
+            }
+            assert_eq!(tries, RETRIES_MAX, "result {result}");
+            assert!(completions.try_recv().unwrap().result.is_err());
+        }
+    }
+
+    #[test]
+    fn a_refused_transfer_ends_with_the_kernels_words() {
+        let (transfer, completions, _place) = transfer(true);
+        assert!(advance(transfer, -libc::ENOSPC).is_none());
+        let error = completions.try_recv().unwrap().result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DiskFull);
+        assert_eq!(error.context("file"), Some("f"));
+    }
+}
