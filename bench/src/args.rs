@@ -2,17 +2,16 @@
 
 use std::path::PathBuf;
 
+use alluvium::{AnyLayout, ByteSize};
 use clap::Args;
 
-use crate::Size;
 use crate::nexmark::Config;
+use crate::workload::{Distribution, RecordShape};
+use crate::{Error, Result};
 
 /// Which stream of Nexmark events.
 #[derive(Args, Clone, Debug)]
 pub struct StreamArgs {
-    /// Events in the stream
-    #[arg(long, value_name = "N")]
-    pub events: u64,
     /// Auctions open at a time; state grows with it
     #[arg(long, value_name = "N", default_value_t = Config::IN_FLIGHT)]
     pub in_flight: u64,
@@ -33,12 +32,31 @@ impl StreamArgs {
     }
 }
 
+/// A layout and its name on the command line and in reports.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The name.
+    pub name: String,
+    /// The layout, with its default options.
+    pub layout: AnyLayout,
+}
+
+fn layout_named(name: &str) -> Result<Layout> {
+    let layout = AnyLayout::named(name).ok_or_else(|| {
+        Error::Usage(format!("there is no layout {name:?}, but {}", AnyLayout::NAMES.join(", ")))
+    })?;
+    Ok(Layout { name: name.to_owned(), layout })
+}
+
 /// Where state lives and how much memory it may take.
 #[derive(Args, Clone, Debug)]
 pub struct StateArgs {
+    /// How state is laid out
+    #[arg(long, value_name = "L", default_value = AnyLayout::NAMES[0], value_parser = layout_named)]
+    pub layout: Layout,
     /// Memory that state may take, such as 256MiB
     #[arg(long, value_name = "SIZE")]
-    pub memory: Size,
+    pub memory: ByteSize,
     /// Directory for state that does not fit (a temporary one unless given)
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
@@ -55,6 +73,9 @@ pub struct ReportArgs {
 /// `gen`: the speed and the checksum of the event generator alone.
 #[derive(Args, Clone, Debug)]
 pub struct GenArgs {
+    /// Events to generate
+    #[arg(long, value_name = "N")]
+    pub events: u64,
     /// The stream
     #[command(flatten)]
     pub stream: StreamArgs,
@@ -73,4 +94,156 @@ pub struct GenArgs {
     /// The report
     #[command(flatten)]
     pub report: ReportArgs,
+}
+
+/// `nexmark`: a query over a generated or given stream.
+#[derive(Args, Clone, Debug)]
+pub struct NexmarkArgs {
+    /// Which query, such as q4
+    #[arg(long, value_name = "Q")]
+    pub query: String,
+    /// Where state lives
+    #[command(flatten)]
+    pub state: StateArgs,
+    /// Events to feed; with --input all there are unless given
+    #[arg(long, value_name = "N", required_unless_present = "input")]
+    pub events: Option<u64>,
+    /// The generated stream; without effect with --input
+    #[command(flatten)]
+    pub stream: StreamArgs,
+    /// Feed R events per second and measure latency from when each is due; as fast as possible
+    /// unless given
+    #[arg(long, value_name = "R")]
+    pub rate: Option<u64>,
+    /// Timely workers
+    #[arg(long, value_name = "W", default_value_t = 1,
+          value_parser = workers)]
+    pub workers: usize,
+    /// Read person.csv, auction.csv and bid.csv from this directory
+    #[arg(long, value_name = "DIR")]
+    pub input: Option<PathBuf>,
+    /// Write the rows of the result at the end to this file as CSV
+    #[arg(long, value_name = "FILE")]
+    pub results: Option<PathBuf>,
+    /// Write every change of the result to this file as CSV
+    #[arg(long, value_name = "FILE")]
+    pub changes: Option<PathBuf>,
+    /// The report
+    #[command(flatten)]
+    pub report: ReportArgs,
+}
+
+fn workers(text: &str) -> Result<usize> {
+    match text.parse() {
+        Ok(workers @ 1..=1_024) => Ok(workers),
+        _ => Err(Error::Usage(format!("{text:?} is not a number of workers in 1..=1024"))),
+    }
+}
+
+/// `rmw`: read-modify-write of keys from a distribution.
+#[derive(Args, Clone, Debug)]
+pub struct RmwArgs {
+    /// Keys there are
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: u64,
+    /// uniform, or zipf:THETA such as zipf:0.99
+    #[arg(long, value_name = "D", default_value_t = Distribution::Uniform)]
+    pub dist: Distribution,
+    /// Bytes of a record (16, 64, 128, 256), or strings
+    #[arg(long, value_name = "R", default_value_t = RecordShape::Bytes(16))]
+    pub record: RecordShape,
+    /// Operations
+    #[arg(long, value_name = "M")]
+    pub ops: u64,
+    /// Operations in a batch; 1 does them singly
+    #[arg(long, value_name = "G", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub batch: u64,
+    /// Do the same work on this as well: hashbrown or rocksdb
+    #[arg(long, value_name = "PEER")]
+    pub vs: Option<String>,
+    /// Where state lives
+    #[command(flatten)]
+    pub state: StateArgs,
+    /// The report
+    #[command(flatten)]
+    pub report: ReportArgs,
+}
+
+/// `replay`: the history of a git repository, checked against git.
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// A history made earlier, FILE.csv.xz
+    #[arg(long, value_name = "FILE", required_unless_present = "git", conflicts_with = "git")]
+    pub input: Option<PathBuf>,
+    /// A repository on this machine, whose history is made now and whose files are the answer
+    #[arg(long, value_name = "DIR")]
+    pub git: Option<PathBuf>,
+    /// Replay that many events; all unless given
+    #[arg(long, value_name = "EVENTS", conflicts_with = "git")]
+    pub upto: Option<u64>,
+    /// Write what is left to this file, as path, tab, value
+    #[arg(long, value_name = "FILE")]
+    pub dump: Option<PathBuf>,
+    /// Where state lives
+    #[command(flatten)]
+    pub state: StateArgs,
+    /// The report
+    #[command(flatten)]
+    pub report: ReportArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[derive(Parser, Debug)]
+    enum Command {
+        Nexmark(NexmarkArgs),
+        Rmw(RmwArgs),
+        Replay(ReplayArgs),
+        Gen(GenArgs),
+    }
+
+    fn parse(line: &str) -> std::result::Result<Command, String> {
+        let words = std::iter::once("alluvium-bench").chain(line.split(' '));
+        Command::try_parse_from(words).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_promised_options_are_there() {
+        Command::command().debug_assert();
+        for line in [
+            "nexmark --query q4 --layout heap --memory 256MiB --events 10 --in-flight 5 --rate 9 \
+             --workers 2 --input d --results r --changes c --dir d --json j",
+            "nexmark --query q3 --memory 64KiB --input d",
+            "rmw --keys 10 --dist zipf:0.99 --record strings --ops 5 --layout heap --memory 1GiB \
+             --batch 64 --vs hashbrown",
+            "replay --input f.csv.xz --upto 7 --layout heap --memory 4MiB --dump f.tsv",
+            "replay --git d --memory 4MiB",
+            "gen --events 5",
+        ] {
+            parse(&line.replace("  ", "")).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_or_out_of_range_is_refused_in_words() {
+        for (line, expected) in [
+            ("nexmark --query q4 --memory 1MiB --events 1 --layout tree", "no layout \"tree\""),
+            ("nexmark --query q4 --memory 1MB --events 1", "64KiB"),
+            ("nexmark --query q4 --memory 1MiB", "--events"),
+            ("nexmark --query q4 --memory 1MiB --events 1 --workers 0", "workers"),
+            ("rmw --keys 0 --ops 1 --memory 1MiB", "--keys"),
+            ("rmw --keys 1 --ops 1 --memory 1MiB --dist normal", "zipf:0.99"),
+            ("rmw --keys 1 --ops 1 --memory 1MiB --record 17", "strings"),
+            ("replay --memory 1MiB", "--input"),
+            ("replay --memory 1MiB --input f --git d", "--git"),
+        ] {
+            let message = parse(line).unwrap_err();
+            assert!(message.contains(expected), "{line}: {message}");
+        }
+    }
 }

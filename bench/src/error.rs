@@ -1,4 +1,4 @@
-//! What can go wrong before a workload reaches a store: arguments, input files, output files.
+//! What can go wrong in a workload: its arguments, its files, the programs it runs, the store.
 //!
 //! Every message names the file, and the line and column where there is one, so that the person
 //! who gave the input can repair it without reading code.
@@ -37,6 +37,8 @@ pub enum Error {
     },
     /// A program this crate runs, such as `git`, failed; the message has its own words.
     Command(String),
+    /// The store refused or failed.
+    Store(alluvium::Error),
 }
 
 impl Error {
@@ -59,10 +61,17 @@ impl Error {
     }
 }
 
+impl From<alluvium::Error> for Error {
+    fn from(error: alluvium::Error) -> Self {
+        Error::Store(error)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Usage(message) | Error::Command(message) => f.write_str(message),
+            Error::Store(error) => error.fmt(f),
             Error::Io { path, action, source } => {
                 write!(f, "cannot {action} {}: {source}", path.display())
             }
@@ -80,6 +89,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Io { source, .. } => Some(source),
+            Error::Store(error) => error.source(),
             _ => None,
         }
     }

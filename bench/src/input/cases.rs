@@ -11,7 +11,9 @@ use serde_json::Value;
 
 use super::columns::{self, Table};
 use crate::nexmark::Event;
-use crate::{Error, Result, Time};
+use alluvium::Time;
+
+use crate::{Error, Result};
 
 /// Inputs in steps, each with the change of the result it must cause.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::Time;
 use crate::nexmark::{Auction, AuctionText, Bid, BidText, Event, Person, PersonText, Text};
+use alluvium::Time;
 
 /// A table, in the order in which rows of equal time are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,7 +9,9 @@ use std::path::Path;
 use super::columns::Table;
 use super::table::TableReader;
 use crate::nexmark::{Event, EventSource, Record, Stride};
-use crate::{Result, Time};
+use alluvium::Time;
+
+use crate::Result;
 
 /// Events from `person.csv`, `auction.csv` and `bid.csv`; holds one row of each in memory.
 pub struct CsvStream {

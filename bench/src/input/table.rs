@@ -14,7 +14,9 @@ use csv::{ErrorKind, ReaderBuilder, StringRecord};
 
 use super::columns::{self, Malformed, Table};
 use crate::nexmark::Event;
-use crate::{Error, Result, Time};
+use alluvium::Time;
+
+use crate::{Error, Result};
 
 /// The rows of one file.
 pub(super) struct TableReader {

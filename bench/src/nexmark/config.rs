@@ -5,7 +5,9 @@
 
 use super::ids;
 use super::schedule::{GROUP_STEP, Schedule};
-use crate::{Error, Result, Time};
+use alluvium::Time;
+
+use crate::{Error, Result};
 
 /// Parameters of a generated stream; equal parameters give equal streams on every machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use super::price::price;
 use super::random::Random;
 use super::schedule::Schedule;
 use super::strings::Text;
-use crate::{Result, Time};
+use alluvium::{MILLISECOND, Time};
 
-const MILLISECOND: i64 = 1_000_000;
+use crate::Result;
 
 /// The stream of a [`Config`], or one worker's share of it: an iterator without end.
 ///

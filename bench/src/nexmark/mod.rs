@@ -9,7 +9,7 @@ mod generator;
 mod ids;
 mod model;
 mod price;
-mod random;
+pub(crate) mod random;
 mod schedule;
 mod source;
 mod strings;

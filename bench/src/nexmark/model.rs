@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::random::mix;
 use super::strings::{AuctionText, BidText, PersonText, Text};
-use crate::Time;
+use alluvium::Time;
 
 /// Somebody who opens auctions and bids.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -10,7 +10,7 @@
 //! which an open-loop driver needs, keeps its nanoseconds.
 
 use super::config::Config;
-use crate::Time;
+use alluvium::Time;
 
 /// Beam's step through a group.
 pub(super) const GROUP_STEP: u64 = 953;

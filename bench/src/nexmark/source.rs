@@ -2,7 +2,9 @@
 
 use super::generator::Generator;
 use super::model::Record;
-use crate::{Result, Time};
+use alluvium::Time;
+
+use crate::Result;
 
 /// One worker's share of a stream of events.
 pub trait EventSource {

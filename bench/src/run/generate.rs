@@ -21,13 +21,13 @@ pub fn generate(args: &GenArgs) -> Result<Report> {
     let config = Config { group: args.group, ..args.stream.config(Some(args.rate)) };
     let mut generator = Generator::new(config, Stride::ALL)?;
     if let Some(dir) = &args.csv {
-        export(dir, generator.clone().take_while(|record| record.ordinal < args.stream.events))?;
+        export(dir, generator.clone().take_while(|record| record.ordinal < args.events))?;
     }
-    let progress = Progress::new("gen", args.stream.events);
+    let progress = Progress::new("gen", args.events);
     let begin = Instant::now();
     let mut checksum = 0u64;
-    while generator.ordinal() < args.stream.events {
-        let batch = BATCH.min(args.stream.events - generator.ordinal());
+    while generator.ordinal() < args.events {
+        let batch = BATCH.min(args.events - generator.ordinal());
         for record in generator.by_ref().take(batch as usize) {
             if args.strings {
                 render(&record);
@@ -37,7 +37,7 @@ pub fn generate(args: &GenArgs) -> Result<Report> {
         progress.set(generator.ordinal());
     }
     let mut report = Report::new("gen", "none");
-    report.set_rate(args.stream.events, begin.elapsed().as_secs_f64());
+    report.set_rate(args.events, begin.elapsed().as_secs_f64());
     report.set_checksum(checksum);
     report.memory.peak_rss = peak_rss_bytes();
     Ok(report)
