@@ -182,18 +182,28 @@ fn a_prefix_keeps_the_order_of_writes() {
 
 #[test]
 fn a_sync_covers_only_writes_that_ended_before_it_was_submitted() {
-    let (device, file) = with_file();
-    device.set_faults(Faults::late(50));
-    let operation = Operation::Write { offset: 0 };
-    let written = submit(&device, &file, operation, block(2));
-    assert_eq!(device.in_flight(), 1, "seed 1 holds this write");
-    sync(&device, &file).unwrap();
-    device.drain();
-    assert!(written.try_recv().unwrap().result.is_ok());
-    assert_eq!(device.bytes("f").unwrap()[0], 2);
-    assert_eq!(device.durable_bytes("f").unwrap()[0], 1);
-    sync(&device, &file).unwrap();
-    assert_eq!(device.durable_bytes("f").unwrap()[0], 2);
+    let mut overtaken = 0;
+    for seed in 0..50 {
+        let device = Simulated::new(seed, Faults::none());
+        let file = device.create("f").unwrap();
+        device.set_faults(Faults::late(50));
+        let (reply, ends) = unbounded();
+        let submit = |operation, buffer, token| {
+            let (file, reply) = (file.clone(), reply.clone());
+            device.submit(Request { file, operation, buffer, token, reply });
+        };
+        submit(Operation::Write { offset: 0 }, block(2), 0);
+        // Seeds that end the write within its own submit are the covered case.
+        let covered = !ends.is_empty();
+        submit(Operation::Sync, IoBuffer::empty(), 1);
+        device.drain();
+        overtaken += u32::from(!covered && ends.try_recv().unwrap().token == 0);
+        let expected: &[u8] = if covered { &[2; BLOCK_BYTES] } else { &[] };
+        assert_eq!(device.durable_bytes("f").unwrap(), expected, "seed {seed}");
+        run_blocking(&device, &file, Operation::Sync, IoBuffer::empty()).1.unwrap();
+        assert_eq!(device.durable_bytes("f").unwrap(), [2; BLOCK_BYTES], "seed {seed}");
+    }
+    assert!(overtaken > 0, "some write ends between submission and end of the sync");
 }
 
 #[test]
@@ -246,6 +256,7 @@ fn the_device_fails_after_the_given_steps_and_leaves_an_image() {
     let whole = Simulated::new(1, Faults::none());
     run(&whole).unwrap();
     assert_eq!(whole.steps(), 5);
+    let mut outcomes = BTreeSet::new();
     for steps in 0..5 {
         let device = Simulated::new(1, Faults::none());
         device.start_trace();
@@ -264,7 +275,12 @@ fn the_device_fails_after_the_given_steps_and_leaves_an_image() {
             }
             image.create("usable").unwrap();
             drop(image.lock().unwrap());
+            outcomes.insert((steps, names));
         }
+    }
+    // The step that fails may have happened: the create at 0 and the rename at 3.
+    for (steps, name) in [(0, "a.tmp"), (2, "a.tmp"), (3, "a.tmp"), (3, "a"), (4, "a")] {
+        assert!(outcomes.contains(&(steps, vec![name.to_owned()])), "step {steps}: {name}");
     }
 }
 
@@ -276,14 +292,14 @@ fn what_is_in_flight_at_a_crash_may_or_may_not_have_happened() {
     for at in 1..9 {
         ends.push(submit(&device, &file, Operation::Write { offset: at * BLOCK }, block(8)));
     }
+    let image = |seed| device.crash(CrashPolicy::Subset { seed }).bytes("f").unwrap().len();
+    assert!((0..50).any(|seed| image(seed) > BLOCK_BYTES), "a crash now, with all in flight");
     device.fail_after(0);
     device.drain();
     for end in &ends {
         assert!(end.try_recv().unwrap().result.is_err(), "all fail, once");
     }
-    let lengths: BTreeSet<usize> = (0..50)
-        .map(|seed| device.crash(CrashPolicy::Subset { seed }).bytes("f").unwrap().len())
-        .collect();
+    let lengths: BTreeSet<usize> = (0..50).map(image).collect();
     assert!(lengths.len() > 2, "{lengths:?}");
     assert_eq!(device.crash(CrashPolicy::Nothing).bytes("f").unwrap(), [1; BLOCK_BYTES]);
 }
