@@ -66,8 +66,8 @@ fn draw(
         .configure_mesh()
         .x_desc("latency, us")
         .y_desc("share at least as long")
-        .x_label_formatter(&|value| format!("{value}"))
-        .y_label_formatter(&|value| format!("{value}"))
+        .x_label_formatter(&tick)
+        .y_label_formatter(&tick)
         .draw()?;
     for (index, (curve, points)) in curves.iter().zip(points).enumerate() {
         let color = Palette99::pick(index).to_rgba();
@@ -79,6 +79,11 @@ fn draw(
     chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?;
     area.present()?;
     Ok(())
+}
+
+/// Nine places, without the digits that a double has beyond what was meant.
+fn tick(value: &f64) -> String {
+    ((value * 1e9).round() / 1e9).to_string()
 }
 
 fn microseconds(latencies: &Latencies) -> Vec<(f64, f64)> {
