@@ -3,10 +3,17 @@
 //! A key's hash is part of the file format and decides which worker owns the key, so it is our
 //! own, versioned ([`HASH_VERSION`]) and pinned by test vectors: `std::hash::Hash` is stable
 //! neither across machines nor across releases. Integers take one folded multiplication, bytes
-//! and strings XXH3 (64 bits, seed 0), composites fold their parts in order.
+//! and strings XXH3 (64 bits, seed 0), composites fold their parts in order, enums the index of
+//! their variant first. `usize` and `isize` have no hash, as they differ between machines, and
+//! neither have floats, which are not `Eq`.
 //!
 //! The hash's most significant 16 bits choose the [`KeyGroup`]; the layouts' indexes use the bits
 //! that remain distinct within the key groups they own.
+
+use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::{NonZero, Wrapping};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -68,17 +75,85 @@ impl KeyHash for u128 {
     }
 }
 
-impl KeyHash for crate::Time {
+/// Types whose hash is that of a value of another type.
+macro_rules! as_other {
+    ($($t:ty: $value:ident => $other:expr),* $(,)?) => {$(
+        impl KeyHash for $t {
+            #[inline]
+            fn key_hash(&self) -> u64 { let $value = self; $other.key_hash() }
+        }
+    )*};
+}
+as_other!(
+    crate::Time: t => t.0,
+    (): _unit => 0u64,
+    i128: i => *i as u128,
+    NonZero<u8>: n => n.get(), NonZero<u16>: n => n.get(), NonZero<u32>: n => n.get(),
+    NonZero<u64>: n => n.get(), NonZero<u128>: n => n.get(),
+    NonZero<i8>: n => n.get(), NonZero<i16>: n => n.get(), NonZero<i32>: n => n.get(),
+    NonZero<i64>: n => n.get(), NonZero<i128>: n => n.get(),
+    Duration: d => (d.as_secs(), d.subsec_nanos()),
+    Ipv4Addr: ip => ip.to_bits(),
+    Ipv6Addr: ip => ip.to_bits(),
+    String: s => s.as_str(),
+    Vec<u8>: bytes => bytes.as_slice(),
+);
+
+impl<T: ?Sized> KeyHash for PhantomData<T> {
+    #[inline(always)]
+    fn key_hash(&self) -> u64 {
+        ().key_hash()
+    }
+}
+
+impl<T: KeyHash + ?Sized> KeyHash for &T {
+    #[inline(always)]
+    fn key_hash(&self) -> u64 {
+        (**self).key_hash()
+    }
+}
+
+impl<T: KeyHash + ?Sized> KeyHash for Box<T> {
     #[inline]
+    fn key_hash(&self) -> u64 {
+        (**self).key_hash()
+    }
+}
+
+impl<T: KeyHash> KeyHash for Wrapping<T> {
+    #[inline(always)]
     fn key_hash(&self) -> u64 {
         self.0.key_hash()
     }
 }
 
-impl KeyHash for () {
+impl<T: KeyHash> KeyHash for Option<T> {
     #[inline]
     fn key_hash(&self) -> u64 {
-        hash_word(0)
+        match self {
+            None => hash_word(0),
+            Some(value) => combine(hash_word(1), value.key_hash()),
+        }
+    }
+}
+
+impl<T: KeyHash, E: KeyHash> KeyHash for Result<T, E> {
+    #[inline]
+    fn key_hash(&self) -> u64 {
+        match self {
+            Ok(value) => combine(hash_word(0), value.key_hash()),
+            Err(error) => combine(hash_word(1), error.key_hash()),
+        }
+    }
+}
+
+impl KeyHash for IpAddr {
+    #[inline]
+    fn key_hash(&self) -> u64 {
+        match self {
+            IpAddr::V4(ip) => combine(hash_word(0), ip.key_hash()),
+            IpAddr::V6(ip) => combine(hash_word(1), ip.key_hash()),
+        }
     }
 }
 
@@ -89,21 +164,7 @@ impl KeyHash for str {
     }
 }
 
-impl KeyHash for String {
-    #[inline]
-    fn key_hash(&self) -> u64 {
-        self.as_str().key_hash()
-    }
-}
-
 impl KeyHash for [u8] {
-    #[inline]
-    fn key_hash(&self) -> u64 {
-        hash_bytes(self)
-    }
-}
-
-impl KeyHash for Vec<u8> {
     #[inline]
     fn key_hash(&self) -> u64 {
         hash_bytes(self)
@@ -117,6 +178,19 @@ impl<const N: usize> KeyHash for [u8; N] {
     }
 }
 
+/// Arrays of words hash as tuples do; those of bytes above as slices of bytes do, and must.
+macro_rules! arrays {
+    ($($t:ty),* $(,)?) => {$(
+        impl<const N: usize> KeyHash for [$t; N] {
+            #[inline]
+            fn key_hash(&self) -> u64 {
+                self.iter().fold(SEED, |hash, part| combine(hash, part.key_hash()))
+            }
+        }
+    )*};
+}
+arrays!(u16, u32, u64, u128, i8, i16, i32, i64, i128, bool, char, String);
+
 macro_rules! tuples {
     ($(($($t:ident $i:tt),+)),* $(,)?) => {$(
         impl<$($t: KeyHash),+> KeyHash for ($($t,)+) {
@@ -129,7 +203,16 @@ macro_rules! tuples {
         }
     )*};
 }
-tuples!((A 0), (A 0, B 1), (A 0, B 1, C 2), (A 0, B 1, C 2, D 3));
+tuples!(
+    (A 0),
+    (A 0, B 1),
+    (A 0, B 1, C 2),
+    (A 0, B 1, C 2, D 3),
+    (A 0, B 1, C 2, D 3, E 4),
+    (A 0, B 1, C 2, D 3, E 4, F 5),
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6),
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7),
+);
 
 /// The smallest set of keys that is assigned, checkpointed and moved together.
 #[derive(
@@ -168,13 +251,21 @@ mod tests {
             ("alluvium".key_hash(), PINS[5]),
             ((7u32, String::from("a")).key_hash(), PINS[6]),
             (u128::MAX.key_hash(), PINS[7]),
+            (None::<u8>.key_hash(), PINS[8]),
+            (Some(7u8).key_hash(), PINS[9]),
+            (Err::<(), _>("x").key_hash(), PINS[10]),
+            (Duration::new(1, 2).key_hash(), PINS[11]),
+            (IpAddr::from([127, 0, 0, 1]).key_hash(), PINS[12]),
+            (IpAddr::from(1u128.to_be_bytes()).key_hash(), PINS[13]),
+            ([1i64, -1].key_hash(), PINS[14]),
+            ((1u8, 2u8, 3u8, 4u8, 5u8, 6u8, 7u8, 8u8).key_hash(), PINS[15]),
         ];
         for (i, (found, pinned)) in vectors.iter().enumerate() {
             assert_eq!(found, pinned, "vector {i}: {found:#x}");
         }
     }
 
-    const PINS: [u64; 8] = [
+    const PINS: [u64; 16] = [
         0xab24_5cd8_c11a_92f9,
         0x6f85_2b25_107d_7909,
         0xc436_39ff_17e7_459d,
@@ -183,6 +274,14 @@ mod tests {
         0xd856_bd4f_27d7_f939,
         0xea38_a986_895e_3fe3,
         0x39e5_5235_0869_e187,
+        0xab24_5cd8_c11a_92f9,
+        0x9e6c_6926_4741_3b68,
+        0x95d3_fe9d_f79f_4b03,
+        0xb5e4_37e1_ebfa_e5b5,
+        0x0266_5e28_d370_a2cd,
+        0xfce1_682d_cc06_d521,
+        0x2cfc_f2b2_710d_a891,
+        0x38e3_c44b_8e86_38d9,
     ];
 
     #[test]
@@ -190,6 +289,11 @@ mod tests {
         assert_eq!("x".key_hash(), String::from("x").key_hash());
         assert_eq!([1u8, 2][..].key_hash(), vec![1u8, 2].key_hash());
         assert_eq!([1u8, 2].key_hash(), vec![1u8, 2].key_hash());
+        assert_eq!("x".key_hash(), Box::<str>::from("x").key_hash());
+        assert_eq!([1u8, 2].key_hash(), Box::<[u8]>::from([1, 2]).key_hash());
+        assert_eq!([1u64, 2].key_hash(), (1u64, 2u64).key_hash());
+        assert_eq!(Box::new(3u8).key_hash(), (&3u8).key_hash());
+        assert_eq!(NonZero::<u32>::MIN.key_hash(), 1u64.key_hash());
     }
 
     #[test]

@@ -3,12 +3,40 @@
 //! A checkpoint stores, for each state, the text that [`Schema::describe`] gives for its key and
 //! value types. Opening it with other types is refused, naming both texts.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::{NonZero, Wrapping};
+use std::time::Duration;
+
 use crate::hash::hash_bytes;
 
 /// A description of a type that changes whenever its stored form does.
 pub trait Schema {
-    /// Appends the description: primitive names, `Name@version{field:type,…}` for structs.
+    /// Appends the description: primitive names, `Name@version{field:type,…}` for structs,
+    /// `Name@version|Variant{field:type,…}|…|` for enums.
     fn describe(out: &mut String);
+
+    /// For the derive macro: appends `head`, and then `body` unless this type is being described
+    /// already further out, so that a type which contains itself has a finite description.
+    #[doc(hidden)]
+    fn describe_once(out: &mut String, head: &str, body: impl FnOnce(&mut String)) {
+        out.push_str(head);
+        // Types need not be 'static here, so their names stand for them.
+        let name = std::any::type_name::<Self>();
+        if OPEN.with_borrow(|open| open.contains(&name)) {
+            return;
+        }
+        OPEN.with_borrow_mut(|open| open.push(name));
+        body(out);
+        OPEN.with_borrow_mut(|open| open.pop());
+    }
+}
+
+thread_local! {
+    /// Names of the types that are being described, outermost first.
+    static OPEN: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The description of `T` as a string.
@@ -35,20 +63,49 @@ names!(
     u8 => "u8", u16 => "u16", u32 => "u32", u64 => "u64", u128 => "u128",
     i8 => "i8", i16 => "i16", i32 => "i32", i64 => "i64", i128 => "i128",
     usize => "usize", isize => "isize", f32 => "f32", f64 => "f64",
+    NonZero<u8> => "NonZeroU8", NonZero<u16> => "NonZeroU16", NonZero<u32> => "NonZeroU32",
+    NonZero<u64> => "NonZeroU64", NonZero<u128> => "NonZeroU128",
+    NonZero<usize> => "NonZeroUsize",
+    NonZero<i8> => "NonZeroI8", NonZero<i16> => "NonZeroI16", NonZero<i32> => "NonZeroI32",
+    NonZero<i64> => "NonZeroI64", NonZero<i128> => "NonZeroI128",
+    NonZero<isize> => "NonZeroIsize",
+    Box<str> => "Box<str>", Duration => "Duration",
+    Ipv4Addr => "Ipv4Addr", Ipv6Addr => "Ipv6Addr", IpAddr => "IpAddr",
 );
 
+impl<T: ?Sized> Schema for PhantomData<T> {
+    fn describe(out: &mut String) {
+        out.push_str("PhantomData");
+    }
+}
+
+/// `Name<A,B,…>` for the parameters that are stored; a hasher is not.
 macro_rules! wrappers {
-    ($($t:ident),* $(,)?) => {$(
-        impl<T: Schema> Schema for $t<T> {
+    ($($t:ident<$first:ident $(, $more:ident)*> $(+ $hasher:ident)?),* $(,)?) => {$(
+        impl<$first: Schema $(, $more: Schema)* $(, $hasher)?> Schema
+            for $t<$first $(, $more)* $(, $hasher)?>
+        {
             fn describe(out: &mut String) {
                 out.push_str(concat!(stringify!($t), "<"));
-                T::describe(out);
+                $first::describe(out);
+                $(out.push(','); $more::describe(out);)*
                 out.push('>');
             }
         }
     )*};
 }
-wrappers!(Vec, Option, Box);
+wrappers!(
+    Vec<T>, VecDeque<T>, Option<T>, Box<T>, Wrapping<T>, Result<T, E>,
+    BTreeMap<K, V>, BTreeSet<T>, HashMap<K, V> + S, HashSet<T> + S,
+);
+
+impl<T: Schema> Schema for Box<[T]> {
+    fn describe(out: &mut String) {
+        out.push_str("Box<[");
+        T::describe(out);
+        out.push_str("]>");
+    }
+}
 
 impl<T: Schema, const N: usize> Schema for [T; N] {
     fn describe(out: &mut String) {
@@ -69,7 +126,16 @@ macro_rules! tuples {
         }
     )*};
 }
-tuples!((A), (A, B), (A, B, C), (A, B, C, D), (A, B, C, D, E));
+tuples!(
+    (A),
+    (A, B),
+    (A, B, C),
+    (A, B, C, D),
+    (A, B, C, D, E),
+    (A, B, C, D, E, F),
+    (A, B, C, D, E, F, G),
+    (A, B, C, D, E, F, G, H),
+);
 
 #[cfg(test)]
 mod tests {
@@ -79,5 +145,24 @@ mod tests {
     fn descriptions_nest() {
         assert_eq!(description_of::<Vec<(u64, Option<String>)>>(), "Vec<(u64,Option<String>,)>");
         assert_ne!(fingerprint("u64"), fingerprint("i64"));
+        assert_eq!(
+            description_of::<HashMap<Box<str>, Result<Box<[NonZero<u8>]>, VecDeque<IpAddr>>>>(),
+            "HashMap<Box<str>,Result<Box<[NonZeroU8]>,VecDeque<IpAddr>>>"
+        );
+    }
+
+    /// What rkyv keeps of each, checked on reading: a type described here but not kept would only
+    /// fail in the user's crate.
+    #[test]
+    fn described_types_can_be_kept() {
+        fn kept<T: crate::State>() {}
+        kept::<(Box<str>, Box<[u32]>, VecDeque<String>, Duration, Ipv4Addr, Ipv6Addr, IpAddr)>();
+        kept::<(BTreeMap<String, u8>, BTreeSet<u64>, HashMap<u64, String>, HashSet<String>)>();
+        kept::<(NonZero<u8>, NonZero<i64>, Result<u8, String>, [Option<Box<u16>>; 3])>();
+        kept::<(u8, i8, u16, i16, u32, i32, u64, (i64, u128, i128, f32, f64, bool, char, ()))>();
+        kept::<PhantomData<u8>>();
+        fn key<T: crate::Key>() {}
+        key::<(Box<str>, Box<[u8]>, Duration, Ipv4Addr, Ipv6Addr, IpAddr, NonZero<u32>)>();
+        key::<(Option<u8>, Result<u8, String>, [u64; 3], i128, PhantomData<u8>)>();
     }
 }
