@@ -292,7 +292,7 @@ mod tests {
         assert_eq!("x".key_hash(), Box::<str>::from("x").key_hash());
         assert_eq!([1u8, 2].key_hash(), Box::<[u8]>::from([1, 2]).key_hash());
         assert_eq!([1u64, 2].key_hash(), (1u64, 2u64).key_hash());
-        assert_eq!(Box::new(3u8).key_hash(), (&3u8).key_hash());
+        assert_eq!(<Box<u8> as KeyHash>::key_hash(&Box::new(3)), <&u8>::key_hash(&&3));
         assert_eq!(NonZero::<u32>::MIN.key_hash(), 1u64.key_hash());
     }
 
