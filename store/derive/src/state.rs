@@ -1,0 +1,121 @@
+//! `#[derive(State)]`: `HeapSize` and `Schema`.
+//!
+//! Trait functions carry the span of the field's type, so that a type without the trait is reported
+//! where it is written; variables never do, as a type inside a `macro_rules` could not see them.
+
+use proc_macro2::TokenStream;
+use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{Data, DeriveInput, Path, Result, parse_quote};
+
+use crate::fields::{Field, bounded, fields, pattern};
+use crate::options::Options;
+
+pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
+    let options = Options::of(input)?;
+    let heap_size = heap_size(input, &options.root);
+    let schema = schema(input, &options);
+    Ok(quote!(#heap_size #schema))
+}
+
+fn heap_size(input: &DeriveInput, root: &Path) -> TokenStream {
+    let (name, generics) = (&input.ident, bounded(input, &parse_quote!(#root::HeapSize)));
+    let (impl_generics, _, where_clause) = generics.split_for_impl();
+    let (_, type_generics, _) = input.generics.split_for_impl();
+    let (none, heap_bytes) = match &input.data {
+        Data::Struct(data) => {
+            let fields = fields(&data.fields);
+            let values = fields.iter().map(|Field { member, .. }| quote!(&self.#member));
+            (none(root, &fields), sum(root, &fields, values))
+        }
+        Data::Enum(data) => {
+            let variants: Vec<_> = data.variants.iter().map(|v| (v, fields(&v.fields))).collect();
+            let arms = variants.iter().map(|(variant, fields)| {
+                let pattern = pattern(variant, fields);
+                let bindings = fields.iter().map(|Field { binding, .. }| quote!(#binding));
+                let sum = sum(root, fields, bindings);
+                quote!(#pattern => #sum,)
+            });
+            let heap_bytes = match variants.is_empty() {
+                true => quote!(match *self {}),
+                false => quote!(match self { #(#arms)* }),
+            };
+            let nones = variants.iter().map(|(_, fields)| none(root, fields));
+            (quote!(true #(&& #nones)*), heap_bytes)
+        }
+        Data::Union(_) => unreachable!("refused by Options::of"),
+    };
+    quote! {
+        #[automatically_derived]
+        impl #impl_generics #root::HeapSize for #name #type_generics #where_clause {
+            const NONE: bool = #none;
+            #[inline]
+            fn heap_bytes(&self) -> usize {
+                if <Self as #root::HeapSize>::NONE {
+                    return 0;
+                }
+                #heap_bytes
+            }
+        }
+    }
+}
+
+/// True if no field owns heap, as an expression.
+fn none(root: &Path, fields: &[Field]) -> TokenStream {
+    let nones = fields
+        .iter()
+        .map(|Field { ty, .. }| quote_spanned!(ty.span()=> <#ty as #root::HeapSize>::NONE));
+    quote!(true #(&& #nones)*)
+}
+
+/// Sum of the heap bytes of `values`, which are the fields in order.
+fn sum(root: &Path, fields: &[Field], values: impl Iterator<Item = TokenStream>) -> TokenStream {
+    let terms = fields.iter().zip(values).map(|(Field { ty, .. }, value)| {
+        let heap_bytes = quote_spanned!(ty.span()=> <#ty as #root::HeapSize>::heap_bytes);
+        quote!(#heap_bytes(#value))
+    });
+    quote!(0 #(+ #terms)*)
+}
+
+fn schema(input: &DeriveInput, options: &Options) -> TokenStream {
+    let root = &options.root;
+    let (name, generics) = (&input.ident, bounded(input, &parse_quote!(#root::Schema)));
+    let (impl_generics, _, where_clause) = generics.split_for_impl();
+    let (_, type_generics, _) = input.generics.split_for_impl();
+    let head = format!("{}@{}", name.unraw(), options.version);
+    let body = match &input.data {
+        Data::Struct(data) => describe_fields(root, &fields(&data.fields)),
+        Data::Enum(data) => {
+            let variants = data.variants.iter().map(|variant| {
+                let name = variant.ident.unraw().to_string();
+                let fields = describe_fields(root, &fields(&variant.fields));
+                quote!(out.push_str(#name); #fields out.push('|');)
+            });
+            quote!(out.push('|'); #(#variants)*)
+        }
+        Data::Union(_) => unreachable!("refused by Options::of"),
+    };
+    quote! {
+        #[automatically_derived]
+        impl #impl_generics #root::Schema for #name #type_generics #where_clause {
+            fn describe(out: &mut ::std::string::String) {
+                <Self as #root::Schema>::describe_once(
+                    out,
+                    #head,
+                    |out: &mut ::std::string::String| { #body },
+                )
+            }
+        }
+    }
+}
+
+/// Statements that append `{field:type,…}`.
+fn describe_fields(root: &Path, fields: &[Field]) -> TokenStream {
+    let parts = fields.iter().map(|field| {
+        let (label, ty) = (format!("{}:", field.name()), field.ty);
+        let describe = quote_spanned!(ty.span()=> <#ty as #root::Schema>::describe);
+        quote!(out.push_str(#label); #describe(out); out.push(',');)
+    });
+    quote!(out.push('{'); #(#parts)* out.push('}');)
+}
