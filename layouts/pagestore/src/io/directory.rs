@@ -5,6 +5,7 @@
 //! are buffered, and the engines drop what they read or synced from the page cache
 //! ([`drop_from_cache`]), so that the cache is no hidden memory budget.
 
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -136,7 +137,10 @@ impl Directory {
 
     /// Takes the lock until the guard is dropped. The file stays; only the lock on it counts.
     pub(super) fn lock(&self) -> Result<Box<dyn Send + Sync>> {
-        use rustix::fs::{FlockOperation, flock};
+        Ok(Box::new(self.take_lock()?))
+    }
+
+    fn take_lock(&self) -> Result<LockGuard> {
         let path = self.path.join(LOCK_NAME);
         let failed = |e: std::io::Error| Error::io("lock", path.display(), e);
         let mut options = OpenOptions::new();
@@ -154,7 +158,7 @@ impl Directory {
         }
         file.set_len(0).map_err(failed)?;
         file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
-        Ok(Box::new(file))
+        Ok(LockGuard(file))
     }
 
     /// The error for a lock that is taken, with the holder's words.
@@ -173,6 +177,18 @@ impl Directory {
     fn path_of(&self, name: &str) -> Result<PathBuf> {
         check_name(name)?;
         Ok(self.path.join(name))
+    }
+}
+
+/// A held lock.
+#[derive(Debug)]
+struct LockGuard(File);
+
+impl Drop for LockGuard {
+    /// Closing is not enough: a child process that another thread is just starting has a copy of
+    /// the descriptor until it runs its own program, and the copy would keep the lock.
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
@@ -309,6 +325,18 @@ mod tests {
         assert!(deep.is_dir());
         std::fs::write(place.path().join("file"), b"x").unwrap();
         assert!(Directory::open(&place.path().join("file"), DirectIo::Auto).is_err());
+    }
+
+    /// Reopening a store failed now and then while the program was starting other processes.
+    #[test]
+    fn a_copy_of_the_lock_s_descriptor_does_not_keep_the_lock() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::open(place.path(), DirectIo::Auto).unwrap();
+        let guard = directory.take_lock().unwrap();
+        let _copy = guard.0.try_clone().unwrap();
+        assert!(directory.take_lock().is_err());
+        drop(guard);
+        directory.take_lock().unwrap();
     }
 
     #[test]
