@@ -63,7 +63,7 @@ impl Compactor {
     ///
     /// Errors are the target's. Nothing is lost by one; the next call tries the same step again,
     /// and [`park`](Compactor::park) gives up a segment that can never be read.
-    pub fn tick(&mut self, target: &mut impl Rewrite, fuel: usize) -> Result<Spent> {
+    pub fn tick(&mut self, target: &mut (impl Rewrite + ?Sized), fuel: usize) -> Result<Spent> {
         let mut spent = Spent::default();
         let mut left = fuel;
         self.charge(0, &mut left);
@@ -95,7 +95,7 @@ impl Compactor {
     }
 
     /// Plans anew and begins what the plan says. False if there is nothing to do.
-    fn plan(&mut self, target: &mut impl Rewrite, left: &mut usize) -> Result<bool> {
+    fn plan(&mut self, target: &mut (impl Rewrite + ?Sized), left: &mut usize) -> Result<bool> {
         self.segments.clear();
         target.segments(&mut self.segments);
         self.charge(1 + self.segments.len() / SEGMENTS_PER_FUEL, left);

@@ -7,8 +7,8 @@
 use std::marker::PhantomData;
 
 use alluvium_pagestore::{
-    Account, BlobWriter, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State,
-    StateImage, description_of,
+    Account, BlobWriter, ByteSize, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result,
+    State, StateImage, description_of,
 };
 use hashbrown::HashTable;
 
@@ -19,7 +19,7 @@ use crate::table::{CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table,
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Heap {
-    memory: Option<u64>,
+    memory: Option<ByteSize>,
 }
 
 impl Heap {
@@ -31,7 +31,7 @@ impl Heap {
     /// The most memory this state may take, in bytes. Default: what the store has.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
-        self.memory = Some(bytes);
+        self.memory = Some(ByteSize(bytes));
         self
     }
 
@@ -109,7 +109,7 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
     }
 
     fn memory_limit(&self) -> Option<u64> {
-        self.memory
+        self.memory.map(|size| size.0)
     }
 
     fn open(&self, mut context: StateContext) -> Result<Self::Table> {

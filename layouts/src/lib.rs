@@ -1,12 +1,20 @@
-//! Physical layouts of state, behind small traits: plain [`heap`](Heap), and (next) the hybrid log.
+//! Physical layouts of state, behind small traits: plain [`heap`](Heap) state and
+//! the hash-indexed [hybrid log](HybridLog).
 //!
 //! A layout opens a [`Table`]: one keyed state of one worker. The traits are public and small, so
 //! that a user can add a backend; [`write_entries`] and [`read_entries`] give it checkpoints.
 
 mod full_image;
 mod heap;
+mod hybrid_log;
 mod table;
 
 pub use full_image::{Images, read_entries, write_entries};
 pub use heap::{Heap, HeapTable, Stored, Volatile, VolatileHeap};
-pub use table::{BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats};
+pub use hybrid_log::{
+    COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN,
+    QUEUE_DEPTH,
+};
+pub use table::{
+    BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
+};

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, Helper, Key, Lookup, Rejected, Result, SegmentStore,
+    Account, BlobReader, BlobWriter, Helper, Key, Lookup, Rejected, Result, Rewrite, SegmentStore,
     StateImage,
 };
 
@@ -204,6 +204,12 @@ pub trait Table<K: Key, V>: 'static {
     fn tick(&mut self, work: usize) -> Result<usize> {
         let _ = work;
         Ok(0)
+    }
+
+    /// The table as a log of segments that can be rewritten, if it is one: the store pairs it with
+    /// a compaction policy.
+    fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
+        None
     }
 
     /// Makes everything in the table durable and describes where it is. The table stays usable.

@@ -1,10 +1,12 @@
 //! A layout chosen at run time, by configuration.
 
 use alluvium_layouts::{
-    BatchError, CheckpointOutcome, Cursor, Heap, HeapTable, Layout,
+    BatchError, CheckpointOutcome, Cursor, Heap, HeapTable, HybridLog, HybridLogTable, Layout,
     Peek, StateContext, Table, TableStats,
 };
-use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, State, StateImage, description_of};
+use alluvium_pagestore::{
+    BlobWriter, Key, Lookup, Rejected, Result, Rewrite, State, StateImage, description_of,
+};
 use serde::{Deserialize, Serialize};
 
 /// Any of the built-in layouts; the default of every primitive. Which one is told by code or by
@@ -14,24 +16,27 @@ use serde::{Deserialize, Serialize};
 pub enum AnyLayout {
     /// Plain heap state.
     Heap(Heap),
+    /// The hash-indexed hybrid log.
+    HybridLog(HybridLog),
 }
 
 impl AnyLayout {
-    /// The layout with this name and its default options: `heap`.
+    /// The layout with this name and its default options: `heap`, `hybrid-log`.
     pub fn named(name: &str) -> Option<AnyLayout> {
         match name {
             "heap" => Some(AnyLayout::Heap(Heap::new())),
+            "hybrid-log" => Some(AnyLayout::HybridLog(HybridLog::new())),
             _ => None,
         }
     }
 
     /// Names that [`named`](AnyLayout::named) knows.
-    pub const NAMES: [&'static str; 1] = ["heap"];
+    pub const NAMES: [&'static str; 2] = ["heap", "hybrid-log"];
 }
 
 impl Default for AnyLayout {
     fn default() -> Self {
-        AnyLayout::Heap(Heap::new())
+        AnyLayout::HybridLog(HybridLog::new())
     }
 }
 
@@ -41,17 +46,26 @@ impl From<Heap> for AnyLayout {
     }
 }
 
+impl From<HybridLog> for AnyLayout {
+    fn from(layout: HybridLog) -> Self {
+        AnyLayout::HybridLog(layout)
+    }
+}
+
 /// An open [`AnyLayout`].
 #[derive(Debug)]
 pub enum AnyTable<K: Key, V: State> {
     /// On the heap.
     Heap(HeapTable<K, V>),
+    /// In a hybrid log.
+    HybridLog(Box<HybridLogTable<K, V>>),
 }
 
 macro_rules! each {
     ($self:ident, $table:ident => $call:expr) => {
         match $self {
             AnyTable::Heap($table) => $call,
+            AnyTable::HybridLog($table) => $call,
         }
     };
 }
@@ -62,6 +76,7 @@ impl<K: Key, V: State> Layout<K, V> for AnyLayout {
     fn name(&self) -> &'static str {
         match self {
             AnyLayout::Heap(layout) => Layout::<K, V>::name(layout),
+            AnyLayout::HybridLog(layout) => Layout::<K, V>::name(layout),
         }
     }
 
@@ -72,12 +87,14 @@ impl<K: Key, V: State> Layout<K, V> for AnyLayout {
     fn memory_limit(&self) -> Option<u64> {
         match self {
             AnyLayout::Heap(layout) => Layout::<K, V>::memory_limit(layout),
+            AnyLayout::HybridLog(layout) => Layout::<K, V>::memory_limit(layout),
         }
     }
 
     fn open(&self, context: StateContext) -> Result<Self::Table> {
         Ok(match self {
             AnyLayout::Heap(layout) => AnyTable::Heap(layout.open(context)?),
+            AnyLayout::HybridLog(layout) => AnyTable::HybridLog(Box::new(layout.open(context)?)),
         })
     }
 }
@@ -165,6 +182,10 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
 
     fn tick(&mut self, work: usize) -> Result<usize> {
         each!(self, table => table.tick(work))
+    }
+
+    fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
+        each!(self, table => table.rewriter())
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {

@@ -9,8 +9,8 @@ use alluvium_pagestore::{Error, ErrorKind, Result};
 
 use crate::any_layout::AnyLayout;
 use crate::config::{Helpers, StoreConfig};
-use crate::size::{ByteSize, KIB};
 use crate::store::Store;
+use alluvium_pagestore::{ByteSize, KIB};
 
 /// Collects options and opens a [`Store`]; start with [`Store::builder`].
 #[derive(Debug)]
@@ -110,7 +110,9 @@ impl StoreBuilder {
         }
         if config.max_value_bytes() >= config.memory.0 {
             let (value, memory) = (config.max_value_bytes(), config.memory);
-            return bad(format!("max_value is {value} bytes, which a memory of {memory} cannot hold"));
+            return bad(format!(
+                "max_value is {value} bytes, which a memory of {memory} cannot hold"
+            ));
         }
         let device = match (self.device, &config.directory) {
             (Some(device), _) => Some(device),

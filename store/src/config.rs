@@ -8,7 +8,7 @@ use alluvium_pagestore::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::any_layout::AnyLayout;
-use crate::size::{ByteSize, KIB, MIB};
+use alluvium_pagestore::{ByteSize, KIB, MIB};
 
 /// What a store is opened with. Unknown options are refused.
 ///

@@ -15,10 +15,14 @@ impl<K: Key, L: Layout<K, i64>> Count<K, L> {
     /// Adds `amount`, saturating, and returns the new count.
     #[inline]
     pub fn add<Q: Lookup<K> + ?Sized>(&mut self, key: &Q, amount: i64) -> Result<i64> {
-        self.0.update(key, || 0, |count| {
-            *count = count.saturating_add(amount);
-            *count
-        })
+        self.0.update(
+            key,
+            || 0,
+            |count| {
+                *count = count.saturating_add(amount);
+                *count
+            },
+        )
     }
 
     /// The count of `key`.

@@ -17,29 +17,27 @@ mod builder;
 mod config;
 mod count;
 mod map;
-mod size;
 mod state_cell;
 mod store;
 mod timers;
 mod value;
 
-//DERIVE pub use alluvium_derive::{KeyHash, State};
+pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
-    BatchError, CheckpointOutcome, Cursor, Heap, Layout, Peek, StateContext, Table, TableStats,
-    VolatileHeap,
+    BatchError, CheckpointOutcome, Cursor, Heap, HybridLog, Layout, Peek, StateContext, Table,
+    TableStats, VolatileHeap,
 };
 pub use alluvium_pagestore::io;
 pub use alluvium_pagestore::{
-    AccountStats, Error, ErrorKind, HeapSize, Key, KeyGroup, KeyHash, Lookup, MEMORY_KINDS,
-    MILLISECOND, MemoryKind, Rejected, Result, SECOND, Schema, State, Time, combine, hash_bytes,
-    hash_word, rounded,
+    AccountStats, ByteSize, Error, ErrorKind, GIB, HeapSize, KIB, Key, KeyGroup, KeyHash, Lookup,
+    MEMORY_KINDS, MIB, MILLISECOND, MemoryKind, Rejected, Result, SECOND, Schema, State, Time,
+    combine, hash_bytes, hash_word, rounded,
 };
 pub use any_layout::{AnyLayout, AnyTable};
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
 pub use config::{DEFAULT_MEMORY_BYTES, Helpers, StoreConfig};
 pub use count::Count;
 pub use map::Map;
-pub use size::{ByteSize, GIB, KIB, MIB};
 pub use state_cell::ValueRef;
 pub use store::{Checkpoint, CountOf, MapOf, StateBuilder, Store, StoreStats, ValueOf};
 pub use timers::Timers;

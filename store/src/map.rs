@@ -95,7 +95,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        self.cell.run(|table| table.update(key, init, change))?
+        self.cell.run(1, |table| table.update(key, init, change))?
     }
 
     /// Applies `change` to the value of `key` in place; does nothing if the key is absent.
@@ -105,7 +105,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        self.cell.run(|table| table.modify(key, change))?
+        self.cell.run(1, |table| table.modify(key, change))?
     }
 
     /// [`modify`](Map::modify) that puts a clone of the old value back if `change` panics.
@@ -138,7 +138,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// back in it.
     #[inline]
     pub fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
-        match self.cell.enter() {
+        match self.cell.enter_to_write(1) {
             Ok(mut table) => table.put(key, value),
             Err(error) => Err(Rejected::new(error, (key, value))),
         }
@@ -146,12 +146,12 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Removes `key` and returns its value.
     pub fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
-        self.cell.enter()?.take(key)
+        self.cell.enter_to_write(1)?.take(key)
     }
 
     /// Removes `key` and says whether it was there.
     pub fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
-        self.cell.enter()?.remove(key)
+        self.cell.enter_to_write(1)?.remove(key)
     }
 
     /// Removes all keys.
@@ -170,7 +170,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         init: impl FnMut(&T) -> V,
         change: impl FnMut(&T, &mut V),
     ) -> std::result::Result<(), BatchError> {
-        let done = self.cell.run(|table| table.update_batch(batch, key, init, change));
+        let done = self.cell.run(batch.len(), |table| table.update_batch(batch, key, init, change));
         done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
     }
 
@@ -182,7 +182,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: impl Fn(&T) -> &Q,
         read: impl FnMut(&T, Option<&V>),
     ) -> std::result::Result<(), BatchError> {
-        let done = self.cell.run(|table| table.read_batch(batch, key, read));
+        let done = self.cell.run(0, |table| table.read_batch(batch, key, read));
         done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
     }
 
@@ -194,7 +194,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         fuel: usize,
         mut visit: impl FnMut(&K, &V) -> Result<()>,
     ) -> Result<()> {
-        self.cell.run(|table| table.scan(cursor, fuel, &mut visit))?
+        self.cell.run(0, |table| table.scan(cursor, fuel, &mut visit))?
     }
 
     /// Visits all entries, in no useful order. Cost: a pass over the state, with all its reads.

@@ -7,6 +7,7 @@ use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::marker::PhantomData;
 use std::ops::Deref;
 
+use alluvium_compaction::Compactor;
 use alluvium_layouts::{CheckpointOutcome, Table, TableStats};
 use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, Result, StateImage};
 
@@ -16,8 +17,18 @@ pub(crate) struct StateCell<K, V, T> {
     pub(crate) name: String,
     table: RefCell<T>,
     poisoned: Cell<bool>,
+    /// Writes since compaction was last given fuel.
+    writes: Cell<usize>,
+    compactor: RefCell<Compactor>,
+    /// The last error of compaction; writes go on without it.
+    compaction_error: RefCell<Option<Error>>,
     types: PhantomData<(K, V)>,
 }
+
+/// Compaction gets fuel after so many writes.
+const WRITES_PER_SHARE: usize = 64;
+/// Fuel per write: records looked at or moved. About 6 hold space amplification at 2.
+const FUEL_PER_WRITE: usize = 8;
 
 /// Marks the state when dropped, that is when a user's closure unwinds past it.
 pub(crate) struct Mark<'a>(&'a Cell<bool>);
@@ -30,8 +41,47 @@ impl Drop for Mark<'_> {
 
 impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
     pub(crate) fn new(name: &str, table: T) -> Self {
-        let (name, table) = (name.into(), RefCell::new(table));
-        Self { name, table, poisoned: Cell::new(false), types: PhantomData }
+        Self {
+            name: name.into(),
+            table: RefCell::new(table),
+            poisoned: Cell::new(false),
+            writes: Cell::new(0),
+            compactor: RefCell::default(),
+            compaction_error: RefCell::default(),
+            types: PhantomData,
+        }
+    }
+
+    /// The table, for a call that writes `writes` records: now and then compaction gets its share.
+    #[inline]
+    pub(crate) fn enter_to_write(&self, writes: usize) -> Result<RefMut<'_, T>> {
+        let mut table = self.enter()?;
+        let pending = self.writes.get() + writes;
+        if pending >= WRITES_PER_SHARE {
+            self.compact(&mut table, pending * FUEL_PER_WRITE);
+            self.writes.set(0);
+        } else {
+            self.writes.set(pending);
+        }
+        Ok(table)
+    }
+
+    /// Gives compaction fuel. Its errors are kept for statistics: they concern no write, and the
+    /// next share tries again.
+    #[inline(never)]
+    fn compact(&self, table: &mut T, fuel: usize) -> usize {
+        let Some(target) = table.rewriter() else { return 0 };
+        let mut compactor = self.compactor.borrow_mut();
+        match compactor.tick(target, fuel) {
+            Ok(spent) => spent.fuel,
+            Err(error) => {
+                if let (ErrorKind::Corrupt, Some(segment)) = (error.kind(), compactor.rewriting()) {
+                    compactor.park(segment);
+                }
+                self.compaction_error.replace(Some(error));
+                0
+            }
+        }
     }
 
     /// The table, for one call.
@@ -48,8 +98,8 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
 
     /// Runs a call that runs user code; a panic in it poisons the state.
     #[inline]
-    pub(crate) fn run<R>(&self, call: impl FnOnce(&mut T) -> R) -> Result<R> {
-        let mut table = self.enter()?;
+    pub(crate) fn run<R>(&self, writes: usize, call: impl FnOnce(&mut T) -> R) -> Result<R> {
+        let mut table = self.enter_to_write(writes)?;
         let mark = Mark(&self.poisoned);
         let result = call(&mut table);
         std::mem::forget(mark);
@@ -78,6 +128,9 @@ pub(crate) trait Hooks {
     fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()>;
     fn tick(&self, work: usize) -> Result<usize>;
     fn stats(&self) -> Result<TableStats>;
+    fn compaction_error(&self) -> Option<String> {
+        None
+    }
 }
 
 impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
@@ -95,7 +148,13 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
     }
 
     fn tick(&self, work: usize) -> Result<usize> {
-        self.enter()?.tick(work)
+        let mut table = self.enter()?;
+        let done = table.tick(work)?;
+        Ok(done + self.compact(&mut table, work - done.min(work)))
+    }
+
+    fn compaction_error(&self) -> Option<String> {
+        self.compaction_error.borrow().as_ref().map(ToString::to_string)
     }
 
     fn stats(&self) -> Result<TableStats> {

@@ -12,7 +12,7 @@ use alluvium_layouts::{CheckpointOutcome, Layout, StateContext, TableStats};
 use alluvium_pagestore::io::{Device, IoStats};
 use alluvium_pagestore::{
     Account, AccountStats, BlobReader, BlobWriter, CODEC, Error, ErrorKind, HASH_VERSION, Helper,
-    Key, MANIFEST, MANIFEST_NEW, Manifest, Result, SegmentId, SegmentStore, State,
+    Key, MANIFEST, MANIFEST_NEW, Manifest, MemoryKind, Result, SegmentId, SegmentStore, State,
     StateManifest, Time, description_of,
 };
 
@@ -61,6 +61,8 @@ pub struct StoreStats {
     pub io: IoStats,
     /// Each open state's name and statistics.
     pub states: Vec<(String, TableStats)>,
+    /// The last error of each state's compaction, which concerns no write and is tried again.
+    pub compaction_errors: Vec<(String, String)>,
 }
 
 impl StoreStats {
@@ -86,7 +88,7 @@ pub struct Checkpoint {
 }
 
 /// Bytes of the buffer that checkpoint files are written with.
-const BLOB_CHUNK_BYTES: usize = 16 << 10;
+const BLOB_CHUNK_BYTES: usize = 4 << 10;
 
 impl Store {
     /// A builder for a store in `directory`, which is created if missing.
@@ -128,6 +130,8 @@ impl Store {
         };
         if let Some(device) = device {
             inner._lock = Some(device.lock()?);
+            let what = "the buffer of checkpoints";
+            inner.root.reserve(MemoryKind::Buffers, BLOB_CHUNK_BYTES as u64, what)?;
             inner.recover(device)?;
         }
         Ok(Store(Rc::new(inner)))
@@ -206,13 +210,19 @@ impl Store {
 
     /// Counters and gauges.
     pub fn stats(&self) -> Result<StoreStats> {
-        let states = self.0.states.borrow();
-        let states = states
+        let open = self.0.states.borrow();
+        let states = open
             .iter()
             .map(|state| Ok((state.manifest.name.clone(), state.hooks.stats()?)))
             .collect::<Result<_>>()?;
         let io = self.0.segments.as_ref().map(|s| s.device().stats()).unwrap_or_default();
-        Ok(StoreStats { memory: self.0.root.stats(), io, states })
+        let compaction_errors = open
+            .iter()
+            .filter_map(|state| {
+                Some((state.manifest.name.clone(), state.hooks.compaction_error()?))
+            })
+            .collect();
+        Ok(StoreStats { memory: self.0.root.stats(), io, states, compaction_errors })
     }
 
     /// The I/O engine in use, and why it is not the one asked for.
@@ -333,12 +343,8 @@ impl Inner {
         // A number is used once, also when the checkpoint fails: its file may be half there.
         self.checkpoint.set(number);
         let device = segments.shared_device();
-        let memory = BLOB_CHUNK_BYTES as u64;
-        let kind = alluvium_pagestore::MemoryKind::Buffers;
-        self.root.reserve(kind, memory, "a checkpoint's buffer")?;
         let blobs_name = blobs_name(number);
         let written = self.write_states(device, &blobs_name, &states);
-        self.root.release(kind, memory);
         let committed = written.and_then(|states| {
             let manifest = Manifest {
                 checkpoint: number,
@@ -428,9 +434,8 @@ fn is_ours(name: &str) -> bool {
 
 /// Whether a checkpoint needs the file.
 fn names(manifest: &Manifest, file: &str) -> bool {
-    let named = |id| {
-        manifest.states.iter().any(|state| state.image.segments.iter().any(|s| s.id == id))
-    };
+    let named =
+        |id| manifest.states.iter().any(|state| state.image.segments.iter().any(|s| s.id == id));
     file == MANIFEST || file == manifest.blobs || SegmentId::of_file(file).is_some_and(named)
 }
 

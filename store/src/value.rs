@@ -20,9 +20,10 @@ impl<V: State, L: Layout<(), V>> Value<V, L> {
 
     /// Sets the value; on an error it comes back.
     pub fn set(&mut self, value: V) -> std::result::Result<(), alluvium_pagestore::Rejected<V>> {
-        self.0.put((), value).map(drop).map_err(|rejected| {
-            alluvium_pagestore::Rejected::new(rejected.error, rejected.value.1)
-        })
+        self.0
+            .put((), value)
+            .map(drop)
+            .map_err(|rejected| alluvium_pagestore::Rejected::new(rejected.error, rejected.value.1))
     }
 
     /// Changes the value in place, after setting it to `init()` if it is absent.

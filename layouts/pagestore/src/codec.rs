@@ -67,7 +67,8 @@ where
 /// Decodes key and value.
 pub fn decode<K: State, V: State>(payload: &[u8]) -> Result<(K, V)> {
     let archived = checked::<K, V>(payload)?;
-    let failed = |e: RkyvError| Error::new(ErrorKind::Corrupt, "a record does not decode").caused_by(e);
+    let failed =
+        |e: RkyvError| Error::new(ErrorKind::Corrupt, "a record does not decode").caused_by(e);
     let key = rkyv::deserialize::<K, RkyvError>(&archived.key).map_err(failed)?;
     let value = rkyv::deserialize::<V, RkyvError>(&archived.value).map_err(failed)?;
     Ok((key, value))

@@ -11,10 +11,11 @@ mod hash;
 mod heap_size;
 mod helper;
 pub mod io;
-mod rewrite;
 mod manifest;
+mod rewrite;
 mod schema;
 mod segment;
+mod size;
 mod state;
 mod time;
 
@@ -24,8 +25,8 @@ pub use error::{Error, ErrorKind, Rejected, Result};
 pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};
 pub use heap_size::{HeapSize, rounded};
 pub use helper::Helper;
-pub use rewrite::{Progress, Rewrite, SegmentMeta};
 pub use manifest::{CODEC, MANIFEST, MANIFEST_NEW, Manifest, StateManifest};
+pub use rewrite::{Progress, Rewrite, SegmentMeta};
 pub use schema::{Schema, description_of, fingerprint};
 pub use segment::{
     FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, LiveSet, RECORD_HEADER_BYTES, RecordBytes,
@@ -33,5 +34,6 @@ pub use segment::{
     SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WrittenPage, damaged,
     verify_record,
 };
+pub use size::{ByteSize, GIB, KIB, MIB};
 pub use state::{Key, Lookup, RecordSerializer, State};
 pub use time::{MILLISECOND, SECOND, Time};

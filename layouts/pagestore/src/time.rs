@@ -7,9 +7,21 @@ use serde::{Deserialize, Serialize};
 /// Arithmetic saturates at [`Time::MIN`] and [`Time::MAX`], so that windows near the ends of time
 /// are clipped, never wrapped.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    rkyv::Archive,
+    rkyv::Serialize,
+    rkyv::Deserialize,
 )]
-#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
 pub struct Time(pub i64);
 
 impl Time {

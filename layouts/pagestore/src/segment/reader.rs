@@ -91,7 +91,12 @@ impl SegmentReader {
     pub fn record(&mut self, info: &SegmentInfo, entry: &FooterEntry) -> Result<RecordBytes<'_>> {
         let (file, id, offset) = (&info.file, info.id, entry.offset());
         let length = RECORD_HEADER_BYTES + entry.len as usize;
-        match verify_record(file, id, offset, self.window.bytes(&self.store, file, offset, length)?)? {
+        match verify_record(
+            file,
+            id,
+            offset,
+            self.window.bytes(&self.store, file, offset, length)?,
+        )? {
             Verified::Record(record) if record.hash == entry.hash => Ok(record),
             _ => Err(damaged(file, offset, "a record is not the one its footer tells of")),
         }
@@ -142,8 +147,8 @@ impl Window {
         offset: u64,
         length: usize,
     ) -> Result<&[u8]> {
-        let covered = offset >= self.offset
-            && offset + length as u64 <= self.offset + self.filled as u64;
+        let covered =
+            offset >= self.offset && offset + length as u64 <= self.offset + self.filled as u64;
         if !covered {
             self.fill(store, file, offset, length)?;
         }

@@ -185,8 +185,8 @@ impl SegmentWriter {
             images: open.images.len() as u32,
             records: open.records,
         };
-        let end = (start + (directory.len() + TRAILER_BYTES) as u64)
-            .next_multiple_of(BLOCK_BYTES as u64);
+        let end =
+            (start + (directory.len() + TRAILER_BYTES) as u64).next_multiple_of(BLOCK_BYTES as u64);
         self.page = Page { chunk_offset: start, ..Page::default() };
         self.chunk.set_len(self.chunk.capacity());
         self.put(&directory)?;

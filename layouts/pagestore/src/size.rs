@@ -1,6 +1,6 @@
 //! Sizes in bytes, written as people write them.
 
-use alluvium_pagestore::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -30,7 +30,8 @@ impl FromStr for ByteSize {
         };
         let number = text[..digits].parse::<u64>().ok();
         number.zip(unit).and_then(|(n, unit)| n.checked_mul(unit)).map(ByteSize).ok_or_else(|| {
-            let message = format!("\"{text}\" is not a size; write bytes, or like 64KiB, 256MiB, 2GiB");
+            let message =
+                format!("\"{text}\" is not a size; write bytes, or like 64KiB, 256MiB, 2GiB");
             Error::new(ErrorKind::Config, message)
         })
     }
@@ -74,7 +75,8 @@ mod tests {
 
     #[test]
     fn sizes_read_and_print() {
-        for (text, bytes) in [("0", 0), ("12", 12), ("64KiB", 65536), ("3GiB", 3 << 30), ("5B", 5)] {
+        for (text, bytes) in [("0", 0), ("12", 12), ("64KiB", 65536), ("3GiB", 3 << 30), ("5B", 5)]
+        {
             let size: ByteSize = text.parse().unwrap();
             assert_eq!(size.0, bytes);
             assert_eq!(size.to_string().parse::<ByteSize>().unwrap(), size);

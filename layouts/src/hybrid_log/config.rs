@@ -1,0 +1,221 @@
+//! Options of a hybrid log, and the sizes that follow from its memory.
+
+use alluvium_pagestore::{
+    ByteSize, Error, ErrorKind, FooterEntry, Key, MIB, Result, SegmentWriter, State,
+    io::BLOCK_BYTES,
+};
+use serde::{Deserialize, Serialize};
+
+use super::frame_unsafe::Frame;
+use super::index::Index;
+use super::log::FrameState;
+
+/// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, the
+/// oldest pages on storage.
+///
+/// For state that grows, that does not fit its memory, or whose hash table must not stall. Small
+/// state belongs on the [heap](crate::Heap).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct HybridLog {
+    memory: Option<ByteSize>,
+    page: Option<ByteSize>,
+    page_records: Option<u32>,
+    segment: Option<ByteSize>,
+    queue_depth: Option<usize>,
+    cooling_percent: Option<u8>,
+    hash_bits: Option<u32>,
+}
+
+/// Least bytes of a page chosen by default.
+pub const PAGE_BYTES_MIN: u64 = 4096;
+/// Most bytes of a page chosen by default.
+pub const PAGE_BYTES_MAX: u64 = 64 << 10;
+/// Cold reads in flight at once, by default and memory permitting.
+pub const QUEUE_DEPTH: usize = 64;
+/// Part of the unsealed pages whose records move to the tail when they are changed.
+pub const COOLING_PERCENT: u8 = 15;
+/// Frames a table works with at the least: filling, cooling, being written, being recycled.
+pub const FRAMES_MIN: u64 = 5;
+
+impl HybridLog {
+    /// A hybrid log with default options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The most memory this state may take, in bytes. Default: what the store has. Without a
+    /// limit the log leaves a thirty-second of the store's memory to other states, and gives
+    /// pages up as they take more.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(ByteSize(bytes));
+        self
+    }
+
+    /// Bytes of a page in memory. Larger pages make fewer and longer writes, smaller ones make a
+    /// small memory go further. Default: a 64th of the memory, between [`PAGE_BYTES_MIN`] and
+    /// [`PAGE_BYTES_MAX`].
+    #[must_use]
+    pub fn page(mut self, bytes: u64) -> Self {
+        self.page = Some(ByteSize(bytes));
+        self
+    }
+
+    /// Records per page, instead of bytes: for tests with tiny pages.
+    #[must_use]
+    pub fn page_records(mut self, records: u32) -> Self {
+        self.page_records = Some(records);
+        self
+    }
+
+    /// Bytes of a segment file. Larger segments make fewer files, smaller ones give space back
+    /// sooner. Default: an eighth of the memory, between 256 KiB and 16 MiB; at most 16 MiB.
+    #[must_use]
+    pub fn segment(mut self, bytes: u64) -> Self {
+        self.segment = Some(ByteSize(bytes));
+        self
+    }
+
+    /// Cold reads of a batch that are in flight at once. Default: [`QUEUE_DEPTH`], less if memory
+    /// is small.
+    #[must_use]
+    pub fn queue_depth(mut self, reads: usize) -> Self {
+        self.queue_depth = Some(reads);
+        self
+    }
+
+    /// Percentage of the unsealed pages, the oldest ones, whose records move to the tail when they
+    /// are changed, so that what is hot is not written. Only while memory is short. Default:
+    /// [`COOLING_PERCENT`].
+    #[must_use]
+    pub fn cooling_percent(mut self, percent: u8) -> Self {
+        self.cooling_percent = Some(percent);
+        self
+    }
+
+    /// Uses only so many bits of the keys' hashes: for tests of what happens when hashes collide.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn hash_bits(mut self, bits: u32) -> Self {
+        self.hash_bits = Some(bits);
+        self
+    }
+
+    pub(super) fn limit(&self) -> Option<u64> {
+        self.memory.map(|size| size.0)
+    }
+
+    /// The sizes for a table of `K` and `V` in `memory_bytes`.
+    pub(super) fn sizes<K: Key, V: State>(
+        &self,
+        memory_bytes: u64,
+        max_value_bytes: u64,
+        stored: bool,
+    ) -> Result<Sizes> {
+        let slot = Frame::<K, V>::SLOT_BYTES as u64;
+        let auto = (memory_bytes / 64).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
+        let auto = 1 << auto.ilog2();
+        let page = self.page.map_or(auto, |size| size.0);
+        let slots = self.page_records.map_or(page / slot, u64::from).clamp(1, 1 << 16) as u32;
+        let frame_bytes = Frame::<K, V>::memory_bytes(slots) as u64;
+        let buckets = if memory_bytes >= 8 * MIB {
+            256
+        } else if memory_bytes >= MIB {
+            64
+        } else {
+            8
+        };
+        let root_bits = if memory_bytes >= 64 * MIB {
+            8
+        } else if memory_bytes >= MIB {
+            4
+        } else {
+            0
+        };
+        let auto_segment = (memory_bytes / 8).clamp(256 << 10, 16 << 20);
+        let segment_bytes = self.segment.map_or(auto_segment, |size| size.0).clamp(8192, 16 << 20);
+        let auto_depth = (memory_bytes / 64 / BLOCK_BYTES as u64).clamp(1, QUEUE_DEPTH as u64);
+        let queue_depth = self.queue_depth.unwrap_or(auto_depth as usize).clamp(1, 1024);
+        let chunk_bytes =
+            (memory_bytes / 32).clamp(8192, 256 << 10) as usize / BLOCK_BYTES * BLOCK_BYTES;
+        // A value's archive may be a little larger than its heap.
+        let archive_bytes = if K::NONE && V::NONE { slot } else { max_value_bytes };
+        // One value that grows, and the bytes of one that is read.
+        let headroom_bytes = if K::NONE && V::NONE { 0 } else { 2 * max_value_bytes };
+        let frames_max = memory_bytes / frame_bytes + 1;
+        let sizes = Sizes {
+            slots,
+            frame_bytes,
+            headroom_bytes,
+            frames_max,
+            tables_bytes: frames_max * (size_of::<FrameState<K, V>>() + 10) as u64 + 512,
+            buckets,
+            root_bits,
+            segment_bytes,
+            queue_depth,
+            chunk_bytes,
+            writer_bytes: SegmentWriter::memory_bytes(chunk_bytes, slots as usize, archive_bytes),
+            window_bytes: chunk_bytes.min(64 << 10),
+            cooling_percent: u64::from(self.cooling_percent.unwrap_or(COOLING_PERCENT).min(90)),
+            hash_mask: self
+                .hash_bits
+                .map_or(u64::MAX, |bits| low_bits(bits).reverse_bits() | low_bits(bits.min(8))),
+        };
+        let needed = sizes.memory_bytes_min(stored);
+        if memory_bytes < needed {
+            let message =
+                format!("the hybrid log needs {needed} bytes to open, {memory_bytes} are free");
+            return Err(Error::new(ErrorKind::OverBudget, message));
+        }
+        Ok(sizes)
+    }
+}
+
+fn low_bits(bits: u32) -> u64 {
+    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+}
+
+/// The sizes of an open hybrid log.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    pub slots: u32,
+    pub frame_bytes: u64,
+    pub headroom_bytes: u64,
+    /// Frames that the memory has room for, and the tables for so many.
+    pub frames_max: u64,
+    pub tables_bytes: u64,
+    pub buckets: usize,
+    pub root_bits: u32,
+    pub segment_bytes: u64,
+    pub queue_depth: usize,
+    pub chunk_bytes: usize,
+    pub writer_bytes: u64,
+    /// Window that segments are read through when they are rewritten or restored.
+    pub window_bytes: usize,
+    pub cooling_percent: u64,
+    pub hash_mask: u64,
+}
+
+impl Sizes {
+    /// Buffers for cold reads, for writing and for rewriting, if there is storage.
+    pub fn buffer_bytes(&self, stored: bool) -> u64 {
+        if !stored {
+            return 0;
+        }
+        (self.queue_depth * BLOCK_BYTES) as u64 + self.writer_bytes + self.rewrite_bytes()
+    }
+
+    /// Memory for rewriting: a window, and the footer entries of a page twice.
+    fn rewrite_bytes(&self) -> u64 {
+        (self.window_bytes + self.slots as usize * (2 * size_of::<FooterEntry>() + 4)) as u64
+    }
+
+    /// Least memory to open with.
+    fn memory_bytes_min(&self, stored: bool) -> u64 {
+        let index = 2 * Index::memory_bytes_min(self.buckets, self.root_bits);
+        let tables = self.tables_bytes + 4096;
+        let frames = FRAMES_MIN * self.frame_bytes;
+        index + tables + frames + self.buffer_bytes(stored) + self.headroom_bytes + 16384
+    }
+}

@@ -1,0 +1,147 @@
+//! Pages on their way out: written by the helper, dropped by the helper.
+//!
+//! The owner freezes a frame and hands it over; the helper encodes its records one by one into a
+//! page image, notes in each slot's header where the record is, and answers. A frame whose
+//! entries are all on storage goes to the helper once more to drop the values that own heap.
+
+use std::sync::{Arc, Mutex};
+
+use alluvium_pagestore::{
+    Helper, Key, Result, SegmentInfo, SegmentStore, SegmentWriter, State, WrittenPage,
+};
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
+
+use super::frame_unsafe::{Frame, FrozenFrame};
+
+/// What the helper answers.
+pub enum Answer<K, V> {
+    /// A frame was written, or could not be.
+    Flushed {
+        /// The frame's number.
+        number: u32,
+        /// What the helper was given.
+        frozen: FrozenFrame<K, V>,
+        /// Where the page went, and its records.
+        result: Result<(WrittenPage, u64)>,
+        /// Segments that were sealed on the way.
+        sealed: Vec<SegmentInfo>,
+    },
+    /// A frame's values were dropped.
+    Reaped {
+        /// The frame, empty.
+        frame: Frame<K, V>,
+        /// Heap that the values owned.
+        heap_bytes: u64,
+    },
+    /// The open segment was sealed.
+    Sealed {
+        /// Whether it was.
+        result: Result<()>,
+        /// All segments sealed since the last answer.
+        sealed: Vec<SegmentInfo>,
+    },
+}
+
+/// Hands frames to the helper and collects answers.
+pub struct Flusher<K, V> {
+    helper: Helper,
+    store: SegmentStore,
+    writer: Arc<Mutex<SegmentWriter>>,
+    reply: Sender<Answer<K, V>>,
+    answers: Receiver<Answer<K, V>>,
+    pending: usize,
+}
+
+impl<K: Key, V: State> Flusher<K, V> {
+    /// A flusher that writes with `writer`.
+    pub fn new(helper: Helper, store: SegmentStore, writer: SegmentWriter) -> Self {
+        let (reply, answers) = crossbeam_channel::unbounded();
+        let writer = Arc::new(Mutex::new(writer));
+        Self { helper, store, writer, reply, answers, pending: 0 }
+    }
+
+    /// The state's writer, for the helper only.
+    pub fn writer(&self) -> Arc<Mutex<SegmentWriter>> {
+        self.writer.clone()
+    }
+
+    /// Answers still to come.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Has a frozen frame written.
+    pub fn flush(&mut self, number: u32, frozen: FrozenFrame<K, V>) {
+        let (writer, reply) = (self.writer.clone(), self.reply.clone());
+        self.pending += 1;
+        self.helper.submit(move || {
+            let mut writer = writer.lock().expect("a writer's user does not panic");
+            let result = write(&mut writer, &frozen);
+            let sealed = writer.take_sealed();
+            // If the table is gone nobody minds the answer.
+            let _ = reply.send(Answer::Flushed { number, frozen, result, sealed });
+        });
+    }
+
+    /// Has a frame's values dropped.
+    pub fn reap(&mut self, mut frame: Frame<K, V>, heap_bytes: u64) {
+        let reply = self.reply.clone();
+        self.pending += 1;
+        self.helper.submit(move || {
+            frame.clear();
+            let _ = reply.send(Answer::Reaped { frame, heap_bytes });
+        });
+    }
+
+    /// Has the open segment sealed and made durable.
+    pub fn seal(&mut self) {
+        let (writer, reply) = (self.writer.clone(), self.reply.clone());
+        self.pending += 1;
+        self.helper.submit(move || {
+            let mut writer = writer.lock().expect("a writer's user does not panic");
+            let result = writer.seal();
+            let sealed = writer.take_sealed();
+            let _ = reply.send(Answer::Sealed { result, sealed });
+        });
+    }
+
+    /// An answer, if there is one.
+    pub fn poll(&mut self) -> Option<Answer<K, V>> {
+        match self.answers.try_recv() {
+            Ok(answer) => {
+                self.pending -= 1;
+                Some(answer)
+            }
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+        }
+    }
+
+    /// Waits a moment for an answer, doing the work of an inline helper.
+    pub fn wait(&mut self) -> Option<Answer<K, V>> {
+        self.helper.drive();
+        if let Some(answer) = self.poll() {
+            return Some(answer);
+        }
+        self.store.device().drive();
+        let patience = std::time::Duration::from_millis(1);
+        let answer = self.answers.recv_timeout(patience).ok()?;
+        self.pending -= 1;
+        Some(answer)
+    }
+}
+
+fn write<K: Key, V: State>(
+    writer: &mut SegmentWriter,
+    frozen: &FrozenFrame<K, V>,
+) -> Result<(WrittenPage, u64)> {
+    writer.begin_page()?;
+    let mut records = 0;
+    for slot in 0..frozen.slots() {
+        if let Some((key, value)) = frozen.get(slot) {
+            let grain = writer.push(key.key_hash(), key, value)?;
+            frozen.set_grain(slot, grain);
+            records += 1;
+        }
+    }
+    Ok((writer.finish_page()?, records))
+}

@@ -1,0 +1,663 @@
+//! The hash index: extendible hashing over small segments of cache-line buckets.
+//!
+//! An entry is 9 bytes: a 16-bit tag, 7 more bits of the hash, and an [`Address`]. There is one
+//! entry per key, so liveness is a probe and a delete removes the entry. A directory of two levels
+//! maps the top bits of the hash to a segment; a segment that has no room for an entry is split in
+//! two, which moves at most one segment's entries and touches no record. Growing is bounded:
+//! splitting is one segment, doubling the directory is one of up to 256 parts of it.
+//!
+//! What it keeps true: every entry stands in its home bucket or up to [`DISTANCE_MAX`] after it,
+//! and the home is marked if any stands after it. Entries that find no room even after a split
+//! (only with a hash that repeats its 31 bits) stand in a list that is searched in order.
+
+mod bucket;
+mod tags_unsafe;
+
+use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, rounded};
+use std::rc::Rc;
+
+use bucket::{Bucket, DISTANCE_MAX, EXTRA_BITS, Entry};
+
+use super::address::Address;
+
+/// The 31 bits of a key's hash that the index works with: from the top a 23-bit prefix that
+/// chooses the segment and tells entries apart, then 8 bits that choose the bucket, then a 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexHash(pub u32);
+
+impl IndexHash {
+    /// From the part of a key's hash that is distinct within the owned key groups.
+    ///
+    /// `groups_lo` is the first hash of the owned groups, `shift` how many bits all of their
+    /// hashes share: those are what the exchange between workers used up.
+    #[inline(always)]
+    pub fn of(hash: u64, groups_lo: u64, shift: u32) -> IndexHash {
+        let own = hash.wrapping_sub(groups_lo) << shift;
+        Self::new((own >> (64 - PREFIX_BITS)) as u32, hash as u32 & 0xff)
+    }
+
+    #[inline(always)]
+    fn new(prefix: u32, bucket: u32) -> IndexHash {
+        IndexHash(prefix << 9 | bucket << 1)
+    }
+
+    #[inline(always)]
+    fn tag(self) -> u16 {
+        (self.0 >> 9) as u16
+    }
+
+    #[inline(always)]
+    fn extra(self) -> u8 {
+        (self.0 >> 25) as u8
+    }
+}
+
+/// Bits of the prefix, and so the deepest a split can go.
+const PREFIX_BITS: u32 = 16 + EXTRA_BITS;
+/// Entries beyond this with all hash bits alike are refused.
+const STRAYS_MAX: usize = 1 << 16;
+
+/// Where an entry is; valid until the index changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    segment: u32,
+    bucket: u16,
+    /// Slot of the bucket, or the place in the list of strays.
+    slot: u32,
+    stray: bool,
+}
+
+/// The index of one table.
+#[derive(Debug)]
+pub struct Index {
+    account: Rc<Account>,
+    segments: Vec<Segment>,
+    /// The directory's upper level, by the top `root_bits` of the hash.
+    root: Vec<Part>,
+    root_bits: u32,
+    buckets: usize,
+    strays: Vec<(IndexHash, Address)>,
+    len: u64,
+    splits: u64,
+    /// Bytes booked for everything but the segments themselves.
+    booked_tables: u64,
+}
+
+#[derive(Debug)]
+struct Segment {
+    buckets: Box<[Bucket]>,
+    depth: u32,
+    /// The top `depth` bits of the hashes in it.
+    prefix: u32,
+}
+
+/// A part of the directory: the segments for one value of the top `root_bits`.
+#[derive(Clone, Debug)]
+struct Part {
+    bits: u32,
+    segments: Vec<u32>,
+}
+
+impl Index {
+    /// An empty index with segments of `buckets` (a power of two up to 256) and a directory in
+    /// `2^root_bits` parts.
+    pub fn new(account: Rc<Account>, buckets: usize, root_bits: u32) -> Result<Index> {
+        assert!(buckets.is_power_of_two() && (4..=256).contains(&buckets) && root_bits <= 8);
+        let mut index = Index {
+            account,
+            segments: Vec::new(),
+            root: Vec::new(),
+            root_bits,
+            buckets,
+            strays: Vec::new(),
+            len: 0,
+            splits: 0,
+            booked_tables: 0,
+        };
+        let tables = index.tables_bytes_with(1, 1 << root_bits);
+        index.account.reserve(MemoryKind::Index, index.segment_bytes() + tables, "the index")?;
+        index.booked_tables = tables;
+        index.segments.push(Segment::new(buckets, 0, 0));
+        index.root = vec![Part { bits: 0, segments: vec![0] }; 1 << root_bits];
+        index.book_tables();
+        Ok(index)
+    }
+
+    /// The least memory an index with these parameters opens with.
+    pub fn memory_bytes_min(buckets: usize, root_bits: u32) -> u64 {
+        (rounded(buckets * 64 + 64) + 512 + (rounded(size_of::<Part>()) + 48 << root_bits)) as u64
+    }
+
+    /// Entries.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Segments split so far.
+    pub fn splits(&self) -> u64 {
+        self.splits
+    }
+
+    /// Hints the processor to load the bucket of `hash`.
+    #[inline]
+    pub fn prefetch(&self, hash: IndexHash) {
+        let segment = &self.segments[self.segment_of(hash) as usize];
+        super::prefetch_unsafe::prefetch(&segment.buckets[self.home(hash)]);
+    }
+
+    /// The first entry of this hash for which `is_it` says so. `is_it` sees every entry whose
+    /// bits agree, of which at most one is the key's.
+    #[inline]
+    pub fn find(
+        &self,
+        hash: IndexHash,
+        mut is_it: impl FnMut(Address) -> bool,
+    ) -> Option<(Position, Address)> {
+        let number = self.segment_of(hash);
+        let segment = &self.segments[number as usize];
+        let (home, tag) = (self.home(hash), hash.tag());
+        let reach = if segment.buckets[home].overflowed() { DISTANCE_MAX } else { 0 };
+        for distance in 0..=reach {
+            let at = (home + distance) & (self.buckets - 1);
+            let bucket = &segment.buckets[at];
+            let mut matches = bucket.matches(tag);
+            while matches != 0 {
+                let slot = matches.trailing_zeros() as usize;
+                matches &= matches - 1;
+                // An entry that strayed here from another bucket is not of this hash.
+                let Some(address) = bucket.address_if(slot, hash.extra(), distance) else {
+                    continue;
+                };
+                if is_it(address) {
+                    let (bucket, slot) = (at as u16, slot as u32);
+                    let position = Position { segment: number, bucket, slot, stray: false };
+                    return Some((position, address));
+                }
+            }
+        }
+        if self.strays.is_empty() || reach == 0 {
+            return None;
+        }
+        let of_hash =
+            |(_, (h, address)): &(usize, &(IndexHash, Address))| *h == hash && is_it(*address);
+        let (slot, (_, address)) = self.strays.iter().enumerate().find(of_hash)?;
+        let slot = slot as u32;
+        Some((Position { segment: number, bucket: home as u16, slot, stray: true }, *address))
+    }
+
+    /// Changes the address of an entry.
+    #[inline]
+    pub fn set(&mut self, at: Position, address: Address) {
+        if at.stray {
+            self.strays[at.slot as usize].1 = address;
+        } else {
+            self.segments[at.segment as usize].buckets[at.bucket as usize]
+                .set_address(at.slot as usize, address);
+        }
+    }
+
+    /// Changes the address of the entry that has `old`, if there still is one; says whether.
+    #[inline]
+    pub fn replace(&mut self, hash: IndexHash, old: Address, new: Address) -> bool {
+        match self.find(hash, |address| address == old) {
+            Some((at, _)) => {
+                self.set(at, new);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Makes sure that one entry of this hash can be inserted: splits at most one segment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if the split does not fit the budget; nothing has changed then.
+    pub fn prepare(&mut self, hash: IndexHash) -> Result<()> {
+        if self.vacancy(hash).is_some() {
+            return Ok(());
+        }
+        if self.may_split(self.segment_of(hash)) {
+            self.split(self.segment_of(hash))?;
+            if self.vacancy(hash).is_some() {
+                return Ok(());
+            }
+        }
+        if self.strays.len() < self.strays.capacity() {
+            return Ok(());
+        }
+        if self.strays.len() >= STRAYS_MAX {
+            let message = format!("{STRAYS_MAX} keys share all 31 hash bits of the index");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let capacity = (self.strays.capacity() * 2).max(4);
+        let bytes = rounded(capacity * size_of::<(IndexHash, Address)>()) as u64;
+        self.reserve(bytes)?;
+        self.strays.reserve_exact(capacity - self.strays.len());
+        self.account.release(MemoryKind::Index, bytes);
+        self.book_tables();
+        Ok(())
+    }
+
+    /// Inserts an entry after [`prepare`](Index::prepare) has said that there is room.
+    pub fn insert(&mut self, hash: IndexHash, address: Address) {
+        self.len += 1;
+        self.place(hash, address);
+    }
+
+    /// Removes an entry.
+    pub fn remove(&mut self, at: Position) {
+        self.len -= 1;
+        let home = if at.stray {
+            self.strays.swap_remove(at.slot as usize);
+            at.bucket as usize
+        } else {
+            let buckets = &mut self.segments[at.segment as usize].buckets;
+            let bucket = &mut buckets[at.bucket as usize];
+            let distance = bucket.entry(at.slot as usize).distance as usize;
+            bucket.clear(at.slot as usize);
+            if distance == 0 {
+                return;
+            }
+            (at.bucket as usize).wrapping_sub(distance) & (self.buckets - 1)
+        };
+        self.refresh_mark(at.segment, home);
+    }
+
+    /// Whether splitting a segment can be of use. Hashes that are all alike in their top bits
+    /// would deepen the directory without end: a segment is split only while it is not deeper
+    /// than six levels below an even split.
+    fn may_split(&self, number: u32) -> bool {
+        let depth = self.segments[number as usize].depth;
+        let even = self.len / (self.buckets * bucket::SLOTS) as u64 + 1;
+        depth < PREFIX_BITS && 1 << depth <= even << 6
+    }
+
+    /// Calls `visit` with every entry of the segment that holds prefix `from`, and returns the
+    /// first prefix after that segment; `None` after the last one. Segments split between calls
+    /// are visited in full: an entry that stays is seen exactly once.
+    pub fn visit(&self, from: u32, mut visit: impl FnMut(Address)) -> Option<u32> {
+        let number = self.segment_of(IndexHash::new(from, 0));
+        let segment = &self.segments[number as usize];
+        // A split behind the cursor leaves nothing to skip: segments only get smaller.
+        for bucket in &segment.buckets {
+            bucket.for_each(|_, entry| visit(entry.address));
+        }
+        for &(hash, address) in &self.strays {
+            if self.segment_of(hash) == number {
+                visit(address);
+            }
+        }
+        let width = 1u64 << (PREFIX_BITS - segment.depth);
+        let end = (u64::from(segment.prefix) + 1) * width;
+        (end < 1 << PREFIX_BITS).then_some(end as u32)
+    }
+
+    /// Removes all entries and gives the memory back.
+    pub fn clear(&mut self) {
+        let (buckets, bytes) = (self.buckets, self.segment_bytes());
+        let dropped = self.segments.len() as u64 - 1;
+        self.segments.clear();
+        self.segments.shrink_to(1);
+        self.segments.push(Segment::new(buckets, 0, 0));
+        self.root.fill(Part { bits: 0, segments: vec![0] });
+        self.strays = Vec::new();
+        self.len = 0;
+        self.account.release(MemoryKind::Index, dropped * bytes);
+        self.book_tables();
+    }
+
+    #[inline(always)]
+    fn home(&self, hash: IndexHash) -> usize {
+        (hash.0 >> 1) as usize & (self.buckets - 1)
+    }
+
+    #[inline(always)]
+    fn segment_of(&self, hash: IndexHash) -> u32 {
+        // Shifting in 64 bits makes zero bits safe.
+        let wide = u64::from(hash.0);
+        let part = &self.root[(wide >> (32 - self.root_bits)) as usize];
+        let below = u64::from(hash.0.wrapping_shl(self.root_bits));
+        part.segments[(below >> (32 - part.bits)) as usize]
+    }
+
+    /// Bucket and slot where an entry of this hash would go.
+    #[inline]
+    fn vacancy(&self, hash: IndexHash) -> Option<(usize, usize, usize)> {
+        let buckets = &self.segments[self.segment_of(hash) as usize].buckets;
+        let home = self.home(hash);
+        (0..=DISTANCE_MAX).find_map(|distance| {
+            let at = (home + distance) & (self.buckets - 1);
+            buckets[at].vacant().map(|slot| (distance, at, slot))
+        })
+    }
+
+    fn place(&mut self, hash: IndexHash, address: Address) {
+        let home = self.home(hash);
+        let number = self.segment_of(hash) as usize;
+        let vacancy = self.vacancy(hash);
+        let buckets = &mut self.segments[number].buckets;
+        match vacancy {
+            Some((distance, at, slot)) => {
+                let (tag, extra) = (hash.tag(), hash.extra());
+                buckets[at].put(slot, Entry { address, tag, extra, distance: distance as u8 });
+                if distance > 0 {
+                    buckets[home].set_overflowed(true);
+                }
+            }
+            None => {
+                assert!(self.strays.len() < self.strays.capacity(), "no insert without prepare");
+                self.strays.push((hash, address));
+                buckets[home].set_overflowed(true);
+            }
+        }
+    }
+
+    /// Sets a home's mark to what is true.
+    fn refresh_mark(&mut self, number: u32, home: usize) {
+        let stray = self
+            .strays
+            .iter()
+            .any(|(hash, _)| self.segment_of(*hash) == number && self.home(*hash) == home);
+        let mask = self.buckets - 1;
+        let buckets = &mut self.segments[number as usize].buckets;
+        let elsewhere = stray
+            || (1..=DISTANCE_MAX).any(|distance| {
+                let mut found = false;
+                buckets[(home + distance) & mask]
+                    .for_each(|_, entry| found |= entry.distance as usize == distance);
+                found
+            });
+        buckets[home].set_overflowed(elsewhere);
+    }
+
+    /// Splits one segment by the next bit of its entries' prefixes.
+    fn split(&mut self, number: u32) -> Result<()> {
+        let depth = self.segments[number as usize].depth;
+        let needed = self.segment_bytes() + self.directory_growth(number);
+        self.reserve(needed)?;
+        self.account.release(MemoryKind::Index, needed - self.segment_bytes());
+        let prefix = self.segments[number as usize].prefix;
+        let old = std::mem::replace(
+            &mut self.segments[number as usize],
+            Segment::new(self.buckets, depth + 1, prefix << 1),
+        );
+        let upper = self.segments.len() as u32;
+        self.segments.push(Segment::new(self.buckets, depth + 1, prefix << 1 | 1));
+        self.point_directory(upper);
+        self.splits += 1;
+        // Each half holds a subset of what stood in the old segment, so that every entry can keep
+        // its bucket; then entries are pulled towards their homes.
+        let homes = self.buckets - 1;
+        for (at, bucket) in old.buckets.iter().enumerate() {
+            bucket.for_each(|slot, entry| {
+                let home = at.wrapping_sub(entry.distance as usize) & homes;
+                let half = self.segment_of(IndexHash::new(entry.prefix(), home as u32));
+                self.segments[half as usize].buckets[at].put(slot, entry);
+            });
+        }
+        self.segments[number as usize].settle();
+        self.segments[upper as usize].settle();
+        let mut kept = std::mem::take(&mut self.strays);
+        let mut i = 0;
+        while i < kept.len() {
+            let (hash, address) = kept[i];
+            let of_split = self.segment_of(hash) == number || self.segment_of(hash) == upper;
+            if of_split && self.vacancy(hash).is_some() {
+                kept.swap_remove(i);
+                self.place(hash, address);
+            } else {
+                if of_split {
+                    let (segment, home) = (self.segment_of(hash) as usize, self.home(hash));
+                    self.segments[segment].buckets[home].set_overflowed(true);
+                }
+                i += 1;
+            }
+        }
+        self.strays = kept;
+        self.book_tables();
+        Ok(())
+    }
+
+    /// Points the directory's entries for a new segment's prefix to it, deepening parts that
+    /// cannot tell it apart.
+    fn point_directory(&mut self, number: u32) {
+        let Segment { depth, prefix, .. } = self.segments[number as usize];
+        if depth <= self.root_bits {
+            let width = 1usize << (self.root_bits - depth);
+            let first = prefix as usize * width;
+            for part in &mut self.root[first..first + width] {
+                part.segments.fill(number);
+            }
+            return;
+        }
+        let below = depth - self.root_bits;
+        let part = &mut self.root[(prefix >> below) as usize];
+        while part.bits < below {
+            part.segments = part.segments.iter().flat_map(|&s| [s, s]).collect();
+            part.bits += 1;
+        }
+        let width = 1usize << (part.bits - below);
+        let first = (prefix as usize & ((1 << below) - 1)) * width;
+        part.segments[first..first + width].fill(number);
+    }
+
+    /// Bytes that splitting this segment may add to the directory.
+    fn directory_growth(&self, number: u32) -> u64 {
+        let Segment { depth, prefix, .. } = self.segments[number as usize];
+        let mut bytes = 0;
+        if depth >= self.root_bits {
+            let part = &self.root[(prefix >> (depth - self.root_bits)) as usize];
+            if part.bits == depth - self.root_bits {
+                bytes += rounded(part.segments.len() * 2 * 4);
+            }
+        }
+        if self.segments.len() == self.segments.capacity() {
+            bytes += rounded(self.segments.capacity() * 2 * size_of::<Segment>());
+        }
+        bytes as u64
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<()> {
+        self.account.reserve(MemoryKind::Index, bytes, "index")
+    }
+
+    /// Bytes booked per segment.
+    fn segment_bytes(&self) -> u64 {
+        rounded(self.buckets * size_of::<Bucket>() + 64) as u64
+    }
+
+    fn tables_bytes_with(&self, segments: usize, parts: usize) -> u64 {
+        (rounded(segments * size_of::<Segment>())
+            + rounded(parts * size_of::<Part>())
+            + parts * rounded(4)) as u64
+    }
+
+    /// Books what the tables beside the segments take now.
+    fn book_tables(&mut self) {
+        let parts: usize = self.root.iter().map(|p| rounded(p.segments.capacity() * 4)).sum();
+        let strays = rounded(self.strays.capacity() * size_of::<(IndexHash, Address)>());
+        let now = (rounded(self.segments.capacity() * size_of::<Segment>())
+            + rounded(self.root.capacity() * size_of::<Part>())
+            + parts
+            + strays) as u64;
+        self.account.adjust(MemoryKind::Index, self.booked_tables, now);
+        self.booked_tables = now;
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        let segments = self.segments.len() as u64 * self.segment_bytes();
+        self.account.release(MemoryKind::Index, segments + self.booked_tables);
+    }
+}
+
+impl Segment {
+    fn new(buckets: usize, depth: u32, prefix: u32) -> Self {
+        let buckets = vec![Bucket::EMPTY; buckets].into_boxed_slice();
+        Self { buckets, depth, prefix }
+    }
+
+    /// Pulls entries towards their homes and sets the homes' marks.
+    fn settle(&mut self) {
+        let mask = self.buckets.len() - 1;
+        for at in 0..self.buckets.len() {
+            let mut used = self.buckets[at].used();
+            while used != 0 {
+                let slot = used.trailing_zeros() as usize;
+                used &= used - 1;
+                let entry = self.buckets[at].entry(slot);
+                let home = at.wrapping_sub(entry.distance as usize) & mask;
+                let nearer = (0..entry.distance).find_map(|distance| {
+                    let to = (home + distance as usize) & mask;
+                    self.buckets[to].vacant().map(|vacant| (distance, to, vacant))
+                });
+                if let Some((distance, to, vacant)) = nearer {
+                    self.buckets[at].clear(slot);
+                    self.buckets[to].put(vacant, Entry { distance, ..entry });
+                }
+            }
+        }
+        for at in 0..self.buckets.len() {
+            let mut homes = [None; 7];
+            self.buckets[at].for_each(|slot, entry| {
+                let home = at.wrapping_sub(entry.distance as usize) & mask;
+                homes[slot] = (entry.distance > 0).then_some(home);
+            });
+            for home in homes.into_iter().flatten() {
+                self.buckets[home].set_overflowed(true);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn index(buckets: usize, root_bits: u32) -> Index {
+        Index::new(Account::root(1 << 30), buckets, root_bits).unwrap()
+    }
+
+    fn hash(key: u64) -> IndexHash {
+        IndexHash::of(alluvium_pagestore::hash_word(key), 0, 0)
+    }
+
+    /// Every entry is found, nothing else is, and a visit sees each once.
+    fn check(index: &Index, model: &BTreeMap<u64, (IndexHash, u64)>) {
+        for (hash, address) in model.values() {
+            assert!(index.find(*hash, |a| a == Address(*address)).is_some(), "{hash:?}");
+        }
+        let mut seen = Vec::new();
+        let mut from = Some(0);
+        while let Some(prefix) = from {
+            from = index.visit(prefix, |address| seen.push(address.0));
+        }
+        seen.sort_unstable();
+        let mut expected: Vec<_> = model.values().map(|(_, address)| *address).collect();
+        expected.sort_unstable();
+        assert_eq!(seen, expected);
+        assert_eq!(index.len(), model.len() as u64);
+    }
+
+    fn grow(index: &mut Index, keys: u64, hash: impl Fn(u64) -> IndexHash) {
+        let mut model = BTreeMap::new();
+        for key in 0..keys {
+            let splits = index.splits();
+            index.prepare(hash(key)).unwrap();
+            assert!(index.splits() - splits <= 1, "an insert splits one segment at most");
+            index.insert(hash(key), Address(key));
+            model.insert(key, (hash(key), key));
+            if index.splits() != splits && keys < 5000 {
+                check(index, &model);
+            }
+        }
+        check(index, &model);
+        for key in (0..keys).step_by(2) {
+            let (at, _) = index.find(hash(key), |a| a == Address(key)).unwrap();
+            index.remove(at);
+            model.remove(&key);
+        }
+        check(index, &model);
+    }
+
+    #[test]
+    fn entries_survive_growth_whatever_the_parameters() {
+        for (buckets, root_bits) in [(4, 0), (16, 3), (256, 8)] {
+            grow(&mut index(buckets, root_bits), 4000, hash);
+        }
+        grow(&mut index(256, 8), 300_000, hash);
+    }
+
+    #[test]
+    fn hashes_that_collide_are_kept_apart_by_address() {
+        grow(&mut index(4, 0), 500, |_| IndexHash(0x1234_5678));
+        grow(&mut index(4, 2), 500, |key| IndexHash((key as u32 & 1) << 31));
+        grow(&mut index(4, 2), 500, |key| IndexHash((key as u32 & 1) << 9));
+    }
+
+    #[test]
+    fn an_index_costs_11_to_21_bytes_a_key() {
+        let mut index = index(256, 8);
+        let mut worst: f64 = 0.0;
+        for key in 0..1_000_000 {
+            index.prepare(hash(key)).unwrap();
+            index.insert(hash(key), Address(key));
+            if key > 200_000 {
+                worst = worst.max(index.account.used() as f64 / key as f64);
+            }
+        }
+        let bytes = index.account.used() as f64 / 1e6;
+        println!("{bytes:.1} bytes a key at 1 M keys, {worst:.1} at worst");
+        assert!(worst < 22.0, "{bytes} {worst}");
+    }
+
+    #[test]
+    fn a_split_that_does_not_fit_the_budget_changes_nothing() {
+        let account = Account::root(Index::memory_bytes_min(16, 0) + 1000);
+        let mut index = Index::new(account, 16, 0).unwrap();
+        let mut model = BTreeMap::new();
+        for key in 0..400 {
+            if let Err(refused) = index.prepare(hash(key)) {
+                assert_eq!(refused.kind(), ErrorKind::OverBudget);
+                assert!(refused.to_string().starts_with("index needs "), "{refused}");
+                check(&index, &model);
+                return;
+            }
+            index.insert(hash(key), Address(key));
+            model.insert(key, (hash(key), key));
+        }
+        panic!("16 buckets hold no 400 entries");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn random_histories_match_a_map(
+            steps in prop::collection::vec((0u64..400, 0..3u8), 1..1500),
+            bits in 0u32..3,
+        ) {
+            let mut index = index(4, bits);
+            let mut model = BTreeMap::new();
+            for (key, what) in steps {
+                let found = index.find(hash(key), |a| a == Address(key));
+                prop_assert_eq!(found.is_some(), model.contains_key(&key));
+                match (what, found) {
+                    (0, Some((at, _))) => {
+                        index.remove(at);
+                        model.remove(&key);
+                    }
+                    (_, None) => {
+                        index.prepare(hash(key)).unwrap();
+                        index.insert(hash(key), Address(key));
+                        model.insert(key, (hash(key), key));
+                    }
+                    _ => {}
+                }
+            }
+            check(&index, &model);
+        }
+    }
+}

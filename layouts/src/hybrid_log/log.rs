@@ -1,0 +1,752 @@
+//! The log: frames in memory by age, and how records move through them.
+//!
+//! A frame is *mutable* (records change in place), *cooling* (a changed record moves to the fill
+//! frame), *frozen* (being written; nothing in it changes), *clean* (on storage and still
+//! readable; a changed record moves out), and then recycled. While memory suffices, every frame
+//! stays mutable. When it does not, each new record pays for a bounded share of the way out: some
+//! slots of the oldest clean frame are redirected to storage, or one frame is frozen.
+//!
+//! What it keeps true:
+//! - An index entry into memory points to a used slot of a frame that is not vacant.
+//! - An entry is written to no frame that is frozen or clean.
+//! - Every frame, spare or in use, is booked from before it is allocated until it is dropped; the
+//!   heap that its values own is booked with it.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind, Result, SegmentWriter, State,
+    fingerprint,
+};
+
+use super::address::{Address, Place, StoredAt};
+use super::config::Sizes;
+use super::flush::{Answer, Flusher};
+use super::frame_unsafe::Frame;
+use super::index::{Index, IndexHash, Position};
+use super::stored::Stored;
+use crate::table::{StateContext, TableStats};
+
+/// Frames with the helper at once.
+const FROZEN_MAX: usize = 4;
+/// Slots redirected per new record while memory is short.
+const QUANTUM: u32 = 8;
+/// Empty frames kept for reuse.
+const SPARES_MAX: usize = 4;
+/// Least free memory below which frames are on their way out.
+const WANT_FREE_MIN: u64 = 4096;
+/// A call waits so long for storage before it gives up with `Backpressure`.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a frame is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Not in use.
+    Vacant,
+    /// Records change in place.
+    Mutable,
+    /// A changed record moves out; nothing is on storage.
+    Cooling,
+    /// With the helper.
+    Frozen,
+    /// The helper could not write it: as cooling, to be frozen again.
+    Failed,
+    /// On storage.
+    Clean,
+}
+
+/// A frame and what is known of it.
+pub struct FrameState<K, V> {
+    pub frame: Option<Frame<K, V>>,
+    pub stage: Stage,
+    /// Heap that its entries own.
+    pub heap_bytes: u64,
+    /// Number of the segment it was written to.
+    pub segment: u32,
+}
+
+/// Where a key's record is.
+#[derive(Clone, Copy, Debug)]
+pub enum Located {
+    /// In memory.
+    Resident { at: Position, number: u32, slot: u32 },
+    /// Not in memory; storage may have it.
+    Cold,
+    /// Nowhere.
+    Absent,
+}
+
+/// The frames, the index and the segments of one table.
+pub struct Log<K: Key, V: State> {
+    pub name: String,
+    pub account: Rc<Account>,
+    pub sizes: Sizes,
+    pub index: Index,
+    pub frames: Vec<FrameState<K, V>>,
+    pub stored: Option<Stored>,
+    pub flusher: Option<Flusher<K, V>>,
+    pub stats: TableStats,
+    slot_bits: u32,
+    vacant_numbers: Vec<u32>,
+    spares: Vec<Frame<K, V>>,
+    /// Frames in use, oldest first.
+    order: VecDeque<u32>,
+    /// The first so many of `order` are past being mutable or cooling.
+    sealed: usize,
+    frozen: usize,
+    failed: usize,
+    fill: Option<u32>,
+    /// Mutable frames with unused slots.
+    sparse: Vec<u32>,
+    /// The clean frame whose slots are being redirected, and the next slot.
+    evicting: Option<(u32, u32)>,
+    /// First hash of the owned key groups, and the bits that all their hashes share.
+    groups_lo: u64,
+    groups_shift: u32,
+    /// Free memory below which frames are on their way out.
+    want_free: u64,
+    tables_booked: u64,
+    flush_error: Option<Error>,
+}
+
+impl<K: Key, V: State> Log<K, V> {
+    /// An empty log for the state that `context` describes; its buffers are booked.
+    pub fn open(context: &StateContext, sizes: Sizes, index: Index) -> Self {
+        let storage = context.segments.clone().map(|store| {
+            let (helper, account) = (context.helper.clone(), context.account.clone());
+            let stored = Stored::new(store.clone(), helper.clone(), account, sizes.queue_depth);
+            let state = fingerprint(&context.name);
+            let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
+            let writer = SegmentWriter::new(store.clone(), state, chunk, segment);
+            (stored, Flusher::new(helper, store, writer))
+        });
+        let (name, account) = (context.name.clone(), context.account.clone());
+        let (owned, key_groups) = (context.owned.clone(), context.key_groups);
+        let first = |group: u16| (u64::from(group) << 16).div_ceil(u64::from(key_groups));
+        let (lo, hi) = (first(owned.start), first(owned.end));
+        let want_free = sizes.headroom_bytes
+            + (2 * sizes.frame_bytes).max(account.limit() / 32).max(WANT_FREE_MIN);
+        let (stored, flusher) = storage.unzip();
+        let frames_max = sizes.frames_max as usize;
+        let mut log = Self {
+            name,
+            account,
+            slot_bits: sizes.slots.next_power_of_two().trailing_zeros(),
+            sizes,
+            index,
+            frames: Vec::with_capacity(frames_max),
+            stored,
+            flusher,
+            stats: TableStats::default(),
+            vacant_numbers: Vec::with_capacity(frames_max),
+            spares: Vec::with_capacity(SPARES_MAX),
+            order: VecDeque::with_capacity(frames_max),
+            sealed: 0,
+            frozen: 0,
+            failed: 0,
+            fill: None,
+            sparse: Vec::with_capacity(frames_max / 4 + 1),
+            evicting: None,
+            groups_lo: lo << 48,
+            groups_shift: (((hi - lo) << 48).wrapping_sub(1)).leading_zeros(),
+            want_free,
+            tables_booked: 0,
+            flush_error: None,
+        };
+        log.book_tables();
+        log
+    }
+
+    /// The index's part of a key's hash.
+    #[inline(always)]
+    pub fn index_hash(&self, hash: u64) -> IndexHash {
+        IndexHash::of(hash & self.sizes.hash_mask, self.groups_lo, self.groups_shift)
+    }
+
+    /// The address of a slot.
+    #[inline(always)]
+    pub fn address_of(&self, number: u32, slot: u32) -> Address {
+        Address::memory(u64::from(number) << self.slot_bits | u64::from(slot))
+    }
+
+    /// Frame number and slot of an address in memory.
+    #[inline(always)]
+    pub fn slot_of(&self, address: u64) -> (u32, u32) {
+        ((address >> self.slot_bits) as u32, address as u32 & ((1 << self.slot_bits) - 1))
+    }
+
+    #[inline(always)]
+    pub fn frame(&self, number: u32) -> &Frame<K, V> {
+        self.frames[number as usize].frame.as_ref().expect("a frame in use")
+    }
+
+    #[inline(always)]
+    pub fn frame_mut(&mut self, number: u32) -> &mut Frame<K, V> {
+        self.frames[number as usize].frame.as_mut().expect("a frame in use")
+    }
+
+    #[inline(always)]
+    pub fn stage(&self, number: u32) -> Stage {
+        self.frames[number as usize].stage
+    }
+
+    /// Finds a key's record without reading storage.
+    #[inline]
+    pub fn locate<Q: Lookup<K> + ?Sized>(&self, hash: IndexHash, key: &Q) -> Located {
+        let mut cold = false;
+        let found = self.index.find(hash, |address| match address.place() {
+            Place::Memory(address) => {
+                let (number, slot) = self.slot_of(address);
+                self.frame(number).get(slot).is_some_and(|(k, _)| key.is(k))
+            }
+            Place::Stored(_) => {
+                cold = true;
+                false
+            }
+        });
+        match found {
+            Some((at, address)) => {
+                let (number, slot) = self.slot_of(address.0);
+                Located::Resident { at, number, slot }
+            }
+            None if cold => Located::Cold,
+            None => Located::Absent,
+        }
+    }
+
+    /// The `nth` record on storage whose hash is like this one's.
+    pub fn candidate(&self, hash: IndexHash, nth: usize) -> Option<(Position, StoredAt)> {
+        let mut seen = 0;
+        let (at, address) = self.index.find(hash, |address| {
+            let wanted = !address.is_memory() && seen == nth;
+            seen += usize::from(!address.is_memory());
+            wanted
+        })?;
+        match address.place() {
+            Place::Stored(stored) => Some((at, stored)),
+            Place::Memory(_) => None,
+        }
+    }
+
+    /// Hints the processor to load the first candidate of a hash.
+    #[inline]
+    pub fn prefetch_candidate(&self, hash: IndexHash) {
+        self.index.find(hash, |address| {
+            if let Place::Memory(address) = address.place() {
+                let (number, slot) = self.slot_of(address);
+                self.frame(number).prefetch(slot);
+            }
+            true
+        });
+    }
+
+    /// Makes sure that the index can take an entry of this hash and that a slot is free, freeing
+    /// memory if it must; returns the slot. Nothing that a user can see has changed on an error.
+    #[inline]
+    pub fn make_room(&mut self, hash: IndexHash) -> Result<(u32, u32)> {
+        if self.account.available() < self.want_free {
+            self.relieve()?;
+        }
+        if let Err(error) = self.index.prepare(hash) {
+            self.make_room_for_index(hash, error)?;
+        }
+        self.free_slot()
+    }
+
+    /// A free slot of the fill frame.
+    #[inline]
+    pub fn free_slot(&mut self) -> Result<(u32, u32)> {
+        loop {
+            if let Some(number) = self.fill {
+                if let Some(slot) = self.frame_mut(number).vacant() {
+                    return Ok((number, slot));
+                }
+            }
+            self.turn_page()?;
+        }
+    }
+
+    /// Puts an entry into a free slot; the index is the caller's.
+    #[inline]
+    pub fn put(&mut self, to: (u32, u32), hash: IndexHash, key: K, value: V) {
+        let heap = heap_of(&key, &value);
+        let state = &mut self.frames[to.0 as usize];
+        state.frame.as_mut().expect("a fill frame").put(to.1, hash, key, value);
+        if heap > 0 {
+            state.heap_bytes += heap;
+            self.account.charge(MemoryKind::Values, heap);
+        }
+    }
+
+    /// Takes an entry out of a frame that is not frozen; the index is the caller's.
+    pub fn take(&mut self, number: u32, slot: u32) -> (K, V) {
+        let stage = self.stage(number);
+        let state = &mut self.frames[number as usize];
+        let (_, key, value) = state.frame.as_mut().expect("a frame in use").take(slot);
+        let heap = heap_of(&key, &value);
+        state.heap_bytes -= heap;
+        self.account.release(MemoryKind::Values, heap);
+        let frame = state.frame.as_ref().expect("a frame in use");
+        let (used, slots) = (frame.used(), frame.slots());
+        if stage == Stage::Clean {
+            let segment = state.segment;
+            self.stored.as_mut().expect("a clean frame is stored").record_died(segment);
+        }
+        if used == 0 && Some(number) != self.fill && self.evicting.map(|e| e.0) != Some(number) {
+            self.retire(number);
+        } else if stage == Stage::Mutable && used == slots - slots.div_ceil(8) {
+            // Passed on the way down: an eighth of the slots is free now.
+            if self.sparse.len() < self.sparse.capacity() {
+                self.sparse.push(number);
+            }
+        }
+        (key, value)
+    }
+
+    /// Starts a new fill frame.
+    #[cold]
+    fn turn_page(&mut self) -> Result<()> {
+        while let Some(number) = self.sparse.pop() {
+            let state = &self.frames[number as usize];
+            let vacant = state.frame.as_ref().is_some_and(|f| f.used() < f.slots());
+            if state.stage == Stage::Mutable && vacant && self.fill != Some(number) {
+                self.fill = Some(number);
+                return Ok(());
+            }
+        }
+        let frame = loop {
+            self.poll()?;
+            if let Some(frame) = self.spares.pop() {
+                break frame;
+            }
+            if self.account.try_reserve(MemoryKind::Pages, self.sizes.frame_bytes) {
+                break Frame::new(self.sizes.slots);
+            }
+            self.free_a_frame()?;
+        };
+        self.stats.pages_begun += 1;
+        let state =
+            FrameState { frame: Some(frame), stage: Stage::Mutable, heap_bytes: 0, segment: 0 };
+        let number = match self.vacant_numbers.pop() {
+            Some(number) => {
+                self.frames[number as usize] = state;
+                number
+            }
+            None => {
+                assert!(self.frames.len() < self.frames.capacity(), "more frames than memory");
+                self.frames.push(state);
+                self.frames.len() as u32 - 1
+            }
+        };
+        self.order.push_back(number);
+        self.fill = Some(number);
+        Ok(())
+    }
+
+    /// Takes an empty frame out of use.
+    fn retire(&mut self, number: u32) {
+        let state = &mut self.frames[number as usize];
+        debug_assert!(state.heap_bytes == 0 && state.stage != Stage::Frozen);
+        let frame = state.frame.take().expect("a frame in use");
+        self.leave(number);
+        self.keep_or_drop(frame);
+    }
+
+    /// Takes back that the clean frames of a segment are on storage: the segment is given up.
+    pub fn give_up(&mut self, segment: u32) {
+        if let Some((number, _)) = self.evicting {
+            if self.frames[number as usize].segment == segment {
+                self.evict(u32::MAX);
+            }
+        }
+        for &number in self.order.iter().take(self.sealed) {
+            let state = &mut self.frames[number as usize];
+            if state.stage == Stage::Clean && state.segment == segment {
+                state.stage = Stage::Failed;
+                self.failed += 1;
+                let records = u64::from(state.frame.as_ref().expect("a frame in use").used());
+                let stored = self.stored.as_mut().expect("a clean frame is stored");
+                stored.records_died(segment, records);
+            }
+        }
+    }
+
+    /// Freezes every frame, and waits until all are written and the open segment is sealed.
+    pub fn write_all(&mut self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            self.poll()?;
+            let more = self.frozen < FROZEN_MAX && self.freeze_oldest();
+            if !more && self.frozen == 0 {
+                break;
+            }
+            if !more {
+                self.wait()?;
+            }
+            check_patience(start)?;
+        }
+        self.flusher.as_mut().expect("a stored log").seal();
+        while self.pending() > 0 {
+            self.wait()?;
+            check_patience(start)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a frame from the order and gives its number back.
+    fn leave(&mut self, number: u32) {
+        let at = self.order.iter().position(|&n| n == number).expect("a frame in order");
+        self.order.remove(at);
+        if at < self.sealed {
+            self.sealed -= 1;
+        }
+        let state = &mut self.frames[number as usize];
+        if state.stage == Stage::Failed {
+            self.failed -= 1;
+        }
+        state.stage = Stage::Vacant;
+        if self.fill == Some(number) {
+            self.fill = None;
+        }
+        self.vacant_numbers.push(number);
+    }
+
+    fn keep_or_drop(&mut self, frame: Frame<K, V>) {
+        let tight = self.account.available() < self.sizes.headroom_bytes;
+        if self.spares.len() < SPARES_MAX && !tight {
+            self.spares.push(frame);
+        } else {
+            drop(frame);
+            self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+        }
+    }
+
+    /// While memory is short: a bounded share of the work that frees some, and, if values could
+    /// not grow any more, as much as it takes.
+    #[cold]
+    fn relieve(&mut self) -> Result<()> {
+        self.poll()?;
+        if self.evicting.is_some() || self.first_clean().is_some() {
+            self.evict(QUANTUM);
+        }
+        let on_the_way = (self.sealed - self.failed.min(self.sealed)) as u64;
+        let target = (self.want_free / self.sizes.frame_bytes.max(1)).max(2) + 1;
+        let backlog = self.flusher.as_ref().map_or(usize::MAX, Flusher::pending);
+        let plenty = self.order.len() - self.sealed > 2;
+        if plenty && on_the_way < target && self.frozen < FROZEN_MAX && backlog < 2 * FROZEN_MAX {
+            self.freeze_oldest();
+        }
+        self.make_headroom()
+    }
+
+    /// Frees memory until a value can grow, or be read, without passing the budget.
+    pub fn make_headroom(&mut self) -> Result<()> {
+        while self.account.available() < self.sizes.headroom_bytes {
+            if let Some(frame) = self.spares.pop() {
+                drop(frame);
+                self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+            } else {
+                self.free_a_frame()?;
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
+        while error.kind() == ErrorKind::OverBudget {
+            if let Some(frame) = self.spares.pop() {
+                drop(frame);
+                self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+            } else if self.order.len() as u64 <= super::config::FRAMES_MIN
+                || self.free_a_frame().is_err()
+            {
+                break;
+            }
+            match self.index.prepare(hash) {
+                Ok(()) => return Ok(()),
+                Err(again) => error = again,
+            }
+        }
+        Err(error)
+    }
+
+    /// Frees one frame, waiting for storage if it must.
+    #[cold]
+    pub fn free_a_frame(&mut self) -> Result<()> {
+        if self.flusher.is_none() {
+            let what = "a page of the hybrid log, in a store without a directory,";
+            return Err(self.account.over_budget(self.sizes.frame_bytes, what));
+        }
+        let start = Instant::now();
+        let mut stalled = false;
+        let (spares, booked) = (self.spares.len(), self.account.used());
+        loop {
+            if self.evicting.is_some() || self.first_clean().is_some() {
+                self.evict(u32::MAX);
+            }
+            self.poll()?;
+            if self.spares.len() > spares || self.account.used() < booked {
+                return Ok(());
+            }
+            if self.frozen == 0 && !self.freeze_oldest() && self.pending() == 0 {
+                return Err(self.account.over_budget(self.sizes.frame_bytes, "a page"));
+            }
+            if self.pending() > 0 {
+                if !stalled {
+                    self.stats.stalls += 1;
+                    stalled = true;
+                }
+                self.wait()?;
+            }
+            check_patience(start)?;
+        }
+    }
+
+    /// Answers of the helper still to come.
+    pub fn pending(&self) -> usize {
+        self.flusher.as_ref().map_or(0, Flusher::pending)
+    }
+
+    /// Takes the answers that are there. An error is that of a page that could not be written;
+    /// its records are still in memory, and it is tried again.
+    pub fn poll(&mut self) -> Result<()> {
+        while let Some(answer) = self.flusher.as_mut().and_then(Flusher::poll) {
+            self.take_answer(answer);
+        }
+        self.flush_error.take().map_or(Ok(()), Err)
+    }
+
+    /// Waits a moment for an answer.
+    pub fn wait(&mut self) -> Result<()> {
+        if let Some(answer) = self.flusher.as_mut().and_then(Flusher::wait) {
+            self.take_answer(answer);
+        }
+        self.poll()
+    }
+
+    fn take_answer(&mut self, answer: Answer<K, V>) {
+        match answer {
+            Answer::Flushed { number, frozen, result, sealed } => {
+                self.take_sealed(&sealed);
+                self.frozen -= 1;
+                self.frame_mut(number).thaw(frozen);
+                let stored = self.stored.as_mut().expect("a flusher has a store");
+                let numbered = result.and_then(|(page, records)| {
+                    self.stats.codec_calls += records;
+                    stored.update(&page.segment, records)
+                });
+                let state = &mut self.frames[number as usize];
+                match numbered {
+                    Ok(segment) => (state.stage, state.segment) = (Stage::Clean, segment),
+                    Err(error) => {
+                        state.stage = Stage::Failed;
+                        self.failed += 1;
+                        self.flush_error = Some(error.with("state", &self.name));
+                    }
+                }
+                self.book_tables();
+            }
+            Answer::Reaped { frame, heap_bytes } => {
+                self.account.release(MemoryKind::Values, heap_bytes);
+                self.keep_or_drop(frame);
+            }
+            Answer::Sealed { result, sealed } => {
+                self.take_sealed(&sealed);
+                if let Err(error) = result {
+                    self.flush_error = Some(error.with("state", &self.name));
+                }
+            }
+        }
+    }
+
+    fn take_sealed(&mut self, sealed: &[alluvium_pagestore::SegmentInfo]) {
+        let stored = self.stored.as_mut().expect("a flusher has a store");
+        for info in sealed {
+            // Known since its first page, so that this takes no new number.
+            let _ = stored.update(info, 0);
+        }
+    }
+
+    /// Freezes the oldest frame that is not on its way; says whether there was one.
+    pub fn freeze_oldest(&mut self) -> bool {
+        if self.flusher.is_none() {
+            return false;
+        }
+        let failed = |log: &Self, n: u32| log.stage(n) == Stage::Failed;
+        let again = if self.failed > 0 {
+            self.order.iter().take(self.sealed).copied().find(|&n| failed(self, n))
+        } else {
+            None
+        };
+        let number = match again {
+            Some(number) => {
+                self.failed -= 1;
+                number
+            }
+            None => {
+                let Some(&number) = self.order.get(self.sealed) else { return false };
+                if self.fill == Some(number) {
+                    self.fill = None;
+                }
+                if self.frame(number).used() == 0 {
+                    self.retire(number);
+                    return true;
+                }
+                self.sealed += 1;
+                number
+            }
+        };
+        let state = &mut self.frames[number as usize];
+        state.stage = Stage::Frozen;
+        let frozen = state.frame.as_mut().expect("a frame in use").freeze();
+        self.frozen += 1;
+        self.stats.pages_flushed += 1;
+        self.flusher.as_mut().expect("looked at above").flush(number, frozen);
+        self.cool();
+        true
+    }
+
+    /// Marks the oldest unsealed frames as cooling.
+    fn cool(&mut self) {
+        let unsealed = self.order.len() - self.sealed;
+        let cooling = unsealed * self.sizes.cooling_percent as usize / 100;
+        for at in self.sealed..self.sealed + cooling {
+            let number = self.order[at];
+            if self.fill != Some(number) {
+                self.frames[number as usize].stage = Stage::Cooling;
+            }
+        }
+    }
+
+    fn first_clean(&self) -> Option<u32> {
+        let sealed = self.order.iter().take(self.sealed).copied();
+        // Frames are written in order, so that a clean one is at the front unless one failed.
+        sealed.take(FROZEN_MAX + self.failed + 1).find(|&n| self.stage(n) == Stage::Clean)
+    }
+
+    /// Redirects index entries of the oldest clean frame to storage, `slots` slots of it, and
+    /// recycles the frame at its end.
+    fn evict(&mut self, slots: u32) {
+        let Some((number, start)) =
+            self.evicting.or_else(|| self.first_clean().map(|number| (number, 0)))
+        else {
+            return;
+        };
+        let end = self.sizes.slots.min(start.saturating_add(slots));
+        let segment = self.frames[number as usize].segment;
+        for slot in start..end {
+            let Some(hash) = self.frame(number).hash(slot) else { continue };
+            let grain = self.frame(number).grain(slot);
+            let (old, new) =
+                (self.address_of(number, slot), Address::stored(StoredAt { segment, grain }));
+            if !self.index.replace(hash, old, new) {
+                // Changed or removed while the frame was frozen.
+                self.stored.as_mut().expect("a clean frame is stored").record_died(segment);
+            }
+            if !needs_reaper::<K, V>() {
+                self.frame_mut(number).take(slot);
+            }
+        }
+        if end < self.sizes.slots {
+            self.evicting = Some((number, end));
+            return;
+        }
+        self.evicting = None;
+        let state = &mut self.frames[number as usize];
+        let frame = state.frame.take().expect("a frame in use");
+        let heap_bytes = std::mem::take(&mut state.heap_bytes);
+        self.leave(number);
+        if needs_reaper::<K, V>() {
+            self.flusher.as_mut().expect("a clean frame was flushed").reap(frame, heap_bytes);
+        } else {
+            self.account.release(MemoryKind::Values, heap_bytes);
+            self.keep_or_drop(frame);
+        }
+    }
+
+    /// Forgets everything in memory and in the index; segments are left to die.
+    pub fn clear(&mut self) -> Result<()> {
+        while self.frozen > 0 || self.pending() > 0 {
+            self.wait()?;
+        }
+        let segments: Vec<u32> = self.stored.iter().flat_map(Stored::numbers).collect();
+        if let Some(stored) = &mut self.stored {
+            for number in segments {
+                stored.all_died(number);
+            }
+        }
+        self.index.clear();
+        self.evicting = None;
+        while let Some(&number) = self.order.front() {
+            let state = &mut self.frames[number as usize];
+            let mut frame = state.frame.take().expect("a frame in use");
+            let heap = std::mem::take(&mut state.heap_bytes);
+            frame.clear();
+            self.account.release(MemoryKind::Values, heap);
+            self.leave(number);
+            self.keep_or_drop(frame);
+        }
+        self.sparse.clear();
+        Ok(())
+    }
+
+    /// Books the change of a value's heap.
+    #[inline]
+    pub fn book_heap(&mut self, number: u32, before: u64, after: u64) {
+        if before != after {
+            let state = &mut self.frames[number as usize];
+            state.heap_bytes = state.heap_bytes + after - before;
+            self.account.adjust(MemoryKind::Values, before, after);
+        }
+    }
+
+    /// Books what the tables take now, and the next growth of the table of segments.
+    fn book_tables(&mut self) {
+        let segments = self.stored.as_ref().map_or(0, Stored::tables_bytes);
+        let now = self.sizes.tables_bytes + segments;
+        if now > self.tables_booked {
+            self.account.charge(MemoryKind::Tables, now - self.tables_booked);
+            self.tables_booked = now;
+        }
+    }
+}
+
+/// Gives up when storage has not answered for long.
+fn check_patience(start: Instant) -> Result<()> {
+    if start.elapsed() < PATIENCE {
+        return Ok(());
+    }
+    let message = format!("storage has not taken what was given to it for {PATIENCE:?}");
+    Err(Error::new(ErrorKind::Backpressure, message))
+}
+
+/// Whether frames go to the helper to be emptied.
+fn needs_reaper<K, V>() -> bool {
+    std::mem::needs_drop::<K>() || std::mem::needs_drop::<V>()
+}
+
+/// Heap bytes of an entry.
+#[inline(always)]
+pub fn heap_of<K: HeapSize, V: HeapSize>(key: &K, value: &V) -> u64 {
+    if K::NONE && V::NONE { 0 } else { (key.heap_bytes() + value.heap_bytes()) as u64 }
+}
+
+impl<K: Key, V: State> Drop for Log<K, V> {
+    fn drop(&mut self) {
+        // The helper's answers carry frames; those that do not come in time leak their values,
+        // which is safe, rather than block.
+        let start = Instant::now();
+        while self.pending() > 0 && start.elapsed() < Duration::from_secs(2) {
+            let _ = self.wait();
+        }
+        self.frames.clear();
+        self.spares.clear();
+        for kind in [MemoryKind::Pages, MemoryKind::Values, MemoryKind::Tables] {
+            self.account.release(kind, self.account.used_for(kind));
+        }
+        self.account.release(MemoryKind::Buffers, self.account.used_for(MemoryKind::Buffers));
+    }
+}

@@ -1,0 +1,23 @@
+//! The hash-indexed hybrid log.
+//!
+//! One address space over memory and storage: native records in page-sized [frames](frame_unsafe),
+//! updated in place; the oldest frames written to [segments](stored) by a helper and then
+//! recycled. One [index] entry per key leads to the record wherever it is. `docs/design.md` has
+//! the design and its reasons.
+
+mod address;
+mod checkpoint;
+mod config;
+mod flush;
+mod frame_unsafe;
+mod index;
+mod log;
+mod prefetch_unsafe;
+mod rewriter;
+mod stored;
+mod table;
+
+pub use config::{
+    COOLING_PERCENT, FRAMES_MIN, HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN, QUEUE_DEPTH,
+};
+pub use table::HybridLogTable;

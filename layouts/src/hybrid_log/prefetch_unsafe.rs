@@ -1,0 +1,15 @@
+//! The processor's prefetch hint. It pays: batches of 64 are about 4 times as fast on state
+//! beyond the cache.
+
+/// Hints that `place` will be read soon.
+#[inline(always)]
+pub fn prefetch<T>(place: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint reads nothing, and the reference points to memory of ours anyway.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch(std::ptr::from_ref(place).cast(), _MM_HINT_T0);
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = place;
+}

@@ -1,0 +1,269 @@
+//! Rewriting a segment whose records are mostly dead: the live ones are copied, as bytes, to the
+//! segment being written.
+//!
+//! The helper reads an image's footer; the owner asks the index which of its records are live; the
+//! helper copies those; the owner points the index to the copies, each only if it still points to
+//! the original. So every decision is the owner's and no step takes more than its fuel.
+
+use std::sync::Arc;
+
+use alluvium_pagestore::{
+    Error, ErrorKind, FooterEntry, Key, Progress, Result, Rewrite, SegmentDirectory, SegmentId,
+    SegmentInfo, SegmentMeta, SegmentReader, State, WrittenPage, fingerprint,
+};
+use crossbeam_channel::{Receiver, bounded};
+
+use super::table::{HybridLogTable, stored_address};
+
+/// The rewrite under way, if there is one.
+#[derive(Default)]
+pub struct Rewriter(Option<Job>);
+
+struct Job {
+    /// Number and id of the segment.
+    segment: u32,
+    id: SegmentId,
+    directory: Option<Arc<SegmentDirectory>>,
+    /// The next image.
+    image: usize,
+    step: Step,
+}
+
+enum Step {
+    /// The next image's footer is to be read.
+    Next,
+    /// The helper reads the directory or a footer.
+    Reading(Receiver<Result<(Arc<SegmentDirectory>, Vec<FooterEntry>)>>),
+    /// The owner looks which entries are live: those before `looked` that are stand at the front.
+    Filtering { entries: Vec<FooterEntry>, looked: usize, live: usize },
+    /// The helper copies.
+    Copying(Receiver<(Result<Copied>, Vec<SegmentInfo>)>),
+    /// The owner installs the copies from `next` on.
+    Installing { copied: Copied, segment: u32, next: usize },
+}
+
+/// What the helper copied: entries of the old image, and their grains in the new one.
+struct Copied {
+    entries: Vec<FooterEntry>,
+    grains: Vec<u32>,
+    page: WrittenPage,
+}
+
+impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
+    fn begin(&mut self, segment: u64) -> Result<()> {
+        self.give_up_rewrite();
+        let id = SegmentId(segment);
+        let stored = self.log.stored.as_ref().expect("a log without segments is not rewritten");
+        let Some(number) = stored.number_of(id) else {
+            let message = format!("segment {segment} is not there to be rewritten");
+            return Err(Error::new(ErrorKind::Missing, message));
+        };
+        self.log.give_up(number);
+        let job = Job { segment: number, id, directory: None, image: 0, step: Step::Next };
+        self.rewriter.0 = Some(job);
+        Ok(())
+    }
+
+    fn step(&mut self, fuel: usize) -> Result<Progress> {
+        let Some(mut job) = self.rewriter.0.take() else {
+            return Ok(Progress::Done { spent: 0 });
+        };
+        let outcome = self.advance(&mut job, fuel.max(1));
+        if !matches!(outcome, Ok(Progress::Done { .. })) {
+            self.rewriter.0 = Some(job);
+        }
+        outcome
+    }
+
+    fn unlink(&mut self, segment: u64) -> Result<()> {
+        let id = SegmentId(segment);
+        if self.rewriter.0.as_ref().is_some_and(|job| job.id == id) {
+            self.give_up_rewrite();
+        }
+        let stored = self.log.stored.as_mut().expect("a log without segments has none");
+        match stored.number_of(id) {
+            Some(number) => stored.unlink(number),
+            None => Ok(()),
+        }
+    }
+
+    fn segments(&self, out: &mut Vec<SegmentMeta>) {
+        if let Some(stored) = &self.log.stored {
+            stored.metas(out);
+        }
+    }
+}
+
+impl<K: Key, V: State> HybridLogTable<K, V> {
+    pub(super) fn give_up_rewrite(&mut self) {
+        self.rewriter = Rewriter::default();
+    }
+
+    fn advance(&mut self, job: &mut Job, fuel: usize) -> Result<Progress> {
+        let mut spent = 0;
+        loop {
+            // On an error the image is begun again.
+            let step = std::mem::replace(&mut job.step, Step::Next);
+            match step {
+                Step::Next => {
+                    if job.directory.as_ref().is_some_and(|d| d.images().len() == job.image) {
+                        return Ok(Progress::Done { spent });
+                    }
+                    job.step = Step::Reading(self.start_reading(job));
+                }
+                Step::Reading(answer) => match self.answer(&answer)? {
+                    Some(read) => {
+                        let (directory, entries) = read?;
+                        job.directory = Some(directory);
+                        job.step = Step::Filtering { entries, looked: 0, live: 0 };
+                    }
+                    None => {
+                        job.step = Step::Reading(answer);
+                        return Ok(Progress::Working { spent });
+                    }
+                },
+                Step::Filtering { mut entries, mut looked, mut live } => {
+                    let end = entries.len().min(looked + fuel - spent);
+                    spent += end - looked;
+                    while looked < end {
+                        if self.is_live(job.segment, &entries[looked]) {
+                            entries.swap(live, looked);
+                            live += 1;
+                        }
+                        looked += 1;
+                    }
+                    if looked < entries.len() {
+                        job.step = Step::Filtering { entries, looked, live };
+                        return Ok(Progress::Working { spent });
+                    }
+                    entries.truncate(live);
+                    if live == 0 {
+                        job.image += 1;
+                    } else {
+                        job.step = Step::Copying(self.start_copying(job.segment, entries));
+                    }
+                }
+                Step::Copying(answer) => match self.answer(&answer)? {
+                    Some((copied, sealed)) => {
+                        let stored = self.log.stored.as_mut().expect("a log with segments");
+                        let copied = copied?;
+                        let segment = stored.update(&copied.page.segment, 0)?;
+                        for info in sealed {
+                            stored.update(&info, 0)?;
+                        }
+                        job.step = Step::Installing { copied, segment, next: 0 };
+                    }
+                    None => {
+                        job.step = Step::Copying(answer);
+                        return Ok(Progress::Working { spent });
+                    }
+                },
+                Step::Installing { copied, segment, mut next } => {
+                    let end = copied.entries.len().min(next + fuel - spent);
+                    spent += end - next;
+                    while next < end {
+                        self.install(
+                            job.segment,
+                            &copied.entries[next],
+                            segment,
+                            copied.grains[next],
+                        );
+                        next += 1;
+                    }
+                    if next < copied.entries.len() {
+                        job.step = Step::Installing { copied, segment, next };
+                        return Ok(Progress::Working { spent });
+                    }
+                    self.log.stats.rewritten += copied.entries.len() as u64;
+                    job.image += 1;
+                }
+            }
+            if spent >= fuel {
+                return Ok(Progress::Working { spent });
+            }
+        }
+    }
+
+    /// The helper's answer, if it is there.
+    fn answer<T>(&self, answer: &Receiver<T>) -> Result<Option<T>> {
+        self.context.helper.drive();
+        match answer.try_recv() {
+            Ok(answer) => Ok(Some(answer)),
+            Err(crossbeam_channel::TryRecvError::Empty) => Ok(None),
+            Err(crossbeam_channel::TryRecvError::Disconnected) => {
+                Err(Error::new(ErrorKind::Io, "the helper lost a part of a rewrite"))
+            }
+        }
+    }
+
+    fn reader(&self) -> SegmentReader {
+        let store = self.context.segments.clone().expect("a log with segments");
+        SegmentReader::new(store, fingerprint(&self.context.name), self.log.sizes.window_bytes)
+    }
+
+    fn start_reading(
+        &self,
+        job: &Job,
+    ) -> Receiver<Result<(Arc<SegmentDirectory>, Vec<FooterEntry>)>> {
+        let (reply, answer) = bounded(1);
+        let (mut reader, image, known) = (self.reader(), job.image, job.directory.clone());
+        let info = self.log.stored.as_ref().expect("a log with segments").info(job.segment).clone();
+        self.context.helper.submit(move || {
+            let read = || {
+                let directory = match known {
+                    Some(directory) => directory,
+                    None => Arc::new(reader.open(&info)?),
+                };
+                let mut entries = Vec::new();
+                if let Some(image) = directory.images().get(image) {
+                    reader.footer(&directory, image, &mut entries)?;
+                }
+                Ok((directory, entries))
+            };
+            let _ = reply.send(read());
+        });
+        answer
+    }
+
+    fn start_copying(
+        &self,
+        segment: u32,
+        entries: Vec<FooterEntry>,
+    ) -> Receiver<(Result<Copied>, Vec<SegmentInfo>)> {
+        let (reply, answer) = bounded(1);
+        let mut reader = self.reader();
+        let info = self.log.stored.as_ref().expect("a log with segments").info(segment).clone();
+        let writer = self.log.flusher.as_ref().expect("a log with segments").writer();
+        self.context.helper.submit(move || {
+            let mut writer = writer.lock().expect("a writer's user does not panic");
+            let mut copy = || {
+                writer.begin_page()?;
+                let mut grains = Vec::with_capacity(entries.len());
+                for entry in &entries {
+                    let record = reader.record(&info, entry)?;
+                    grains.push(writer.push_encoded(record.hash, record.payload)?);
+                }
+                Ok((grains, writer.finish_page()?))
+            };
+            let copied = copy().map(|(grains, page)| Copied { entries, grains, page });
+            let sealed = writer.take_sealed();
+            let _ = reply.send((copied, sealed));
+        });
+        answer
+    }
+
+    fn is_live(&self, segment: u32, entry: &FooterEntry) -> bool {
+        let address = stored_address(segment, entry.grain);
+        self.log.index.find(self.log.index_hash(entry.hash), |a| a == address).is_some()
+    }
+
+    fn install(&mut self, old: u32, entry: &FooterEntry, new: u32, grain: u32) {
+        let hash = self.log.index_hash(entry.hash);
+        let (from, to) = (stored_address(old, entry.grain), stored_address(new, grain));
+        if self.log.index.replace(hash, from, to) {
+            let stored = self.log.stored.as_mut().expect("a log with segments");
+            stored.record_died(old);
+            stored.record_lives(new);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The part of the log that is on storage: its segments, and reading single records of them.
+//!
+//! Each segment has a number that index entries carry; a number is given again only when its
+//! segment is dropped, which needs that no live record, committed checkpoint or read names it.
+//! Records are verified before anything is done with them.
+
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+
+use alluvium_pagestore::io::{BLOCK_BYTES, Completion, IoBuffer, Operation, Request};
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, Helper, MemoryKind, RecordBytes, Result, SegmentId, SegmentInfo,
+    SegmentMeta, SegmentStore, UNSPLIT_BYTES, Verified, damaged, verify_record,
+};
+use crossbeam_channel::{Receiver, Sender};
+
+use super::address::{SEGMENTS_MAX, StoredAt};
+
+/// The segments of one table, and the buffers to read them with.
+#[derive(Debug)]
+pub struct Stored {
+    store: SegmentStore,
+    helper: Helper,
+    account: Rc<Account>,
+    segments: Vec<Option<Segment>>,
+    by_id: BTreeMap<SegmentId, u32>,
+    vacant: Vec<u32>,
+    /// Segments that the committed checkpoint names.
+    committed: HashSet<SegmentId>,
+    buffers: Vec<IoBuffer>,
+    reply: Sender<Completion>,
+    completions: Receiver<Completion>,
+    /// Bytes of all segment files.
+    bytes: u64,
+    /// Live records, and the estimated bytes of them.
+    live_records: u64,
+}
+
+/// The table of segments grows by so many.
+const GROWTH: usize = 8;
+
+#[derive(Debug)]
+struct Segment {
+    info: SegmentInfo,
+    live_records: u64,
+}
+
+/// A record being read, or read.
+#[derive(Debug)]
+pub struct Read {
+    /// Which record.
+    pub at: StoredAt,
+    buffer: IoBuffer,
+    /// Offset of the record in the buffer.
+    start: usize,
+    result: Result<()>,
+}
+
+impl Stored {
+    /// No segments; `queue_depth` buffers of one block, which the caller has booked.
+    pub fn new(
+        store: SegmentStore,
+        helper: Helper,
+        account: Rc<Account>,
+        queue_depth: usize,
+    ) -> Self {
+        let (reply, completions) = crossbeam_channel::unbounded();
+        Self {
+            store,
+            helper,
+            account,
+            segments: Vec::new(),
+            by_id: BTreeMap::new(),
+            vacant: Vec::new(),
+            committed: HashSet::new(),
+            buffers: (0..queue_depth).map(|_| IoBuffer::zeroed(BLOCK_BYTES)).collect(),
+            reply,
+            completions,
+            bytes: 0,
+            live_records: 0,
+        }
+    }
+
+    /// Bytes of all segment files.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Records in segments that count as live.
+    pub fn live_records(&self) -> u64 {
+        self.live_records
+    }
+
+    /// Estimated bytes of the live records on storage.
+    pub fn live_bytes(&self) -> u64 {
+        self.segments.iter().flatten().map(|s| s.meta(false).live_bytes()).sum()
+    }
+
+    /// Memory for the tables and their next growth, by upper bound.
+    pub fn tables_bytes(&self) -> u64 {
+        ((self.segments.capacity() + GROWTH) * (size_of::<Option<Segment>>() + 160)) as u64
+    }
+
+    /// A segment has grown or was sealed; `live` of its new records are live. Returns its number.
+    pub fn update(&mut self, info: &SegmentInfo, live: u64) -> Result<u32> {
+        self.live_records += live;
+        if let Some(&number) = self.by_id.get(&info.id) {
+            let segment = self.segments[number as usize].as_mut().expect("numbered");
+            self.bytes += info.bytes - segment.info.bytes;
+            segment.info = info.clone();
+            segment.live_records += live;
+            return Ok(number);
+        }
+        let segment = Segment { info: info.clone(), live_records: live };
+        let number = match self.vacant.pop() {
+            Some(number) => number,
+            None if self.segments.len() < SEGMENTS_MAX => {
+                if self.segments.len() == self.segments.capacity() {
+                    self.segments.reserve_exact(GROWTH);
+                }
+                self.segments.push(None);
+                self.segments.len() as u32 - 1
+            }
+            None => {
+                let message = format!("{SEGMENTS_MAX} segments are in use");
+                return Err(Error::new(ErrorKind::OverBudget, message));
+            }
+        };
+        self.bytes += info.bytes;
+        self.by_id.insert(info.id, number);
+        self.segments[number as usize] = Some(segment);
+        Ok(number)
+    }
+
+    /// One record of a segment is not live any more.
+    pub fn record_died(&mut self, number: u32) {
+        self.records_died(number, 1);
+    }
+
+    /// So many records of a segment are not live any more.
+    pub fn records_died(&mut self, number: u32, records: u64) {
+        self.live_records -= records;
+        let segment = self.segments[number as usize].as_mut().expect("a dying record's segment");
+        segment.live_records -= records;
+    }
+
+    /// No record of a segment is live any more.
+    pub fn all_died(&mut self, number: u32) {
+        let segment = self.segments[number as usize].as_mut().expect("a numbered segment");
+        self.live_records -= std::mem::take(&mut segment.live_records);
+    }
+
+    /// Records are live in another segment than before.
+    pub fn record_lives(&mut self, number: u32) {
+        self.live_records += 1;
+        self.segments[number as usize].as_mut().expect("a numbered segment").live_records += 1;
+    }
+
+    /// Removes the file of a segment without live records that no checkpoint names.
+    pub fn unlink(&mut self, number: u32) -> Result<()> {
+        let segment = self.segments[number as usize].as_ref().expect("a numbered segment");
+        let (id, bytes) = (segment.info.id, segment.info.bytes);
+        let free = segment.live_records == 0 && segment.info.sealed;
+        assert!(free && !self.committed.contains(&id), "{id:?} is needed: {segment:?}");
+        match self.store.device().remove(&id.file_name()) {
+            Err(error) if error.kind() != ErrorKind::Missing => return Err(error),
+            _ => {}
+        }
+        self.bytes -= bytes;
+        self.segments[number as usize] = None;
+        self.by_id.remove(&id);
+        self.vacant.push(number);
+        Ok(())
+    }
+
+    /// The segments that the committed checkpoint names from now on.
+    pub fn set_committed(&mut self, ids: impl Iterator<Item = SegmentId>, keep_old: bool) {
+        let new: HashSet<_> = ids.collect();
+        if keep_old {
+            self.committed.extend(new);
+        } else {
+            self.committed = new;
+        }
+    }
+
+    /// The segment with this number.
+    pub fn info(&self, number: u32) -> &SegmentInfo {
+        &self.segments[number as usize].as_ref().expect("a numbered segment").info
+    }
+
+    /// The segment with this id, if it is in use.
+    pub fn number_of(&self, id: SegmentId) -> Option<u32> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Numbers of all segments in use.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.by_id.values().copied()
+    }
+
+    /// What a policy may know of the segments.
+    pub fn metas(&self, out: &mut Vec<SegmentMeta>) {
+        let pinned = |segment: &Segment| self.committed.contains(&segment.info.id);
+        out.extend(self.segments.iter().flatten().map(|segment| segment.meta(pinned(segment))));
+    }
+
+    /// Starts reading a record, if a buffer is free.
+    pub fn start(&mut self, at: StoredAt, token: u64) -> Option<Result<()>> {
+        let buffer = self.buffers.pop()?;
+        let Some(Some(segment)) = self.segments.get(at.segment as usize) else {
+            self.buffers.push(buffer);
+            panic!("an index entry names segment {}, which is not there", at.segment);
+        };
+        let info = &segment.info;
+        let offset = at.offset();
+        let block = BLOCK_BYTES as u64;
+        let start = offset / block * block;
+        let guess = if info.max_record_bytes <= UNSPLIT_BYTES { 1 } else { info.max_record_bytes };
+        let end = (offset + guess.min(64 << 10)).next_multiple_of(block).min(info.bytes);
+        if start >= end {
+            self.buffers.push(buffer);
+            return Some(Err(damaged(&info.file, offset, "a record lies past its segment's end")));
+        }
+        let length = (end - start) as usize;
+        let mut buffer = if buffer.capacity() >= length { buffer } else { self.longer(length) };
+        buffer.set_len(length);
+        let request = Request {
+            file: info.file.clone(),
+            operation: Operation::Read { offset: start },
+            buffer,
+            token,
+            reply: self.reply.clone(),
+        };
+        self.store.device().submit(request);
+        Some(Ok(()))
+    }
+
+    /// Buffers that no read has.
+    pub fn free_buffers(&self) -> usize {
+        self.buffers.len()
+    }
+
+    /// Waits for one read to end; `at_of` tells what was started with a token.
+    pub fn wait(&mut self, at_of: impl Fn(u64) -> StoredAt) -> (u64, Read) {
+        let done = loop {
+            if let Ok(done) = self.completions.try_recv() {
+                break done;
+            }
+            self.store.device().drive();
+            self.helper.drive();
+            let patience = std::time::Duration::from_millis(1);
+            if let Ok(done) = self.completions.recv_timeout(patience) {
+                break done;
+            }
+        };
+        let at = at_of(done.token);
+        let start = (at.offset() % BLOCK_BYTES as u64) as usize;
+        (done.token, Read { at, buffer: done.buffer, start, result: done.result })
+    }
+
+    /// Reads one record and waits for it.
+    pub fn read(&mut self, at: StoredAt) -> Result<Read> {
+        match self.start(at, 0) {
+            Some(started) => started?,
+            None => panic!("a read buffer is lost"),
+        }
+        Ok(self.wait(|_| at).1)
+    }
+
+    /// Verifies a read record; reads again, longer, if it is longer than was read.
+    pub fn verify<'a>(&self, read: &'a mut Read) -> Result<RecordBytes<'a>> {
+        std::mem::replace(&mut read.result, Ok(()))?;
+        let info = self.info(read.at.segment);
+        let (file, id, offset) = (&info.file, info.id, read.at.offset());
+        let bytes = &read.buffer.as_slice()[read.start..];
+        if let Verified::Longer(needed) = verify_record(file, id, offset, bytes)? {
+            self.read_longer(read, needed)?;
+            let bytes = &read.buffer.as_slice()[read.start..];
+            if let Verified::Longer(needed) = verify_record(file, id, offset, bytes)? {
+                self.read_longer(read, needed)?;
+            }
+        }
+        let bytes = &read.buffer.as_slice()[read.start..];
+        match verify_record(file, id, offset, bytes)? {
+            Verified::Record(record) => Ok(record),
+            Verified::Longer(_) => Err(damaged(file, offset, "a record is longer than it was")),
+        }
+    }
+
+    fn read_longer(&self, read: &mut Read, needed: usize) -> Result<()> {
+        let info = self.info(read.at.segment);
+        let block = BLOCK_BYTES as u64;
+        let offset = read.at.offset() / block * block;
+        let length = (read.start + needed).next_multiple_of(BLOCK_BYTES);
+        if offset + length as u64 > info.bytes {
+            let what = "a record runs past its segment's end";
+            return Err(damaged(&info.file, read.at.offset(), what));
+        }
+        self.shrink(std::mem::replace(&mut read.buffer, IoBuffer::empty()));
+        let buffer = self.longer(length);
+        let operation = Operation::Read { offset };
+        let device = self.store.device();
+        let (buffer, done) =
+            alluvium_pagestore::io::run_blocking(device, &info.file, operation, buffer);
+        read.buffer = buffer;
+        done
+    }
+
+    /// Takes a read's buffer back.
+    pub fn recycle(&mut self, read: Read) {
+        let buffer = self.shrink(read.buffer);
+        self.buffers.push(buffer);
+    }
+
+    /// A buffer for a record longer than a block, booked beyond the ones that are kept.
+    fn longer(&self, length: usize) -> IoBuffer {
+        self.account.charge(MemoryKind::Buffers, (length - BLOCK_BYTES) as u64);
+        IoBuffer::zeroed(length)
+    }
+
+    /// A buffer of one block in place of this one.
+    fn shrink(&self, buffer: IoBuffer) -> IoBuffer {
+        if buffer.capacity() == BLOCK_BYTES {
+            return buffer;
+        }
+        let extra = buffer.capacity().saturating_sub(BLOCK_BYTES);
+        self.account.release(MemoryKind::Buffers, extra as u64);
+        IoBuffer::zeroed(BLOCK_BYTES)
+    }
+}
+
+impl Segment {
+    fn meta(&self, pinned: bool) -> SegmentMeta {
+        SegmentMeta {
+            id: self.info.id.0,
+            sequence: self.info.id.0,
+            bytes: self.info.bytes,
+            records: self.info.records,
+            live_records: self.live_records,
+            sealed: self.info.sealed,
+            pinned,
+        }
+    }
+}

@@ -1,0 +1,683 @@
+//! The hybrid log as a table: keys to values.
+//!
+//! Every call follows one pattern: hash, look in memory, and only if that does not settle it make
+//! room, look again (making room moves records) and read storage. A changed record that is not in
+//! a mutable frame moves to the fill frame: its value is moved, or cloned while its page is being
+//! written.
+
+use std::fmt;
+
+use alluvium_pagestore::{
+    Account, BlobWriter, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind, Rejected, Result,
+    Rewrite, SegmentId, State, StateImage, codec, description_of,
+};
+
+use super::address::{Address, StoredAt};
+use super::config::HybridLog;
+use super::index::{IndexHash, Position};
+use super::log::{Located, Log, Stage, heap_of};
+use super::rewriter::Rewriter;
+use super::stored::Read;
+use crate::table::{
+    BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
+};
+
+/// An open [`HybridLog`].
+pub struct HybridLogTable<K: Key, V: State> {
+    pub(super) log: Log<K, V>,
+    pub(super) context: StateContext,
+    pub(super) rewriter: Rewriter,
+    /// Segments of the checkpoint being taken.
+    pub(super) taken: Vec<SegmentId>,
+    /// The value that the last cold `get` read, unless a write came after it.
+    scratch: Option<Scratch<K, V>>,
+    /// Hashes of keys that were read from storage lately: read again, they move to memory.
+    touched: Box<[u32]>,
+    /// Room for the accesses of one group of a batch.
+    group: Vec<Access>,
+}
+
+struct Scratch<K, V> {
+    key: K,
+    value: V,
+    heap: u64,
+}
+
+/// One item of a batch's group.
+struct Access {
+    hash: IndexHash,
+    read: Option<Read>,
+}
+
+/// Items whose memory accesses overlap.
+const GROUP: usize = 64;
+/// Entries of the filter of keys read lately.
+const TOUCHED: usize = 1024;
+
+impl<K: Key, V: State> fmt::Debug for HybridLogTable<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (keys, account) = (self.log.index.len(), &self.log.account);
+        write!(f, "HybridLogTable({}: {keys} keys, {account:?})", self.context.name)
+    }
+}
+
+impl<K: Key, V: State> Layout<K, V> for HybridLog {
+    type Table = HybridLogTable<K, V>;
+
+    fn name(&self) -> &'static str {
+        "hybrid-log"
+    }
+
+    fn value_description(&self) -> String {
+        description_of::<V>()
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        self.limit()
+    }
+
+    fn open(&self, context: StateContext) -> Result<Self::Table> {
+        HybridLogTable::open(self, context)
+    }
+}
+
+impl<K: Key, V: State> HybridLogTable<K, V> {
+    fn open(layout: &HybridLog, mut context: StateContext) -> Result<Self> {
+        let account = context.account.clone();
+        let (free, stored) = (account.available(), context.segments.is_some());
+        let sizes = layout.sizes::<K, V>(free, context.max_value_bytes, stored)?;
+        let fixed = (TOUCHED * 4 + GROUP * size_of::<Access>()) as u64;
+        let buffers = fixed + sizes.buffer_bytes(stored);
+        let index = super::index::Index::new(account.clone(), sizes.buckets, sizes.root_bits)?;
+        account.reserve(MemoryKind::Buffers, buffers, "the hybrid log's buffers")?;
+        let log = Log::open(&context, sizes, index);
+        let restored = context.restored.take();
+        let mut table = Self {
+            log,
+            context,
+            rewriter: Rewriter::default(),
+            taken: Vec::new(),
+            scratch: None,
+            touched: vec![0; TOUCHED].into_boxed_slice(),
+            group: Vec::with_capacity(GROUP),
+        };
+        if let Some((image, blobs)) = restored {
+            table.restore(&image, &blobs)?;
+        }
+        Ok(table)
+    }
+
+    #[inline(always)]
+    fn hash<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> IndexHash {
+        self.log.index_hash(key.key_hash())
+    }
+
+    /// Forgets the value that the last cold `get` lent.
+    #[inline(always)]
+    fn drop_scratch(&mut self) {
+        if self.scratch.is_some() {
+            self.forget_scratch();
+        }
+    }
+
+    #[cold]
+    fn forget_scratch(&mut self) {
+        if let Some(scratch) = self.scratch.take() {
+            self.log.account.release(MemoryKind::Values, scratch.heap);
+        }
+    }
+
+    /// Reads `key` from storage, if it is there: its index entry, place, key and value. `ahead`
+    /// is a read of one candidate that was started before.
+    fn read_cold<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+        mut ahead: Option<Read>,
+    ) -> Result<Option<(Position, StoredAt, K, V)>> {
+        let whole_hash = key.key_hash();
+        let mut found = Ok(None);
+        let mut nth = 0;
+        while let Some((at, place)) = self.log.candidate(hash, nth) {
+            nth += 1;
+            let stored = self.log.stored.as_mut().expect("a stored record has a store");
+            let read = match ahead.take() {
+                Some(read) if read.at == place => Ok(read),
+                other => {
+                    ahead = other;
+                    stored.read(place)
+                }
+            };
+            self.log.stats.cold_reads += 1;
+            let decoded = read.and_then(|mut read| {
+                let decoded = stored.verify(&mut read).and_then(|record| {
+                    if record.hash != whole_hash {
+                        return Ok(None);
+                    }
+                    self.log.stats.codec_calls += 1;
+                    let (k, v) = codec::decode::<K, V>(record.payload)?;
+                    Ok(key.is(&k).then_some((k, v)))
+                });
+                stored.recycle(read);
+                decoded
+            });
+            match decoded {
+                Ok(Some((k, v))) => {
+                    found = Ok(Some((at, place, k, v)));
+                    break;
+                }
+                Ok(None) => self.log.stats.false_cold_reads += 1,
+                Err(error) => {
+                    found = Err(error.with("state", &self.context.name));
+                    break;
+                }
+            }
+        }
+        if let Some(read) = ahead {
+            self.log.stored.as_mut().expect("a read has a store").recycle(read);
+        }
+        found
+    }
+
+    /// Brings `key` to where it can be changed: a slot of a mutable frame. `None` if it is absent.
+    #[inline]
+    fn own<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+        ahead: &mut Option<Read>,
+    ) -> Result<Option<(u32, u32)>> {
+        if let Located::Resident { number, slot, .. } = self.log.locate(hash, key) {
+            if self.log.stage(number) == Stage::Mutable {
+                return Ok(Some((number, slot)));
+            }
+        }
+        self.own_slowly(hash, key, ahead)
+    }
+
+    #[inline(never)]
+    fn own_slowly<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+        ahead: &mut Option<Read>,
+    ) -> Result<Option<(u32, u32)>> {
+        if matches!(self.log.locate(hash, key), Located::Absent) {
+            return Ok(None);
+        }
+        let to = self.log.make_room(hash)?;
+        let (at, k, v) = match self.log.locate(hash, key) {
+            Located::Absent => return Ok(None),
+            Located::Resident { at, number, slot } => match self.log.stage(number) {
+                Stage::Mutable => return Ok(Some((number, slot))),
+                Stage::Frozen => {
+                    let (k, v) = self.log.frame(number).get(slot).expect("an indexed slot");
+                    let copy = (k.clone(), v.clone());
+                    self.log.stats.clones += 1;
+                    (at, copy.0, copy.1)
+                }
+                Stage::Cooling | Stage::Failed | Stage::Clean => {
+                    let (k, v) = self.log.take(number, slot);
+                    self.log.stats.moves += 1;
+                    (at, k, v)
+                }
+                Stage::Vacant => unreachable!("an index entry into a vacant frame"),
+            },
+            Located::Cold => {
+                let Some((at, place, k, v)) = self.read_cold(hash, key, ahead.take())? else {
+                    return Ok(None);
+                };
+                self.log.stored.as_mut().expect("a store").record_died(place.segment);
+                (at, k, v)
+            }
+        };
+        self.log.put(to, hash, k, v);
+        self.log.index.set(at, self.log.address_of(to.0, to.1));
+        Ok(Some(to))
+    }
+
+    /// Puts a new key.
+    fn insert(&mut self, hash: IndexHash, key: K, value: V, to: (u32, u32)) {
+        self.log.put(to, hash, key, value);
+        self.log.index.insert(hash, self.log.address_of(to.0, to.1));
+    }
+
+    /// Applies a user's closure to the value in a slot and books what its heap has become, also
+    /// if it panics.
+    #[inline(always)]
+    fn change<R>(&mut self, (number, slot): (u32, u32), change: impl FnOnce(&mut V) -> R) -> R {
+        let state = &mut self.log.frames[number as usize];
+        let frame = state.frame.as_mut().expect("a frame in use");
+        let (_, value) = frame.get_mut(slot).expect("a used slot");
+        if V::NONE {
+            return change(value);
+        }
+        let before = value.heap_bytes() as u64;
+        let account = &self.log.account;
+        let lent = Lent { value, before, frame_heap: &mut state.heap_bytes, account };
+        change(lent.value)
+    }
+
+    #[inline]
+    fn update_hashed<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+        ahead: &mut Option<Read>,
+    ) -> Result<R> {
+        if !V::NONE && self.log.account.available() < self.log.sizes.headroom_bytes {
+            self.log.make_headroom()?;
+        }
+        let slot = match self.own(hash, key, ahead)? {
+            Some(slot) => slot,
+            None => {
+                let to = self.log.make_room(hash)?;
+                self.insert(hash, key.to_owned(), init(), to);
+                to
+            }
+        };
+        Ok(self.change(slot, change))
+    }
+
+    /// Starts the cold reads of a group of keys and waits for them.
+    fn read_ahead<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        items: &[T],
+        key: &impl Fn(&T) -> &Q,
+    ) -> Result<()> {
+        let Some(stored) = &mut self.log.stored else { return Ok(()) };
+        if stored.live_records() == 0 {
+            return Ok(());
+        }
+        let mut pending = 0;
+        let mut places = [None; GROUP];
+        for (i, item) in items.iter().enumerate() {
+            let hash = self.group[i].hash;
+            if !matches!(self.log.locate(hash, key(item)), Located::Cold) {
+                continue;
+            }
+            let Some((_, place)) = self.log.candidate(hash, 0) else { continue };
+            let stored = self.log.stored.as_mut().expect("looked at above");
+            match stored.start(place, i as u64) {
+                Some(Ok(())) => {
+                    places[i] = Some(place);
+                    pending += 1;
+                }
+                // Whoever needs the record meets the error.
+                Some(Err(_)) => {}
+                // No buffer is free; one is left for reads that turn out to be needed.
+                None => break,
+            }
+            if stored.free_buffers() <= 1 {
+                break;
+            }
+        }
+        let stored = self.log.stored.as_mut().expect("looked at above");
+        for _ in 0..pending {
+            let (token, read) = stored.wait(|token| places[token as usize].expect("was started"));
+            self.group[token as usize].read = Some(read);
+        }
+        Ok(())
+    }
+
+    /// Runs `apply` for each item in groups whose memory and storage accesses overlap.
+    fn in_groups<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        mut apply: impl FnMut(&mut Self, &T, IndexHash, &mut Option<Read>) -> Result<()>,
+    ) -> std::result::Result<(), BatchError> {
+        let mut applied = 0;
+        let small = self.log.index.len() * 32 < 512 << 10;
+        for items in batch.chunks(GROUP) {
+            self.group.clear();
+            for item in items {
+                let hash = self.hash(key(item));
+                self.group.push(Access { hash, read: None });
+                if !small {
+                    self.log.index.prefetch(hash);
+                }
+            }
+            if !small {
+                for access in &self.group {
+                    self.log.prefetch_candidate(access.hash);
+                }
+            }
+            self.read_ahead(items, &key).map_err(|error| BatchError { applied, error })?;
+            let mut failed = None;
+            for (i, item) in items.iter().enumerate() {
+                let hash = self.group[i].hash;
+                let mut read = self.group[i].read.take();
+                if failed.is_none() {
+                    match apply(self, item, hash, &mut read) {
+                        Ok(()) => applied += 1,
+                        Err(error) => failed = Some(error),
+                    }
+                }
+                if let Some(read) = read {
+                    self.log.stored.as_mut().expect("a read has a store").recycle(read);
+                }
+            }
+            if let Some(error) = failed {
+                return Err(BatchError { applied, error });
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds `key` for reading: moves it to memory if it was read from storage before, not long
+    /// ago, else lends the value that was read.
+    fn find<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+        ahead: &mut Option<Read>,
+    ) -> Result<Found> {
+        match self.log.locate(hash, key) {
+            Located::Absent => return Ok(Found::Absent),
+            Located::Resident { number, slot, .. } => return Ok(Found::Slot(number, slot)),
+            Located::Cold => {}
+        }
+        if self.scratch.as_ref().is_some_and(|scratch| key.is(&scratch.key)) {
+            return Ok(Found::Scratch);
+        }
+        self.drop_scratch();
+        let filter = &mut self.touched[hash.0 as usize >> 22];
+        let again = *filter == hash.0 | 1;
+        *filter = hash.0 | 1;
+        if again {
+            match self.own_slowly(hash, key, ahead) {
+                Ok(Some((number, slot))) => return Ok(Found::Slot(number, slot)),
+                Ok(None) => return Ok(Found::Absent),
+                // A full disk keeps records from moving to memory, not from being read.
+                Err(error) if is_lack_of_room(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.log.make_headroom()?;
+        let Some((_, _, key, value)) = self.read_cold(hash, key, ahead.take())? else {
+            return Ok(Found::Absent);
+        };
+        let heap = heap_of(&key, &value);
+        self.log.account.charge(MemoryKind::Values, heap);
+        self.scratch = Some(Scratch { key, value, heap });
+        Ok(Found::Scratch)
+    }
+
+    fn found(&self, found: Found) -> Option<&V> {
+        match found {
+            Found::Absent => None,
+            Found::Slot(number, slot) => self.log.frame(number).get(slot).map(|(_, value)| value),
+            Found::Scratch => self.scratch.as_ref().map(|scratch| &scratch.value),
+        }
+    }
+}
+
+fn is_lack_of_room(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::DiskFull | ErrorKind::Backpressure | ErrorKind::OverBudget | ErrorKind::Io
+    )
+}
+
+enum Found {
+    Absent,
+    Slot(u32, u32),
+    Scratch,
+}
+
+/// A value lent to a user's closure; books the change of its heap when dropped, also by a panic.
+struct Lent<'a, V: HeapSize> {
+    value: &'a mut V,
+    before: u64,
+    frame_heap: &'a mut u64,
+    account: &'a Account,
+}
+
+impl<V: HeapSize> Drop for Lent<'_, V> {
+    fn drop(&mut self) {
+        let after = self.value.heap_bytes() as u64;
+        if after != self.before {
+            *self.frame_heap = *self.frame_heap + after - self.before;
+            self.account.adjust(MemoryKind::Values, self.before, after);
+        }
+    }
+}
+
+impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
+    fn len(&self) -> u64 {
+        self.log.index.len()
+    }
+
+    fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<&V>> {
+        let hash = self.hash(key);
+        let found = self.find(hash, key, &mut None)?;
+        Ok(self.found(found))
+    }
+
+    fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Peek<'_, V> {
+        let hash = self.hash(key);
+        let found = match self.log.locate(hash, key) {
+            Located::Absent => return Peek::Absent,
+            Located::Resident { number, slot, .. } => Found::Slot(number, slot),
+            Located::Cold if self.scratch.as_ref().is_some_and(|s| key.is(&s.key)) => {
+                Found::Scratch
+            }
+            Located::Cold => return Peek::Unknown,
+        };
+        self.found(found).map_or(Peek::Absent, Peek::Resident)
+    }
+
+    #[inline]
+    fn update<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R> {
+        self.drop_scratch();
+        self.update_hashed(self.hash(key), key, init, change, &mut None)
+    }
+
+    fn modify<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        self.drop_scratch();
+        if !V::NONE {
+            self.log.make_headroom()?;
+        }
+        let slot = self.own(self.hash(key), key, &mut None)?;
+        Ok(slot.map(|slot| self.change(slot, change)))
+    }
+
+    fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
+        self.drop_scratch();
+        let hash = self.hash::<K>(&key);
+        match self.put_checked(hash, &key, &value) {
+            Ok(Put::Over(number, slot)) => {
+                let state = &mut self.log.frames[number as usize];
+                let frame = state.frame.as_mut().expect("a frame in use");
+                let (_, old) = frame.get_mut(slot).expect("a used slot");
+                let (before, after) = (old.heap_bytes() as u64, value.heap_bytes() as u64);
+                *old = value;
+                self.log.book_heap(number, before, after);
+                Ok(true)
+            }
+            Ok(Put::Instead(at, to)) => {
+                self.log.put(to, hash, key, value);
+                self.log.index.set(at, self.log.address_of(to.0, to.1));
+                Ok(true)
+            }
+            Ok(Put::New(to)) => {
+                self.insert(hash, key, value, to);
+                Ok(false)
+            }
+            Err(error) => Err(Rejected::new(error, (key, value))),
+        }
+    }
+
+    fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
+        self.drop_scratch();
+        let hash = self.hash(key);
+        match self.log.locate(hash, key) {
+            Located::Absent => Ok(None),
+            Located::Resident { at, number, slot } => {
+                let value = if self.log.stage(number) == Stage::Frozen {
+                    self.log.stats.clones += 1;
+                    let (_, value) = self.log.frame(number).get(slot).expect("an indexed slot");
+                    value.clone()
+                } else {
+                    self.log.take(number, slot).1
+                };
+                self.log.index.remove(at);
+                Ok(Some(value))
+            }
+            Located::Cold => {
+                self.log.make_headroom()?;
+                let Some((at, place, _, value)) = self.read_cold(hash, key, None)? else {
+                    return Ok(None);
+                };
+                self.log.stored.as_mut().expect("a store").record_died(place.segment);
+                self.log.index.remove(at);
+                Ok(Some(value))
+            }
+        }
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        self.drop_scratch();
+        self.give_up_rewrite();
+        self.log.clear()
+    }
+
+    fn scan(
+        &mut self,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        self.scan_entries(cursor, fuel, visit)
+    }
+
+    fn update_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        mut init: impl FnMut(&T) -> V,
+        mut change: impl FnMut(&T, &mut V),
+    ) -> std::result::Result<(), BatchError> {
+        self.drop_scratch();
+        self.in_groups(batch, &key, |table, item, hash, read| {
+            table.update_hashed(hash, key(item), || init(item), |v| change(item, v), read)
+        })
+    }
+
+    fn read_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        mut read: impl FnMut(&T, Option<&V>),
+    ) -> std::result::Result<(), BatchError> {
+        self.in_groups(batch, &key, |table, item, hash, ahead| {
+            let found = table.find(hash, key(item), ahead)?;
+            read(item, table.found(found));
+            Ok(())
+        })
+    }
+
+    fn tick(&mut self, _: usize) -> Result<usize> {
+        self.log.poll()?;
+        Ok(0)
+    }
+
+    fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
+        self.log.stored.is_some().then_some(self as &mut dyn Rewrite)
+    }
+
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        self.drop_scratch();
+        self.take_checkpoint(blobs)
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.decide_checkpoint(outcome);
+    }
+
+    fn stats(&self) -> TableStats {
+        let log = &self.log;
+        let live_keys = log.index.len();
+        let (disk_bytes, stored_keys, stored_bytes) = log
+            .stored
+            .as_ref()
+            .map_or((0, 0, 0), |s| (s.bytes(), s.live_records(), s.live_bytes()));
+        let resident = live_keys.saturating_sub(stored_keys);
+        let slot = super::frame_unsafe::Frame::<K, V>::SLOT_BYTES as u64;
+        let values = log.account.used_for(MemoryKind::Values);
+        TableStats {
+            live_keys,
+            live_bytes: resident * slot + values + stored_bytes,
+            disk_bytes,
+            splits: log.index.splits(),
+            ..log.stats
+        }
+    }
+}
+
+/// How a value is put.
+enum Put {
+    /// Over the old value in this slot.
+    Over(u32, u32),
+    /// Into this slot, instead of a record elsewhere.
+    Instead(Position, (u32, u32)),
+    /// Into this slot; the key is new.
+    New((u32, u32)),
+}
+
+impl<K: Key, V: State> HybridLogTable<K, V> {
+    /// Everything about a put that can fail: afterwards the old record, if it is not where the new
+    /// one goes, is gone.
+    fn put_checked(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<Put> {
+        let heap = heap_of(key, value);
+        if heap > self.context.max_value_bytes {
+            let (cap, name) = (self.context.max_value_bytes, &self.context.name);
+            let message = format!("a value owns {heap} bytes; at most {cap} are allowed");
+            return Err(Error::new(ErrorKind::ValueTooLarge, message).with("state", name));
+        }
+        if !(K::NONE && V::NONE) {
+            self.log.make_headroom()?;
+        }
+        if let Located::Resident { number, slot, .. } = self.log.locate(hash, key) {
+            if self.log.stage(number) == Stage::Mutable {
+                return Ok(Put::Over(number, slot));
+            }
+        }
+        let to = self.log.make_room(hash)?;
+        match self.log.locate(hash, key) {
+            Located::Absent => Ok(Put::New(to)),
+            Located::Resident { at, number, slot } => match self.log.stage(number) {
+                Stage::Mutable => Ok(Put::Over(number, slot)),
+                Stage::Frozen => Ok(Put::Instead(at, to)),
+                _ => {
+                    drop(self.log.take(number, slot));
+                    Ok(Put::Instead(at, to))
+                }
+            },
+            Located::Cold => match self.read_cold(hash, key, None)? {
+                Some((at, place, ..)) => {
+                    self.log.stored.as_mut().expect("a store").record_died(place.segment);
+                    Ok(Put::Instead(at, to))
+                }
+                None => Ok(Put::New(to)),
+            },
+        }
+    }
+}
+
+/// The address of a record of a segment.
+pub(super) fn stored_address(segment: u32, grain: u32) -> Address {
+    Address::stored(StoredAt { segment, grain })
+}
