@@ -1,0 +1,117 @@
+//! Aggregates that answer on every record.
+
+use alluvium::{Key, State};
+use timely::ExchangeData;
+use timely::dataflow::operators::generic::operator::Operator;
+use timely::progress::Timestamp;
+
+use crate::Changes;
+use crate::fault::Guard;
+use crate::key_by::{Builder, Keyed, owner_pact};
+use crate::spec::{OperatorState, Spec};
+
+/// How rows of type `D` are folded into a result.
+pub trait Aggregate<D>: 'static {
+    /// What is kept per key.
+    type Acc: State;
+    /// What comes out.
+    type Out: Clone + PartialEq + 'static;
+
+    /// The accumulator of a key without rows.
+    fn init(&self) -> Self::Acc;
+
+    /// Folds one row in.
+    fn add(&self, acc: &mut Self::Acc, row: &D);
+
+    /// The result; `None` if the key has none, as before its first row.
+    fn out(&self, acc: &Self::Acc) -> Option<Self::Out>;
+}
+
+/// The number of rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counting;
+
+impl<D> Aggregate<D> for Counting {
+    type Acc = i64;
+    type Out = i64;
+
+    fn init(&self) -> i64 {
+        0
+    }
+
+    fn add(&self, acc: &mut i64, _: &D) {
+        *acc = acc.saturating_add(1);
+    }
+
+    fn out(&self, acc: &i64) -> Option<i64> {
+        (*acc != 0).then_some(*acc)
+    }
+}
+
+/// Extension trait: aggregates on arrival.
+pub trait Rolling<'scope, T: Timestamp, K: Key, D> {
+    /// Folds each row into its key's aggregate as it arrives, in no order of times, and emits how
+    /// the result changes: the old one goes, the new one comes. The state, named `id/groups`, has
+    /// one accumulator per key, which stays for ever.
+    ///
+    /// # Errors
+    /// Opening the state failed.
+    fn rolling<A: Aggregate<D>>(
+        self,
+        spec: Spec,
+        aggregate: A,
+    ) -> alluvium::Result<Changes<'scope, T, (K, A::Out)>>;
+}
+
+impl<'scope, T, K, D, F> Rolling<'scope, T, K, D> for Keyed<'scope, T, D, F>
+where
+    T: Timestamp,
+    K: Key,
+    D: ExchangeData,
+    F: Fn(&D) -> K + 'static,
+{
+    fn rolling<A: Aggregate<D>>(
+        self,
+        spec: Spec,
+        aggregate: A,
+    ) -> alluvium::Result<Changes<'scope, T, (K, A::Out)>> {
+        let name = spec.id().to_owned();
+        let mut groups = OperatorState::new(&self.state, spec)?.map::<K, A::Acc>("groups")?;
+        let pact = owner_pact(&self.state, &self.key);
+        let (key, mut guard) = (self.key, Guard::<T>::new(&self.state));
+        let (mut rows, mut changes) = (Vec::<(K, D)>::new(), Vec::new());
+        let stream = self.stream.unary::<Builder<_>, _, _, _>(pact, &name, |_, _| {
+            move |input, output| {
+                input.for_each_time(|capability, batches| {
+                    let time = capability.time().clone();
+                    for batch in batches {
+                        if !guard.admits(&capability) {
+                            return;
+                        }
+                        rows.extend(batch.drain(..).map(|row| (key(&row), row)));
+                        let change = |(key, row): &(K, D), acc: &mut A::Acc| {
+                            let old = aggregate.out(acc);
+                            aggregate.add(acc, row);
+                            let new = aggregate.out(acc);
+                            if old != new {
+                                let mut emit = |out: Option<A::Out>, diff| {
+                                    if let Some(out) = out {
+                                        changes.push(((key.clone(), out), time.clone(), diff));
+                                    }
+                                };
+                                emit(old, -1);
+                                emit(new, 1);
+                            }
+                        };
+                        let done =
+                            groups.update_batch(&rows, |row| &row.0, |_| aggregate.init(), change);
+                        rows.clear();
+                        guard.check(&capability, done.map_err(Into::into));
+                        output.session(&capability).give_iterator(changes.drain(..));
+                    }
+                });
+            }
+        });
+        Ok(stream)
+    }
+}

@@ -1,0 +1,67 @@
+//! `stateful`: managed timers, with one capability however many are pending.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use alluvium::Time;
+use alluvium_timely::{KeyBy, NodeConfig, Spec, Stateful, WorkerOverrides};
+
+/// Rows (key, time of its timer); each timer emits its time, key and the watermark it saw.
+fn fire(workers: usize, batches: Vec<(i64, Vec<(u64, i64)>)>) -> Vec<(i64, u64, i64)> {
+    let found = common::run(
+        workers,
+        NodeConfig::default(),
+        WorkerOverrides::default(),
+        batches,
+        |rows, state| {
+            rows.key_by(state, |row: &(u64, i64)| row.0).stateful(
+                Spec::new("alarms"),
+                |states| states.count::<u64>("calls"),
+                |_, rows, context| {
+                    for (key, (_, at)) in rows.drain(..) {
+                        context.set_timer(Time(at), key)?;
+                    }
+                    Ok(())
+                },
+                |calls, due, context| {
+                    for (at, key) in due {
+                        assert_eq!(calls.add(key, 1)?, 1, "{key} is called again");
+                        assert!(*at < context.watermark());
+                        let watermark = context.watermark().0;
+                        context.emit_at(*at, (at.0, *key, watermark), 1);
+                    }
+                    Ok(())
+                },
+            )
+        },
+    );
+    found.unwrap().into_keys().collect()
+}
+
+#[test]
+fn a_timer_waits_until_no_event_of_its_time_can_come() {
+    let batches = vec![
+        (0, vec![(1, 10), (2, 20), (2, 20)]),
+        (10, vec![(3, 11)]),
+        (11, vec![(4, 5)]),
+        (20, vec![(5, 30), (6, i64::MAX)]),
+    ];
+    for workers in 1..=3 {
+        let found = fire(workers, batches.clone());
+        let fired: Vec<_> = found.iter().map(|(at, key, _)| (*at, *key)).collect();
+        assert_eq!(fired, [(5, 4), (10, 1), (11, 3), (20, 2), (30, 5)], "{workers} workers");
+        assert_eq!(found.last().map(|last| last.2), Some(i64::MAX));
+    }
+}
+
+#[test]
+fn many_pending_timers_cost_nothing_until_they_are_due() {
+    let pending = (0..200_000).map(|key| (key, 1 << 40)).collect();
+    let mut batches = vec![(0, pending)];
+    batches.extend((1..2_000).map(|step| (step, vec![])));
+    let start = Instant::now();
+    assert_eq!(fire(1, batches).len(), 200_000);
+    // With a capability per timer, 2,000 schedules take a minute even in release builds.
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
