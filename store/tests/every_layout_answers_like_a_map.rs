@@ -1,156 +1,19 @@
 //! The shared conformance suite: the same history gives the same answers on every layout, budget
 //! and helper, and they are those of a `BTreeMap`.
 
-use std::collections::BTreeMap;
+mod common;
+
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AnyLayout, Heap, Helpers, HybridLog, KIB, MIB, Map, Store};
+use alluvium::{AnyLayout, Heap, HybridLog, KIB, MIB};
+use common::history::{Value, op};
 use proptest::prelude::*;
 
-#[derive(Clone, Debug)]
-enum Op {
-    Update(u16, u8),
-    Modify(u16, u8),
-    Put(u16, u8),
-    Take(u16),
-    Remove(u16),
-    Get(u16),
-    Batch(Vec<(u16, u8)>),
-    ReadBatch(Vec<u16>),
-    Scan,
-    Clear,
-    Checkpoint,
-    Reopen,
-    Tick,
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let key = prop_oneof![0u16..60, 0u16..6000];
-    prop_oneof![
-        8 => (key.clone(), any::<u8>()).prop_map(|(k, n)| Op::Update(k, n)),
-        2 => (key.clone(), any::<u8>()).prop_map(|(k, n)| Op::Modify(k, n)),
-        6 => (key.clone(), any::<u8>()).prop_map(|(k, n)| Op::Put(k, n)),
-        3 => key.clone().prop_map(Op::Take),
-        3 => key.clone().prop_map(Op::Remove),
-        4 => key.clone().prop_map(Op::Get),
-        3 => prop::collection::vec((key.clone(), any::<u8>()), 0..700).prop_map(Op::Batch),
-        2 => prop::collection::vec(key, 0..700).prop_map(Op::ReadBatch),
-        1 => Just(Op::Scan),
-        1 => prop_oneof![9 => Just(Op::Scan), 1 => Just(Op::Clear)],
-        1 => Just(Op::Checkpoint),
-        1 => Just(Op::Reopen),
-        1 => Just(Op::Tick),
-    ]
-}
-
-trait Value: alluvium::State + PartialEq + std::fmt::Debug {
-    fn new(n: u8) -> Self;
-    fn change(&mut self, n: u8);
-}
-
-impl Value for u64 {
-    fn new(n: u8) -> Self {
-        u64::from(n)
-    }
-    fn change(&mut self, n: u8) {
-        *self = self.wrapping_mul(31).wrapping_add(u64::from(n));
-    }
-}
-
-impl Value for Vec<String> {
-    fn new(n: u8) -> Self {
-        vec!["new".repeat(n as usize % 5)]
-    }
-    fn change(&mut self, n: u8) {
-        if n % 7 == 0 {
-            self.pop();
-        } else if self.len() < 20 {
-            self.push(format!("{n}").repeat(n as usize % 11));
-        }
-    }
-}
-
-fn open(layout: &AnyLayout, memory: u64, device: &Simulated) -> Store {
-    Store::in_memory()
-        .memory(memory)
-        .max_value(4 * KIB)
-        .layout(layout.clone())
-        .helpers(Helpers::Inline)
-        .device(Arc::new(device.clone()))
-        .open()
-        .unwrap()
-}
-
-fn run<V: Value>(layout: AnyLayout, memory: u64, seed: u64, ops: &[Op]) {
-    let device = Simulated::new(seed, Faults::late(3));
-    let mut store = open(&layout, memory, &device);
-    let mut map: Map<u16, V> = store.map("m").open().unwrap();
-    let mut model: BTreeMap<u16, V> = BTreeMap::new();
-    let mut saved: BTreeMap<u16, V> = BTreeMap::new();
-    for op in ops {
-        match op {
-            Op::Update(k, n) => {
-                map.update(k, || V::new(*n), |v| v.change(*n)).unwrap();
-                model.entry(*k).or_insert_with(|| V::new(*n)).change(*n);
-            }
-            Op::Modify(k, n) => {
-                let known = map.modify(k, |v| v.change(*n)).unwrap().is_some();
-                assert_eq!(known, model.get_mut(k).map(|v| v.change(*n)).is_some());
-            }
-            Op::Put(k, n) => {
-                let known = map.put(*k, V::new(*n)).unwrap();
-                assert_eq!(known, model.insert(*k, V::new(*n)).is_some());
-            }
-            Op::Take(k) => assert_eq!(map.take(k).unwrap(), model.remove(k)),
-            Op::Remove(k) => assert_eq!(map.remove(k).unwrap(), model.remove(k).is_some()),
-            Op::Get(k) => assert_eq!(map.get(k).unwrap().as_deref(), model.get(k)),
-            Op::Batch(items) => {
-                map.update_batch(items, |i| &i.0, |i| V::new(i.1), |i, v| v.change(i.1)).unwrap();
-                for (k, n) in items {
-                    model.entry(*k).or_insert_with(|| V::new(*n)).change(*n);
-                }
-            }
-            Op::ReadBatch(keys) => {
-                map.read_batch(keys, |k| k, |k, v| assert_eq!(v, model.get(k))).unwrap();
-            }
-            Op::Scan => {}
-            Op::Clear => {
-                map.clear().unwrap();
-                model.clear();
-            }
-            Op::Checkpoint => {
-                store.checkpoint(7).unwrap();
-                saved = model.clone();
-            }
-            Op::Reopen => {
-                drop((map, store));
-                store = open(&layout, memory, &device);
-                map = store.map("m").open().unwrap();
-                model = saved.clone();
-            }
-            Op::Tick => {
-                store.tick(100).unwrap();
-            }
-        }
-        if std::env::var_os("SHOW").is_some() {
-            eprintln!("{:?}", map.stats().unwrap());
-        }
-        let used = store.stats().unwrap().memory;
-        assert!(used.peak <= memory, "{used:?}");
-        if !matches!(op, Op::Get(_) | Op::Update(..) | Op::Put(..)) {
-            assert_eq!(map.len().unwrap(), model.len() as u64);
-        }
-        if matches!(op, Op::Scan | Op::Reopen | Op::Checkpoint) {
-            let mut seen = BTreeMap::new();
-            map.for_each(|k, v| {
-                assert!(seen.insert(*k, v.clone()).is_none(), "{k} twice");
-                Ok(())
-            })
-            .unwrap();
-            assert_eq!(seen, model);
-        }
-    }
+fn run<V: Value>(layout: AnyLayout, memory: u64, seed: u64, ops: &[common::history::Op]) {
+    let device = Arc::new(Simulated::new(seed, Faults::late(3)));
+    let open = || common::open_on(device.clone(), layout.clone(), memory).unwrap();
+    common::history::run::<V>(open, memory, ops);
 }
 
 fn layouts() -> Vec<(AnyLayout, u64)> {

@@ -1,0 +1,59 @@
+//! A global allocator that counts: what the process holds, in rounded bytes, and what one thread
+//! asks for. Included by the test binaries that need it.
+#![allow(dead_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+use alluvium::rounded;
+
+static HELD: AtomicIsize = AtomicIsize::new(0);
+
+thread_local! {
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn count(layout: Layout, sign: isize) {
+    HELD.fetch_add(sign * rounded(layout.size()) as isize, Ordering::SeqCst);
+    if sign > 0 {
+        // A thread that is ending has no counter any more.
+        let _ = ASKED.try_with(|asked| asked.set(asked.get() + 1));
+    }
+}
+
+// SAFETY: every call goes to `System` unchanged; `realloc` keeps its default, which comes here.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout, 1);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout, 1);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(layout, -1);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// Rounded bytes that the process holds now.
+pub fn held() -> isize {
+    HELD.load(Ordering::SeqCst)
+}
+
+/// Allocations that this thread has asked for so far.
+pub fn asked() -> u64 {
+    ASKED.get()
+}

@@ -1,0 +1,83 @@
+//! What several test files share: seeded chance, tiny layouts, and [`history`].
+#![allow(dead_code)] // Each test file uses a part.
+
+pub mod history;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium::io::Device;
+use alluvium::{AnyLayout, Heap, Helpers, HybridLog, KIB, Key, Map, Result, State, Store};
+
+/// Seeded chance (splitmix64).
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+}
+
+/// A hybrid log of pages of 8 records and segments of a few pages.
+pub fn tiny() -> HybridLog {
+    HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB)
+}
+
+/// The layouts of the durability tests, by name, and a memory in which the log must evict.
+pub fn durable_layouts() -> Vec<(&'static str, AnyLayout)> {
+    vec![
+        ("heap", Heap::new().into()),
+        ("tiny log", tiny().into()),
+        ("tiny log, constant hash", tiny().hash_bits(0).cooling_percent(60).into()),
+    ]
+}
+
+/// Opens a store on `device` whose background work runs on the calling thread.
+pub fn open_on(
+    device: Arc<dyn Device>,
+    layout: impl Into<AnyLayout>,
+    memory: u64,
+) -> Result<Store> {
+    Store::in_memory()
+        .memory(memory)
+        .max_value(4 * KIB)
+        .layout(layout)
+        .helpers(Helpers::Inline)
+        .device(device)
+        .open()
+}
+
+/// All entries of a map; every key once.
+pub fn entries<K: Key + Ord, V: State>(map: &mut Map<K, V>) -> Result<BTreeMap<K, V>> {
+    let mut seen = BTreeMap::new();
+    map.for_each(|key, value| {
+        assert!(seen.insert(key.clone(), value.clone()).is_none(), "a key is visited twice");
+        Ok(())
+    })?;
+    Ok(seen)
+}
+
+/// Get, scan and length agree with the model and with each other.
+pub fn assert_equal<K, V>(map: &mut Map<K, V>, model: &BTreeMap<K, V>, when: &str)
+where
+    K: Key + Ord + std::fmt::Debug,
+    V: State + PartialEq + std::fmt::Debug,
+{
+    assert_eq!(map.len().unwrap(), model.len() as u64, "{when}");
+    assert_eq!(&entries(map).unwrap(), model, "{when}");
+    for (key, value) in model {
+        assert_eq!(map.get(key).unwrap().as_deref(), Some(value), "{when}: {key:?}");
+    }
+}
+
+/// Whether the long versions of tests are asked for: `ALLUVIUM_LONG=1 cargo test -p alluvium`.
+pub fn long() -> bool {
+    std::env::var_os("ALLUVIUM_LONG").is_some()
+}
