@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    BlobReader, BlobWriter, Error, ErrorKind, Key, LiveSet, MemoryKind, Result, SegmentImage,
-    SegmentReader, State, StateImage, codec, fingerprint,
+    BlobReader, BlobWriter, Error, ErrorKind, FooterEntry, Key, LiveSet, MemoryKind, Result,
+    SegmentImage, SegmentReader, State, StateImage, codec, fingerprint,
 };
 
 use super::address::{Address, Place, StoredAt};
@@ -125,11 +126,15 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let mut entries = Vec::new();
         for segment in &image.segments {
             let info = segment.open(&store)?;
-            let memory = window as u64 + self.set_bytes_of(segment);
+            let mut memory = set_bytes_of(segment);
             account.reserve(MemoryKind::Buffers, memory, "restoring a segment")?;
             let restored: Result<()> = (|| {
                 let live = LiveSet::load(segment, Some(blobs))?;
                 let directory = reader.open(&info)?;
+                let longest = directory.images().iter().map(|image| image.records).max();
+                let more = self.footer_bytes_unbooked(longest.unwrap_or(0));
+                account.reserve(MemoryKind::Buffers, more, "restoring a segment")?;
+                memory += more;
                 let stored = self.log.stored.as_mut().expect("a log with segments");
                 let number = stored.update(&info, segment.live_records)?;
                 for image in directory.images() {
@@ -160,9 +165,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         Ok(())
     }
 
-    fn set_bytes_of(&self, segment: &SegmentImage) -> u64 {
-        // The set, read as a whole into a buffer and copied; footers of a page.
-        2 * LiveSet::memory_bytes(segment.bytes) + 4096 + 16 * u64::from(self.log.sizes.slots)
+    /// What a footer of so many records takes beyond the memory for rewriting, which is booked and
+    /// idle while restoring: a window, and the footer entries of a page twice. Another layout may
+    /// have written longer pages.
+    fn footer_bytes_unbooked(&self, records: u32) -> u64 {
+        let entry = size_of::<FooterEntry>() as u64;
+        2 * entry * u64::from(records.saturating_sub(self.log.sizes.slots))
     }
 
     pub(super) fn scan_entries(
@@ -230,6 +238,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             failed?;
         }
         Ok(())
+    }
+}
+
+/// The set of a segment's live records, read as a whole into a buffer and copied.
+fn set_bytes_of(segment: &SegmentImage) -> u64 {
+    match segment.live {
+        Some(_) => 2 * LiveSet::memory_bytes(segment.bytes) + BLOCK_BYTES as u64,
+        None => 0,
     }
 }
 
