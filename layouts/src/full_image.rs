@@ -38,7 +38,8 @@ pub fn write_entries<'a, K: Key, V: State>(
     match written {
         Ok(written) => Ok(StateImage { entries: written, ..image }),
         Err(error) => {
-            // What could not be finished is of no use; an open file is removed at the next open.
+            // What could not be finished is of no use, and may fill the device.
+            writer.abandon();
             remove_segments(store, image.segments.iter().map(|segment| segment.id));
             Err(error)
         }

@@ -92,6 +92,8 @@ pub struct HeapTable<K, V, M = Stored> {
     entries: HashTable<(K, V)>,
     /// Bytes booked for the table itself.
     table_bytes: u64,
+    /// How often entries have moved: the table grew, was rehashed in place or replaced.
+    moved: u64,
     images: Images,
     codec_calls: u64,
     kind: PhantomData<M>,
@@ -148,6 +150,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             context,
             entries: HashTable::new(),
             table_bytes: 0,
+            moved: 0,
             images: Images::default(),
             codec_calls: 0,
             kind: PhantomData,
@@ -169,6 +172,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             return Err(account.over_budget(grown + heap_bytes, "the hash table"));
         }
         account.charge(MemoryKind::Index, grown);
+        self.moved += 1;
         self.entries.reserve(1, |(key, _)| key.key_hash());
         let actual = self.entries.allocation_size() as u64;
         account.adjust(MemoryKind::Index, self.table_bytes + grown, actual);
@@ -269,7 +273,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
                 return Err(Rejected::new(error, (key, value)));
             }
             account.adjust(MemoryKind::Values, before, after);
-            entry.1 = value;
+            drop(std::mem::replace(&mut entry.1, value));
             return Ok(true);
         }
         let bytes = M::heap_bytes(&key, &value);
@@ -296,6 +300,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         account.release(MemoryKind::Index, self.table_bytes);
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
         self.table_bytes = 0;
+        self.moved += 1;
         Ok(())
     }
 
@@ -306,11 +311,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,
     ) -> Result<()> {
         let buckets = self.entries.num_buckets() as u64;
-        if cursor.position > 0 && cursor.version != buckets {
-            let message = "the hash table grew during a scan; start it again";
+        if cursor.position > 0 && cursor.version != self.moved {
+            let message = "the hash table was rehashed during a scan; start it again";
             return Err(Error::new(ErrorKind::InUse, message).with("state", &self.context.name));
         }
-        cursor.version = buckets;
+        cursor.version = self.moved;
         let end = buckets.min(cursor.position + 2 * fuel.max(1) as u64);
         while cursor.position < end {
             if let Some((key, value)) = self.entries.get_bucket(cursor.position as usize) {

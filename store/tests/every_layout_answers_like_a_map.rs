@@ -22,13 +22,13 @@ fn layouts() -> Vec<(AnyLayout, u64)> {
         (Heap::new().into(), MIB),
         (HybridLog::new().into(), 8 * MIB),
         (tiny.clone().into(), 256 * KIB),
-        (tiny.clone().hash_bits(1).into(), 256 * KIB),
-        (tiny.clone().hash_bits(0).cooling_percent(60).into(), 256 * KIB),
+        (tiny.clone().hash_bits(1).into(), 400 * KIB),
+        (tiny.clone().hash_bits(0).cooling_percent(60).into(), 400 * KIB),
     ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(6))]
 
     #[test]
     fn plain_values(seed: u64, ops in prop::collection::vec(op(), 1..120)) {

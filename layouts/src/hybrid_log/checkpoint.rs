@@ -19,6 +19,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn take_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
         self.context.segment_store()?;
         self.give_up_rewrite();
+        // The error of a page that could not be written before now: it is tried again.
+        let _ = self.log.poll();
         self.log.write_all()?;
         let stored = self.log.stored.as_ref().expect("a log with segments");
         let mut numbers: Vec<u32> = stored.numbers().collect();

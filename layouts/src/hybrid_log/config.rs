@@ -126,13 +126,6 @@ impl HybridLog {
         } else {
             8
         };
-        let root_bits = if memory_bytes >= 64 * MIB {
-            8
-        } else if memory_bytes >= MIB {
-            4
-        } else {
-            0
-        };
         let auto_segment = (memory_bytes / 8).clamp(256 << 10, 16 << 20);
         let segment_bytes = self.segment.map_or(auto_segment, |size| size.0).clamp(8192, 16 << 20);
         let auto_depth = (memory_bytes / 64 / BLOCK_BYTES as u64).clamp(1, QUEUE_DEPTH as u64);
@@ -151,7 +144,6 @@ impl HybridLog {
             frames_max,
             tables_bytes: frames_max * (size_of::<FrameState<K, V>>() + 10) as u64 + 512,
             buckets,
-            root_bits,
             segment_bytes,
             queue_depth,
             chunk_bytes,
@@ -186,7 +178,6 @@ pub struct Sizes {
     pub frames_max: u64,
     pub tables_bytes: u64,
     pub buckets: usize,
-    pub root_bits: u32,
     pub segment_bytes: u64,
     pub queue_depth: usize,
     pub chunk_bytes: usize,
@@ -213,7 +204,7 @@ impl Sizes {
 
     /// Least memory to open with.
     fn memory_bytes_min(&self, stored: bool) -> u64 {
-        let index = 2 * Index::memory_bytes_min(self.buckets, self.root_bits);
+        let index = 2 * Index::memory_bytes_min(self.buckets);
         let tables = self.tables_bytes + 4096;
         let frames = FRAMES_MIN * self.frame_bytes;
         index + tables + frames + self.buffer_bytes(stored) + self.headroom_bytes + 16384

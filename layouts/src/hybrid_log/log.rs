@@ -32,9 +32,11 @@ use crate::table::{StateContext, TableStats};
 /// Frames with the helper at once.
 const FROZEN_MAX: usize = 4;
 /// Slots redirected per new record while memory is short.
-const QUANTUM: u32 = 8;
+pub const QUANTUM: u32 = 8;
 /// Empty frames kept for reuse.
 const SPARES_MAX: usize = 4;
+/// Making room is tried so often: what one part of it frees another may take.
+const ROUNDS_MAX: usize = 8;
 /// Least free memory below which frames are on their way out.
 const WANT_FREE_MIN: u64 = 4096;
 /// A call waits so long for storage before it gives up with `Backpressure`.
@@ -57,7 +59,8 @@ pub enum Stage {
     Clean,
 }
 
-/// A frame and what is known of it.
+/// A frame and what is known of it; one cache line.
+#[repr(align(64))]
 pub struct FrameState<K, V> {
     pub frame: Option<Frame<K, V>>,
     pub stage: Stage,
@@ -113,7 +116,10 @@ pub struct Log<K: Key, V: State> {
 
 impl<K: Key, V: State> Log<K, V> {
     /// An empty log for the state that `context` describes; its buffers are booked.
-    pub fn open(context: &StateContext, sizes: Sizes, index: Index) -> Self {
+    pub fn open(context: &StateContext, sizes: Sizes, mut index: Index) -> Self {
+        index.set_floor(
+            super::config::FRAMES_MIN * sizes.frame_bytes + sizes.headroom_bytes + WANT_FREE_MIN,
+        );
         let storage = context.segments.clone().map(|store| {
             let (helper, account) = (context.helper.clone(), context.account.clone());
             let stored = Stored::new(store.clone(), helper.clone(), account, sizes.queue_depth);
@@ -192,6 +198,25 @@ impl<K: Key, V: State> Log<K, V> {
         self.frames[number as usize].stage
     }
 
+    /// The slot of a key's record, if it is where it can be changed. The fast path of a write:
+    /// two memory accesses, one for the bucket and one for the slot.
+    #[inline(always)]
+    pub fn find_mutable<Q: Lookup<K> + ?Sized>(
+        &self,
+        hash: IndexHash,
+        key: &Q,
+    ) -> Option<(u32, u32)> {
+        let (_, address) = self.index.find(hash, |address| {
+            if !address.is_memory() {
+                return false;
+            }
+            let (number, slot) = self.slot_of(address.0);
+            self.frame(number).get(slot).is_some_and(|(k, _)| key.is(k))
+        })?;
+        let (number, slot) = self.slot_of(address.0);
+        (self.stage(number) == Stage::Mutable).then_some((number, slot))
+    }
+
     /// Finds a key's record without reading storage.
     #[inline]
     pub fn locate<Q: Lookup<K> + ?Sized>(&self, hash: IndexHash, key: &Q) -> Located {
@@ -230,29 +255,62 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// Hints the processor to load the first candidate of a hash.
+    /// The first record in memory whose hash is like this one's, which the processor is hinted to
+    /// load.
     #[inline]
-    pub fn prefetch_candidate(&self, hash: IndexHash) {
-        self.index.find(hash, |address| {
-            if let Place::Memory(address) = address.place() {
-                let (number, slot) = self.slot_of(address);
-                self.frame(number).prefetch(slot);
-            }
-            true
-        });
+    pub fn prefetch_candidate(&self, hash: IndexHash) -> Option<(u32, u32)> {
+        let (_, address) = self.index.find(hash, Address::is_memory)?;
+        let (number, slot) = self.slot_of(address.0);
+        self.frame(number).prefetch(slot);
+        Some((number, slot))
+    }
+
+    /// Whether a slot holds `key`, where it can be changed. The key's only live record does: a
+    /// record that leaves a mutable frame leaves its slot unused.
+    #[inline(always)]
+    pub fn is_mutable_at<Q: Lookup<K> + ?Sized>(
+        &self,
+        (number, slot): (u32, u32),
+        key: &Q,
+    ) -> bool {
+        let state = &self.frames[number as usize];
+        state.stage == Stage::Mutable
+            && state.frame.as_ref().is_some_and(|f| f.get(slot).is_some_and(|(k, _)| key.is(k)))
     }
 
     /// Makes sure that the index can take an entry of this hash and that a slot is free, freeing
     /// memory if it must; returns the slot. Nothing that a user can see has changed on an error.
     #[inline]
     pub fn make_room(&mut self, hash: IndexHash) -> Result<(u32, u32)> {
-        if self.account.available() < self.want_free {
-            self.relieve()?;
+        self.make_room_for(Some(hash))
+    }
+
+    /// [`make_room`](Log::make_room) for a record whose index entry is there already: its state
+    /// can be changed also when the index cannot grow.
+    #[inline]
+    pub fn make_room_to_move(&mut self) -> Result<(u32, u32)> {
+        self.make_room_for(None)
+    }
+
+    #[inline(always)]
+    fn make_room_for(&mut self, new_entry: Option<IndexHash>) -> Result<(u32, u32)> {
+        for _ in 0..ROUNDS_MAX {
+            if self.account.available() < self.want_free {
+                self.relieve()?;
+            }
+            if let Some(hash) = new_entry {
+                if let Err(error) = self.index.prepare(hash) {
+                    self.make_room_for_index(hash, error)?;
+                }
+            }
+            let slot = self.free_slot()?;
+            // The index and the frame may have taken what a value needs to grow.
+            if self.account.available() >= self.sizes.headroom_bytes {
+                return Ok(slot);
+            }
+            self.make_headroom()?;
         }
-        if let Err(error) = self.index.prepare(hash) {
-            self.make_room_for_index(hash, error)?;
-        }
-        self.free_slot()
+        Err(self.account.over_budget(self.sizes.headroom_bytes, "room for a value"))
     }
 
     /// A free slot of the fill frame.
@@ -423,10 +481,15 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
+    /// Whether memory is short, here or in the store, so that frames are on their way out.
+    pub fn is_short(&self) -> bool {
+        self.flusher.is_some() && self.account.available() < self.want_free
+    }
+
     /// While memory is short: a bounded share of the work that frees some, and, if values could
     /// not grow any more, as much as it takes.
     #[cold]
-    fn relieve(&mut self) -> Result<()> {
+    pub fn relieve(&mut self) -> Result<()> {
         self.poll()?;
         if self.evicting.is_some() || self.first_clean().is_some() {
             self.evict(QUANTUM);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, Key, Progress, Result, Rewrite, SegmentDirectory, SegmentId,
-    SegmentInfo, SegmentMeta, SegmentReader, State, WrittenPage, fingerprint,
+    SegmentMeta, SegmentReader, State, WrittenPage, fingerprint,
 };
 use crossbeam_channel::{Receiver, bounded};
 
@@ -37,7 +37,7 @@ enum Step {
     /// The owner looks which entries are live: those before `looked` that are stand at the front.
     Filtering { entries: Vec<FooterEntry>, looked: usize, live: usize },
     /// The helper copies.
-    Copying(Receiver<(Result<Copied>, Vec<SegmentInfo>)>),
+    Copying(Receiver<Result<Copied>>),
     /// The owner installs the copies from `next` on.
     Installing { copied: Copied, segment: u32, next: usize },
 }
@@ -144,13 +144,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     }
                 }
                 Step::Copying(answer) => match self.answer(&answer)? {
-                    Some((copied, sealed)) => {
-                        let stored = self.log.stored.as_mut().expect("a log with segments");
+                    Some(copied) => {
                         let copied = copied?;
+                        let stored = self.log.stored.as_mut().expect("a log with segments");
                         let segment = stored.update(&copied.page.segment, 0)?;
-                        for info in sealed {
-                            stored.update(&info, 0)?;
-                        }
                         job.step = Step::Installing { copied, segment, next: 0 };
                     }
                     None => {
@@ -225,11 +222,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         answer
     }
 
-    fn start_copying(
-        &self,
-        segment: u32,
-        entries: Vec<FooterEntry>,
-    ) -> Receiver<(Result<Copied>, Vec<SegmentInfo>)> {
+    fn start_copying(&self, segment: u32, entries: Vec<FooterEntry>) -> Receiver<Result<Copied>> {
         let (reply, answer) = bounded(1);
         let mut reader = self.reader();
         let info = self.log.stored.as_ref().expect("a log with segments").info(segment).clone();
@@ -245,9 +238,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
                 Ok((grains, writer.finish_page()?))
             };
-            let copied = copy().map(|(grains, page)| Copied { entries, grains, page });
-            let sealed = writer.take_sealed();
-            let _ = reply.send((copied, sealed));
+            // Segments that this has sealed are left to the answer of the next flush: this answer is
+            // dropped if the rewrite is given up, and may be taken before those to flushes whose
+            // records are in them.
+            let _ = reply.send(copy().map(|(grains, page)| Copied { entries, grains, page }));
         });
         answer
     }

@@ -6,6 +6,7 @@
 //! written.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use alluvium_pagestore::{
     Account, BlobWriter, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind, Rejected, Result,
@@ -15,7 +16,7 @@ use alluvium_pagestore::{
 use super::address::{Address, StoredAt};
 use super::config::HybridLog;
 use super::index::{IndexHash, Position};
-use super::log::{Located, Log, Stage, heap_of};
+use super::log::{Located, Log, QUANTUM, Stage, heap_of};
 use super::rewriter::Rewriter;
 use super::stored::Read;
 use crate::table::{
@@ -46,8 +47,13 @@ struct Scratch<K, V> {
 /// One item of a batch's group.
 struct Access {
     hash: IndexHash,
+    /// Where the record may be in memory.
+    candidate: Option<(u32, u32)>,
     read: Option<Read>,
 }
+
+/// A slot that may hold a key's record.
+type Likely = Option<(u32, u32)>;
 
 /// Items whose memory accesses overlap.
 const GROUP: usize = 64;
@@ -88,7 +94,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let sizes = layout.sizes::<K, V>(free, context.max_value_bytes, stored)?;
         let fixed = (TOUCHED * 4 + GROUP * size_of::<Access>()) as u64;
         let buffers = fixed + sizes.buffer_bytes(stored);
-        let index = super::index::Index::new(account.clone(), sizes.buckets, sizes.root_bits)?;
+        let index = super::index::Index::new(account.clone(), sizes.buckets)?;
         account.reserve(MemoryKind::Buffers, buffers, "the hybrid log's buffers")?;
         let log = Log::open(&context, sizes, index);
         let restored = context.restored.take();
@@ -187,12 +193,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         key: &Q,
         ahead: &mut Option<Read>,
     ) -> Result<Option<(u32, u32)>> {
-        if let Located::Resident { number, slot, .. } = self.log.locate(hash, key) {
-            if self.log.stage(number) == Stage::Mutable {
-                return Ok(Some((number, slot)));
-            }
+        match self.log.find_mutable(hash, key) {
+            Some(slot) => Ok(Some(slot)),
+            None => self.own_slowly(hash, key, ahead),
         }
-        self.own_slowly(hash, key, ahead)
     }
 
     #[inline(never)]
@@ -205,7 +209,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if matches!(self.log.locate(hash, key), Located::Absent) {
             return Ok(None);
         }
-        let to = self.log.make_room(hash)?;
+        let to = self.log.make_room_to_move()?;
         let (at, k, v) = match self.log.locate(hash, key) {
             Located::Absent => return Ok(None),
             Located::Resident { at, number, slot } => match self.log.stage(number) {
@@ -258,7 +262,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         change(lent.value)
     }
 
-    #[inline]
+    #[inline(never)]
     fn update_hashed<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         hash: IndexHash,
@@ -291,30 +295,30 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if stored.live_records() == 0 {
             return Ok(());
         }
-        let mut pending = 0;
+        // First which, then the reads: keys are user code, which may panic, and no panic may come
+        // between the start of a read and its end.
         let mut places = [None; GROUP];
         for (i, item) in items.iter().enumerate() {
             let hash = self.group[i].hash;
-            if !matches!(self.log.locate(hash, key(item)), Located::Cold) {
-                continue;
-            }
-            let Some((_, place)) = self.log.candidate(hash, 0) else { continue };
-            let stored = self.log.stored.as_mut().expect("looked at above");
-            match stored.start(place, i as u64) {
-                Some(Ok(())) => {
-                    places[i] = Some(place);
-                    pending += 1;
-                }
-                // Whoever needs the record meets the error.
-                Some(Err(_)) => {}
-                // No buffer is free; one is left for reads that turn out to be needed.
-                None => break,
-            }
-            if stored.free_buffers() <= 1 {
-                break;
+            if matches!(self.log.locate(hash, key(item)), Located::Cold) {
+                places[i] = self.log.candidate(hash, 0).map(|(_, place)| place);
             }
         }
         let stored = self.log.stored.as_mut().expect("looked at above");
+        let mut pending = 0;
+        for (i, place) in places.iter().enumerate() {
+            let Some(place) = *place else { continue };
+            // One buffer is left for reads that turn out to be needed.
+            if stored.free_buffers() <= 1 {
+                break;
+            }
+            match stored.start(place, i as u64) {
+                Some(Ok(())) => pending += 1,
+                // Whoever needs the record meets the error.
+                Some(Err(_)) => {}
+                None => unreachable!("a buffer is free"),
+            }
+        }
         for _ in 0..pending {
             let (token, read) = stored.wait(|token| places[token as usize].expect("was started"));
             self.group[token as usize].read = Some(read);
@@ -327,44 +331,59 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         batch: &[T],
         key: impl Fn(&T) -> &Q,
-        mut apply: impl FnMut(&mut Self, &T, IndexHash, &mut Option<Read>) -> Result<()>,
+        mut apply: impl FnMut(&mut Self, &T, (IndexHash, Likely), &mut Option<Read>) -> Result<()>,
     ) -> std::result::Result<(), BatchError> {
         let mut applied = 0;
         let small = self.log.index.len() * 32 < 512 << 10;
         for items in batch.chunks(GROUP) {
-            self.group.clear();
+            self.clear_group();
             for item in items {
                 let hash = self.hash(key(item));
-                self.group.push(Access { hash, read: None });
+                self.group.push(Access { hash, candidate: None, read: None });
                 if !small {
                     self.log.index.prefetch(hash);
                 }
             }
             if !small {
-                for access in &self.group {
-                    self.log.prefetch_candidate(access.hash);
+                for access in &mut self.group {
+                    access.candidate = self.log.prefetch_candidate(access.hash);
                 }
             }
             self.read_ahead(items, &key).map_err(|error| BatchError { applied, error })?;
             let mut failed = None;
             for (i, item) in items.iter().enumerate() {
-                let hash = self.group[i].hash;
-                let mut read = self.group[i].read.take();
+                let Access { hash, candidate, ref read } = self.group[i];
+                let mut ahead = None;
+                // A read is handed on only if it is used up before a closure runs: one that
+                // panics would take it along.
+                if read.is_some() && matches!(self.log.locate(hash, key(item)), Located::Cold) {
+                    ahead = self.group[i].read.take();
+                }
                 if failed.is_none() {
-                    match apply(self, item, hash, &mut read) {
+                    match apply(self, item, (hash, candidate), &mut ahead) {
                         Ok(()) => applied += 1,
                         Err(error) => failed = Some(error),
                     }
                 }
-                if let Some(read) = read {
+                if let Some(read) = ahead {
                     self.log.stored.as_mut().expect("a read has a store").recycle(read);
                 }
             }
+            self.clear_group();
             if let Some(error) = failed {
                 return Err(BatchError { applied, error });
             }
         }
         Ok(())
+    }
+
+    /// Takes back reads that were not needed after all, or that a panic has left.
+    fn clear_group(&mut self) {
+        for access in self.group.drain(..) {
+            if let Some(read) = access.read {
+                self.log.stored.as_mut().expect("a read has a store").recycle(read);
+            }
+        }
     }
 
     /// Finds `key` for reading: moves it to memory if it was read from storage before, not long
@@ -381,6 +400,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             Located::Cold => {}
         }
         if self.scratch.as_ref().is_some_and(|scratch| key.is(&scratch.key)) {
+            if let Some(read) = ahead.take() {
+                self.log.stored.as_mut().expect("a read has a store").recycle(read);
+            }
             return Ok(Found::Scratch);
         }
         self.drop_scratch();
@@ -478,7 +500,11 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
         self.drop_scratch();
-        self.update_hashed(self.hash(key), key, init, change, &mut None)
+        let hash = self.hash(key);
+        match self.log.find_mutable(hash, key) {
+            Some(slot) if V::NONE => Ok(self.change(slot, change)),
+            _ => self.update_hashed(hash, key, init, change, &mut None),
+        }
     }
 
     fn modify<Q: Lookup<K> + ?Sized, R>(
@@ -503,8 +529,9 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
                 let frame = state.frame.as_mut().expect("a frame in use");
                 let (_, old) = frame.get_mut(slot).expect("a used slot");
                 let (before, after) = (old.heap_bytes() as u64, value.heap_bytes() as u64);
-                *old = value;
+                let old = std::mem::replace(old, value);
                 self.log.book_heap(number, before, after);
+                drop(old);
                 Ok(true)
             }
             Ok(Put::Instead(at, to)) => {
@@ -560,7 +587,20 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         fuel: usize,
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,
     ) -> Result<()> {
-        self.scan_entries(cursor, fuel, visit)
+        self.clear_group();
+        // A panic goes on once the reads under way have ended and their memory is given back.
+        let mut panicked = None;
+        let mut guarded = |key: &K, value: &V| {
+            catch_unwind(AssertUnwindSafe(|| visit(key, value))).unwrap_or_else(|panic| {
+                panicked = Some(panic);
+                Err(Error::new(ErrorKind::Poisoned, "the closure of a scan panicked"))
+            })
+        };
+        let scanned = self.scan_entries(cursor, fuel, &mut guarded);
+        match panicked {
+            Some(panic) => resume_unwind(panic),
+            None => scanned,
+        }
     }
 
     fn update_batch<T, Q: Lookup<K> + ?Sized>(
@@ -571,8 +611,12 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         mut change: impl FnMut(&T, &mut V),
     ) -> std::result::Result<(), BatchError> {
         self.drop_scratch();
-        self.in_groups(batch, &key, |table, item, hash, read| {
-            table.update_hashed(hash, key(item), || init(item), |v| change(item, v), read)
+        self.in_groups(batch, &key, |table, item, (hash, likely), read| {
+            let likely = likely.filter(|&slot| table.log.is_mutable_at(slot, key(item)));
+            match likely.or_else(|| table.log.find_mutable(hash, key(item))) {
+                Some(slot) if V::NONE => Ok(table.change(slot, |v| change(item, v))),
+                _ => table.update_hashed(hash, key(item), || init(item), |v| change(item, v), read),
+            }
         })
     }
 
@@ -582,16 +626,24 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         key: impl Fn(&T) -> &Q,
         mut read: impl FnMut(&T, Option<&V>),
     ) -> std::result::Result<(), BatchError> {
-        self.in_groups(batch, &key, |table, item, hash, ahead| {
+        self.in_groups(batch, &key, |table, item, (hash, _), ahead| {
             let found = table.find(hash, key(item), ahead)?;
             read(item, table.found(found));
             Ok(())
         })
     }
 
-    fn tick(&mut self, _: usize) -> Result<usize> {
+    fn tick(&mut self, work: usize) -> Result<usize> {
+        self.context.helper.drive();
         self.log.poll()?;
-        Ok(0)
+        // Half of the work at most: the rest is for the segments.
+        let mut done = 0;
+        while done < work / 2 && self.log.is_short() {
+            self.log.relieve()?;
+            self.context.helper.drive();
+            done += QUANTUM as usize;
+        }
+        Ok(done.min(work))
     }
 
     fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
@@ -655,9 +707,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 return Ok(Put::Over(number, slot));
             }
         }
-        let to = self.log.make_room(hash)?;
+        if matches!(self.log.locate(hash, key), Located::Absent) {
+            return Ok(Put::New(self.log.make_room(hash)?));
+        }
+        let to = self.log.make_room_to_move()?;
         match self.log.locate(hash, key) {
-            Located::Absent => Ok(Put::New(to)),
+            Located::Absent => Ok(Put::New(self.log.make_room(hash)?)),
             Located::Resident { at, number, slot } => match self.log.stage(number) {
                 Stage::Mutable => Ok(Put::Over(number, slot)),
                 Stage::Frozen => Ok(Put::Instead(at, to)),
@@ -671,7 +726,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     self.log.stored.as_mut().expect("a store").record_died(place.segment);
                     Ok(Put::Instead(at, to))
                 }
-                None => Ok(Put::New(to)),
+                None => Ok(Put::New(self.log.make_room(hash)?)),
             },
         }
     }

@@ -1,10 +1,9 @@
 //! The hash index: extendible hashing over small segments of cache-line buckets.
 //!
 //! An entry is 9 bytes: a 16-bit tag, 7 more bits of the hash, and an [`Address`]. There is one
-//! entry per key, so liveness is a probe and a delete removes the entry. A directory of two levels
-//! maps the top bits of the hash to a segment; a segment that has no room for an entry is split in
-//! two, which moves at most one segment's entries and touches no record. Growing is bounded:
-//! splitting is one segment, doubling the directory is one of up to 256 parts of it.
+//! entry per key, so liveness is a probe and a delete removes the entry. A directory maps
+//! the top bits of the hash to a segment; a segment that has no room for an entry is split in two,
+//! which moves at most one segment's entries and touches no record.
 //!
 //! What it keeps true: every entry stands in its home bucket or up to [`DISTANCE_MAX`] after it,
 //! and the home is marked if any stands after it. Entries that find no room even after a split
@@ -72,15 +71,17 @@ pub struct Position {
 pub struct Index {
     account: Rc<Account>,
     segments: Vec<Segment>,
-    /// The directory's upper level, by the top `root_bits` of the hash.
-    root: Vec<Part>,
-    root_bits: u32,
+    /// Segment numbers by the top `bits` of the hash.
+    directory: Vec<u32>,
+    bits: u32,
     buckets: usize,
     strays: Vec<(IndexHash, Address)>,
     len: u64,
     splits: u64,
     /// Bytes booked for everything but the segments themselves.
     booked_tables: u64,
+    /// Bytes that growing leaves to pages and values.
+    floor_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -91,41 +92,30 @@ struct Segment {
     prefix: u32,
 }
 
-/// A part of the directory: the segments for one value of the top `root_bits`.
-#[derive(Clone, Debug)]
-struct Part {
-    bits: u32,
-    segments: Vec<u32>,
-}
-
 impl Index {
-    /// An empty index with segments of `buckets` (a power of two up to 256) and a directory in
-    /// `2^root_bits` parts.
-    pub fn new(account: Rc<Account>, buckets: usize, root_bits: u32) -> Result<Index> {
-        assert!(buckets.is_power_of_two() && (4..=256).contains(&buckets) && root_bits <= 8);
+    /// An empty index with segments of `buckets` (a power of two up to 256).
+    pub fn new(account: Rc<Account>, buckets: usize) -> Result<Index> {
+        assert!(buckets.is_power_of_two() && (8..=256).contains(&buckets), "{buckets} buckets");
+        account.reserve(MemoryKind::Index, Self::memory_bytes_min(buckets), "the index")?;
         let mut index = Index {
             account,
-            segments: Vec::new(),
-            root: Vec::new(),
-            root_bits,
+            segments: vec![Segment::new(buckets, 0, 0)],
+            directory: vec![0],
+            bits: 0,
             buckets,
             strays: Vec::new(),
             len: 0,
             splits: 0,
-            booked_tables: 0,
+            booked_tables: Self::memory_bytes_min(buckets) - segment_bytes(buckets),
+            floor_bytes: 0,
         };
-        let tables = index.tables_bytes_with(1, 1 << root_bits);
-        index.account.reserve(MemoryKind::Index, index.segment_bytes() + tables, "the index")?;
-        index.booked_tables = tables;
-        index.segments.push(Segment::new(buckets, 0, 0));
-        index.root = vec![Part { bits: 0, segments: vec![0] }; 1 << root_bits];
         index.book_tables();
         Ok(index)
     }
 
-    /// The least memory an index with these parameters opens with.
-    pub fn memory_bytes_min(buckets: usize, root_bits: u32) -> u64 {
-        (rounded(buckets * 64 + 64) + 512 + (rounded(size_of::<Part>()) + 48 << root_bits)) as u64
+    /// The least memory an index with such segments opens with.
+    pub fn memory_bytes_min(buckets: usize) -> u64 {
+        segment_bytes(buckets) + rounded(size_of::<Segment>()) as u64 + rounded(4) as u64
     }
 
     /// Entries.
@@ -147,42 +137,48 @@ impl Index {
 
     /// The first entry of this hash for which `is_it` says so. `is_it` sees every entry whose
     /// bits agree, of which at most one is the key's.
-    #[inline]
+    #[inline(always)]
     pub fn find(
         &self,
         hash: IndexHash,
         mut is_it: impl FnMut(Address) -> bool,
     ) -> Option<(Position, Address)> {
         let number = self.segment_of(hash);
-        let segment = &self.segments[number as usize];
-        let (home, tag) = (self.home(hash), hash.tag());
-        let reach = if segment.buckets[home].overflowed() { DISTANCE_MAX } else { 0 };
-        for distance in 0..=reach {
-            let at = (home + distance) & (self.buckets - 1);
-            let bucket = &segment.buckets[at];
-            let mut matches = bucket.matches(tag);
-            while matches != 0 {
-                let slot = matches.trailing_zeros() as usize;
-                matches &= matches - 1;
-                // An entry that strayed here from another bucket is not of this hash.
-                let Some(address) = bucket.address_if(slot, hash.extra(), distance) else {
-                    continue;
-                };
-                if is_it(address) {
-                    let (bucket, slot) = (at as u16, slot as u32);
-                    let position = Position { segment: number, bucket, slot, stray: false };
-                    return Some((position, address));
-                }
-            }
+        let home = self.home(hash);
+        let buckets = &self.segments[number as usize].buckets;
+        if let Some((slot, address)) = find_in(&buckets[home], hash, 0, &mut is_it) {
+            let position = Position { segment: number, bucket: home as u16, slot, stray: false };
+            return Some((position, address));
         }
-        if self.strays.is_empty() || reach == 0 {
+        if !buckets[home].overflowed() {
             return None;
         }
-        let of_hash =
-            |(_, (h, address)): &(usize, &(IndexHash, Address))| *h == hash && is_it(*address);
-        let (slot, (_, address)) = self.strays.iter().enumerate().find(of_hash)?;
-        let slot = slot as u32;
-        Some((Position { segment: number, bucket: home as u16, slot, stray: true }, *address))
+        self.find_elsewhere(hash, number, home, is_it)
+    }
+
+    /// Goes on after the home bucket.
+    #[inline(never)]
+    fn find_elsewhere(
+        &self,
+        hash: IndexHash,
+        number: u32,
+        home: usize,
+        mut is_it: impl FnMut(Address) -> bool,
+    ) -> Option<(Position, Address)> {
+        let buckets = &self.segments[number as usize].buckets;
+        for distance in 1..=DISTANCE_MAX {
+            let at = (home + distance) & (self.buckets - 1);
+            if let Some((slot, address)) = find_in(&buckets[at], hash, distance, &mut is_it) {
+                let position = Position { segment: number, bucket: at as u16, slot, stray: false };
+                return Some((position, address));
+            }
+        }
+        let strays = self.strays.iter().enumerate();
+        let of_hash = strays.filter(|(_, (stray, _))| *stray == hash);
+        let (slot, address) =
+            of_hash.map(|(i, (_, address))| (i, *address)).find(|a| is_it(a.1))?;
+        let (bucket, slot) = (home as u16, slot as u32);
+        Some((Position { segment: number, bucket, slot, stray: true }, address))
     }
 
     /// Changes the address of an entry.
@@ -229,7 +225,8 @@ impl Index {
             let message = format!("{STRAYS_MAX} keys share all 31 hash bits of the index");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let capacity = (self.strays.capacity() * 2).max(4);
+        // In small steps: with hashes this bad, memory is worth more than time.
+        let capacity = self.strays.capacity() + self.strays.capacity() / 8 + 4;
         let bytes = rounded(capacity * size_of::<(IndexHash, Address)>()) as u64;
         self.reserve(bytes)?;
         self.strays.reserve_exact(capacity - self.strays.len());
@@ -265,11 +262,11 @@ impl Index {
 
     /// Whether splitting a segment can be of use. Hashes that are all alike in their top bits
     /// would deepen the directory without end: a segment is split only while it is not deeper
-    /// than six levels below an even split.
+    /// than three levels below an even split.
     fn may_split(&self, number: u32) -> bool {
         let depth = self.segments[number as usize].depth;
         let even = self.len / (self.buckets * bucket::SLOTS) as u64 + 1;
-        depth < PREFIX_BITS && 1 << depth <= even << 6
+        depth < PREFIX_BITS && 1 << depth <= even << 3
     }
 
     /// Calls `visit` with every entry of the segment that holds prefix `from`, and returns the
@@ -294,12 +291,13 @@ impl Index {
 
     /// Removes all entries and gives the memory back.
     pub fn clear(&mut self) {
-        let (buckets, bytes) = (self.buckets, self.segment_bytes());
+        let (buckets, bytes) = (self.buckets, segment_bytes(self.buckets));
         let dropped = self.segments.len() as u64 - 1;
         self.segments.clear();
         self.segments.shrink_to(1);
         self.segments.push(Segment::new(buckets, 0, 0));
-        self.root.fill(Part { bits: 0, segments: vec![0] });
+        self.directory = vec![0];
+        self.bits = 0;
         self.strays = Vec::new();
         self.len = 0;
         self.account.release(MemoryKind::Index, dropped * bytes);
@@ -314,10 +312,7 @@ impl Index {
     #[inline(always)]
     fn segment_of(&self, hash: IndexHash) -> u32 {
         // Shifting in 64 bits makes zero bits safe.
-        let wide = u64::from(hash.0);
-        let part = &self.root[(wide >> (32 - self.root_bits)) as usize];
-        let below = u64::from(hash.0.wrapping_shl(self.root_bits));
-        part.segments[(below >> (32 - part.bits)) as usize]
+        self.directory[(u64::from(hash.0) >> (32 - self.bits)) as usize]
     }
 
     /// Bucket and slot where an entry of this hash would go.
@@ -373,9 +368,9 @@ impl Index {
     /// Splits one segment by the next bit of its entries' prefixes.
     fn split(&mut self, number: u32) -> Result<()> {
         let depth = self.segments[number as usize].depth;
-        let needed = self.segment_bytes() + self.directory_growth(number);
-        self.reserve(needed)?;
-        self.account.release(MemoryKind::Index, needed - self.segment_bytes());
+        let (segment, tables) = (segment_bytes(self.buckets), self.tables_growth(depth));
+        self.reserve(segment + tables)?;
+        self.account.release(MemoryKind::Index, tables);
         let prefix = self.segments[number as usize].prefix;
         let old = std::mem::replace(
             &mut self.segments[number as usize],
@@ -418,38 +413,26 @@ impl Index {
         Ok(())
     }
 
-    /// Points the directory's entries for a new segment's prefix to it, deepening parts that
-    /// cannot tell it apart.
+    /// Points the directory's entries for a new segment's prefix to it; doubles the directory if
+    /// it cannot tell the segment apart. Doubling copies 4 bytes per segment and is the one step
+    /// whose cost grows: 64 KiB at 10 M keys.
     fn point_directory(&mut self, number: u32) {
         let Segment { depth, prefix, .. } = self.segments[number as usize];
-        if depth <= self.root_bits {
-            let width = 1usize << (self.root_bits - depth);
-            let first = prefix as usize * width;
-            for part in &mut self.root[first..first + width] {
-                part.segments.fill(number);
-            }
-            return;
+        if depth > self.bits {
+            self.directory = self.directory.iter().flat_map(|&s| [s, s]).collect();
+            self.bits = depth;
         }
-        let below = depth - self.root_bits;
-        let part = &mut self.root[(prefix >> below) as usize];
-        while part.bits < below {
-            part.segments = part.segments.iter().flat_map(|&s| [s, s]).collect();
-            part.bits += 1;
-        }
-        let width = 1usize << (part.bits - below);
-        let first = (prefix as usize & ((1 << below) - 1)) * width;
-        part.segments[first..first + width].fill(number);
+        let width = 1usize << (self.bits - depth);
+        let first = prefix as usize * width;
+        self.directory[first..first + width].fill(number);
     }
 
-    /// Bytes that splitting this segment may add to the directory.
-    fn directory_growth(&self, number: u32) -> u64 {
-        let Segment { depth, prefix, .. } = self.segments[number as usize];
+    /// Bytes that splitting a segment of this depth may add to the tables, while old and new
+    /// ones are both there.
+    fn tables_growth(&self, depth: u32) -> u64 {
         let mut bytes = 0;
-        if depth >= self.root_bits {
-            let part = &self.root[(prefix >> (depth - self.root_bits)) as usize];
-            if part.bits == depth - self.root_bits {
-                bytes += rounded(part.segments.len() * 2 * 4);
-            }
+        if depth == self.bits {
+            bytes += rounded(self.directory.len() * 2 * 4);
         }
         if self.segments.len() == self.segments.capacity() {
             bytes += rounded(self.segments.capacity() * 2 * size_of::<Segment>());
@@ -457,37 +440,62 @@ impl Index {
         bytes as u64
     }
 
+    /// Books `bytes`, unless they do not fit or would leave less than the floor to pages.
     fn reserve(&self, bytes: u64) -> Result<()> {
-        self.account.reserve(MemoryKind::Index, bytes, "index")
+        let account = &self.account;
+        let elastic = account.used_for(MemoryKind::Pages) + account.used_for(MemoryKind::Values);
+        if account.used() - elastic + bytes + self.floor_bytes > account.limit() {
+            return Err(account.over_budget(bytes, "index"));
+        }
+        account.reserve(MemoryKind::Index, bytes, "index")
     }
 
-    /// Bytes booked per segment.
-    fn segment_bytes(&self) -> u64 {
-        rounded(self.buckets * size_of::<Bucket>() + 64) as u64
-    }
-
-    fn tables_bytes_with(&self, segments: usize, parts: usize) -> u64 {
-        (rounded(segments * size_of::<Segment>())
-            + rounded(parts * size_of::<Part>())
-            + parts * rounded(4)) as u64
+    /// Sets what the index must leave to pages and values.
+    pub fn set_floor(&mut self, bytes: u64) {
+        self.floor_bytes = bytes;
     }
 
     /// Books what the tables beside the segments take now.
     fn book_tables(&mut self) {
-        let parts: usize = self.root.iter().map(|p| rounded(p.segments.capacity() * 4)).sum();
-        let strays = rounded(self.strays.capacity() * size_of::<(IndexHash, Address)>());
         let now = (rounded(self.segments.capacity() * size_of::<Segment>())
-            + rounded(self.root.capacity() * size_of::<Part>())
-            + parts
-            + strays) as u64;
+            + rounded(self.directory.capacity() * 4)
+            + rounded(self.strays.capacity() * size_of::<(IndexHash, Address)>()))
+            as u64;
         self.account.adjust(MemoryKind::Index, self.booked_tables, now);
         self.booked_tables = now;
     }
 }
 
+/// Bytes booked per segment: its buckets, and what aligning them to cache lines costs.
+fn segment_bytes(buckets: usize) -> u64 {
+    rounded(buckets * size_of::<Bucket>() + 64) as u64
+}
+
+/// The entry of a bucket, `distance` after its home, for which `is_it` says so.
+#[inline(always)]
+fn find_in(
+    bucket: &Bucket,
+    hash: IndexHash,
+    distance: usize,
+    is_it: &mut impl FnMut(Address) -> bool,
+) -> Option<(u32, Address)> {
+    let mut matches = bucket.matches(hash.tag());
+    while matches != 0 {
+        let slot = matches.trailing_zeros();
+        matches &= matches - 1;
+        // An entry that strayed here from another bucket is not of this hash.
+        if let Some(address) = bucket.address_if(slot as usize, hash.extra(), distance) {
+            if is_it(address) {
+                return Some((slot, address));
+            }
+        }
+    }
+    None
+}
+
 impl Drop for Index {
     fn drop(&mut self) {
-        let segments = self.segments.len() as u64 * self.segment_bytes();
+        let segments = self.segments.len() as u64 * segment_bytes(self.buckets);
         self.account.release(MemoryKind::Index, segments + self.booked_tables);
     }
 }
@@ -537,8 +545,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn index(buckets: usize, root_bits: u32) -> Index {
-        Index::new(Account::root(1 << 30), buckets, root_bits).unwrap()
+    fn index(buckets: usize) -> Index {
+        Index::new(Account::root(1 << 30), buckets).unwrap()
     }
 
     fn hash(key: u64) -> IndexHash {
@@ -585,22 +593,22 @@ mod tests {
 
     #[test]
     fn entries_survive_growth_whatever_the_parameters() {
-        for (buckets, root_bits) in [(4, 0), (16, 3), (256, 8)] {
-            grow(&mut index(buckets, root_bits), 4000, hash);
+        for buckets in [8, 16, 256] {
+            grow(&mut index(buckets), 4000, hash);
         }
-        grow(&mut index(256, 8), 300_000, hash);
+        grow(&mut index(256), 300_000, hash);
     }
 
     #[test]
     fn hashes_that_collide_are_kept_apart_by_address() {
-        grow(&mut index(4, 0), 500, |_| IndexHash(0x1234_5678));
-        grow(&mut index(4, 2), 500, |key| IndexHash((key as u32 & 1) << 31));
-        grow(&mut index(4, 2), 500, |key| IndexHash((key as u32 & 1) << 9));
+        grow(&mut index(8), 500, |_| IndexHash(0x1234_5678));
+        grow(&mut index(8), 500, |key| IndexHash((key as u32 & 1) << 31));
+        grow(&mut index(8), 500, |key| IndexHash((key as u32 & 1) << 9));
     }
 
     #[test]
     fn an_index_costs_11_to_21_bytes_a_key() {
-        let mut index = index(256, 8);
+        let mut index = index(256);
         let mut worst: f64 = 0.0;
         for key in 0..1_000_000 {
             index.prepare(hash(key)).unwrap();
@@ -616,8 +624,8 @@ mod tests {
 
     #[test]
     fn a_split_that_does_not_fit_the_budget_changes_nothing() {
-        let account = Account::root(Index::memory_bytes_min(16, 0) + 1000);
-        let mut index = Index::new(account, 16, 0).unwrap();
+        let account = Account::root(Index::memory_bytes_min(16) + 1000);
+        let mut index = Index::new(account, 16).unwrap();
         let mut model = BTreeMap::new();
         for key in 0..400 {
             if let Err(refused) = index.prepare(hash(key)) {
@@ -637,9 +645,8 @@ mod tests {
         #[test]
         fn random_histories_match_a_map(
             steps in prop::collection::vec((0u64..400, 0..3u8), 1..1500),
-            bits in 0u32..3,
         ) {
-            let mut index = index(4, bits);
+            let mut index = index(8);
             let mut model = BTreeMap::new();
             for (key, what) in steps {
                 let found = index.find(hash(key), |a| a == Address(key));
