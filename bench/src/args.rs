@@ -6,6 +6,7 @@ use alluvium::{AnyLayout, ByteSize};
 use clap::Args;
 
 use crate::nexmark::Config;
+use crate::peers::Peer;
 use crate::workload::{Distribution, RecordShape};
 use crate::{Error, Result};
 
@@ -159,9 +160,24 @@ pub struct RmwArgs {
     #[arg(long, value_name = "G", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub batch: u64,
+    /// Make the next key depend on the value before it, so that no two operations overlap
+    #[arg(long, conflicts_with = "batch")]
+    pub dependent: bool,
     /// Do the same work on this as well: hashbrown or rocksdb
     #[arg(long, value_name = "PEER")]
-    pub vs: Option<String>,
+    pub vs: Option<Peer>,
+    /// Do the operations in that many rounds, in turns with the peer
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub rounds: u64,
+    /// Load the keys that many times; of each insert the shortest time counts
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub loads: u64,
+    /// Time one single operation of N for the latencies
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub sample: u64,
     /// Where state lives
     #[command(flatten)]
     pub state: StateArgs,
@@ -220,7 +236,8 @@ mod tests {
              --workers 2 --input d --results r --changes c --dir d --json j",
             "nexmark --query q3 --memory 64KiB --input d",
             "rmw --keys 10 --dist zipf:0.99 --record strings --ops 5 --layout heap --memory 1GiB \
-             --batch 64 --vs hashbrown",
+             --batch 64 --vs hashbrown --rounds 3 --loads 2 --sample 8",
+            "rmw --keys 10 --ops 5 --memory 1GiB --dependent",
             "replay --input f.csv.xz --upto 7 --layout heap --memory 4MiB --dump f.tsv",
             "replay --git d --memory 4MiB",
             "gen --events 5",
@@ -239,6 +256,8 @@ mod tests {
             ("rmw --keys 0 --ops 1 --memory 1MiB", "--keys"),
             ("rmw --keys 1 --ops 1 --memory 1MiB --dist normal", "zipf:0.99"),
             ("rmw --keys 1 --ops 1 --memory 1MiB --record 17", "strings"),
+            ("rmw --keys 1 --ops 1 --memory 1MiB --vs other", "hashbrown"),
+            ("rmw --keys 1 --ops 1 --memory 1MiB --dependent --batch 2", "--batch"),
             ("replay --memory 1MiB", "--input"),
             ("replay --memory 1MiB --input f --git d", "--git"),
         ] {

@@ -37,6 +37,8 @@ pub enum Error {
     },
     /// A program this crate runs, such as `git`, failed; the message has its own words.
     Command(String),
+    /// The run ended with answers that are not the right ones; the message says how they differ.
+    Wrong(String),
     /// The store refused or failed.
     Store(alluvium::Error),
 }
@@ -70,7 +72,9 @@ impl From<alluvium::Error> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Usage(message) | Error::Command(message) => f.write_str(message),
+            Error::Usage(message) | Error::Command(message) | Error::Wrong(message) => {
+                f.write_str(message)
+            }
             Error::Store(error) => error.fmt(f),
             Error::Io { path, action, source } => {
                 write!(f, "cannot {action} {}: {source}", path.display())

@@ -5,6 +5,7 @@ mod error;
 pub mod args;
 pub mod input;
 pub mod nexmark;
+pub mod peers;
 pub mod report;
 pub mod run;
 pub mod workload;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use alluvium_bench::args::{GenArgs, ReportArgs};
+use alluvium_bench::args::{GenArgs, ReplayArgs, ReportArgs, RmwArgs};
 use alluvium_bench::report::Report;
 use alluvium_bench::{Result, run};
 use clap::{Parser, Subcommand};
@@ -19,6 +19,10 @@ struct Cli {
 enum Command {
     /// Generate Nexmark events and nothing else
     Gen(GenArgs),
+    /// Read-modify-write of keys from a distribution
+    Rmw(RmwArgs),
+    /// Replay the history of a git repository and check the result
+    Replay(ReplayArgs),
 }
 
 fn main() -> ExitCode {
@@ -34,6 +38,8 @@ fn main() -> ExitCode {
 fn execute(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Gen(args) => finish(&run::generate(&args)?, &args.report),
+        Command::Rmw(args) => finish(&run::rmw(&args)?, &args.report),
+        Command::Replay(args) => finish(&run::replay(&args)?, &args.report),
     }
 }
 

@@ -2,6 +2,12 @@
 //!
 //! [`Report`]: crate::report::Report
 
+mod clock_unsafe;
 mod generate;
+mod replay;
+mod rmw;
+mod state;
 
 pub use generate::generate;
+pub use replay::replay;
+pub use rmw::rmw;

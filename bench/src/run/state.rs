@@ -1,0 +1,60 @@
+//! The store of a workload that drives state without Timely: where it lives, what it says at the
+//! end.
+
+use alluvium::Store;
+use tempfile::TempDir;
+
+use crate::args::StateArgs;
+use crate::report::{Io, Memory, Report, peak_rss_bytes};
+use crate::{Error, Result};
+
+/// An open store and the temporary directory it lives in, if it was given none.
+pub(crate) struct State {
+    pub(crate) store: Store,
+    /// Released after the store.
+    _temporary: Option<TempDir>,
+}
+
+impl State {
+    /// Opens a store as the options say.
+    pub(crate) fn open(args: &StateArgs) -> Result<State> {
+        let temporary = match args.dir {
+            Some(_) => None,
+            None => Some(temporary_dir()?),
+        };
+        let dir = args.dir.as_deref().or(temporary.as_ref().map(TempDir::path));
+        let dir = dir.expect("one of the two is there");
+        let layout = args.layout.layout.clone();
+        let store = Store::builder(dir).memory(args.memory.0).layout(layout).open()?;
+        Ok(State { store, _temporary: temporary })
+    }
+
+    /// Adds the store's own figures to a report.
+    pub(crate) fn describe(&self, report: &mut Report) -> Result<()> {
+        let stats = self.store.stats()?;
+        let total = stats.total();
+        report.memory = Memory {
+            budget: stats.memory.limit,
+            peak_tracked: stats.memory.peak,
+            peak_rss: peak_rss_bytes(),
+            live_bytes: total.live_bytes,
+            live_keys: total.live_keys,
+        };
+        report.io = Io {
+            bytes_written: stats.io.bytes_written,
+            bytes_read: stats.io.bytes_read,
+            reads: stats.io.reads,
+            flushes: total.pages_flushed,
+        };
+        report.codec_calls = total.codec_calls;
+        Ok(())
+    }
+}
+
+/// A directory that goes when it is dropped.
+pub(crate) fn temporary_dir() -> Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix("alluvium-bench-")
+        .tempdir()
+        .map_err(|source| Error::io(&std::env::temp_dir(), "make a directory in", source))
+}
