@@ -17,6 +17,7 @@ mod builder;
 mod config;
 mod count;
 mod map;
+mod sorted_blocks;
 mod state_cell;
 mod store;
 mod timers;
@@ -24,14 +25,14 @@ mod value;
 
 pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
-    BatchError, CheckpointOutcome, Cursor, Heap, HybridLog, Layout, Peek, StateContext, Table,
-    TableStats, VolatileHeap,
+    BatchError, CheckpointOutcome, Cursor, Heap, HybridLog, Images, Layout, Peek, StateContext,
+    Table, TableStats, VolatileHeap, read_entries, write_entries,
 };
 pub use alluvium_pagestore::io;
 pub use alluvium_pagestore::{
-    AccountStats, ByteSize, Error, ErrorKind, GIB, HeapSize, KIB, Key, KeyGroup, KeyHash, Lookup,
-    MEMORY_KINDS, MIB, MILLISECOND, MemoryKind, Rejected, Result, SECOND, Schema, State, Time,
-    combine, hash_bytes, hash_word, rounded,
+    Account, AccountStats, BlobReader, BlobWriter, ByteSize, Error, ErrorKind, GIB, HeapSize, KIB,
+    Key, KeyGroup, KeyHash, Lookup, MEMORY_KINDS, MIB, MILLISECOND, MemoryKind, Rejected, Result,
+    SECOND, Schema, State, StateImage, Time, combine, hash_bytes, hash_word, rounded,
 };
 pub use any_layout::{AnyLayout, AnyTable};
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};

@@ -4,8 +4,10 @@
 //! keeps the two apart: whoever comes while the other is inside gets an error naming the state.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::rc::Rc;
 
 use alluvium_compaction::Compactor;
 use alluvium_layouts::{CheckpointOutcome, Table, TableStats};
@@ -23,6 +25,24 @@ pub(crate) struct StateCell<K, V, T> {
     /// The last error of compaction; writes go on without it.
     compaction_error: RefCell<Option<Error>>,
     types: PhantomData<(K, V)>,
+    /// Declared last, so that the table's helpers are done with the directory before it is free.
+    _lock: Option<Lock>,
+}
+
+/// The lock of a store's directory, shared by all that write to it.
+#[derive(Clone)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "held, not used")] Rc<dyn Send + Sync>);
+
+impl Lock {
+    pub(crate) fn new(guard: Box<dyn Send + Sync>) -> Self {
+        Self(Rc::from(guard))
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lock")
+    }
 }
 
 /// Compaction gets fuel after so many writes.
@@ -40,7 +60,7 @@ impl Drop for Mark<'_> {
 }
 
 impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
-    pub(crate) fn new(name: &str, table: T) -> Self {
+    pub(crate) fn new(name: &str, table: T, lock: Option<Lock>) -> Self {
         Self {
             name: name.into(),
             table: RefCell::new(table),
@@ -49,6 +69,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             compactor: RefCell::default(),
             compaction_error: RefCell::default(),
             types: PhantomData,
+            _lock: lock,
         }
     }
 

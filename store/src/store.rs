@@ -21,7 +21,7 @@ use crate::builder::StoreBuilder;
 use crate::config::{Helpers, StoreConfig};
 use crate::count::Count;
 use crate::map::Map;
-use crate::state_cell::{Hooks, StateCell};
+use crate::state_cell::{Hooks, Lock, StateCell};
 use crate::timers::{Timers, TimersCell};
 use crate::value::Value;
 
@@ -43,8 +43,8 @@ struct Inner {
     checkpoint: Cell<u64>,
     states: RefCell<Vec<OpenState>>,
     leftovers: u64,
-    /// Released last.
-    _lock: Option<Box<dyn Send + Sync>>,
+    /// Released last, and not before the last handle that writes to the directory is gone.
+    lock: Option<Lock>,
 }
 
 struct OpenState {
@@ -125,11 +125,11 @@ impl Store {
             checkpoint: Cell::new(0),
             states: RefCell::new(Vec::new()),
             leftovers: 0,
-            _lock: None,
+            lock: None,
             config,
         };
         if let Some(device) = device {
-            inner._lock = Some(device.lock()?);
+            inner.lock = Some(Lock::new(device.lock()?));
             let what = "the buffer of checkpoints";
             inner.root.reserve(MemoryKind::Buffers, BLOB_CHUNK_BYTES as u64, what)?;
             inner.recover(device)?;
@@ -365,7 +365,8 @@ impl Inner {
             Err(_) => CheckpointOutcome::Abandoned,
         };
         for state in &*states {
-            state.hooks.checkpointed(outcome)?;
+            // A state that is in use has refused to take part and has nothing to be told.
+            let _ = state.hooks.checkpointed(outcome);
         }
         let manifest = match (committed, outcome) {
             (Ok(manifest), _) => manifest,
@@ -429,7 +430,11 @@ fn blobs_name(checkpoint: u64) -> String {
 
 /// Whether a file name is one that we give.
 fn is_ours(name: &str) -> bool {
-    SegmentId::of_file(name).is_some() || name.starts_with("live-") || name == MANIFEST_NEW
+    let is_blobs = || {
+        let number = name.strip_prefix("live-").and_then(|n| u64::from_str_radix(n, 16).ok());
+        number.is_some_and(|number| blobs_name(number) == name)
+    };
+    SegmentId::of_file(name).is_some() || is_blobs() || name == MANIFEST_NEW
 }
 
 /// Whether a checkpoint needs the file.
@@ -499,7 +504,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         };
         let context = inner.with_restored(context, &manifest)?;
         let table = self.layout.open(context).map_err(|e| e.with("state", &self.name))?;
-        let cell = Rc::new(StateCell::new(&self.name, table));
+        let cell = Rc::new(StateCell::new(&self.name, table, inner.lock.clone()));
         inner.register(manifest, cell.clone());
         Ok(Map::new(cell))
     }

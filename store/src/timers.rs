@@ -1,18 +1,15 @@
 //! Timers: requests to be called for a key when event time reaches a point.
 //!
-//! Kept in memory in time order, set semantics on (time, key), part of every checkpoint. The
-//! budget books an upper bound per timer: a B-tree's nodes are at least half full.
+//! Kept in memory in time order, set semantics on (time, key), part of every checkpoint.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use alluvium_layouts::{CheckpointOutcome, Images, StateContext, TableStats};
 use alluvium_layouts::{read_entries, write_entries};
-use alluvium_pagestore::{
-    BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, StateImage, Time, rounded,
-};
+use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, StateImage, Time};
 
+use crate::sorted_blocks::SortedBlocks;
 use crate::state_cell::Hooks;
 
 /// Pending timers. Open them with [`Store::timers`](crate::Store::timers).
@@ -27,35 +24,32 @@ pub(crate) struct TimersCell<K: Key + Ord>(RefCell<Pending<K>>);
 #[derive(Debug)]
 struct Pending<K: Key + Ord> {
     context: StateContext,
-    timers: BTreeSet<(Time, K)>,
+    timers: SortedBlocks<(Time, K)>,
     images: Images,
     codec_calls: u64,
 }
 
 impl<K: Key + Ord> Pending<K> {
-    /// Upper bound of the tree's memory per timer: 11 slots a node of which at least 5 are used,
-    /// and inner nodes over at least 6 children.
-    fn bytes_of(key: &K) -> u64 {
-        let leaf = rounded(16 + 11 * size_of::<(Time, K)>());
-        let inner = leaf + 12 * 8;
-        (leaf / 5 + inner / 30 + 16 + key.heap_bytes()) as u64
-    }
-
     fn insert(&mut self, at: Time, key: K) -> Result<bool> {
         let account = &self.context.account;
-        let bytes = Self::bytes_of(&key);
-        if account.available() < bytes {
-            return Err(account.over_budget(bytes, "a timer"));
+        let (heap, growth) = (key.heap_bytes() as u64, self.timers.growth_bytes());
+        if account.available() < heap + growth {
+            return Err(account.over_budget(heap + growth, "a timer"));
         }
+        let before = self.timers.memory_bytes();
         let new = self.timers.insert((at, key));
+        account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
         if new {
-            account.charge(MemoryKind::Values, bytes);
+            account.charge(MemoryKind::Values, heap);
         }
         Ok(new)
     }
 
-    fn release(&self, key: &K) {
-        self.context.account.release(MemoryKind::Values, Self::bytes_of(key));
+    /// Books what is left after a timer of `key` was removed from `before` bytes of timers.
+    fn removed(&self, before: u64, key: &K) {
+        let account = &self.context.account;
+        account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
+        account.release(MemoryKind::Values, key.heap_bytes() as u64);
     }
 }
 
@@ -64,7 +58,7 @@ impl<K: Key + Ord> TimersCell<K> {
         let restored = context.restored.take();
         let mut pending = Pending {
             context: context.clone(),
-            timers: BTreeSet::new(),
+            timers: SortedBlocks::new(),
             images: Images::default(),
             codec_calls: 0,
         };
@@ -92,10 +86,10 @@ impl<K: Key + Ord> Timers<K> {
     /// Withdraws a timer and says whether there was one.
     pub fn cancel(&mut self, at: Time, key: K) -> bool {
         let mut pending = self.shared.0.borrow_mut();
-        let timer = (at, key);
+        let (timer, before) = ((at, key), pending.timers.memory_bytes());
         let known = pending.timers.remove(&timer);
         if known {
-            pending.release(&timer.1);
+            pending.removed(before, &timer.1);
         }
         known
     }
@@ -108,8 +102,9 @@ impl<K: Key + Ord> Timers<K> {
         if pending.timers.first()?.0 >= watermark {
             return None;
         }
+        let before = pending.timers.memory_bytes();
         let timer = pending.timers.pop_first()?;
-        pending.release(&timer.1);
+        pending.removed(before, &timer.1);
         Some(timer)
     }
 
