@@ -87,8 +87,12 @@ impl BlobReader {
                 .with("file", self.file.name())
                 .with("offset", blob.offset)
         };
-        let end =
-            blob.offset.checked_add(blob.len).filter(|_| blob.offset % BLOCK_BYTES as u64 == 0);
+        let block = BLOCK_BYTES as u64;
+        let end = blob
+            .offset
+            .checked_add(blob.len)
+            .and_then(|end| end.checked_next_multiple_of(block))
+            .filter(|_| blob.offset % block == 0);
         if end.is_none_or(|end| end > self.device.len(&self.file).unwrap_or(0)) {
             return Err(corrupt("a checkpoint file is cut short"));
         }

@@ -41,7 +41,9 @@ impl SegmentId {
 
     /// The segment that a file name belongs to.
     pub fn of_file(name: &str) -> Option<SegmentId> {
-        u64::from_str_radix(name.strip_prefix("seg-")?, 16).ok().map(SegmentId)
+        let id = u64::from_str_radix(name.strip_prefix("seg-")?, 16).ok().map(SegmentId)?;
+        // No other spelling of the number is ours.
+        (id.file_name() == name).then_some(id)
     }
 }
 
@@ -261,8 +263,10 @@ impl Tail {
             records: u64_at(bytes, 16),
             images: u32_at(bytes, 24),
         };
+        let directory_bytes = u64::from(tail.images) * TRAILER_BYTES as u64;
+        let end = tail.directory_offset.checked_add(directory_bytes);
         let fits = tail.directory_offset % BLOCK_BYTES as u64 == 0
-            && tail.directory_offset + u64::from(tail.images) * TRAILER_BYTES as u64 <= file_bytes;
+            && end.is_some_and(|end| end <= file_bytes);
         let crc = checksum(id, tail.directory_offset, &bytes[..60]);
         if &bytes[..8] != TAIL_MAGIC || u32_at(bytes, 60) != crc || !fits {
             let what = "the segment's tail is damaged or the file is cut short";

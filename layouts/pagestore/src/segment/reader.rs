@@ -27,6 +27,11 @@ pub struct SegmentDirectory {
 }
 
 impl SegmentDirectory {
+    /// The directory of a segment that is not sealed, from the images that its writer knows.
+    pub(super) fn of_open(info: SegmentInfo, images: Vec<ImageInfo>) -> Self {
+        Self { info, images }
+    }
+
     /// The segment's images, in file order.
     pub fn images(&self) -> &[ImageInfo] {
         &self.images
@@ -107,16 +112,24 @@ impl SegmentReader {
         &mut self,
         info: &SegmentInfo,
         live: Option<&LiveSet>,
-        mut visit: impl FnMut(&FooterEntry, RecordBytes<'_>) -> Result<()>,
+        visit: impl FnMut(&FooterEntry, RecordBytes<'_>) -> Result<()>,
     ) -> Result<()> {
         let directory = self.open(info)?;
+        self.for_each_in(&directory, |entry| live.is_none_or(|l| l.contains(entry.grain)), visit)
+    }
+
+    /// Calls `visit` with each record of a segment that is `wanted`, in file order.
+    pub(super) fn for_each_in(
+        &mut self,
+        directory: &SegmentDirectory,
+        wanted: impl Fn(&FooterEntry) -> bool,
+        mut visit: impl FnMut(&FooterEntry, RecordBytes<'_>) -> Result<()>,
+    ) -> Result<()> {
         let mut entries = Vec::new();
         for image in directory.images() {
-            self.footer(&directory, image, &mut entries)?;
-            for entry in &entries {
-                if live.is_none_or(|live| live.contains(entry.grain)) {
-                    visit(entry, self.record(info, entry)?)?;
-                }
+            self.footer(directory, image, &mut entries)?;
+            for entry in entries.iter().filter(|entry| wanted(entry)) {
+                visit(entry, self.record(&directory.info, entry)?)?;
             }
         }
         Ok(())

@@ -11,6 +11,7 @@ use super::format::{
     SEGMENT_BYTES_MAX, SegmentId, TRAILER_BYTES, Tail, UNSPLIT_BYTES, checksum, record_header,
     segment_header,
 };
+use super::reader::{SegmentDirectory, SegmentReader};
 use super::{SegmentInfo, SegmentStore};
 use crate::codec;
 use crate::io::{BLOCK_BYTES, FileHandle, IoBuffer, Operation, run_blocking};
@@ -38,6 +39,8 @@ struct OpenSegment {
     images: Vec<ImageInfo>,
     records: u64,
     max_record_bytes: u64,
+    /// A sync failed: what it should have covered may never become durable.
+    doubtful: bool,
 }
 
 /// The image being written.
@@ -177,6 +180,9 @@ impl SegmentWriter {
 
     /// Ends the open segment, if there is one, and makes it durable.
     pub fn seal(&mut self) -> Result<()> {
+        if self.open.as_ref().is_some_and(|open| open.doubtful) {
+            self.write_again()?;
+        }
         let Some(open) = self.open.as_ref() else { return Ok(()) };
         let (id, start) = (open.id, open.end);
         let directory: Vec<u8> = open.images.iter().flat_map(|i| i.to_bytes(id)).collect();
@@ -193,11 +199,56 @@ impl SegmentWriter {
         self.pad_to(end - TRAILER_BYTES as u64)?;
         self.put(&tail.to_bytes(id))?;
         self.write_chunk()?;
-        self.store.sync(&self.open.as_ref().expect("still open").file)?;
+        if let Err(error) = self.store.sync(&self.open.as_ref().expect("still open").file) {
+            self.open.as_mut().expect("still open").doubtful = true;
+            return Err(error);
+        }
         let mut open = self.open.take().expect("still open");
         open.end = end;
         self.sealed.push(SegmentInfo { sealed: true, ..open.info() });
         Ok(())
+    }
+
+    /// Writes all of the open segment once more, for a sync that failed: a later one that succeeds
+    /// does not cover what the failed one should have. The device must still read it as it was
+    /// written, which is verified; if it does not, the records are lost and this fails each time.
+    fn write_again(&mut self) -> Result<()> {
+        let open = self.open.as_ref().expect("a doubtful segment is open");
+        let (id, file, end) = (open.id, open.file.clone(), open.end);
+        let directory = SegmentDirectory::of_open(open.info(), open.images.clone());
+        let mut reader = SegmentReader::new(self.store.clone(), self.state, 2 * BLOCK_BYTES);
+        reader.for_each_in(&directory, |_| true, |_, _| Ok(()))?;
+        let mut offset = 0;
+        while offset < end {
+            let length = (end - offset).min(self.chunk.capacity() as u64);
+            self.move_chunk(&file, Operation::Read { offset }, length as usize)?;
+            if offset == 0 {
+                let header = segment_header(id, self.state);
+                self.chunk.as_mut_slice()[..TRAILER_BYTES].copy_from_slice(&header);
+            }
+            self.move_chunk(&file, Operation::Write { offset }, length as usize)?;
+            offset += length;
+        }
+        Ok(())
+    }
+
+    fn move_chunk(&mut self, file: &FileHandle, to: Operation, length: usize) -> Result<()> {
+        self.chunk.set_len(length);
+        let chunk = std::mem::replace(&mut self.chunk, IoBuffer::empty());
+        let (mut chunk, done) = run_blocking(self.store.device(), file, to, chunk);
+        if chunk.capacity() == 0 {
+            chunk = IoBuffer::zeroed(2 * BLOCK_BYTES);
+        }
+        self.chunk = chunk;
+        done
+    }
+
+    /// Removes the open segment, if there is one: its records are of no use. A file that cannot be
+    /// removed now is removed at the next open.
+    pub fn abandon(&mut self) {
+        if let Some(open) = self.open.take() {
+            let _ = self.store.device().remove(&open.id.file_name());
+        }
     }
 
     /// The segments sealed since the last call.
@@ -220,8 +271,15 @@ impl SegmentWriter {
             let _ = self.store.device().remove(&id.file_name());
             return Err(error);
         }
-        let end = BLOCK_BYTES as u64;
-        Ok(OpenSegment { id, file, end, images: Vec::new(), records: 0, max_record_bytes: 0 })
+        Ok(OpenSegment {
+            id,
+            file,
+            end: BLOCK_BYTES as u64,
+            images: Vec::new(),
+            records: 0,
+            max_record_bytes: 0,
+            doubtful: false,
+        })
     }
 
     fn position(&self) -> u64 {
@@ -268,15 +326,9 @@ impl SegmentWriter {
         }
         debug_assert_eq!(self.page.filled % BLOCK_BYTES, 0);
         let file = self.open.as_ref().expect("a page is begun").file.clone();
-        self.chunk.set_len(self.page.filled);
-        let chunk = std::mem::replace(&mut self.chunk, IoBuffer::empty());
         let operation = Operation::Write { offset: self.page.chunk_offset };
-        let (mut chunk, done) = run_blocking(self.store.device(), &file, operation, chunk);
-        if chunk.capacity() == 0 {
-            chunk = IoBuffer::zeroed(2 * BLOCK_BYTES);
-        }
-        chunk.set_len(chunk.capacity());
-        self.chunk = chunk;
+        let done = self.move_chunk(&file, operation, self.page.filled);
+        self.chunk.set_len(self.chunk.capacity());
         done?;
         self.page.chunk_offset += self.page.filled as u64;
         self.page.filled = 0;
