@@ -1,0 +1,94 @@
+//! The Nexmark queries with the semantics of the SQL ones, on managed state.
+//!
+//! Timely's timestamp is event time, and the frontier is the watermark W: no event before it is
+//! still to come. Input tables are multisets of rows. A query emits changes of its result, which
+//! at any time add up to what SQL gives for the events so far.
+
+mod q0;
+mod q1;
+mod q2;
+mod q3;
+mod q4;
+mod row;
+
+use alluvium_timely::{Changes, WorkerState};
+use timely::dataflow::StreamVec;
+
+use crate::nexmark::Record;
+
+pub use q0::Q0;
+pub use q1::Q1;
+pub use q2::Q2;
+pub use q3::Q3;
+pub use q4::Q4;
+pub use row::{Fields, Row};
+
+/// A stream of events, each not before the timestamp it is sent with.
+pub type Events<'scope> = StreamVec<'scope, i64, Record>;
+
+/// A query.
+pub trait Query: 'static {
+    /// A row of its result.
+    type Row: Row;
+
+    /// Its name, such as `q4`.
+    const NAME: &'static str;
+
+    /// Builds its dataflow; states are in the store of `state`, named by operators of the query.
+    ///
+    /// # Errors
+    /// A state cannot be opened.
+    fn build<'scope>(
+        events: Events<'scope>,
+        state: &WorkerState,
+    ) -> alluvium::Result<Changes<'scope, i64, Self::Row>>;
+}
+
+/// Names of the queries that there are.
+pub const NAMES: [&str; 5] = [Q0::NAME, Q1::NAME, Q2::NAME, Q3::NAME, Q4::NAME];
+
+/// Something to be done for a query that is known by name only at run time.
+pub trait ForQuery {
+    /// What comes out.
+    type Output;
+
+    /// Does it.
+    fn run<Q: Query>(self) -> Self::Output;
+}
+
+/// Does `work` for the query with this name, if there is one.
+pub fn with_query<W: ForQuery>(name: &str, work: W) -> Option<W::Output> {
+    Some(match name {
+        Q0::NAME => work.run::<Q0>(),
+        Q1::NAME => work.run::<Q1>(),
+        Q2::NAME => work.run::<Q2>(),
+        Q3::NAME => work.run::<Q3>(),
+        Q4::NAME => work.run::<Q4>(),
+        _ => return None,
+    })
+}
+
+/// The bids among the events, as `row` makes rows of them; no state, nothing moves.
+fn bids<'scope, R: Row>(
+    events: Events<'scope>,
+    mut row: impl FnMut(crate::nexmark::Bid) -> Option<R> + 'static,
+) -> Changes<'scope, i64, R> {
+    use timely::container::CapacityContainerBuilder;
+    use timely::dataflow::channels::pact::Pipeline;
+    use timely::dataflow::operators::generic::operator::Operator;
+
+    type Builder<R> = CapacityContainerBuilder<Vec<(R, i64, i64)>>;
+    events.unary::<Builder<R>, _, _, _>(Pipeline, "bids", |_, _| {
+        move |input, output| {
+            input.for_each_time(|capability, batches| {
+                let time = *capability.time();
+                let events = batches.flat_map(|batch| batch.drain(..));
+                let rows = events.filter_map(|record| match record.event {
+                    crate::nexmark::Event::Bid(bid) => Some((row(bid)?, time, 1)),
+                    _ => None,
+                });
+                output.session(&capability).give_iterator(rows);
+            });
+        }
+    })
+}

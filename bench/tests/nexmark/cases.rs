@@ -1,0 +1,150 @@
+//! The shared cases: small inputs with the change of the result that each step must cause.
+
+use std::collections::BTreeMap;
+
+use alluvium::{StoreConfig, Time};
+use alluvium_bench::input::{Case, Insert, read_cases, shared_dir};
+use alluvium_bench::nexmark::{Event, Record};
+use alluvium_bench::queries::{Fields, Q0, Q1, Q2, Q3, Q4, Query, Row};
+
+use crate::run::{Rows, consolidated, run};
+
+fn cases<Q: Query>() -> Vec<Case> {
+    let Some(shared) = shared_dir(&format!("the cases of {}", Q::NAME)) else { return vec![] };
+    read_cases(&shared.join(format!("data/nexmark-cases/{}.jsonl", Q::NAME))).unwrap()
+}
+
+/// The records of each step, with ordinals over the whole case.
+fn steps(case: &Case) -> Vec<Vec<Record>> {
+    let mut ordinal = 0;
+    let mut record = |insert: &Insert| {
+        let Insert::Event(event) = insert else { return None };
+        ordinal += 1;
+        Some(Record { ordinal: ordinal - 1, event: event.clone() })
+    };
+    case.steps.iter().map(|step| step.inserts.iter().filter_map(&mut record).collect()).collect()
+}
+
+/// The changes that the step must cause, times written as we write them.
+fn deltas<Q: Query>(case: &Case) -> Vec<Rows> {
+    let step_rows = |step: &alluvium_bench::input::Step| {
+        assert_eq!(step.columns, Q::Row::COLUMNS);
+        let rows = step.delta.iter().map(|delta| {
+            let fields = delta.0.iter().zip(&step.columns);
+            let fields = fields.map(|(field, column)| match &column[..] {
+                "date_time" => field.as_deref().map(ms_of),
+                _ => field.clone(),
+            });
+            (fields.collect::<Fields>(), delta.1)
+        });
+        consolidated(rows)
+    };
+    case.steps.iter().map(step_rows).collect()
+}
+
+/// Milliseconds of a time of the cases, all of which are in the first days of January 2020.
+fn ms_of(text: &str) -> String {
+    let rest = text.strip_prefix("2020-01-").expect("a time of the cases");
+    let number = |range: std::ops::Range<usize>| rest[range].parse::<i64>().expect("digits");
+    let seconds = (number(0..2) - 1) * 86_400 + number(3..5) * 3_600 + number(6..8) * 60;
+    let fraction = rest.get(12..).unwrap_or("");
+    let ms: i64 = format!("{fraction:0<3}").parse().expect("digits");
+    (1_577_836_800_000 + (seconds + number(9..11)) * 1_000 + ms).to_string()
+}
+
+/// One step is one timestamp, all of them long before any event: nothing may go.
+fn each_step_changes_the_result_as_it_must<Q: Query>() {
+    for case in cases::<Q>() {
+        let batches: Vec<_> = (i64::MIN..).zip(steps(&case)).collect();
+        for workers in 1..=2 {
+            let outcome = run::<Q>(workers, StoreConfig::default(), batches.clone()).unwrap();
+            let expected: BTreeMap<i64, Rows> =
+                (i64::MIN..).zip(deltas::<Q>(&case)).filter(|(_, rows)| !rows.is_empty()).collect();
+            let context = format!("{} case {}, {workers} workers", Q::NAME, case.number);
+            assert_eq!(outcome.changes, expected, "{context}");
+        }
+    }
+}
+
+/// All events in order of time, the watermark behind them: the result is the sum of the steps,
+/// and `live` says what is left of the states.
+fn the_sum_is_right_when_the_watermark_advances<Q: Query>(live: impl Fn(&Case, &[Event]) -> Live) {
+    for case in cases::<Q>() {
+        let mut records = steps(&case).concat();
+        records.sort_by_key(|record| (record.event.time(), record.ordinal));
+        let mut batches: Vec<(i64, Vec<Record>)> = Vec::new();
+        for record in records {
+            let Time(at) = record.event.time();
+            match batches.last_mut() {
+                Some((last, batch)) if *last == at => batch.push(record),
+                _ => batches.push((at, vec![record])),
+            }
+        }
+        let events: Vec<_> = batches.iter().flat_map(|(_, batch)| batch).collect();
+        let events: Vec<_> = events.into_iter().map(|record| record.event.clone()).collect();
+        let outcome = run::<Q>(1, StoreConfig::default(), batches).unwrap();
+        let sum = deltas::<Q>(&case).into_iter().flatten();
+        let context = format!("{} case {}", Q::NAME, case.number);
+        assert_eq!(outcome.result(), consolidated(sum), "{context}");
+        let ends: Live = outcome.live.iter().map(|(name, (_, end))| (name.clone(), *end)).collect();
+        assert_eq!(ends, live(&case, &events), "{context}");
+    }
+}
+
+/// Keys of each state at the end.
+type Live = BTreeMap<String, u64>;
+
+fn live<const N: usize>(states: [(&str, usize); N]) -> Live {
+    states.map(|(name, keys)| (name.to_owned(), keys as u64)).into()
+}
+
+fn distinct<K: Ord>(events: &[Event], key: impl Fn(&Event) -> Option<K>) -> usize {
+    events.iter().filter_map(key).collect::<std::collections::BTreeSet<_>>().len()
+}
+
+#[test]
+fn q0_passes_bids_through() {
+    each_step_changes_the_result_as_it_must::<Q0>();
+    the_sum_is_right_when_the_watermark_advances::<Q0>(|_, _| Live::new());
+}
+
+#[test]
+fn q1_multiplies_exactly() {
+    each_step_changes_the_result_as_it_must::<Q1>();
+    the_sum_is_right_when_the_watermark_advances::<Q1>(|_, _| Live::new());
+}
+
+#[test]
+fn q2_selects_auctions() {
+    each_step_changes_the_result_as_it_must::<Q2>();
+    the_sum_is_right_when_the_watermark_advances::<Q2>(|_, _| Live::new());
+}
+
+#[test]
+fn q3_keeps_everything() {
+    each_step_changes_the_result_as_it_must::<Q3>();
+    the_sum_is_right_when_the_watermark_advances::<Q3>(|_, events| {
+        let people = distinct(events, |event| match event {
+            Event::Person(p) if ["OR", "ID", "CA"].contains(&&*p.state()) => Some(p.id),
+            _ => None,
+        });
+        let sellers = distinct(events, |event| match event {
+            Event::Auction(auction) if auction.category == 10 => Some(auction.seller),
+            _ => None,
+        });
+        live([("local-sellers/left", people), ("local-sellers/right", sellers)])
+    });
+}
+
+#[test]
+fn q4_keeps_only_averages() {
+    each_step_changes_the_result_as_it_must::<Q4>();
+    the_sum_is_right_when_the_watermark_advances::<Q4>(|case, _| {
+        let sum = consolidated(deltas::<Q4>(case).into_iter().flatten());
+        live([
+            ("category-averages/groups", sum.len()),
+            ("winning-bids/items", 0),
+            ("winning-bids/timers", 0),
+        ])
+    });
+}

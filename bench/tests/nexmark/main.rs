@@ -1,0 +1,7 @@
+//! The Nexmark queries against answers that they did not make: the shared cases, and a slow plain
+//! computation over all events.
+
+mod cases;
+mod generated;
+mod oracle;
+mod run;
