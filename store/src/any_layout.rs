@@ -54,6 +54,8 @@ impl From<HybridLog> for AnyLayout {
 
 /// An open [`AnyLayout`].
 #[derive(Debug)]
+// There is one per state; a box would cost the heap layout a load per access.
+#[allow(clippy::large_enum_variant)]
 pub enum AnyTable<K: Key, V: State> {
     /// On the heap.
     Heap(HeapTable<K, V>),

@@ -92,7 +92,7 @@ impl BlobReader {
             .offset
             .checked_add(blob.len)
             .and_then(|end| end.checked_next_multiple_of(block))
-            .filter(|_| blob.offset % block == 0);
+            .filter(|_| blob.offset.is_multiple_of(block));
         if end.is_none_or(|end| end > self.device.len(&self.file).unwrap_or(0)) {
             return Err(corrupt("a checkpoint file is cut short"));
         }

@@ -614,7 +614,10 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         self.in_groups(batch, &key, |table, item, (hash, likely), read| {
             let likely = likely.filter(|&slot| table.log.is_mutable_at(slot, key(item)));
             match likely.or_else(|| table.log.find_mutable(hash, key(item))) {
-                Some(slot) if V::NONE => Ok(table.change(slot, |v| change(item, v))),
+                Some(slot) if V::NONE => {
+                    table.change(slot, |v| change(item, v));
+                    Ok(())
+                }
                 _ => table.update_hashed(hash, key(item), || init(item), |v| change(item, v), read),
             }
         })

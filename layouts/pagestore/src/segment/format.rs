@@ -265,7 +265,7 @@ impl Tail {
         };
         let directory_bytes = u64::from(tail.images) * TRAILER_BYTES as u64;
         let end = tail.directory_offset.checked_add(directory_bytes);
-        let fits = tail.directory_offset % BLOCK_BYTES as u64 == 0
+        let fits = tail.directory_offset.is_multiple_of(BLOCK_BYTES as u64)
             && end.is_some_and(|end| end <= file_bytes);
         let crc = checksum(id, tail.directory_offset, &bytes[..60]);
         if &bytes[..8] != TAIL_MAGIC || u32_at(bytes, 60) != crc || !fits {
