@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{Map, Store};
+use alluvium::{Layout, Map, Store};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -73,8 +73,18 @@ impl Value for Vec<String> {
 /// Runs a history on the store that `open` opens, again after each `Reopen`, and on a model; they
 /// give the same answers, and the store never books more than `memory`.
 pub fn run<V: Value>(open: impl Fn() -> Store, memory: u64, ops: &[Op]) {
+    run_on(open, |store| store.map::<u16, V>("m").open().unwrap(), memory, ops);
+}
+
+/// [`run`] with the map that `open_map` opens, in a layout of its own.
+pub fn run_on<V: Value, L: Layout<u16, V>>(
+    open: impl Fn() -> Store,
+    open_map: impl Fn(&Store) -> Map<u16, V, L>,
+    memory: u64,
+    ops: &[Op],
+) {
     let mut store = open();
-    let mut map: Map<u16, V> = store.map("m").open().unwrap();
+    let mut map = open_map(&store);
     let mut model: BTreeMap<u16, V> = BTreeMap::new();
     let mut saved: BTreeMap<u16, V> = BTreeMap::new();
     for op in ops {
@@ -115,7 +125,7 @@ pub fn run<V: Value>(open: impl Fn() -> Store, memory: u64, ops: &[Op]) {
             Op::Reopen => {
                 drop((map, store));
                 store = open();
-                map = store.map("m").open().unwrap();
+                map = open_map(&store);
                 model = saved.clone();
             }
             Op::Tick => {

@@ -1,0 +1,140 @@
+//! A backend of a user's own: a `BTreeMap` behind the public traits, with nothing of ours but what
+//! `alluvium` exports. It books what its values own, and takes full checkpoints.
+
+use std::collections::BTreeMap;
+
+use alluvium::{
+    BlobWriter, CheckpointOutcome, Cursor, Error, Images, Key, Layout, Lookup, MemoryKind, Peek,
+    Rejected, Result, State, StateContext, StateImage, Table, TableStats, read_entries,
+    write_entries,
+};
+
+/// Keeps a state in a `BTreeMap`.
+#[derive(Clone, Copy, Debug)]
+pub struct BTree;
+
+/// An open [`BTree`].
+pub struct BTreeTable<K, V> {
+    context: StateContext,
+    entries: BTreeMap<K, V>,
+    images: Images,
+}
+
+fn bytes<K: State, V: State>(key: &K, value: &V) -> u64 {
+    (2 * size_of::<(K, V)>() + key.heap_bytes() + value.heap_bytes()) as u64
+}
+
+impl<K: Key + Ord, V: State> Layout<K, V> for BTree {
+    type Table = BTreeTable<K, V>;
+
+    fn name(&self) -> &'static str {
+        "btree"
+    }
+
+    fn open(&self, mut context: StateContext) -> Result<Self::Table> {
+        let restored = context.restored.take();
+        let mut table = BTreeTable { context, entries: BTreeMap::new(), images: Images::default() };
+        if let Some((image, blobs)) = restored {
+            read_entries(&table.context.clone(), &image, &blobs, |key, value| {
+                table.put(key, value).map(drop).map_err(Error::from)
+            })?;
+            table.images.restored(&image);
+        }
+        Ok(table)
+    }
+}
+
+impl<K: Key + Ord, V: State> BTreeTable<K, V> {
+    fn changed<R>(&mut self, key: &K, change: impl FnOnce(&mut V) -> R) -> Option<R> {
+        let value = self.entries.get_mut(key)?;
+        let before = bytes(key, value);
+        let result = change(value);
+        self.context.account.adjust(MemoryKind::Values, before, bytes(key, value));
+        Some(result)
+    }
+}
+
+impl<K: Key + Ord, V: State> Table<K, V> for BTreeTable<K, V> {
+    fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<&V>> {
+        Ok(self.entries.get(&key.to_owned()))
+    }
+
+    fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Peek<'_, V> {
+        self.entries.get(&key.to_owned()).map_or(Peek::Absent, Peek::Resident)
+    }
+
+    fn update<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R> {
+        let key = key.to_owned();
+        if !self.entries.contains_key(&key) {
+            self.put(key.clone(), init()).map_err(Error::from)?;
+        }
+        Ok(self.changed(&key, change).expect("put above"))
+    }
+
+    fn modify<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        Ok(self.changed(&key.to_owned(), change))
+    }
+
+    fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
+        let new = bytes(&key, &value);
+        if let Err(error) = self.context.account.reserve(MemoryKind::Values, new, "an entry") {
+            return Err(Rejected::new(error, (key, value)));
+        }
+        let known = self.take(&key).expect("nothing is read").is_some();
+        self.entries.insert(key, value);
+        Ok(known)
+    }
+
+    fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
+        let Some((key, value)) = self.entries.remove_entry(&key.to_owned()) else {
+            return Ok(None);
+        };
+        self.context.account.release(MemoryKind::Values, bytes(&key, &value));
+        Ok(Some(value))
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        self.entries.clear();
+        let account = &self.context.account;
+        account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        cursor: &mut Cursor,
+        _: usize,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        cursor.done = true;
+        self.entries.iter().try_for_each(|(key, value)| visit(key, value))
+    }
+
+    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
+        let image = write_entries(&self.context, self.entries.iter())?;
+        self.images.taken(&image);
+        Ok(image)
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.images.decide(outcome, self.context.segments.as_ref());
+    }
+
+    fn stats(&self) -> TableStats {
+        let live_bytes = self.context.account.used_for(MemoryKind::Values);
+        TableStats { live_keys: self.len(), live_bytes, ..TableStats::default() }
+    }
+}

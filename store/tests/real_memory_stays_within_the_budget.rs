@@ -1,0 +1,316 @@
+//! Trap 10: a memory bound that is silently broken. A counting allocator sees everything the
+//! process holds; after every call of a hostile history that must be within the budget, and what
+//! is booked must be what is held.
+//!
+//! `ALLUVIUM_MEMORY_OPS` makes the histories longer.
+
+#[path = "common/counting.rs"]
+mod counting;
+#[path = "common/random.rs"]
+mod random;
+
+use std::sync::{Mutex, MutexGuard};
+
+use alluvium::io::{DirectIo, EngineChoice, IoOptions};
+use alluvium::{AnyLayout, Cursor, Heap, HeapSize, Helpers, HybridLog, KIB, MIB, Map, Store};
+use counting::held;
+use random::{Random, times};
+
+/// What a store may hold beside its budget: channels of the helper and of the device, jobs in
+/// them, the manifest, file handles.
+const BESIDE_BYTES: i64 = 64 << 10;
+
+/// The counter is of the whole process: one history at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(|broken| broken.into_inner())
+}
+
+struct Setting {
+    name: &'static str,
+    layout: AnyLayout,
+    memory: u64,
+    max_value: u64,
+    helpers: Helpers,
+    keys: u64,
+    ops: u64,
+}
+
+fn digest(value: &[String]) -> u64 {
+    let mut sum = value.len() as u64 + 1;
+    for text in value {
+        sum = sum.wrapping_mul(31).wrapping_add(text.len() as u64);
+        sum = sum.wrapping_mul(31).wrapping_add(u64::from(*text.as_bytes().first().unwrap_or(&0)));
+    }
+    sum
+}
+
+fn text(n: u64, bytes: u64) -> String {
+    let mut text = String::with_capacity((bytes + n % 9) as usize);
+    for _ in 0..bytes {
+        text.push((b'a' + (n % 26) as u8) as char);
+    }
+    text
+}
+
+/// Grows or shrinks a value; it never owns more than `cap` afterwards, nor meanwhile much more.
+fn change(value: &mut Vec<String>, n: u64, cap: u64) {
+    let room = cap / 2;
+    match n % 8 {
+        0 => value.clear(),
+        1 => value.shrink_to_fit(),
+        2 => value.truncate((n / 8 % 4) as usize),
+        3 => *value = Vec::new(),
+        4 if (value.heap_bytes() as u64) < room / 2 => value.push(text(n, n / 8 % (room / 4))),
+        _ if (value.heap_bytes() as u64) < room / 2 => {
+            for i in 0..n / 8 % 6 {
+                value.push(text(n + i, n / 64 % 90));
+            }
+        }
+        _ => drop(value.pop()),
+    }
+}
+
+fn made(n: u64, cap: u64) -> Vec<String> {
+    let mut value = Vec::with_capacity((n % 7) as usize);
+    value.push(text(n, n / 8 % 60));
+    if n % 50 == 0 {
+        value.push(text(n, cap / 3));
+    }
+    value
+}
+
+/// A digest per key, 0 for an absent one: the model takes its memory before the store opens.
+struct Model(Vec<u64>);
+
+fn run(setting: &Setting, seed: u64) {
+    let Setting { name, memory, max_value: cap, keys, ops, .. } = *setting;
+    println!("{name}");
+    let mut random = Random::new(seed);
+    let mut model = Model(vec![0; keys as usize]);
+    let mut batch: Vec<(u32, u64)> = Vec::with_capacity(256);
+    let place = tempfile::tempdir().unwrap();
+    let io = IoOptions {
+        engine: EngineChoice::Threads,
+        threads: 2,
+        direct: DirectIo::Off,
+        ..IoOptions::default()
+    };
+    let before = held();
+    let store = Store::builder(place.path())
+        .memory(memory)
+        .max_value(cap)
+        .layout(setting.layout.clone())
+        .helpers(setting.helpers)
+        .io(io)
+        .open()
+        .unwrap();
+    let mut map: Map<u32, Vec<String>> = store.map("m").open().unwrap();
+    let durable = !matches!(setting.layout, AnyLayout::Heap(_));
+    let (mut worst, mut high, mut low, mut refused) = (i64::MIN, i64::MIN, i64::MIN, 0u64);
+    for op in 0..ops {
+        let n = random.next() >> 8;
+        // Half of the calls go to a tenth of the keys.
+        let key = random.below(if n & 1 == 0 { keys / 10 } else { keys }) as u32;
+        let known = &mut model.0[key as usize];
+        let n = n >> 1;
+        let what = random.below(1000);
+        match what {
+            0..450 => {
+                let done = map.update(
+                    &key,
+                    || made(n, cap),
+                    |v| {
+                        change(v, n, cap);
+                        digest(v)
+                    },
+                );
+                match done {
+                    Ok(sum) => *known = sum,
+                    Err(e) if !durable => refused += u64::from(e.to_string().contains("needs")),
+                    Err(e) => panic!("{e}"),
+                }
+            }
+            450..550 => {
+                let done = map.modify(&key, |v| {
+                    let was = digest(v);
+                    change(v, n, cap);
+                    (was, digest(v))
+                });
+                match done {
+                    Ok(Some((was, sum))) => assert_eq!(std::mem::replace(known, sum), was),
+                    Ok(None) => assert_eq!(*known, 0),
+                    Err(_) if !durable => refused += 1,
+                    Err(e) => panic!("{e}"),
+                }
+            }
+            550..700 => {
+                let value = made(n, cap);
+                let sum = digest(&value);
+                match map.put(key, value) {
+                    Ok(was) => {
+                        assert_eq!(was, *known != 0);
+                        *known = sum;
+                    }
+                    Err(_) if !durable => refused += 1,
+                    Err(e) => panic!("{:?}", e.error),
+                }
+            }
+            700..780 => {
+                let value = map.take(&key).unwrap();
+                assert_eq!(value.map_or(0, |v| digest(&v)), std::mem::take(known));
+            }
+            780..850 => assert_eq!(map.remove(&key).unwrap(), std::mem::take(known) != 0),
+            850..930 => {
+                let value = map.get(&key).unwrap();
+                assert_eq!(value.map_or(0, |v| digest(&v)), *known);
+            }
+            930..970 => {
+                batch.clear();
+                batch.extend((0..n % 200).map(|_| (random.below(keys) as u32, random.next() >> 8)));
+                let sums = &mut model.0;
+                let done = map.update_batch(
+                    &batch,
+                    |i| &i.0,
+                    |i| made(i.1, cap),
+                    |i, v| {
+                        change(v, i.1, cap);
+                        sums[i.0 as usize] = digest(v);
+                    },
+                );
+                assert!(done.is_ok() || !durable, "{done:?}");
+            }
+            970..990 => {
+                batch.clear();
+                batch.extend((0..n % 200).map(|_| (random.below(keys) as u32, 0)));
+                let sums = &model.0;
+                map.read_batch(
+                    &batch,
+                    |i| &i.0,
+                    |i, v| {
+                        assert_eq!(v.map_or(0, |v| digest(v)), sums[i.0 as usize]);
+                    },
+                )
+                .unwrap();
+            }
+            990..994 => {
+                let mut cursor = Cursor { position: 0, ..Cursor::default() };
+                let (sums, mut seen) = (&model.0, 0u64);
+                for _ in 0..n % 5 {
+                    if !cursor.done {
+                        map.scan(&mut cursor, 64, |k, v| {
+                            seen += 1;
+                            assert_eq!(digest(v), sums[*k as usize], "{k}");
+                            Ok(())
+                        })
+                        .unwrap();
+                    }
+                }
+                if cursor.done {
+                    assert_eq!(seen, map.len().unwrap());
+                }
+            }
+            994..996 if n % 4 == 0 => drop(store.checkpoint(op).unwrap()),
+            _ => drop(store.tick(200).unwrap()),
+        }
+        let real = (held() - before) as i64;
+        let over = real - (memory + cap) as i64;
+        worst = worst.max(over);
+        assert!(
+            over <= BESIDE_BYTES,
+            "op {op} ({what}): {real} bytes held, {over} too many: {:?}",
+            store.stats().unwrap().memory
+        );
+        if op % 16 == 0 {
+            let (above, below) = compare(&store, before);
+            (high, low) = (high.max(above), low.max(below));
+        }
+    }
+    let stats = store.stats().unwrap();
+    println!("{stats:?}");
+    println!(
+        "{name}: over by {worst} at worst, booked and not held {high}, held and not booked {low}, refused {refused}"
+    );
+    let total = stats.total();
+    if durable {
+        assert!(total.cold_reads > 100 && total.clones > 0 && total.moves > 0, "{total:?}");
+    } else {
+        assert!(refused > 0, "the budget was never reached");
+    }
+    drop((map, store));
+    let left = held() - before;
+    // An inline helper leaves rkyv's scratch memory to the thread.
+    assert!(left <= 16 << 10, "{left} bytes are held after the store is closed");
+}
+
+/// Compares what is booked with what is held, if that is much: booked is at most 5 % more, beyond
+/// buffers and tables, which are booked for work to come; held is at most 5 % more, beyond
+/// [`BESIDE_BYTES`]. Says how far beyond 5 % the two are, in bytes.
+fn compare(store: &Store, before: isize) -> (i64, i64) {
+    for attempt in 0.. {
+        // What a helper is about to give back is still booked.
+        store.tick(1).unwrap();
+        let (memory, real) = (store.stats().unwrap().memory, (held() - before) as i64);
+        if real < MIB as i64 {
+            break;
+        }
+        let (booked, ready) = (memory.used as i64, (memory.by_kind[3] + memory.by_kind[4]) as i64);
+        let (above, below) = (booked - real - real / 20, real - booked - real / 20);
+        let good = above <= ready && below <= BESIDE_BYTES;
+        if good {
+            return (above - ready, below);
+        }
+        assert!(attempt < 2000, "{booked} booked, {real} held: {memory:?}");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    (i64::MIN, i64::MIN)
+}
+
+#[test]
+fn a_hybrid_log_with_helper_threads() {
+    let _alone = alone();
+    let ops = times("ALLUVIUM_MEMORY_OPS", 6_000);
+    let setting = Setting {
+        name: "hybrid log, thread",
+        layout: HybridLog::new().into(),
+        memory: 8 * MIB,
+        max_value: 32 * KIB,
+        helpers: Helpers::Thread,
+        keys: 20_000,
+        ops,
+    };
+    run(&setting, times("ALLUVIUM_SEED", 1));
+}
+
+#[test]
+fn a_hybrid_log_with_an_inline_helper_and_small_pages() {
+    let _alone = alone();
+    let ops = times("ALLUVIUM_MEMORY_OPS", 6_000);
+    let setting = Setting {
+        name: "hybrid log, inline",
+        layout: HybridLog::new().page(4 * KIB).segment(64 * KIB).into(),
+        memory: 2 * MIB,
+        max_value: 16 * KIB,
+        helpers: Helpers::Inline,
+        keys: 8000,
+        ops,
+    };
+    run(&setting, times("ALLUVIUM_SEED", 2));
+}
+
+#[test]
+fn a_heap() {
+    let _alone = alone();
+    let ops = times("ALLUVIUM_MEMORY_OPS", 6_000);
+    let setting = Setting {
+        name: "heap",
+        layout: Heap::new().into(),
+        memory: 4 * MIB,
+        max_value: 32 * KIB,
+        helpers: Helpers::Inline,
+        keys: 30_000,
+        ops,
+    };
+    run(&setting, times("ALLUVIUM_SEED", 3));
+}

@@ -1,0 +1,153 @@
+//! In memory and in steady state a call asks for no memory and runs no codec; while the state
+//! grows, with and without pressure, a call splits one index segment, begins one page and moves or
+//! clones one record at the most.
+
+#[path = "common/counting.rs"]
+mod counting;
+#[path = "common/random.rs"]
+mod random;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use alluvium::io::{Faults, Simulated};
+use alluvium::{Helpers, HybridLog, Key, MIB, Map, State, Store, TableStats};
+use counting::asked;
+use random::{Random, times};
+
+/// Runs every kind of call on a loaded map; none asks for memory, nothing is encoded.
+fn nothing_is_asked_for<K: Key + Debug, V: State + Debug>(
+    store: &Store,
+    keys: Vec<K>,
+    value: impl Fn(u64) -> V,
+    change: impl Fn(&mut V) + Copy,
+) {
+    let mut map: Map<K, V> = store.map("m").layout(HybridLog::new().into()).open().unwrap();
+    for (n, key) in keys.iter().enumerate() {
+        map.put(key.clone(), value(n as u64)).unwrap();
+    }
+    let absent = || -> V { unreachable!("every key is there") };
+    let mut round = || {
+        for key in &keys {
+            map.update(key, absent, change).unwrap();
+            map.modify(key, change).unwrap().unwrap();
+            assert!(map.get(key).unwrap().is_some());
+            assert!(map.peek(key).unwrap().is_some());
+            assert!(map.read(key, |v| v.is_some()).unwrap());
+        }
+        for group in keys.chunks(200) {
+            map.update_batch(group, |k| k, |_| absent(), |_, v| change(v)).unwrap();
+            map.read_batch(group, |k| k, |_, v| assert!(v.is_some())).unwrap();
+        }
+        map.stats().unwrap()
+    };
+    let before = round();
+    let asked_before = asked();
+    let after = round();
+    assert_eq!(asked() - asked_before, 0, "allocations on the record path");
+    assert_eq!(after, before, "a counter has moved");
+    assert_eq!(after.codec_calls, 0);
+}
+
+fn stores() -> Vec<Store> {
+    let memory = 64 * MIB;
+    let device = Simulated::new(1, Faults::late(3));
+    vec![
+        Store::in_memory().memory(memory).open().unwrap(),
+        Store::in_memory()
+            .memory(memory)
+            .device(Arc::new(device))
+            .helpers(Helpers::Inline)
+            .open()
+            .unwrap(),
+    ]
+}
+
+#[test]
+fn plain_records() {
+    for store in stores() {
+        let keys: Vec<u64> = (0..40_000).collect();
+        nothing_is_asked_for(&store, keys, |n| n, |v| *v = v.wrapping_mul(31) + 1);
+    }
+}
+
+#[test]
+fn records_that_own_heap() {
+    for store in stores() {
+        let keys: Vec<String> = (0..20_000).map(|n| format!("key number {n}")).collect();
+        let value = |n| vec![n, n + 1, n + 2];
+        nothing_is_asked_for(&store, keys, value, |v| v.iter_mut().for_each(|n| *n += 1));
+    }
+}
+
+/// What one call did.
+#[derive(Debug, Default)]
+struct Most {
+    splits: u64,
+    pages: u64,
+    copies: u64,
+    flushed: u64,
+}
+
+fn watch(most: &mut Most, before: &TableStats, after: &TableStats) {
+    most.splits = most.splits.max(after.splits - before.splits);
+    most.pages = most.pages.max(after.pages_begun - before.pages_begun);
+    let copies = |s: &TableStats| s.moves + s.clones;
+    most.copies = most.copies.max(copies(after) - copies(before));
+    most.flushed = most.flushed.max(after.pages_flushed - before.pages_flushed);
+}
+
+fn bounded(store: Store, layout: HybridLog, keys: u64, pressed: bool) {
+    let mut random = Random::new(times("ALLUVIUM_SEED", 4));
+    let mut map: Map<u64, [u64; 2]> = store.map("m").layout(layout.into()).open().unwrap();
+    let mut most = Most::default();
+    let mut before = map.stats().unwrap();
+    for n in 0..keys {
+        map.update(&n, || [n, 0], |v| v[1] += 1).unwrap();
+        let after = map.stats().unwrap();
+        watch(&mut most, &before, &after);
+        // One of the keys so far, mostly a late one.
+        let reach = match n % 4 {
+            0 => n + 1,
+            1 => n / 2 + 1,
+            _ => n / 8 + 1,
+        };
+        let other = n - random.below(reach);
+        if !pressed || n % 4 > 0 {
+            map.update(&other, || unreachable!(), |v| v[1] += 1).unwrap();
+        } else {
+            map.put(other, [other, 7]).unwrap();
+        }
+        before = map.stats().unwrap();
+        watch(&mut most, &after, &before);
+    }
+    println!("{most:?} {before:?}");
+    assert_eq!(map.len().unwrap(), keys);
+    assert!(before.splits > 100 && before.pages_begun > 50, "{before:?}");
+    assert!(most.splits == 1 && most.pages == 1 && most.copies <= 1, "{most:?}");
+    if pressed {
+        assert!(before.moves > 100 && before.cold_reads > 100, "{before:?}");
+        assert!(most.copies == 1 && most.flushed <= 2, "{most:?}");
+    } else {
+        assert!(before.moves == 0 && before.pages_flushed == 0, "{before:?}");
+    }
+}
+
+#[test]
+fn growth_in_memory_is_in_bounded_steps() {
+    let keys = times("ALLUVIUM_KEYS", 220_000);
+    bounded(Store::in_memory().memory(64 * MIB).open().unwrap(), HybridLog::new(), keys, false);
+}
+
+#[test]
+fn growth_beyond_memory_is_in_bounded_steps() {
+    let keys = times("ALLUVIUM_KEYS", 220_000);
+    let device = Simulated::new(2, Faults::default());
+    let store = Store::in_memory()
+        .memory(8 * MIB)
+        .device(Arc::new(device))
+        .helpers(Helpers::Inline)
+        .open()
+        .unwrap();
+    bounded(store, HybridLog::new().page(8 << 10), keys, true);
+}
