@@ -18,3 +18,11 @@ pub use hybrid_log::{
 pub use table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
 };
+
+/// The hybrid log's index, for its benchmark. No part of the API.
+#[doc(hidden)]
+pub mod index_internals {
+    pub use alluvium_pagestore::{Account, hash_word};
+
+    pub use crate::hybrid_log::{Address, Index, IndexHash};
+}

@@ -21,3 +21,5 @@ pub use config::{
     COOLING_PERCENT, FRAMES_MIN, HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN, QUEUE_DEPTH,
 };
 pub use table::HybridLogTable;
+#[doc(hidden)]
+pub use {address::Address, index::Index, index::IndexHash};
