@@ -94,7 +94,9 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         let Some(target) = table.rewriter() else { return 0 };
         let mut compactor = self.compactor.borrow_mut();
         match compactor.tick(target, fuel) {
-            Ok(spent) => spent.fuel,
+            Ok(spent) if !spent.idle || compactor.rewriting().is_some() => spent.fuel.max(1),
+            // To look and find nothing to do is no work: who ticks until all is done must end.
+            Ok(spent) => spent.rewritten + spent.unlinked,
             Err(error) => {
                 if let (ErrorKind::Corrupt, Some(segment)) = (error.kind(), compactor.rewriting()) {
                     compactor.park(segment);

@@ -199,7 +199,8 @@ impl Store {
         self.0.restored.borrow().as_ref().map(|(manifest, _)| manifest.position)
     }
 
-    /// Does up to `work` units of background work over all states and says how many were done.
+    /// Does up to `work` units of background work over all states and says how many were done; 0
+    /// means that there is nothing to do now.
     pub fn tick(&self, work: usize) -> Result<usize> {
         let mut done = 0;
         for state in &*self.0.states.borrow() {
