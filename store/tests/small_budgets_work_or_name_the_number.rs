@@ -1,0 +1,229 @@
+//! Budgets: what does not fit is refused by an error that names the number and changes nothing;
+//! what fits, however barely, gives right answers.
+
+mod common;
+#[path = "common/random.rs"]
+mod random;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium::io::{Faults, Simulated};
+use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store, Time};
+use random::{Random, times};
+
+fn simulated(seed: u64) -> Arc<Simulated> {
+    Arc::new(Simulated::new(seed, Faults::late(3)))
+}
+
+/// The least memory that opens a map, found by bisection.
+fn smallest(layout: &AnyLayout) -> u64 {
+    let opens = |memory: u64| {
+        let store = match common::open_on(simulated(1), layout.clone(), memory) {
+            Ok(store) => store,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+                return false;
+            }
+        };
+        match store.map::<u16, Vec<String>>("m").open() {
+            Ok(_) => true,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::OverBudget, "{error}");
+                let text = error.to_string();
+                let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+                let needed = numbers.find_map(|n| n.parse::<u64>().ok()).expect("a number");
+                assert!(text.contains("needs") && needed > 1000, "{text}");
+                false
+            }
+        }
+    };
+    let (mut low, mut high) = (16 * KIB, 64 * MIB);
+    assert!(opens(high));
+    while low + 1 < high {
+        let middle = (low + high) / 2;
+        if opens(middle) { high = middle } else { low = middle }
+    }
+    high
+}
+
+#[test]
+fn the_smallest_budget_and_twice_and_eight_times_it_give_right_answers() {
+    // Each segment takes some 240 bytes of the budget: files of 16 KiB would fill the smallest.
+    let tiny = common::tiny().segment(256 * KIB);
+    let layouts: [(&str, AnyLayout); 3] = [
+        ("hybrid log", HybridLog::new().into()),
+        ("tiny pages", tiny.clone().into()),
+        ("tiny pages, one bit", tiny.hash_bits(1).into()),
+    ];
+    for (name, layout) in layouts {
+        let least = smallest(&layout);
+        println!("{name}: {least} bytes");
+        assert!(least < 2 * MIB, "{name}: {least}");
+        for (memory, keys) in [(least, 60), (2 * least, 600), (8 * least, 2000)] {
+            history(&layout, memory, keys, times("ALLUVIUM_SEED", 3));
+        }
+    }
+}
+
+fn history(layout: &AnyLayout, memory: u64, keys: u64, seed: u64) {
+    let device = simulated(seed);
+    let mut random = Random::new(seed);
+    let mut store = common::open_on(device.clone(), layout.clone(), memory).unwrap();
+    let mut map: Map<u16, Vec<String>> = store.map("m").open().unwrap();
+    let mut model: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for op in 0..times("ALLUVIUM_OPS", 1500) {
+        let key = random.below(keys) as u16;
+        let text = "x".repeat(random.below(90) as usize);
+        match random.below(10) {
+            0..4 => {
+                let change = |v: &mut Vec<String>| {
+                    if v.len() > 8 { v.clear() } else { v.push(text.clone()) }
+                };
+                map.update(&key, Vec::new, change)
+                    .unwrap_or_else(|e| panic!("op {op}: {e} {:?}", store.stats().unwrap()));
+                change(model.entry(key).or_default());
+            }
+            4..7 => {
+                let value = vec![text; random.below(4) as usize];
+                let known = map.put(key, value.clone()).unwrap();
+                assert_eq!(known, model.insert(key, value).is_some());
+            }
+            7 => assert_eq!(map.take(&key).unwrap(), model.remove(&key)),
+            8 if op % 2 == 0 => {
+                let some: Vec<u16> = (0..90).map(|_| random.below(keys) as u16).collect();
+                map.update_batch(&some, |k| k, |_| Vec::new(), |_, v| v.truncate(1))
+                    .unwrap_or_else(|e| panic!("op {op}: {e:?} {:?}", store.stats().unwrap()));
+                some.iter().for_each(|k| model.entry(*k).or_default().truncate(1));
+                map.read_batch(&some, |k| k, |k, v| assert_eq!(v, model.get(k))).unwrap();
+            }
+            8 => assert_eq!(map.get(&key).unwrap().as_deref(), model.get(&key)),
+            _ if op % 150 == 9 => {
+                store.checkpoint(op).unwrap();
+                drop((map, store));
+                store = common::open_on(device.clone(), layout.clone(), memory).unwrap();
+                map = store.map("m").open().unwrap();
+            }
+            _ => drop(store.tick(50).unwrap()),
+        }
+        let booked = store.stats().unwrap().memory;
+        assert!(booked.used <= memory, "op {op}: {booked:?}");
+    }
+    common::assert_equal(&mut map, &model, "at the end");
+}
+
+#[test]
+fn a_heap_over_its_budget_changes_nothing() {
+    for (layout, memory) in [(Heap::new(), 300 * KIB), (Heap::new().memory(300_000), MIB)] {
+        let store = Store::in_memory().memory(memory).max_value(8 * KIB).open().unwrap();
+        let mut map: Map<u64, String> = store.map("m").layout(layout.into()).open().unwrap();
+        let mut model = BTreeMap::new();
+        let mut key = 0;
+        let refused = loop {
+            let before = store.stats().unwrap().memory;
+            match map.put(key, "y".repeat(100)) {
+                Ok(known) => assert!(!known),
+                Err(rejected) => {
+                    assert_eq!(store.stats().unwrap().memory.used, before.used);
+                    break rejected;
+                }
+            }
+            model.insert(key, "y".repeat(100));
+            key += 1;
+        };
+        assert_eq!(refused.error.kind(), ErrorKind::OverBudget);
+        assert!(refused.error.to_string().contains(" needs "), "{}", refused.error);
+        assert_eq!(refused.value, (key, "y".repeat(100)), "the value comes back");
+        common::assert_equal(&mut map, &model, "after the refusal");
+        // A larger value in place of a smaller one is refused as well, and the old one stays.
+        let large = map.put(3, "z".repeat(7000));
+        if let Err(large) = large {
+            assert_eq!(large.value.1.len(), 7000);
+            assert_eq!(map.get(&3).unwrap().as_deref(), model.get(&3));
+        } else {
+            model.insert(3, "z".repeat(7000));
+        }
+        for key in 10..200 {
+            assert_eq!(map.take(&key).unwrap(), model.remove(&key));
+        }
+        for key in 10..100 {
+            assert!(!map.put(key, "again".into()).unwrap());
+            model.insert(key, "again".into());
+        }
+        common::assert_equal(&mut map, &model, "after room was made");
+    }
+}
+
+#[test]
+fn an_index_past_the_budget_is_refused_and_the_state_stays_usable() {
+    let store = common::open_on(simulated(9), common::tiny(), 400 * KIB).unwrap();
+    let mut map: Map<u64, u64> = store.map("m").open().unwrap();
+    let mut keys = 0;
+    let refused = loop {
+        match map.put(keys, keys) {
+            Ok(known) => assert!(!known),
+            Err(rejected) => break rejected,
+        }
+        keys += 1;
+        assert!(keys < 200_000, "an index of {keys} keys in 400 KiB");
+    };
+    let (text, kind) = (refused.error.to_string(), refused.error.kind());
+    println!("{keys} keys: {text}");
+    assert_eq!((kind, refused.value), (ErrorKind::OverBudget, (keys, keys)));
+    assert!(text.contains("index needs ") && text.contains(" of 409600 bytes"), "{text}");
+    assert_eq!(map.len().unwrap(), keys);
+    let error = map.update(&keys, || 0, |v| *v).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OverBudget);
+    for key in (0..keys).step_by(17) {
+        assert_eq!(map.get(&key).unwrap().as_deref(), Some(&key));
+        assert_eq!(map.update(&key, || 0, |v| std::mem::replace(v, 5)).unwrap(), key);
+    }
+    for key in 0..keys / 2 {
+        assert!(map.remove(&key).unwrap(), "{key}");
+    }
+    for key in keys..keys + keys / 4 {
+        assert!(!map.put(key, key).unwrap());
+    }
+    assert_eq!(map.len().unwrap(), keys - keys / 2 + keys / 4);
+    assert_eq!(map.get(&keys).unwrap().as_deref(), Some(&keys));
+}
+
+#[test]
+fn a_hybrid_log_gives_pages_up_as_other_states_grow() {
+    let memory = 4 * MIB;
+    let store = common::open_on(simulated(11), HybridLog::new(), memory).unwrap();
+    let mut log: Map<u64, [u64; 12]> = store.map("log").open().unwrap();
+    let mut heap: Map<u64, String> = store.map("heap").layout(Heap::new().into()).open().unwrap();
+    let mut timers = store.timers::<u64>("timers").unwrap();
+    let grown = 8000;
+    for n in 0..grown {
+        heap.put(n, String::new()).unwrap();
+    }
+    for key in 0..60_000 {
+        log.put(key, [key; 12]).unwrap();
+    }
+    let pages = |store: &Store| store.stats().unwrap().memory.by_kind[1];
+    let before = pages(&store);
+    assert!(before > memory / 2, "the log has {before} of {memory} bytes");
+    // The log is only changed in place while the others take more than half of its memory.
+    for n in 0..grown {
+        assert!(heap.put(n, format!("{n:0100}")).unwrap(), "{n}");
+        assert!(timers.set(Time(n as i64 % 100), n).unwrap());
+        log.update(&(59_999 - n % 64), || unreachable!(), |v| v[1] += 1).unwrap();
+        if n % 64 == 0 {
+            store.tick(2048).unwrap();
+        }
+        let booked = store.stats().unwrap().memory;
+        assert!(booked.used <= memory, "{booked:?}");
+    }
+    let after = pages(&store);
+    println!("pages: {before} before, {after} after");
+    assert!(after < before / 2, "{before} before, {after} after");
+    assert_eq!((heap.len().unwrap(), timers.len()), (grown, grown));
+    for key in (0..59_000).step_by(501) {
+        assert_eq!(log.get(&key).unwrap().map(|v| v[3]), Some(key));
+    }
+    for n in (0..grown).step_by(77) {
+        assert_eq!(heap.get(&n).unwrap().as_deref(), Some(&format!("{n:0100}")));
+    }
+}
