@@ -123,6 +123,10 @@ pub struct NexmarkArgs {
     /// Read person.csv, auction.csv and bid.csv from this directory
     #[arg(long, value_name = "DIR")]
     pub input: Option<PathBuf>,
+    /// Make a checkpoint of all state in DIR once N events were fed; a later run with the same
+    /// options goes on there
+    #[arg(long, value_name = "N", requires = "dir", conflicts_with_all = ["results", "changes"])]
+    pub checkpoint_at: Option<u64>,
     /// Write the rows of the result at the end to this file as CSV
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,

@@ -6,6 +6,7 @@ pub mod args;
 pub mod input;
 pub mod nexmark;
 pub mod peers;
+pub mod queries;
 pub mod report;
 pub mod run;
 pub mod workload;

@@ -2,23 +2,30 @@
 
 use std::process::ExitCode;
 
-use alluvium_bench::args::{GenArgs, ReplayArgs, ReportArgs, RmwArgs};
+use alluvium_bench::args::{GenArgs, NexmarkArgs, ReplayArgs, ReportArgs, RmwArgs};
 use alluvium_bench::report::Report;
+use alluvium_bench::run::Scale;
 use alluvium_bench::{Result, run};
 use clap::{Parser, Subcommand};
 
-/// Workloads for Alluvium, with their figures.
+/// Workloads for Alluvium, with their figures. Without a command: the main job, which runs Nexmark
+/// q3 and q4 with state that fits and with four times the memory, and compares the results.
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(version)]
 struct Cli {
+    /// The main job in a size that only shows that it works
+    #[arg(long)]
+    smoke: bool,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
 enum Command {
     /// Generate Nexmark events and nothing else
     Gen(GenArgs),
+    /// A Nexmark query over generated or given events
+    Nexmark(NexmarkArgs),
     /// Read-modify-write of keys from a distribution
     Rmw(RmwArgs),
     /// Replay the history of a git repository and check the result
@@ -36,8 +43,12 @@ fn main() -> ExitCode {
 }
 
 fn execute(cli: Cli) -> Result<()> {
-    match cli.command {
+    let Some(command) = cli.command else {
+        return run::main_job(if cli.smoke { Scale::SMOKE } else { Scale::FULL });
+    };
+    match command {
         Command::Gen(args) => finish(&run::generate(&args)?, &args.report),
+        Command::Nexmark(args) => finish(&run::nexmark(&args)?, &args.report),
         Command::Rmw(args) => finish(&run::rmw(&args)?, &args.report),
         Command::Replay(args) => finish(&run::replay(&args)?, &args.report),
     }

@@ -10,27 +10,31 @@ use alluvium_pagestore::{
 
 use crate::table::{CheckpointOutcome, StateContext};
 
-/// Bytes of a checkpoint's write buffer, and of the window a restore reads through.
-const CHUNK_BYTES: usize = 64 << 10;
+/// Bytes of a checkpoint's write buffer, and of the window a restore reads through: a 64th of the
+/// memory between these.
+const CHUNK_BYTES_MIN: u64 = 8 << 10;
+const CHUNK_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of records after which a page ends.
 const PAGE_BYTES: u64 = 256 << 10;
 /// Records after which a page ends.
-const PAGE_RECORDS: u32 = 1 << 12;
+const PAGE_RECORDS: u32 = 1 << 9;
 /// Bytes after which a segment ends.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
-/// Writes all `entries` to new segments and describes them. Takes about 130 KiB and the archive
-/// of the largest value from the state's budget while it runs.
+/// Writes all `entries` to new segments and describes them. Takes 16 to 72 KiB and the
+/// archive of the largest value from the state's budget while it runs.
 pub fn write_entries<'a, K: Key, V: State>(
     context: &StateContext,
     entries: impl Iterator<Item = (&'a K, &'a V)>,
 ) -> Result<StateImage> {
     let store = context.segment_store()?;
-    let value_bytes = context.max_value_bytes;
-    let memory = SegmentWriter::memory_bytes(CHUNK_BYTES, PAGE_RECORDS as usize, value_bytes);
+    let plain = K::NONE && V::NONE;
+    let value_bytes = if plain { 2 * size_of::<(K, V)>() as u64 } else { context.max_value_bytes };
+    let chunk_bytes = chunk_bytes(context);
+    let memory = SegmentWriter::memory_bytes(chunk_bytes, PAGE_RECORDS as usize, value_bytes);
     context.account.reserve(MemoryKind::Buffers, memory, "a checkpoint's buffer")?;
     let state = fingerprint(&context.name);
-    let mut writer = SegmentWriter::new(store.clone(), state, CHUNK_BYTES, SEGMENT_BYTES);
+    let mut writer = SegmentWriter::new(store.clone(), state, chunk_bytes, SEGMENT_BYTES);
     let written = write_pages(&mut writer, entries);
     context.account.release(MemoryKind::Buffers, memory);
     let mut image = StateImage::default();
@@ -44,6 +48,10 @@ pub fn write_entries<'a, K: Key, V: State>(
             Err(error)
         }
     }
+}
+
+fn chunk_bytes(context: &StateContext) -> usize {
+    (context.account.limit() / 64).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX) as usize / 4096 * 4096
 }
 
 fn write_pages<'a, K: Key, V: State>(
@@ -76,9 +84,10 @@ pub fn read_entries<K: Key, V: State>(
     mut entry: impl FnMut(K, V) -> Result<()>,
 ) -> Result<()> {
     let store = context.segment_store()?;
-    let memory = (CHUNK_BYTES + PAGE_RECORDS as usize * size_of::<FooterEntry>()) as u64;
+    let chunk_bytes = chunk_bytes(context);
+    let memory = (chunk_bytes + PAGE_RECORDS as usize * size_of::<FooterEntry>()) as u64;
     context.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
-    let mut reader = SegmentReader::new(store.clone(), fingerprint(&context.name), CHUNK_BYTES);
+    let mut reader = SegmentReader::new(store.clone(), fingerprint(&context.name), chunk_bytes);
     let read = image.segments.iter().try_for_each(|segment| {
         let live = LiveSet::load(segment, Some(blobs))?;
         reader.for_each(&segment.open(store)?, live.as_ref(), |_, record| {

@@ -14,7 +14,7 @@
 //! needed or the last auction of its id goes. An auction id is forgotten with its last auction and
 //! bid; a further auction of the same id and category would be counted as another one.
 
-use alluvium::{KeyHash, Map, State, Time};
+use alluvium::{Heap, KeyHash, Map, State, Time};
 use alluvium_timely::{Aggregate, Changes, Context, KeyBy, Rolling, Spec, Stateful, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::vec::Map as _;
@@ -302,7 +302,7 @@ impl Query for Q4 {
             )?;
         let averages = raises
             .key_by(state, |raise: &(Raise, i64, i64)| raise.0.category)
-            .rolling(Spec::new("category-averages"), Average)?;
+            .rolling(Spec::new("category-averages").layout(Heap::new()), Average)?;
         Ok(averages.map(|((category, average), time, diff)| {
             (AverageRow { category, average }, time, diff)
         }))

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::latency::Percentiles;
+use super::latency::{Latencies, Percentiles};
 use crate::{Error, Result};
 
 /// Figures of one run.
@@ -42,6 +42,9 @@ pub struct Report {
     /// The same work on something else, if there was such a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vs: Option<Versus>,
+    /// All latencies, for plots; not in the file.
+    #[serde(skip)]
+    pub latencies: Option<Latencies>,
 }
 
 /// Memory, in bytes where not said otherwise.
@@ -102,6 +105,7 @@ impl Report {
             codec_calls: 0,
             checksum: checksum_text(0),
             vs: None,
+            latencies: None,
         }
     }
 

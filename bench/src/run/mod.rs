@@ -4,10 +4,14 @@
 
 mod clock_unsafe;
 mod generate;
+mod main_job;
+mod nexmark;
 mod replay;
 mod rmw;
 mod state;
 
 pub use generate::generate;
+pub use main_job::{Scale, main_job};
+pub use nexmark::nexmark;
 pub use replay::replay;
 pub use rmw::rmw;

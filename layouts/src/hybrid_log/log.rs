@@ -308,7 +308,8 @@ impl<K: Key, V: State> Log<K, V> {
             if self.account.available() >= self.sizes.headroom_bytes {
                 return Ok(slot);
             }
-            self.make_headroom()?;
+            // Room for another fill frame as well: this one may be what is given up.
+            self.make_free(self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes)?;
         }
         Err(self.account.over_budget(self.sizes.headroom_bytes, "room for a value"))
     }
@@ -506,7 +507,11 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Frees memory until a value can grow, or be read, without passing the budget.
     pub fn make_headroom(&mut self) -> Result<()> {
-        while self.account.available() < self.sizes.headroom_bytes {
+        self.make_free(self.sizes.headroom_bytes)
+    }
+
+    fn make_free(&mut self, bytes: u64) -> Result<()> {
+        while self.account.available() < bytes {
             if let Some(frame) = self.spares.pop() {
                 drop(frame);
                 self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);

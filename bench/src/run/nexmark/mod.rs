@@ -1,0 +1,122 @@
+//! `nexmark`: a query over generated or given events, on Timely workers.
+//!
+//! Each worker feeds its share of the events, those with every so manieth ordinal, and owns its
+//! share of the keys. Closed loop: events are sent as fast as they are taken, a bounded number of
+//! them ahead of the result, as Timely's own queues are unbounded; the latency of an event is that
+//! of the batch it was sent with. Open loop (`--rate`): an event is due when its ordinal says, and
+//! its latency counts from then, however late it was sent.
+//!
+//! The figures end with the result of the last event; state is measured there, before the input is
+//! closed, which makes all of it that is bound to time go.
+//!
+//! The checksum is the sum of the digests of all changes, which is that of the result. With
+//! `--checkpoint-at` the workers make a checkpoint once events of such ordinals are due, and a run
+//! in the same directory goes on there, checksum included.
+
+mod feed;
+mod output;
+mod shared;
+mod worker;
+
+use std::sync::Arc;
+
+use alluvium::StoreConfig;
+use alluvium_timely::install;
+use std::time::Duration;
+
+use super::state::temporary_dir;
+use crate::args::NexmarkArgs;
+use crate::input::CsvStream;
+use crate::nexmark::Stride;
+use crate::queries::{ForQuery, NAMES, Query, with_query};
+use crate::report::{Io, Latencies, Memory, Report, noise_floor, peak_rss_bytes};
+use crate::{Error, Result};
+use shared::Shared;
+use worker::Part;
+
+/// Runs the query.
+///
+/// # Errors
+/// The first error of any worker: input, state or output.
+pub fn nexmark(args: &NexmarkArgs) -> Result<Report> {
+    let unknown = || {
+        let message = format!("there is no query {:?}, but {}", args.query, NAMES.join(", "));
+        Err(Error::Usage(message))
+    };
+    with_query(&args.query, Run(args)).unwrap_or_else(unknown)
+}
+
+struct Run<'a>(&'a NexmarkArgs);
+
+impl ForQuery for Run<'_> {
+    type Output = Result<Report>;
+
+    fn run<Q: Query>(self) -> Result<Report> {
+        let args = self.0;
+        // What is wrong with the input is better said before workers are started.
+        match &args.input {
+            Some(dir) => drop(CsvStream::open(dir, Stride::ALL)?),
+            None => drop(args.stream.config(args.rate).schedule()?),
+        }
+        let temporary = match args.state.dir {
+            Some(_) => None,
+            None => Some(temporary_dir()?),
+        };
+        let directory = temporary.as_ref().map(|dir| dir.path().to_owned());
+        let store = StoreConfig {
+            directory: args.state.dir.clone().or(directory),
+            memory: args.state.memory,
+            layout: args.state.layout.layout.clone(),
+            ..StoreConfig::default()
+        };
+        let mut config = timely::Config::process(args.workers);
+        install(&mut config, store.into())?;
+        let shared = Arc::new(Shared::new(args.workers));
+        let (of_workers, job) = (shared.clone(), args.clone());
+        let guards =
+            timely::execute(config, move |timely| worker::work::<Q>(timely, &job, &of_workers));
+        let parts = guards.map_err(Error::Command)?.join();
+        let parts: Vec<Option<Part>> =
+            parts.into_iter().collect::<std::result::Result<_, _>>().map_err(Error::Command)?;
+        match shared.take_error() {
+            Some(error) => Err(error),
+            None => Ok(report::<Q>(args, parts.into_iter().flatten())),
+        }
+    }
+}
+
+fn report<Q: Query>(args: &NexmarkArgs, parts: impl Iterator<Item = Part>) -> Report {
+    let mut report = Report::new(format!("nexmark-{}", Q::NAME), &args.state.layout.name);
+    report.workers = args.workers;
+    let (mut ops, mut seconds, mut checksum) = (0, 0f64, 0u64);
+    let mut latencies = Latencies::new();
+    let Report { memory, io, codec_calls, .. } = &mut report;
+    for part in parts {
+        ops += part.ops;
+        seconds = seconds.max(part.seconds);
+        checksum = checksum.wrapping_add(part.checksum);
+        latencies.merge(&part.latencies);
+        let total = part.live.total();
+        *memory = Memory {
+            budget: memory.budget + part.end.memory.limit,
+            peak_tracked: memory.peak_tracked + part.end.memory.peak,
+            peak_rss: 0,
+            live_bytes: memory.live_bytes + total.live_bytes,
+            live_keys: memory.live_keys + total.live_keys,
+        };
+        *io = Io {
+            bytes_written: io.bytes_written + part.live.io.bytes_written,
+            bytes_read: io.bytes_read + part.live.io.bytes_read,
+            reads: io.reads + part.live.io.reads,
+            flushes: io.flushes + total.pages_flushed,
+        };
+        *codec_calls += total.codec_calls;
+    }
+    memory.peak_rss = peak_rss_bytes();
+    report.set_rate(ops, seconds);
+    report.set_checksum(checksum);
+    report.latency_ns = Some(latencies.percentiles());
+    report.latencies = Some(latencies);
+    report.noise_floor_ns = Some(noise_floor(Duration::from_millis(50)));
+    report
+}

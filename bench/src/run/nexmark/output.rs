@@ -1,0 +1,109 @@
+//! Where changes go: into the checksum, and from all workers to files on the first.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use alluvium::Time;
+use alluvium_timely::Changes;
+use timely::dataflow::ProbeHandle;
+use timely::dataflow::operators::vec::Map;
+use timely::dataflow::operators::{Exchange, Inspect, Probe};
+
+use super::shared::Shared;
+use crate::Result;
+use crate::args::NexmarkArgs;
+use crate::queries::{Fields, Row};
+use crate::report::ResultsWriter;
+
+/// Changes as text, on their way to the first worker.
+type Line = (Fields, i64, i64);
+
+/// The end of the dataflow on one worker.
+pub(super) struct Output {
+    /// Sum of the digests of this worker's changes.
+    pub(super) checksum: Rc<Cell<u64>>,
+    /// Behind everything.
+    pub(super) probe: ProbeHandle<i64>,
+    gathered: Rc<RefCell<Gathered>>,
+}
+
+/// What the files need; empty on workers but the first.
+#[derive(Default)]
+struct Gathered {
+    /// The result so far, if it is to be written.
+    result: Option<HashMap<Fields, i64>>,
+    changes: Option<ResultsWriter>,
+}
+
+impl Output {
+    /// Attaches the outputs that `args` asks for to `changes`.
+    pub(super) fn attach<R: Row>(
+        changes: Changes<'_, i64, R>,
+        args: &NexmarkArgs,
+        shared: &Arc<Shared>,
+    ) -> Result<Self> {
+        let is_first = changes.scope().index() == 0;
+        let columns: Vec<&str> = ["time", "diff"].iter().chain(R::COLUMNS).copied().collect();
+        let writer = args.changes.as_deref().filter(|_| is_first);
+        let gathered = Gathered {
+            result: args.results.as_ref().filter(|_| is_first).map(|_| HashMap::new()),
+            changes: writer.map(|path| ResultsWriter::create(path, &columns)).transpose()?,
+        };
+        let gathered = Rc::new(RefCell::new(gathered));
+        let (checksum, probe) = (Rc::new(Cell::new(0u64)), ProbeHandle::new());
+        let sum = checksum.clone();
+        let counted = changes.inspect(move |(row, _, diff)| {
+            let digest = row.digest().wrapping_mul(diff.cast_unsigned());
+            sum.set(sum.get().wrapping_add(digest));
+        });
+        if args.results.is_none() && args.changes.is_none() {
+            counted.probe_with(&probe);
+        } else {
+            let (sink, shared) = (gathered.clone(), shared.clone());
+            counted
+                .map(|(row, time, diff)| (row.fields(), time, diff))
+                .exchange(|_: &Line| 0)
+                .inspect(move |line| {
+                    if let Err(error) = sink.borrow_mut().add(line) {
+                        shared.fail(error);
+                    }
+                })
+                .probe_with(&probe);
+        }
+        Ok(Self { checksum, probe, gathered })
+    }
+
+    /// Writes what is still to be written.
+    pub(super) fn finish<R: Row>(&self, args: &NexmarkArgs) -> Result<()> {
+        let Gathered { result, changes } = self.gathered.take();
+        changes.map_or(Ok(()), ResultsWriter::finish)?;
+        let (Some(result), Some(path)) = (result, &args.results) else { return Ok(()) };
+        let mut writer = ResultsWriter::create(path, R::COLUMNS)?;
+        for (row, times) in result {
+            for _ in 0..times {
+                writer.row(row.iter().map(Option::as_deref))?;
+            }
+        }
+        writer.finish()
+    }
+}
+
+impl Gathered {
+    fn add(&mut self, (row, time, diff): &Line) -> Result<()> {
+        if let Some(changes) = &mut self.changes {
+            let at = [Time(*time).as_ms().to_string(), diff.to_string()];
+            let at = at.iter().map(|field| Some(field.as_str()));
+            changes.row(at.chain(row.iter().map(Option::as_deref)))?;
+        }
+        if let Some(result) = &mut self.result {
+            let times = result.entry(row.clone()).or_default();
+            *times += diff;
+            if *times == 0 {
+                result.remove(row);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! `alluvium-bench nexmark` as a user calls it: options, files, errors, checkpoint and kill.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use alluvium_bench::input::export;
+use alluvium_bench::nexmark::{Config, Generator, Stride};
+use serde_json::Value;
+
+fn bench() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_alluvium-bench"));
+    command.args(["nexmark", "--memory", "64MiB"]).stdin(Stdio::null());
+    command
+}
+
+fn run(options: &str) -> Output {
+    bench().args(options.split_whitespace()).output().expect("the program starts")
+}
+
+/// Runs and gives the report.
+fn report(dir: &Path, options: &str) -> Value {
+    let json = dir.join("report.json");
+    let output = run(&format!("{options} --json {}", json.display()));
+    assert!(output.status.success(), "{options}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&fs::read(json).expect("a report")).expect("JSON")
+}
+
+fn refusal(options: &str) -> String {
+    let output = run(options);
+    assert!(!output.status.success(), "{options}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+type Row = Vec<String>;
+
+/// Header and rows of a CSV file.
+fn csv_rows(path: &Path) -> (Row, Vec<Row>) {
+    let mut reader = csv::Reader::from_path(path).expect("a file");
+    let row = |record: csv::StringRecord| record.iter().map(str::to_owned).collect::<Row>();
+    let header = row(reader.headers().expect("a header").clone());
+    let mut rows: Vec<_> = reader.records().map(|record| row(record.expect("a row"))).collect();
+    rows.sort();
+    (header, rows)
+}
+
+#[test]
+fn results_are_those_of_the_changes_on_all_workers_layouts_and_inputs() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let events = || Generator::new(Config::default(), Stride::ALL).unwrap().take(30_000);
+    export(&path("input"), events()).unwrap();
+    for (query, columns) in [
+        ("q0", "auction bidder price date_time extra"),
+        ("q1", "auction bidder price date_time extra"),
+        ("q2", "auction price"),
+        ("q3", "name city state id"),
+        ("q4", "category final"),
+    ] {
+        let mut answers = Vec::new();
+        for options in [
+            "--events 30000 --layout heap",
+            "--events 30000 --layout hybrid-log",
+            "--events 30000 --workers 2",
+            "--events 30000 --workers 3",
+            &format!("--input {} --workers 2", path("input").display()),
+        ] {
+            let (results, changes) = (path("results.csv"), path("changes.csv"));
+            let files = format!("--results {} --changes {}", results.display(), changes.display());
+            let report = report(dir.path(), &format!("--query {query} {options} {files}"));
+            assert_eq!(report["workload"], format!("nexmark-{query}"));
+            assert_eq!(report["ops"], 30_000);
+            let (header, rows) = csv_rows(&results);
+            assert_eq!(header.join(" "), columns);
+            let (header, changes) = csv_rows(&changes);
+            assert_eq!(header.join(" "), format!("time diff {columns}"));
+            let mut sums = BTreeMap::new();
+            for change in changes {
+                *sums.entry(change[2..].to_vec()).or_insert(0) += change[1].parse::<i64>().unwrap();
+            }
+            let mut summed = Vec::new();
+            for (row, times) in sums {
+                summed.extend((0..times).map(|_| row.clone()));
+            }
+            assert!(!rows.is_empty() && rows == summed, "{query} {options}");
+            answers.push((report["checksum"].clone(), rows));
+        }
+        assert!(answers.iter().all(|answer| *answer == answers[0]), "{query}");
+    }
+}
+
+#[test]
+fn an_open_loop_keeps_its_rate() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = report(dir.path(), "--query q4 --events 20000 --rate 20000 --workers 2");
+    let seconds = report["seconds"].as_f64().unwrap();
+    assert!((0.95..30.0).contains(&seconds), "{seconds}");
+    assert!(report["latency_ns"]["p50"].as_u64().unwrap() > 0);
+    let closed = dir.path().join("closed.json");
+    let output = run(&format!("--query q4 --events 20000 --json {}", closed.display()));
+    assert!(output.status.success());
+}
+
+#[test]
+fn a_killed_run_goes_on_at_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    for layout in ["heap", "hybrid-log"] {
+        let options = format!("--query q4 --events 120000 --rate 40000 --layout {layout}");
+        let whole = report(dir.path(), &options);
+        let state = dir.path().join(layout);
+        let options = format!("{options} --dir {} --checkpoint-at 30000", state.display());
+        let mut child = bench()
+            .args(options.split_whitespace())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let begin = Instant::now();
+        while !state.join("worker-0/MANIFEST").exists() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "no checkpoint");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        let rest = report(dir.path(), &options);
+        assert_eq!(rest["checksum"], whole["checksum"], "{layout}");
+        let ops = rest["ops"].as_u64().unwrap();
+        assert!((80_000..=90_000).contains(&ops), "{layout}: {ops}");
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = dir.path().join("input");
+    let option = format!("--query q4 --input {} --workers 2", input.display());
+    assert!(refusal(&option).contains("person.csv"));
+    let events = Generator::new(Config::default(), Stride::ALL).unwrap().take(500);
+    export(&input, events).unwrap();
+    let bids = fs::read_to_string(input.join("bid.csv")).unwrap();
+    let broken: Vec<_> = bids.lines().take(40).chain(["1,2,three,c,u,1436918400049,"]).collect();
+    fs::write(input.join("bid.csv"), broken.join("\n")).unwrap();
+    let message = refusal(&option);
+    assert!(message.contains("bid.csv: line 41, column price: \"three\""), "{message}");
+    for (options, expected) in [
+        ("--query q9 --events 5", "no query \"q9\", but q0, q1"),
+        ("--query q4 --events 5 --in-flight 0", "in-flight 0"),
+        ("--query q4 --events 5 --workers 300", "300 workers cannot share 256 key groups"),
+        ("--query q4 --events 400000 --in-flight 100000 --memory 100KiB", "of 102400 bytes"),
+        ("--query q3 --events 2000000 --memory 300KiB --workers 2", "state failed in an operator"),
+        ("--query q4 --events 5 --checkpoint-at 3", "--dir"),
+        ("--query q4 --events 5 --results /nowhere/r.csv", "/nowhere/r.csv"),
+    ] {
+        let options = if options.contains("--memory") {
+            options.to_owned()
+        } else {
+            format!("{options} --layout heap")
+        };
+        let message = refusal(&options);
+        assert!(message.contains(expected), "{options}: {message}");
+    }
+}
