@@ -19,10 +19,10 @@ mod shared;
 mod worker;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use alluvium::StoreConfig;
 use alluvium_timely::install;
-use std::time::Duration;
 
 use super::state::temporary_dir;
 use crate::args::NexmarkArgs;
@@ -54,9 +54,10 @@ impl ForQuery for Run<'_> {
     fn run<Q: Query>(self) -> Result<Report> {
         let args = self.0;
         // What is wrong with the input is better said before workers are started.
-        match &args.input {
-            Some(dir) => drop(CsvStream::open(dir, Stride::ALL)?),
-            None => drop(args.stream.config(args.rate).schedule()?),
+        if let Some(dir) = &args.input {
+            CsvStream::open(dir, Stride::ALL)?;
+        } else {
+            args.stream.config(args.rate).schedule()?;
         }
         let temporary = match args.state.dir {
             Some(_) => None,
