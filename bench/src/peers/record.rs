@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(check::<[u64; 15]>(), 128);
         assert_eq!(check::<[u64; 31]>(), 256);
         check::<Vec<String>>();
-        let mut strings = Vec::<String>::new(0);
+        let mut strings = <Vec<String> as Record>::new(0);
         strings = <Vec<String> as Record>::decode(&{
             let mut bytes = Vec::new();
             (0..123).for_each(|_| _ = Record::touch(&mut strings));

@@ -10,7 +10,7 @@
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_uchar, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 use crate::{Error, Result};
 
@@ -285,7 +285,7 @@ impl Drop for Pinned {
 /// # Safety
 /// `start` points to so many bytes that live as long as the slice is used, or there are none.
 unsafe fn bytes_of<'a>(start: *const c_char, bytes: usize) -> &'a [u8] {
-    if start == null() || bytes == 0 {
+    if start.is_null() || bytes == 0 {
         return &[];
     }
     // SAFETY: the caller's promise.
