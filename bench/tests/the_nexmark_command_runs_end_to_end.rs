@@ -12,11 +12,13 @@ use serde_json::Value;
 
 fn bench() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_alluvium-bench"));
-    command.args(["nexmark", "--memory", "64MiB"]).stdin(Stdio::null());
+    command.arg("nexmark").stdin(Stdio::null());
     command
 }
 
 fn run(options: &str) -> Output {
+    let memory = if options.contains("--memory") { "" } else { " --memory 64MiB" };
+    let options = format!("{options}{memory}");
     bench().args(options.split_whitespace()).output().expect("the program starts")
 }
 
@@ -113,6 +115,7 @@ fn a_killed_run_goes_on_at_its_checkpoint() {
         let options = format!("{options} --dir {} --checkpoint-at 30000", state.display());
         let mut child = bench()
             .args(options.split_whitespace())
+            .args(["--memory", "64MiB"])
             .stdout(Stdio::null())
             .spawn()
             .expect("the program starts");
@@ -152,12 +155,7 @@ fn what_cannot_be_run_is_refused_in_words() {
         ("--query q4 --events 5 --checkpoint-at 3", "--dir"),
         ("--query q4 --events 5 --results /nowhere/r.csv", "/nowhere/r.csv"),
     ] {
-        let options = if options.contains("--memory") {
-            options.to_owned()
-        } else {
-            format!("{options} --layout heap")
-        };
-        let message = refusal(&options);
+        let message = refusal(&format!("{options} --layout heap"));
         assert!(message.contains(expected), "{options}: {message}");
     }
 }

@@ -10,8 +10,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Cursor, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store};
+use alluvium::{Cursor, ErrorKind, Heap, HybridLog, KIB, KeyHash, MIB, Map, State, Store};
 use random::{Random, times};
+use rkyv::{Archive, Deserialize, Serialize};
 
 /// Scans again and again while keys come and go, until the index has grown to `keys` keys.
 fn scan_while_growing(store: &Store, keys: u64, share: u64) -> u64 {
@@ -79,45 +80,63 @@ fn beyond_memory() {
     scan_while_growing(&store, times("ALLUVIUM_KEYS", 20_000), 40);
 }
 
+/// A key that says where a hash table puts it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Archive, Serialize, Deserialize, State)]
+#[rkyv(crate = rkyv)]
+struct Placed {
+    number: u64,
+    hash: u64,
+}
+
+impl KeyHash for Placed {
+    fn key_hash(&self) -> u64 {
+        self.hash
+    }
+}
+
 /// A hash table that is rehashed in place, without growing, moves its entries too.
 #[test]
 fn a_heap_tells_a_scan_that_its_table_was_rehashed() {
     let store = Store::in_memory().memory(16 * MIB).layout(Heap::new()).open().unwrap();
-    let mut map: Map<u64, u64> = store.map("m").open().unwrap();
-    let mut random = Random::new(times("ALLUVIUM_SEED", 8));
-    for key in 0..700 {
-        map.put(key, key).unwrap();
-    }
-    let (mut next, mut told, mut whole) = (700u64, 0, 0);
-    for _ in 0..200 {
-        let mut seen: HashMap<u64, u64> = HashMap::new();
-        let mut cursor = Cursor::default();
-        let done = loop {
-            let step = map.scan(&mut cursor, 16, |key, _| {
-                *seen.entry(*key).or_default() += 1;
-                Ok(())
-            });
-            if step.is_err() || cursor.done {
-                break step;
+    let mut map: Map<Placed, u64> = store.map("m").open().unwrap();
+    let placed = |range: std::ops::Range<u64>, base: u64| {
+        range.map(move |number| Placed { number, hash: number - base })
+    };
+    // A table of 1024 slots takes 896 entries. 500 in a row leave no empty slot between them, so
+    // that their removal leaves marks; 40 that belong where they are stand far behind. When the
+    // rest of the slots is used up, with half of the entries gone, the table is rehashed in place,
+    // and the 40 move to the front.
+    placed(0..500, 0).for_each(|key| assert!(!map.put(key, 1).unwrap()));
+    let stable: Vec<_> = (0..40).map(|number| Placed { number: 5000 + number, hash: 3 }).collect();
+    stable.iter().for_each(|key| assert!(!map.put(key.clone(), 2).unwrap()));
+    placed(0..500, 0).for_each(|key| assert!(map.remove(&key).unwrap()));
+    let mut filler = placed(1560..2000, 1000);
+    let mut seen: HashMap<u64, u64> = HashMap::new();
+    let mut cursor = Cursor::default();
+    let told = loop {
+        let step = map.scan(&mut cursor, 16, |key, _| {
+            *seen.entry(key.number).or_default() += 1;
+            Ok(())
+        });
+        match step {
+            Err(error) => break error,
+            Ok(()) if cursor.done => {
+                let missed = stable.iter().filter(|key| !seen.contains_key(&key.number)).count();
+                panic!("{missed} of 40 keys were missed");
             }
-            for _ in 0..random.below(40) {
-                map.put(next, next).unwrap();
-                map.remove(&next).unwrap();
-                next += 1;
-            }
-        };
-        match done {
-            Ok(()) => {
-                whole += 1;
-                let times = |key: &u64| seen.get(key).copied();
-                assert!((0..700).all(|key| times(&key) == Some(1)), "a scan missed or repeated");
-            }
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::InUse);
-                told += 1;
-            }
+            Ok(()) => filler.by_ref().take(60).for_each(|key| {
+                map.put(key, 3).unwrap();
+            }),
         }
-    }
-    println!("{told} scans were told to start again, {whole} were whole");
-    assert!(told > 0 && whole > 0, "{told} {whole}");
+    };
+    assert_eq!(told.kind(), ErrorKind::InUse, "{told}");
+    assert_eq!(seen.keys().filter(|&&number| number >= 5000).count(), 0, "moved too early");
+    let mut all = 0;
+    map.for_each(|_, _| {
+        all += 1;
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(all, map.len().unwrap());
+    assert!(all <= 448, "{all} entries: the table has grown");
 }

@@ -31,7 +31,7 @@ impl Scale {
     pub const FULL: Scale =
         Scale { q3_events: 4_000_000, q4_events: 3_000_000, in_flight: 120_000 };
     /// A few seconds.
-    pub const SMOKE: Scale = Scale { q3_events: 400_000, q4_events: 700_000, in_flight: 24_000 };
+    pub const SMOKE: Scale = Scale { q3_events: 400_000, q4_events: 450_000, in_flight: 24_000 };
 }
 
 /// Memory of the runs that have plenty.

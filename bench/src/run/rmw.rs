@@ -75,6 +75,8 @@ fn against_rocksdb<V: Record>(args: &RmwArgs) -> Result<Report> {
 }
 
 #[cfg(not(feature = "rocksdb"))]
+// The signature of the one that compares.
+#[allow(clippy::extra_unused_type_parameters)]
 fn against_rocksdb<V: Record>(_: &RmwArgs) -> Result<Report> {
     Err(Error::Usage("this program was built without the feature rocksdb".to_owned()))
 }

@@ -123,6 +123,11 @@ impl Index {
         self.len
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Segments split so far.
     pub fn splits(&self) -> u64 {
         self.splits
