@@ -100,9 +100,6 @@ fn an_open_loop_keeps_its_rate() {
     let seconds = report["seconds"].as_f64().unwrap();
     assert!((0.95..30.0).contains(&seconds), "{seconds}");
     assert!(report["latency_ns"]["p50"].as_u64().unwrap() > 0);
-    let closed = dir.path().join("closed.json");
-    let output = run(&format!("--query q4 --events 20000 --json {}", closed.display()));
-    assert!(output.status.success());
 }
 
 #[test]
