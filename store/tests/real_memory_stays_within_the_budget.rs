@@ -211,7 +211,12 @@ fn run(setting: &Setting, seed: u64) {
                     assert_eq!(seen, map.len().unwrap());
                 }
             }
-            994..996 if n % 4 == 0 => drop(store.checkpoint(op).unwrap()),
+            994..996 if n % 4 == 0 => match store.checkpoint(op) {
+                Ok(checkpoint) => assert_eq!(checkpoint.entries, map.len().unwrap()),
+                // A heap that fills its budget has no room for the buffer.
+                Err(_) if !durable => refused += 1,
+                Err(e) => panic!("{e}"),
+            },
             _ => drop(store.tick(200).unwrap()),
         }
         let real = (held() - before) as i64;
@@ -234,7 +239,7 @@ fn run(setting: &Setting, seed: u64) {
     );
     let total = stats.total();
     if durable {
-        assert!(total.cold_reads > 100 && total.clones > 0 && total.moves > 0, "{total:?}");
+        assert!(total.cold_reads > 100 && total.clones + total.moves > 100, "{total:?}");
     } else {
         assert!(refused > 0, "the budget was never reached");
     }
