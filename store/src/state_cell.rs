@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use alluvium_compaction::Compactor;
 use alluvium_layouts::{CheckpointOutcome, Table, TableStats};
-use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, Result, StateImage};
+use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, PATIENT_FUEL, Result, StateImage};
 
 /// A table, its name, and whether a user's closure panicked in it.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(crate) struct StateCell<K, V, T> {
     poisoned: Cell<bool>,
     /// Writes since compaction was last given fuel.
     writes: Cell<usize>,
+    /// Fuel for writes that compaction could not use yet, because it waited for its helper.
+    owed: Cell<usize>,
     compactor: RefCell<Compactor>,
     /// The last error of compaction; writes go on without it.
     compaction_error: RefCell<Option<Error>>,
@@ -50,6 +52,9 @@ const WRITES_PER_SHARE: usize = 64;
 /// Fuel per write: records looked at or moved. About 6 hold space amplification at 2.
 const FUEL_PER_WRITE: usize = 8;
 
+/// No more fuel is owed to compaction than this.
+const OWED_FUEL_MAX: usize = 16 * PATIENT_FUEL;
+
 /// Marks the state when dropped, that is when a user's closure unwinds past it.
 pub(crate) struct Mark<'a>(&'a Cell<bool>);
 
@@ -66,6 +71,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             table: RefCell::new(table),
             poisoned: Cell::new(false),
             writes: Cell::new(0),
+            owed: Cell::new(0),
             compactor: RefCell::default(),
             compaction_error: RefCell::default(),
             types: PhantomData,
@@ -79,12 +85,25 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         let mut table = self.enter()?;
         let pending = self.writes.get() + writes;
         if pending >= WRITES_PER_SHARE {
-            self.compact(&mut table, pending * FUEL_PER_WRITE);
             self.writes.set(0);
+            self.pay(&mut table, pending * FUEL_PER_WRITE);
         } else {
             self.writes.set(pending);
         }
         Ok(table)
+    }
+
+    /// Gives compaction the fuel for some writes, and what it could not use before. If writers are
+    /// faster than the helper that moves records, what is owed grows until the step is a patient
+    /// one and they wait: otherwise space would grow without a bound.
+    #[inline(never)]
+    fn pay(&self, table: &mut T, fuel: usize) {
+        let owed = self.owed.get();
+        let total = owed + fuel;
+        let now = if owed >= PATIENT_FUEL { total } else { total.min(PATIENT_FUEL - 1) };
+        let done = self.compact(table, now);
+        let more = self.compactor.borrow().rewriting().is_some();
+        self.owed.set(if more { (total - done.min(total)).min(OWED_FUEL_MAX) } else { 0 });
     }
 
     /// Gives compaction fuel. Its errors are kept for statistics: they concern no write, and the

@@ -26,7 +26,7 @@ pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};
 pub use heap_size::{HeapSize, rounded};
 pub use helper::Helper;
 pub use manifest::{CODEC, MANIFEST, MANIFEST_NEW, Manifest, StateManifest};
-pub use rewrite::{Progress, Rewrite, SegmentMeta};
+pub use rewrite::{PATIENT_FUEL, Progress, Rewrite, SegmentMeta};
 pub use schema::{Schema, description_of, fingerprint};
 pub use segment::{
     FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, LiveSet, RECORD_HEADER_BYTES, RecordBytes,

@@ -63,6 +63,10 @@ pub enum Progress {
     },
 }
 
+/// A step with so much fuel may wait a moment for its helper: whoever has that much to spend is
+/// behind, or has the time.
+pub const PATIENT_FUEL: usize = 4096;
+
 /// A log whose sealed segments can be rewritten: its live records appended anew, its file removed.
 ///
 /// One unit of fuel is one record looked at or moved.
@@ -71,7 +75,8 @@ pub trait Rewrite {
     /// it moved stays moved. Cost: O(1) and at most one read. After an error nothing has begun.
     fn begin(&mut self, segment: u64) -> Result<()>;
 
-    /// Goes on with the segment begun last, using about `fuel`. An error loses nothing and may be
+    /// Goes on with the segment begun last, using about `fuel`; with [`PATIENT_FUEL`] and more it
+    /// may wait for up to about a millisecond. An error loses nothing and may be
     /// followed by another `step`, which takes up where this one failed.
     fn step(&mut self, fuel: usize) -> Result<Progress>;
 

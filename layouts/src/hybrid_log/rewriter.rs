@@ -6,12 +6,13 @@
 //! the original. So every decision is the owner's and no step takes more than its fuel.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Key, Progress, Result, Rewrite, SegmentDirectory, SegmentId,
-    SegmentMeta, SegmentReader, State, WrittenPage, fingerprint,
+    Error, ErrorKind, FooterEntry, Key, PATIENT_FUEL, Progress, Result, Rewrite, SegmentDirectory,
+    SegmentId, SegmentMeta, SegmentReader, State, WrittenPage, fingerprint,
 };
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 use super::table::{HybridLogTable, stored_address};
 
@@ -100,7 +101,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 
     fn advance(&mut self, job: &mut Job, fuel: usize) -> Result<Progress> {
-        let mut spent = 0;
+        let (mut spent, patient) = (0, fuel >= PATIENT_FUEL);
         loop {
             // On an error the image is begun again.
             let step = std::mem::replace(&mut job.step, Step::Next);
@@ -111,7 +112,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     }
                     job.step = Step::Reading(self.start_reading(job));
                 }
-                Step::Reading(answer) => match self.answer(&answer)? {
+                Step::Reading(answer) => match self.answer(&answer, patient)? {
                     Some(read) => {
                         let (directory, entries) = read?;
                         job.directory = Some(directory);
@@ -143,7 +144,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                         job.step = Step::Copying(self.start_copying(job.segment, entries));
                     }
                 }
-                Step::Copying(answer) => match self.answer(&answer)? {
+                Step::Copying(answer) => match self.answer(&answer, patient)? {
                     Some(copied) => {
                         let copied = copied?;
                         let stored = self.log.stored.as_mut().expect("a log with segments");
@@ -181,13 +182,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
     }
 
-    /// The helper's answer, if it is there.
-    fn answer<T>(&self, answer: &Receiver<T>) -> Result<Option<T>> {
+    /// The helper's answer, if it is there, or comes within a moment while the caller is patient.
+    fn answer<T>(&self, answer: &Receiver<T>, patient: bool) -> Result<Option<T>> {
         self.context.helper.drive();
-        match answer.try_recv() {
+        let patience = if patient { Duration::from_millis(1) } else { Duration::ZERO };
+        match answer.recv_timeout(patience) {
             Ok(answer) => Ok(Some(answer)),
-            Err(crossbeam_channel::TryRecvError::Empty) => Ok(None),
-            Err(crossbeam_channel::TryRecvError::Disconnected) => {
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
                 Err(Error::new(ErrorKind::Io, "the helper lost a part of a rewrite"))
             }
         }
