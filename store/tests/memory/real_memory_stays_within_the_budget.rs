@@ -4,28 +4,15 @@
 //!
 //! `ALLUVIUM_MEMORY_OPS` makes the histories longer.
 
-#[path = "common/counting.rs"]
-mod counting;
-#[path = "common/random.rs"]
-mod random;
-
-use std::sync::{Mutex, MutexGuard};
-
 use alluvium::io::{DirectIo, EngineChoice, IoOptions};
 use alluvium::{AnyLayout, Cursor, Heap, HeapSize, Helpers, HybridLog, KIB, MIB, Map, Store};
-use counting::held;
-use random::{Random, times};
+
+use crate::counting::{alone, held};
+use crate::dice::{Dice, times};
 
 /// What a store may hold beside its budget: channels of the helper and of the device, jobs in
 /// them, the manifest, file handles.
 const BESIDE_BYTES: i64 = 64 << 10;
-
-/// The counter is of the whole process: one history at a time.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(|broken| broken.into_inner())
-}
 
 struct Setting {
     name: &'static str,
@@ -87,7 +74,7 @@ struct Model(Vec<u64>);
 fn run(setting: &Setting, seed: u64) {
     let Setting { name, memory, max_value: cap, keys, ops, .. } = *setting;
     println!("{name}");
-    let mut random = Random::new(seed);
+    let mut random = Dice(seed);
     let mut model = Model(vec![0; keys as usize]);
     let mut batch: Vec<(u32, u64)> = Vec::with_capacity(256);
     let place = tempfile::tempdir().unwrap();

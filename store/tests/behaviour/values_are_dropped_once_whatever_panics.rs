@@ -2,20 +2,17 @@
 //! from a page that is being written, handed to the reaper, or when a user's closure panics. Every
 //! instance of the value has an id; those that live are known.
 
-#[path = "common/random.rs"]
-mod random;
-
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 
+use crate::common::{Dice, times};
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     AnyLayout, Cursor, ErrorKind, Heap, HeapSize, Helpers, HybridLog, KIB, MIB, Map, Schema, Store,
 };
-use random::{Random, times};
 use rkyv::rancor::Fallible;
 use rkyv::{Archive, Deserialize, Place, Serialize};
 
@@ -167,7 +164,7 @@ fn caught<R>(call: impl FnOnce() -> R) -> Option<R> {
 struct History {
     map: Map<u64, Counted>,
     model: RefCell<BTreeMap<u64, u64>>,
-    random: Random,
+    random: Dice,
     /// Panics by kind: init, change, modify, restored, batch, read batch, scan, take.
     panicked: [u64; 8],
 }
@@ -345,7 +342,7 @@ impl History {
 
 fn run(name: &str, layout: AnyLayout, memory: u64, stored: bool, helpers: Helpers, seed: u64) {
     println!("{name}");
-    let random = Random::new(seed);
+    let random = Dice(seed);
     let builder = Store::in_memory().memory(memory).max_value(4 * KIB).helpers(helpers);
     let device = Arc::new(Simulated::new(seed, Faults::late(2)));
     let builder = if stored { builder.device(device) } else { builder };

@@ -1,7 +1,6 @@
 //! `stateful`: managed timers, with one capability however many are pending.
 
-mod common;
-
+use crate::common;
 use std::time::{Duration, Instant};
 
 use alluvium::Time;

@@ -2,21 +2,18 @@
 //! from the first step to the last is seen exactly once, on every layout that lets a scan go on
 //! while the state changes; what is seen at all was there.
 
-mod common;
-#[path = "common/random.rs"]
-mod random;
-
+use crate::common;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::common::{Dice, times};
 use alluvium::io::{Faults, Simulated};
 use alluvium::{Cursor, ErrorKind, Heap, HybridLog, KIB, KeyHash, MIB, Map, State, Store};
-use random::{Random, times};
 use rkyv::{Archive, Deserialize, Serialize};
 
 /// Scans again and again while keys come and go, until the index has grown to `keys` keys.
 fn scan_while_growing(store: &Store, keys: u64, share: u64) -> u64 {
-    let mut random = Random::new(times("ALLUVIUM_SEED", 7));
+    let mut random = Dice(times("ALLUVIUM_SEED", 7));
     let mut map: Map<u64, u64> = store.map("m").open().unwrap();
     // Keys 0, 3, 6 and so on stay; the others go again.
     let (mut next, mut gone, mut scans, mut overtaken) = (0u64, 1u64, 0, 0);

@@ -4,11 +4,10 @@
 //! What this catches that the simulated device does not: buffers that are not aligned for direct
 //! I/O, completions on other threads, locks and files that outlive a store.
 
-mod common;
-
+use crate::common;
+use crate::common::history::{Op, Value, op};
 use alluvium::io::{DirectIo, EngineChoice, IoOptions};
 use alluvium::{AnyLayout, ErrorKind, Heap, Helpers, HybridLog, KIB, MIB, Store};
-use common::history::{Op, Value, op};
 use proptest::prelude::*;
 
 fn engines() -> Vec<(&'static str, &'static str, IoOptions)> {

@@ -5,14 +5,13 @@
 //! What this catches: a stale copy installed over a newer record, a segment unlinked that the
 //! checkpoint names, a segment whose sealing nobody heard of, records counted dead twice.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::common::{Dice, assert_equal};
 use alluvium::io::{CrashPolicy, Faults, Simulated};
 use alluvium::{AnyLayout, Helpers, HybridLog, KIB, Map, Store};
-use common::{Dice, assert_equal};
 
 type Record = [u64; 4];
 type Model = BTreeMap<u64, Record>;

@@ -1,13 +1,12 @@
 //! The shared conformance suite: the same history gives the same answers on every layout, budget
 //! and helper, and they are those of a `BTreeMap`.
 
-mod common;
-
+use crate::common;
 use std::sync::Arc;
 
+use crate::common::history::{Value, op};
 use alluvium::io::{Faults, Simulated};
 use alluvium::{AnyLayout, Heap, HybridLog, KIB, MIB};
-use common::history::{Value, op};
 use proptest::prelude::*;
 
 fn run<V: Value>(layout: AnyLayout, memory: u64, seed: u64, ops: &[common::history::Op]) {

@@ -1,10 +1,10 @@
 //! A global allocator that counts: what the process holds, in rounded bytes, and what one thread
-//! asks for. Included by the test binaries that need it.
-#![allow(dead_code)]
+//! asks for.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use alluvium::rounded;
 
@@ -12,6 +12,12 @@ static HELD: AtomicIsize = AtomicIsize::new(0);
 
 thread_local! {
     static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What is held is counted for the whole process: one test at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(|broken| broken.into_inner())
 }
 
 struct Counting;

@@ -2,18 +2,14 @@
 //! grows, with and without pressure, a call splits one index segment, begins one page and moves or
 //! clones one record at the most.
 
-#[path = "common/counting.rs"]
-mod counting;
-#[path = "common/random.rs"]
-mod random;
-
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{Helpers, HybridLog, Key, MIB, Map, State, Store, TableStats};
-use counting::asked;
-use random::{Random, times};
+
+use crate::counting::{alone, asked};
+use crate::dice::{Dice, times};
 
 /// Runs every kind of call on a loaded map; none asks for memory, nothing is encoded.
 fn nothing_is_asked_for<K: Key + Debug, V: State + Debug>(
@@ -65,6 +61,7 @@ fn stores() -> Vec<Store> {
 
 #[test]
 fn plain_records() {
+    let _alone = alone();
     for store in stores() {
         let keys: Vec<u64> = (0..40_000).collect();
         nothing_is_asked_for(&store, keys, |n| n, |v| *v = v.wrapping_mul(31) + 1);
@@ -73,6 +70,7 @@ fn plain_records() {
 
 #[test]
 fn records_that_own_heap() {
+    let _alone = alone();
     for store in stores() {
         let keys: Vec<String> = (0..20_000).map(|n| format!("key number {n}")).collect();
         let value = |n| vec![n, n + 1, n + 2];
@@ -98,7 +96,7 @@ fn watch(most: &mut Most, before: &TableStats, after: &TableStats) {
 }
 
 fn bounded(store: Store, layout: HybridLog, keys: u64, pressed: bool) {
-    let mut random = Random::new(times("ALLUVIUM_SEED", 4));
+    let mut random = Dice(times("ALLUVIUM_SEED", 4));
     let mut map: Map<u64, [u64; 2]> = store.map("m").layout(layout.into()).open().unwrap();
     let mut most = Most::default();
     let mut before = map.stats().unwrap();
@@ -135,12 +133,14 @@ fn bounded(store: Store, layout: HybridLog, keys: u64, pressed: bool) {
 
 #[test]
 fn growth_in_memory_is_in_bounded_steps() {
+    let _alone = alone();
     let keys = times("ALLUVIUM_KEYS", 220_000);
     bounded(Store::in_memory().memory(64 * MIB).open().unwrap(), HybridLog::new(), keys, false);
 }
 
 #[test]
 fn growth_beyond_memory_is_in_bounded_steps() {
+    let _alone = alone();
     let keys = times("ALLUVIUM_KEYS", 220_000);
     let device = Simulated::new(2, Faults::default());
     let store = Store::in_memory()

@@ -1,8 +1,7 @@
 //! A state call that fails ends the run with its error on every worker: no panic, no hang, and
 //! no probe that says results of the failed time are complete.
 
-mod common;
-
+use crate::common;
 use alluvium::{AnyLayout, ErrorKind, Heap, KIB, Result, StoreConfig, Time};
 use alluvium_timely::{
     Counting, Join, KeyBy, NodeConfig, Rolling, Spec, Stateful, WorkerOverrides, WorkerState,

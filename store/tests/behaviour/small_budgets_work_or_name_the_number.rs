@@ -1,16 +1,13 @@
 //! Budgets: what does not fit is refused by an error that names the number and changes nothing;
 //! what fits, however barely, gives right answers.
 
-mod common;
-#[path = "common/random.rs"]
-mod random;
-
+use crate::common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::common::{Dice, times};
 use alluvium::io::{Faults, Simulated};
 use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store, Time};
-use random::{Random, times};
 
 fn simulated(seed: u64) -> Arc<Simulated> {
     Arc::new(Simulated::new(seed, Faults::late(3)))
@@ -68,7 +65,7 @@ fn the_smallest_budget_and_twice_and_eight_times_it_give_right_answers() {
 
 fn history(layout: &AnyLayout, memory: u64, keys: u64, seed: u64) {
     let device = simulated(seed);
-    let mut random = Random::new(seed);
+    let mut random = Dice(seed);
     let mut store = common::open_on(device.clone(), layout.clone(), memory).unwrap();
     let mut map: Map<u16, Vec<String>> = store.map("m").open().unwrap();
     let mut model: BTreeMap<u16, Vec<String>> = BTreeMap::new();

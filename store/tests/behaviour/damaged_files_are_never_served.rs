@@ -5,14 +5,13 @@
 //! By default one bit of each byte that is not zero, and of every 16th that is (mostly padding);
 //! `ALLUVIUM_LONG=1` takes all bytes.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::common::Dice;
 use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
 use alluvium::{AnyLayout, Error, ErrorKind, Heap, KIB, Map, Store, Time};
-use common::Dice;
 
 type Plain = BTreeMap<u64, u64>;
 type Owning = BTreeMap<String, Vec<String>>;

@@ -2,19 +2,16 @@
 //! With hashes of few bits and nearly all records cold, every answer is still the model's, and
 //! the reads that found another key are counted.
 
-mod common;
-#[path = "common/random.rs"]
-mod random;
-
+use crate::common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::common::{Dice, times};
 use alluvium::io::{Faults, Simulated};
 use alluvium::{HybridLog, KIB, Map};
-use random::{Random, times};
 
 fn run(bits: u32, page_records: u32, keys: u64, ops: u64, seed: u64) -> (u64, u64) {
-    let mut random = Random::new(seed);
+    let mut random = Dice(seed);
     let device = Simulated::new(seed, Faults::late(3));
     let layout = HybridLog::new().page_records(page_records).queue_depth(3).segment(16 * KIB);
     let layout = layout.hash_bits(bits);

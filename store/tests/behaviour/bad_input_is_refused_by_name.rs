@@ -1,8 +1,7 @@
 //! What a caller can get wrong: each is an error that names what and where, changes nothing, and
 //! leaves a store that works.
 
-mod common;
-
+use crate::common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 

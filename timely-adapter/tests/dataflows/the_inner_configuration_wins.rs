@@ -1,7 +1,6 @@
 //! Node, worker and operator each choose a layout; and what cannot be configured is refused.
 
-mod common;
-
+use crate::common;
 use alluvium::{AnyLayout, ByteSize, ErrorKind, Heap, KIB, Result, StoreConfig};
 use alluvium_timely::{
     Counting, KeyBy, NodeConfig, Rolling, Spec, WorkerOverrides, WorkerState, install,

@@ -1,7 +1,6 @@
 //! Joins against a nested loop over the same rows.
 
-mod common;
-
+use crate::common;
 use alluvium_timely::{Join, KeyBy, NodeConfig, Spec, WorkerOverrides};
 use proptest::prelude::*;
 use timely::dataflow::operators::core::OkErr;

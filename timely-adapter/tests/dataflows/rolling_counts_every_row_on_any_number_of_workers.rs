@@ -1,7 +1,6 @@
 //! Rolling aggregates: their changes add up to one row per key, whoever counts.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeMap;
 
 use alluvium_timely::{Aggregate, Counting, KeyBy, NodeConfig, Rolling, Spec, WorkerOverrides};

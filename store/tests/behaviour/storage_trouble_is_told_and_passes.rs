@@ -6,15 +6,14 @@
 //! for written that is not, a failed sync followed by one that succeeds and covers nothing, a
 //! full disk filled further by files of failed checkpoints, old errors told again and again.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Dice, assert_equal, entries, tiny};
 use alluvium::io::{CrashPolicy, Fault, Faults, Simulated};
 use alluvium::{AnyLayout, Error, ErrorKind, Heap, Helpers, KIB, Map, State, Store};
-use common::{Dice, assert_equal, entries, tiny};
 
 const MEMORY: u64 = 256 * KIB;
 

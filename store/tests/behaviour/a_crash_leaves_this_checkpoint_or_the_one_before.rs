@@ -6,14 +6,13 @@
 //! removed while a crash can still bring back the manifest that names it, names of files that
 //! were never synced, ids given twice after a crash, files of the crashed attempt taken for real.
 
-mod common;
-
+use crate::common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::common::{Dice, assert_equal, entries};
 use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
 use alluvium::{AnyLayout, Count, KIB, Map, Result, Store, Time, Timers, Value};
-use common::{Dice, assert_equal, entries};
 
 /// The states of one store and what they should hold.
 struct Everything {

@@ -1,16 +1,13 @@
 //! A backend of a user's own, made with the public traits only, passes the conformance histories.
 
-#[path = "common/btree_layout.rs"]
-mod btree_layout;
-mod common;
-
+use crate::common;
 use std::sync::Arc;
 
+use crate::common::btree_layout::BTree;
+use crate::common::history::{Op, Value, op, run_on};
+use crate::common::open_on;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{Heap, KIB, MIB, Store};
-use btree_layout::BTree;
-use common::history::{Op, Value, op, run_on};
-use common::open_on;
 use proptest::prelude::*;
 
 fn run<V: Value>(seed: u64, ops: &[Op]) {

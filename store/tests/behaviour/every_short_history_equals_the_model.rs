@@ -7,14 +7,13 @@
 //! A seeded share runs by default; `ALLUVIUM_LONG=1` runs all 7^7 per layout. Histories that differ
 //! only in which key is called first are the same.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::common::{Dice, assert_equal, entries};
 use alluvium::io::{Faults, Simulated};
 use alluvium::{AnyLayout, Heap, HybridLog, KIB, Map, Store};
-use common::{Dice, assert_equal, entries};
 
 const LENGTH: u32 = 7;
 /// Large, so that few of them fill the memory.

@@ -1,0 +1,8 @@
+//! What the store allocates, seen by a counting allocator.
+
+mod counting;
+#[path = "../behaviour/common/dice.rs"]
+mod dice;
+
+mod real_memory_stays_within_the_budget;
+mod the_record_path_allocates_nothing_and_works_in_bounds;
