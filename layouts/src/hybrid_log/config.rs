@@ -1,7 +1,7 @@
 //! Options of a hybrid log, and the sizes that follow from its memory.
 
 use alluvium_pagestore::{
-    ByteSize, Error, ErrorKind, FooterEntry, Key, MIB, Result, SegmentWriter, State,
+    ByteSize, Error, ErrorKind, FooterEntry, Key, MIB, Result, SegmentWriter, State, UNSPLIT_BYTES,
     io::BLOCK_BYTES,
 };
 use serde::{Deserialize, Serialize};
@@ -128,7 +128,14 @@ impl HybridLog {
         };
         let auto_segment = (memory_bytes / 8).clamp(256 << 10, 16 << 20);
         let segment_bytes = self.segment.map_or(auto_segment, |size| size.0).clamp(8192, 16 << 20);
-        let auto_depth = (memory_bytes / 64 / BLOCK_BYTES as u64).clamp(1, QUEUE_DEPTH as u64);
+        let read_bytes = if !(K::NONE && V::NONE) {
+            2 * BLOCK_BYTES
+        } else if 2 * slot <= UNSPLIT_BYTES {
+            BLOCK_BYTES
+        } else {
+            (2 * slot as usize + BLOCK_BYTES).next_multiple_of(BLOCK_BYTES).min(16 * BLOCK_BYTES)
+        };
+        let auto_depth = (memory_bytes / 32 / read_bytes as u64).clamp(1, QUEUE_DEPTH as u64);
         let queue_depth = self.queue_depth.unwrap_or(auto_depth as usize).clamp(1, 1024);
         let chunk_bytes =
             (memory_bytes / 32).clamp(8192, 256 << 10) as usize / BLOCK_BYTES * BLOCK_BYTES;
@@ -146,6 +153,7 @@ impl HybridLog {
             buckets,
             segment_bytes,
             queue_depth,
+            read_bytes,
             chunk_bytes,
             writer_bytes: SegmentWriter::memory_bytes(chunk_bytes, slots as usize, archive_bytes),
             window_bytes: chunk_bytes.min(64 << 10),
@@ -180,6 +188,8 @@ pub struct Sizes {
     pub buckets: usize,
     pub segment_bytes: u64,
     pub queue_depth: usize,
+    /// Buffer of one cold read: as much of a record as is read at first.
+    pub read_bytes: usize,
     pub chunk_bytes: usize,
     pub writer_bytes: u64,
     /// Window that segments are read through when they are rewritten or restored.
@@ -194,7 +204,7 @@ impl Sizes {
         if !stored {
             return 0;
         }
-        (self.queue_depth * BLOCK_BYTES) as u64 + self.writer_bytes + self.rewrite_bytes()
+        (self.queue_depth * self.read_bytes) as u64 + self.writer_bytes + self.rewrite_bytes()
     }
 
     /// Memory for rewriting: a window, and the footer entries of a page twice.

@@ -122,7 +122,8 @@ impl<K: Key, V: State> Log<K, V> {
         );
         let storage = context.segments.clone().map(|store| {
             let (helper, account) = (context.helper.clone(), context.account.clone());
-            let stored = Stored::new(store.clone(), helper.clone(), account, sizes.queue_depth);
+            let (depth, read_bytes) = (sizes.queue_depth, sizes.read_bytes);
+            let stored = Stored::new(store.clone(), helper.clone(), account, depth, read_bytes);
             let state = fingerprint(&context.name);
             let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
             let writer = SegmentWriter::new(store.clone(), state, chunk, segment);

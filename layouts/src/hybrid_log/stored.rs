@@ -28,6 +28,8 @@ pub struct Stored {
     /// Segments that the committed checkpoint names.
     committed: HashSet<SegmentId>,
     buffers: Vec<IoBuffer>,
+    /// Bytes of each of them: the longest first read of a record.
+    read_bytes: usize,
     reply: Sender<Completion>,
     completions: Receiver<Completion>,
     /// Bytes of all segment files.
@@ -57,12 +59,13 @@ pub struct Read {
 }
 
 impl Stored {
-    /// No segments; `queue_depth` buffers of one block, which the caller has booked.
+    /// No segments; `queue_depth` buffers of `read_bytes`, which the caller has booked.
     pub fn new(
         store: SegmentStore,
         helper: Helper,
         account: Rc<Account>,
         queue_depth: usize,
+        read_bytes: usize,
     ) -> Self {
         let (reply, completions) = crossbeam_channel::unbounded();
         Self {
@@ -73,7 +76,8 @@ impl Stored {
             by_id: BTreeMap::new(),
             vacant: Vec::new(),
             committed: HashSet::new(),
-            buffers: (0..queue_depth).map(|_| IoBuffer::zeroed(BLOCK_BYTES)).collect(),
+            buffers: (0..queue_depth).map(|_| IoBuffer::zeroed(read_bytes)).collect(),
+            read_bytes,
             reply,
             completions,
             bytes: 0,
@@ -219,15 +223,23 @@ impl Stored {
         let offset = at.offset();
         let block = BLOCK_BYTES as u64;
         let start = offset / block * block;
-        let guess = if info.max_record_bytes <= UNSPLIT_BYTES { 1 } else { info.max_record_bytes };
-        let end = (offset + guess.min(64 << 10)).next_multiple_of(block).min(info.bytes);
+        // Records of up to `UNSPLIT_BYTES` lie in one block; of longer ones what two of mean length
+        // take is read first, and the rest when it turns out to be needed.
+        let guess = if info.max_record_bytes <= UNSPLIT_BYTES {
+            1
+        } else {
+            (2 * info.bytes / info.records.max(1)).clamp(1, info.max_record_bytes)
+        };
+        let end = (offset + guess)
+            .next_multiple_of(block)
+            .min(start + self.read_bytes as u64)
+            .min(info.bytes);
         if start >= end {
             self.buffers.push(buffer);
             return Some(Err(damaged(&info.file, offset, "a record lies past its segment's end")));
         }
-        let length = (end - start) as usize;
-        let mut buffer = if buffer.capacity() >= length { buffer } else { self.longer(length) };
-        buffer.set_len(length);
+        let mut buffer = buffer;
+        buffer.set_len((end - start) as usize);
         let request = Request {
             file: info.file.clone(),
             operation: Operation::Read { offset: start },
@@ -300,7 +312,7 @@ impl Stored {
             let what = "a record runs past its segment's end";
             return Err(damaged(&info.file, read.at.offset(), what));
         }
-        self.shrink(std::mem::replace(&mut read.buffer, IoBuffer::empty()));
+        self.release(std::mem::replace(&mut read.buffer, IoBuffer::empty()));
         let buffer = self.longer(length);
         let operation = Operation::Read { offset };
         let device = self.store.device();
@@ -312,24 +324,34 @@ impl Stored {
 
     /// Takes a read's buffer back.
     pub fn recycle(&mut self, read: Read) {
-        let buffer = self.shrink(read.buffer);
+        let buffer = self.usual(read.buffer);
         self.buffers.push(buffer);
     }
 
-    /// A buffer for a record longer than a block, booked beyond the ones that are kept.
+    /// A buffer for the rest of a long record, in place of one of the usual length. One at a time,
+    /// within what is kept free for one value to be read.
     fn longer(&self, length: usize) -> IoBuffer {
-        self.account.charge(MemoryKind::Buffers, (length - BLOCK_BYTES) as u64);
-        IoBuffer::zeroed(length)
+        let capacity = length.max(self.read_bytes);
+        self.account.charge(MemoryKind::Buffers, (capacity - self.read_bytes) as u64);
+        let mut buffer = IoBuffer::zeroed(capacity);
+        buffer.set_len(length);
+        buffer
     }
 
-    /// A buffer of one block in place of this one.
-    fn shrink(&self, buffer: IoBuffer) -> IoBuffer {
-        if buffer.capacity() == BLOCK_BYTES {
+    /// A buffer of the usual length in place of this one.
+    fn usual(&self, buffer: IoBuffer) -> IoBuffer {
+        if buffer.capacity() == self.read_bytes {
             return buffer;
         }
-        let extra = buffer.capacity().saturating_sub(BLOCK_BYTES);
+        self.release(buffer);
+        IoBuffer::zeroed(self.read_bytes)
+    }
+
+    /// Gives back what a longer buffer took beyond the usual length.
+    fn release(&self, buffer: IoBuffer) {
+        let extra = buffer.capacity().saturating_sub(self.read_bytes);
+        drop(buffer);
         self.account.release(MemoryKind::Buffers, extra as u64);
-        IoBuffer::zeroed(BLOCK_BYTES)
     }
 }
 

@@ -285,45 +285,52 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         Ok(self.change(slot, change))
     }
 
-    /// Starts the cold reads of a group of keys and waits for them.
+    /// Reads the cold records of a group's keys from the `from`th on, as many at once as there are
+    /// buffers. Returns how far it came.
     fn read_ahead<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         items: &[T],
+        from: usize,
         key: &impl Fn(&T) -> &Q,
-    ) -> Result<()> {
-        let Some(stored) = &mut self.log.stored else { return Ok(()) };
+    ) -> usize {
+        let all = items.len();
+        let Some(stored) = &self.log.stored else { return all };
         if stored.live_records() == 0 {
-            return Ok(());
+            return all;
         }
+        // One buffer is left for reads that turn out to be needed.
+        let at_once = stored.free_buffers().saturating_sub(1).max(1);
         // First which, then the reads: keys are user code, which may panic, and no panic may come
         // between the start of a read and its end.
         let mut places = [None; GROUP];
-        for (i, item) in items.iter().enumerate() {
+        let (mut cold, mut end) = (0, all);
+        for (i, item) in items.iter().enumerate().skip(from) {
             let hash = self.group[i].hash;
             if matches!(self.log.locate(hash, key(item)), Located::Cold) {
+                if cold == at_once {
+                    end = i;
+                    break;
+                }
                 places[i] = self.log.candidate(hash, 0).map(|(_, place)| place);
+                cold += 1;
             }
         }
         let stored = self.log.stored.as_mut().expect("looked at above");
         let mut pending = 0;
-        for (i, place) in places.iter().enumerate() {
-            let Some(place) = *place else { continue };
-            // One buffer is left for reads that turn out to be needed.
-            if stored.free_buffers() <= 1 {
-                break;
-            }
-            match stored.start(place, i as u64) {
-                Some(Ok(())) => pending += 1,
-                // Whoever needs the record meets the error.
-                Some(Err(_)) => {}
-                None => unreachable!("a buffer is free"),
+        // A single read gains nothing by being started first.
+        if cold > 1 {
+            for (i, place) in places.iter().enumerate() {
+                // Whoever needs the record meets the error of a read that could not be started.
+                if let Some(Some(Ok(()))) = place.map(|place| stored.start(place, i as u64)) {
+                    pending += 1;
+                }
             }
         }
         for _ in 0..pending {
             let (token, read) = stored.wait(|token| places[token as usize].expect("was started"));
             self.group[token as usize].read = Some(read);
         }
-        Ok(())
+        end
     }
 
     /// Runs `apply` for each item in groups whose memory and storage accesses overlap.
@@ -349,9 +356,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     access.candidate = self.log.prefetch_candidate(access.hash);
                 }
             }
-            self.read_ahead(items, &key).map_err(|error| BatchError { applied, error })?;
-            let mut failed = None;
+            let (mut failed, mut read_to) = (None, 0);
             for (i, item) in items.iter().enumerate() {
+                if i == read_to && failed.is_none() {
+                    read_to = self.read_ahead(items, i, &key);
+                }
                 let Access { hash, candidate, ref read } = self.group[i];
                 let mut ahead = None;
                 // A read is handed on only if it is used up before a closure runs: one that

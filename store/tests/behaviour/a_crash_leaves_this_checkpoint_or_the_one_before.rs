@@ -49,7 +49,7 @@ impl Everything {
             plain: store.map("plain").layout(layout_of(layout, 100 * KIB)).open()?,
             owning: store.map("owning").layout(layout_of(layout, 130 * KIB)).open()?,
             counts: store.count("counts").layout(layout_of(layout, 100 * KIB)).open()?,
-            value: store.value("value").layout(layout_of(layout, 100 * KIB)).open()?,
+            value: store.value("value").layout(layout_of(layout, 120 * KIB)).open()?,
             timers: store.timers("timers")?,
             store,
         })
