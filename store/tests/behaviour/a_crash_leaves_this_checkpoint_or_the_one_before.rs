@@ -151,7 +151,7 @@ fn history(layout: &AnyLayout, seed: u64, crash_at: Option<u64>) -> History {
     if let Some(steps) = crash_at {
         device.fail_after(steps);
     }
-    let done = all.changes(&mut model, &mut dice, 300).and_then(|()| all.store.checkpoint(2));
+    let done = all.changes(&mut model, &mut dice, 500).and_then(|()| all.store.checkpoint(2));
     if crash_at.is_none() {
         let rewritten = all.store.stats().unwrap().total().rewritten;
         assert!(rewritten > 0 || matches!(layout, AnyLayout::Heap(_)), "nothing was rewritten");
