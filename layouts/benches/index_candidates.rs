@@ -33,7 +33,7 @@ struct Extendible(Index, std::rc::Rc<Account>);
 impl Candidate for Extendible {
     fn empty() -> Self {
         let account = Account::root(8 << 30);
-        let index = Index::new(account.clone(), 256).expect("the account has room");
+        let index = Index::new(account.clone(), 256, None).expect("the account has room");
         Extendible(index, account)
     }
 

@@ -11,7 +11,7 @@ use alluvium_pagestore::{
 };
 
 use super::address::{Address, Place, StoredAt};
-use super::log::Stage;
+use super::frames_unsafe::Stage;
 use super::table::{HybridLogTable, stored_address};
 use crate::table::{CheckpointOutcome, Cursor};
 
@@ -67,7 +67,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             Place::Stored(at) => at,
             Place::Memory(address) => {
                 let (number, slot) = self.log.slot_of(address);
-                let state = &self.log.frames[number as usize];
+                let state = self.log.frames.state(number);
                 assert_eq!(state.stage, Stage::Clean, "frame {number} is not written");
                 StoredAt { segment: state.segment, grain: self.log.frame(number).grain(slot) }
             }

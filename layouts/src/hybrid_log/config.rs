@@ -7,8 +7,8 @@ use alluvium_pagestore::{
 use serde::{Deserialize, Serialize};
 
 use super::frame_unsafe::Frame;
+use super::frames_unsafe::Frames;
 use super::index::Index;
-use super::log::FrameState;
 
 /// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, the
 /// oldest pages on storage.
@@ -149,7 +149,7 @@ impl HybridLog {
             frame_bytes,
             headroom_bytes,
             frames_max,
-            tables_bytes: frames_max * (size_of::<FrameState<K, V>>() + 10) as u64 + 512,
+            tables_bytes: frames_max * (Frames::<K, V>::BYTES_EACH + 10) as u64 + 512,
             buckets,
             segment_bytes,
             queue_depth,

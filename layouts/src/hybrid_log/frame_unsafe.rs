@@ -11,11 +11,13 @@
 //!   exists, nobody writes to entries or `USED` bits: [`Frame::thaw`] takes the frozen handle back
 //!   before `frozen` is cleared, and every write asserts that it is.
 
+use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::index::IndexHash;
+use super::pool_unsafe::{Piece, piece_bytes};
 
 #[repr(C)]
 struct Slot<K, V> {
@@ -40,7 +42,10 @@ struct Slots<K, V> {
 }
 
 /// The memory of a frame, shared with the helper that writes it. Does not drop entries.
-struct Memory<K, V>(Slots<K, V>);
+struct Memory<K, V> {
+    slots: Slots<K, V>,
+    _piece: Piece,
+}
 
 impl<K, V> Clone for Slots<K, V> {
     fn clone(&self) -> Self {
@@ -83,14 +88,47 @@ impl<K, V> Slots<K, V> {
     }
 }
 
-impl<K, V> Drop for Memory<K, V> {
-    fn drop(&mut self) {
-        let slots = std::ptr::slice_from_raw_parts_mut(
-            self.0.base.as_ptr().cast::<std::mem::MaybeUninit<Slot<K, V>>>(),
-            self.0.slots as usize,
-        );
-        // SAFETY: `base` came from a box of so many slots; entries are not dropped here.
-        drop(unsafe { Box::from_raw(slots) });
+/// A frame's slots without its owner: for [`Frames`](super::frames_unsafe::Frames), which sees to
+/// it that the frame is there. Null for no frame.
+pub(super) struct Base<K, V>(*mut Slot<K, V>);
+
+impl<K, V> Clone for Base<K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<K, V> Copy for Base<K, V> {}
+
+impl<K, V> Base<K, V> {
+    pub(super) const NONE: Self = Self(std::ptr::null_mut());
+
+    #[inline(always)]
+    pub(super) fn is_none(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// A place in the slot, for a prefetch.
+    #[inline(always)]
+    pub(super) fn hint(self, slot: u32) -> *const u8 {
+        self.0.wrapping_add(slot as usize).cast()
+    }
+
+    /// The entry in a slot, if it is used.
+    ///
+    /// # Safety
+    /// The frame that this came from lives and has more than `slot` slots; during `'a` its entries
+    /// are reached through nothing that conflicts with the use of the entry.
+    #[inline(always)]
+    pub(super) unsafe fn entry<'a>(self, slot: u32) -> Option<(&'a K, *mut V)> {
+        // SAFETY: the slot is in the frame; its `place` is initialised, and with `USED` its entry.
+        unsafe {
+            let slot = self.0.add(slot as usize);
+            if (*slot).place.load(Ordering::Relaxed) & USED == 0 {
+                return None;
+            }
+            let entry = (&raw mut (*slot).entry).cast::<Entry<K, V>>();
+            Some((&(*entry).key, &raw mut (*entry).value))
+        }
     }
 }
 
@@ -112,24 +150,38 @@ impl<K, V> Frame<K, V> {
     /// Bytes of one slot.
     pub const SLOT_BYTES: usize = size_of::<Slot<K, V>>();
 
+    /// The piece of memory that a frame of so many slots takes.
+    pub fn layout(slots: u32) -> Layout {
+        let bytes = piece_bytes(slots as usize * Self::SLOT_BYTES);
+        Layout::from_size_align(bytes, align_of::<Slot<K, V>>()).expect("a page's size")
+    }
+
     /// Bytes that a frame of so many slots takes.
     pub fn memory_bytes(slots: u32) -> usize {
-        // The shared handle has two counters, a pointer and a number.
-        alluvium_pagestore::rounded(slots as usize * Self::SLOT_BYTES)
-            + alluvium_pagestore::rounded(32)
+        // The shared handle has two counters, two pointers and three numbers.
+        alluvium_pagestore::rounded(Self::layout(slots).size())
+            + alluvium_pagestore::rounded(56)
             + if align_of::<Slot<K, V>>() > 16 { align_of::<Slot<K, V>>() } else { 0 }
     }
 
-    /// An empty frame. Touches all of its memory.
-    pub fn new(slots: u32) -> Self {
-        let memory = Box::<[Slot<K, V>]>::new_uninit_slice(slots as usize);
-        let base = NonNull::from(Box::leak(memory)).cast::<Slot<K, V>>();
+    /// An empty frame in a piece of the [`layout`](Frame::layout) for so many slots. Touches all of
+    /// its memory.
+    pub fn new(slots: u32, piece: Piece) -> Self {
+        assert_eq!(piece.bytes(), Self::layout(slots).size(), "the piece is of another layout");
+        let base = piece.start().cast::<Slot<K, V>>();
+        assert!(base.is_aligned(), "the piece is of another layout");
         for slot in 0..slots as usize {
-            // SAFETY: `slot` is within the allocation; the word is written before it is read.
+            // SAFETY: `slot` is within the piece; the word is written before it is read.
             unsafe { (&raw mut (*base.add(slot).as_ptr()).place).write(AtomicU32::new(0)) };
         }
         let memory = Slots { base, slots };
-        Self { memory, owner: Arc::new(Memory(memory)), used: 0, next: 0, frozen: false }
+        let owner = Arc::new(Memory { slots: memory, _piece: piece });
+        Self { memory, owner, used: 0, next: 0, frozen: false }
+    }
+
+    /// Where its slots are, while entries may be changed.
+    pub(super) fn base(&self) -> Base<K, V> {
+        if self.frozen { Base::NONE } else { Base(self.memory.base.as_ptr()) }
     }
 
     /// Slots, used or not.
@@ -161,12 +213,6 @@ impl<K, V> Frame<K, V> {
     #[inline(always)]
     pub fn get(&self, slot: u32) -> Option<(&K, &V)> {
         self.memory.entry(slot).map(|entry| (&entry.key, &entry.value))
-    }
-
-    /// Hints the processor to load a slot.
-    #[inline(always)]
-    pub fn prefetch(&self, slot: u32) {
-        super::prefetch_unsafe::prefetch(self.memory.place(slot));
     }
 
     /// Key and value in a slot, to be changed. The key must stay equal.
@@ -280,18 +326,18 @@ impl<K, V> Drop for Frame<K, V> {
 impl<K, V> FrozenFrame<K, V> {
     /// Slots, used or not.
     pub fn slots(&self) -> u32 {
-        self.0.0.slots
+        self.0.slots.slots
     }
 
     /// Key and value in a slot.
     pub fn get(&self, slot: u32) -> Option<(&K, &V)> {
-        self.0.0.entry(slot).map(|entry| (&entry.key, &entry.value))
+        self.0.slots.entry(slot).map(|entry| (&entry.key, &entry.value))
     }
 
     /// Says where the record in a used slot is in the page image.
     pub fn set_grain(&self, slot: u32, grain: u32) {
         debug_assert!(grain < USED);
-        self.0.0.place(slot).store(USED | grain, Ordering::Relaxed);
+        self.0.slots.place(slot).store(USED | grain, Ordering::Relaxed);
     }
 }
 
@@ -299,6 +345,10 @@ impl<K, V> FrozenFrame<K, V> {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
+
+    fn frame<K, V>(slots: u32) -> Frame<K, V> {
+        Frame::new(slots, Piece::allocated(Frame::<K, V>::layout(slots)))
+    }
 
     struct Counted(Arc<AtomicUsize>, u64);
     impl Drop for Counted {
@@ -310,7 +360,7 @@ mod tests {
     #[test]
     fn entries_are_dropped_once_whatever_happens_to_them() {
         let dropped = Arc::new(AtomicUsize::new(0));
-        let mut frame = Frame::new(4);
+        let mut frame = frame(4);
         for i in 0..4 {
             let slot = frame.vacant().unwrap();
             frame.put(slot, IndexHash(i as u32), i, Counted(dropped.clone(), i));
@@ -334,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_frozen_frame_is_read_from_two_threads() {
-        let mut frame = Frame::new(64);
+        let mut frame = frame(64);
         for i in 0..64u32 {
             frame.put(i, IndexHash(i), u64::from(i), vec![String::from("value"); i as usize]);
         }
@@ -354,7 +404,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a frozen frame is never changed")]
     fn a_frozen_frame_cannot_be_written() {
-        let mut frame = Frame::new(1);
+        let mut frame = frame(1);
         frame.put(0, IndexHash(0), 1u8, 1u8);
         let _frozen = frame.freeze();
         frame.get_mut(0);

@@ -25,7 +25,9 @@ use super::address::{Address, Place, StoredAt};
 use super::config::Sizes;
 use super::flush::{Answer, Flusher};
 use super::frame_unsafe::Frame;
+use super::frames_unsafe::{FrameState, Frames, Stage};
 use super::index::{Index, IndexHash, Position};
+use super::pool_unsafe::Pool;
 use super::stored::Stored;
 use crate::table::{StateContext, TableStats};
 
@@ -42,33 +44,8 @@ const WANT_FREE_MIN: u64 = 4096;
 /// A call waits so long for storage before it gives up with `Backpressure`.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a frame is at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Not in use.
-    Vacant,
-    /// Records change in place.
-    Mutable,
-    /// A changed record moves out; nothing is on storage.
-    Cooling,
-    /// With the helper.
-    Frozen,
-    /// The helper could not write it: as cooling, to be frozen again.
-    Failed,
-    /// On storage.
-    Clean,
-}
-
-/// A frame and what is known of it; one cache line.
-#[repr(align(64))]
-pub struct FrameState<K, V> {
-    pub frame: Option<Frame<K, V>>,
-    pub stage: Stage,
-    /// Heap that its entries own.
-    pub heap_bytes: u64,
-    /// Number of the segment it was written to.
-    pub segment: u32,
-}
+/// An address that no record has.
+pub const NOWHERE: u64 = u64::MAX;
 
 /// Where a key's record is.
 #[derive(Clone, Copy, Debug)]
@@ -87,13 +64,14 @@ pub struct Log<K: Key, V: State> {
     pub account: Rc<Account>,
     pub sizes: Sizes,
     pub index: Index,
-    pub frames: Vec<FrameState<K, V>>,
+    pub frames: Frames<K, V>,
     pub stored: Option<Stored>,
     pub flusher: Option<Flusher<K, V>>,
     pub stats: TableStats,
-    slot_bits: u32,
     vacant_numbers: Vec<u32>,
     spares: Vec<Frame<K, V>>,
+    /// Memory for more frames.
+    pool: Pool,
     /// Frames in use, oldest first.
     order: VecDeque<u32>,
     /// The first so many of `order` are past being mutable or cooling.
@@ -136,14 +114,17 @@ impl<K: Key, V: State> Log<K, V> {
         let want_free = sizes.headroom_bytes
             + (2 * sizes.frame_bytes).max(account.limit() / 32).max(WANT_FREE_MIN);
         let (stored, flusher) = storage.unzip();
+        let (slots, helper) = (sizes.slots, Some(context.helper.clone()));
+        let layout = Frame::<K, V>::layout(slots);
+        let pool = Pool::new(layout, account.clone(), MemoryKind::Tables, helper);
         let frames_max = sizes.frames_max as usize;
         let mut log = Self {
             name,
             account,
-            slot_bits: sizes.slots.next_power_of_two().trailing_zeros(),
             sizes,
             index,
-            frames: Vec::with_capacity(frames_max),
+            frames: Frames::new(frames_max, slots),
+            pool,
             stored,
             flusher,
             stats: TableStats::default(),
@@ -175,47 +156,54 @@ impl<K: Key, V: State> Log<K, V> {
     /// The address of a slot.
     #[inline(always)]
     pub fn address_of(&self, number: u32, slot: u32) -> Address {
-        Address::memory(u64::from(number) << self.slot_bits | u64::from(slot))
+        Address::memory(self.frames.address_of(number, slot))
     }
 
     /// Frame number and slot of an address in memory.
     #[inline(always)]
     pub fn slot_of(&self, address: u64) -> (u32, u32) {
-        ((address >> self.slot_bits) as u32, address as u32 & ((1 << self.slot_bits) - 1))
+        self.frames.slot_of(address)
     }
 
     #[inline(always)]
     pub fn frame(&self, number: u32) -> &Frame<K, V> {
-        self.frames[number as usize].frame.as_ref().expect("a frame in use")
+        self.frames.state(number).frame.as_ref().expect("a frame in use")
     }
 
     #[inline(always)]
     pub fn frame_mut(&mut self, number: u32) -> &mut Frame<K, V> {
-        self.frames[number as usize].frame.as_mut().expect("a frame in use")
+        self.frames.state_mut(number).frame.as_mut().expect("a frame in use")
     }
 
     #[inline(always)]
     pub fn stage(&self, number: u32) -> Stage {
-        self.frames[number as usize].stage
+        self.frames.state(number).stage
     }
 
-    /// The slot of a key's record, if it is where it can be changed. The fast path of a write:
-    /// two memory accesses, one for the bucket and one for the slot.
+    /// The slot of a key's record, if there is a short cut to it. The fast path of a write: two
+    /// memory accesses, one for the bucket and one for the slot.
     #[inline(always)]
-    pub fn find_mutable<Q: Lookup<K> + ?Sized>(
+    pub fn find_short<Q: Lookup<K> + ?Sized>(
         &self,
         hash: IndexHash,
         key: &Q,
     ) -> Option<(u32, u32)> {
-        let (_, address) = self.index.find(hash, |address| {
-            if !address.is_memory() {
-                return false;
-            }
-            let (number, slot) = self.slot_of(address.0);
-            self.frame(number).get(slot).is_some_and(|(k, _)| key.is(k))
-        })?;
-        let (number, slot) = self.slot_of(address.0);
-        (self.stage(number) == Stage::Mutable).then_some((number, slot))
+        let mut found = 0;
+        let is_it = |address| {
+            found = address;
+            self.frames.is_at(address, |k| key.is(k))
+        };
+        self.index.any_in_memory(hash, is_it).then(|| self.slot_of(found))
+    }
+
+    /// The value of a key's record, if there is a short cut to it.
+    #[inline(always)]
+    pub fn find_value<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+    ) -> Option<&mut V> {
+        self.frames.find(&self.index, hash, |k| key.is(k))
     }
 
     /// Finds a key's record without reading storage.
@@ -256,27 +244,17 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// The first record in memory whose hash is like this one's, which the processor is hinted to
-    /// load.
-    #[inline]
-    pub fn prefetch_candidate(&self, hash: IndexHash) -> Option<(u32, u32)> {
-        let (_, address) = self.index.find(hash, Address::is_memory)?;
-        let (number, slot) = self.slot_of(address.0);
-        self.frame(number).prefetch(slot);
-        Some((number, slot))
-    }
-
-    /// Whether a slot holds `key`, where it can be changed. The key's only live record does: a
-    /// record that leaves a mutable frame leaves its slot unused.
+    /// The address of the first record in memory whose hash is like this one's, which the processor
+    /// is hinted to load; [`NOWHERE`] if there is none.
     #[inline(always)]
-    pub fn is_mutable_at<Q: Lookup<K> + ?Sized>(
-        &self,
-        (number, slot): (u32, u32),
-        key: &Q,
-    ) -> bool {
-        let state = &self.frames[number as usize];
-        state.stage == Stage::Mutable
-            && state.frame.as_ref().is_some_and(|f| f.get(slot).is_some_and(|(k, _)| key.is(k)))
+    pub fn prefetch_candidate(&self, hash: IndexHash) -> u64 {
+        let mut likely = NOWHERE;
+        self.index.any_in_memory(hash, |address| {
+            likely = address;
+            self.frames.prefetch(address);
+            true
+        });
+        likely
     }
 
     /// Makes sure that the index can take an entry of this hash and that a slot is free, freeing
@@ -320,7 +298,7 @@ impl<K: Key, V: State> Log<K, V> {
     pub fn free_slot(&mut self) -> Result<(u32, u32)> {
         loop {
             if let Some(number) = self.fill {
-                if let Some(slot) = self.frame_mut(number).vacant() {
+                if let Some(slot) = self.frames.vacant(number) {
                     return Ok((number, slot));
                 }
             }
@@ -332,10 +310,8 @@ impl<K: Key, V: State> Log<K, V> {
     #[inline]
     pub fn put(&mut self, to: (u32, u32), hash: IndexHash, key: K, value: V) {
         let heap = heap_of(&key, &value);
-        let state = &mut self.frames[to.0 as usize];
-        state.frame.as_mut().expect("a fill frame").put(to.1, hash, key, value);
+        self.frames.put(to, hash, key, value, heap);
         if heap > 0 {
-            state.heap_bytes += heap;
             self.account.charge(MemoryKind::Values, heap);
         }
     }
@@ -343,7 +319,7 @@ impl<K: Key, V: State> Log<K, V> {
     /// Takes an entry out of a frame that is not frozen; the index is the caller's.
     pub fn take(&mut self, number: u32, slot: u32) -> (K, V) {
         let stage = self.stage(number);
-        let state = &mut self.frames[number as usize];
+        let state = self.frames.state_mut(number);
         let (_, key, value) = state.frame.as_mut().expect("a frame in use").take(slot);
         let heap = heap_of(&key, &value);
         state.heap_bytes -= heap;
@@ -369,7 +345,7 @@ impl<K: Key, V: State> Log<K, V> {
     #[cold]
     fn turn_page(&mut self) -> Result<()> {
         while let Some(number) = self.sparse.pop() {
-            let state = &self.frames[number as usize];
+            let state = self.frames.state(number);
             let vacant = state.frame.as_ref().is_some_and(|f| f.used() < f.slots());
             if state.stage == Stage::Mutable && vacant && self.fill != Some(number) {
                 self.fill = Some(number);
@@ -382,7 +358,7 @@ impl<K: Key, V: State> Log<K, V> {
                 break frame;
             }
             if self.account.try_reserve(MemoryKind::Pages, self.sizes.frame_bytes) {
-                break Frame::new(self.sizes.slots);
+                break Frame::new(self.sizes.slots, self.pool.take());
             }
             self.free_a_frame()?;
         };
@@ -391,15 +367,12 @@ impl<K: Key, V: State> Log<K, V> {
             FrameState { frame: Some(frame), stage: Stage::Mutable, heap_bytes: 0, segment: 0 };
         let number = match self.vacant_numbers.pop() {
             Some(number) => {
-                self.frames[number as usize] = state;
+                *self.frames.state_mut(number) = state;
                 number
             }
-            None => {
-                assert!(self.frames.len() < self.frames.capacity(), "more frames than memory");
-                self.frames.push(state);
-                self.frames.len() as u32 - 1
-            }
+            None => self.frames.push(state),
         };
+        self.frames.shorten(number);
         self.order.push_back(number);
         self.fill = Some(number);
         Ok(())
@@ -407,7 +380,7 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Takes an empty frame out of use.
     fn retire(&mut self, number: u32) {
-        let state = &mut self.frames[number as usize];
+        let state = self.frames.state_mut(number);
         debug_assert!(state.heap_bytes == 0 && state.stage != Stage::Frozen);
         let frame = state.frame.take().expect("a frame in use");
         self.leave(number);
@@ -417,12 +390,12 @@ impl<K: Key, V: State> Log<K, V> {
     /// Takes back that the clean frames of a segment are on storage: the segment is given up.
     pub fn give_up(&mut self, segment: u32) {
         if let Some((number, _)) = self.evicting {
-            if self.frames[number as usize].segment == segment {
+            if self.frames.state(number).segment == segment {
                 self.evict(u32::MAX);
             }
         }
         for &number in self.order.iter().take(self.sealed) {
-            let state = &mut self.frames[number as usize];
+            let state = self.frames.state_mut(number);
             if state.stage == Stage::Clean && state.segment == segment {
                 state.stage = Stage::Failed;
                 self.failed += 1;
@@ -462,7 +435,7 @@ impl<K: Key, V: State> Log<K, V> {
         if at < self.sealed {
             self.sealed -= 1;
         }
-        let state = &mut self.frames[number as usize];
+        let state = self.frames.state_mut(number);
         if state.stage == Stage::Failed {
             self.failed -= 1;
         }
@@ -607,7 +580,7 @@ impl<K: Key, V: State> Log<K, V> {
                     self.stats.codec_calls += records;
                     stored.update(&page.segment, records)
                 });
-                let state = &mut self.frames[number as usize];
+                let state = self.frames.state_mut(number);
                 match numbered {
                     Ok(segment) => (state.stage, state.segment) = (Stage::Clean, segment),
                     Err(error) => {
@@ -668,7 +641,7 @@ impl<K: Key, V: State> Log<K, V> {
                 number
             }
         };
-        let state = &mut self.frames[number as usize];
+        let state = self.frames.state_mut(number);
         state.stage = Stage::Frozen;
         let frozen = state.frame.as_mut().expect("a frame in use").freeze();
         self.frozen += 1;
@@ -685,7 +658,7 @@ impl<K: Key, V: State> Log<K, V> {
         for at in self.sealed..self.sealed + cooling {
             let number = self.order[at];
             if self.fill != Some(number) {
-                self.frames[number as usize].stage = Stage::Cooling;
+                self.frames.state_mut(number).stage = Stage::Cooling;
             }
         }
     }
@@ -705,7 +678,7 @@ impl<K: Key, V: State> Log<K, V> {
             return;
         };
         let end = self.sizes.slots.min(start.saturating_add(slots));
-        let segment = self.frames[number as usize].segment;
+        let segment = self.frames.state(number).segment;
         for slot in start..end {
             let Some(hash) = self.frame(number).hash(slot) else { continue };
             let grain = self.frame(number).grain(slot);
@@ -724,7 +697,7 @@ impl<K: Key, V: State> Log<K, V> {
             return;
         }
         self.evicting = None;
-        let state = &mut self.frames[number as usize];
+        let state = self.frames.state_mut(number);
         let frame = state.frame.take().expect("a frame in use");
         let heap_bytes = std::mem::take(&mut state.heap_bytes);
         self.leave(number);
@@ -750,7 +723,7 @@ impl<K: Key, V: State> Log<K, V> {
         self.index.clear();
         self.evicting = None;
         while let Some(&number) = self.order.front() {
-            let state = &mut self.frames[number as usize];
+            let state = self.frames.state_mut(number);
             let mut frame = state.frame.take().expect("a frame in use");
             let heap = std::mem::take(&mut state.heap_bytes);
             frame.clear();
@@ -760,16 +733,6 @@ impl<K: Key, V: State> Log<K, V> {
         }
         self.sparse.clear();
         Ok(())
-    }
-
-    /// Books the change of a value's heap.
-    #[inline]
-    pub fn book_heap(&mut self, number: u32, before: u64, after: u64) {
-        if before != after {
-            let state = &mut self.frames[number as usize];
-            state.heap_bytes = state.heap_bytes + after - before;
-            self.account.adjust(MemoryKind::Values, before, after);
-        }
     }
 
     /// Books what the tables take now, and the next growth of the table of segments.
@@ -813,6 +776,7 @@ impl<K: Key, V: State> Drop for Log<K, V> {
         }
         self.frames.clear();
         self.spares.clear();
+        self.pool.close();
         for kind in [MemoryKind::Pages, MemoryKind::Values, MemoryKind::Tables] {
             self.account.release(kind, self.account.used_for(kind));
         }

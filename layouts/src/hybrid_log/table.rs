@@ -15,8 +15,9 @@ use alluvium_pagestore::{
 
 use super::address::{Address, StoredAt};
 use super::config::HybridLog;
+use super::frames_unsafe::Stage;
 use super::index::{IndexHash, Position};
-use super::log::{Located, Log, QUANTUM, Stage, heap_of};
+use super::log::{Located, Log, NOWHERE, QUANTUM, heap_of};
 use super::rewriter::Rewriter;
 use super::stored::Read;
 use crate::table::{
@@ -34,8 +35,10 @@ pub struct HybridLogTable<K: Key, V: State> {
     scratch: Option<Scratch<K, V>>,
     /// Hashes of keys that were read from storage lately: read again, they move to memory.
     touched: Box<[u32]>,
-    /// Room for the accesses of one group of a batch.
-    group: Vec<Access>,
+    /// The reads of one group of a batch.
+    group: Box<[Option<Read>]>,
+    /// Whether there are any.
+    group_reads: bool,
 }
 
 struct Scratch<K, V> {
@@ -43,17 +46,6 @@ struct Scratch<K, V> {
     value: V,
     heap: u64,
 }
-
-/// One item of a batch's group.
-struct Access {
-    hash: IndexHash,
-    /// Where the record may be in memory.
-    candidate: Option<(u32, u32)>,
-    read: Option<Read>,
-}
-
-/// A slot that may hold a key's record.
-type Likely = Option<(u32, u32)>;
 
 /// Items whose memory accesses overlap.
 const GROUP: usize = 64;
@@ -92,9 +84,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let account = context.account.clone();
         let (free, stored) = (account.available(), context.segments.is_some());
         let sizes = layout.sizes::<K, V>(free, context.max_value_bytes, stored)?;
-        let fixed = (TOUCHED * 4 + GROUP * size_of::<Access>()) as u64;
+        let fixed = (TOUCHED * 4 + GROUP * size_of::<Option<Read>>()) as u64;
         let buffers = fixed + sizes.buffer_bytes(stored);
-        let index = super::index::Index::new(account.clone(), sizes.buckets)?;
+        let index =
+            super::index::Index::new(account.clone(), sizes.buckets, Some(context.helper.clone()))?;
         account.reserve(MemoryKind::Buffers, buffers, "the hybrid log's buffers")?;
         let log = Log::open(&context, sizes, index);
         let restored = context.restored.take();
@@ -105,7 +98,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             taken: Vec::new(),
             scratch: None,
             touched: vec![0; TOUCHED].into_boxed_slice(),
-            group: Vec::with_capacity(GROUP),
+            group: (0..GROUP).map(|_| None).collect(),
+            group_reads: false,
         };
         if let Some((image, blobs)) = restored {
             table.restore(&image, &blobs)?;
@@ -193,7 +187,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         key: &Q,
         ahead: &mut Option<Read>,
     ) -> Result<Option<(u32, u32)>> {
-        match self.log.find_mutable(hash, key) {
+        match self.log.find_short(hash, key) {
             Some(slot) => Ok(Some(slot)),
             None => self.own_slowly(hash, key, ahead),
         }
@@ -213,7 +207,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let (at, k, v) = match self.log.locate(hash, key) {
             Located::Absent => return Ok(None),
             Located::Resident { at, number, slot } => match self.log.stage(number) {
-                Stage::Mutable => return Ok(Some((number, slot))),
+                Stage::Mutable => {
+                    self.log.frames.shorten(number);
+                    return Ok(Some((number, slot)));
+                }
                 Stage::Frozen => {
                     let (k, v) = self.log.frame(number).get(slot).expect("an indexed slot");
                     let copy = (k.clone(), v.clone());
@@ -250,15 +247,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     /// if it panics.
     #[inline(always)]
     fn change<R>(&mut self, (number, slot): (u32, u32), change: impl FnOnce(&mut V) -> R) -> R {
-        let state = &mut self.log.frames[number as usize];
-        let frame = state.frame.as_mut().expect("a frame in use");
-        let (_, value) = frame.get_mut(slot).expect("a used slot");
+        let (value, frame_heap) = self.log.frames.value_and_heap(number, slot);
         if V::NONE {
             return change(value);
         }
         let before = value.heap_bytes() as u64;
         let account = &self.log.account;
-        let lent = Lent { value, before, frame_heap: &mut state.heap_bytes, account };
+        let lent = Lent { value, before, frame_heap, account };
         change(lent.value)
     }
 
@@ -290,14 +285,15 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn read_ahead<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         items: &[T],
+        hashes: &[IndexHash; GROUP],
         from: usize,
         key: &impl Fn(&T) -> &Q,
     ) -> usize {
         let all = items.len();
-        let Some(stored) = &self.log.stored else { return all };
-        if stored.live_records() == 0 {
+        let Some(stored) = self.log.stored.as_ref().filter(|stored| stored.live_records() > 0)
+        else {
             return all;
-        }
+        };
         // One buffer is left for reads that turn out to be needed.
         let at_once = stored.free_buffers().saturating_sub(1).max(1);
         // First which, then the reads: keys are user code, which may panic, and no panic may come
@@ -305,7 +301,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let mut places = [None; GROUP];
         let (mut cold, mut end) = (0, all);
         for (i, item) in items.iter().enumerate().skip(from) {
-            let hash = self.group[i].hash;
+            let hash = hashes[i];
             if matches!(self.log.locate(hash, key(item)), Located::Cold) {
                 if cold == at_once {
                     end = i;
@@ -326,9 +322,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
             }
         }
+        self.group_reads |= pending > 0;
         for _ in 0..pending {
             let (token, read) = stored.wait(|token| places[token as usize].expect("was started"));
-            self.group[token as usize].read = Some(read);
+            self.group[token as usize] = Some(read);
         }
         end
     }
@@ -338,58 +335,63 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         batch: &[T],
         key: impl Fn(&T) -> &Q,
-        mut apply: impl FnMut(&mut Self, &T, (IndexHash, Likely), &mut Option<Read>) -> Result<()>,
+        mut apply: impl FnMut(&mut Self, &T, (IndexHash, u64), &mut Option<Read>) -> Result<()>,
     ) -> std::result::Result<(), BatchError> {
         let mut applied = 0;
         let small = self.log.index.len() * 32 < 512 << 10;
+        let (mut hashes, mut likely) = ([IndexHash(0); GROUP], [NOWHERE; GROUP]);
         for items in batch.chunks(GROUP) {
-            self.clear_group();
-            for item in items {
-                let hash = self.hash(key(item));
-                self.group.push(Access { hash, candidate: None, read: None });
+            for (item, hash) in items.iter().zip(&mut hashes) {
+                *hash = self.hash(key(item));
                 if !small {
-                    self.log.index.prefetch(hash);
+                    self.log.index.prefetch(*hash);
                 }
             }
             if !small {
-                for access in &mut self.group {
-                    access.candidate = self.log.prefetch_candidate(access.hash);
-                }
-            }
-            let (mut failed, mut read_to) = (None, 0);
-            for (i, item) in items.iter().enumerate() {
-                if i == read_to && failed.is_none() {
-                    read_to = self.read_ahead(items, i, &key);
-                }
-                let Access { hash, candidate, ref read } = self.group[i];
-                let mut ahead = None;
-                // A read is handed on only if it is used up before a closure runs: one that
-                // panics would take it along.
-                if read.is_some() && matches!(self.log.locate(hash, key(item)), Located::Cold) {
-                    ahead = self.group[i].read.take();
-                }
-                if failed.is_none() {
-                    match apply(self, item, (hash, candidate), &mut ahead) {
-                        Ok(()) => applied += 1,
-                        Err(error) => failed = Some(error),
-                    }
-                }
-                if let Some(read) = ahead {
-                    self.log.stored.as_mut().expect("a read has a store").recycle(read);
+                for (hash, likely) in hashes[..items.len()].iter().zip(&mut likely) {
+                    *likely = self.log.prefetch_candidate(*hash);
                 }
             }
             self.clear_group();
+            let (mut failed, mut read_to, mut ahead) = (None, 0, None);
+            for (i, item) in items.iter().enumerate() {
+                if i == read_to {
+                    read_to = self.read_ahead(items, &hashes, i, &key);
+                }
+                // A read is handed on only if it is used up before a closure runs: one that
+                // panics would take it along.
+                if self.group_reads
+                    && self.group[i].is_some()
+                    && matches!(self.log.locate(hashes[i], key(item)), Located::Cold)
+                {
+                    ahead = self.group[i].take();
+                }
+                if let Err(error) = apply(self, item, (hashes[i], likely[i]), &mut ahead) {
+                    failed = Some(BatchError { applied: applied + i, error });
+                }
+                if self.group_reads {
+                    if let Some(read) = ahead.take() {
+                        self.log.stored.as_mut().expect("a read has a store").recycle(read);
+                    }
+                }
+                if failed.is_some() {
+                    break;
+                }
+            }
+            applied += items.len();
+            self.clear_group();
             if let Some(error) = failed {
-                return Err(BatchError { applied, error });
+                return Err(error);
             }
         }
         Ok(())
     }
 
     /// Takes back reads that were not needed after all, or that a panic has left.
+    #[inline]
     fn clear_group(&mut self) {
-        for access in self.group.drain(..) {
-            if let Some(read) = access.read {
+        if std::mem::take(&mut self.group_reads) {
+            for read in self.group.iter_mut().filter_map(Option::take) {
                 self.log.stored.as_mut().expect("a read has a store").recycle(read);
             }
         }
@@ -510,10 +512,12 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     ) -> Result<R> {
         self.drop_scratch();
         let hash = self.hash(key);
-        match self.log.find_mutable(hash, key) {
-            Some(slot) if V::NONE => Ok(self.change(slot, change)),
-            _ => self.update_hashed(hash, key, init, change, &mut None),
+        if V::NONE {
+            if let Some(value) = self.log.find_value(hash, key) {
+                return Ok(change(value));
+            }
         }
+        self.update_hashed(hash, key, init, change, &mut None)
     }
 
     fn modify<Q: Lookup<K> + ?Sized, R>(
@@ -534,12 +538,11 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         let hash = self.hash::<K>(&key);
         match self.put_checked(hash, &key, &value) {
             Ok(Put::Over(number, slot)) => {
-                let state = &mut self.log.frames[number as usize];
-                let frame = state.frame.as_mut().expect("a frame in use");
-                let (_, old) = frame.get_mut(slot).expect("a used slot");
+                let (old, frame_heap) = self.log.frames.value_and_heap(number, slot);
                 let (before, after) = (old.heap_bytes() as u64, value.heap_bytes() as u64);
                 let old = std::mem::replace(old, value);
-                self.log.book_heap(number, before, after);
+                *frame_heap = *frame_heap + after - before;
+                self.log.account.adjust(MemoryKind::Values, before, after);
                 drop(old);
                 Ok(true)
             }
@@ -621,14 +624,17 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     ) -> std::result::Result<(), BatchError> {
         self.drop_scratch();
         self.in_groups(batch, &key, |table, item, (hash, likely), read| {
-            let likely = likely.filter(|&slot| table.log.is_mutable_at(slot, key(item)));
-            match likely.or_else(|| table.log.find_mutable(hash, key(item))) {
-                Some(slot) if V::NONE => {
-                    table.change(slot, |v| change(item, v));
-                    Ok(())
+            if V::NONE {
+                if let Some(value) = table.log.frames.value_at(likely, |k| key(item).is(k)) {
+                    change(item, value);
+                    return Ok(());
                 }
-                _ => table.update_hashed(hash, key(item), || init(item), |v| change(item, v), read),
+                if let Some(value) = table.log.find_value(hash, key(item)) {
+                    change(item, value);
+                    return Ok(());
+                }
             }
+            table.update_hashed(hash, key(item), || init(item), |v| change(item, v), read)
         })
     }
 

@@ -148,6 +148,15 @@ impl Bucket {
         let expected = (distance as u64) << EXTRA_BITS | u64::from(extra);
         (bits >> ADDRESS_BITS == expected).then_some(Address(bits & ADDRESS_MASK))
     }
+
+    /// [`address_if`](Bucket::address_if) the entry leads to memory.
+    #[inline(always)]
+    pub fn memory_if(&self, slot: usize, extra: u8, distance: usize) -> Option<u64> {
+        // The bit below `extra` tells storage from memory, so that one comparison does.
+        let bits = self.word(ENTRIES_AT + 7 * slot) << 8;
+        let expected = ((distance as u64) << EXTRA_BITS | u64::from(extra)) << 1;
+        (bits >> (ADDRESS_BITS + 7) == expected).then_some(bits << 11 >> 19)
+    }
 }
 
 #[cfg(test)]
@@ -175,6 +184,12 @@ mod tests {
         bucket.set_address(6, Address(5));
         assert_eq!((bucket.entry(6).address, bucket.entry(6).extra), (Address(5), 121));
         assert!(bucket.overflowed());
+        bucket.set_address(6, Address((1 << 45) - 1));
+        assert_eq!(bucket.memory_if(6, 121, 6), Some((1 << 45) - 1));
+        assert_eq!((bucket.memory_if(6, 120, 6), bucket.memory_if(6, 121, 5)), (None, None));
+        let stored = bucket.entry(5);
+        assert!(!stored.address.is_memory());
+        assert_eq!(bucket.memory_if(5, stored.extra, stored.distance as usize), None);
         assert_eq!((bucket.entry(5).address.0, bucket.matches(0)), ((1 << ADDRESS_BITS) - 6, 0));
     }
 }

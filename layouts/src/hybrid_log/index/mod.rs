@@ -10,14 +10,17 @@
 //! (only with a hash that repeats its 31 bits) stand in a list that is searched in order.
 
 mod bucket;
+mod segments_unsafe;
 mod tags_unsafe;
 
-use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, rounded};
+use alluvium_pagestore::{Account, Error, ErrorKind, Helper, MemoryKind, Result, rounded};
 use std::rc::Rc;
 
 use bucket::{Bucket, DISTANCE_MAX, EXTRA_BITS, Entry};
+use segments_unsafe::{Segment, Segments};
 
 use super::address::Address;
+use super::pool_unsafe::Pool;
 
 /// The 31 bits of a key's hash that the index works with: from the top a 23-bit prefix that
 /// chooses the segment and tells entries apart, then 8 bits that choose the bucket, then a 0.
@@ -45,6 +48,12 @@ impl IndexHash {
         (self.0 >> 9) as u16
     }
 
+    /// The home bucket, to be taken modulo.
+    #[inline(always)]
+    fn bucket(self) -> usize {
+        (self.0 >> 1) as usize
+    }
+
     #[inline(always)]
     fn extra(self) -> u8 {
         (self.0 >> 25) as u8
@@ -70,10 +79,9 @@ pub struct Position {
 #[derive(Debug)]
 pub struct Index {
     account: Rc<Account>,
-    segments: Vec<Segment>,
-    /// Segment numbers by the top `bits` of the hash.
-    directory: Vec<u32>,
-    bits: u32,
+    segments: Segments,
+    /// Memory for more segments.
+    pool: Pool,
     buckets: usize,
     strays: Vec<(IndexHash, Address)>,
     len: u64,
@@ -84,24 +92,18 @@ pub struct Index {
     floor_bytes: u64,
 }
 
-#[derive(Debug)]
-struct Segment {
-    buckets: Box<[Bucket]>,
-    depth: u32,
-    /// The top `depth` bits of the hashes in it.
-    prefix: u32,
-}
-
 impl Index {
-    /// An empty index with segments of `buckets` (a power of two up to 256).
-    pub fn new(account: Rc<Account>, buckets: usize) -> Result<Index> {
+    /// An empty index with segments of `buckets` (a power of two up to 256). With a helper, memory
+    /// for many segments is touched ahead.
+    pub fn new(account: Rc<Account>, buckets: usize, helper: Option<Helper>) -> Result<Index> {
         assert!(buckets.is_power_of_two() && (8..=256).contains(&buckets), "{buckets} buckets");
         account.reserve(MemoryKind::Index, Self::memory_bytes_min(buckets), "the index")?;
+        let layout = Segments::layout(buckets);
+        let mut pool = Pool::new(layout, account.clone(), MemoryKind::Index, helper);
         let mut index = Index {
             account,
-            segments: vec![Segment::new(buckets, 0, 0)],
-            directory: vec![0],
-            bits: 0,
+            segments: Segments::new(buckets, &mut pool),
+            pool,
             buckets,
             strays: Vec::new(),
             len: 0,
@@ -115,7 +117,8 @@ impl Index {
 
     /// The least memory an index with such segments opens with.
     pub fn memory_bytes_min(buckets: usize) -> u64 {
-        segment_bytes(buckets) + rounded(size_of::<Segment>()) as u64 + rounded(4) as u64
+        segment_bytes(buckets)
+            + [size_of::<Segment>(), 8, 4].map(|bytes| rounded(bytes) as u64).iter().sum::<u64>()
     }
 
     /// Entries.
@@ -136,8 +139,7 @@ impl Index {
     /// Hints the processor to load the bucket of `hash`.
     #[inline]
     pub fn prefetch(&self, hash: IndexHash) {
-        let segment = &self.segments[self.segment_of(hash) as usize];
-        super::prefetch_unsafe::prefetch(&segment.buckets[self.home(hash)]);
+        super::prefetch_unsafe::prefetch(self.segments.bucket_of(hash.0, hash.bucket()));
     }
 
     /// The first entry of this hash for which `is_it` says so. `is_it` sees every entry whose
@@ -148,17 +150,36 @@ impl Index {
         hash: IndexHash,
         mut is_it: impl FnMut(Address) -> bool,
     ) -> Option<(Position, Address)> {
-        let number = self.segment_of(hash);
-        let home = self.home(hash);
-        let buckets = &self.segments[number as usize].buckets;
-        if let Some((slot, address)) = find_in(&buckets[home], hash, 0, &mut is_it) {
-            let position = Position { segment: number, bucket: home as u16, slot, stray: false };
+        let bucket = self.segments.bucket_of(hash.0, hash.bucket());
+        if let Some((slot, address)) = find_in(bucket, hash, 0, &mut is_it) {
+            let (segment, home) = (self.segment_of(hash), self.home(hash) as u16);
+            let position = Position { segment, bucket: home, slot, stray: false };
             return Some((position, address));
         }
-        if !buckets[home].overflowed() {
+        if !bucket.overflowed() {
             return None;
         }
-        self.find_elsewhere(hash, number, home, is_it)
+        self.find_elsewhere(hash, self.home(hash), is_it)
+    }
+
+    /// [`find`](Index::find) among the entries that lead to memory, by the slots they lead to; says
+    /// whether there is one.
+    #[inline(always)]
+    pub fn any_in_memory(&self, hash: IndexHash, mut is_it: impl FnMut(u64) -> bool) -> bool {
+        let bucket = self.segments.bucket_of(hash.0, hash.bucket());
+        let mut matches = bucket.matches(hash.tag());
+        while matches != 0 {
+            let slot = matches.trailing_zeros() as usize;
+            matches &= matches - 1;
+            if bucket.memory_if(slot, hash.extra(), 0).is_some_and(&mut is_it) {
+                return true;
+            }
+        }
+        if !bucket.overflowed() {
+            return false;
+        }
+        let is_it = |address: Address| address.is_memory() && is_it(address.0);
+        self.find_elsewhere(hash, self.home(hash), is_it).is_some()
     }
 
     /// Goes on after the home bucket.
@@ -166,11 +187,11 @@ impl Index {
     fn find_elsewhere(
         &self,
         hash: IndexHash,
-        number: u32,
         home: usize,
         mut is_it: impl FnMut(Address) -> bool,
     ) -> Option<(Position, Address)> {
-        let buckets = &self.segments[number as usize].buckets;
+        let number = self.segment_of(hash);
+        let buckets = self.segments.buckets(number);
         for distance in 1..=DISTANCE_MAX {
             let at = (home + distance) & (self.buckets - 1);
             if let Some((slot, address)) = find_in(&buckets[at], hash, distance, &mut is_it) {
@@ -192,7 +213,7 @@ impl Index {
         if at.stray {
             self.strays[at.slot as usize].1 = address;
         } else {
-            self.segments[at.segment as usize].buckets[at.bucket as usize]
+            self.segments.buckets_mut(at.segment)[at.bucket as usize]
                 .set_address(at.slot as usize, address);
         }
     }
@@ -253,7 +274,7 @@ impl Index {
             self.strays.swap_remove(at.slot as usize);
             at.bucket as usize
         } else {
-            let buckets = &mut self.segments[at.segment as usize].buckets;
+            let buckets = self.segments.buckets_mut(at.segment);
             let bucket = &mut buckets[at.bucket as usize];
             let distance = bucket.entry(at.slot as usize).distance as usize;
             bucket.clear(at.slot as usize);
@@ -269,7 +290,7 @@ impl Index {
     /// would deepen the directory without end: a segment is split only while it is not deeper
     /// than three levels below an even split.
     fn may_split(&self, number: u32) -> bool {
-        let depth = self.segments[number as usize].depth;
+        let (depth, _) = self.segments.shape(number);
         let even = self.len / (self.buckets * bucket::SLOTS) as u64 + 1;
         depth < PREFIX_BITS && 1 << depth <= even << 3
     }
@@ -279,9 +300,8 @@ impl Index {
     /// are visited in full: an entry that stays is seen exactly once.
     pub fn visit(&self, from: u32, mut visit: impl FnMut(Address)) -> Option<u32> {
         let number = self.segment_of(IndexHash::new(from, 0));
-        let segment = &self.segments[number as usize];
         // A split behind the cursor leaves nothing to skip: segments only get smaller.
-        for bucket in &segment.buckets {
+        for bucket in self.segments.buckets(number) {
             bucket.for_each(|_, entry| visit(entry.address));
         }
         for &(hash, address) in &self.strays {
@@ -289,20 +309,16 @@ impl Index {
                 visit(address);
             }
         }
-        let width = 1u64 << (PREFIX_BITS - segment.depth);
-        let end = (u64::from(segment.prefix) + 1) * width;
+        let (depth, prefix) = self.segments.shape(number);
+        let end = (u64::from(prefix) + 1) << (PREFIX_BITS - depth);
         (end < 1 << PREFIX_BITS).then_some(end as u32)
     }
 
     /// Removes all entries and gives the memory back.
     pub fn clear(&mut self) {
-        let (buckets, bytes) = (self.buckets, segment_bytes(self.buckets));
+        let bytes = segment_bytes(self.buckets);
         let dropped = self.segments.len() as u64 - 1;
         self.segments.clear();
-        self.segments.shrink_to(1);
-        self.segments.push(Segment::new(buckets, 0, 0));
-        self.directory = vec![0];
-        self.bits = 0;
         self.strays = Vec::new();
         self.len = 0;
         self.account.release(MemoryKind::Index, dropped * bytes);
@@ -311,19 +327,18 @@ impl Index {
 
     #[inline(always)]
     fn home(&self, hash: IndexHash) -> usize {
-        (hash.0 >> 1) as usize & (self.buckets - 1)
+        hash.bucket() & (self.buckets - 1)
     }
 
     #[inline(always)]
     fn segment_of(&self, hash: IndexHash) -> u32 {
-        // Shifting in 64 bits makes zero bits safe.
-        self.directory[(u64::from(hash.0) >> (32 - self.bits)) as usize]
+        self.segments.number_of(hash.0)
     }
 
     /// Bucket and slot where an entry of this hash would go.
     #[inline]
     fn vacancy(&self, hash: IndexHash) -> Option<(usize, usize, usize)> {
-        let buckets = &self.segments[self.segment_of(hash) as usize].buckets;
+        let buckets = self.segments.buckets(self.segment_of(hash));
         let home = self.home(hash);
         (0..=DISTANCE_MAX).find_map(|distance| {
             let at = (home + distance) & (self.buckets - 1);
@@ -333,9 +348,9 @@ impl Index {
 
     fn place(&mut self, hash: IndexHash, address: Address) {
         let home = self.home(hash);
-        let number = self.segment_of(hash) as usize;
+        let number = self.segment_of(hash);
         let vacancy = self.vacancy(hash);
-        let buckets = &mut self.segments[number].buckets;
+        let buckets = self.segments.buckets_mut(number);
         match vacancy {
             Some((distance, at, slot)) => {
                 let (tag, extra) = (hash.tag(), hash.extra());
@@ -359,7 +374,7 @@ impl Index {
             .iter()
             .any(|(hash, _)| self.segment_of(*hash) == number && self.home(*hash) == home);
         let mask = self.buckets - 1;
-        let buckets = &mut self.segments[number as usize].buckets;
+        let buckets = self.segments.buckets_mut(number);
         let elsewhere = stray
             || (1..=DISTANCE_MAX).any(|distance| {
                 let mut found = false;
@@ -372,31 +387,25 @@ impl Index {
 
     /// Splits one segment by the next bit of its entries' prefixes.
     fn split(&mut self, number: u32) -> Result<()> {
-        let depth = self.segments[number as usize].depth;
+        let (depth, _) = self.segments.shape(number);
         let (segment, tables) = (segment_bytes(self.buckets), self.tables_growth(depth));
         self.reserve(segment + tables)?;
         self.account.release(MemoryKind::Index, tables);
-        let prefix = self.segments[number as usize].prefix;
-        let old = std::mem::replace(
-            &mut self.segments[number as usize],
-            Segment::new(self.buckets, depth + 1, prefix << 1),
-        );
-        let upper = self.segments.len() as u32;
-        self.segments.push(Segment::new(self.buckets, depth + 1, prefix << 1 | 1));
-        self.point_directory(upper);
+        let (upper, old) = self.segments.split(number, &mut self.pool);
         self.splits += 1;
         // Each half holds a subset of what stood in the old segment, so that every entry can keep
         // its bucket; then entries are pulled towards their homes.
         let homes = self.buckets - 1;
-        for (at, bucket) in old.buckets.iter().enumerate() {
+        for (at, bucket) in old.iter().enumerate() {
             bucket.for_each(|slot, entry| {
                 let home = at.wrapping_sub(entry.distance as usize) & homes;
                 let half = self.segment_of(IndexHash::new(entry.prefix(), home as u32));
-                self.segments[half as usize].buckets[at].put(slot, entry);
+                self.segments.buckets_mut(half)[at].put(slot, entry);
             });
         }
-        self.segments[number as usize].settle();
-        self.segments[upper as usize].settle();
+        self.segments.recycle(old);
+        settle(self.segments.buckets_mut(number));
+        settle(self.segments.buckets_mut(upper));
         let mut kept = std::mem::take(&mut self.strays);
         let mut i = 0;
         while i < kept.len() {
@@ -407,8 +416,8 @@ impl Index {
                 self.place(hash, address);
             } else {
                 if of_split {
-                    let (segment, home) = (self.segment_of(hash) as usize, self.home(hash));
-                    self.segments[segment].buckets[home].set_overflowed(true);
+                    let (segment, home) = (self.segment_of(hash), self.home(hash));
+                    self.segments.buckets_mut(segment)[home].set_overflowed(true);
                 }
                 i += 1;
             }
@@ -418,26 +427,14 @@ impl Index {
         Ok(())
     }
 
-    /// Points the directory's entries for a new segment's prefix to it; doubles the directory if
-    /// it cannot tell the segment apart. Doubling copies 4 bytes per segment and is the one step
-    /// whose cost grows: 64 KiB at 10 M keys.
-    fn point_directory(&mut self, number: u32) {
-        let Segment { depth, prefix, .. } = self.segments[number as usize];
-        if depth > self.bits {
-            self.directory = self.directory.iter().flat_map(|&s| [s, s]).collect();
-            self.bits = depth;
-        }
-        let width = 1usize << (self.bits - depth);
-        let first = prefix as usize * width;
-        self.directory[first..first + width].fill(number);
-    }
-
     /// Bytes that splitting a segment of this depth may add to the tables, while old and new
     /// ones are both there.
     fn tables_growth(&self, depth: u32) -> u64 {
         let mut bytes = 0;
-        if depth == self.bits {
-            bytes += rounded(self.directory.len() * 2 * 4);
+        if depth == self.segments.bits() {
+            let (entries, _) = self.segments.directory();
+            bytes +=
+                Segments::ENTRY_BYTES.iter().map(|each| rounded(entries * 2 * each)).sum::<usize>();
         }
         if self.segments.len() == self.segments.capacity() {
             bytes += rounded(self.segments.capacity() * 2 * size_of::<Segment>());
@@ -462,8 +459,12 @@ impl Index {
 
     /// Books what the tables beside the segments take now.
     fn book_tables(&mut self) {
+        let (_, [homes, numbers]) = self.segments.directory();
+        let [home, number] = Segments::ENTRY_BYTES;
         let now = (rounded(self.segments.capacity() * size_of::<Segment>())
-            + rounded(self.directory.capacity() * 4)
+            + segment_bytes(self.buckets) as usize
+            + rounded(homes * home)
+            + rounded(numbers * number)
             + rounded(self.strays.capacity() * size_of::<(IndexHash, Address)>()))
             as u64;
         self.account.adjust(MemoryKind::Index, self.booked_tables, now);
@@ -505,41 +506,34 @@ impl Drop for Index {
     }
 }
 
-impl Segment {
-    fn new(buckets: usize, depth: u32, prefix: u32) -> Self {
-        let buckets = vec![Bucket::EMPTY; buckets].into_boxed_slice();
-        Self { buckets, depth, prefix }
-    }
-
-    /// Pulls entries towards their homes and sets the homes' marks.
-    fn settle(&mut self) {
-        let mask = self.buckets.len() - 1;
-        for at in 0..self.buckets.len() {
-            let mut used = self.buckets[at].used();
-            while used != 0 {
-                let slot = used.trailing_zeros() as usize;
-                used &= used - 1;
-                let entry = self.buckets[at].entry(slot);
-                let home = at.wrapping_sub(entry.distance as usize) & mask;
-                let nearer = (0..entry.distance).find_map(|distance| {
-                    let to = (home + distance as usize) & mask;
-                    self.buckets[to].vacant().map(|vacant| (distance, to, vacant))
-                });
-                if let Some((distance, to, vacant)) = nearer {
-                    self.buckets[at].clear(slot);
-                    self.buckets[to].put(vacant, Entry { distance, ..entry });
-                }
+/// Pulls entries towards their homes and sets the homes' marks.
+fn settle(buckets: &mut [Bucket]) {
+    let mask = buckets.len() - 1;
+    for at in 0..buckets.len() {
+        let mut used = buckets[at].used();
+        while used != 0 {
+            let slot = used.trailing_zeros() as usize;
+            used &= used - 1;
+            let entry = buckets[at].entry(slot);
+            let home = at.wrapping_sub(entry.distance as usize) & mask;
+            let nearer = (0..entry.distance).find_map(|distance| {
+                let to = (home + distance as usize) & mask;
+                buckets[to].vacant().map(|vacant| (distance, to, vacant))
+            });
+            if let Some((distance, to, vacant)) = nearer {
+                buckets[at].clear(slot);
+                buckets[to].put(vacant, Entry { distance, ..entry });
             }
         }
-        for at in 0..self.buckets.len() {
-            let mut homes = [None; 7];
-            self.buckets[at].for_each(|slot, entry| {
-                let home = at.wrapping_sub(entry.distance as usize) & mask;
-                homes[slot] = (entry.distance > 0).then_some(home);
-            });
-            for home in homes.into_iter().flatten() {
-                self.buckets[home].set_overflowed(true);
-            }
+    }
+    for at in 0..buckets.len() {
+        let mut homes = [None; 7];
+        buckets[at].for_each(|slot, entry| {
+            let home = at.wrapping_sub(entry.distance as usize) & mask;
+            homes[slot] = (entry.distance > 0).then_some(home);
+        });
+        for home in homes.into_iter().flatten() {
+            buckets[home].set_overflowed(true);
         }
     }
 }
@@ -551,7 +545,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn index(buckets: usize) -> Index {
-        Index::new(Account::root(1 << 30), buckets).unwrap()
+        Index::new(Account::root(1 << 30), buckets, None).unwrap()
     }
 
     fn hash(key: u64) -> IndexHash {
@@ -634,7 +628,7 @@ mod tests {
     #[test]
     fn a_split_that_does_not_fit_the_budget_changes_nothing() {
         let account = Account::root(Index::memory_bytes_min(16) + 1000);
-        let mut index = Index::new(account, 16).unwrap();
+        let mut index = Index::new(account, 16, None).unwrap();
         let mut model = BTreeMap::new();
         for key in 0..400 {
             if let Err(refused) = index.prepare(hash(key)) {

@@ -1,0 +1,248 @@
+//! All frames of a table by number, and a short cut to those whose records change in place.
+//!
+//! The short cut pays: a point update finds frame and permission in one load of eight bytes, all
+//! of which stay in the cache, where the state of a frame takes a line each; a tenth of the time.
+//!
+//! What makes it sound: an entry of `bases` is that of a frame that is here, unfrozen and mutable.
+//! Whoever can change that goes through [`Frames::state_mut`], which forgets the entry; the other
+//! methods leave frame and stage as they are.
+
+use super::frame_unsafe::{Base, Frame};
+use super::index::{Index, IndexHash};
+
+/// What a frame is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Not in use.
+    Vacant,
+    /// Records change in place.
+    Mutable,
+    /// A changed record moves out; nothing is on storage.
+    Cooling,
+    /// With the helper.
+    Frozen,
+    /// The helper could not write it: as cooling, to be frozen again.
+    Failed,
+    /// On storage.
+    Clean,
+}
+
+/// A frame and what is known of it; one cache line.
+#[repr(align(64))]
+pub struct FrameState<K, V> {
+    pub frame: Option<Frame<K, V>>,
+    pub stage: Stage,
+    /// Heap that its entries own.
+    pub heap_bytes: u64,
+    /// Number of the segment it was written to.
+    pub segment: u32,
+}
+
+/// The frames of one table.
+pub struct Frames<K, V> {
+    states: Vec<FrameState<K, V>>,
+    bases: Vec<Base<K, V>>,
+    slots: u32,
+    /// Bits of an address that name the slot.
+    slot_bits: u32,
+}
+
+impl<K, V> Frames<K, V> {
+    /// Bytes that one more frame takes here.
+    pub const BYTES_EACH: usize = size_of::<FrameState<K, V>>() + size_of::<Base<K, V>>();
+
+    /// Room for `frames_max` frames of `slots` slots.
+    pub fn new(frames_max: usize, slots: u32) -> Self {
+        let (states, bases) = (Vec::with_capacity(frames_max), Vec::with_capacity(frames_max));
+        Self { states, bases, slots, slot_bits: slots.next_power_of_two().trailing_zeros() }
+    }
+
+    /// The address of a slot.
+    #[inline(always)]
+    pub fn address_of(&self, number: u32, slot: u32) -> u64 {
+        u64::from(number) << self.slot_bits | u64::from(slot)
+    }
+
+    /// Frame number and slot of an address in memory.
+    #[inline(always)]
+    pub fn slot_of(&self, address: u64) -> (u32, u32) {
+        ((address >> self.slot_bits) as u32, address as u32 & ((1 << self.slot_bits) - 1))
+    }
+
+    /// Adds a frame and returns its number.
+    ///
+    /// # Panics
+    /// If there are as many as there is room for.
+    pub fn push(&mut self, state: FrameState<K, V>) -> u32 {
+        assert!(self.states.len() < self.states.capacity(), "more frames than memory");
+        self.states.push(state);
+        self.bases.push(Base::NONE);
+        self.states.len() as u32 - 1
+    }
+
+    /// A frame and what is known of it.
+    #[inline(always)]
+    pub fn state(&self, number: u32) -> &FrameState<K, V> {
+        &self.states[number as usize]
+    }
+
+    /// The same, to be changed in any way. The short cut to the frame is gone until
+    /// [`shorten`](Frames::shorten).
+    #[inline(always)]
+    pub fn state_mut(&mut self, number: u32) -> &mut FrameState<K, V> {
+        self.bases[number as usize] = Base::NONE;
+        &mut self.states[number as usize]
+    }
+
+    /// The value in a used slot of a frame that is not frozen, and the heap that the frame's
+    /// entries own, to be changed; keeps the short cut.
+    #[inline(always)]
+    pub fn value_and_heap(&mut self, number: u32, slot: u32) -> (&mut V, &mut u64) {
+        let state = &mut self.states[number as usize];
+        let (_, value) = state
+            .frame
+            .as_mut()
+            .and_then(|frame| frame.get_mut(slot))
+            .expect("a used slot of a frame in use");
+        (value, &mut state.heap_bytes)
+    }
+
+    /// Makes the short cut to a frame, if its records change in place.
+    pub fn shorten(&mut self, number: u32) {
+        let state = &self.states[number as usize];
+        let frame = state
+            .frame
+            .as_ref()
+            .filter(|frame| state.stage == Stage::Mutable && frame.slots() == self.slots);
+        self.bases[number as usize] = frame.map_or(Base::NONE, Frame::base);
+    }
+
+    /// Key and value at an address of a frame that there is a short cut to.
+    #[inline(always)]
+    fn spot(&self, address: u64) -> Option<(&K, *mut V)> {
+        let base = *self.bases.get((address >> self.slot_bits) as usize)?;
+        let slot = address as u32 & ((1 << self.slot_bits) - 1);
+        if base.is_none() || slot >= self.slots {
+            return None;
+        }
+        // SAFETY: a base is that of a frame that is here, unfrozen, and has `slots` slots; whoever
+        // changes its entries has `&mut self`.
+        unsafe { base.entry(slot) }
+    }
+
+    /// Whether there is a short cut to an address and it holds this key.
+    #[inline(always)]
+    pub fn is_at(&self, address: u64, is_it: impl FnOnce(&K) -> bool) -> bool {
+        self.spot(address).is_some_and(|(key, _)| is_it(key))
+    }
+
+    /// The value at an address, if there is a short cut to it and it holds this key.
+    #[inline(always)]
+    pub fn value_at(&mut self, address: u64, is_it: impl FnOnce(&K) -> bool) -> Option<&mut V> {
+        let value = self.spot(address).filter(|(key, _)| is_it(key))?.1;
+        // SAFETY: the value is in a frame that is not frozen; `&mut self` is the only way to it.
+        Some(unsafe { &mut *value })
+    }
+
+    /// The value of a key, by its index entries that there are short cuts to.
+    #[inline(always)]
+    pub fn find(
+        &mut self,
+        index: &Index,
+        hash: IndexHash,
+        mut is_it: impl FnMut(&K) -> bool,
+    ) -> Option<&mut V> {
+        let mut found = std::ptr::null_mut();
+        index.any_in_memory(hash, |address| match self.spot(address) {
+            Some((key, value)) if is_it(key) => {
+                found = value;
+                true
+            }
+            _ => false,
+        });
+        // SAFETY: null, or of an entry that is there since the closure found it, in a frame that
+        // is not frozen; `&mut self` is the only way to it.
+        unsafe { found.as_mut() }
+    }
+
+    /// Hints the processor to load a slot: the lines of its first byte and of its last, or of the
+    /// 64th if it is longer.
+    #[inline(always)]
+    pub fn prefetch(&self, address: u64) {
+        let (number, slot) = self.slot_of(address);
+        if let Some(base) = self.bases.get(number as usize) {
+            let start = base.hint(slot);
+            super::prefetch_unsafe::prefetch(start);
+            let last = (Frame::<K, V>::SLOT_BYTES - 1).min(63);
+            super::prefetch_unsafe::prefetch(start.wrapping_add(last));
+        }
+    }
+
+    /// [`Frame::vacant`], keeping the short cut.
+    pub fn vacant(&mut self, number: u32) -> Option<u32> {
+        self.states[number as usize].frame.as_mut().expect("a frame in use").vacant()
+    }
+
+    /// [`Frame::put`] of an entry that owns `heap` bytes, keeping the short cut.
+    #[inline]
+    pub fn put(&mut self, at: (u32, u32), hash: IndexHash, key: K, value: V, heap: u64) {
+        let state = &mut self.states[at.0 as usize];
+        state.frame.as_mut().expect("a fill frame").put(at.1, hash, key, value);
+        state.heap_bytes += heap;
+    }
+
+    /// Drops all frames.
+    pub fn clear(&mut self) {
+        self.bases.clear();
+        self.states.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hybrid_log::pool_unsafe::Piece;
+
+    fn value(frames: &mut Frames<u64, String>, number: u32, slot: u32) -> Option<&mut String> {
+        frames.value_at(frames.address_of(number, slot), |_| true)
+    }
+
+    #[test]
+    fn the_short_cut_is_there_exactly_while_records_change_in_place() {
+        let mut frames: Frames<u64, String> = Frames::new(2, 3);
+        let piece = || Piece::allocated(Frame::<u64, String>::layout(3));
+        let state = || FrameState {
+            frame: Some(Frame::new(3, piece())),
+            stage: Stage::Mutable,
+            heap_bytes: 0,
+            segment: 0,
+        };
+        let (one, two) = (frames.push(state()), frames.push(state()));
+        let slot = frames.vacant(one).unwrap();
+        assert!(value(&mut frames, one, slot).is_none(), "no short cut was made");
+        frames.shorten(one);
+        frames.shorten(two);
+        frames.put((one, slot), IndexHash(7), 1, "a".into(), 1);
+        value(&mut frames, one, slot).unwrap().push('b');
+        let address = frames.address_of(one, slot);
+        assert!(frames.is_at(address, |&key| key == 1) && !frames.is_at(address, |&key| key == 2));
+        assert_eq!(frames.state(one).frame.as_ref().unwrap().get(slot).unwrap().1, "ab");
+        for (number, slot) in [(one, 1), (one, 3), (two, 0), (2, 0), (9, 3)] {
+            assert!(value(&mut frames, number, slot).is_none());
+        }
+        let frozen = frames.state_mut(one).frame.as_mut().unwrap().freeze();
+        frames.shorten(one);
+        assert!(value(&mut frames, one, slot).is_none(), "a frozen frame");
+        frames.state_mut(one).frame.as_mut().unwrap().thaw(frozen);
+        frames.state_mut(one).stage = Stage::Cooling;
+        frames.shorten(one);
+        assert!(value(&mut frames, one, slot).is_none(), "a cooling frame");
+        frames.state_mut(one).stage = Stage::Mutable;
+        frames.shorten(one);
+        assert_eq!(value(&mut frames, one, slot).unwrap(), "ab");
+        let taken = frames.state_mut(one).frame.take();
+        frames.shorten(one);
+        assert!(value(&mut frames, one, slot).is_none());
+        drop(taken);
+    }
+}

@@ -1,0 +1,325 @@
+//! Memory for frames and for segments of the index, in pieces of one size.
+//!
+//! Small state takes its pieces from the allocator. A table that has grown past [`HUGE_FROM`] cuts
+//! them from chunks of 2 MiB on huge pages, which a helper touches ahead. It pays: at 10 M keys
+//! every access misses the processor's translation cache otherwise, which makes point updates a
+//! quarter to a third slower.
+//!
+//! What is resident and not yet cut is booked by the pool. A piece that is given back leaves
+//! memory at once; its chunk then stays on small pages, so that nothing else becomes resident with
+//! a later touch.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use alluvium_pagestore::{Account, Helper, MemoryKind};
+use crossbeam_channel::{Receiver, bounded};
+
+/// Bytes of a chunk: one huge page.
+const CHUNK_BYTES: usize = 2 << 20;
+/// Bytes that are taken from the allocator before the first chunk.
+const HUGE_FROM: u64 = 4 << 20;
+/// Budgets below this never use chunks: two chunks that are not full would be much of them.
+const BUDGET_MIN: u64 = 256 << 20;
+/// The smallest piece that is cut from a chunk.
+const PIECE_MIN: usize = 16 << 10;
+
+/// The bytes that a piece for `bytes` takes: rounded up if little is lost, so that pieces fill a
+/// chunk.
+pub fn piece_bytes(bytes: usize) -> usize {
+    let power = bytes.next_power_of_two();
+    if (PIECE_MIN..=CHUNK_BYTES).contains(&power) && power - bytes <= power / 16 {
+        power
+    } else {
+        bytes
+    }
+}
+
+/// One piece of memory, uninitialised.
+#[derive(Debug)]
+pub struct Piece {
+    start: NonNull<u8>,
+    layout: Layout,
+    chunk: Option<Arc<Chunk>>,
+}
+
+// SAFETY: a piece owns its memory; it is only a place.
+unsafe impl Send for Piece {}
+// SAFETY: as above; a shared piece tells its address and nothing else.
+unsafe impl Sync for Piece {}
+
+impl Piece {
+    /// Its first byte; aligned as the pool was asked to.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// A piece from the allocator.
+    pub fn allocated(layout: Layout) -> Self {
+        assert!(layout.size() > 0, "a piece has bytes");
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Self { start, layout, chunk: None }
+    }
+
+    /// Bytes of it.
+    pub fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        match &self.chunk {
+            // SAFETY: it came from the allocator with this layout.
+            None => unsafe { dealloc(self.start.as_ptr(), self.layout) },
+            Some(chunk) => chunk.give_back(self.start, self.layout.size()),
+        }
+    }
+}
+
+/// The pieces of one table.
+#[derive(Debug)]
+pub struct Pool {
+    layout: Layout,
+    account: Rc<Account>,
+    kind: MemoryKind,
+    /// Touches chunks ahead; without one, pieces come from the allocator only.
+    helper: Option<Helper>,
+    taken_bytes: u64,
+    /// The chunk that pieces are cut from, and the bytes of it that are cut.
+    chunk: Option<(Arc<Chunk>, usize)>,
+    ahead: Option<Receiver<Arc<Chunk>>>,
+    /// Bytes booked for what is resident and not cut.
+    booked: u64,
+}
+
+impl Pool {
+    /// A pool of pieces of this layout. Chunks are booked on `account` as `kind`.
+    pub fn new(
+        layout: Layout,
+        account: Rc<Account>,
+        kind: MemoryKind,
+        helper: Option<Helper>,
+    ) -> Self {
+        let fits = layout.size() >= PIECE_MIN && CHUNK_BYTES % layout.size() == 0;
+        let worth = cfg!(all(target_os = "linux", not(miri)))
+            && fits
+            && account.limit() >= BUDGET_MIN
+            && helper.as_ref().is_some_and(|helper| !helper.is_inline());
+        let helper = helper.filter(|_| worth);
+        Self { layout, account, kind, helper, taken_bytes: 0, chunk: None, ahead: None, booked: 0 }
+    }
+
+    /// A piece, which the caller has booked. Cost: an allocation; once in a chunk, if the helper
+    /// is late, the first touch of 2 MiB.
+    pub fn take(&mut self) -> Piece {
+        self.taken_bytes += self.layout.size() as u64;
+        let cut = if self.taken_bytes > HUGE_FROM { self.cut() } else { None };
+        cut.unwrap_or_else(|| Piece::allocated(self.layout))
+    }
+
+    fn cut(&mut self) -> Option<Piece> {
+        let helper = self.helper.clone()?;
+        if self.chunk.as_ref().is_none_or(|(_, cut)| *cut == CHUNK_BYTES) {
+            let arrived = self.ahead.as_ref().and_then(|ahead| ahead.try_recv().ok());
+            if arrived.is_some() {
+                self.ahead = None;
+            }
+            let chunk = match arrived {
+                Some(chunk) => chunk,
+                None => {
+                    self.book()?;
+                    let Some(chunk) = Chunk::map() else {
+                        self.unbook(CHUNK_BYTES as u64);
+                        return None;
+                    };
+                    Arc::new(chunk)
+                }
+            };
+            self.chunk = Some((chunk, 0));
+        }
+        let (chunk, cut) = self.chunk.as_mut()?;
+        let start = chunk.at(*cut);
+        *cut += self.layout.size();
+        let (chunk, half) = (chunk.clone(), *cut >= CHUNK_BYTES / 2);
+        self.unbook(self.layout.size() as u64);
+        if half && self.ahead.is_none() && self.book().is_some() {
+            let (reply, ahead) = bounded(1);
+            self.ahead = Some(ahead);
+            helper.submit(move || {
+                if let Some(chunk) = Chunk::map() {
+                    chunk.touch();
+                    let _ = reply.send(Arc::new(chunk));
+                }
+            });
+        }
+        Some(Piece { start, layout: self.layout, chunk: Some(chunk) })
+    }
+
+    /// Books a chunk, if there is plenty.
+    fn book(&mut self) -> Option<()> {
+        let bytes = CHUNK_BYTES as u64;
+        if self.account.available() < 8 * bytes || !self.account.try_reserve(self.kind, bytes) {
+            return None;
+        }
+        self.booked += bytes;
+        Some(())
+    }
+
+    fn unbook(&mut self, bytes: u64) {
+        self.booked -= bytes;
+        self.account.release(self.kind, bytes);
+    }
+
+    /// Gives back what is not cut.
+    pub fn close(&mut self) {
+        self.helper = None;
+        self.chunk = None;
+        self.ahead = None;
+        self.unbook(self.booked);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// 2 MiB of address space on a huge page.
+#[derive(Debug)]
+struct Chunk {
+    start: NonNull<u8>,
+    /// A piece was given back: on small pages from now on.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    split: std::sync::atomic::AtomicBool,
+}
+
+// SAFETY: a chunk owns its mapping; its memory is reached through pieces only.
+unsafe impl Send for Chunk {}
+// SAFETY: as above; what a shared chunk does is calls to the operating system.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    /// The place `offset` bytes into it.
+    fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset < CHUNK_BYTES, "{offset} is not in the chunk");
+        // SAFETY: within the mapping.
+        unsafe { self.start.add(offset) }
+    }
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod mapped {
+    use super::{CHUNK_BYTES, Chunk};
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    use std::ptr::NonNull;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    impl Chunk {
+        /// A new chunk, not touched; `None` if the operating system refuses.
+        pub fn map() -> Option<Chunk> {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            let both = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping at a place that the operating system chooses.
+            let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * CHUNK_BYTES, both, flags) }
+                .ok()?;
+            let before = raw.align_offset(CHUNK_BYTES);
+            // SAFETY: twice the length holds an aligned chunk; what is left of the mapping on both
+            // sides is nobody's, and advice changes no content.
+            unsafe {
+                let start = raw.byte_add(before);
+                if before > 0 {
+                    let _ = munmap(raw, before);
+                }
+                let _ = munmap(start.byte_add(CHUNK_BYTES), CHUNK_BYTES - before);
+                let _ = madvise(start, CHUNK_BYTES, Advice::LinuxHugepage);
+                Some(Chunk { start: NonNull::new(start.cast())?, split: AtomicBool::new(false) })
+            }
+        }
+
+        /// Makes all of it resident.
+        pub fn touch(&self) {
+            // SAFETY: populating changes no content; an older kernel refuses, and the first use
+            // touches instead.
+            let _ = unsafe {
+                madvise(self.start.as_ptr().cast(), CHUNK_BYTES, Advice::LinuxPopulateWrite)
+            };
+        }
+
+        /// Takes the memory of one of its pieces out of use.
+        pub fn give_back(&self, start: NonNull<u8>, bytes: usize) {
+            // SAFETY: the piece is being dropped and is within this mapping: nobody uses its bytes.
+            unsafe {
+                if !self.split.swap(true, Ordering::Relaxed) {
+                    let _ =
+                        madvise(self.start.as_ptr().cast(), CHUNK_BYTES, Advice::LinuxNoHugepage);
+                }
+                let _ = madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontNeed);
+            }
+        }
+    }
+
+    impl Drop for Chunk {
+        fn drop(&mut self) {
+            // SAFETY: every piece holds a handle of its chunk: there are none any more.
+            let _ = unsafe { munmap(self.start.as_ptr().cast(), CHUNK_BYTES) };
+        }
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+impl Chunk {
+    fn map() -> Option<Chunk> {
+        None
+    }
+    fn touch(&self) {}
+    fn give_back(&self, _: NonNull<u8>, _: usize) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_apart_and_booked_until_they_are_cut() {
+        let account = Account::root(1 << 30);
+        let layout = Layout::from_size_align(64 << 10, 64).unwrap();
+        let helper = if cfg!(miri) { Helper::inline() } else { Helper::thread().unwrap() };
+        let mut pool = Pool::new(layout, account.clone(), MemoryKind::Pages, Some(helper));
+        let count = if cfg!(miri) { 3 } else { 300 };
+        let mut pieces: Vec<Piece> = (0..count).map(|_| pool.take()).collect();
+        assert!(account.used() <= 2 * CHUNK_BYTES as u64, "{account:?}");
+        for (i, piece) in pieces.iter().enumerate() {
+            assert_eq!(piece.start().as_ptr() as usize % 64, 0);
+            // SAFETY: the piece is ours and so long.
+            unsafe { piece.start().as_ptr().write_bytes(i as u8, piece.bytes()) };
+        }
+        for (i, piece) in pieces.iter().enumerate() {
+            // SAFETY: written above.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(piece.start().as_ptr(), piece.bytes()) };
+            assert!(bytes.iter().all(|&byte| byte == i as u8), "piece {i}");
+        }
+        drop(pieces.drain(..count / 2));
+        // What is given back comes back as zeroes or as new memory, never as another's.
+        pieces.extend((0..count / 2).map(|_| pool.take()));
+        let mut starts: Vec<usize> = pieces.iter().map(|p| p.start().as_ptr() as usize).collect();
+        starts.sort_unstable();
+        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 64 << 10));
+        drop(pool);
+        assert_eq!(account.used(), 0);
+    }
+
+    #[test]
+    fn sizes_are_rounded_only_where_little_is_lost() {
+        assert_eq!(piece_bytes(65_520), 65_536);
+        assert_eq!(piece_bytes(16_384), 16_384);
+        assert_eq!(piece_bytes(448), 448);
+        assert_eq!(piece_bytes(50_000), 50_000);
+    }
+}
