@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::frame_unsafe::Frame;
 use super::index::Index;
-use super::log::FrameState;
+use super::log::{FrameState, WANT_FREE_MIN};
 
 /// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, the
 /// oldest pages on storage.
@@ -200,6 +200,11 @@ impl Sizes {
     /// Memory for rewriting: a window, and the footer entries of a page twice.
     fn rewrite_bytes(&self) -> u64 {
         (self.window_bytes + self.slots as usize * (2 * size_of::<FooterEntry>() + 4)) as u64
+    }
+
+    /// What the index and other states must leave to pages and values, for the log to work.
+    pub fn floor_bytes(&self) -> u64 {
+        FRAMES_MIN * self.frame_bytes + self.headroom_bytes + WANT_FREE_MIN
     }
 
     /// Least memory to open with.

@@ -38,7 +38,7 @@ const SPARES_MAX: usize = 4;
 /// Making room is tried so often: what one part of it frees another may take.
 const ROUNDS_MAX: usize = 8;
 /// Least free memory below which frames are on their way out.
-const WANT_FREE_MIN: u64 = 4096;
+pub const WANT_FREE_MIN: u64 = 4096;
 /// A call waits so long for storage before it gives up with `Backpressure`.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -117,9 +117,7 @@ pub struct Log<K: Key, V: State> {
 impl<K: Key, V: State> Log<K, V> {
     /// An empty log for the state that `context` describes; its buffers are booked.
     pub fn open(context: &StateContext, sizes: Sizes, mut index: Index) -> Self {
-        index.set_floor(
-            super::config::FRAMES_MIN * sizes.frame_bytes + sizes.headroom_bytes + WANT_FREE_MIN,
-        );
+        index.set_floor(sizes.floor_bytes());
         let storage = context.segments.clone().map(|store| {
             let (helper, account) = (context.helper.clone(), context.account.clone());
             let stored = Stored::new(store.clone(), helper.clone(), account, sizes.queue_depth);
@@ -522,6 +520,31 @@ impl<K: Key, V: State> Log<K, V> {
         Ok(())
     }
 
+    /// Gives up about `bytes` of frames to other states, and says how many; keeps what the log
+    /// needs to work: the least frames, and as much as a value needs to grow.
+    #[cold]
+    pub fn give_memory_up(&mut self, bytes: u64) -> Result<u64> {
+        let before = self.account.used();
+        let keep = self.sizes.floor_bytes();
+        loop {
+            let given = before.saturating_sub(self.account.used());
+            let elastic = [MemoryKind::Pages, MemoryKind::Values].map(|k| self.account.used_for(k));
+            if given >= bytes || self.flusher.is_none() {
+                return Ok(given);
+            }
+            if let Some(frame) = self.spares.pop() {
+                drop(frame);
+                self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+            } else if self.order.len() as u64 > super::config::FRAMES_MIN
+                && elastic.iter().sum::<u64>() > keep + self.sizes.frame_bytes
+            {
+                self.free_a_frame()?;
+            } else {
+                return Ok(given);
+            }
+        }
+    }
+
     #[cold]
     fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
         while error.kind() == ErrorKind::OverBudget {
@@ -560,7 +583,9 @@ impl<K: Key, V: State> Log<K, V> {
                 return Ok(());
             }
             if self.frozen == 0 && !self.freeze_oldest() && self.pending() == 0 {
-                return Err(self.account.over_budget(self.sizes.frame_bytes, "a page"));
+                // Nothing of its own is left to give up: other states may have some.
+                let wanted = self.account.available() + self.sizes.frame_bytes;
+                return self.account.ensure(wanted, "a page");
             }
             if self.pending() > 0 {
                 if !stalled {

@@ -649,6 +649,10 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         Ok(done.min(work))
     }
 
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
+        self.log.give_memory_up(bytes)
+    }
+
     fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
         self.log.stored.is_some().then_some(self as &mut dyn Rewrite)
     }
