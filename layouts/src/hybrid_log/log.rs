@@ -23,7 +23,7 @@ use alluvium_pagestore::{
 
 use super::address::{Address, Place, StoredAt};
 use super::config::Sizes;
-use super::flush::{Answer, Flusher};
+use super::flush::{Answer, Flusher, drop_entries};
 use super::frame_unsafe::Frame;
 use super::index::{Index, IndexHash, Position};
 use super::stored::Stored;
@@ -760,7 +760,8 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// Forgets everything in memory and in the index; segments are left to die.
+    /// Forgets everything in memory and in the index; segments are left to die. A panic of a value
+    /// that is dropped goes on once all are dropped.
     pub fn clear(&mut self) -> Result<()> {
         while self.frozen > 0 || self.pending() > 0 {
             self.wait()?;
@@ -773,17 +774,18 @@ impl<K: Key, V: State> Log<K, V> {
         }
         self.index.clear();
         self.evicting = None;
+        let mut panicked = None;
         while let Some(&number) = self.order.front() {
             let state = &mut self.frames[number as usize];
             let mut frame = state.frame.take().expect("a frame in use");
             let heap = std::mem::take(&mut state.heap_bytes);
-            frame.clear();
+            panicked = panicked.or(drop_entries(&mut frame));
             self.account.release(MemoryKind::Values, heap);
             self.leave(number);
             self.keep_or_drop(frame);
         }
         self.sparse.clear();
-        Ok(())
+        panicked.map_or(Ok(()), |panic| std::panic::resume_unwind(panic))
     }
 
     /// Books the change of a value's heap.

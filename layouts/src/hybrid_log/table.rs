@@ -413,7 +413,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             match self.own_slowly(hash, key, ahead) {
                 Ok(Some((number, slot))) => return Ok(Found::Slot(number, slot)),
                 Ok(None) => return Ok(Found::Absent),
-                // A full disk keeps records from moving to memory, not from being read.
+                // A page that cannot be written keeps records from moving to memory, not from being
+                // read.
                 Err(error) if is_lack_of_room(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -440,7 +441,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 fn is_lack_of_room(error: &Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::DiskFull | ErrorKind::Backpressure | ErrorKind::OverBudget | ErrorKind::Io
+        ErrorKind::DiskFull
+            | ErrorKind::Backpressure
+            | ErrorKind::OverBudget
+            | ErrorKind::Io
+            | ErrorKind::Poisoned
     )
 }
 
