@@ -5,6 +5,7 @@ use alluvium_pagestore::{
     io::BLOCK_BYTES,
 };
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 use super::frame_unsafe::Frame;
 use super::index::Index;
@@ -25,6 +26,7 @@ pub struct HybridLog {
     queue_depth: Option<usize>,
     cooling_percent: Option<u8>,
     hash_bits: Option<u32>,
+    patience_ms: Option<u64>,
 }
 
 /// Least bytes of a page chosen by default.
@@ -35,6 +37,8 @@ pub const PAGE_BYTES_MAX: u64 = 64 << 10;
 pub const QUEUE_DEPTH: usize = 64;
 /// Part of the unsealed pages whose records move to the tail when they are changed.
 pub const COOLING_PERCENT: u8 = 15;
+/// A call waits so long for storage to take what was given to it, by default.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Frames a table works with at the least: filling, cooling, being written, being recycled.
 pub const FRAMES_MIN: u64 = 5;
 
@@ -94,6 +98,16 @@ impl HybridLog {
         self
     }
 
+    /// How long a call that needs memory waits for storage to take what was given to it, before it
+    /// gives up with [`ErrorKind::Backpressure`]. A longer wait rides out slower storage, a shorter
+    /// one tells the caller sooner; the call can be made again either way. In whole milliseconds;
+    /// in a file `patience-ms`. Default: [`PATIENCE`].
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience_ms = Some(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
     /// Uses only so many bits of the keys' hashes: for tests of what happens when hashes collide.
     #[doc(hidden)]
     #[must_use]
@@ -150,6 +164,7 @@ impl HybridLog {
             writer_bytes: SegmentWriter::memory_bytes(chunk_bytes, slots as usize, archive_bytes),
             window_bytes: chunk_bytes.min(64 << 10),
             cooling_percent: u64::from(self.cooling_percent.unwrap_or(COOLING_PERCENT).min(90)),
+            patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
             hash_mask: self
                 .hash_bits
                 .map_or(u64::MAX, |bits| low_bits(bits).reverse_bits() | low_bits(bits.min(8))),
@@ -186,6 +201,8 @@ pub struct Sizes {
     pub window_bytes: usize,
     pub cooling_percent: u64,
     pub hash_mask: u64,
+    /// How long a call waits for storage.
+    pub patience: Duration,
 }
 
 impl Sizes {

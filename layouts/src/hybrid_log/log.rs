@@ -39,8 +39,6 @@ const SPARES_MAX: usize = 4;
 const ROUNDS_MAX: usize = 8;
 /// Least free memory below which frames are on their way out.
 pub const WANT_FREE_MIN: u64 = 4096;
-/// A call waits so long for storage before it gives up with `Backpressure`.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a frame is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -442,12 +440,12 @@ impl<K: Key, V: State> Log<K, V> {
             if !more {
                 self.wait()?;
             }
-            check_patience(start)?;
+            self.check_patience(start)?;
         }
         self.flusher.as_mut().expect("a stored log").seal();
         while self.pending() > 0 {
             self.wait()?;
-            check_patience(start)?;
+            self.check_patience(start)?;
         }
         Ok(())
     }
@@ -594,7 +592,7 @@ impl<K: Key, V: State> Log<K, V> {
                 }
                 self.wait()?;
             }
-            check_patience(start)?;
+            self.check_patience(start)?;
         }
     }
 
@@ -798,6 +796,16 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
+    /// Gives up when storage has not answered for long.
+    fn check_patience(&self, start: Instant) -> Result<()> {
+        let patience = self.sizes.patience;
+        if start.elapsed() < patience {
+            return Ok(());
+        }
+        let message = format!("storage has not taken what was given to it for {patience:?}");
+        Err(Error::new(ErrorKind::Backpressure, message).with("state", &self.name))
+    }
+
     /// Books what the tables take now, and the next growth of the table of segments.
     fn book_tables(&mut self) {
         let segments = self.stored.as_ref().map_or(0, Stored::tables_bytes);
@@ -807,15 +815,6 @@ impl<K: Key, V: State> Log<K, V> {
             self.tables_booked = now;
         }
     }
-}
-
-/// Gives up when storage has not answered for long.
-fn check_patience(start: Instant) -> Result<()> {
-    if start.elapsed() < PATIENCE {
-        return Ok(());
-    }
-    let message = format!("storage has not taken what was given to it for {PATIENCE:?}");
-    Err(Error::new(ErrorKind::Backpressure, message))
 }
 
 /// Whether frames go to the helper to be emptied.

@@ -18,7 +18,7 @@ mod stored;
 mod table;
 
 pub use config::{
-    COOLING_PERCENT, FRAMES_MIN, HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN, QUEUE_DEPTH,
+    COOLING_PERCENT, FRAMES_MIN, HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub use table::HybridLogTable;
 #[doc(hidden)]
