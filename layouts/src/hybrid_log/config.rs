@@ -37,6 +37,8 @@ pub const PAGE_BYTES_MAX: u64 = 64 << 10;
 pub const QUEUE_DEPTH: usize = 64;
 /// Part of the unsealed pages whose records move to the tail when they are changed.
 pub const COOLING_PERCENT: u8 = 15;
+/// A page is left, full or not, when the heap of its entries passes so many times its own bytes.
+const FRAME_HEAP_MAX: u64 = 4;
 /// A call waits so long for storage to take what was given to it, by default.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Frames a table works with at the least: filling, cooling, being written, being recycled.
@@ -154,6 +156,7 @@ impl HybridLog {
         let sizes = Sizes {
             slots,
             frame_bytes,
+            frame_heap_bytes: FRAME_HEAP_MAX * frame_bytes,
             headroom_bytes,
             frames_max,
             tables_bytes: frames_max * (size_of::<FrameState<K, V>>() + 10) as u64 + 512,
@@ -188,6 +191,8 @@ fn low_bits(bits: u32) -> u64 {
 pub struct Sizes {
     pub slots: u32,
     pub frame_bytes: u64,
+    /// A frame whose entries own more heap takes no more entries.
+    pub frame_heap_bytes: u64,
     pub headroom_bytes: u64,
     /// Frames that the memory has room for, and the tables for so many.
     pub frames_max: u64,

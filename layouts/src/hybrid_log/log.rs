@@ -194,6 +194,12 @@ impl<K: Key, V: State> Log<K, V> {
         self.frames[number as usize].stage
     }
 
+    /// Whether new records go to this frame.
+    #[cfg(test)]
+    pub fn is_fill(&self, number: u32) -> bool {
+        self.fill == Some(number)
+    }
+
     /// The slot of a key's record, if it is where it can be changed. The fast path of a write:
     /// two memory accesses, one for the bucket and one for the slot.
     #[inline(always)]
@@ -310,13 +316,18 @@ impl<K: Key, V: State> Log<K, V> {
         Err(self.account.over_budget(self.sizes.headroom_bytes, "room for a value"))
     }
 
-    /// A free slot of the fill frame.
+    /// A free slot of the fill frame, which is left when its slots are used or its entries own
+    /// much heap: one page turn, flush or eviction moves a bounded number of bytes.
     #[inline]
     pub fn free_slot(&mut self) -> Result<(u32, u32)> {
         loop {
             if let Some(number) = self.fill {
-                if let Some(slot) = self.frame_mut(number).vacant() {
-                    return Ok((number, slot));
+                let state = &mut self.frames[number as usize];
+                if state.heap_bytes <= self.sizes.frame_heap_bytes {
+                    let frame = state.frame.as_mut().expect("a frame in use");
+                    if let Some(slot) = frame.vacant() {
+                        return Ok((number, slot));
+                    }
                 }
             }
             self.turn_page()?;
@@ -343,16 +354,22 @@ impl<K: Key, V: State> Log<K, V> {
         let heap = heap_of(&key, &value);
         state.heap_bytes -= heap;
         self.account.release(MemoryKind::Values, heap);
-        let frame = state.frame.as_ref().expect("a frame in use");
-        let (used, slots) = (frame.used(), frame.slots());
+        let (frame, heap_after) = (state.frame.as_ref().expect("a frame in use"), state.heap_bytes);
+        let (used, slots, heap_max) = (frame.used(), frame.slots(), self.sizes.frame_heap_bytes);
+        let has_room = |used: u32, heap_bytes: u64| {
+            used <= slots - slots.div_ceil(8) && heap_bytes <= heap_max - heap_max / 8
+        };
         if stage == Stage::Clean {
             let segment = state.segment;
             self.stored.as_mut().expect("a clean frame is stored").record_died(segment);
         }
         if used == 0 && Some(number) != self.fill && self.evicting.map(|e| e.0) != Some(number) {
             self.retire(number);
-        } else if stage == Stage::Mutable && used == slots - slots.div_ceil(8) {
-            // Passed on the way down: an eighth of the slots is free now.
+        } else if stage == Stage::Mutable
+            && has_room(used, heap_after)
+            && !has_room(used + 1, heap_after + heap)
+        {
+            // Passed on the way down: an eighth of the slots, and of the heap, is free now.
             if self.sparse.len() < self.sparse.capacity() {
                 self.sparse.push(number);
             }
@@ -365,7 +382,8 @@ impl<K: Key, V: State> Log<K, V> {
     fn turn_page(&mut self) -> Result<()> {
         while let Some(number) = self.sparse.pop() {
             let state = &self.frames[number as usize];
-            let vacant = state.frame.as_ref().is_some_and(|f| f.used() < f.slots());
+            let vacant = state.frame.as_ref().is_some_and(|f| f.used() < f.slots())
+                && state.heap_bytes <= self.sizes.frame_heap_bytes;
             if state.stage == Stage::Mutable && vacant && self.fill != Some(number) {
                 self.fill = Some(number);
                 return Ok(());

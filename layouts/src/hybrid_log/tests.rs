@@ -1,0 +1,91 @@
+//! What cannot be seen from outside the log: what its frames own.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use alluvium_pagestore::io::{Faults, Simulated};
+use alluvium_pagestore::{Account, HeapSize, Helper, KIB, MIB, SegmentStore};
+use proptest::prelude::*;
+
+use super::{HybridLog, HybridLogTable};
+use crate::table::{Layout, StateContext, Table};
+
+const MAX_VALUE: u64 = 4 * KIB;
+
+fn open(layout: &HybridLog, store: &Rc<Account>, stored: bool) -> HybridLogTable<u64, String> {
+    let device = Arc::new(Simulated::new(1, Faults::none()));
+    let context = StateContext {
+        name: "log".into(),
+        account: Account::below(store, "log", u64::MAX),
+        segments: stored.then(|| SegmentStore::new(device, 1)),
+        helper: Helper::inline(),
+        max_value_bytes: MAX_VALUE,
+        key_groups: 256,
+        owned: 0..256,
+        restored: None,
+    };
+    Layout::<u64, String>::open(layout, context).unwrap()
+}
+
+fn text(key: u64, bytes: u64) -> String {
+    format!("{key:0width$}", width = bytes as usize)
+}
+
+/// Four times a frame's bytes of heap, and the value that passed them, for every frame but the
+/// one that is filled.
+fn assert_frames_are_light(table: &HybridLogTable<u64, String>) {
+    let log = &table.log;
+    let most = 4 * log.sizes.frame_bytes + text(0, 512).heap_bytes() as u64;
+    for (number, state) in log.frames.iter().enumerate() {
+        let of_fill = log.is_fill(number as u32);
+        assert!(
+            of_fill || state.heap_bytes <= most,
+            "frame {number} owns {} bytes of heap, {most} are the most",
+            state.heap_bytes
+        );
+    }
+}
+
+#[test]
+fn a_page_of_long_values_is_left_before_it_is_full() {
+    for stored in [false, true] {
+        let store = Account::root(if stored { 4 * MIB } else { 16 * MIB });
+        let mut table = open(&HybridLog::new().page(64 * KIB), &store, stored);
+        for key in 0..10_000 {
+            assert!(!table.put(key, text(key, 450)).unwrap());
+        }
+        assert_frames_are_light(&table);
+        let pages = table.stats().pages_begun;
+        assert!((15..40).contains(&pages), "{pages} pages for 4.5 MB of heap");
+        for key in (0..10_000).step_by(97) {
+            assert_eq!(table.get(&key).unwrap(), Some(&text(key, 450)));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn no_page_but_the_fill_one_owns_much_heap(
+        steps in prop::collection::vec((0u64..600, 0..5u8), 200..2000),
+        stored in any::<bool>(),
+    ) {
+        let store = Account::root(2 * MIB);
+        let mut table = open(&HybridLog::new().page(4 * KIB), &store, stored);
+        let mut model = BTreeMap::new();
+        for (key, what) in steps {
+            let value = text(key, 400 + key % 100);
+            if what < 3 {
+                let known = table.put(key, value.clone()).unwrap();
+                prop_assert_eq!(known, model.insert(key, value).is_some());
+            } else {
+                prop_assert_eq!(table.take(&key).unwrap(), model.remove(&key));
+            }
+            assert_frames_are_light(&table);
+        }
+        for key in 0..600 {
+            prop_assert_eq!(table.get(&key).unwrap(), model.get(&key));
+        }
+    }
+}
