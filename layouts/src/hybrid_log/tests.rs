@@ -1,15 +1,16 @@
-//! What cannot be seen from outside the log: what its frames own.
+//! What cannot be seen from outside the log: what its frames own, and how much memory is free at the
+//! moment a value is lent.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_pagestore::io::{Faults, Simulated};
-use alluvium_pagestore::{Account, HeapSize, Helper, KIB, MIB, SegmentStore};
+use alluvium_pagestore::{Account, HeapSize, Helper, KIB, MIB, MemoryKind, SegmentStore};
 use proptest::prelude::*;
 
 use super::{HybridLog, HybridLogTable};
-use crate::table::{Layout, StateContext, Table};
+use crate::table::{Cursor, Layout, StateContext, Table};
 
 const MAX_VALUE: u64 = 4 * KIB;
 
@@ -88,4 +89,33 @@ proptest! {
             prop_assert_eq!(table.get(&key).unwrap(), model.get(&key));
         }
     }
+}
+
+#[test]
+fn a_scan_has_room_for_each_value_that_it_reads() {
+    let memory = 512 * KIB;
+    let store = Account::root(memory);
+    let beside = Account::below(&store, "beside", u64::MAX);
+    let mut table = open(&HybridLog::new().segment(64 * KIB), &store, true);
+    for key in 0..1000 {
+        assert!(!table.put(key, text(key, 1500)).unwrap());
+    }
+    // Another state takes what is free, and again as the log gives some up.
+    let (mut seen, mut cursor, mut taken) = (0, Cursor::default(), 0);
+    while !cursor.done {
+        if taken < memory / 4 {
+            let free = store.available();
+            beside.charge(MemoryKind::Values, free);
+            taken += free;
+        }
+        let visit = &mut |key: &u64, value: &String| {
+            assert_eq!(*value, text(*key, 1500));
+            seen += 1;
+            let (resident, free) = (store.used(), store.available());
+            assert!(free >= 2 * MAX_VALUE - KIB, "{free} bytes are free, {resident} are used");
+            Ok(())
+        };
+        table.scan(&mut cursor, 16, visit).unwrap();
+    }
+    assert_eq!(seen, 1000);
 }
