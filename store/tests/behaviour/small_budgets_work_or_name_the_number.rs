@@ -57,7 +57,7 @@ fn the_smallest_budget_and_twice_and_eight_times_it_give_right_answers() {
         let least = smallest(&layout);
         println!("{name}: {least} bytes");
         assert!(least < 2 * MIB, "{name}: {least}");
-        for (memory, keys) in [(least, 60), (2 * least, 600), (8 * least, 2000)] {
+        for (memory, keys) in [(least, 150), (2 * least, 600), (8 * least, 2000)] {
             history(&layout, memory, keys, times("ALLUVIUM_SEED", 3));
         }
     }
