@@ -140,7 +140,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 let stored = self.log.stored.as_mut().expect("a log with segments");
                 let number = stored.update(&info, segment.live_records)?;
                 // What restoring takes is there again for pages when this segment is done.
-                let floor = self.log.sizes.floor_bytes();
+                self.log.reserve_tables()?;
+                // Segments that came after the index had grown are no reason to refuse it now.
+                let floor = self.log.sizes.floor_bytes(0);
                 self.log.index.set_floor(floor.saturating_sub(memory));
                 for image in directory.images() {
                     reader.footer(&directory, image, &mut entries)?;
@@ -155,7 +157,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 Ok(())
             })();
             account.release(MemoryKind::Buffers, memory);
-            self.log.index.set_floor(self.log.sizes.floor_bytes());
+            self.log.index.set_floor(self.log.floor_bytes());
             restored?;
         }
         if self.log.index.len() != image.entries {

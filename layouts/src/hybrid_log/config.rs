@@ -41,6 +41,8 @@ pub const COOLING_PERCENT: u8 = 15;
 const FRAME_HEAP_MAX: u64 = 4;
 /// A call waits so long for storage to take what was given to it, by default.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Memory kept for the table of segments, at least: that of some 50 segments.
+const SEGMENT_TABLE_BYTES_MIN: u64 = 13 << 10;
 /// Frames a table works with at the least: filling, cooling, being written, being recycled.
 pub const FRAMES_MIN: u64 = 5;
 
@@ -76,7 +78,7 @@ impl HybridLog {
     }
 
     /// Bytes of a segment file. Larger segments make fewer files, smaller ones give space back
-    /// sooner. Default: an eighth of the memory, between 256 KiB and 16 MiB; at most 16 MiB.
+    /// sooner; each file takes some 250 bytes of the memory. Default: an eighth of the memory, between 256 KiB and 16 MiB; at most 16 MiB.
     #[must_use]
     pub fn segment(mut self, bytes: u64) -> Self {
         self.segment = Some(ByteSize(bytes));
@@ -224,15 +226,21 @@ impl Sizes {
         (self.window_bytes + self.slots as usize * (2 * size_of::<FooterEntry>() + 4)) as u64
     }
 
-    /// What the index and other states must leave to pages and values, for the log to work.
-    pub fn floor_bytes(&self) -> u64 {
-        FRAMES_MIN * self.frame_bytes + self.headroom_bytes + WANT_FREE_MIN
+    /// What the index and other states must leave for the log to work: to pages, to values, and to
+    /// the table of segments, which takes `segment_table_bytes` now, an eighth more; nothing while
+    /// it takes none.
+    pub fn floor_bytes(&self, segment_table_bytes: u64) -> u64 {
+        let growth = match segment_table_bytes {
+            0 => 0,
+            now => SEGMENT_TABLE_BYTES_MIN.saturating_sub(now).max(now / 8),
+        };
+        FRAMES_MIN * self.frame_bytes + self.headroom_bytes + WANT_FREE_MIN + growth
     }
 
     /// Least memory to open with.
     fn memory_bytes_min(&self, stored: bool) -> u64 {
         let index = 2 * Index::memory_bytes_min(self.buckets);
-        let tables = self.tables_bytes + 4096;
+        let tables = self.tables_bytes + if stored { SEGMENT_TABLE_BYTES_MIN } else { 4096 };
         let frames = FRAMES_MIN * self.frame_bytes;
         index + tables + frames + self.buffer_bytes(stored) + self.headroom_bytes + 16384
     }

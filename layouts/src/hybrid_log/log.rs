@@ -114,8 +114,7 @@ pub struct Log<K: Key, V: State> {
 
 impl<K: Key, V: State> Log<K, V> {
     /// An empty log for the state that `context` describes; its buffers are booked.
-    pub fn open(context: &StateContext, sizes: Sizes, mut index: Index) -> Self {
-        index.set_floor(sizes.floor_bytes());
+    pub fn open(context: &StateContext, sizes: Sizes, index: Index) -> Self {
         let storage = context.segments.clone().map(|store| {
             let (helper, account) = (context.helper.clone(), context.account.clone());
             let stored = Stored::new(store.clone(), helper.clone(), account, sizes.queue_depth);
@@ -157,7 +156,7 @@ impl<K: Key, V: State> Log<K, V> {
             tables_booked: 0,
             flush_error: None,
         };
-        log.book_tables();
+        assert!(log.book_tables(), "the tables are part of the least memory: {:?}", log.account);
         log
     }
 
@@ -391,10 +390,18 @@ impl<K: Key, V: State> Log<K, V> {
         }
         let frame = loop {
             self.poll()?;
-            if let Some(frame) = self.spares.pop() {
-                break frame;
+            // No new records without memory for the segments that they go to.
+            let booked = self.book_tables();
+            match self.spares.pop() {
+                Some(frame) if booked => break frame,
+                Some(frame) => {
+                    drop(frame);
+                    self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+                    continue;
+                }
+                None => {}
             }
-            if self.account.try_reserve(MemoryKind::Pages, self.sizes.frame_bytes) {
+            if booked && self.account.try_reserve(MemoryKind::Pages, self.sizes.frame_bytes) {
                 break Frame::new(self.sizes.slots);
             }
             self.free_a_frame()?;
@@ -541,7 +548,7 @@ impl<K: Key, V: State> Log<K, V> {
     #[cold]
     pub fn give_memory_up(&mut self, bytes: u64) -> Result<u64> {
         let before = self.account.used();
-        let keep = self.sizes.floor_bytes();
+        let keep = self.floor_bytes();
         loop {
             let given = before.saturating_sub(self.account.used());
             let elastic = [MemoryKind::Pages, MemoryKind::Values].map(|k| self.account.used_for(k));
@@ -600,8 +607,10 @@ impl<K: Key, V: State> Log<K, V> {
             }
             if self.frozen == 0 && !self.freeze_oldest() && self.pending() == 0 {
                 // Nothing of its own is left to give up: other states may have some.
-                let wanted = self.account.available() + self.sizes.frame_bytes;
-                return self.account.ensure(wanted, "a page");
+                let (tables, page) = (self.tables_lacking(), self.sizes.frame_bytes);
+                let wanted = self.account.available() + page.max(tables);
+                let what = if tables > 0 { "the table of segments" } else { "a page" };
+                return self.account.ensure(wanted, what);
             }
             if self.pending() > 0 {
                 if !stalled {
@@ -824,14 +833,47 @@ impl<K: Key, V: State> Log<K, V> {
         Err(Error::new(ErrorKind::Backpressure, message).with("state", &self.name))
     }
 
-    /// Books what the tables take now, and the next growth of the table of segments.
-    fn book_tables(&mut self) {
-        let segments = self.stored.as_ref().map_or(0, Stored::tables_bytes);
-        let now = self.sizes.tables_bytes + segments;
-        if now > self.tables_booked {
-            self.account.charge(MemoryKind::Tables, now - self.tables_booked);
-            self.tables_booked = now;
+    /// Books what the tables take now, and the next growth of the table of segments, and says
+    /// whether it could: not if frames, all given up, would leave too little for a value to be read
+    /// and for the least frames. No frame is begun then: what is in memory can be written still.
+    pub fn book_tables(&mut self) -> bool {
+        let lacking = self.tables_lacking();
+        if lacking == 0 {
+            return true;
         }
+        let [pages, values] =
+            [MemoryKind::Pages, MemoryKind::Values].map(|kind| self.account.used_for(kind));
+        let frames_min = super::config::FRAMES_MIN * self.sizes.frame_bytes;
+        let kept = self.sizes.headroom_bytes + frames_min;
+        if self.account.available() + pages + values < lacking + kept {
+            return false;
+        }
+        self.account.charge(MemoryKind::Tables, lacking);
+        self.tables_are_booked(lacking);
+        true
+    }
+
+    /// [`book_tables`](Log::book_tables) while the log is restored, when no value is read yet.
+    pub fn reserve_tables(&mut self) -> Result<()> {
+        let lacking = self.tables_lacking();
+        self.account.reserve(MemoryKind::Tables, lacking, "the table of segments")?;
+        self.tables_are_booked(lacking);
+        Ok(())
+    }
+
+    fn tables_are_booked(&mut self, bytes: u64) {
+        self.tables_booked += bytes;
+        self.index.set_floor(self.floor_bytes());
+    }
+
+    fn tables_lacking(&self) -> u64 {
+        let segments = self.stored.as_ref().map_or(0, Stored::tables_bytes);
+        (self.sizes.tables_bytes + segments).saturating_sub(self.tables_booked)
+    }
+
+    /// What the index and other states must leave.
+    pub fn floor_bytes(&self) -> u64 {
+        self.sizes.floor_bytes(self.tables_booked.saturating_sub(self.sizes.tables_bytes))
     }
 }
 

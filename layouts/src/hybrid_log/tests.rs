@@ -1,12 +1,14 @@
-//! What cannot be seen from outside the log: what its frames own, and how much memory is free at the
-//! moment a value is lent.
+//! What cannot be seen from outside the log: what its frames own, how much memory is free at the
+//! moment a value is lent, and tables that grow while nobody rewrites segments.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_pagestore::io::{Faults, Simulated};
-use alluvium_pagestore::{Account, HeapSize, Helper, KIB, MIB, MemoryKind, SegmentStore};
+use alluvium_pagestore::{
+    Account, ErrorKind, HeapSize, Helper, KIB, MIB, MemoryKind, SegmentStore,
+};
 use proptest::prelude::*;
 
 use super::{HybridLog, HybridLogTable};
@@ -118,4 +120,49 @@ fn a_scan_has_room_for_each_value_that_it_reads() {
         table.scan(&mut cursor, 16, visit).unwrap();
     }
     assert_eq!(seen, 1000);
+}
+
+#[test]
+fn a_table_of_segments_without_room_is_told_and_everything_stays_readable() {
+    let memory = 160 * KIB;
+    let store = Account::root(memory);
+    let mut table = open(&HybridLog::new().page_records(8).segment(8 * KIB), &store, true);
+    let (mut model, mut over) = (BTreeMap::new(), BTreeMap::new());
+    // First new keys until there is no room, then old ones: nobody rewrites segments here.
+    for n in 0..10_000 {
+        let key = if over.is_empty() { n } else { n % model.len() as u64 };
+        match table.put(key, text(n, 1500)) {
+            Ok(known) => assert_eq!(known, model.insert(key, text(n, 1500)).is_some()),
+            Err(rejected) => {
+                assert_eq!(rejected.error.kind(), ErrorKind::OverBudget);
+                let text = rejected.error.to_string();
+                let what = text.split(" needs ").next().unwrap().to_string();
+                *over.entry(what).or_insert(0) += 1;
+                if over.contains_key("the table of segments") {
+                    break;
+                }
+            }
+        }
+        assert!(store.used() <= memory, "{n}: {store:?}");
+    }
+    println!("{} keys, {over:?}, {store:?}", model.len());
+    assert!(over.contains_key("the table of segments"), "{over:?}");
+    assert!(model.len() > 50, "{} keys", model.len());
+    for (key, value) in &model {
+        assert_eq!(table.get(key).unwrap(), Some(value));
+    }
+    let mut cursor = Cursor::default();
+    let mut seen = 0;
+    while !cursor.done {
+        let visit = &mut |key: &u64, value: &String| {
+            assert_eq!(Some(value), model.get(key));
+            seen += 1;
+            Ok(())
+        };
+        table.scan(&mut cursor, 100, visit).unwrap();
+    }
+    assert_eq!(seen, model.len());
+    for key in model.keys() {
+        assert!(table.take(key).unwrap().is_some(), "{key}");
+    }
 }
