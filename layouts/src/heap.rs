@@ -160,17 +160,13 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Books and makes room for one more entry that owns `heap_bytes`; changes nothing visible.
     fn make_room(&mut self, heap_bytes: u64) -> Result<()> {
         let account = &self.context.account;
-        if account.available() < heap_bytes {
-            return Err(account.over_budget(heap_bytes, "a new entry"));
-        }
+        account.ensure(heap_bytes, "a new entry")?;
         if self.entries.len() < self.entries.capacity() {
             return Ok(());
         }
         let buckets = (self.entries.num_buckets() * 2).max(16);
         let grown = (buckets * (size_of::<(K, V)>() + 1) + 64) as u64;
-        if account.available() < grown + heap_bytes {
-            return Err(account.over_budget(grown + heap_bytes, "the hash table"));
-        }
+        account.ensure(grown + heap_bytes, "the hash table")?;
         account.charge(MemoryKind::Index, grown);
         self.moved += 1;
         self.entries.reserve(1, |(key, _)| key.key_hash());
@@ -183,10 +179,10 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// A state whose values have outgrown the budget takes no writes until some are removed.
     fn check_not_overdrawn(&self) -> Result<()> {
         let account = &self.context.account;
-        if account.available() == 0 && account.used() > account.limit() {
-            return Err(account.over_budget(1, "a write"));
+        if account.available() > 0 || !account.is_overdrawn() {
+            return Ok(());
         }
-        Ok(())
+        account.ensure(1, "a write")
     }
 }
 
@@ -268,8 +264,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         if let Some(entry) = found {
             let before = M::heap_bytes(&entry.0, &entry.1);
             let after = M::heap_bytes(&entry.0, &value);
-            if after > before && account.available() < after - before {
-                let error = account.over_budget(after - before, "a larger value");
+            if let Err(error) = account.ensure(after.saturating_sub(before), "a larger value") {
                 return Err(Rejected::new(error, (key, value)));
             }
             account.adjust(MemoryKind::Values, before, after);

@@ -13,7 +13,7 @@ pub use full_image::{Images, read_entries, write_entries};
 pub use heap::{Heap, HeapTable, Stored, Volatile, VolatileHeap};
 pub use hybrid_log::{
     COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN,
-    QUEUE_DEPTH,
+    PATIENCE, QUEUE_DEPTH,
 };
 pub use table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,

@@ -206,6 +206,16 @@ pub trait Table<K: Key, V>: 'static {
         Ok(0)
     }
 
+    /// Gives up about `bytes` of memory that another state of the store needs, and says how many
+    /// it gave up; called between calls only. May wait for storage. The default gives up nothing.
+    ///
+    /// # Errors
+    /// Those of storage. The table stays as it was, but for what it gave up before.
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
+        let _ = bytes;
+        Ok(0)
+    }
+
     /// The table as a log of segments that can be rewritten, if it is one: the store pairs it with
     /// a compaction policy.
     fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {

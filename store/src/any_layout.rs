@@ -186,6 +186,10 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         each!(self, table => table.tick(work))
     }
 
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
+        each!(self, table => table.reclaim(bytes))
+    }
+
     fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
         each!(self, table => table.rewriter())
     }

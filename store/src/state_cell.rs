@@ -170,6 +170,11 @@ pub(crate) trait Hooks {
     fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()>;
     fn tick(&self, work: usize) -> Result<usize>;
     fn stats(&self) -> Result<TableStats>;
+    /// Gives memory up to other states, unless this one is in use; says how much.
+    fn reclaim(&self, bytes: u64) -> Result<u64> {
+        let _ = bytes;
+        Ok(0)
+    }
     fn compaction_error(&self) -> Option<String> {
         None
     }
@@ -193,6 +198,13 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         let mut table = self.enter()?;
         let done = table.tick(work)?;
         Ok(done + self.compact(&mut table, work - done.min(work)))
+    }
+
+    fn reclaim(&self, bytes: u64) -> Result<u64> {
+        match self.table.try_borrow_mut() {
+            Ok(mut table) => table.reclaim(bytes).map_err(|e| e.with("state", &self.name)),
+            Err(_) => Ok(0),
+        }
     }
 
     fn compaction_error(&self) -> Option<String> {

@@ -5,15 +5,15 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use alluvium_layouts::{CheckpointOutcome, Layout, StateContext, TableStats};
 use alluvium_pagestore::io::{Device, IoStats};
 use alluvium_pagestore::{
     Account, AccountStats, BlobReader, BlobWriter, CODEC, Error, ErrorKind, HASH_VERSION, Helper,
-    Key, MANIFEST, MANIFEST_NEW, Manifest, MemoryKind, Result, SegmentId, SegmentStore, State,
-    StateManifest, Time, description_of,
+    Key, MANIFEST, MANIFEST_NEW, Manifest, MemoryKind, Reclaim, Result, SegmentId, SegmentStore,
+    State, StateManifest, Time, description_of,
 };
 
 use crate::any_layout::AnyLayout;
@@ -42,6 +42,7 @@ struct Inner {
     restored: RefCell<Option<(Manifest, BlobReader)>>,
     checkpoint: Cell<u64>,
     states: RefCell<Vec<OpenState>>,
+    elastic: Elastic,
     leftovers: u64,
     /// Released last, and not before the last handle that writes to the directory is gone.
     lock: Option<Lock>,
@@ -50,6 +51,27 @@ struct Inner {
 struct OpenState {
     manifest: StateManifest,
     hooks: Rc<dyn Hooks>,
+}
+
+/// The open states, as the root account knows them: it lives as long as any of them, also after
+/// the store's last handle is gone.
+#[derive(Clone, Default)]
+struct Elastic(Rc<RefCell<Vec<Weak<dyn Hooks>>>>);
+
+impl Reclaim for Elastic {
+    fn reclaim(&self, bytes: u64) -> Result<()> {
+        let (mut lacking, mut failed) = (bytes, Ok(()));
+        for state in self.0.borrow().iter().filter_map(Weak::upgrade) {
+            if lacking == 0 {
+                break;
+            }
+            match state.reclaim(lacking) {
+                Ok(given) => lacking = lacking.saturating_sub(given),
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed
+    }
 }
 
 /// What a store holds and has done.
@@ -116,6 +138,8 @@ impl Store {
             Helpers::Inline => Helper::inline(),
         };
         let root = Account::root(config.memory.0);
+        let elastic = Elastic::default();
+        root.set_reclaim(Box::new(elastic.clone()));
         let mut inner = Inner {
             root,
             segments: None,
@@ -124,6 +148,7 @@ impl Store {
             restored: RefCell::new(None),
             checkpoint: Cell::new(0),
             states: RefCell::new(Vec::new()),
+            elastic,
             leftovers: 0,
             lock: None,
             config,
@@ -327,6 +352,7 @@ impl Inner {
     }
 
     fn register(&self, manifest: StateManifest, hooks: Rc<dyn Hooks>) {
+        self.elastic.0.borrow_mut().push(Rc::downgrade(&hooks));
         self.states.borrow_mut().push(OpenState { manifest, hooks });
     }
 

@@ -33,9 +33,7 @@ impl<K: Key + Ord> Pending<K> {
     fn insert(&mut self, at: Time, key: K) -> Result<bool> {
         let account = &self.context.account;
         let (heap, growth) = (key.heap_bytes() as u64, self.timers.growth_bytes());
-        if account.available() < heap + growth {
-            return Err(account.over_budget(heap + growth, "a timer"));
-        }
+        account.ensure(heap + growth, "a timer")?;
         let before = self.timers.memory_bytes();
         let new = self.timers.insert((at, key));
         account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());

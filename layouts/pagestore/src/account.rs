@@ -1,10 +1,11 @@
 //! The memory budget, as an account that every byte is booked on before it is used.
 //!
 //! A store has one root [`Account`]; each of its states has an account below it. A reservation
-//! must fit both. Accounts belong to one thread: the record path books on plain cells. Memory
-//! handed to helper threads stays booked by its owner until it comes back.
+//! must fit both. Before one is refused for lack of room in the store, the root's [`Reclaim`] is
+//! asked to have other states give memory up. Accounts belong to one thread: the record path books
+//! on plain cells. Memory handed to helper threads stays booked by its owner until it comes back.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
@@ -35,6 +36,16 @@ pub const MEMORY_KINDS: [MemoryKind; 5] = [
     MemoryKind::Tables,
 ];
 
+/// Who can give memory back when a store's budget is full.
+pub trait Reclaim {
+    /// Gives up about `bytes` of what is booked below the root, if that can be. May wait for
+    /// storage.
+    ///
+    /// # Errors
+    /// Why less was given up, if something failed.
+    fn reclaim(&self, bytes: u64) -> Result<()>;
+}
+
 /// A node of the budget: a limit, and what is booked under it.
 pub struct Account {
     name: String,
@@ -43,6 +54,8 @@ pub struct Account {
     peak: Cell<u64>,
     by_kind: [Cell<u64>; MEMORY_KINDS.len()],
     parent: Option<Rc<Account>>,
+    /// Of the root only; absent while it is asked, so that it is not asked by itself.
+    reclaim: RefCell<Option<Box<dyn Reclaim>>>,
 }
 
 /// A reading of an [`Account`], in bytes.
@@ -71,7 +84,17 @@ impl Account {
 
     fn new(name: &str, limit: u64, parent: Option<Rc<Account>>) -> Self {
         let by_kind = Default::default();
-        Self { name: name.into(), limit, used: Cell::new(0), peak: Cell::new(0), by_kind, parent }
+        let (used, peak) = (Cell::new(0), Cell::new(0));
+        let reclaim = RefCell::new(None);
+        Self { name: name.into(), limit, used, peak, by_kind, parent, reclaim }
+    }
+
+    /// Sets who is asked for memory before a reservation is refused.
+    pub fn set_reclaim(&self, reclaim: Box<dyn Reclaim>) {
+        match &self.parent {
+            Some(parent) => parent.set_reclaim(reclaim),
+            None => drop(self.reclaim.replace(Some(reclaim))),
+        }
     }
 
     /// The most that may be booked here and above.
@@ -92,7 +115,12 @@ impl Account {
         self.parent.as_ref().map_or(own, |p| p.available().min(own))
     }
 
-    /// Books `bytes` if they fit, and says whether they did.
+    /// Whether more is booked than a limit allows, here or above.
+    pub fn is_overdrawn(&self) -> bool {
+        self.used.get() > self.limit || self.parent.as_ref().is_some_and(|p| p.is_overdrawn())
+    }
+
+    /// Books `bytes` if they fit, and says whether they did. Asks nobody for memory.
     #[inline]
     pub fn try_reserve(&self, kind: MemoryKind, bytes: u64) -> bool {
         let fits = self.available() >= bytes;
@@ -102,12 +130,50 @@ impl Account {
         fits
     }
 
-    /// Books `bytes`, or fails with [`ErrorKind::OverBudget`] naming `what` and the numbers.
+    /// Books `bytes`, or fails as [`ensure`](Account::ensure) does.
     pub fn reserve(&self, kind: MemoryKind, bytes: u64, what: &str) -> Result<()> {
-        if self.try_reserve(kind, bytes) {
-            return Ok(());
+        self.ensure(bytes, what)?;
+        self.charge(kind, bytes);
+        Ok(())
+    }
+
+    /// Makes sure that `bytes` can be booked. If they do not fit, other states of the store are
+    /// asked to give memory up, which may take as long as storage takes; else it costs nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] naming `what` and the numbers, caused by the error that kept
+    /// another state from giving memory up, if there was one.
+    #[inline]
+    pub fn ensure(&self, bytes: u64, what: &str) -> Result<()> {
+        if self.available() >= bytes { Ok(()) } else { self.ensure_by_asking(bytes, what) }
+    }
+
+    #[cold]
+    fn ensure_by_asking(&self, bytes: u64, what: &str) -> Result<()> {
+        let asked = if self.fits_without_parent(bytes) { self.ask(bytes) } else { Ok(()) };
+        match asked {
+            _ if self.available() >= bytes => Ok(()),
+            Ok(()) => Err(self.over_budget(bytes, what)),
+            Err(cause) => Err(self.over_budget(bytes, what).caused_by(cause)),
         }
-        Err(self.over_budget(bytes, what))
+    }
+
+    /// Whether `bytes` fit all limits but the root's.
+    fn fits_without_parent(&self, bytes: u64) -> bool {
+        let Some(parent) = &self.parent else { return true };
+        self.used.get().saturating_add(bytes) <= self.limit && parent.fits_without_parent(bytes)
+    }
+
+    /// Has the root ask for what `bytes` lack.
+    fn ask(&self, bytes: u64) -> Result<()> {
+        if let Some(parent) = &self.parent {
+            return parent.ask(bytes);
+        }
+        let Some(reclaim) = self.reclaim.take() else { return Ok(()) };
+        let lacking = self.used.get().saturating_add(bytes).saturating_sub(self.limit);
+        let asked = reclaim.reclaim(lacking);
+        self.reclaim.replace(Some(reclaim));
+        asked
     }
 
     /// The error for `bytes` that do not fit.
@@ -198,6 +264,40 @@ mod tests {
         assert_eq!((store.available(), store.stats().peak), (20, 130));
         a.release(MemoryKind::Pages, 70);
         assert_eq!(store.used_for(MemoryKind::Pages), 0);
+    }
+
+    /// Gives back what it has, and asks for more while it is at it.
+    struct Spare(Rc<Account>, Cell<u64>);
+
+    impl Reclaim for Rc<Spare> {
+        fn reclaim(&self, bytes: u64) -> Result<()> {
+            self.1.set(self.1.get() + 1);
+            assert!(self.0.ensure(1000, "more").is_err(), "nobody is asked twice");
+            let given = bytes.min(self.0.used());
+            self.0.release(MemoryKind::Pages, given);
+            if given < bytes { Err(Error::new(ErrorKind::DiskFull, "no room")) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn others_are_asked_before_a_reservation_is_refused() {
+        let store = Account::root(100);
+        let (a, b) = (Account::below(&store, "a", 80), Account::below(&store, "b", 80));
+        let spare = Rc::new(Spare(b.clone(), Cell::new(0)));
+        a.set_reclaim(Box::new(spare.clone()));
+        b.charge(MemoryKind::Pages, 50);
+        a.reserve(MemoryKind::Index, 50, "an index").unwrap();
+        assert_eq!(spare.1.get(), 0, "all of it was free");
+        a.ensure(10, "ten").unwrap();
+        assert_eq!((spare.1.get(), b.used(), a.available()), (1, 40, 10));
+        assert!(!a.try_reserve(MemoryKind::Index, 11));
+        assert!(a.ensure(31, "more than its limit").is_err());
+        assert_eq!(spare.1.get(), 1, "nobody is asked for what cannot be had");
+        a.release(MemoryKind::Index, 20);
+        store.charge(MemoryKind::Buffers, 25);
+        let refused = a.ensure(50, "fifty").unwrap_err();
+        assert_eq!((spare.1.get(), b.used(), refused.kind()), (2, 0, ErrorKind::OverBudget));
+        assert!(refused.to_string().ends_with("no room"), "{refused}");
     }
 
     #[test]

@@ -42,8 +42,9 @@ pub enum ErrorKind {
     DiskFull,
     /// The device or the operating system refused an operation.
     Io,
-    /// A user closure panicked in this state earlier. Reads and writes go on; checkpoints are
-    /// refused until the poison is cleared.
+    /// A user closure panicked in this state earlier: reads and writes go on, checkpoints are
+    /// refused until the poison is cleared. Or a key or value panicked while its page was encoded:
+    /// it stays in memory, and each call that needs it on storage is refused until it is changed.
     Poisoned,
     /// The input given by the user is malformed; the message says where.
     Input,

@@ -19,7 +19,7 @@ mod size;
 mod state;
 mod time;
 
-pub use account::{Account, AccountStats, MEMORY_KINDS, MemoryKind};
+pub use account::{Account, AccountStats, MEMORY_KINDS, MemoryKind, Reclaim};
 pub use blob::{BlobReader, BlobRef, BlobWriter};
 pub use error::{Error, ErrorKind, Rejected, Result};
 pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};

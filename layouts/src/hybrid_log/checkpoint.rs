@@ -139,6 +139,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 memory += more;
                 let stored = self.log.stored.as_mut().expect("a log with segments");
                 let number = stored.update(&info, segment.live_records)?;
+                // What restoring takes is there again for pages when this segment is done.
+                self.log.reserve_tables()?;
+                // Segments that came after the index had grown are no reason to refuse it now.
+                let floor = self.log.sizes.floor_bytes(0);
+                self.log.index.set_floor(floor.saturating_sub(memory));
                 for image in directory.images() {
                     reader.footer(&directory, image, &mut entries)?;
                     for entry in &entries {
@@ -152,6 +157,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 Ok(())
             })();
             account.release(MemoryKind::Buffers, memory);
+            self.log.index.set_floor(self.log.floor_bytes());
             restored?;
         }
         if self.log.index.len() != image.entries {
@@ -185,6 +191,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let mut visited = 0;
         while !cursor.done && visited < fuel.max(1) {
             self.log.account.charge(MemoryKind::Buffers, memory);
+            // Before addresses are taken: making room moves records.
+            if let Err(error) = self.make_room_to_read() {
+                self.log.account.release(MemoryKind::Buffers, memory);
+                return Err(error);
+            }
             let mut addresses = Vec::with_capacity(self.log.sizes.buckets * 7);
             let next = self.log.index.visit(cursor.position as u32, |a| addresses.push(a));
             visited += addresses.len().max(1);
@@ -199,6 +210,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             }
         }
         Ok(())
+    }
+
+    /// Makes room for a value that is read from storage, if there are any.
+    fn make_room_to_read(&mut self) -> Result<()> {
+        let stored = self.log.stored.as_ref().is_some_and(|stored| stored.live_records() > 0);
+        if stored { self.log.make_headroom() } else { Ok(()) }
     }
 
     fn visit_addresses(
@@ -227,7 +244,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
             }
             for _ in 0..started {
+                let segments = self.log.stored.as_mut().expect("a log with segments");
                 let (_, mut read) = segments.wait(|token| places[token as usize]);
+                // What was free may be taken by now, by `visit` for other states. Records in memory
+                // were visited before, and those on storage do not move.
+                failed = failed.and_then(|()| self.make_room_to_read());
+                let segments = self.log.stored.as_mut().expect("a log with segments");
                 if failed.is_ok() {
                     failed = segments.verify(&mut read).and_then(|record| {
                         self.log.stats.codec_calls += 1;

@@ -5,10 +5,12 @@ use alluvium_pagestore::{
     io::BLOCK_BYTES,
 };
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 use super::frame_unsafe::Frame;
 use super::frames_unsafe::Frames;
 use super::index::Index;
+use super::log::WANT_FREE_MIN;
 
 /// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, the
 /// oldest pages on storage.
@@ -25,6 +27,7 @@ pub struct HybridLog {
     queue_depth: Option<usize>,
     cooling_percent: Option<u8>,
     hash_bits: Option<u32>,
+    patience_ms: Option<u64>,
 }
 
 /// Least bytes of a page chosen by default.
@@ -35,6 +38,12 @@ pub const PAGE_BYTES_MAX: u64 = 64 << 10;
 pub const QUEUE_DEPTH: usize = 64;
 /// Part of the unsealed pages whose records move to the tail when they are changed.
 pub const COOLING_PERCENT: u8 = 15;
+/// A page is left, full or not, when the heap of its entries passes so many times its own bytes.
+const FRAME_HEAP_MAX: u64 = 4;
+/// A call waits so long for storage to take what was given to it, by default.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Memory kept for the table of segments, at least: that of some 50 segments.
+const SEGMENT_TABLE_BYTES_MIN: u64 = 13 << 10;
 /// Frames a table works with at the least: filling, cooling, being written, being recycled.
 pub const FRAMES_MIN: u64 = 5;
 
@@ -70,7 +79,7 @@ impl HybridLog {
     }
 
     /// Bytes of a segment file. Larger segments make fewer files, smaller ones give space back
-    /// sooner. Default: an eighth of the memory, between 256 KiB and 16 MiB; at most 16 MiB.
+    /// sooner; each file takes some 250 bytes of the memory. Default: an eighth of the memory, between 256 KiB and 16 MiB; at most 16 MiB.
     #[must_use]
     pub fn segment(mut self, bytes: u64) -> Self {
         self.segment = Some(ByteSize(bytes));
@@ -91,6 +100,16 @@ impl HybridLog {
     #[must_use]
     pub fn cooling_percent(mut self, percent: u8) -> Self {
         self.cooling_percent = Some(percent);
+        self
+    }
+
+    /// How long a call that needs memory waits for storage to take what was given to it, before it
+    /// gives up with [`ErrorKind::Backpressure`]. A longer wait rides out slower storage, a shorter
+    /// one tells the caller sooner; the call can be made again either way. In whole milliseconds;
+    /// in a file `patience-ms`. Default: [`PATIENCE`].
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience_ms = Some(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
@@ -147,6 +166,7 @@ impl HybridLog {
         let sizes = Sizes {
             slots,
             frame_bytes,
+            frame_heap_bytes: FRAME_HEAP_MAX * frame_bytes,
             headroom_bytes,
             frames_max,
             tables_bytes: frames_max * (Frames::<K, V>::BYTES_EACH + 10) as u64 + 512,
@@ -158,6 +178,7 @@ impl HybridLog {
             writer_bytes: SegmentWriter::memory_bytes(chunk_bytes, slots as usize, archive_bytes),
             window_bytes: chunk_bytes.min(64 << 10),
             cooling_percent: u64::from(self.cooling_percent.unwrap_or(COOLING_PERCENT).min(90)),
+            patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
             hash_mask: self
                 .hash_bits
                 .map_or(u64::MAX, |bits| low_bits(bits).reverse_bits() | low_bits(bits.min(8))),
@@ -181,6 +202,8 @@ fn low_bits(bits: u32) -> u64 {
 pub struct Sizes {
     pub slots: u32,
     pub frame_bytes: u64,
+    /// A frame whose entries own more heap takes no more entries.
+    pub frame_heap_bytes: u64,
     pub headroom_bytes: u64,
     /// Frames that the memory has room for, and the tables for so many.
     pub frames_max: u64,
@@ -196,6 +219,8 @@ pub struct Sizes {
     pub window_bytes: usize,
     pub cooling_percent: u64,
     pub hash_mask: u64,
+    /// How long a call waits for storage.
+    pub patience: Duration,
 }
 
 impl Sizes {
@@ -212,10 +237,21 @@ impl Sizes {
         (self.window_bytes + self.slots as usize * (2 * size_of::<FooterEntry>() + 4)) as u64
     }
 
+    /// What the index and other states must leave for the log to work: to pages, to values, and to
+    /// the table of segments, which takes `segment_table_bytes` now, an eighth more; nothing while
+    /// it takes none.
+    pub fn floor_bytes(&self, segment_table_bytes: u64) -> u64 {
+        let growth = match segment_table_bytes {
+            0 => 0,
+            now => SEGMENT_TABLE_BYTES_MIN.saturating_sub(now).max(now / 8),
+        };
+        FRAMES_MIN * self.frame_bytes + self.headroom_bytes + WANT_FREE_MIN + growth
+    }
+
     /// Least memory to open with.
     fn memory_bytes_min(&self, stored: bool) -> u64 {
         let index = 2 * Index::memory_bytes_min(self.buckets);
-        let tables = self.tables_bytes + 4096;
+        let tables = self.tables_bytes + if stored { SEGMENT_TABLE_BYTES_MIN } else { 4096 };
         let frames = FRAMES_MIN * self.frame_bytes;
         index + tables + frames + self.buffer_bytes(stored) + self.headroom_bytes + 16384
     }

@@ -3,11 +3,18 @@
 //! The owner freezes a frame and hands it over; the helper encodes its records one by one into a
 //! page image, notes in each slot's header where the record is, and answers. A frame whose
 //! entries are all on storage goes to the helper once more to drop the values that own heap.
+//!
+//! Both run user code, which may panic. One that panics while a page is encoded becomes the error
+//! of that page, which stays in memory as one that could not be written. One that panics while it
+//! is dropped may leak what is left of itself; the entries after it are dropped all the same.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use alluvium_pagestore::{
-    Helper, Key, Result, SegmentInfo, SegmentStore, SegmentWriter, State, WrittenPage,
+    Error, ErrorKind, Helper, Key, Result, SegmentInfo, SegmentStore, SegmentWriter, State,
+    WrittenPage,
 };
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
@@ -76,7 +83,12 @@ impl<K: Key, V: State> Flusher<K, V> {
         self.pending += 1;
         self.helper.submit(move || {
             let mut writer = writer.lock().expect("a writer's user does not panic");
-            let result = write(&mut writer, &frozen);
+            // The next page is begun over what a panic leaves of this one.
+            let result = catch_unwind(AssertUnwindSafe(|| write(&mut writer, &frozen)))
+                .unwrap_or_else(|_| {
+                    let message = "a key or value panicked while a page was encoded";
+                    Err(Error::new(ErrorKind::Poisoned, message))
+                });
             let sealed = writer.take_sealed();
             // If the table is gone nobody minds the answer.
             let _ = reply.send(Answer::Flushed { number, frozen, result, sealed });
@@ -88,7 +100,8 @@ impl<K: Key, V: State> Flusher<K, V> {
         let reply = self.reply.clone();
         self.pending += 1;
         self.helper.submit(move || {
-            frame.clear();
+            // What panics here panics for nobody: there is no call that it belongs to.
+            let _panic = drop_entries(&mut frame);
             let _ = reply.send(Answer::Reaped { frame, heap_bytes });
         });
     }
@@ -128,6 +141,16 @@ impl<K: Key, V: State> Flusher<K, V> {
         self.pending -= 1;
         Some(answer)
     }
+}
+
+/// Drops all entries of a frame, whatever panics, and returns the first panic. Every panic takes an
+/// entry out of the frame, so that this ends.
+pub fn drop_entries<K, V>(frame: &mut Frame<K, V>) -> Option<Box<dyn Any + Send>> {
+    let mut first = None;
+    while let Err(panic) = catch_unwind(AssertUnwindSafe(|| frame.clear())) {
+        first.get_or_insert(panic);
+    }
+    first
 }
 
 fn write<K: Key, V: State>(

@@ -191,6 +191,12 @@ impl<K, V> Frames<K, V> {
         state.heap_bytes += heap;
     }
 
+    /// All frames, by number.
+    #[cfg(test)]
+    pub fn iter(&self) -> impl Iterator<Item = &FrameState<K, V>> {
+        self.states.iter()
+    }
+
     /// Drops all frames.
     pub fn clear(&mut self) {
         self.bases.clear();

@@ -23,7 +23,7 @@ use alluvium_pagestore::{
 
 use super::address::{Address, Place, StoredAt};
 use super::config::Sizes;
-use super::flush::{Answer, Flusher};
+use super::flush::{Answer, Flusher, drop_entries};
 use super::frame_unsafe::Frame;
 use super::frames_unsafe::{FrameState, Frames, Stage};
 use super::index::{Index, IndexHash, Position};
@@ -40,9 +40,7 @@ const SPARES_MAX: usize = 4;
 /// Making room is tried so often: what one part of it frees another may take.
 const ROUNDS_MAX: usize = 8;
 /// Least free memory below which frames are on their way out.
-const WANT_FREE_MIN: u64 = 4096;
-/// A call waits so long for storage before it gives up with `Backpressure`.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const WANT_FREE_MIN: u64 = 4096;
 
 /// An address that no record has.
 pub const NOWHERE: u64 = u64::MAX;
@@ -94,10 +92,7 @@ pub struct Log<K: Key, V: State> {
 
 impl<K: Key, V: State> Log<K, V> {
     /// An empty log for the state that `context` describes; its buffers are booked.
-    pub fn open(context: &StateContext, sizes: Sizes, mut index: Index) -> Self {
-        index.set_floor(
-            super::config::FRAMES_MIN * sizes.frame_bytes + sizes.headroom_bytes + WANT_FREE_MIN,
-        );
+    pub fn open(context: &StateContext, sizes: Sizes, index: Index) -> Self {
         let storage = context.segments.clone().map(|store| {
             let (helper, account) = (context.helper.clone(), context.account.clone());
             let (depth, read_bytes) = (sizes.queue_depth, sizes.read_bytes);
@@ -143,7 +138,7 @@ impl<K: Key, V: State> Log<K, V> {
             tables_booked: 0,
             flush_error: None,
         };
-        log.book_tables();
+        assert!(log.book_tables(), "the tables are part of the least memory: {:?}", log.account);
         log
     }
 
@@ -178,6 +173,12 @@ impl<K: Key, V: State> Log<K, V> {
     #[inline(always)]
     pub fn stage(&self, number: u32) -> Stage {
         self.frames.state(number).stage
+    }
+
+    /// Whether new records go to this frame.
+    #[cfg(test)]
+    pub fn is_fill(&self, number: u32) -> bool {
+        self.fill == Some(number)
     }
 
     /// The slot of a key's record, if there is a short cut to it. The fast path of a write: two
@@ -293,13 +294,16 @@ impl<K: Key, V: State> Log<K, V> {
         Err(self.account.over_budget(self.sizes.headroom_bytes, "room for a value"))
     }
 
-    /// A free slot of the fill frame.
+    /// A free slot of the fill frame, which is left when its slots are used or its entries own
+    /// much heap: one page turn, flush or eviction moves a bounded number of bytes.
     #[inline]
     pub fn free_slot(&mut self) -> Result<(u32, u32)> {
         loop {
             if let Some(number) = self.fill {
-                if let Some(slot) = self.frames.vacant(number) {
-                    return Ok((number, slot));
+                if self.frames.state(number).heap_bytes <= self.sizes.frame_heap_bytes {
+                    if let Some(slot) = self.frames.vacant(number) {
+                        return Ok((number, slot));
+                    }
                 }
             }
             self.turn_page()?;
@@ -324,16 +328,22 @@ impl<K: Key, V: State> Log<K, V> {
         let heap = heap_of(&key, &value);
         state.heap_bytes -= heap;
         self.account.release(MemoryKind::Values, heap);
-        let frame = state.frame.as_ref().expect("a frame in use");
-        let (used, slots) = (frame.used(), frame.slots());
+        let (frame, heap_after) = (state.frame.as_ref().expect("a frame in use"), state.heap_bytes);
+        let (used, slots, heap_max) = (frame.used(), frame.slots(), self.sizes.frame_heap_bytes);
+        let has_room = |used: u32, heap_bytes: u64| {
+            used <= slots - slots.div_ceil(8) && heap_bytes <= heap_max - heap_max / 8
+        };
         if stage == Stage::Clean {
             let segment = state.segment;
             self.stored.as_mut().expect("a clean frame is stored").record_died(segment);
         }
         if used == 0 && Some(number) != self.fill && self.evicting.map(|e| e.0) != Some(number) {
             self.retire(number);
-        } else if stage == Stage::Mutable && used == slots - slots.div_ceil(8) {
-            // Passed on the way down: an eighth of the slots is free now.
+        } else if stage == Stage::Mutable
+            && has_room(used, heap_after)
+            && !has_room(used + 1, heap_after + heap)
+        {
+            // Passed on the way down: an eighth of the slots, and of the heap, is free now.
             if self.sparse.len() < self.sparse.capacity() {
                 self.sparse.push(number);
             }
@@ -346,7 +356,8 @@ impl<K: Key, V: State> Log<K, V> {
     fn turn_page(&mut self) -> Result<()> {
         while let Some(number) = self.sparse.pop() {
             let state = self.frames.state(number);
-            let vacant = state.frame.as_ref().is_some_and(|f| f.used() < f.slots());
+            let vacant = state.frame.as_ref().is_some_and(|f| f.used() < f.slots())
+                && state.heap_bytes <= self.sizes.frame_heap_bytes;
             if state.stage == Stage::Mutable && vacant && self.fill != Some(number) {
                 self.fill = Some(number);
                 return Ok(());
@@ -354,10 +365,18 @@ impl<K: Key, V: State> Log<K, V> {
         }
         let frame = loop {
             self.poll()?;
-            if let Some(frame) = self.spares.pop() {
-                break frame;
+            // No new records without memory for the segments that they go to.
+            let booked = self.book_tables();
+            match self.spares.pop() {
+                Some(frame) if booked => break frame,
+                Some(frame) => {
+                    drop(frame);
+                    self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+                    continue;
+                }
+                None => {}
             }
-            if self.account.try_reserve(MemoryKind::Pages, self.sizes.frame_bytes) {
+            if booked && self.account.try_reserve(MemoryKind::Pages, self.sizes.frame_bytes) {
                 break Frame::new(self.sizes.slots, self.pool.take());
             }
             self.free_a_frame()?;
@@ -418,12 +437,12 @@ impl<K: Key, V: State> Log<K, V> {
             if !more {
                 self.wait()?;
             }
-            check_patience(start)?;
+            self.check_patience(start)?;
         }
         self.flusher.as_mut().expect("a stored log").seal();
         while self.pending() > 0 {
             self.wait()?;
-            check_patience(start)?;
+            self.check_patience(start)?;
         }
         Ok(())
     }
@@ -496,6 +515,31 @@ impl<K: Key, V: State> Log<K, V> {
         Ok(())
     }
 
+    /// Gives up about `bytes` of frames to other states, and says how many; keeps what the log
+    /// needs to work: the least frames, and as much as a value needs to grow.
+    #[cold]
+    pub fn give_memory_up(&mut self, bytes: u64) -> Result<u64> {
+        let before = self.account.used();
+        let keep = self.floor_bytes();
+        loop {
+            let given = before.saturating_sub(self.account.used());
+            let elastic = [MemoryKind::Pages, MemoryKind::Values].map(|k| self.account.used_for(k));
+            if given >= bytes || self.flusher.is_none() {
+                return Ok(given);
+            }
+            if let Some(frame) = self.spares.pop() {
+                drop(frame);
+                self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+            } else if self.order.len() as u64 > super::config::FRAMES_MIN
+                && elastic.iter().sum::<u64>() > keep + self.sizes.frame_bytes
+            {
+                self.free_a_frame()?;
+            } else {
+                return Ok(given);
+            }
+        }
+    }
+
     #[cold]
     fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
         while error.kind() == ErrorKind::OverBudget {
@@ -534,7 +578,11 @@ impl<K: Key, V: State> Log<K, V> {
                 return Ok(());
             }
             if self.frozen == 0 && !self.freeze_oldest() && self.pending() == 0 {
-                return Err(self.account.over_budget(self.sizes.frame_bytes, "a page"));
+                // Nothing of its own is left to give up: other states may have some.
+                let (tables, page) = (self.tables_lacking(), self.sizes.frame_bytes);
+                let wanted = self.account.available() + page.max(tables);
+                let what = if tables > 0 { "the table of segments" } else { "a page" };
+                return self.account.ensure(wanted, what);
             }
             if self.pending() > 0 {
                 if !stalled {
@@ -543,7 +591,7 @@ impl<K: Key, V: State> Log<K, V> {
                 }
                 self.wait()?;
             }
-            check_patience(start)?;
+            self.check_patience(start)?;
         }
     }
 
@@ -709,7 +757,8 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// Forgets everything in memory and in the index; segments are left to die.
+    /// Forgets everything in memory and in the index; segments are left to die. A panic of a value
+    /// that is dropped goes on once all are dropped.
     pub fn clear(&mut self) -> Result<()> {
         while self.frozen > 0 || self.pending() > 0 {
             self.wait()?;
@@ -722,37 +771,74 @@ impl<K: Key, V: State> Log<K, V> {
         }
         self.index.clear();
         self.evicting = None;
+        let mut panicked = None;
         while let Some(&number) = self.order.front() {
             let state = self.frames.state_mut(number);
             let mut frame = state.frame.take().expect("a frame in use");
             let heap = std::mem::take(&mut state.heap_bytes);
-            frame.clear();
+            panicked = panicked.or(drop_entries(&mut frame));
             self.account.release(MemoryKind::Values, heap);
             self.leave(number);
             self.keep_or_drop(frame);
         }
         self.sparse.clear();
+        panicked.map_or(Ok(()), |panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Gives up when storage has not answered for long.
+    fn check_patience(&self, start: Instant) -> Result<()> {
+        let patience = self.sizes.patience;
+        if start.elapsed() < patience {
+            return Ok(());
+        }
+        let message = format!("storage has not taken what was given to it for {patience:?}");
+        Err(Error::new(ErrorKind::Backpressure, message).with("state", &self.name))
+    }
+
+    /// Books what the tables take now, and the next growth of the table of segments, and says
+    /// whether it could: not while memory is short, and not if frames, all given up, would leave too
+    /// little for a value to be read and for the least frames. No frame is begun then: what is in
+    /// memory can be written still.
+    pub fn book_tables(&mut self) -> bool {
+        let lacking = self.tables_lacking();
+        if lacking == 0 {
+            return true;
+        }
+        let [pages, values] =
+            [MemoryKind::Pages, MemoryKind::Values].map(|kind| self.account.used_for(kind));
+        let frames_min = super::config::FRAMES_MIN * self.sizes.frame_bytes;
+        let kept = self.sizes.headroom_bytes + frames_min;
+        let available = self.account.available();
+        if available < lacking || available + pages + values < lacking + kept {
+            return false;
+        }
+        self.account.charge(MemoryKind::Tables, lacking);
+        self.tables_are_booked(lacking);
+        true
+    }
+
+    /// [`book_tables`](Log::book_tables) while the log is restored, when no value is read yet.
+    pub fn reserve_tables(&mut self) -> Result<()> {
+        let lacking = self.tables_lacking();
+        self.account.reserve(MemoryKind::Tables, lacking, "the table of segments")?;
+        self.tables_are_booked(lacking);
         Ok(())
     }
 
-    /// Books what the tables take now, and the next growth of the table of segments.
-    fn book_tables(&mut self) {
-        let segments = self.stored.as_ref().map_or(0, Stored::tables_bytes);
-        let now = self.sizes.tables_bytes + segments;
-        if now > self.tables_booked {
-            self.account.charge(MemoryKind::Tables, now - self.tables_booked);
-            self.tables_booked = now;
-        }
+    fn tables_are_booked(&mut self, bytes: u64) {
+        self.tables_booked += bytes;
+        self.index.set_floor(self.floor_bytes());
     }
-}
 
-/// Gives up when storage has not answered for long.
-fn check_patience(start: Instant) -> Result<()> {
-    if start.elapsed() < PATIENCE {
-        return Ok(());
+    fn tables_lacking(&self) -> u64 {
+        let segments = self.stored.as_ref().map_or(0, Stored::tables_bytes);
+        (self.sizes.tables_bytes + segments).saturating_sub(self.tables_booked)
     }
-    let message = format!("storage has not taken what was given to it for {PATIENCE:?}");
-    Err(Error::new(ErrorKind::Backpressure, message))
+
+    /// What the index and other states must leave.
+    pub fn floor_bytes(&self) -> u64 {
+        self.sizes.floor_bytes(self.tables_booked.saturating_sub(self.sizes.tables_bytes))
+    }
 }
 
 /// Whether frames go to the helper to be emptied.

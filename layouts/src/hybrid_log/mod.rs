@@ -18,9 +18,11 @@ mod prefetch_unsafe;
 mod rewriter;
 mod stored;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use config::{
-    COOLING_PERCENT, FRAMES_MIN, HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN, QUEUE_DEPTH,
+    COOLING_PERCENT, FRAMES_MIN, HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub use table::HybridLogTable;
 #[doc(hidden)]

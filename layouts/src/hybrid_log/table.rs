@@ -424,7 +424,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             match self.own_slowly(hash, key, ahead) {
                 Ok(Some((number, slot))) => return Ok(Found::Slot(number, slot)),
                 Ok(None) => return Ok(Found::Absent),
-                // A full disk keeps records from moving to memory, not from being read.
+                // A page that cannot be written keeps records from moving to memory, not from being
+                // read.
                 Err(error) if is_lack_of_room(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -451,7 +452,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 fn is_lack_of_room(error: &Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::DiskFull | ErrorKind::Backpressure | ErrorKind::OverBudget | ErrorKind::Io
+        ErrorKind::DiskFull
+            | ErrorKind::Backpressure
+            | ErrorKind::OverBudget
+            | ErrorKind::Io
+            | ErrorKind::Poisoned
     )
 }
 
@@ -662,6 +667,10 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             done += QUANTUM as usize;
         }
         Ok(done.min(work))
+    }
+
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
+        self.log.give_memory_up(bytes)
     }
 
     fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {

@@ -1,0 +1,197 @@
+//! User code that the helper runs may panic: a value's `Serialize` while its page is written, a
+//! value's `Drop` while its page is recycled. Calls that need the page on storage are told; nothing
+//! is lost, memory is counted to the byte, and when the cause is gone the store works.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
+
+use crate::common::{entries, open_on, tiny};
+use alluvium::io::{Faults, Simulated};
+use alluvium::{ErrorKind, HeapSize, Helpers, KIB, Map, Schema, Store};
+use rkyv::rancor::Fallible;
+use rkyv::{Archive, Deserialize, Place, Serialize};
+
+#[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[rkyv(crate = rkyv)]
+struct Plain(String);
+
+/// A value that owns heap and panics as asked.
+#[derive(Clone, Debug, PartialEq)]
+struct Touchy(Plain);
+
+/// The text whose encoding panics.
+const BAD: &str = "this is the bad one";
+
+static ENCODING_PANICS: AtomicBool = AtomicBool::new(false);
+static DROP_PANICS: AtomicBool = AtomicBool::new(false);
+static PANICS: AtomicU64 = AtomicU64::new(0);
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !info.to_string().contains("planned") {
+                usual(info);
+            }
+        }));
+    });
+    ALONE.lock().unwrap_or_else(|broken| broken.into_inner())
+}
+
+impl Touchy {
+    fn of(number: u64) -> Self {
+        let text = if number % 1000 == 7 { BAD.into() } else { format!("{number:030}") };
+        Touchy(Plain(text))
+    }
+}
+
+impl Drop for Touchy {
+    fn drop(&mut self) {
+        // Only on a helper thread: the test's own values are dropped in peace.
+        let helper = std::thread::current().name() == Some("alluvium-helper");
+        if helper && DROP_PANICS.load(Ordering::SeqCst) && self.0.0.ends_with(['1', '2']) {
+            PANICS.fetch_add(1, Ordering::SeqCst);
+            panic!("planned: drop");
+        }
+    }
+}
+
+impl HeapSize for Touchy {
+    const NONE: bool = false;
+    fn heap_bytes(&self) -> usize {
+        self.0.0.heap_bytes()
+    }
+}
+
+impl Schema for Touchy {
+    fn describe(out: &mut String) {
+        out.push_str("Touchy");
+    }
+}
+
+impl Archive for Touchy {
+    type Archived = ArchivedPlain;
+    type Resolver = PlainResolver;
+    fn resolve(&self, resolver: Self::Resolver, out: Place<Self::Archived>) {
+        self.0.resolve(resolver, out);
+    }
+}
+
+impl<S: Fallible + ?Sized> Serialize<S> for Touchy
+where
+    Plain: Serialize<S>,
+{
+    fn serialize(&self, serializer: &mut S) -> Result<Self::Resolver, S::Error> {
+        if ENCODING_PANICS.load(Ordering::SeqCst) && self.0.0 == BAD {
+            PANICS.fetch_add(1, Ordering::SeqCst);
+            panic!("planned: encode");
+        }
+        self.0.serialize(serializer)
+    }
+}
+
+impl<D: Fallible + ?Sized> Deserialize<Touchy, D> for ArchivedPlain
+where
+    ArchivedPlain: Deserialize<Plain, D>,
+{
+    fn deserialize(&self, deserializer: &mut D) -> Result<Touchy, D::Error> {
+        Ok(Touchy(self.deserialize(deserializer)?))
+    }
+}
+
+fn open(device: &Simulated, helpers: Helpers) -> (Store, Map<u64, Touchy>) {
+    let store = Store::in_memory()
+        .memory(256 * KIB)
+        .max_value(4 * KIB)
+        .layout(tiny())
+        .helpers(helpers)
+        .device(Arc::new(device.clone()))
+        .open()
+        .unwrap();
+    let map = store.map("m").open().unwrap();
+    (store, map)
+}
+
+#[test]
+fn a_value_that_panics_when_it_is_encoded() {
+    let _alone = alone();
+    for helpers in [Helpers::Thread, Helpers::Inline] {
+        let device = Simulated::new(1, Faults::none());
+        let (store, mut map) = open(&device, helpers);
+        let mut model = BTreeMap::new();
+        ENCODING_PANICS.store(true, Ordering::SeqCst);
+        let before = PANICS.load(Ordering::SeqCst);
+        let mut told = 0;
+        for key in 0..6000 {
+            match map.put(key, Touchy::of(key)) {
+                Ok(known) => {
+                    assert!(!known);
+                    model.insert(key, Touchy::of(key));
+                }
+                Err(rejected) => {
+                    let error = rejected.error;
+                    assert_eq!(error.kind(), ErrorKind::Poisoned, "{error:?}");
+                    assert_eq!(error.context("state"), Some("m"), "{error:?}");
+                    let text = error.to_string();
+                    assert!(text.contains("panicked while a page was encoded"), "{text}");
+                    assert_eq!(rejected.value, (key, Touchy::of(key)));
+                    told += 1;
+                }
+            }
+        }
+        println!("{helpers:?}: {told} calls were told, {} keys are in", model.len());
+        assert!(told > 0 && PANICS.load(Ordering::SeqCst) > before);
+        let refused = store.checkpoint(1).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Poisoned, "{refused}");
+        for (key, value) in &model {
+            match map.get(key) {
+                Ok(found) => assert_eq!(found.as_deref(), Some(value)),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Poisoned, "{error:?}"),
+            }
+        }
+        ENCODING_PANICS.store(false, Ordering::SeqCst);
+        // At most one call is told of what failed before.
+        let _ = store.tick(10);
+        for key in 6000..8000 {
+            assert!(!map.put(key, Touchy::of(key)).unwrap());
+            model.insert(key, Touchy::of(key));
+        }
+        assert_eq!(entries(&mut map).unwrap(), model);
+        store.checkpoint(2).unwrap();
+        drop((store, map));
+        let (_store, mut map) = open(&device, helpers);
+        assert_eq!(entries(&mut map).unwrap(), model);
+    }
+}
+
+#[test]
+fn values_that_panic_when_they_are_dropped() {
+    let _alone = alone();
+    let device = Simulated::new(2, Faults::none());
+    let (store, mut map) = open(&device, Helpers::Thread);
+    DROP_PANICS.store(true, Ordering::SeqCst);
+    let before = PANICS.load(Ordering::SeqCst);
+    for key in 0..4000 {
+        assert!(!map.put(key, Touchy::of(key)).unwrap());
+    }
+    assert_eq!(store.checkpoint(1).unwrap().entries, 4000);
+    for key in (0..4000).step_by(3) {
+        assert_eq!(map.get(&key).unwrap().as_deref(), Some(&Touchy::of(key)));
+    }
+    assert!(PANICS.load(Ordering::SeqCst) > before + 100);
+    map.clear().unwrap();
+    DROP_PANICS.store(false, Ordering::SeqCst);
+    let memory = store.stats().unwrap().memory;
+    assert_eq!(memory.by_kind[2], 0, "heap is booked for values that are gone: {memory:?}");
+    for key in 0..3000 {
+        assert!(!map.put(key, Touchy::of(key)).unwrap());
+    }
+    store.checkpoint(2).unwrap();
+    drop((store, map));
+    let store = open_on(Arc::new(device), tiny(), 256 * KIB).unwrap();
+    let mut map: Map<u64, Touchy> = store.map("m").open().unwrap();
+    assert_eq!(entries(&mut map).unwrap().len(), 3000);
+}
