@@ -3,7 +3,7 @@
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-use super::{Engine, Record, digest_of};
+use super::{Engine, Record, Said, digest_of};
 use crate::Result;
 
 /// A hash table.
@@ -23,8 +23,8 @@ impl<V: Record> Engine<V> for Hashbrown<V> {
         Ok(())
     }
 
-    #[inline]
-    fn update(&mut self, key: u64) -> Result<u64> {
+    #[inline(always)]
+    fn update(&mut self, key: u64) -> Said {
         // Faster than the entry API, which makes room before it looks.
         match self.0.get_mut(&key) {
             Some(value) => Ok(value.touch()),
@@ -34,7 +34,7 @@ impl<V: Record> Engine<V> for Hashbrown<V> {
 
     #[inline]
     fn update_batch(&mut self, keys: &[u64]) -> Result<()> {
-        keys.iter().try_for_each(|&key| self.update(key).map(drop))
+        keys.iter().try_for_each(|&key| self.update(key).map(drop)).map_err(|error| *error)
     }
 
     fn checksum(&mut self) -> Result<(u64, u64)> {

@@ -2,7 +2,7 @@
 
 use alluvium::Map;
 
-use super::{Engine, Record, digest_of};
+use super::{Engine, Record, Said, digest_of};
 use crate::{Error, Result};
 
 /// A map of a store.
@@ -16,9 +16,9 @@ impl<V: Record> Engine<V> for Ours<V> {
         Ok(())
     }
 
-    #[inline]
-    fn update(&mut self, key: u64) -> Result<u64> {
-        Ok(self.0.update(&key, || V::new(key), V::touch)?)
+    #[inline(always)]
+    fn update(&mut self, key: u64) -> Said {
+        self.0.update(&key, || V::new(key), V::touch).map_err(|error| Box::new(error.into()))
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::rocksdb_unsafe::{Db, KeyBytes, Sizes};
-use super::{Engine, Record, digest_of};
+use super::{Engine, Record, Said, digest_of};
 use crate::{Error, Result};
 
 /// An open database.
@@ -42,7 +42,7 @@ impl<V: Record> Engine<V> for RocksDb {
         self.db.put(key.to_be_bytes(), &self.bytes)
     }
 
-    fn update(&mut self, key: u64) -> Result<u64> {
+    fn update(&mut self, key: u64) -> Said {
         let found = self.db.get(key.to_be_bytes(), decoded::<V>)?.transpose()?;
         let mut value = found.unwrap_or_else(|| V::new(key));
         let said = value.touch();

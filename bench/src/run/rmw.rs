@@ -228,7 +228,7 @@ impl Side {
             self.draw(left);
             for keys in self.stretch.chunks(args.sample as usize) {
                 let before = fenced(&self.clock);
-                engine.update(keys[0])?;
+                engine.update(keys[0]).map_err(|error| *error)?;
                 self.latencies.record(self.clock.delta_as_nanos(before, fenced(&self.clock)));
                 singly(engine, &keys[1..])?;
             }
@@ -258,7 +258,7 @@ fn spread(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
 
 #[inline(never)]
 fn singly<V: Record>(engine: &mut impl Engine<V>, keys: &[u64]) -> Result<()> {
-    keys.iter().try_for_each(|&key| engine.update(key).map(drop))
+    keys.iter().try_for_each(|&key| engine.update(key).map(drop)).map_err(|error| *error)
 }
 
 /// The same keys, but which one is next is known only when the value before it is: the top bit
@@ -267,7 +267,7 @@ fn singly<V: Record>(engine: &mut impl Engine<V>, keys: &[u64]) -> Result<()> {
 fn dependently<V: Record>(engine: &mut impl Engine<V>, keys: &[u64]) -> Result<()> {
     let mut before = 0u64;
     for &key in keys {
-        before = engine.update(key.wrapping_add(before >> 63))?;
+        before = engine.update(key.wrapping_add(before >> 63)).map_err(|error| *error)?;
     }
     Ok(())
 }

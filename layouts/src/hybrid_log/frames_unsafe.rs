@@ -45,6 +45,8 @@ pub struct Frames<K, V> {
     slots: u32,
     /// Bits of an address that name the slot.
     slot_bits: u32,
+    /// As many ones.
+    slot_mask: u32,
 }
 
 impl<K, V> Frames<K, V> {
@@ -54,7 +56,8 @@ impl<K, V> Frames<K, V> {
     /// Room for `frames_max` frames of `slots` slots.
     pub fn new(frames_max: usize, slots: u32) -> Self {
         let (states, bases) = (Vec::with_capacity(frames_max), Vec::with_capacity(frames_max));
-        Self { states, bases, slots, slot_bits: slots.next_power_of_two().trailing_zeros() }
+        let slot_bits = slots.next_power_of_two().trailing_zeros();
+        Self { states, bases, slots, slot_bits, slot_mask: (1 << slot_bits) - 1 }
     }
 
     /// The address of a slot.
@@ -66,7 +69,7 @@ impl<K, V> Frames<K, V> {
     /// Frame number and slot of an address in memory.
     #[inline(always)]
     pub fn slot_of(&self, address: u64) -> (u32, u32) {
-        ((address >> self.slot_bits) as u32, address as u32 & ((1 << self.slot_bits) - 1))
+        ((address >> self.slot_bits) as u32, address as u32 & self.slot_mask)
     }
 
     /// Adds a frame and returns its number.
@@ -121,7 +124,7 @@ impl<K, V> Frames<K, V> {
     #[inline(always)]
     fn spot(&self, address: u64) -> Option<(&K, *mut V)> {
         let base = *self.bases.get((address >> self.slot_bits) as usize)?;
-        let slot = address as u32 & ((1 << self.slot_bits) - 1);
+        let slot = address as u32 & self.slot_mask;
         if base.is_none() || slot >= self.slots {
             return None;
         }
@@ -144,7 +147,7 @@ impl<K, V> Frames<K, V> {
         Some(unsafe { &mut *value })
     }
 
-    /// The value of a key, by its index entries that there are short cuts to.
+    /// The value of a key, by its home's index entries that there are short cuts to.
     #[inline(always)]
     pub fn find(
         &mut self,
@@ -153,7 +156,7 @@ impl<K, V> Frames<K, V> {
         mut is_it: impl FnMut(&K) -> bool,
     ) -> Option<&mut V> {
         let mut found = std::ptr::null_mut();
-        index.any_in_memory(hash, |address| match self.spot(address) {
+        index.any_at_home(hash, |address| match self.spot(address) {
             Some((key, value)) if is_it(key) => {
                 found = value;
                 true

@@ -197,7 +197,7 @@ impl<K: Key, V: State> Log<K, V> {
         self.index.any_in_memory(hash, is_it).then(|| self.slot_of(found))
     }
 
-    /// The value of a key's record, if there is a short cut to it.
+    /// The value of a key's record, if there is a short cut to it and the index has it at home.
     #[inline(always)]
     pub fn find_value<Q: Lookup<K> + ?Sized>(
         &mut self,
@@ -250,7 +250,7 @@ impl<K: Key, V: State> Log<K, V> {
     #[inline(always)]
     pub fn prefetch_candidate(&self, hash: IndexHash) -> u64 {
         let mut likely = NOWHERE;
-        self.index.any_in_memory(hash, |address| {
+        self.index.any_at_home(hash, |address| {
             likely = address;
             self.frames.prefetch(address);
             true
