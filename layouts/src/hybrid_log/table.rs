@@ -551,9 +551,11 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
                 drop(old);
                 Ok(true)
             }
-            Ok(Put::Instead(at, to)) => {
+            Ok(Put::Instead(at, to, old)) => {
                 self.log.put(to, hash, key, value);
                 self.log.index.set(at, self.log.address_of(to.0, to.1));
+                // Dropping runs user code, which may panic: only now.
+                drop(old);
                 Ok(true)
             }
             Ok(Put::New(to)) => {
@@ -707,11 +709,11 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
 }
 
 /// How a value is put.
-enum Put {
+enum Put<K, V> {
     /// Over the old value in this slot.
     Over(u32, u32),
-    /// Into this slot, instead of a record elsewhere.
-    Instead(Position, (u32, u32)),
+    /// Into this slot, instead of a record elsewhere, which was taken out of there.
+    Instead(Position, (u32, u32), Option<(K, V)>),
     /// Into this slot; the key is new.
     New((u32, u32)),
 }
@@ -719,7 +721,7 @@ enum Put {
 impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Everything about a put that can fail: afterwards the old record, if it is not where the new
     /// one goes, is gone.
-    fn put_checked(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<Put> {
+    fn put_checked(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<Put<K, V>> {
         let heap = heap_of(key, value);
         if heap > self.context.max_value_bytes {
             let (cap, name) = (self.context.max_value_bytes, &self.context.name);
@@ -742,16 +744,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             Located::Absent => Ok(Put::New(self.log.make_room(hash)?)),
             Located::Resident { at, number, slot } => match self.log.stage(number) {
                 Stage::Mutable => Ok(Put::Over(number, slot)),
-                Stage::Frozen => Ok(Put::Instead(at, to)),
-                _ => {
-                    drop(self.log.take(number, slot));
-                    Ok(Put::Instead(at, to))
-                }
+                Stage::Frozen => Ok(Put::Instead(at, to, None)),
+                _ => Ok(Put::Instead(at, to, Some(self.log.take(number, slot)))),
             },
             Located::Cold => match self.read_cold(hash, key, None)? {
-                Some((at, place, ..)) => {
+                Some((at, place, k, v)) => {
                     self.log.stored.as_mut().expect("a store").record_died(place.segment);
-                    Ok(Put::Instead(at, to))
+                    Ok(Put::Instead(at, to, Some((k, v))))
                 }
                 None => Ok(Put::New(self.log.make_room(hash)?)),
             },

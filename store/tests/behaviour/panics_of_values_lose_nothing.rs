@@ -1,8 +1,9 @@
 //! User code that the helper runs may panic: a value's `Serialize` while its page is written, a
-//! value's `Drop` while its page is recycled. Calls that need the page on storage are told; nothing
+//! value's `Drop` while its page is recycled; and so may the `Drop` of a value that is put over. Calls that need the page on storage are told; nothing
 //! is lost, memory is counted to the byte, and when the cause is gone the store works.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 
@@ -25,6 +26,7 @@ const BAD: &str = "this is the bad one";
 
 static ENCODING_PANICS: AtomicBool = AtomicBool::new(false);
 static DROP_PANICS: AtomicBool = AtomicBool::new(false);
+static CALLERS_DROP_PANICS: AtomicBool = AtomicBool::new(false);
 static PANICS: AtomicU64 = AtomicU64::new(0);
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -50,7 +52,11 @@ impl Touchy {
 
 impl Drop for Touchy {
     fn drop(&mut self) {
-        // Only on a helper thread: the test's own values are dropped in peace.
+        // Only where it is planned: the test's own values are dropped in peace.
+        if CALLERS_DROP_PANICS.swap(false, Ordering::SeqCst) {
+            PANICS.fetch_add(1, Ordering::SeqCst);
+            panic!("planned: drop");
+        }
         let helper = std::thread::current().name() == Some("alluvium-helper");
         if helper && DROP_PANICS.load(Ordering::SeqCst) && self.0.0.ends_with(['1', '2']) {
             PANICS.fetch_add(1, Ordering::SeqCst);
@@ -165,6 +171,34 @@ fn a_value_that_panics_when_it_is_encoded() {
         let (_store, mut map) = open(&device, helpers);
         assert_eq!(entries(&mut map).unwrap(), model);
     }
+}
+
+/// The old value of a put, wherever its page is, panics when it is dropped: the new one is there.
+#[test]
+fn an_old_value_that_panics_when_another_takes_its_place() {
+    let _alone = alone();
+    let device = Simulated::new(3, Faults::none());
+    let (store, mut map) = open(&device, Helpers::Inline);
+    for key in 0..3000 {
+        assert!(!map.put(key, Touchy::of(key)).unwrap());
+    }
+    let before = PANICS.load(Ordering::SeqCst);
+    for key in (0..3000).rev() {
+        CALLERS_DROP_PANICS.store(true, Ordering::SeqCst);
+        let put = catch_unwind(AssertUnwindSafe(|| map.put(key, Touchy::of(key + 10_000))));
+        CALLERS_DROP_PANICS.store(false, Ordering::SeqCst);
+        assert!(put.is_err() || put.unwrap().unwrap());
+        map.clear_poison();
+        assert_eq!(map.get(&key).unwrap().as_deref(), Some(&Touchy::of(key + 10_000)));
+    }
+    assert!(PANICS.load(Ordering::SeqCst) > before + 100);
+    let model: BTreeMap<_, _> = (0..3000).map(|key| (key, Touchy::of(key + 10_000))).collect();
+    assert_eq!(entries(&mut map).unwrap(), model);
+    assert_eq!(map.len().unwrap(), 3000);
+    store.checkpoint(1).unwrap();
+    drop((store, map));
+    let (_store, mut map) = open(&device, Helpers::Inline);
+    assert_eq!(entries(&mut map).unwrap(), model);
 }
 
 #[test]
