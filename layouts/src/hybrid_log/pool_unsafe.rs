@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_pagestore::{Account, Helper, MemoryKind};
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 /// Bytes of a chunk: one huge page.
 const CHUNK_BYTES: usize = 2 << 20;
@@ -114,50 +114,58 @@ impl Pool {
         Self { layout, account, kind, helper, taken_bytes: 0, chunk: None, ahead: None, booked: 0 }
     }
 
-    /// A piece, which the caller has booked. Cost: an allocation; once in a chunk, if the helper
-    /// is late, the first touch of 2 MiB.
+    /// A piece, which the caller has booked. Cost: an allocation at the most; while the helper is
+    /// late, pieces come from the allocator.
     pub fn take(&mut self) -> Piece {
         self.taken_bytes += self.layout.size() as u64;
         let cut = if self.taken_bytes > HUGE_FROM { self.cut() } else { None };
         cut.unwrap_or_else(|| Piece::allocated(self.layout))
     }
 
+    /// A piece of a chunk, if the helper has one ready: to touch one here would take milliseconds.
     fn cut(&mut self) -> Option<Piece> {
-        let helper = self.helper.clone()?;
+        self.helper.as_ref()?;
         if self.chunk.as_ref().is_none_or(|(_, cut)| *cut == CHUNK_BYTES) {
-            let arrived = self.ahead.as_ref().and_then(|ahead| ahead.try_recv().ok());
-            if arrived.is_some() {
-                self.ahead = None;
-            }
-            let chunk = match arrived {
-                Some(chunk) => chunk,
-                None => {
-                    self.book()?;
-                    let Some(chunk) = Chunk::map() else {
-                        self.unbook(CHUNK_BYTES as u64);
-                        return None;
-                    };
-                    Arc::new(chunk)
+            let arrived = self.ahead.as_ref().map(Receiver::try_recv);
+            match arrived {
+                Some(Ok(chunk)) => (self.chunk, self.ahead) = (Some((chunk, 0)), None),
+                Some(Err(TryRecvError::Disconnected)) => {
+                    // The operating system refused.
+                    self.unbook(CHUNK_BYTES as u64);
+                    (self.chunk, self.ahead, self.helper) = (None, None, None);
+                    return None;
                 }
-            };
-            self.chunk = Some((chunk, 0));
+                Some(Err(TryRecvError::Empty)) | None => {
+                    self.ask();
+                    return None;
+                }
+            }
         }
         let (chunk, cut) = self.chunk.as_mut()?;
         let start = chunk.at(*cut);
         *cut += self.layout.size();
         let (chunk, half) = (chunk.clone(), *cut >= CHUNK_BYTES / 2);
         self.unbook(self.layout.size() as u64);
-        if half && self.ahead.is_none() && self.book().is_some() {
-            let (reply, ahead) = bounded(1);
-            self.ahead = Some(ahead);
-            helper.submit(move || {
-                if let Some(chunk) = Chunk::map() {
-                    chunk.touch();
-                    let _ = reply.send(Arc::new(chunk));
-                }
-            });
+        if half {
+            self.ask();
         }
         Some(Piece { start, layout: self.layout, chunk: Some(chunk) })
+    }
+
+    /// Has the helper touch a chunk, unless it does.
+    fn ask(&mut self) {
+        if self.ahead.is_some() || self.book().is_none() {
+            return;
+        }
+        let (reply, ahead) = bounded(1);
+        self.ahead = Some(ahead);
+        let helper = self.helper.as_ref().expect("a pool that cuts has a helper");
+        helper.submit(move || {
+            if let Some(chunk) = Chunk::map() {
+                chunk.touch();
+                let _ = reply.send(Arc::new(chunk));
+            }
+        });
     }
 
     /// Books a chunk, if there is plenty.
@@ -242,13 +250,13 @@ mod mapped {
             }
         }
 
-        /// Makes all of it resident.
+        /// Makes all of it resident. By writing, not by advice: a fault holds a lock on this mapping
+        /// only, `MADV_POPULATE_WRITE` one that the owner's allocator waits for.
         pub fn touch(&self) {
-            // SAFETY: populating changes no content; an older kernel refuses, and the first use
-            // touches instead.
-            let _ = unsafe {
-                madvise(self.start.as_ptr().cast(), CHUNK_BYTES, Advice::LinuxPopulateWrite)
-            };
+            for offset in (0..CHUNK_BYTES).step_by(4096) {
+                // SAFETY: within the mapping, of which nothing is handed out yet.
+                unsafe { self.start.add(offset).write_volatile(0) };
+            }
         }
 
         /// Takes the memory of one of its pieces out of use.
