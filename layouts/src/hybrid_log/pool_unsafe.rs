@@ -323,6 +323,34 @@ mod tests {
         assert_eq!(account.used(), 0);
     }
 
+    /// What is mapped is booked: what is cut by the caller, the rest by the pool.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn every_mapped_byte_is_booked_once() {
+        let account = Account::root(1 << 30);
+        let layout = Layout::from_size_align(16 << 10, 64).unwrap();
+        let helper = Some(Helper::thread().unwrap());
+        let mut pool = Pool::new(layout, account.clone(), MemoryKind::Index, helper);
+        let (mut pieces, mut cut) = (Vec::new(), 0);
+        // The helper is late now and then: what it is late for comes from the allocator.
+        while cut < 500 {
+            let piece = pool.take();
+            cut += usize::from(piece.chunk.is_some());
+            pieces.push(piece);
+            let chunks: std::collections::HashSet<_> =
+                pieces.iter().filter_map(|piece| piece.chunk.as_ref().map(Arc::as_ptr)).collect();
+            let mapped = chunks.len() + usize::from(pool.ahead.is_some());
+            let booked = account.used() + (cut * layout.size()) as u64;
+            assert_eq!(booked, (mapped * CHUNK_BYTES) as u64, "{cut} pieces of {mapped} chunks");
+            if pool.ahead.is_some() && pieces.last().is_some_and(|piece| piece.chunk.is_none()) {
+                std::thread::sleep(std::time::Duration::from_micros(200));
+            }
+        }
+        drop(pieces);
+        drop(pool);
+        assert_eq!(account.used(), 0);
+    }
+
     #[test]
     fn sizes_are_rounded_only_where_little_is_lost() {
         assert_eq!(piece_bytes(65_520), 65_536);
