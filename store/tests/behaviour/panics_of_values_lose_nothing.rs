@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::common::{entries, open_on, tiny};
+use crate::common::{entries, open_on, quiet_about_planned_panics, tiny};
 use alluvium::io::{Faults, Simulated};
 use alluvium::{ErrorKind, HeapSize, Helpers, KIB, Map, Schema, Store};
 use rkyv::rancor::Fallible;
@@ -31,15 +31,7 @@ static PANICS: AtomicU64 = AtomicU64::new(0);
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    static QUIET: Once = Once::new();
-    QUIET.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            if !info.to_string().contains("planned") {
-                usual(info);
-            }
-        }));
-    });
+    quiet_about_planned_panics();
     ALONE.lock().unwrap_or_else(|broken| broken.into_inner())
 }
 

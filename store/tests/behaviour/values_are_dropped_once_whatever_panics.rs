@@ -6,9 +6,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::common::{Dice, times};
+use crate::common::{Dice, quiet_about_planned_panics, times};
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     AnyLayout, Cursor, ErrorKind, Heap, HeapSize, Helpers, HybridLog, KIB, MIB, Map, Schema, Store,
@@ -39,15 +39,7 @@ static CLONES_PANICKED: AtomicU64 = AtomicU64::new(0);
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    static QUIET: Once = Once::new();
-    QUIET.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            if !info.to_string().contains("planned") {
-                usual(info);
-            }
-        }));
-    });
+    quiet_about_planned_panics();
     let alone = ALONE.lock().unwrap_or_else(|broken| broken.into_inner());
     *LIVE.lock().unwrap() = Some(HashSet::new());
     DOUBLE.store(false, Ordering::SeqCst);

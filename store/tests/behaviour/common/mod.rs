@@ -5,12 +5,25 @@ mod dice;
 pub mod history;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use alluvium::io::Device;
 use alluvium::{AnyLayout, Heap, Helpers, HybridLog, KIB, Key, Map, Result, State, Store};
 
 pub use dice::{Dice, times};
+
+/// Keeps panics that a test plans out of its output.
+pub fn quiet_about_planned_panics() {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !info.to_string().contains("planned") {
+                usual(info);
+            }
+        }));
+    });
+}
 
 /// A hybrid log of pages of 8 records and segments of a few pages.
 pub fn tiny() -> HybridLog {
