@@ -236,6 +236,12 @@ mod tests {
         let address = frames.address_of(one, slot);
         assert!(frames.is_at(address, |&key| key == 1) && !frames.is_at(address, |&key| key == 2));
         assert_eq!(frames.state(one).frame.as_ref().unwrap().get(slot).unwrap().1, "ab");
+        let mut index = Index::new(alluvium_pagestore::Account::root(1 << 20), 8, None).unwrap();
+        index.prepare(IndexHash(7)).unwrap();
+        index.insert(IndexHash(7), crate::hybrid_log::Address::memory(address));
+        frames.find(&index, IndexHash(7), |&key| key == 1).unwrap().push('c');
+        assert!(frames.find(&index, IndexHash(7), |&key| key == 2).is_none());
+        assert_eq!(value(&mut frames, one, slot).unwrap().pop(), Some('c'));
         for (number, slot) in [(one, 1), (one, 3), (two, 0), (2, 0), (9, 3)] {
             assert!(value(&mut frames, number, slot).is_none());
         }

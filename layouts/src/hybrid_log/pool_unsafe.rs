@@ -296,7 +296,8 @@ mod tests {
     #[test]
     fn pieces_are_apart_and_booked_until_they_are_cut() {
         let account = Account::root(1 << 30);
-        let layout = Layout::from_size_align(64 << 10, 64).unwrap();
+        let size = if cfg!(miri) { 256 } else { 64 << 10 };
+        let layout = Layout::from_size_align(size, 64).unwrap();
         let helper = if cfg!(miri) { Helper::inline() } else { Helper::thread().unwrap() };
         let mut pool = Pool::new(layout, account.clone(), MemoryKind::Pages, Some(helper));
         let count = if cfg!(miri) { 3 } else { 300 };
@@ -318,7 +319,7 @@ mod tests {
         pieces.extend((0..count / 2).map(|_| pool.take()));
         let mut starts: Vec<usize> = pieces.iter().map(|p| p.start().as_ptr() as usize).collect();
         starts.sort_unstable();
-        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 64 << 10));
+        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= size));
         drop(pool);
         assert_eq!(account.used(), 0);
     }
