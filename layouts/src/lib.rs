@@ -4,11 +4,13 @@
 //! A layout opens a [`Table`]: one keyed state of one worker. The traits are public and small, so
 //! that a user can add a backend; [`write_entries`] and [`read_entries`] give it checkpoints.
 
+mod fetch;
 mod full_image;
 mod heap;
 mod hybrid_log;
 mod table;
 
+pub use fetch::{Fetch, Ticket};
 pub use full_image::{Images, read_entries, write_entries};
 pub use heap::{Heap, HeapTable, Stored, Volatile, VolatileHeap};
 pub use hybrid_log::{

@@ -6,11 +6,15 @@
 
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, Helper, Key, Lookup, Rejected, Result, Rewrite, SegmentStore,
     StateImage,
 };
+
+use crate::fetch::{Fetch, Ticket};
 
 /// What [`Table::peek`] can say without I/O.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,6 +34,15 @@ pub struct BatchError {
     pub applied: usize,
     /// Why it stopped.
     pub error: alluvium_pagestore::Error,
+}
+
+impl BatchError {
+    /// Takes the items that were applied out of their batch, which is left with those that a retry
+    /// has to apply.
+    pub fn leave_rest<T>(self, batch: &mut Vec<T>) -> alluvium_pagestore::Error {
+        batch.drain(..self.applied);
+        self.error
+    }
 }
 
 impl From<BatchError> for alluvium_pagestore::Error {
@@ -73,6 +86,8 @@ pub struct TableStats {
     pub codec_calls: u64,
     /// Records read from storage for a key that was asked for.
     pub cold_reads: u64,
+    /// Records that were read ahead of the call that needed them, by [`Table::fetch`].
+    pub fetches: u64,
     /// Cold reads that found another key.
     pub false_cold_reads: u64,
     /// Pages handed to helper threads to be written.
@@ -99,6 +114,7 @@ impl TableStats {
         self.disk_bytes += other.disk_bytes;
         self.codec_calls += other.codec_calls;
         self.cold_reads += other.cold_reads;
+        self.fetches += other.fetches;
         self.false_cold_reads += other.false_cold_reads;
         self.pages_flushed += other.pages_flushed;
         self.pages_begun += other.pages_begun;
@@ -197,6 +213,34 @@ pub trait Table<K: Key, V>: 'static {
             read(item, value);
         }
         Ok(())
+    }
+
+    /// Whether no call has to wait for a read: nothing is on storage. Cost: a load.
+    fn is_resident(&self) -> bool {
+        true
+    }
+
+    /// Starts reading the record of `key`, if it is on storage only, and does not wait. What was
+    /// read keeps a buffer until a call for the key uses it or its ticket is released; a read that
+    /// failed fails that call. The default is always ready, as for a layout in memory.
+    fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Fetch {
+        let _ = key;
+        Fetch::Ready
+    }
+
+    /// Tells the tickets whose reads have ended since the last time, each once.
+    fn fetched(&mut self, tell: &mut dyn FnMut(Ticket)) {
+        let _ = tell;
+    }
+
+    /// Gives up a read that was started; nothing happens if it was used already.
+    fn release(&mut self, ticket: Ticket) {
+        let _ = ticket;
+    }
+
+    /// Wakes `waker` whenever a read that [`fetch`](Table::fetch) starts from now on has ended.
+    fn wake_with(&mut self, waker: Arc<Waker>) {
+        let _ = waker;
     }
 
     /// Does up to `work` units of background work (a unit touches a few records) and says how

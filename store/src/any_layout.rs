@@ -1,9 +1,12 @@
 //! A layout chosen at run time, by configuration.
 
+use std::sync::Arc;
+
 use alluvium_layouts::{
-    BatchError, CheckpointOutcome, Cursor, Heap, HeapTable, HybridLog, HybridLogTable, Layout,
-    Peek, StateContext, Table, TableStats,
+    BatchError, CheckpointOutcome, Cursor, Fetch, Heap, HeapTable, HybridLog, HybridLogTable,
+    Layout, Peek, StateContext, Table, TableStats, Ticket,
 };
+use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
     BlobWriter, Key, Lookup, Rejected, Result, Rewrite, State, StateImage, description_of,
 };
@@ -180,6 +183,27 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         read: impl FnMut(&T, Option<&V>),
     ) -> std::result::Result<(), BatchError> {
         each!(self, table => table.read_batch(batch, key, read))
+    }
+
+    #[inline]
+    fn is_resident(&self) -> bool {
+        each!(self, table => table.is_resident())
+    }
+
+    fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Fetch {
+        each!(self, table => table.fetch(key))
+    }
+
+    fn fetched(&mut self, tell: &mut dyn FnMut(Ticket)) {
+        each!(self, table => table.fetched(tell))
+    }
+
+    fn release(&mut self, ticket: Ticket) {
+        each!(self, table => table.release(ticket))
+    }
+
+    fn wake_with(&mut self, waker: Arc<Waker>) {
+        each!(self, table => table.wake_with(waker))
     }
 
     fn tick(&mut self, work: usize) -> Result<usize> {

@@ -1,9 +1,12 @@
 //! A counter per key.
 
+use std::rc::Rc;
+
 use alluvium_layouts::Layout;
 use alluvium_pagestore::{Key, Lookup, Result};
 
 use crate::any_layout::AnyLayout;
+use crate::fetcher::Fetcher;
 use crate::map::Map;
 
 /// A signed counter per key (`ManagedCount` of the founding papers); an absent key counts 0. Open
@@ -33,6 +36,11 @@ impl<K: Key, L: Layout<K, i64>> Count<K, L> {
     /// Forgets `key` and returns its count.
     pub fn reset<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<i64> {
         Ok(self.0.take(key)?.unwrap_or(0))
+    }
+
+    /// See [`Map::fetcher`].
+    pub fn fetcher(&self) -> Rc<dyn Fetcher<K>> {
+        self.0.fetcher()
     }
 
     /// The counters as a map, for batches, scans and statistics.

@@ -16,6 +16,7 @@ mod any_layout;
 mod builder;
 mod config;
 mod count;
+mod fetcher;
 mod map;
 mod sorted_blocks;
 mod state_cell;
@@ -25,8 +26,8 @@ mod value;
 
 pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
-    BatchError, CheckpointOutcome, Cursor, Heap, HybridLog, Images, Layout, Peek, StateContext,
-    Table, TableStats, VolatileHeap, read_entries, write_entries,
+    BatchError, CheckpointOutcome, Cursor, Fetch, Heap, HybridLog, Images, Layout, Peek,
+    StateContext, Table, TableStats, Ticket, VolatileHeap, read_entries, write_entries,
 };
 pub use alluvium_pagestore::io;
 pub use alluvium_pagestore::{
@@ -38,8 +39,11 @@ pub use any_layout::{AnyLayout, AnyTable};
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
 pub use config::{DEFAULT_MEMORY_BYTES, Helpers, StoreConfig};
 pub use count::Count;
+pub use fetcher::Fetcher;
 pub use map::Map;
 pub use state_cell::ValueRef;
-pub use store::{Checkpoint, CountOf, MapOf, StateBuilder, Store, StoreStats, ValueOf};
+pub use store::{
+    Checkpoint, CountOf, MapOf, Reservation, StateBuilder, Store, StoreStats, ValueOf,
+};
 pub use timers::Timers;
 pub use value::Value;

@@ -4,10 +4,11 @@ use std::cell::Ref;
 use std::fmt;
 use std::rc::Rc;
 
-use alluvium_layouts::{BatchError, Cursor, Layout, Peek, Table, TableStats};
+use alluvium_layouts::{BatchError, Cursor, Fetch, Layout, Peek, Table, TableStats, Ticket};
 use alluvium_pagestore::{Key, Lookup, Rejected, Result};
 
 use crate::any_layout::AnyLayout;
+use crate::fetcher::{self, Fetcher};
 use crate::state_cell::{StateCell, ValueRef};
 
 /// A value per key (`ManagedMap` of the founding papers). Open one with
@@ -184,6 +185,45 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     ) -> std::result::Result<(), BatchError> {
         let done = self.cell.run(0, |table| table.read_batch(batch, key, read));
         done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
+    }
+
+    /// Starts reading the value of `key`, if it is on storage only, and does not wait.
+    ///
+    /// [`Fetch::Ready`] means that a call for the key finds what it needs in memory. What was read
+    /// keeps one of the state's read buffers, which is why there can be [`Fetch::Busy`], until a
+    /// call for the key uses it or the ticket is [released](Map::release). A read that failed
+    /// fails that call.
+    ///
+    /// ```
+    /// # use alluvium::{Fetch, Store};
+    /// # let store = Store::in_memory().open()?;
+    /// # let mut counts = store.map::<u64, u64>("counts").open()?;
+    /// match counts.fetch(&7)? {
+    ///     Fetch::Ready => counts.update(&7, || 0, |count| *count += 1)?,
+    ///     Fetch::Pending(ticket) => { /* Put the record aside until `fetched` tells the ticket. */ }
+    ///     Fetch::Busy => { /* Use what was fetched first. */ }
+    /// }
+    /// # Ok::<(), alluvium::Error>(())
+    /// ```
+    pub fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Fetch> {
+        Ok(self.cell.enter()?.fetch(key))
+    }
+
+    /// Tells the tickets whose reads have ended since the last time, each once.
+    pub fn fetched(&mut self, mut tell: impl FnMut(Ticket)) -> Result<()> {
+        self.cell.enter()?.fetched(&mut tell);
+        Ok(())
+    }
+
+    /// Gives up a read that was started; nothing happens if it was used already.
+    pub fn release(&mut self, ticket: Ticket) -> Result<()> {
+        self.cell.enter()?.release(ticket);
+        Ok(())
+    }
+
+    /// The state's reads apart from its handle, for whoever drives the handle's owner.
+    pub fn fetcher(&self) -> Rc<dyn Fetcher<K>> {
+        fetcher::of(&self.cell)
     }
 
     /// Visits about `fuel` entries from `cursor` on; the cursor says when all were visited. What

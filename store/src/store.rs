@@ -98,6 +98,26 @@ impl StoreStats {
     }
 }
 
+/// Memory booked with [`Store::reserve`]; given back when dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    account: Rc<Account>,
+    bytes: u64,
+}
+
+impl Reservation {
+    /// How much it is.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Buffers, self.bytes);
+    }
+}
+
 /// What [`Store::checkpoint`] made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
@@ -232,6 +252,26 @@ impl Store {
             done += state.hooks.tick(work.saturating_sub(done))?;
         }
         Ok(done)
+    }
+
+    /// Books memory of the store's budget for what its user keeps beside the states, such as records
+    /// that wait for a read; `what` names it in the error.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) with the numbers.
+    pub fn reserve(&self, bytes: u64, what: &str) -> Result<Reservation> {
+        self.0.root.reserve(MemoryKind::Buffers, bytes, what)?;
+        Ok(Reservation { account: self.0.root.clone(), bytes })
+    }
+
+    /// The memory this store may hold, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.0.config.memory.0
+    }
+
+    /// Whether states of this store can be on storage.
+    pub fn has_storage(&self) -> bool {
+        self.0.segments.is_some()
     }
 
     /// Counters and gauges.

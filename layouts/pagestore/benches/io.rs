@@ -39,7 +39,7 @@ fn reads(device: &dyn Device, depth: usize, count: u64) -> Duration {
         random ^= random << 17;
         let offset = random % (FILE_BYTES / BLOCK_BYTES as u64) * BLOCK_BYTES as u64;
         let (file, operation) = (file.clone(), Operation::Read { offset });
-        Request { file, operation, buffer, token: 0, reply: reply.clone() }
+        Request { file, operation, buffer, token: 0, reply: reply.clone().into() }
     };
     let mut batch: Vec<Request> =
         (0..count.min(depth as u64)).map(|_| next(IoBuffer::zeroed(BLOCK_BYTES))).collect();

@@ -97,7 +97,7 @@ impl Caller {
         buffer: IoBuffer,
         token: u64,
     ) -> Request {
-        Request { file: file.clone(), operation, buffer, token, reply: self.reply.clone() }
+        Request { file: file.clone(), operation, buffer, token, reply: self.reply.clone().into() }
     }
 
     fn submit(&self, file: &FileHandle, operation: Operation, buffer: IoBuffer, token: u64) {
@@ -383,7 +383,7 @@ fn dropping_the_device_ends_every_request() {
                 _ => (Operation::Sync, IoBuffer::empty()),
             };
             let (file, reply) = (file.clone(), reply.clone());
-            device.submit(Request { file, operation, buffer, token, reply });
+            device.submit(Request { file, operation, buffer, token, reply: reply.into() });
         }
         drop((reply, device));
         let ends: Vec<Completion> = completions.iter().collect();

@@ -51,7 +51,7 @@ fn submit(
     buffer: IoBuffer,
 ) -> Receiver<Completion> {
     let (reply, completions) = unbounded();
-    device.submit(Request { file: file.clone(), operation, buffer, token: 0, reply });
+    device.submit(Request { file: file.clone(), operation, buffer, token: 0, reply: reply.into() });
     completions
 }
 
@@ -99,7 +99,7 @@ fn history(seed: u64) -> Seen {
             operation,
             buffer,
             token,
-            reply: reply.clone(),
+            reply: reply.clone().into(),
         });
     }
     device.drain();
@@ -123,7 +123,7 @@ fn late_requests_overtake_each_other_and_all_end() {
     for token in 0..100 {
         let operation = Operation::Write { offset: token * BLOCK };
         let (file, reply) = (file.clone(), reply.clone());
-        device.submit(Request { file, operation, buffer: block(1), token, reply });
+        device.submit(Request { file, operation, buffer: block(1), token, reply: reply.into() });
     }
     assert!(device.in_flight() > 0, "some are still held");
     while device.in_flight() > 0 {
@@ -190,7 +190,7 @@ fn a_sync_covers_only_writes_that_ended_before_it_was_submitted() {
         let (reply, ends) = unbounded();
         let submit = |operation, buffer, token| {
             let (file, reply) = (file.clone(), reply.clone());
-            device.submit(Request { file, operation, buffer, token, reply });
+            device.submit(Request { file, operation, buffer, token, reply: reply.into() });
         };
         submit(Operation::Write { offset: 0 }, block(2), 0);
         // Seeds that end the write within its own submit are the covered case.

@@ -12,6 +12,7 @@ use alluvium_pagestore::{
 
 use super::address::{Address, Place, StoredAt};
 use super::frames_unsafe::Stage;
+use super::stored::Stored;
 use super::table::{HybridLogTable, stored_address};
 use crate::table::{CheckpointOutcome, Cursor};
 
@@ -230,8 +231,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             let (key, value) = self.log.frame(number).get(slot).expect("an indexed slot");
             visit(key, value)?;
         }
-        let depth = self.log.sizes.queue_depth;
-        for group in stored.chunks(depth) {
+        // Fetches keep buffers, but always leave one.
+        let free = self.log.stored.as_ref().map_or(1, Stored::free_buffers);
+        for group in stored.chunks(free) {
             let segments = self.log.stored.as_mut().expect("a log with segments");
             let places: Vec<StoredAt> = group.iter().map(|&a| place_of(a)).collect();
             let mut started = 0;
@@ -240,7 +242,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 match segments.start(place, i as u64) {
                     Some(Ok(())) => started += 1,
                     Some(Err(error)) => failed = Err(error),
-                    None => unreachable!("there are {depth} buffers"),
+                    None => unreachable!("{free} buffers were free"),
                 }
             }
             for _ in 0..started {

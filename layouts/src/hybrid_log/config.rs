@@ -7,6 +7,7 @@ use alluvium_pagestore::{
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+use super::fetches::Fetches;
 use super::frame_unsafe::Frame;
 use super::frames_unsafe::Frames;
 use super::index::Index;
@@ -229,7 +230,9 @@ impl Sizes {
         if !stored {
             return 0;
         }
-        (self.queue_depth * self.read_bytes) as u64 + self.writer_bytes + self.rewrite_bytes()
+        let reads = (self.queue_depth * self.read_bytes) as u64;
+        let fetches = Fetches::memory_bytes(self.queue_depth - 1);
+        reads + fetches + self.writer_bytes + self.rewrite_bytes()
     }
 
     /// Memory for rewriting: a window, and the footer entries of a page twice.

@@ -8,6 +8,7 @@
 mod address;
 mod checkpoint;
 mod config;
+mod fetches;
 mod flush;
 mod frame_unsafe;
 mod frames_unsafe;

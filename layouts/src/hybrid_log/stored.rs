@@ -6,15 +6,18 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
-use alluvium_pagestore::io::{BLOCK_BYTES, Completion, IoBuffer, Operation, Request};
+use alluvium_pagestore::io::{BLOCK_BYTES, Completion, IoBuffer, Operation, Reply, Request, Waker};
 use alluvium_pagestore::{
     Account, Error, ErrorKind, Helper, MemoryKind, RecordBytes, Result, SegmentId, SegmentInfo,
     SegmentMeta, SegmentStore, UNSPLIT_BYTES, Verified, damaged, verify_record,
 };
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 
 use super::address::{SEGMENTS_MAX, StoredAt};
+use super::fetches::{Fetches, Known};
+use crate::fetch::{Fetch, Ticket};
 
 /// The segments of one table, and the buffers to read them with.
 #[derive(Debug)]
@@ -30,13 +33,19 @@ pub struct Stored {
     buffers: Vec<IoBuffer>,
     /// Bytes of each of them: the longest first read of a record.
     read_bytes: usize,
-    reply: Sender<Completion>,
+    reply: Reply,
+    /// Where reads end that run ahead, with whom they wake.
+    fetch_reply: Reply,
+    fetches: Fetches,
     completions: Receiver<Completion>,
     /// Bytes of all segment files.
     bytes: u64,
     /// Live records, and the estimated bytes of them.
     live_records: u64,
 }
+
+/// Bit of the tokens of reads that run ahead.
+const FETCH: u64 = 1 << 63;
 
 /// The table of segments grows by so many.
 const GROWTH: usize = 8;
@@ -78,7 +87,9 @@ impl Stored {
             committed: HashSet::new(),
             buffers: (0..queue_depth).map(|_| IoBuffer::zeroed(read_bytes)).collect(),
             read_bytes,
-            reply,
+            fetch_reply: reply.clone().into(),
+            reply: reply.into(),
+            fetches: Fetches::new(queue_depth - 1),
             completions,
             bytes: 0,
             live_records: 0,
@@ -214,6 +225,11 @@ impl Stored {
 
     /// Starts reading a record, if a buffer is free.
     pub fn start(&mut self, at: StoredAt, token: u64) -> Option<Result<()>> {
+        debug_assert!(token & FETCH == 0, "the bit of fetches");
+        self.submit_read(at, token, self.reply.clone())
+    }
+
+    fn submit_read(&mut self, at: StoredAt, token: u64, reply: Reply) -> Option<Result<()>> {
         let buffer = self.buffers.pop()?;
         let Some(Some(segment)) = self.segments.get(at.segment as usize) else {
             self.buffers.push(buffer);
@@ -245,10 +261,82 @@ impl Stored {
             operation: Operation::Read { offset: start },
             buffer,
             token,
-            reply: self.reply.clone(),
+            reply,
         };
         self.store.device().submit(request);
         Some(Ok(()))
+    }
+
+    /// Starts reading a record ahead of the call that needs it, unless that was done.
+    pub fn fetch(&mut self, at: StoredAt) -> Fetch {
+        let Some(Some(segment)) = self.segments.get(at.segment as usize) else {
+            panic!("an index entry names segment {}, which is not there", at.segment);
+        };
+        let id = segment.info.id;
+        match self.fetches.known(at, id) {
+            Known::Read => return Fetch::Ready,
+            Known::Reading(ticket) => return Fetch::Pending(ticket),
+            // With a single buffer there is none to read ahead with.
+            Known::Full if self.fetches.is_empty() => return Fetch::Ready,
+            Known::Full => return Fetch::Busy,
+            Known::Nothing => {}
+        }
+        let ticket = self.fetches.begin(at, id);
+        match self.submit_read(at, ticket.0 | FETCH, self.fetch_reply.clone()) {
+            Some(Ok(())) => Fetch::Pending(ticket),
+            // The call that needs the record meets the error.
+            Some(Err(_)) | None => {
+                self.fetches.cancel(ticket);
+                Fetch::Ready
+            }
+        }
+    }
+
+    /// Tells the tickets whose reads have ended.
+    pub fn fetched(&mut self, tell: &mut dyn FnMut(Ticket)) {
+        if self.fetches.is_empty() {
+            return;
+        }
+        self.store.device().drive();
+        while let Ok(done) = self.completions.try_recv() {
+            self.fetch_ended(done);
+        }
+        self.fetches.tell(tell);
+    }
+
+    fn fetch_ended(&mut self, done: Completion) {
+        assert!(done.token & FETCH != 0, "the end of a read that nobody waits for");
+        let ticket = Ticket(done.token & !FETCH);
+        let at = self.fetches.place(ticket);
+        if let Some(read) = self.fetches.end(ticket, Read::of(at, done)) {
+            self.recycle(read);
+        }
+    }
+
+    /// The read of a record that was fetched, if it has ended.
+    pub fn take_fetched(&mut self, at: StoredAt) -> Option<Read> {
+        if self.fetches.is_empty() {
+            return None;
+        }
+        let id = self.info(at.segment).id;
+        self.fetches.take(at, id)
+    }
+
+    /// Nobody needs this read any more.
+    pub fn release_fetch(&mut self, ticket: Ticket) {
+        if let Some(read) = self.fetches.release(ticket) {
+            self.recycle(read);
+        }
+    }
+
+    /// Reads that were started ahead so far.
+    pub fn fetches(&self) -> u64 {
+        self.fetches.started()
+    }
+
+    /// Whom fetches wake from now on.
+    pub fn wake_with(&mut self, waker: Arc<Waker>) {
+        self.fetch_reply = self.reply.clone().waking(waker);
     }
 
     /// Buffers that no read has.
@@ -259,19 +347,28 @@ impl Stored {
     /// Waits for one read to end; `at_of` tells what was started with a token.
     pub fn wait(&mut self, at_of: impl Fn(u64) -> StoredAt) -> (u64, Read) {
         let done = loop {
-            if let Ok(done) = self.completions.try_recv() {
+            let done = self.next_end();
+            if done.token & FETCH == 0 {
                 break done;
+            }
+            self.fetch_ended(done);
+        };
+        (done.token, Read::of(at_of(done.token), done))
+    }
+
+    /// Waits for any read to end.
+    fn next_end(&self) -> Completion {
+        loop {
+            if let Ok(done) = self.completions.try_recv() {
+                return done;
             }
             self.store.device().drive();
             self.helper.drive();
             let patience = std::time::Duration::from_millis(1);
             if let Ok(done) = self.completions.recv_timeout(patience) {
-                break done;
+                return done;
             }
-        };
-        let at = at_of(done.token);
-        let start = (at.offset() % BLOCK_BYTES as u64) as usize;
-        (done.token, Read { at, buffer: done.buffer, start, result: done.result })
+        }
     }
 
     /// Reads one record and waits for it.
@@ -352,6 +449,24 @@ impl Stored {
         let extra = buffer.capacity().saturating_sub(self.read_bytes);
         drop(buffer);
         self.account.release(MemoryKind::Buffers, extra as u64);
+    }
+}
+
+impl Read {
+    fn of(at: StoredAt, done: Completion) -> Self {
+        let start = (at.offset() % BLOCK_BYTES as u64) as usize;
+        Self { at, buffer: done.buffer, start, result: done.result }
+    }
+}
+
+impl Drop for Stored {
+    /// Waits for reads that run ahead: their buffers are the kernel's until they end, and the
+    /// memory is given back to the budget after this.
+    fn drop(&mut self) {
+        while self.fetches.reading() > 0 {
+            let done = self.next_end();
+            self.fetch_ended(done);
+        }
     }
 }
 

@@ -7,7 +7,9 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 
+use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
     Account, BlobWriter, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind, Rejected, Result,
     Rewrite, SegmentId, State, StateImage, codec, description_of,
@@ -19,7 +21,8 @@ use super::frames_unsafe::Stage;
 use super::index::{IndexHash, Position};
 use super::log::{Located, Log, NOWHERE, QUANTUM, heap_of};
 use super::rewriter::Rewriter;
-use super::stored::Read;
+use super::stored::{Read, Stored};
+use crate::fetch::{Fetch, Ticket};
 use crate::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
 };
@@ -145,7 +148,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 Some(read) if read.at == place => Ok(read),
                 other => {
                     ahead = other;
-                    stored.read(place)
+                    match stored.take_fetched(place) {
+                        Some(read) => Ok(read),
+                        None => stored.read(place),
+                    }
                 }
             };
             self.log.stats.cold_reads += 1;
@@ -658,6 +664,39 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         })
     }
 
+    fn is_resident(&self) -> bool {
+        self.log.stored.as_ref().is_none_or(|stored| stored.live_records() == 0)
+    }
+
+    fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Fetch {
+        let hash = self.hash(key);
+        if !matches!(self.log.locate(hash, key), Located::Cold)
+            || self.scratch.as_ref().is_some_and(|scratch| key.is(&scratch.key))
+        {
+            return Fetch::Ready;
+        }
+        let Some((_, place)) = self.log.candidate(hash, 0) else { return Fetch::Ready };
+        self.log.stored.as_mut().expect("a stored record has a store").fetch(place)
+    }
+
+    fn fetched(&mut self, tell: &mut dyn FnMut(Ticket)) {
+        if let Some(stored) = &mut self.log.stored {
+            stored.fetched(tell);
+        }
+    }
+
+    fn release(&mut self, ticket: Ticket) {
+        if let Some(stored) = &mut self.log.stored {
+            stored.release_fetch(ticket);
+        }
+    }
+
+    fn wake_with(&mut self, waker: Arc<Waker>) {
+        if let Some(stored) = &mut self.log.stored {
+            stored.wake_with(waker);
+        }
+    }
+
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.context.helper.drive();
         self.log.poll()?;
@@ -702,6 +741,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             live_keys,
             live_bytes: resident * slot + values + stored_bytes,
             disk_bytes,
+            fetches: log.stored.as_ref().map_or(0, Stored::fetches),
             splits: log.index.splits(),
             ..log.stats
         }

@@ -80,7 +80,7 @@ impl Accepted {
                 Operation::Sync => error,
             }
         });
-        let _ = reply.send(Completion { token, buffer, result });
+        reply.send(Completion { token, buffer, result });
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
         let file = FileHandle(Arc::new(file));
         let mut buffer = IoBuffer::zeroed(BLOCK_BYTES);
         buffer.set_len(len);
-        (Request { file, operation, buffer, token: 7, reply }, completions)
+        (Request { file, operation, buffer, token: 7, reply: reply.into() }, completions)
     }
 
     #[test]

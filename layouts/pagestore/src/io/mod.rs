@@ -13,6 +13,8 @@ mod accepted;
 mod buffer;
 mod directory;
 mod open;
+mod primitive;
+mod reply;
 #[cfg(target_os = "linux")]
 mod ring_unsafe;
 mod simulated;
@@ -20,17 +22,19 @@ mod stats;
 mod threads;
 #[cfg(target_os = "linux")]
 mod uring;
+mod wake;
 
 pub use buffer::{BLOCK_BYTES, IoBuffer};
 pub use directory::DirectIo;
 pub use open::{EngineChoice, IoOptions, open_device};
+pub use reply::Reply;
 pub use simulated::{CrashPolicy, Fault, Faults, Simulated};
 pub use stats::IoStats;
 pub use threads::{DEFAULT_THREADS, ThreadPool, ThreadPoolOptions};
 #[cfg(target_os = "linux")]
 pub use uring::{QUEUE_DEPTH_MAX, Uring, UringOptions};
+pub use wake::Waker;
 
-use crossbeam_channel::Sender;
 use std::fmt;
 use std::sync::Arc;
 
@@ -98,8 +102,8 @@ pub struct Request {
     pub buffer: IoBuffer,
     /// Comes back in the completion.
     pub token: u64,
-    /// Where the completion goes: a channel with room for it, else the engine waits.
-    pub reply: Sender<Completion>,
+    /// Where the completion goes.
+    pub reply: Reply,
 }
 
 /// The end of a [`Request`]; exactly one is sent for each request, also when it failed.
@@ -183,7 +187,7 @@ pub fn run_blocking(
     buffer: IoBuffer,
 ) -> (IoBuffer, Result<()>) {
     let (reply, completions) = crossbeam_channel::bounded(1);
-    device.submit(Request { file: file.clone(), operation, buffer, token: 0, reply });
+    device.submit(Request { file: file.clone(), operation, buffer, token: 0, reply: reply.into() });
     loop {
         match completions.try_recv() {
             Ok(done) => return (done.buffer, done.result),

@@ -236,7 +236,7 @@ mod tests {
         let file = OpenFile { name: "f".into(), file: None, number: 0, direct: false };
         let file = FileHandle(Arc::new(file));
         let (operation, buffer) = (Operation::Sync, IoBuffer::empty());
-        let request = Request { file, operation, buffer, token, reply: reply.clone() };
+        let request = Request { file, operation, buffer, token, reply: reply.clone().into() };
         Accepted::accept(request, counters).expect("a sync is always accepted")
     }
 

@@ -336,7 +336,7 @@ mod tests {
             if write { Operation::Write { offset } } else { Operation::Read { offset } };
         let (reply, completions) = crossbeam_channel::unbounded();
         let buffer = IoBuffer::zeroed(3 * BLOCK_BYTES);
-        let request = Request { file, operation, buffer, token: 0, reply };
+        let request = Request { file, operation, buffer, token: 0, reply: reply.into() };
         let accepted = Accepted::accept(request, &directory.counters).unwrap();
         (Transfer::new(accepted), completions, place)
     }

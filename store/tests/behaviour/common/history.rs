@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{Layout, Map, Store};
+use alluvium::{Fetch, Layout, Map, Store, Ticket};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub enum Op {
     Get(u16),
     Batch(Vec<(u16, u8)>),
     ReadBatch(Vec<u16>),
+    /// Starts reads ahead, and gives this many of those under way up, the latest first.
+    Fetch(Vec<u16>, u8),
     Scan,
     Clear,
     Checkpoint,
@@ -33,7 +35,8 @@ pub fn op() -> impl Strategy<Value = Op> {
         3 => key.clone().prop_map(Op::Remove),
         4 => key.clone().prop_map(Op::Get),
         3 => prop::collection::vec((key.clone(), any::<u8>()), 0..700).prop_map(Op::Batch),
-        2 => prop::collection::vec(key, 0..700).prop_map(Op::ReadBatch),
+        2 => prop::collection::vec(key.clone(), 0..700).prop_map(Op::ReadBatch),
+        3 => (prop::collection::vec(key, 0..8), 0u8..4).prop_map(|(keys, n)| Op::Fetch(keys, n)),
         1 => Just(Op::Scan),
         1 => prop_oneof![9 => Just(Op::Scan), 1 => Just(Op::Clear)],
         1 => Just(Op::Checkpoint),
@@ -87,6 +90,7 @@ pub fn run_on<V: Value, L: Layout<u16, V>>(
     let mut map = open_map(&store);
     let mut model: BTreeMap<u16, V> = BTreeMap::new();
     let mut saved: BTreeMap<u16, V> = BTreeMap::new();
+    let mut tickets: Vec<Ticket> = Vec::new();
     for op in ops {
         match op {
             Op::Update(k, n) => {
@@ -113,6 +117,21 @@ pub fn run_on<V: Value, L: Layout<u16, V>>(
             Op::ReadBatch(keys) => {
                 map.read_batch(keys, |k| k, |k, v| assert_eq!(v, model.get(k))).unwrap();
             }
+            Op::Fetch(keys, give_up) => {
+                for key in keys {
+                    match map.fetch(key).unwrap() {
+                        Fetch::Ready => {}
+                        Fetch::Pending(ticket) if tickets.contains(&ticket) => {}
+                        Fetch::Pending(ticket) => tickets.push(ticket),
+                        Fetch::Busy => assert!(!tickets.is_empty(), "{key}: no read is under way"),
+                    }
+                }
+                for _ in 0..*give_up {
+                    tickets.pop().into_iter().for_each(|ticket| map.release(ticket).unwrap());
+                }
+                // Told ones keep their buffers until they are used, so some are given up.
+                map.fetched(|ticket| assert!(tickets.contains(&ticket) || *give_up > 0)).unwrap();
+            }
             Op::Scan => {}
             Op::Clear => {
                 map.clear().unwrap();
@@ -123,6 +142,7 @@ pub fn run_on<V: Value, L: Layout<u16, V>>(
                 saved = model.clone();
             }
             Op::Reopen => {
+                tickets.clear();
                 drop((map, store));
                 store = open();
                 map = open_map(&store);
