@@ -215,6 +215,11 @@ pub trait Table<K: Key, V>: 'static {
         Ok(())
     }
 
+    /// Whether records can be on storage at all, so that calls may have to read them.
+    fn has_storage(&self) -> bool {
+        false
+    }
+
     /// Whether no call has to wait for a read: nothing is on storage. Cost: a load.
     fn is_resident(&self) -> bool {
         true

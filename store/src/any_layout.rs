@@ -185,6 +185,10 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         each!(self, table => table.read_batch(batch, key, read))
     }
 
+    fn has_storage(&self) -> bool {
+        each!(self, table => table.has_storage())
+    }
+
     #[inline]
     fn is_resident(&self) -> bool {
         each!(self, table => table.is_resident())

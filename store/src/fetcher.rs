@@ -22,6 +22,9 @@ pub trait Fetcher<K: Key> {
     /// The state is in use.
     fn is_resident(&self) -> Result<bool>;
 
+    /// Whether records of the state can be on storage at all.
+    fn has_storage(&self) -> bool;
+
     /// Starts reading the record of `key`, if it is on storage only, and does not wait. See
     /// [`Map::fetch`](crate::Map::fetch).
     ///
@@ -51,6 +54,10 @@ pub trait Fetcher<K: Key> {
 impl<K: Key, V: 'static, T: Table<K, V>> Fetcher<K> for StateCell<K, V, T> {
     fn is_resident(&self) -> Result<bool> {
         Ok(self.enter()?.is_resident())
+    }
+
+    fn has_storage(&self) -> bool {
+        self.look().is_ok_and(|table| table.has_storage())
     }
 
     fn fetch(&self, key: &K) -> Result<Fetch> {

@@ -1,46 +1,43 @@
-//! What an operator does after a state call failed: nothing, while holding on to its time.
+//! What becomes of an operator whose state call failed.
 
-use alluvium::{Error, Result};
-use timely::dataflow::operators::{Capability, CapabilitySet, InputCapability};
-use timely::progress::Timestamp;
+use std::time::Duration;
 
-use crate::worker::WorkerState;
+use alluvium::ErrorKind;
 
-/// Keeps a failed operator from going on and from letting go of the times it has not finished.
-#[derive(Debug)]
-pub(crate) struct Guard<T: Timestamp> {
-    state: WorkerState,
-    held: CapabilitySet<T>,
+/// What operators do when a call on their state fails.
+///
+/// Errors that pass by themselves, [`ErrorKind::Backpressure`] and [`ErrorKind::DiskFull`], are
+/// waited out: the operator applies nothing, holds the times of what it has not applied, and tries
+/// again until storage takes it; [`WorkerState::waiting`](crate::WorkerState::waiting) shows it.
+/// Every other error, and one of these that lasts longer than the policy says, ends the run: the
+/// operator stops for good, holding its times, so that no probe behind it passes them, and
+/// [`WorkerState::fault`](crate::WorkerState::fault) has the error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The longest wait for one error to pass; zero ends the run at once. Default: `None`, as long
+    /// as it takes.
+    pub wait_max: Option<Duration>,
 }
 
-impl<T: Timestamp> Guard<T> {
-    pub(crate) fn new(state: &WorkerState) -> Self {
-        Self { state: state.clone(), held: CapabilitySet::new() }
-    }
+impl Fault {
+    /// Ends the run at the first error of any kind.
+    pub const STOP: Fault = Fault { wait_max: Some(Duration::ZERO) };
+    /// Waits as long as it takes; the default.
+    pub const WAIT: Fault = Fault { wait_max: None };
 
-    /// Whether the operator has failed and must not apply anything more.
-    pub(crate) fn is_closed(&self) -> bool {
-        !self.held.is_empty()
+    /// Whether an error that has lasted this long is waited out further.
+    pub(crate) fn waits(&self, lasted: Duration) -> bool {
+        self.wait_max.is_none_or(|most| lasted < most)
     }
+}
 
-    /// Whether input of `capability` may be applied; if not, its time is held.
-    pub(crate) fn admits(&mut self, capability: &InputCapability<T>) -> bool {
-        if self.is_closed() {
-            self.held.insert(capability.retain(0));
-        }
-        !self.is_closed()
+impl Default for Fault {
+    fn default() -> Self {
+        Self::WAIT
     }
+}
 
-    /// Notes the outcome of applying input of `capability`.
-    pub(crate) fn check(&mut self, capability: &InputCapability<T>, outcome: Result<()>) {
-        if let Err(error) = outcome {
-            self.close(capability.retain(0), error);
-        }
-    }
-
-    /// Closes the operator for good at the time of `capability`.
-    pub(crate) fn close(&mut self, capability: Capability<T>, error: Error) {
-        self.state.fail(error);
-        self.held.insert(capability);
-    }
+/// Whether an error goes away when storage has caught up or has room again.
+pub(crate) fn is_passing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Backpressure | ErrorKind::DiskFull)
 }

@@ -2,13 +2,14 @@
 
 use std::cell::Cell;
 
-use alluvium::{Error, Key, Map, Result, State};
+use alluvium::{Key, Map, Result, State};
 use timely::ExchangeData;
+use timely::dataflow::operators::generic::OutputBuilderSession;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 
 use crate::Changes;
-use crate::fault::Guard;
+use crate::intake::{Prepared, Right, Work};
 use crate::key_by::{Builder, Keyed, owner_pact};
 use crate::spec::{OperatorState, Spec};
 
@@ -52,47 +53,64 @@ where
     {
         let name = spec.id().to_owned();
         let states = OperatorState::new(&self.state, spec)?;
-        let mut left = Side::<K, A>::new(states.map("left")?);
-        let mut right = Side::<K, B>::new(states.map("right")?);
+        let mut left = Side::<K, A, R>::new(states.map("left")?);
+        let mut right = Side::<K, B, R>::new(states.map("right")?);
+        let prepared = Prepared::<K>::new::<T, Either<A, B>>(&self.state, &states)?;
         let left_pact = owner_pact(&self.state, &self.key);
         let right_pact = owner_pact(&other.state, &other.key);
-        let (left_key, right_key) = (self.key, other.key);
-        let mut guard = Guard::<T>::new(&self.state);
+        let (left_key, right_key, scope) = (self.key, other.key, self.stream.scope());
+        let mut apply = move |at: &Right<'_, T>,
+                              work: Work<'_, K, Either<A, B>>,
+                              output: &mut OutputBuilderSession<'_, T, Builder<(R, T, i64)>>|
+              -> Result<()> {
+            let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+            let mut session = output.session(at);
+            while let Some((_, first)) = rows.first() {
+                let emit = |row| session.give((row, at.time().clone(), 1));
+                match first {
+                    Either::Left(_) => {
+                        let pair = |key: &K, a: &A, b: &B| pair(key, a, b);
+                        left.apply(rows, Either::left, Either::Left, &mut right.rows, pair, emit)?;
+                    }
+                    Either::Right(_) => {
+                        let pair = |key: &K, b: &B, a: &A| pair(key, a, b);
+                        right.apply(
+                            rows,
+                            Either::right,
+                            Either::Right,
+                            &mut left.rows,
+                            pair,
+                            emit,
+                        )?;
+                    }
+                }
+            }
+            Ok(())
+        };
+        let mut keyed = Vec::new();
         let stream = self.stream.binary::<_, Builder<(R, T, i64)>, _, _, _, _>(
             other.stream,
             left_pact,
             right_pact,
             &name,
-            |_, _| {
+            |_, info| {
+                let mut intake = prepared.start::<T, Either<A, B>>(scope, &info);
                 move |left_input, right_input, output| {
+                    intake.resume(|at, work| apply(at, work, output));
                     left_input.for_each_time(|capability, batches| {
-                        let time = capability.time().clone();
-                        let mut session = output.session(&capability);
                         for batch in batches {
-                            if !guard.admits(&capability) {
-                                return;
-                            }
-                            left.fill(batch, &*left_key);
-                            let meet = |key: &K, a: &A, b: &B| {
-                                session.give((pair(key, a, b), time.clone(), 1));
-                            };
-                            let done = left.meet(&mut right.rows, meet);
-                            guard.check(&capability, done.and_then(|()| left.keep()));
+                            let rows = batch.drain(..).map(|a| (left_key(&a), Either::Left(a)));
+                            keyed.extend(rows);
+                            intake
+                                .offer(&capability, &mut keyed, |at, work| apply(at, work, output));
                         }
                     });
                     right_input.for_each_time(|capability, batches| {
-                        let time = capability.time().clone();
-                        let mut session = output.session(&capability);
                         for batch in batches {
-                            if !guard.admits(&capability) {
-                                return;
-                            }
-                            right.fill(batch, &*right_key);
-                            let meet = |key: &K, b: &B, a: &A| {
-                                session.give((pair(key, a, b), time.clone(), 1));
-                            };
-                            let done = right.meet(&mut left.rows, meet);
-                            guard.check(&capability, done.and_then(|()| right.keep()));
+                            let rows = batch.drain(..).map(|b| (right_key(&b), Either::Right(b)));
+                            keyed.extend(rows);
+                            intake
+                                .offer(&capability, &mut keyed, |at, work| apply(at, work, output));
                         }
                     });
                 }
@@ -102,47 +120,97 @@ where
     }
 }
 
-/// One side of a join: its rows so far and the batch that is being added to them.
-struct Side<K: Key, A: State> {
+/// A row of one of the two streams.
+enum Either<A, B> {
+    Left(A),
+    Right(B),
+}
+
+impl<A, B> Either<A, B> {
+    fn left(self) -> std::result::Result<A, Self> {
+        match self {
+            Either::Left(a) => Ok(a),
+            other => Err(other),
+        }
+    }
+
+    fn right(self) -> std::result::Result<B, Self> {
+        match self {
+            Either::Right(b) => Ok(b),
+            other => Err(other),
+        }
+    }
+}
+
+/// One side of a join: its rows so far, the batch that is being added to them, and the pairs that
+/// the batch makes.
+struct Side<K: Key, A: State, R> {
     rows: Map<K, Vec<A>>,
     /// Rows are moved out through a shared reference, once each.
     batch: Vec<(K, Cell<Option<A>>)>,
+    /// Pairs, and which row of the batch made each.
+    pairs: Vec<(usize, R)>,
 }
 
-impl<K: Key, A: State> Side<K, A> {
+impl<K: Key, A: State, R> Side<K, A, R> {
     fn new(rows: Map<K, Vec<A>>) -> Self {
-        Self { rows, batch: Vec::new() }
+        Self { rows, batch: Vec::new(), pairs: Vec::new() }
     }
 
-    fn fill(&mut self, batch: &mut Vec<A>, key: impl Fn(&A) -> K) {
-        self.batch.clear();
-        self.batch.extend(batch.drain(..).map(|row| (key(&row), Cell::new(Some(row)))));
-    }
-
-    /// Pairs the batch with the other side's rows.
-    fn meet<B: State>(
-        &self,
+    /// Takes this side's rows from the front of `rows`, pairs each with the rows of `others`, and
+    /// keeps it. Of rows that an error leaves no pair is emitted, and they stay in `rows`.
+    fn apply<B: State, E>(
+        &mut self,
+        rows: &mut Vec<(K, E)>,
+        mine: impl Fn(E) -> std::result::Result<A, E>,
+        row_of: impl Fn(A) -> E,
         others: &mut Map<K, Vec<B>>,
-        mut meet: impl FnMut(&K, &A, &B),
+        mut pair: impl FnMut(&K, &A, &B) -> R,
+        mut emit: impl FnMut(R),
     ) -> Result<()> {
-        let done = others.read_batch(
+        let mut rest = None;
+        let mut taken = rows.drain(..);
+        for (key, row) in taken.by_ref() {
+            match mine(row) {
+                Ok(row) => self.batch.push((key, Cell::new(Some(row)))),
+                Err(other) => {
+                    rest = Some((key, other));
+                    break;
+                }
+            }
+        }
+        let rest: Vec<(K, E)> = rest.into_iter().chain(taken).collect();
+        let (mut nth, pairs) = (0, &mut self.pairs);
+        let met = others.read_batch(
             &self.batch,
             |row| &row.0,
             |(key, row), others| {
-                let Some(taken) = row.take() else { return };
-                for other in others.into_iter().flatten() {
-                    meet(key, &taken, other);
+                if let Some(taken) = row.take() {
+                    let others = others.into_iter().flatten();
+                    pairs.extend(others.map(|other| (nth, pair(key, &taken, other))));
+                    row.set(Some(taken));
                 }
-                row.set(Some(taken));
+                nth += 1;
             },
         );
-        done.map_err(Error::from)
-    }
-
-    /// Adds the batch to this side's rows.
-    fn keep(&mut self) -> Result<()> {
+        let (met, mut done) = match met {
+            Ok(()) => (self.batch.len(), Ok(())),
+            Err(error) => (error.applied, Err(error.error)),
+        };
         let push = |(_, row): &(K, Cell<Option<A>>), rows: &mut Vec<A>| rows.extend(row.take());
-        self.rows.update_batch(&self.batch, |row| &row.0, |_| Vec::new(), push)?;
-        Ok(())
+        let kept = self.rows.update_batch(&self.batch[..met], |row| &row.0, |_| Vec::new(), push);
+        let kept = match kept {
+            Ok(()) => met,
+            Err(error) => {
+                done = Err(error.error);
+                error.applied
+            }
+        };
+        let emitted = self.pairs.drain(..).take_while(|&(nth, _)| nth < kept);
+        emitted.for_each(|(_, row)| emit(row));
+        let left = self.batch.drain(..).skip(kept);
+        rows.extend(left.filter_map(|(key, row)| Some((key, row_of(row.into_inner()?)))));
+        rows.extend(rest);
+        done
     }
 }

@@ -57,9 +57,11 @@
 
 mod event_time;
 mod fault;
+mod intake;
 mod join;
 mod key_by;
 mod node;
+mod parking;
 mod rolling;
 mod spec;
 mod stateful;
@@ -68,13 +70,14 @@ mod worker;
 use timely::dataflow::StreamVec;
 
 pub use event_time::EventTime;
+pub use fault::Fault;
 pub use join::Join;
 pub use key_by::{KeyBy, Keyed};
 pub use node::{NodeConfig, install};
 pub use rolling::{Aggregate, Counting, Rolling};
 pub use spec::{OperatorState, Spec};
 pub use stateful::{Context, Stateful};
-pub use worker::{WorkerOverrides, WorkerState};
+pub use worker::{Parked, WorkerOverrides, WorkerState};
 
 /// A stream of changes: a row, when it changes and how many times more (or fewer) it occurs from
 /// then on.

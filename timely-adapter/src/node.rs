@@ -1,10 +1,13 @@
 //! Configuration of a node, which is one process: carried to its workers by Timely's own.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::Thread;
 
 use alluvium::{Error, ErrorKind, Result, StoreConfig};
 use timely::CommunicationConfig;
 use timely::worker::Worker;
+
+use crate::fault::Fault;
 
 /// What all workers of a process share.
 #[derive(Clone, Debug, Default)]
@@ -13,11 +16,13 @@ pub struct NodeConfig {
     /// part; worker `n` lives in `worker-n` below `directory`. `layout` and `states` hold unless
     /// a worker or an operator says otherwise.
     pub store: StoreConfig,
+    /// What operators do when a call on their state fails, unless a worker says otherwise.
+    pub fault: Fault,
 }
 
 impl From<StoreConfig> for NodeConfig {
     fn from(store: StoreConfig) -> Self {
-        Self { store }
+        Self { store, fault: Fault::default() }
     }
 }
 
@@ -28,6 +33,8 @@ pub(crate) struct Node {
     pub(crate) threads: u64,
     /// The first error of a state call in an operator of any worker of this process.
     pub(crate) fault: Arc<OnceLock<Error>>,
+    /// The process's workers, which a fault wakes.
+    pub(crate) workers: Arc<Mutex<Vec<Thread>>>,
 }
 
 const REGISTRY_KEY: &str = "alluvium.node";
@@ -50,7 +57,12 @@ pub fn install(config: &mut timely::Config, node: NodeConfig) -> Result<()> {
         let message = format!("{workers} workers cannot share {groups} key groups");
         return Err(Error::new(ErrorKind::Config, message));
     }
-    let node = Node { config: node, threads: threads.max(1) as u64, fault: Arc::default() };
+    let node = Node {
+        config: node,
+        threads: threads.max(1) as u64,
+        fault: Arc::default(),
+        workers: Arc::default(),
+    };
     config.worker.set(REGISTRY_KEY.into(), node);
     Ok(())
 }

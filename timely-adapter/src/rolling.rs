@@ -2,11 +2,12 @@
 
 use alluvium::{Key, State};
 use timely::ExchangeData;
+use timely::dataflow::operators::generic::OutputBuilderSession;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 
 use crate::Changes;
-use crate::fault::Guard;
+use crate::intake::{Prepared, Right, Work};
 use crate::key_by::{Builder, Keyed, owner_pact};
 use crate::spec::{OperatorState, Spec};
 
@@ -76,38 +77,45 @@ where
         aggregate: A,
     ) -> alluvium::Result<Changes<'scope, T, (K, A::Out)>> {
         let name = spec.id().to_owned();
-        let mut groups = OperatorState::new(&self.state, spec)?.map::<K, A::Acc>("groups")?;
+        let states = OperatorState::new(&self.state, spec)?;
+        let mut groups = states.map::<K, A::Acc>("groups")?;
+        let prepared = Prepared::<K>::new::<T, D>(&self.state, &states)?;
         let pact = owner_pact(&self.state, &self.key);
-        let (key, mut guard) = (self.key, Guard::<T>::new(&self.state));
-        let (mut rows, mut changes) = (Vec::<(K, D)>::new(), Vec::new());
-        let stream = self.stream.unary::<Builder<_>, _, _, _>(pact, &name, |_, _| {
-            move |input, output| {
-                input.for_each_time(|capability, batches| {
-                    let time = capability.time().clone();
-                    for batch in batches {
-                        if !guard.admits(&capability) {
-                            return;
-                        }
-                        rows.extend(batch.drain(..).map(|row| (key(&row), row)));
-                        let change = |(key, row): &(K, D), acc: &mut A::Acc| {
-                            let old = aggregate.out(acc);
-                            aggregate.add(acc, row);
-                            let new = aggregate.out(acc);
-                            if old != new {
-                                let mut emit = |out: Option<A::Out>, diff| {
-                                    if let Some(out) = out {
-                                        changes.push(((key.clone(), out), time.clone(), diff));
-                                    }
-                                };
-                                emit(old, -1);
-                                emit(new, 1);
+        let (key, scope) = (self.key, self.stream.scope());
+        let (mut keyed, mut changes) = (Vec::<(K, D)>::new(), Vec::new());
+        let mut apply =
+            move |right: &Right<'_, T>,
+                  work: Work<'_, K, D>,
+                  output: &mut OutputBuilderSession<'_, T, Builder<_>>| {
+                let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+                let change = |(key, row): &(K, D), acc: &mut A::Acc| {
+                    let old = aggregate.out(acc);
+                    aggregate.add(acc, row);
+                    let new = aggregate.out(acc);
+                    if old != new {
+                        let mut emit = |out: Option<A::Out>, diff| {
+                            if let Some(out) = out {
+                                changes.push(((key.clone(), out), right.time().clone(), diff));
                             }
                         };
-                        let done =
-                            groups.update_batch(&rows, |row| &row.0, |_| aggregate.init(), change);
-                        rows.clear();
-                        guard.check(&capability, done.map_err(Into::into));
-                        output.session(&capability).give_iterator(changes.drain(..));
+                        emit(old, -1);
+                        emit(new, 1);
+                    }
+                };
+                let done = groups.update_batch(rows, |row| &row.0, |_| aggregate.init(), change);
+                output.session(right).give_iterator(changes.drain(..));
+                done.map_err(|error| error.leave_rest(rows))
+            };
+        let stream = self.stream.unary::<Builder<_>, _, _, _>(pact, &name, |_, info| {
+            let mut intake = prepared.start::<T, D>(scope, &info);
+            move |input, output| {
+                intake.resume(|right, work| apply(right, work, output));
+                input.for_each_time(|capability, batches| {
+                    for batch in batches {
+                        keyed.extend(batch.drain(..).map(|row| (key(&row), row)));
+                        intake.offer(&capability, &mut keyed, |right, work| {
+                            apply(right, work, output)
+                        });
                     }
                 });
             }

@@ -1,6 +1,12 @@
 //! What one operator says about its state, and how it opens it.
 
-use alluvium::{AnyLayout, Count, Key, Map, Result, State, StateBuilder, Store, Timers, Value};
+use std::any::Any;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use alluvium::{
+    AnyLayout, Count, Fetcher, Key, Map, Result, State, StateBuilder, Store, Timers, Value,
+};
 
 use crate::worker::WorkerState;
 
@@ -12,18 +18,29 @@ use crate::worker::WorkerState;
 pub struct Spec {
     id: String,
     layout: Option<AnyLayout>,
+    parked_max: Option<usize>,
 }
 
 impl Spec {
     /// State named `id`, in the layout that the worker's configuration gives.
     pub fn new(id: impl Into<String>) -> Self {
-        Self { id: id.into(), layout: None }
+        Self { id: id.into(), layout: None, parked_max: None }
     }
 
     /// Keeps the operator's state in this layout, whatever the worker and the node say.
     #[must_use]
     pub fn layout(mut self, layout: impl Into<AnyLayout>) -> Self {
         self.layout = Some(layout.into());
+        self
+    }
+
+    /// Lets so many records and timers wait for reads at a time; more let more reads overlap and
+    /// cost memory, which is booked when the operator is built. With so many waiting, the operator
+    /// takes no further input. 0: nothing waits, calls read while the worker waits. Default: what a
+    /// 256th of the store's memory has room for, between 16 and 4096.
+    #[must_use]
+    pub fn parked_max(mut self, records: usize) -> Self {
+        self.parked_max = Some(records);
         self
     }
 
@@ -34,31 +51,63 @@ impl Spec {
 }
 
 /// Opens the states of one operator; each is named `id/name` in the worker's store.
-#[derive(Debug)]
+///
+/// Of states with the operator's own key, records that are on storage only are read ahead while
+/// the operator's rows wait; calls on states with other keys may wait for storage themselves.
 pub struct OperatorState<'a> {
     store: &'a Store,
     spec: Spec,
+    /// `Rc<dyn Fetcher<K>>` of each keyed state.
+    fetchers: RefCell<Vec<Box<dyn Any>>>,
+}
+
+impl std::fmt::Debug for OperatorState<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OperatorState").field("spec", &self.spec).finish_non_exhaustive()
+    }
 }
 
 impl<'a> OperatorState<'a> {
     pub(crate) fn new(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
         worker.register(&spec.id)?;
-        Ok(Self { store: worker.store(), spec })
+        Ok(Self { store: worker.store(), spec, fetchers: RefCell::default() })
     }
 
     /// A value per key.
     pub fn map<K: Key, V: State>(&self, name: &str) -> Result<Map<K, V>> {
-        self.placed(self.store.map(&self.name_of(name))).open()
+        let map = self.placed(self.store.map(&self.name_of(name))).open()?;
+        self.fetchers.borrow_mut().push(Box::new(map.fetcher()));
+        Ok(map)
     }
 
     /// A counter per key.
     pub fn count<K: Key>(&self, name: &str) -> Result<Count<K>> {
-        self.placed(self.store.count(&self.name_of(name))).open()
+        let count = self.placed(self.store.count(&self.name_of(name))).open()?;
+        self.fetchers.borrow_mut().push(Box::new(count.fetcher()));
+        Ok(count)
     }
 
     /// One value of this worker, which is not keyed and so stays with the worker.
     pub fn value<V: State>(&self, name: &str) -> Result<Value<V>> {
         self.placed(self.store.value(&self.name_of(name))).open()
+    }
+
+    /// The operator's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.spec.id
+    }
+
+    /// The reads of the states that were opened with keys of this type.
+    pub(crate) fn fetchers<K: Key>(&self) -> Vec<Rc<dyn Fetcher<K>>> {
+        let fetchers = self.fetchers.borrow();
+        fetchers.iter().filter_map(|any| any.downcast_ref().cloned()).collect()
+    }
+
+    /// The most records of so many bytes each that may be parked.
+    pub(crate) fn parked_max(&self, bytes_each: u64) -> usize {
+        let share = self.store.memory_bytes() / 256 / bytes_each.max(1);
+        let usual = usize::try_from(share).unwrap_or(usize::MAX).clamp(16, 4096);
+        self.spec.parked_max.unwrap_or(usual)
     }
 
     /// The operator's pending timers.

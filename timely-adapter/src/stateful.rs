@@ -7,11 +7,12 @@
 use alluvium::{Key, Result, Time, Timers};
 use timely::ExchangeData;
 use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::generic::OutputBuilderSession;
 use timely::dataflow::operators::generic::operator::Operator;
 
 use crate::Changes;
 use crate::event_time::{EventTime, watermark};
-use crate::fault::Guard;
+use crate::intake::{Intake, Prepared, Right, Work};
 use crate::key_by::{Builder, Keyed, owner_pact};
 use crate::spec::{OperatorState, Spec};
 
@@ -20,16 +21,17 @@ const DUE_BATCH: usize = 1024;
 
 /// What the closures of [`Stateful::stateful`] may do besides using their state.
 #[derive(Debug)]
-pub struct Context<'a, T, W: Key + Ord, R> {
+pub struct Context<'a, T, K: Key + Ord, R> {
     watermark: Time,
     time: T,
-    timers: &'a mut Timers<W>,
+    timers: &'a mut Timers<K>,
     earliest_set: Option<Time>,
     changes: &'a mut Vec<(R, T, i64)>,
 }
 
-impl<T: EventTime, W: Key + Ord, R> Context<'_, T, W, R> {
-    /// No event before this time is still to come.
+impl<T: EventTime, K: Key + Ord, R> Context<'_, T, K, R> {
+    /// No event before this time is still to come; while rows are applied, also no row of their
+    /// keys, as one that waited for a read counts as still to come.
     pub fn watermark(&self) -> Time {
         self.watermark
     }
@@ -44,14 +46,14 @@ impl<T: EventTime, W: Key + Ord, R> Context<'_, T, W, R> {
     ///
     /// # Errors
     /// The timer does not fit into memory.
-    pub fn set_timer(&mut self, at: Time, key: W) -> Result<()> {
+    pub fn set_timer(&mut self, at: Time, key: K) -> Result<()> {
         self.timers.set(at, key)?;
         self.earliest_set = Some(self.earliest_set.map_or(at, |earliest| earliest.min(at)));
         Ok(())
     }
 
     /// Withdraws a timer and says whether there was one.
-    pub fn cancel_timer(&mut self, at: Time, key: W) -> bool {
+    pub fn cancel_timer(&mut self, at: Time, key: K) -> bool {
         self.timers.cancel(at, key)
     }
 
@@ -70,119 +72,204 @@ impl<T: EventTime, W: Key + Ord, R> Context<'_, T, W, R> {
 }
 
 /// Extension trait: operators of one's own.
-pub trait Stateful<'scope, T: EventTime, K: Key, D> {
+pub trait Stateful<'scope, T: EventTime, K: Key + Ord, D> {
     /// An operator on state that `open` opens.
     ///
-    /// `rows` is called with each batch of keyed rows as it arrives, in no order of times, and
-    /// takes what it needs; batches suit [`Map::update_batch`](alluvium::Map::update_batch).
-    /// `due` is called with timers that the watermark has passed, ordered by time and key. After
-    /// an error of either, neither is called again; see the crate's documentation.
+    /// `rows` is called with batches of keyed rows, in order of arrival per key, else in no order,
+    /// of one time each; batches suit [`Map::update_batch`](alluvium::Map::update_batch). `due` is
+    /// called with timers of keys that the watermark has passed, ordered by time and key; it may
+    /// see a key's timer only when all rows of the key that came before were applied. Rows and
+    /// timers whose keys have to be read from storage first wait for that and are handed over
+    /// when it is done; the others go on.
     ///
     /// # Errors
-    /// Opening the state failed.
-    fn stateful<S, W, R>(
+    /// Opening the state failed, or there is no memory for records that wait.
+    ///
+    /// An error of `rows` or `due` ends the run, or, if [`Fault`](crate::Fault) says that it
+    /// passes, has the call made again later. For that the closure takes out of its vector what it
+    /// has applied (see [`BatchError::leave_rest`](alluvium::BatchError::leave_rest)); what is
+    /// still in it is what the next call gets. After `Ok` everything counts as applied.
+    fn stateful<S, R>(
         self,
         spec: Spec,
         open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
-        rows: impl FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, W, R>) -> Result<()> + 'static,
-        due: impl FnMut(&mut S, &[(Time, W)], &mut Context<'_, T, W, R>) -> Result<()> + 'static,
+        rows: impl FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
+        due: impl FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
     ) -> Result<Changes<'scope, T, R>>
     where
         S: 'static,
-        W: Key + Ord,
         R: Clone + 'static;
 }
 
 impl<'scope, T, K, D, F> Stateful<'scope, T, K, D> for Keyed<'scope, T, D, F>
 where
     T: EventTime,
-    K: Key,
+    K: Key + Ord,
     D: ExchangeData,
     F: Fn(&D) -> K + 'static,
 {
-    fn stateful<S, W, R>(
+    fn stateful<S, R>(
         self,
         spec: Spec,
         open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
-        mut rows: impl FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, W, R>) -> Result<()>
-        + 'static,
-        mut due: impl FnMut(&mut S, &[(Time, W)], &mut Context<'_, T, W, R>) -> Result<()> + 'static,
+        rows: impl FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
+        due: impl FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
     ) -> Result<Changes<'scope, T, R>>
     where
         S: 'static,
-        W: Key + Ord,
         R: Clone + 'static,
     {
         let name = spec.id().to_owned();
         let opener = OperatorState::new(&self.state, spec)?;
-        let mut state = open(&opener)?;
-        let mut timers: Timers<W> = opener.timers()?;
+        let state = open(&opener)?;
+        let timers: Timers<K> = opener.timers()?;
+        let prepared = Prepared::<K>::new::<T, D>(&self.state, &opener)?;
         let pact = owner_pact(&self.state, &self.key);
-        let (key, mut guard) = (self.key, Guard::<T>::new(&self.state));
-        let (mut keyed, mut changes) = (Vec::<(K, D)>::new(), Vec::new());
-        let mut fired: Vec<(Time, W)> = Vec::new();
-        let stream = self.stream.unary_frontier::<Builder<_>, _, _, _>(pact, &name, |first, _| {
-            // Timers of a restored checkpoint fire at their times.
-            let mut held = timers.next_time().map(|at| first.delayed(&at_least(at, first.time())));
-            drop(first);
-            move |(input, frontier), output| {
-                let watermark = watermark(frontier);
-                input.for_each_time(|capability, batches| {
-                    for batch in batches {
-                        if !guard.admits(&capability) {
-                            return;
+        let (key, scope) = (self.key, self.stream.scope());
+        let mut body = Body { state, timers, held: None, changes: Vec::new(), rows, due };
+        let mut keyed = Vec::<(K, D)>::new();
+        let mut fired: Vec<(Time, K)> = Vec::new();
+        let stream =
+            self.stream.unary_frontier::<Builder<_>, _, _, _>(pact, &name, |first, info| {
+                let mut intake = prepared.start::<T, D>(scope, &info);
+                // Timers of a restored checkpoint fire at their times.
+                body.held =
+                    body.timers.next_time().map(|at| first.delayed(&at_least(at, first.time())));
+                drop(first);
+                move |(input, frontier), output| {
+                    let watermark = watermark(frontier);
+                    let limit = limit_of(watermark, &intake);
+                    intake.resume(|right, work| body.apply(limit, right, work, output));
+                    input.for_each_time(|capability, batches| {
+                        for batch in batches {
+                            keyed.clear();
+                            keyed.extend(batch.drain(..).map(|row| (key(&row), row)));
+                            intake.offer(&capability, &mut keyed, |right, work| {
+                                body.apply(watermark, right, work, output)
+                            });
                         }
-                        keyed.clear();
-                        keyed.extend(batch.drain(..).map(|row| (key(&row), row)));
-                        let mut context = Context {
-                            watermark,
-                            time: capability.time().clone(),
-                            timers: &mut timers,
-                            earliest_set: None,
-                            changes: &mut changes,
-                        };
-                        let done = rows(&mut state, &mut keyed, &mut context);
-                        if let Some(earliest) = context.earliest_set {
-                            let at = at_least(earliest, capability.time());
-                            if held.as_ref().is_none_or(|held| *held.time() > at) {
-                                held = Some(capability.delayed(&at, 0));
-                            }
+                    });
+                    let limit = limit_of(watermark, &intake);
+                    body.fire(limit, &mut fired, &mut intake, output);
+                    match (body.timers.next_time(), &mut body.held) {
+                        // Timers at the end of time never fire and must not keep the dataflow alive.
+                        (Some(next), Some(held)) if !(frontier.is_empty() && next == Time::MAX) => {
+                            downgrade(held, next);
                         }
-                        guard.check(&capability, done);
-                        output.session(&capability).give_iterator(changes.drain(..));
-                    }
-                });
-                while let Some(capability) = held.as_mut().filter(|_| !guard.is_closed()) {
-                    fired.clear();
-                    while fired.len() < DUE_BATCH {
-                        let Some(timer) = timers.pop_due(watermark) else { break };
-                        fired.push(timer);
-                    }
-                    let Some((earliest, _)) = fired.first() else { break };
-                    downgrade(capability, *earliest);
-                    let mut context = Context {
-                        watermark,
-                        time: capability.time().clone(),
-                        timers: &mut timers,
-                        earliest_set: None,
-                        changes: &mut changes,
-                    };
-                    let done = due(&mut state, &fired, &mut context);
-                    output.session(&*capability).give_iterator(changes.drain(..));
-                    if let Err(error) = done {
-                        guard.close(capability.clone(), error);
+                        _ => body.held = None,
                     }
                 }
-                match (timers.next_time(), held.as_mut()) {
-                    // Timers at the end of time never fire and must not keep the dataflow alive.
-                    (Some(next), Some(capability)) if !frontier.is_empty() => {
-                        downgrade(capability, next);
+            });
+        Ok(stream)
+    }
+}
+
+/// How far the operator's own time is: the watermark, but not past what was not applied yet.
+fn limit_of<T: EventTime, K: Key, D>(watermark: Time, intake: &Intake<T, K, D>) -> Time {
+    intake.horizon().map_or(watermark, |time| time.time().min(watermark))
+}
+
+/// The operator's state and closures.
+struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
+    state: S,
+    timers: Timers<K>,
+    /// Of the earliest timer, or earlier.
+    held: Option<Capability<T>>,
+    changes: Vec<(R, T, i64)>,
+    rows: A,
+    due: B,
+}
+
+type Output<'a, T, R> = OutputBuilderSession<'a, T, Builder<(R, T, i64)>>;
+
+impl<S, T, K, R, A, B> Body<S, T, K, R, A, B>
+where
+    T: EventTime,
+    K: Key + Ord,
+    R: Clone + 'static,
+{
+    /// Hands rows or timers to their closure and emits what comes of it.
+    fn apply<D>(
+        &mut self,
+        limit: Time,
+        right: &Right<'_, T>,
+        work: Work<'_, K, D>,
+        output: &mut Output<'_, T, R>,
+    ) -> Result<()>
+    where
+        A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()>,
+        B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()>,
+    {
+        let mut context = Context {
+            watermark: limit,
+            time: right.time().clone(),
+            timers: &mut self.timers,
+            earliest_set: None,
+            changes: &mut self.changes,
+        };
+        let done = match work {
+            Work::Rows(rows) => {
+                context.watermark = limit.min(context.time.time());
+                (self.rows)(&mut self.state, rows, &mut context)
+            }
+            Work::Timers(timers) => (self.due)(&mut self.state, timers, &mut context),
+        };
+        if let Some(earliest) = context.earliest_set {
+            let at = at_least(earliest, right.time());
+            if self.held.as_ref().is_none_or(|held| *held.time() > at) {
+                self.held = Some(right.delayed(&at));
+            }
+        }
+        output.session(right).give_iterator(self.changes.drain(..));
+        done
+    }
+
+    /// Hands over the timers before `limit`.
+    fn fire<D>(
+        &mut self,
+        limit: Time,
+        fired: &mut Vec<(Time, K)>,
+        intake: &mut Intake<T, K, D>,
+        output: &mut Output<'_, T, R>,
+    ) where
+        A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()>,
+        B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()>,
+    {
+        while intake.takes_timers() {
+            let Some(mut capability) = self.held.take() else { return };
+            let mut outcome = Ok(());
+            while fired.len() < DUE_BATCH && outcome.is_ok() && intake.takes_timers() {
+                let Some((at, key)) = self.timers.pop_due(limit) else { break };
+                let right = || capability.delayed(&at_least(at, capability.time()));
+                match intake.parks_timer(at, &key, right) {
+                    Ok(true) => {}
+                    Ok(false) => fired.push((at, key)),
+                    Err(error) => {
+                        fired.push((at, key));
+                        outcome = Err(error);
                     }
-                    _ => held = None,
                 }
             }
-        });
-        Ok(stream)
+            let Some(&(earliest, _)) = fired.first() else {
+                self.held = Some(capability);
+                return;
+            };
+            downgrade(&mut capability, earliest);
+            match outcome {
+                Ok(()) => intake
+                    .fire(&capability, fired, |right, work| self.apply(limit, right, work, output)),
+                Err(error) => intake.stop(&Right::Held(&capability), error),
+            }
+            for (at, key) in fired.drain(..) {
+                // Their memory was given back when they were taken out.
+                if let Err(error) = self.timers.set(at, key) {
+                    intake.stop(&Right::Held(&capability), error);
+                }
+            }
+            if self.held.as_ref().is_none_or(|held| held.time() > capability.time()) {
+                self.held = Some(capability);
+            }
+        }
     }
 }
 

@@ -1,14 +1,17 @@
 //! The state of one worker: its store, and what went wrong in it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::Thread;
 
+use alluvium::io::Device;
 use alluvium::{AnyLayout, ByteSize, Error, ErrorKind, KeyGroup, Result, Store};
 use timely::worker::Worker;
 
+use crate::fault::Fault;
 use crate::node::Node;
 
 /// What one worker does differently from its node.
@@ -20,12 +23,28 @@ pub struct WorkerOverrides {
     pub layout: Option<AnyLayout>,
     /// Layouts of single states, by name; others keep the node's.
     pub states: BTreeMap<String, AnyLayout>,
+    /// What operators do when a call on their state fails. Default: the node's.
+    pub fault: Option<Fault>,
+    /// Keeps this worker's files here instead of in a directory; for tests.
+    pub device: Option<Arc<dyn Device>>,
 }
 
 /// One worker's state: a store that owns the worker's key groups. Cheap to clone; stays on its
 /// thread.
 #[derive(Clone, Debug)]
 pub struct WorkerState(Rc<Inner>);
+
+/// Records and timers of one operator that wait for reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parked {
+    /// How many wait.
+    pub now: usize,
+    /// How many have waited at a time, at most.
+    pub most: usize,
+    /// Batches of input that are not taken yet, because too many records wait or storage takes no
+    /// writes.
+    pub staged: usize,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -34,6 +53,12 @@ struct Inner {
     index: usize,
     peers: usize,
     fault: Arc<OnceLock<Error>>,
+    policy: Fault,
+    /// The process's workers.
+    workers: Arc<Mutex<Vec<Thread>>>,
+    /// Operators that wait for storage, and why.
+    waiting: RefCell<BTreeMap<String, Error>>,
+    parked: RefCell<BTreeMap<String, Rc<Cell<Parked>>>>,
     ids: RefCell<Vec<String>>,
 }
 
@@ -54,16 +79,23 @@ impl WorkerState {
         config.layout = overrides.layout.unwrap_or(config.layout);
         config.states.extend(overrides.states);
         let owned = owned_groups(index, groups, peers);
-        let store = Store::from_config(config)
-            .owned_groups(owned)
-            .open()
-            .map_err(|error| error.with("worker", index))?;
+        let mut builder = Store::from_config(config).owned_groups(owned);
+        if let Some(device) = overrides.device {
+            builder = builder.device(device);
+        }
+        let store = builder.open().map_err(|error| error.with("worker", index))?;
+        let workers = node.workers.clone();
+        workers.lock().unwrap_or_else(PoisonError::into_inner).push(std::thread::current());
         Ok(Self(Rc::new(Inner {
             store,
             key_groups: groups,
             index,
             peers,
             fault: node.fault.clone(),
+            policy: overrides.fault.unwrap_or(node.config.fault),
+            workers,
+            waiting: RefCell::default(),
+            parked: RefCell::default(),
             ids: RefCell::default(),
         })))
     }
@@ -119,6 +151,40 @@ impl WorkerState {
     pub fn fail(&self, error: Error) {
         // Later ones may be consequences of it.
         let _ = self.0.fault.set(error.with("worker", self.0.index));
+        for worker in &*self.0.workers.lock().unwrap_or_else(PoisonError::into_inner) {
+            worker.unpark();
+        }
+    }
+
+    /// Operators of this worker that wait for storage to take writes again, and the error that
+    /// each met last. See [`Fault`].
+    pub fn waiting(&self) -> Vec<(String, String)> {
+        let waiting = self.0.waiting.borrow();
+        waiting.iter().map(|(operator, error)| (operator.clone(), error.to_string())).collect()
+    }
+
+    /// What waits for reads, by operator.
+    pub fn parked(&self) -> Vec<(String, Parked)> {
+        let parked = self.0.parked.borrow();
+        parked.iter().map(|(operator, gauge)| (operator.clone(), gauge.get())).collect()
+    }
+
+    /// Where an operator shows what it has parked.
+    pub(crate) fn gauge(&self, operator: &str) -> Rc<Cell<Parked>> {
+        self.0.parked.borrow_mut().entry(operator.to_owned()).or_default().clone()
+    }
+
+    /// Notes that an operator waits, or that it does not any more.
+    pub(crate) fn set_waiting(&self, operator: &str, error: Option<Error>) {
+        let mut waiting = self.0.waiting.borrow_mut();
+        match error {
+            Some(error) => drop(waiting.insert(operator.to_owned(), error)),
+            None => drop(waiting.remove(operator)),
+        }
+    }
+
+    pub(crate) fn fault_policy(&self) -> Fault {
+        self.0.policy
     }
 
     /// Takes the operator id, which must be new on this worker.

@@ -208,7 +208,11 @@ type Cx<'a> = Context<'a, i64, u64, Raise>;
 
 impl Winning {
     /// Applies auctions and bids.
-    fn apply(&mut self, rows: &[(u64, Input)], context: &mut Cx<'_>) -> alluvium::Result<()> {
+    fn apply(
+        &mut self,
+        rows: &mut Vec<(u64, Input)>,
+        context: &mut Cx<'_>,
+    ) -> alluvium::Result<()> {
         let (alarms, watermark) = (&mut self.alarms, context.watermark());
         let change = |(id, input): &(u64, Input), item: &mut Item| match *input {
             Input::Auction { category, date_time, expires, .. } => {
@@ -223,12 +227,15 @@ impl Winning {
                 item.bid(Bid { date_time, price }, watermark, |raise| context.emit(raise, 1));
             }
         };
-        self.items.update_batch(rows, |row| &row.0, |_| Item::default(), change)?;
-        self.set_alarms(context)
+        let done = self.items.update_batch(rows, |row| &row.0, |_| Item::default(), change);
+        let done = done.map_err(|error| error.leave_rest(rows));
+        self.set_alarms(context).and(done)
     }
 
     /// Looks at the items whose time has come.
-    fn expire(&mut self, due: &[(Time, u64)], context: &mut Cx<'_>) -> alluvium::Result<()> {
+    fn expire(&mut self, due: &mut Vec<(Time, u64)>, context: &mut Cx<'_>) -> alluvium::Result<()> {
+        // Those that an error kept from being removed may have got bids since.
+        due.extend(self.emptied.drain(..).map(|id| (Time::MIN, id)));
         let (alarms, emptied) = (&mut self.alarms, &mut self.emptied);
         let watermark = context.watermark();
         let change = |(_, id): &(Time, u64), item: &mut Item| {
@@ -238,11 +245,12 @@ impl Winning {
                 emptied.push(*id);
             }
         };
-        self.items.update_batch(due, |timer| &timer.1, |_| Item::default(), change)?;
-        for id in self.emptied.drain(..) {
-            self.items.remove(&id)?;
+        let done = self.items.update_batch(due, |timer| &timer.1, |_| Item::default(), change);
+        let done = done.map_err(|error| error.leave_rest(due));
+        while let Some(id) = self.emptied.pop() {
+            self.items.remove(&id).inspect_err(|_| self.emptied.push(id))?;
         }
-        self.set_alarms(context)
+        self.set_alarms(context).and(done)
     }
 
     fn set_alarms(&mut self, context: &mut Cx<'_>) -> alluvium::Result<()> {

@@ -313,6 +313,11 @@ impl Stored {
         }
     }
 
+    /// Whether the read of a record that was fetched has ended.
+    pub fn has_fetched(&self, at: StoredAt) -> bool {
+        !self.fetches.is_empty() && self.fetches.known(at, self.info(at.segment).id) == Known::Read
+    }
+
     /// The read of a record that was fetched, if it has ended.
     pub fn take_fetched(&mut self, at: StoredAt) -> Option<Read> {
         if self.fetches.is_empty() {

@@ -309,11 +309,16 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         for (i, item) in items.iter().enumerate().skip(from) {
             let hash = hashes[i];
             if matches!(self.log.locate(hash, key(item)), Located::Cold) {
+                let place = self.log.candidate(hash, 0).map(|(_, place)| place);
+                let stored = self.log.stored.as_ref().expect("looked at above");
+                if place.is_some_and(|place| stored.has_fetched(place)) {
+                    continue;
+                }
                 if cold == at_once {
                     end = i;
                     break;
                 }
-                places[i] = self.log.candidate(hash, 0).map(|(_, place)| place);
+                places[i] = place;
                 cold += 1;
             }
         }
@@ -662,6 +667,10 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             read(item, table.found(found));
             Ok(())
         })
+    }
+
+    fn has_storage(&self) -> bool {
+        self.log.stored.is_some()
     }
 
     fn is_resident(&self) -> bool {

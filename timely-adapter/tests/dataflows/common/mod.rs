@@ -3,13 +3,19 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use alluvium_timely::{Changes, EventTime, NodeConfig, WorkerOverrides, WorkerState, install};
+use alluvium::io::{Device, Simulated};
+use alluvium::{ByteSize, Helpers, HybridLog, KIB, StoreConfig};
+use alluvium_timely::{
+    Changes, EventTime, Fault, NodeConfig, WorkerOverrides, WorkerState, install,
+};
 use timely::ExchangeData;
 use timely::dataflow::operators::vec::Input;
 use timely::dataflow::operators::{Inspect, Probe};
 use timely::dataflow::{ProbeHandle, StreamVec};
 use timely::progress::timestamp::Refines;
+use timely::worker::Worker;
 
 /// What the changes add up to.
 pub type Consolidated<R> = BTreeMap<R, i64>;
@@ -83,4 +89,32 @@ where
     fault?;
     sums.retain(|_, diff| *diff != 0);
     Ok(sums)
+}
+
+/// A single worker on a simulated device, with memory for little.
+pub fn on_device<R: Send + 'static>(
+    device: &Simulated,
+    memory: u64,
+    fault: Fault,
+    work: impl Fn(&mut Worker, &WorkerState) -> R + Send + Sync + 'static,
+) -> R {
+    let layout = HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB);
+    let store = StoreConfig {
+        memory: ByteSize(memory),
+        max_value: Some(ByteSize(4 * KIB)),
+        layout: layout.into(),
+        helpers: Helpers::Inline,
+        ..StoreConfig::default()
+    };
+    let mut config = timely::Config::thread();
+    install(&mut config, NodeConfig { store, fault }).expect("the configuration is sound");
+    let device = device.clone();
+    let guards = timely::execute(config, move |worker| {
+        let device = Some(Arc::new(device.clone()) as Arc<dyn Device>);
+        let overrides = WorkerOverrides { device, ..Default::default() };
+        let state = WorkerState::new(worker, overrides).expect("the store opens");
+        work(worker, &state)
+    });
+    let mut results = guards.expect("timely starts").join();
+    results.pop().expect("one worker").expect("no panic")
 }

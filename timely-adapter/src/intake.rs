@@ -1,0 +1,495 @@
+//! What every keyed operator does around applying its rows: it parks what needs a read, goes on
+//! when the read has ended, stops taking input when too much is parked, waits when storage lets
+//! nobody write for a while, and stops for good, holding on to its times, when a call fails.
+//!
+//! Rows of a key are applied in the order in which they arrived, at the times they arrived with.
+//! Input that cannot be taken yet is staged, in order; as a staged row has left Timely's count of
+//! what is under way, its capability is kept with it, and [`Intake::horizon`] says how far the
+//! operator's own time may go.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use alluvium::io::Waker;
+use alluvium::{Error, Key, Reservation, Result, Time};
+use timely::dataflow::Scope;
+use timely::dataflow::operators::generic::OperatorInfo;
+use timely::dataflow::operators::{Capability, CapabilitySet, CapabilityTrait, InputCapability};
+use timely::progress::Timestamp;
+use timely::scheduling::Activator;
+
+use crate::fault::is_passing;
+use crate::parking::{Fetchers, Parking};
+use crate::spec::OperatorState;
+use crate::worker::{Parked, WorkerState};
+
+/// A row with its key, or a timer of a key.
+enum Item<D> {
+    Row(D),
+    Timer(Time),
+}
+
+/// What is to be applied. What was not, because of an error, is left in it.
+pub(crate) enum Work<'a, K, D> {
+    Rows(&'a mut Vec<(K, D)>),
+    Timers(&'a mut Vec<(Time, K)>),
+}
+
+/// The right to emit at the time of what is applied.
+pub(crate) enum Right<'a, T: Timestamp> {
+    Input(&'a InputCapability<T>),
+    Held(&'a Capability<T>),
+}
+
+impl<T: Timestamp> Right<'_, T> {
+    pub(crate) fn time(&self) -> &T {
+        match self {
+            Right::Input(capability) => capability.time(),
+            Right::Held(capability) => capability.time(),
+        }
+    }
+
+    pub(crate) fn delayed(&self, time: &T) -> Capability<T> {
+        match self {
+            Right::Input(capability) => capability.delayed(time, 0),
+            Right::Held(capability) => capability.delayed(time),
+        }
+    }
+
+    fn keep(&self) -> Capability<T> {
+        self.delayed(self.time())
+    }
+}
+
+impl<T: Timestamp> CapabilityTrait<T> for Right<'_, T> {
+    fn time(&self) -> &T {
+        Right::time(self)
+    }
+
+    fn valid_for_output(
+        &self,
+        query_buffer: &Rc<std::cell::RefCell<timely::progress::ChangeBatch<T>>>,
+        port: usize,
+    ) -> bool {
+        match self {
+            Right::Input(capability) => capability.valid_for_output(query_buffer, port),
+            Right::Held(capability) => capability.valid_for_output(query_buffer, port),
+        }
+    }
+}
+
+/// An intake whose memory is booked, of an operator that is being built.
+pub(crate) struct Prepared<K: Key> {
+    worker: WorkerState,
+    operator: String,
+    fetchers: Fetchers<K>,
+    limit: usize,
+    memory: Option<Reservation>,
+}
+
+impl<K: Key> Prepared<K> {
+    /// For the operator whose states `states` has opened and whose rows are `D`.
+    ///
+    /// # Errors
+    /// Its parked records do not fit into memory.
+    pub(crate) fn new<T: Timestamp, D>(
+        worker: &WorkerState,
+        states: &OperatorState<'_>,
+    ) -> Result<Self> {
+        let mut fetchers = states.fetchers::<K>();
+        fetchers.retain(|fetcher| fetcher.has_storage());
+        let each = Parking::<T, K, Item<D>>::bytes_each();
+        let limit = if fetchers.is_empty() { 0 } else { states.parked_max(each) };
+        let mut memory = None;
+        if limit > 0 {
+            let what = format!("room for {limit} parked records of operator {}", states.id());
+            memory = Some(worker.store().reserve(limit as u64 * each, &what)?);
+        }
+        let operator = states.id().to_owned();
+        Ok(Self { worker: worker.clone(), operator, fetchers, limit, memory })
+    }
+
+    /// The intake of the operator `info`.
+    pub(crate) fn start<T: Timestamp, D>(
+        self,
+        scope: Scope<'_, T>,
+        info: &OperatorInfo,
+    ) -> Intake<T, K, D> {
+        let activator = scope.activator_for(info.address.clone());
+        let sync = scope.worker().sync_activator_for(info.address.to_vec());
+        // An operator that is gone needs no waking.
+        let waker = Arc::new(Waker::new(move || {
+            let _ = sync.activate();
+        }));
+        for fetcher in &self.fetchers {
+            fetcher.wake_with(waker.clone()).expect("nobody uses a state that was just opened");
+        }
+        let parking = (self.limit > 0).then(|| Parking::new(self.fetchers, self.limit));
+        Intake {
+            worker: self.worker.clone(),
+            parked: self.worker.gauge(&self.operator),
+            operator: self.operator,
+            parking,
+            staged: VecDeque::new(),
+            waker,
+            activator,
+            is_blocked: false,
+            waiting: None,
+            failed: CapabilitySet::new(),
+            rows: Vec::new(),
+            timers: Vec::new(),
+            _memory: self.memory,
+        }
+    }
+}
+
+/// One operator's intake.
+pub(crate) struct Intake<T: Timestamp, K: Key, D> {
+    worker: WorkerState,
+    operator: String,
+    /// `None` if no state of the operator can be on storage.
+    parking: Option<Parking<T, K, Item<D>>>,
+    /// What the worker shows of the parking.
+    parked: Rc<Cell<Parked>>,
+    staged: VecDeque<Staged<T, K, D>>,
+    waker: Arc<Waker>,
+    activator: Activator,
+    /// Storage took no writes when it was last tried.
+    is_blocked: bool,
+    /// Since when that is so.
+    waiting: Option<Waiting>,
+    /// Times not finished by a failed operator.
+    failed: CapabilitySet<T>,
+    rows: Vec<(K, D)>,
+    timers: Vec<(Time, K)>,
+    _memory: Option<Reservation>,
+}
+
+/// Rows that are not taken yet, and the right to emit at their time.
+type Staged<T, K, D> = (Capability<T>, Vec<(K, D)>);
+
+/// Storage lets nobody write for a while.
+struct Waiting {
+    since: Instant,
+    delay: Duration,
+}
+
+/// The first delay until a call that storage could not take is tried again, and the longest.
+const DELAY_MIN: Duration = Duration::from_millis(1);
+const DELAY_MAX: Duration = Duration::from_millis(100);
+
+/// Rows of one time that are applied together, at most.
+const BATCH: usize = 1024;
+
+impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
+    /// Whether the operator has failed and applies nothing any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// Whether timers may be applied: the operator has not failed, and storage takes writes.
+    pub(crate) fn takes_timers(&self) -> bool {
+        !self.has_failed()
+            && !self.is_blocked
+            && !self.parking.as_ref().is_some_and(Parking::is_full)
+    }
+
+    /// The least time of staged input, if there is any: the operator's own time must not pass it.
+    pub(crate) fn horizon(&self) -> Option<&T>
+    where
+        T: Ord,
+    {
+        self.staged.iter().map(|(capability, _)| capability.time()).min()
+    }
+
+    /// Goes on with what was put aside; called first whenever the operator is scheduled.
+    pub(crate) fn resume(
+        &mut self,
+        mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+    ) {
+        if self.has_failed() {
+            return;
+        }
+        // Whatever it waited for is tried anew.
+        self.is_blocked = false;
+        self.waker.rearm();
+        if self.parking.as_ref().is_some_and(|parking| parking.len() > 0) {
+            self.apply_parked(&mut apply);
+        }
+        while !self.is_closed() {
+            if self.parking.as_ref().is_some_and(Parking::is_full) {
+                break;
+            }
+            let Some((capability, mut rows)) = self.staged.pop_front() else { break };
+            self.take(&Right::Held(&capability), &mut rows, &mut apply);
+        }
+        self.show();
+    }
+
+    /// Nothing may be applied now.
+    fn is_closed(&self) -> bool {
+        self.has_failed() || self.is_blocked
+    }
+
+    /// Takes input: applies it, parks it, stages it, or, if the operator has failed, drops it and
+    /// holds its time. Leaves `rows` empty.
+    pub(crate) fn offer(
+        &mut self,
+        capability: &InputCapability<T>,
+        rows: &mut Vec<(K, D)>,
+        apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+    ) {
+        if self.has_failed() {
+            self.failed.insert(capability.retain(0));
+            rows.clear();
+        } else if self.is_closed() || !self.staged.is_empty() {
+            self.staged.push_back((capability.retain(0), std::mem::take(rows)));
+        } else {
+            self.take(&Right::Input(capability), rows, apply);
+            self.show();
+        }
+    }
+
+    /// Shows what is parked and staged, and asks to be scheduled again if no read will do so.
+    fn show(&self) {
+        let Some(parking) = &self.parking else { return };
+        if !self.is_closed() && parking.needs_poll() {
+            self.activator.activate();
+        }
+        let staged = self.staged.len();
+        self.parked.set(Parked { now: parking.len(), most: parking.peak(), staged });
+    }
+
+    /// Applies or parks rows, and stages those that can be neither.
+    fn take(
+        &mut self,
+        right: &Right<'_, T>,
+        rows: &mut Vec<(K, D)>,
+        mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+    ) {
+        let mut done = Ok(());
+        let mut later = Vec::new();
+        let idle = self.parking.as_ref().map_or(Ok(true), Parking::is_idle);
+        match idle {
+            Ok(true) => {}
+            Ok(false) => match self.park_what_waits(right, rows) {
+                Ok(rest) => later = rest,
+                Err(error) => done = Err(error),
+            },
+            Err(error) => done = Err(error),
+        }
+        if done.is_ok() && !rows.is_empty() {
+            done = apply(right, Work::Rows(rows));
+        }
+        match done {
+            Ok(()) => {
+                self.applied();
+                rows.clear();
+            }
+            Err(error) => self.stop(right, error),
+        }
+        rows.append(&mut later);
+        if !rows.is_empty() && !self.has_failed() {
+            self.staged.push_front((right.keep(), std::mem::take(rows)));
+        }
+        rows.clear();
+    }
+
+    /// Parks the rows whose keys wait or need a read; from the first that finds no place on, rows
+    /// are given back to be taken later.
+    fn park_what_waits(
+        &mut self,
+        right: &Right<'_, T>,
+        rows: &mut Vec<(K, D)>,
+    ) -> Result<Vec<(K, D)>> {
+        let Some(parking) = &mut self.parking else { return Ok(Vec::new()) };
+        let mut shared: Option<Rc<Capability<T>>> = None;
+        let mut now = std::mem::take(&mut self.rows);
+        let mut failed = Ok(());
+        let mut taken = rows.drain(..);
+        let mut later = Vec::new();
+        for (key, row) in taken.by_ref() {
+            if parking.is_full() {
+                later.push((key, row));
+                break;
+            }
+            match parking.must_wait(&key) {
+                Ok(false) => now.push((key, row)),
+                Ok(true) => {
+                    let capability = shared.get_or_insert_with(|| Rc::new(right.keep()));
+                    // There is a place: it was looked at.
+                    let _ = parking.park(&key, Item::Row(row), capability);
+                }
+                Err(error) => {
+                    later.push((key, row));
+                    failed = Err(error);
+                    break;
+                }
+            }
+        }
+        later.extend(taken);
+        rows.append(&mut now);
+        self.rows = now;
+        if failed.is_err() {
+            rows.append(&mut later);
+        }
+        failed.map(|()| later)
+    }
+
+    /// Applies what was parked and waits no more.
+    fn apply_parked(
+        &mut self,
+        apply: &mut impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+    ) {
+        let polled = match &mut self.parking {
+            Some(parking) => parking.poll(),
+            None => return,
+        };
+        if let Err(error) = polled {
+            // The state is in use by someone else: nothing can be told of it.
+            return self.fail_parked(error);
+        }
+        let (mut rows, mut timers) =
+            (std::mem::take(&mut self.rows), std::mem::take(&mut self.timers));
+        let mut held: Option<Rc<Capability<T>>> = None;
+        while !self.is_closed() {
+            let next = self.parking.as_mut().and_then(Parking::next);
+            let goes_along = match (&held, &next) {
+                (Some(held), Some((capability, _, item))) => {
+                    let kind = match item {
+                        Item::Row(_) => timers.is_empty() && rows.len() < BATCH,
+                        Item::Timer(_) => rows.is_empty() && timers.len() < BATCH,
+                    };
+                    kind && held.time() == capability.time()
+                }
+                _ => held.is_none(),
+            };
+            if !goes_along {
+                if let Some(capability) = held.take() {
+                    self.apply_ready(&capability, &mut rows, &mut timers, apply);
+                }
+            }
+            let Some((capability, key, item)) = next else { break };
+            if self.is_closed() {
+                let parking = self.parking.as_mut().expect("an item came from it");
+                parking.put_back(key, item, &capability);
+                break;
+            }
+            held.get_or_insert(capability);
+            match item {
+                Item::Row(row) => rows.push((key, row)),
+                Item::Timer(at) => timers.push((at, key)),
+            }
+        }
+        (self.rows, self.timers) = (rows, timers);
+    }
+
+    /// Applies parked items of one time; what an error leaves is parked again where it was.
+    fn apply_ready(
+        &mut self,
+        capability: &Rc<Capability<T>>,
+        rows: &mut Vec<(K, D)>,
+        timers: &mut Vec<(Time, K)>,
+        apply: &mut impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+    ) {
+        let right = Right::Held(capability);
+        let done = match rows.is_empty() {
+            false => apply(&right, Work::Rows(rows)),
+            true => apply(&right, Work::Timers(timers)),
+        };
+        if let Err(error) = done {
+            if let Some(parking) = &mut self.parking {
+                // Back to the front, the last first.
+                for (key, row) in rows.drain(..).rev() {
+                    parking.put_back(key, Item::Row(row), capability);
+                }
+                for (at, key) in timers.drain(..).rev() {
+                    parking.put_back(key, Item::Timer(at), capability);
+                }
+            }
+            self.stop(&right, error);
+        } else {
+            self.applied();
+        }
+        rows.clear();
+        timers.clear();
+    }
+
+    /// Whether a timer of `key` that is due has to wait, behind what is parked for its key or for
+    /// a read; if so it is parked, with the right to emit that `capability` makes.
+    pub(crate) fn parks_timer(
+        &mut self,
+        at: Time,
+        key: &K,
+        capability: impl FnOnce() -> Capability<T>,
+    ) -> Result<bool> {
+        let Some(parking) = &mut self.parking else { return Ok(false) };
+        if parking.is_idle()? || !parking.must_wait(key)? {
+            return Ok(false);
+        }
+        Ok(parking.park(key, Item::Timer(at), &Rc::new(capability())).is_ok())
+    }
+
+    /// Applies timers that are due; what an error leaves of them is left in `timers`.
+    pub(crate) fn fire(
+        &mut self,
+        capability: &Capability<T>,
+        timers: &mut Vec<(Time, K)>,
+        mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+    ) {
+        let right = Right::Held(capability);
+        match apply(&right, Work::Timers(timers)) {
+            Ok(()) => {
+                self.applied();
+                timers.clear();
+            }
+            Err(error) => self.stop(&right, error),
+        }
+    }
+
+    /// A call succeeded: nothing is waited for.
+    #[inline]
+    fn applied(&mut self) {
+        if self.waiting.take().is_some() {
+            self.worker.set_waiting(&self.operator, None);
+        }
+    }
+
+    /// A call failed: waits if that passes, else stops for good.
+    pub(crate) fn stop(&mut self, right: &Right<'_, T>, error: Error) {
+        let first = Waiting { since: Instant::now(), delay: DELAY_MIN / 2 };
+        let waiting = self.waiting.get_or_insert(first);
+        if is_passing(error.kind()) && self.worker.fault_policy().waits(waiting.since.elapsed()) {
+            waiting.delay = (waiting.delay * 2).min(DELAY_MAX);
+            self.activator.activate_after(waiting.delay);
+            self.is_blocked = true;
+            self.worker.set_waiting(&self.operator, Some(error));
+            return;
+        }
+        self.failed.insert(right.keep());
+        self.fail(error);
+    }
+
+    fn fail_parked(&mut self, error: Error) {
+        if let Some(parking) = &mut self.parking {
+            let failed = &mut self.failed;
+            parking.clear(|capability| failed.insert(capability.clone()));
+        }
+        self.fail(error);
+    }
+
+    /// Notes the error, and holds on to the times of all that will not be applied.
+    fn fail(&mut self, error: Error) {
+        for (capability, _) in self.staged.drain(..) {
+            self.failed.insert(capability);
+        }
+        if let Some(parking) = &mut self.parking {
+            let failed = &mut self.failed;
+            parking.clear(|capability| failed.insert(capability.clone()));
+        }
+        self.worker.fail(error.with("operator", self.operator.clone()));
+    }
+}
