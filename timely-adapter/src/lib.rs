@@ -55,6 +55,7 @@
 //! workers asks [`WorkerState::has_failed`] and ends the run with the error. What else could be
 //! done about a failure (waiting, dropping a key) is not configurable yet.
 
+mod admission;
 mod event_time;
 mod fault;
 mod intake;
@@ -63,18 +64,21 @@ mod key_by;
 mod node;
 mod parking;
 mod rolling;
+mod source;
 mod spec;
 mod stateful;
 mod worker;
 
 use timely::dataflow::StreamVec;
 
+pub use admission::{Gate, IN_FLIGHT_BYTES_MAX};
 pub use event_time::EventTime;
 pub use fault::Fault;
 pub use join::Join;
 pub use key_by::{KeyBy, Keyed};
 pub use node::{NodeConfig, install};
 pub use rolling::{Aggregate, Counting, Rolling};
+pub use source::{Source, Watermarks};
 pub use spec::{OperatorState, Spec};
 pub use stateful::{Context, Stateful};
 pub use worker::{Parked, WorkerOverrides, WorkerState};

@@ -6,6 +6,7 @@ mod a_failed_operator_holds_its_time;
 mod cold_reads_are_parked;
 mod join_pairs_all_rows_in_any_order_of_arrival;
 mod rolling_counts_every_row_on_any_number_of_workers;
+mod sources_wait_and_stand_aside;
 mod the_inner_configuration_wins;
 mod timers_fire_once_when_the_watermark_has_passed;
 mod timers_of_a_checkpoint_fire_after_a_restart;

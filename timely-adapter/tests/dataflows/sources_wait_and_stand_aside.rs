@@ -1,0 +1,184 @@
+//! Inputs that are admitted no more than a bound allows, and idle ones that hold nobody back.
+//!
+//! What this catches: queues that grow with the backlog, a gate that lets nothing through for
+//! ever, an idle input that stops the watermark or that moves it past rows still to come, a worker
+//! that spins while it has nothing to do.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use alluvium::{StoreConfig, Time};
+use alluvium_timely::{
+    Counting, Gate, KeyBy, Rolling, Source, Spec, Watermarks, WorkerOverrides, WorkerState, install,
+};
+use timely::dataflow::ProbeHandle;
+use timely::dataflow::operators::{Inspect, Probe};
+use timely::worker::Worker;
+
+fn each_worker<R: Send + 'static>(
+    workers: usize,
+    work: impl Fn(&mut Worker, &WorkerState) -> R + Send + Sync + 'static,
+) -> Vec<R> {
+    let mut config = timely::Config::process(workers);
+    install(&mut config, StoreConfig::default().into()).unwrap();
+    let guards = timely::execute(config, move |worker| {
+        let state = WorkerState::new(worker, WorkerOverrides::default()).unwrap();
+        work(worker, &state)
+    });
+    guards.unwrap().join().into_iter().map(Result::unwrap).collect()
+}
+
+type Seen = Rc<RefCell<Vec<(i64, u64)>>>;
+
+/// A source of numbers that are counted by their last digit.
+fn counted(
+    worker: &mut Worker,
+    state: &WorkerState,
+    gate: impl Fn(Gate<i64>) -> Gate<i64>,
+) -> (Source<i64, u64>, ProbeHandle<i64>, Seen) {
+    let watermarks = Watermarks::new(worker);
+    let (probe, seen) = (ProbeHandle::new(), Seen::default());
+    let sink = seen.clone();
+    let gate = gate(Gate::new(probe.clone()));
+    let source = worker.dataflow::<i64, _, _>(|scope| {
+        let (source, rows) = Source::new(scope, &watermarks, gate);
+        rows.key_by(state, |n: &u64| n % 10)
+            .rolling(Spec::new("digits"), Counting)
+            .unwrap()
+            .inspect(move |((digit, _), time, _)| sink.borrow_mut().push((*time, *digit)))
+            .probe_with(&probe);
+        source
+    });
+    (source, probe, seen)
+}
+
+#[test]
+fn what_is_under_way_is_bounded_in_bytes_and_in_time() {
+    for workers in 1..=2 {
+        each_worker(workers, |worker, state| {
+            let bounds = |gate: Gate<i64>| gate.bytes_max(800).ahead_max(40);
+            let (mut source, probe, seen) = counted(worker, state, bounds);
+            let mut most = 0;
+            for n in 0..10_000u64 {
+                let mut waits = 0;
+                while !source.admits() {
+                    worker.step();
+                    waits += 1;
+                    assert!(waits < 1_000_000, "nothing is admitted any more");
+                }
+                let time = *source.time();
+                let ahead = probe.with_frontier(|done| time - done.first().map_or(time, |&t| t));
+                most = most.max(ahead);
+                source.send(n, 8);
+                if n % 10 == 9 {
+                    source.advance_to(Time(n as i64));
+                }
+            }
+            drop(source);
+            while worker.step_or_park(None) {}
+            // The bound, and one step of time more: what is asked is whether to send at a time.
+            assert!((11..=50).contains(&most), "{most}");
+            assert!(!seen.borrow().is_empty() && probe.done());
+        });
+    }
+}
+
+#[test]
+fn a_bound_below_one_row_slows_but_does_not_stop() {
+    each_worker(1, |worker, state| {
+        let (mut source, probe, seen) = counted(worker, state, |gate| gate.bytes_max(1));
+        for n in 0..100 {
+            while !source.admits() {
+                worker.step();
+            }
+            source.send(n, 8);
+            source.advance_to(Time(n as i64 + 1));
+        }
+        drop(source);
+        while worker.step_or_park(None) {}
+        assert!(probe.done());
+        assert_eq!(seen.borrow().len(), 10 + 90 * 2);
+    });
+}
+
+#[test]
+fn an_idle_input_lets_the_watermark_pass_and_can_come_back() {
+    each_worker(2, |worker, state| {
+        let (mut source, probe, seen) = counted(worker, state, |gate| gate);
+        if worker.index() == 0 {
+            for n in 0..50 {
+                source.send(n, 8);
+                source.advance_to(Time(n as i64 + 1));
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                worker.step();
+            }
+            // Told at once, whatever was told before.
+            source.declare_idle();
+        } else {
+            source.declare_idle();
+            while !source.is_idle() || *source.time() < 20 {
+                worker.step_or_park(Some(std::time::Duration::from_millis(1)));
+                source.keep_up();
+            }
+            // It was carried along, not past what the other may still send.
+            assert!(*source.time() <= 50);
+            let time = *source.time();
+            source.send(3, 8);
+            assert!(!source.is_idle());
+            source.advance_to(Time(time + 1));
+            worker.step();
+            source.keep_up();
+            assert_eq!(*source.time(), time + 1, "it is not idle any more");
+            assert!(probe.less_equal(&(time + 1)));
+        }
+        drop(source);
+        while worker.step_or_park(None) {}
+        assert!(probe.done());
+        seen.borrow().len()
+    });
+}
+
+#[test]
+fn nobody_is_carried_along_when_all_are_idle_and_a_closed_input_holds_nobody() {
+    each_worker(2, |worker, state| {
+        let (mut source, probe, _) = counted(worker, state, |gate| gate);
+        if worker.index() == 0 {
+            drop(source);
+            while worker.step_or_park(None) {}
+            assert!(probe.done());
+            return;
+        }
+        source.advance_to(Time(7));
+        source.declare_idle();
+        for _ in 0..100 {
+            worker.step();
+            source.keep_up();
+        }
+        assert_eq!(*source.time(), 7);
+        while probe.less_than(&7) {
+            worker.step();
+        }
+        drop(source);
+        while worker.step_or_park(None) {}
+    });
+}
+
+#[test]
+fn a_worker_with_nothing_to_do_sleeps() {
+    each_worker(2, |worker, state| {
+        let (mut source, probe, _) = counted(worker, state, |gate| gate);
+        source.send(1, 8);
+        source.advance_to(Time(1));
+        while probe.less_than(&1) {
+            worker.step_or_park(None);
+        }
+        let later = std::time::Instant::now() + std::time::Duration::from_millis(200);
+        let mut steps = 0;
+        while std::time::Instant::now() < later {
+            worker.step_or_park(Some(later - std::time::Instant::now()));
+            steps += 1;
+        }
+        // Some for progress that was still under way; spinning would make hundreds of thousands.
+        assert!(steps < 100, "{steps}");
+    });
+}
