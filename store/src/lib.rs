@@ -28,11 +28,14 @@ pub use alluvium_layouts::{
     BatchError, CheckpointOutcome, Cursor, Heap, HybridLog, Images, Layout, Peek, StateContext,
     Table, TableStats, VolatileHeap, read_entries, write_entries,
 };
+#[doc(hidden)]
+pub use alluvium_pagestore::derived;
 pub use alluvium_pagestore::io;
 pub use alluvium_pagestore::{
     Account, AccountStats, BlobReader, BlobWriter, ByteSize, Error, ErrorKind, GIB, HeapSize, KIB,
     Key, KeyGroup, KeyHash, Lookup, MEMORY_KINDS, MIB, MILLISECOND, MemoryKind, Rejected, Result,
-    SECOND, Schema, State, StateImage, Time, combine, hash_bytes, hash_word, rounded,
+    SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes, SerdeResolver, State, StateImage, Time,
+    combine, hash_bytes, hash_word, rounded,
 };
 pub use any_layout::{AnyLayout, AnyTable};
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};

@@ -184,6 +184,12 @@ mod tests {
         kept::<(PhantomData<u8>, SocketAddr, SocketAddrV4, SocketAddrV6, CString)>();
         kept::<(Range<u64>, RangeInclusive<String>, RangeFrom<u8>, RangeTo<u8>, Bound<String>)>();
         kept::<(u8, u8, u8, u8, u8, u8, u8, u8, u8, u8, u8, String)>();
+        // What rkyv does not know is kept by serde.
+        use crate::Serde;
+        kept::<(Serde<PathBuf>, Serde<OsString>, Serde<SystemTime>, Serde<Cow<'static, str>>)>();
+        kept::<(Serde<BinaryHeap<u8>>, Serde<LinkedList<String>>, Serde<Reverse<String>>)>();
+        kept::<(Serde<Wrapping<u8>>, Serde<Saturating<u64>>, Serde<RangeTo<u8>>, Serde<Box<Path>>)>(
+        );
         fn key<T: crate::Key>() {}
         key::<(Box<str>, Box<[u8]>, Duration, Ipv4Addr, Ipv6Addr, IpAddr, NonZero<u32>)>();
         key::<(Option<u8>, Result<u8, String>, [u64; 3], i128, PhantomData<u8>)>();

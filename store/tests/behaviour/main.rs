@@ -17,3 +17,4 @@ mod panics_of_values_lose_nothing;
 mod small_budgets_work_or_name_the_number;
 mod storage_trouble_is_told_and_passes;
 mod values_are_dropped_once_whatever_panics;
+mod values_by_serde_are_kept_like_others;
