@@ -21,6 +21,8 @@ pub(crate) struct StateCell<K, V, T> {
     poisoned: Cell<bool>,
     /// Writes since compaction was last given fuel.
     writes: Cell<usize>,
+    /// Writes before those, and keys read.
+    calls: Cell<u64>,
     /// Fuel for writes that compaction could not use yet, because it waited for its helper.
     owed: Cell<usize>,
     compactor: RefCell<Compactor>,
@@ -71,6 +73,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             table: RefCell::new(table),
             poisoned: Cell::new(false),
             writes: Cell::new(0),
+            calls: Cell::new(0),
             owed: Cell::new(0),
             compactor: RefCell::default(),
             compaction_error: RefCell::default(),
@@ -86,6 +89,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         let pending = self.writes.get() + writes;
         if pending >= WRITES_PER_SHARE {
             self.writes.set(0);
+            self.calls.set(self.calls.get() + pending as u64);
             self.pay(&mut table, pending * FUEL_PER_WRITE);
         } else {
             self.writes.set(pending);
@@ -126,6 +130,14 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         }
     }
 
+    /// The table, for a call that reads `keys` keys.
+    #[inline]
+    pub(crate) fn enter_to_read(&self, keys: usize) -> Result<RefMut<'_, T>> {
+        let table = self.enter()?;
+        self.calls.set(self.calls.get() + keys as u64);
+        Ok(table)
+    }
+
     /// The table, for one call.
     #[inline]
     pub(crate) fn enter(&self) -> Result<RefMut<'_, T>> {
@@ -138,7 +150,8 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         self.table.try_borrow().map_err(|_| self.in_use())
     }
 
-    /// Runs a call that runs user code; a panic in it poisons the state.
+    /// Runs a call that writes `writes` records and runs user code; a panic in it poisons the
+    /// state.
     #[inline]
     pub(crate) fn run<R>(&self, writes: usize, call: impl FnOnce(&mut T) -> R) -> Result<R> {
         let mut table = self.enter_to_write(writes)?;
@@ -146,6 +159,22 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         let result = call(&mut table);
         std::mem::forget(mark);
         Ok(result)
+    }
+
+    /// [`run`](StateCell::run) for a call that only reads, `keys` keys.
+    #[inline]
+    pub(crate) fn run_to_read<R>(&self, keys: usize, call: impl FnOnce(&mut T) -> R) -> Result<R> {
+        let mut table = self.enter_to_read(keys)?;
+        let mark = Mark(&self.poisoned);
+        let result = call(&mut table);
+        std::mem::forget(mark);
+        Ok(result)
+    }
+
+    /// Counters and gauges, the calls among them.
+    pub(crate) fn statistics(&self) -> Result<TableStats> {
+        let calls = self.calls.get() + self.writes.get() as u64;
+        Ok(TableStats { calls, ..self.enter()?.stats() })
     }
 
     #[cold]
@@ -212,7 +241,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
     }
 
     fn stats(&self) -> Result<TableStats> {
-        Ok(self.enter()?.stats())
+        self.statistics()
     }
 }
 

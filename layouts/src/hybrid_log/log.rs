@@ -626,6 +626,7 @@ impl<K: Key, V: State> Log<K, V> {
                 let stored = self.stored.as_mut().expect("a flusher has a store");
                 let numbered = result.and_then(|(page, records)| {
                     self.stats.codec_calls += records;
+                    self.stats.flushed_bytes += page.bytes;
                     stored.update(&page.segment, records)
                 });
                 let state = self.frames.state_mut(number);

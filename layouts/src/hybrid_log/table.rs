@@ -702,6 +702,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             live_keys,
             live_bytes: resident * slot + values + stored_bytes,
             disk_bytes,
+            live_disk_bytes: stored_bytes,
             splits: log.index.splits(),
             ..log.stats
         }

@@ -15,6 +15,7 @@ mod every_layout_answers_like_a_map;
 mod every_short_history_equals_the_model;
 mod panics_of_values_lose_nothing;
 mod small_budgets_work_or_name_the_number;
+mod statistics_agree_with_a_count;
 mod storage_trouble_is_told_and_passes;
 mod values_are_dropped_once_whatever_panics;
 mod values_by_serde_are_kept_like_others;
