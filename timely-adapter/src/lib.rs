@@ -63,6 +63,7 @@ mod node;
 mod rolling;
 mod spec;
 mod stateful;
+mod stats_log;
 mod worker;
 
 use timely::dataflow::StreamVec;
@@ -74,6 +75,7 @@ pub use node::{NodeConfig, install};
 pub use rolling::{Aggregate, Counting, Rolling};
 pub use spec::{OperatorState, Spec};
 pub use stateful::{Context, Stateful};
+pub use stats_log::{STORE_LOG, StoreEvent, StoreEventBuilder};
 pub use worker::{WorkerOverrides, WorkerState};
 
 /// A stream of changes: a row, when it changes and how many times more (or fewer) it occurs from

@@ -10,6 +10,7 @@ use alluvium::{AnyLayout, ByteSize, Error, ErrorKind, KeyGroup, Result, Store};
 use timely::worker::Worker;
 
 use crate::node::Node;
+use crate::stats_log::StatsLog;
 
 /// What one worker does differently from its node.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +36,13 @@ struct Inner {
     peers: usize,
     fault: Arc<OnceLock<Error>>,
     ids: RefCell<Vec<String>>,
+    stats_log: StatsLog,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stats_log.end(&self.store, self.index);
+    }
 }
 
 impl WorkerState {
@@ -65,12 +73,18 @@ impl WorkerState {
             peers,
             fault: node.fault.clone(),
             ids: RefCell::default(),
+            stats_log: StatsLog::default(),
         })))
     }
 
     /// The worker's store: statistics, checkpoints, background work.
     pub fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    /// Where the store's statistics are logged.
+    pub(crate) fn stats_log(&self) -> &StatsLog {
+        &self.0.stats_log
     }
 
     /// The worker's index.
