@@ -8,6 +8,11 @@ mod full_image;
 mod heap;
 mod hybrid_log;
 mod table;
+mod trace;
+
+#[cfg(feature = "tracing")]
+#[doc(hidden)]
+pub use tracing;
 
 pub use full_image::{Images, read_entries, write_entries};
 pub use heap::{Heap, HeapTable, Stored, Volatile, VolatileHeap};

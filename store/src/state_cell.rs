@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use alluvium_compaction::Compactor;
-use alluvium_layouts::{CheckpointOutcome, Table, TableStats};
+use alluvium_layouts::{CheckpointOutcome, Table, TableStats, trace_event};
 use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, PATIENT_FUEL, Result, StateImage};
 
 /// A table, its name, and whether a user's closure panicked in it.
@@ -121,6 +121,8 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             // To look and find nothing to do is no work: who ticks until all is done must end.
             Ok(spent) => spent.rewritten + spent.unlinked,
             Err(error) => {
+                let (state, why) = (self.name.as_str(), &error);
+                trace_event!(WARN, "compaction failed", state = state, error = why.message());
                 if let (ErrorKind::Corrupt, Some(segment)) = (error.kind(), compactor.rewriting()) {
                     compactor.park(segment);
                 }

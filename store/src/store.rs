@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use alluvium_layouts::{CheckpointOutcome, Layout, StateContext};
+use alluvium_layouts::{CheckpointOutcome, Layout, StateContext, trace_event, trace_span};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, CODEC, Error, ErrorKind, HASH_VERSION, Helper, Key, MANIFEST,
@@ -355,6 +355,7 @@ impl Inner {
             return Err(Error::new(ErrorKind::Poisoned, message).with("state", name));
         }
         let number = self.checkpoint.get() + 1;
+        trace_span!(INFO, "checkpoint", number = number, position = position);
         // A number is used once, also when the checkpoint fails: its file may be half there.
         self.checkpoint.set(number);
         let device = segments.shared_device();
@@ -382,6 +383,12 @@ impl Inner {
         for state in &*states {
             // A state that is in use has refused to take part and has nothing to be told.
             let _ = state.hooks.checkpointed(outcome);
+        }
+        match &committed {
+            Ok(_) => trace_event!(INFO, "checkpoint committed"),
+            Err(error) => {
+                trace_event!(WARN, "checkpoint failed", error = error.to_string().as_str());
+            }
         }
         let manifest = match (committed, outcome) {
             (Ok(manifest), _) => manifest,
@@ -417,6 +424,7 @@ impl Inner {
         let mut written = Vec::new();
         for state in states {
             let name = &state.manifest.name;
+            trace_span!(DEBUG, "state", state = name.as_str());
             let image = state.hooks.checkpoint(&mut blobs).map_err(|e| e.with("state", name))?;
             written.push(StateManifest { image, ..state.manifest.clone() });
         }
@@ -519,7 +527,11 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         };
         let context = inner.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let table = self.layout.open(context).map_err(|e| e.with("state", &self.name))?;
+        let table = {
+            let restored = context.restored.is_some();
+            trace_span!(INFO, "open", state = self.name.as_str(), restored = restored);
+            self.layout.open(context).map_err(|e| e.with("state", &self.name))?
+        };
         let cell = Rc::new(StateCell::new(&self.name, table, inner.lock.clone()));
         inner.register(manifest, account, cell.clone());
         Ok(Map::new(cell))
