@@ -146,6 +146,10 @@ impl TableStats {
 ///
 /// Calls either happen in full or change nothing, unless they say otherwise. References that a
 /// call returns live until the next call.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no table of keys `{K}` and values `{V}`",
+    label = "`Table<{K}, {V}>` is not implemented for `{Self}`"
+)]
 pub trait Table<K: Key, V>: 'static {
     /// Keys present. Cost: O(1).
     fn len(&self) -> u64;
@@ -287,6 +291,11 @@ pub struct StateContext {
 }
 
 /// A description of a physical layout that opens a table for keys `K` and values `V`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no layout for keys `{K}` and values `{V}`",
+    label = "`Layout<{K}, {V}>` is not implemented for `{Self}`",
+    note = "`Heap`, `HybridLog` and `AnyLayout` take values that are `State`; `Heap::volatile()` takes any"
+)]
 pub trait Layout<K: Key, V>: Clone + 'static {
     /// The opened form.
     type Table: Table<K, V>;

@@ -24,6 +24,12 @@ pub const HASH_VERSION: u32 = 1;
 ///
 /// `a == b` implies `a.key_hash() == b.key_hash()`, also between an owned key and its borrowed
 /// form (`String` and `str`, `Vec<u8>` and `[u8]`).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a key: it has no portable hash",
+    label = "`KeyHash` is not implemented for `{Self}`",
+    note = "on a type of yours, `#[derive(alluvium::KeyHash)]` implements it, beside `State` and `Eq`",
+    note = "`usize`, `isize` and floats have none: they differ between machines, or are not `Eq`"
+)]
 pub trait KeyHash {
     /// The hash. Cost: about 1 ns for integers.
     fn key_hash(&self) -> u64;

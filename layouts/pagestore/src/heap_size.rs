@@ -42,6 +42,13 @@ pub const fn rounded(bytes: usize) -> usize {
 /// The store calls [`heap_bytes`](HeapSize::heap_bytes) before and after each closure that may
 /// change a value, unless [`NONE`](HeapSize::NONE) says that the type never owns heap memory, in
 /// which case all accounting folds away.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be state: the heap that it owns is not known",
+    label = "`HeapSize` is not implemented for `{Self}`",
+    note = "on a type of yours, `#[derive(alluvium::State)]` implements it",
+    note = "a type of another crate goes into a struct of yours that implements `HeapSize` and `Schema` by hand",
+    note = "what is shared, borrowed or changed from behind (`Rc`, `Arc`, `&`, `Cell`, `RefCell`, `Mutex`) cannot be state: keep the value itself"
+)]
 pub trait HeapSize {
     /// True if no value of this type ever owns heap memory.
     const NONE: bool;

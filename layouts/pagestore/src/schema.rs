@@ -18,6 +18,11 @@ use std::time::{Duration, SystemTime};
 use crate::hash::hash_bytes;
 
 /// A description of a type that changes whenever its stored form does.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be state: its stored form has no description",
+    label = "`Schema` is not implemented for `{Self}`",
+    note = "on a type of yours, `#[derive(alluvium::State)]` implements it; by hand it is a name with a version"
+)]
 pub trait Schema {
     /// Appends the description: primitive names, `Name@version{field:type,…}` for structs,
     /// `Name@version|Variant{field:type,…}|…|` for enums.
