@@ -55,6 +55,8 @@
 //! workers asks [`WorkerState::has_failed`] and ends the run with the error. What else could be
 //! done about a failure (waiting, dropping a key) is not configurable yet.
 
+#[cfg(doctest)]
+mod book;
 mod event_time;
 mod fault;
 mod join;

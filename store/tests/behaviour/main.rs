@@ -17,5 +17,6 @@ mod panics_of_values_lose_nothing;
 mod small_budgets_work_or_name_the_number;
 mod statistics_agree_with_a_count;
 mod storage_trouble_is_told_and_passes;
+mod the_book_says_what_the_code_does;
 mod values_are_dropped_once_whatever_panics;
 mod values_by_serde_are_kept_like_others;
