@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use alluvium_pagestore::{Manifest, codec};
+use alluvium_pagestore::{Manifest, Serde, codec};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -13,5 +13,6 @@ fuzz_target!(|bytes: &[u8]| {
     let payload = &aligned.as_slice()[..bytes.len()];
     let _ = codec::decode::<u64, u64>(payload);
     let _ = codec::decode::<String, Vec<String>>(payload);
+    let _ = codec::decode::<Serde<String>, Serde<Vec<Option<(u32, char)>>>>(payload);
     let _ = codec::decode::<(u32, String), Option<Vec<(bool, char)>>>(payload);
 });

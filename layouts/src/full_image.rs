@@ -8,7 +8,7 @@ use alluvium_pagestore::{
     SegmentReader, SegmentStore, SegmentWriter, State, StateImage, codec, fingerprint,
 };
 
-use crate::table::{CheckpointOutcome, StateContext};
+use crate::table::{CheckpointOutcome, StateContext, TableStats};
 
 /// Bytes of a checkpoint's write buffer, and of the window a restore reads through: a 64th of the
 /// memory between these.
@@ -99,22 +99,24 @@ pub fn read_entries<K: Key, V: State>(
     read
 }
 
-/// The segments of the committed full checkpoint, and of the one being taken.
+/// The segments of the committed full checkpoint, and of the one being taken, with their bytes.
 #[derive(Debug, Default)]
 pub struct Images {
-    committed: Vec<SegmentId>,
-    taken: Vec<SegmentId>,
+    committed: Vec<(SegmentId, u64)>,
+    taken: Vec<(SegmentId, u64)>,
+    written_bytes: u64,
 }
 
 impl Images {
     /// The table was restored from `image`.
     pub fn restored(&mut self, image: &StateImage) {
-        self.committed = image.segments.iter().map(|segment| segment.id).collect();
+        self.committed = segments_of(image).collect();
     }
 
     /// A checkpoint wrote `image`.
     pub fn taken(&mut self, image: &StateImage) {
-        self.taken = image.segments.iter().map(|segment| segment.id).collect();
+        self.taken = segments_of(image).collect();
+        self.written_bytes += sum(&self.taken);
     }
 
     /// Removes the segments that are of no use after this outcome.
@@ -130,9 +132,25 @@ impl Images {
             }
         };
         if let Some(store) = store {
-            remove_segments(store, useless.into_iter());
+            remove_segments(store, useless.into_iter().map(|(id, _)| id));
         }
     }
+
+    /// Adds what the checkpoints take and took to a table's statistics.
+    pub fn describe(&self, stats: &mut TableStats) {
+        let bytes = sum(&self.committed) + sum(&self.taken);
+        stats.disk_bytes += bytes;
+        stats.live_disk_bytes += bytes;
+        stats.flushed_bytes += self.written_bytes;
+    }
+}
+
+fn segments_of(image: &StateImage) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
+    image.segments.iter().map(|segment| (segment.id, segment.bytes))
+}
+
+fn sum(segments: &[(SegmentId, u64)]) -> u64 {
+    segments.iter().map(|(_, bytes)| bytes).sum()
 }
 
 /// Removes segments that nothing names any more. A file that cannot be removed now is removed,

@@ -336,12 +336,14 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     fn stats(&self) -> TableStats {
         let live_keys = self.entries.len() as u64;
         let values = self.context.account.used_for(MemoryKind::Values);
-        TableStats {
+        let mut stats = TableStats {
             live_keys,
             live_bytes: live_keys * size_of::<(K, V)>() as u64 + values,
             codec_calls: self.codec_calls,
             ..TableStats::default()
-        }
+        };
+        self.images.describe(&mut stats);
+        stats
     }
 }
 

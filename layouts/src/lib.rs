@@ -9,6 +9,11 @@ mod full_image;
 mod heap;
 mod hybrid_log;
 mod table;
+mod trace;
+
+#[cfg(feature = "tracing")]
+#[doc(hidden)]
+pub use tracing;
 
 pub use fetch::{Fetch, Ticket};
 pub use full_image::{Images, read_entries, write_entries};

@@ -13,6 +13,7 @@ use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, Helper, Key, Lookup, Rejected, Result, Rewrite, SegmentStore,
     StateImage,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::fetch::{Fetch, Ticket};
 
@@ -73,8 +74,8 @@ pub struct Cursor {
     pub done: bool,
 }
 
-/// Counters and gauges of a table. Counters only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Counters and gauges of a table since it was opened. Counters only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableStats {
     /// Keys present.
     pub live_keys: u64,
@@ -82,6 +83,12 @@ pub struct TableStats {
     pub live_bytes: u64,
     /// Bytes of segment files, live or not.
     pub disk_bytes: u64,
+    /// Of these, what live records take, estimated per segment by their number. Of a full
+    /// checkpoint all are live.
+    pub live_disk_bytes: u64,
+    /// Keys that calls read or wrote, peeks and scans not among them. Counted by the store for all
+    /// layouts alike: a table leaves it 0.
+    pub calls: u64,
     /// Values encoded or decoded.
     pub codec_calls: u64,
     /// Records read from storage for a key that was asked for.
@@ -92,6 +99,8 @@ pub struct TableStats {
     pub false_cold_reads: u64,
     /// Pages handed to helper threads to be written.
     pub pages_flushed: u64,
+    /// Bytes of pages that were written, or of full checkpoints.
+    pub flushed_bytes: u64,
     /// Pages begun.
     pub pages_begun: u64,
     /// Index segments split.
@@ -112,11 +121,14 @@ impl TableStats {
         self.live_keys += other.live_keys;
         self.live_bytes += other.live_bytes;
         self.disk_bytes += other.disk_bytes;
+        self.live_disk_bytes += other.live_disk_bytes;
+        self.calls += other.calls;
         self.codec_calls += other.codec_calls;
         self.cold_reads += other.cold_reads;
         self.fetches += other.fetches;
         self.false_cold_reads += other.false_cold_reads;
         self.pages_flushed += other.pages_flushed;
+        self.flushed_bytes += other.flushed_bytes;
         self.pages_begun += other.pages_begun;
         self.splits += other.splits;
         self.moves += other.moves;
@@ -124,12 +136,36 @@ impl TableStats {
         self.rewritten += other.rewritten;
         self.stalls += other.stalls;
     }
+
+    /// Calls that memory answered: all but the cold reads.
+    pub fn hits(&self) -> u64 {
+        self.calls.saturating_sub(self.cold_reads)
+    }
+
+    /// The part of the calls that memory answered; `None` before the first call.
+    pub fn hit_rate(&self) -> Option<f64> {
+        (self.calls > 0).then(|| self.hits() as f64 / self.calls as f64)
+    }
+
+    /// Bytes of segment files that no live record takes.
+    pub fn dead_disk_bytes(&self) -> u64 {
+        self.disk_bytes.saturating_sub(self.live_disk_bytes)
+    }
+
+    /// Bytes of segment files per byte of live records in them; `None` if nothing there is live.
+    pub fn space_amplification(&self) -> Option<f64> {
+        (self.live_disk_bytes > 0).then(|| self.disk_bytes as f64 / self.live_disk_bytes as f64)
+    }
 }
 
 /// One keyed state in one physical layout.
 ///
 /// Calls either happen in full or change nothing, unless they say otherwise. References that a
 /// call returns live until the next call.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no table of keys `{K}` and values `{V}`",
+    label = "`Table<{K}, {V}>` is not implemented for `{Self}`"
+)]
 pub trait Table<K: Key, V>: 'static {
     /// Keys present. Cost: O(1).
     fn len(&self) -> u64;
@@ -278,7 +314,7 @@ pub trait Table<K: Key, V>: 'static {
     /// Tells what became of the last [`checkpoint`](Table::checkpoint)'s image.
     fn checkpointed(&mut self, outcome: CheckpointOutcome);
 
-    /// Counters and gauges. Cost: O(1).
+    /// Counters and gauges. Cost: O(1), or O(n) in the number of segments.
     fn stats(&self) -> TableStats;
 }
 
@@ -304,6 +340,11 @@ pub struct StateContext {
 }
 
 /// A description of a physical layout that opens a table for keys `K` and values `V`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no layout for keys `{K}` and values `{V}`",
+    label = "`Layout<{K}, {V}>` is not implemented for `{Self}`",
+    note = "`Heap`, `HybridLog` and `AnyLayout` take values that are `State`; `Heap::volatile()` takes any"
+)]
 pub trait Layout<K: Key, V>: Clone + 'static {
     /// The opened form.
     type Table: Table<K, V>;
@@ -323,4 +364,41 @@ pub trait Layout<K: Key, V>: Clone + 'static {
 
     /// Opens the table, restoring what the context says.
     fn open(&self, context: StateContext) -> Result<Self::Table>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever fields there are: each is a number, and each is added.
+    #[test]
+    fn adding_adds_every_field() {
+        let fields = serde_json::to_value(TableStats::default()).unwrap();
+        let names = fields.as_object().unwrap().keys();
+        let numbered = names.zip(1u64..).map(|(name, n)| (name.clone(), n.into())).collect();
+        let stats: TableStats =
+            serde_json::from_value(serde_json::Value::Object(numbered)).unwrap();
+        let mut sum = stats;
+        sum.add(&stats);
+        let (once, twice) =
+            (serde_json::to_value(stats).unwrap(), serde_json::to_value(sum).unwrap());
+        for (name, n) in once.as_object().unwrap() {
+            assert_eq!(twice[name], n.as_u64().unwrap() * 2, "{name}");
+        }
+    }
+
+    #[test]
+    fn rates_are_of_what_there_is() {
+        let none = TableStats::default();
+        assert_eq!((none.hit_rate(), none.space_amplification()), (None, None));
+        let some = TableStats {
+            calls: 8,
+            cold_reads: 2,
+            disk_bytes: 90,
+            live_disk_bytes: 60,
+            ..TableStats::default()
+        };
+        assert_eq!((some.hits(), some.hit_rate()), (6, Some(0.75)));
+        assert_eq!((some.dead_disk_bytes(), some.space_amplification()), (30, Some(1.5)));
+    }
 }

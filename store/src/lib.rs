@@ -20,6 +20,7 @@ mod fetcher;
 mod map;
 mod sorted_blocks;
 mod state_cell;
+mod stats;
 mod store;
 mod timers;
 mod value;
@@ -29,11 +30,14 @@ pub use alluvium_layouts::{
     BatchError, CheckpointOutcome, Cursor, Fetch, Heap, HybridLog, Images, Layout, Peek,
     StateContext, Table, TableStats, Ticket, VolatileHeap, read_entries, write_entries,
 };
+#[doc(hidden)]
+pub use alluvium_pagestore::derived;
 pub use alluvium_pagestore::io;
 pub use alluvium_pagestore::{
     Account, AccountStats, BlobReader, BlobWriter, ByteSize, Error, ErrorKind, GIB, HeapSize, KIB,
     Key, KeyGroup, KeyHash, Lookup, MEMORY_KINDS, MIB, MILLISECOND, MemoryKind, Rejected, Result,
-    SECOND, Schema, State, StateImage, Time, combine, hash_bytes, hash_word, rounded,
+    SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes, SerdeResolver, State, StateImage, Time,
+    combine, hash_bytes, hash_word, rounded,
 };
 pub use any_layout::{AnyLayout, AnyTable};
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
@@ -42,8 +46,7 @@ pub use count::Count;
 pub use fetcher::Fetcher;
 pub use map::Map;
 pub use state_cell::ValueRef;
-pub use store::{
-    Checkpoint, CountOf, MapOf, Reservation, StateBuilder, Store, StoreStats, ValueOf,
-};
+pub use stats::{StateStats, StoreStats};
+pub use store::{Checkpoint, CountOf, MapOf, Reservation, StateBuilder, Store, ValueOf};
 pub use timers::Timers;
 pub use value::Value;

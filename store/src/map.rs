@@ -50,7 +50,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// The value of `key`; may read from storage. The state can be used again once the returned
     /// borrow is dropped. [`read`](Map::read) saves a second look-up.
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
-        if self.cell.enter()?.get(key)?.is_none() {
+        if self.cell.enter_to_read(1)?.get(key)?.is_none() {
             return Ok(None);
         }
         // `get` has made the value resident.
@@ -68,7 +68,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: &Q,
         read: impl FnOnce(Option<&V>) -> R,
     ) -> Result<R> {
-        let mut table = self.cell.enter()?;
+        let mut table = self.cell.enter_to_read(1)?;
         Ok(read(table.get(key)?))
     }
 
@@ -84,7 +84,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Whether `key` is present; may read from storage.
     pub fn contains<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
-        Ok(self.cell.enter()?.get(key)?.is_some())
+        Ok(self.cell.enter_to_read(1)?.get(key)?.is_some())
     }
 
     /// Read-modify-write: applies `change` to the value of `key` in place, after putting `init()`
@@ -183,7 +183,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: impl Fn(&T) -> &Q,
         read: impl FnMut(&T, Option<&V>),
     ) -> std::result::Result<(), BatchError> {
-        let done = self.cell.run(0, |table| table.read_batch(batch, key, read));
+        let done = self.cell.run_to_read(batch.len(), |table| table.read_batch(batch, key, read));
         done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
     }
 
@@ -234,7 +234,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         fuel: usize,
         mut visit: impl FnMut(&K, &V) -> Result<()>,
     ) -> Result<()> {
-        self.cell.run(0, |table| table.scan(cursor, fuel, &mut visit))?
+        self.cell.run_to_read(0, |table| table.scan(cursor, fuel, &mut visit))?
     }
 
     /// Visits all entries, in no useful order. Cost: a pass over the state, with all its reads.
@@ -262,7 +262,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Counters and gauges.
     pub fn stats(&self) -> Result<TableStats> {
-        Ok(self.cell.enter()?.stats())
+        self.cell.statistics()
     }
 
     /// Whether a closure panicked in this state since it was opened or last cleared.

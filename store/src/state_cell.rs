@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use alluvium_compaction::Compactor;
-use alluvium_layouts::{CheckpointOutcome, Table, TableStats};
+use alluvium_layouts::{CheckpointOutcome, Table, TableStats, trace_event};
 use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, PATIENT_FUEL, Result, StateImage};
 
 /// A table, its name, and whether a user's closure panicked in it.
@@ -21,6 +21,8 @@ pub(crate) struct StateCell<K, V, T> {
     poisoned: Cell<bool>,
     /// Writes since compaction was last given fuel.
     writes: Cell<usize>,
+    /// Writes before those, and keys read.
+    calls: Cell<u64>,
     /// Fuel for writes that compaction could not use yet, because it waited for its helper.
     owed: Cell<usize>,
     compactor: RefCell<Compactor>,
@@ -71,6 +73,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             table: RefCell::new(table),
             poisoned: Cell::new(false),
             writes: Cell::new(0),
+            calls: Cell::new(0),
             owed: Cell::new(0),
             compactor: RefCell::default(),
             compaction_error: RefCell::default(),
@@ -86,6 +89,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         let pending = self.writes.get() + writes;
         if pending >= WRITES_PER_SHARE {
             self.writes.set(0);
+            self.calls.set(self.calls.get() + pending as u64);
             self.pay(&mut table, pending * FUEL_PER_WRITE);
         } else {
             self.writes.set(pending);
@@ -117,6 +121,8 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             // To look and find nothing to do is no work: who ticks until all is done must end.
             Ok(spent) => spent.rewritten + spent.unlinked,
             Err(error) => {
+                let (state, why) = (self.name.as_str(), &error);
+                trace_event!(WARN, "compaction failed", state = state, error = why.message());
                 if let (ErrorKind::Corrupt, Some(segment)) = (error.kind(), compactor.rewriting()) {
                     compactor.park(segment);
                 }
@@ -124,6 +130,14 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
                 0
             }
         }
+    }
+
+    /// The table, for a call that reads `keys` keys.
+    #[inline]
+    pub(crate) fn enter_to_read(&self, keys: usize) -> Result<RefMut<'_, T>> {
+        let table = self.enter()?;
+        self.calls.set(self.calls.get() + keys as u64);
+        Ok(table)
     }
 
     /// The table, for one call.
@@ -138,7 +152,8 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         self.table.try_borrow().map_err(|_| self.in_use())
     }
 
-    /// Runs a call that runs user code; a panic in it poisons the state.
+    /// Runs a call that writes `writes` records and runs user code; a panic in it poisons the
+    /// state.
     #[inline]
     pub(crate) fn run<R>(&self, writes: usize, call: impl FnOnce(&mut T) -> R) -> Result<R> {
         let mut table = self.enter_to_write(writes)?;
@@ -146,6 +161,22 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         let result = call(&mut table);
         std::mem::forget(mark);
         Ok(result)
+    }
+
+    /// [`run`](StateCell::run) for a call that only reads, `keys` keys.
+    #[inline]
+    pub(crate) fn run_to_read<R>(&self, keys: usize, call: impl FnOnce(&mut T) -> R) -> Result<R> {
+        let mut table = self.enter_to_read(keys)?;
+        let mark = Mark(&self.poisoned);
+        let result = call(&mut table);
+        std::mem::forget(mark);
+        Ok(result)
+    }
+
+    /// Counters and gauges, the calls among them.
+    pub(crate) fn statistics(&self) -> Result<TableStats> {
+        let calls = self.calls.get() + self.writes.get() as u64;
+        Ok(TableStats { calls, ..self.enter()?.stats() })
     }
 
     #[cold]
@@ -212,7 +243,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
     }
 
     fn stats(&self) -> Result<TableStats> {
-        Ok(self.enter()?.stats())
+        self.statistics()
     }
 }
 

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use alluvium_layouts::{CheckpointOutcome, Layout, StateContext, TableStats};
-use alluvium_pagestore::io::{Device, IoStats};
+use alluvium_layouts::{CheckpointOutcome, Layout, StateContext, trace_event, trace_span};
+use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
-    Account, AccountStats, BlobReader, BlobWriter, CODEC, Error, ErrorKind, HASH_VERSION, Helper,
-    Key, MANIFEST, MANIFEST_NEW, Manifest, MemoryKind, Reclaim, Result, SegmentId, SegmentStore,
-    State, StateManifest, Time, description_of,
+    Account, BlobReader, BlobWriter, CODEC, Error, ErrorKind, HASH_VERSION, Helper, Key, MANIFEST,
+    MANIFEST_NEW, Manifest, MemoryKind, Reclaim, Result, SegmentId, SegmentStore, State,
+    StateManifest, Time, description_of,
 };
 
 use crate::any_layout::AnyLayout;
@@ -22,6 +22,7 @@ use crate::config::{Helpers, StoreConfig};
 use crate::count::Count;
 use crate::map::Map;
 use crate::state_cell::{Hooks, Lock, StateCell};
+use crate::stats::{StateStats, StoreStats};
 use crate::timers::{Timers, TimersCell};
 use crate::value::Value;
 
@@ -50,7 +51,16 @@ struct Inner {
 
 struct OpenState {
     manifest: StateManifest,
+    account: Rc<Account>,
     hooks: Rc<dyn Hooks>,
+}
+
+impl OpenState {
+    fn stats(&self) -> Result<StateStats> {
+        let StateManifest { name, primitive, layout, .. } = self.manifest.clone();
+        let (memory, table) = (self.account.stats(), self.hooks.stats()?);
+        Ok(StateStats { name, primitive, layout, memory, table })
+    }
 }
 
 /// The open states, as the root account knows them: it lives as long as any of them, also after
@@ -71,30 +81,6 @@ impl Reclaim for Elastic {
             }
         }
         failed
-    }
-}
-
-/// What a store holds and has done.
-#[derive(Clone, Debug)]
-pub struct StoreStats {
-    /// The budget.
-    pub memory: AccountStats,
-    /// The device's counters; zero without a directory.
-    pub io: IoStats,
-    /// Each open state's name and statistics.
-    pub states: Vec<(String, TableStats)>,
-    /// The last error of each state's compaction, which concerns no write and is tried again.
-    pub compaction_errors: Vec<(String, String)>,
-}
-
-impl StoreStats {
-    /// The sum over all states.
-    pub fn total(&self) -> TableStats {
-        let mut sum = TableStats::default();
-        for (_, state) in &self.states {
-            sum.add(state);
-        }
-        sum
     }
 }
 
@@ -218,8 +204,9 @@ impl Store {
             image: Default::default(),
         };
         let context = self.0.with_restored(context, &manifest)?;
+        let account = context.account.clone();
         let cell = TimersCell::open(context).map_err(|e| e.with("state", name))?;
-        self.0.register(manifest, cell.clone());
+        self.0.register(manifest, account, cell.clone());
         Ok(Timers::new(cell))
     }
 
@@ -274,13 +261,14 @@ impl Store {
         self.0.segments.is_some()
     }
 
-    /// Counters and gauges.
+    /// Counters and gauges, of the store and of each open state. Cost: a pass over the states and
+    /// their segments; none while nobody asks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] if a value is borrowed or a closure is running.
     pub fn stats(&self) -> Result<StoreStats> {
         let open = self.0.states.borrow();
-        let states = open
-            .iter()
-            .map(|state| Ok((state.manifest.name.clone(), state.hooks.stats()?)))
-            .collect::<Result<_>>()?;
+        let states = open.iter().map(OpenState::stats).collect::<Result<_>>()?;
         let io = self.0.segments.as_ref().map(|s| s.device().stats()).unwrap_or_default();
         let compaction_errors = open
             .iter()
@@ -391,9 +379,9 @@ impl Inner {
         Ok(context)
     }
 
-    fn register(&self, manifest: StateManifest, hooks: Rc<dyn Hooks>) {
+    fn register(&self, manifest: StateManifest, account: Rc<Account>, hooks: Rc<dyn Hooks>) {
         self.elastic.0.borrow_mut().push(Rc::downgrade(&hooks));
-        self.states.borrow_mut().push(OpenState { manifest, hooks });
+        self.states.borrow_mut().push(OpenState { manifest, account, hooks });
     }
 
     fn take_checkpoint(&self, position: u64) -> Result<Checkpoint> {
@@ -407,6 +395,7 @@ impl Inner {
             return Err(Error::new(ErrorKind::Poisoned, message).with("state", name));
         }
         let number = self.checkpoint.get() + 1;
+        trace_span!(INFO, "checkpoint", number = number, position = position);
         // A number is used once, also when the checkpoint fails: its file may be half there.
         self.checkpoint.set(number);
         let device = segments.shared_device();
@@ -434,6 +423,12 @@ impl Inner {
         for state in &*states {
             // A state that is in use has refused to take part and has nothing to be told.
             let _ = state.hooks.checkpointed(outcome);
+        }
+        match &committed {
+            Ok(_) => trace_event!(INFO, "checkpoint committed"),
+            Err(error) => {
+                trace_event!(WARN, "checkpoint failed", error = error.to_string().as_str());
+            }
         }
         let manifest = match (committed, outcome) {
             (Ok(manifest), _) => manifest,
@@ -469,6 +464,7 @@ impl Inner {
         let mut written = Vec::new();
         for state in states {
             let name = &state.manifest.name;
+            trace_span!(DEBUG, "state", state = name.as_str());
             let image = state.hooks.checkpoint(&mut blobs).map_err(|e| e.with("state", name))?;
             written.push(StateManifest { image, ..state.manifest.clone() });
         }
@@ -570,9 +566,14 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
             image: Default::default(),
         };
         let context = inner.with_restored(context, &manifest)?;
-        let table = self.layout.open(context).map_err(|e| e.with("state", &self.name))?;
+        let account = context.account.clone();
+        let table = {
+            let restored = context.restored.is_some();
+            trace_span!(INFO, "open", state = self.name.as_str(), restored = restored);
+            self.layout.open(context).map_err(|e| e.with("state", &self.name))?
+        };
         let cell = Rc::new(StateCell::new(&self.name, table, inner.lock.clone()));
-        inner.register(manifest, cell.clone());
+        inner.register(manifest, account, cell.clone());
         Ok(Map::new(cell))
     }
 }

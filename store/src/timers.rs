@@ -154,12 +154,14 @@ impl<K: Key + Ord> Hooks for TimersCell<K> {
 
     fn stats(&self) -> Result<TableStats> {
         let pending = self.enter()?;
-        Ok(TableStats {
+        let mut stats = TableStats {
             live_keys: pending.timers.len() as u64,
             live_bytes: pending.context.account.used_for(MemoryKind::Values),
             codec_calls: pending.codec_calls,
             ..TableStats::default()
-        })
+        };
+        pending.images.describe(&mut stats);
+        Ok(stats)
     }
 }
 

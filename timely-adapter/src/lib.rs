@@ -56,6 +56,8 @@
 //! done about a failure (waiting, dropping a key) is not configurable yet.
 
 mod admission;
+#[cfg(doctest)]
+mod book;
 mod event_time;
 mod fault;
 mod intake;
@@ -67,6 +69,7 @@ mod rolling;
 mod source;
 mod spec;
 mod stateful;
+mod stats_log;
 mod worker;
 
 use timely::dataflow::StreamVec;
@@ -81,6 +84,7 @@ pub use rolling::{Aggregate, Counting, Rolling};
 pub use source::{Source, Watermarks};
 pub use spec::{OperatorState, Spec};
 pub use stateful::{Context, Stateful};
+pub use stats_log::{STORE_LOG, StoreEvent, StoreEventBuilder};
 pub use worker::{Parked, WorkerOverrides, WorkerState};
 
 /// A stream of changes: a row, when it changes and how many times more (or fewer) it occurs from

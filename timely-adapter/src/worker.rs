@@ -13,6 +13,7 @@ use timely::worker::Worker;
 
 use crate::fault::Fault;
 use crate::node::Node;
+use crate::stats_log::StatsLog;
 
 /// What one worker does differently from its node.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +61,13 @@ struct Inner {
     waiting: RefCell<BTreeMap<String, Error>>,
     parked: RefCell<BTreeMap<String, Rc<Cell<Parked>>>>,
     ids: RefCell<Vec<String>>,
+    stats_log: StatsLog,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stats_log.end(&self.store, self.index);
+    }
 }
 
 impl WorkerState {
@@ -97,12 +105,18 @@ impl WorkerState {
             waiting: RefCell::default(),
             parked: RefCell::default(),
             ids: RefCell::default(),
+            stats_log: StatsLog::default(),
         })))
     }
 
     /// The worker's store: statistics, checkpoints, background work.
     pub fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    /// Where the store's statistics are logged.
+    pub(crate) fn stats_log(&self) -> &StatsLog {
+        &self.0.stats_log
     }
 
     /// The worker's index.

@@ -84,7 +84,7 @@ pub fn run<Q: Query>(
         }
         let live = |state: &WorkerState| -> Result<BTreeMap<String, u64>> {
             let states = state.store().stats()?.states;
-            Ok(states.into_iter().map(|(name, stats)| (name, stats.live_keys)).collect())
+            Ok(states.into_iter().map(|state| (state.name, state.table.live_keys)).collect())
         };
         let before = live(&state)?;
         input.close();

@@ -9,6 +9,8 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Error, ErrorKind, Result};
 
 /// What memory is used for.
@@ -25,6 +27,19 @@ pub enum MemoryKind {
     Buffers,
     /// Tables of pages and segments.
     Tables,
+}
+
+impl MemoryKind {
+    /// The kind's name in statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryKind::Index => "index",
+            MemoryKind::Pages => "pages",
+            MemoryKind::Values => "values",
+            MemoryKind::Buffers => "buffers",
+            MemoryKind::Tables => "tables",
+        }
+    }
 }
 
 /// All kinds, in the order of [`AccountStats`].
@@ -59,7 +74,7 @@ pub struct Account {
 }
 
 /// A reading of an [`Account`], in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountStats {
     /// The limit.
     pub limit: u64,
@@ -67,8 +82,44 @@ pub struct AccountStats {
     pub used: u64,
     /// The most that was ever booked.
     pub peak: u64,
-    /// Booked now, by kind, in the order of [`MEMORY_KINDS`].
+    /// Booked now, by kind, in the order of [`MEMORY_KINDS`]; by name where it is serialized.
+    #[serde(with = "KindsByName")]
     pub by_kind: [u64; MEMORY_KINDS.len()],
+}
+
+impl AccountStats {
+    /// Booked now for one kind.
+    pub fn used_for(&self, kind: MemoryKind) -> u64 {
+        self.by_kind[kind as usize]
+    }
+}
+
+/// The serialized form of [`AccountStats::by_kind`].
+#[derive(Serialize, Deserialize)]
+struct KindsByName {
+    index: u64,
+    pages: u64,
+    values: u64,
+    buffers: u64,
+    tables: u64,
+}
+
+impl KindsByName {
+    fn serialize<S: serde::Serializer>(
+        by_kind: &[u64; MEMORY_KINDS.len()],
+        serializer: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
+        let [index, pages, values, buffers, tables] = *by_kind;
+        Serialize::serialize(&Self { index, pages, values, buffers, tables }, serializer)
+    }
+
+    fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> std::result::Result<[u64; MEMORY_KINDS.len()], D::Error> {
+        let Self { index, pages, values, buffers, tables } =
+            <Self as Deserialize>::deserialize(deserializer)?;
+        Ok([index, pages, values, buffers, tables])
+    }
 }
 
 impl Account {
@@ -298,6 +349,20 @@ mod tests {
         let refused = a.ensure(50, "fifty").unwrap_err();
         assert_eq!((spare.1.get(), b.used(), refused.kind()), (2, 0, ErrorKind::OverBudget));
         assert!(refused.to_string().ends_with("no room"), "{refused}");
+    }
+
+    #[test]
+    fn kinds_are_serialized_by_name() {
+        let account = Account::root(100);
+        for (i, kind) in MEMORY_KINDS.into_iter().enumerate() {
+            account.charge(kind, i as u64 + 1);
+        }
+        let stats = account.stats();
+        let json = serde_json::to_value(stats).unwrap();
+        for kind in MEMORY_KINDS {
+            assert_eq!(json["by_kind"][kind.name()], stats.used_for(kind));
+        }
+        assert_eq!(serde_json::from_value::<AccountStats>(json).unwrap(), stats);
     }
 
     #[test]

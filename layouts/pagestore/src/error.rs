@@ -176,6 +176,40 @@ impl<T> From<Rejected<T>> for Error {
 mod tests {
     use super::*;
 
+    /// All kinds; a new one does not compile until it is here.
+    macro_rules! kinds {
+        ($($kind:ident),* $(,)?) => {{
+            let known = |kind| match kind { $(ErrorKind::$kind => stringify!($kind)),* };
+            [$(known(ErrorKind::$kind)),*]
+        }};
+    }
+
+    #[test]
+    fn the_book_says_what_to_do_about_every_kind() {
+        let chapter = include_str!("../../../docs/src/errors.md");
+        for kind in kinds!(
+            Config,
+            OverBudget,
+            Backpressure,
+            ValueTooLarge,
+            UnknownState,
+            InUse,
+            Mismatch,
+            FormatVersion,
+            Corrupt,
+            Missing,
+            Locked,
+            DiskFull,
+            Io,
+            Poisoned,
+            Input,
+            Unsupported,
+        ) {
+            let rows = chapter.lines().filter(|line| line.starts_with(&format!("| `{kind}` |")));
+            assert_eq!(rows.count(), 1, "{kind}");
+        }
+    }
+
     #[test]
     fn one_line_and_many_lines_tell_the_same() {
         let e = Error::io("write", "seg-1", std::io::Error::from_raw_os_error(libc::ENOSPC))

@@ -11,7 +11,7 @@
 //! that remain distinct within the key groups they own.
 
 use std::marker::PhantomData;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::num::{NonZero, Wrapping};
 use std::time::Duration;
 
@@ -24,6 +24,12 @@ pub const HASH_VERSION: u32 = 1;
 ///
 /// `a == b` implies `a.key_hash() == b.key_hash()`, also between an owned key and its borrowed
 /// form (`String` and `str`, `Vec<u8>` and `[u8]`).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a key: it has no portable hash",
+    label = "`KeyHash` is not implemented for `{Self}`",
+    note = "on a type of yours, `#[derive(alluvium::KeyHash)]` implements it, beside `State` and `Eq`",
+    note = "`usize`, `isize` and floats have none: they differ between machines, or are not `Eq`"
+)]
 pub trait KeyHash {
     /// The hash. Cost: about 1 ns for integers.
     fn key_hash(&self) -> u64;
@@ -95,6 +101,8 @@ as_other!(
     Duration: d => (d.as_secs(), d.subsec_nanos()),
     Ipv4Addr: ip => ip.to_bits(),
     Ipv6Addr: ip => ip.to_bits(),
+    SocketAddrV4: at => (*at.ip(), at.port()),
+    SocketAddrV6: at => (*at.ip(), at.port(), at.flowinfo(), at.scope_id()),
     String: s => s.as_str(),
     Vec<u8>: bytes => bytes.as_slice(),
 );
@@ -153,6 +161,16 @@ impl KeyHash for IpAddr {
         match self {
             IpAddr::V4(ip) => combine(hash_word(0), ip.key_hash()),
             IpAddr::V6(ip) => combine(hash_word(1), ip.key_hash()),
+        }
+    }
+}
+
+impl KeyHash for SocketAddr {
+    #[inline]
+    fn key_hash(&self) -> u64 {
+        match self {
+            SocketAddr::V4(at) => combine(hash_word(0), at.key_hash()),
+            SocketAddr::V6(at) => combine(hash_word(1), at.key_hash()),
         }
     }
 }
@@ -259,13 +277,15 @@ mod tests {
             (IpAddr::from(1u128.to_be_bytes()).key_hash(), PINS[13]),
             ([1i64, -1].key_hash(), PINS[14]),
             ((1u8, 2u8, 3u8, 4u8, 5u8, 6u8, 7u8, 8u8).key_hash(), PINS[15]),
+            (SocketAddr::from(([127, 0, 0, 1], 80)).key_hash(), PINS[16]),
+            (SocketAddr::from((1u128.to_be_bytes(), 80)).key_hash(), PINS[17]),
         ];
         for (i, (found, pinned)) in vectors.iter().enumerate() {
             assert_eq!(found, pinned, "vector {i}: {found:#x}");
         }
     }
 
-    const PINS: [u64; 16] = [
+    const PINS: [u64; 18] = [
         0xab24_5cd8_c11a_92f9,
         0x6f85_2b25_107d_7909,
         0xc436_39ff_17e7_459d,
@@ -282,7 +302,19 @@ mod tests {
         0xfce1_682d_cc06_d521,
         0x2cfc_f2b2_710d_a891,
         0x38e3_c44b_8e86_38d9,
+        0x4eec_4341_0037_0edb,
+        0x21d8_fc90_9e39_39bc,
     ];
+
+    #[test]
+    fn socket_addresses_hash_as_their_parts() {
+        let v4 = SocketAddr::from(([127, 0, 0, 1], 80));
+        let by_hand = combine(hash_word(0), (Ipv4Addr::LOCALHOST, 80u16).key_hash());
+        assert_eq!(v4.key_hash(), by_hand);
+        let v6 = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 80, 5, 6);
+        let parts = (Ipv6Addr::LOCALHOST, 80u16, 5u32, 6u32);
+        assert_eq!(SocketAddr::V6(v6).key_hash(), combine(hash_word(1), parts.key_hash()));
+    }
 
     #[test]
     fn owned_and_borrowed_forms_agree() {

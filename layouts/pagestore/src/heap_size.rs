@@ -4,19 +4,28 @@
 //! `max(24, n + 8)` rounded up to 16. Capacities alone are about a quarter low for short strings,
 //! so the budget counts [`rounded`] bytes.
 //!
-//! Strings, vectors, deques and boxes are exact. Maps do not show what they allocated:
+//! Strings, vectors, deques, heaps, lists and boxes are exact. Maps do not show what they allocated:
 //! - B-trees count the most nodes their length allows, so they are never low: about a fifth high
 //!   when keys arrived in order (also when read from a page), a half when in any order, and more
 //!   when they were collected at once. Where that matters, a sorted vector is exact.
 //! - Hash tables count the least table their capacity allows. That is exact until entries are
 //!   removed from a nearly full table, whose slots then count for nothing until it is rehashed.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+//!
+//! What is shared ([`Rc`](std::rc::Rc), [`Arc`](std::sync::Arc)) has no heap size on purpose: nobody
+//! could say which of its owners it is counted for.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, LinkedList, VecDeque};
+use std::ffi::{CString, OsString};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::num::{NonZero, Wrapping};
-use std::time::Duration;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::num::{NonZero, Saturating, Wrapping};
+use std::ops::{Bound, Range, RangeFrom, RangeInclusive, RangeTo, RangeToInclusive};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// Bytes an allocator takes for a request of `bytes`; 0 for an empty request.
 pub const fn rounded(bytes: usize) -> usize {
@@ -33,6 +42,13 @@ pub const fn rounded(bytes: usize) -> usize {
 /// The store calls [`heap_bytes`](HeapSize::heap_bytes) before and after each closure that may
 /// change a value, unless [`NONE`](HeapSize::NONE) says that the type never owns heap memory, in
 /// which case all accounting folds away.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be state: the heap that it owns is not known",
+    label = "`HeapSize` is not implemented for `{Self}`",
+    note = "on a type of yours, `#[derive(alluvium::State)]` implements it",
+    note = "a type of another crate goes into a struct of yours that implements `HeapSize` and `Schema` by hand",
+    note = "what is shared, borrowed or changed from behind (`Rc`, `Arc`, `&`, `Cell`, `RefCell`, `Mutex`) cannot be state: keep the value itself"
+)]
 pub trait HeapSize {
     /// True if no value of this type ever owns heap memory.
     const NONE: bool;
@@ -53,7 +69,8 @@ macro_rules! none {
 }
 none! {
     (), bool, char, u8, u16, u32, u64, u128, i8, i16, i32, i64, i128, usize, isize, f32, f64,
-    crate::Time, Duration, Ipv4Addr, Ipv6Addr, IpAddr,
+    crate::Time, Duration, SystemTime, std::cmp::Ordering,
+    Ipv4Addr, Ipv6Addr, IpAddr, SocketAddrV4, SocketAddrV6, SocketAddr,
     NonZero<u8>, NonZero<u16>, NonZero<u32>, NonZero<u64>, NonZero<u128>, NonZero<usize>,
     NonZero<i8>, NonZero<i16>, NonZero<i32>, NonZero<i64>, NonZero<i128>, NonZero<isize>,
 }
@@ -66,19 +83,33 @@ impl<T: ?Sized> HeapSize for PhantomData<T> {
     }
 }
 
-impl HeapSize for String {
-    const NONE: bool = false;
-    #[inline]
-    fn heap_bytes(&self) -> usize {
-        rounded(self.capacity())
-    }
+/// Strings of all kinds: one allocation of so many bytes.
+macro_rules! strings {
+    ($($t:ty: $value:ident => $bytes:expr),* $(,)?) => {$(
+        impl HeapSize for $t {
+            const NONE: bool = false;
+            #[inline]
+            fn heap_bytes(&self) -> usize { let $value = self; rounded($bytes) }
+        }
+    )*};
 }
+strings!(
+    String: s => s.capacity(),
+    OsString: s => s.capacity(),
+    PathBuf: path => path.capacity(),
+    CString: s => s.as_bytes_with_nul().len(),
+    Box<str>: s => s.len(),
+    Box<Path>: path => path.as_os_str().len(),
+);
 
-impl HeapSize for Box<str> {
-    const NONE: bool = false;
+impl<B: ToOwned<Owned: HeapSize> + ?Sized + 'static> HeapSize for Cow<'static, B> {
+    const NONE: bool = <B::Owned as HeapSize>::NONE;
     #[inline]
     fn heap_bytes(&self) -> usize {
-        rounded(self.len())
+        match self {
+            Cow::Borrowed(_) => 0,
+            Cow::Owned(value) => value.heap_bytes(),
+        }
     }
 }
 
@@ -101,6 +132,27 @@ impl<T: HeapSize> HeapSize for VecDeque<T> {
     #[inline]
     fn heap_bytes(&self) -> usize {
         rounded(self.capacity() * size_of::<T>()) + elements(self)
+    }
+}
+
+impl<T: HeapSize> HeapSize for BinaryHeap<T> {
+    const NONE: bool = false;
+    #[inline]
+    fn heap_bytes(&self) -> usize {
+        rounded(self.capacity() * size_of::<T>()) + elements(self)
+    }
+}
+
+/// A node per element, with two links.
+impl<T: HeapSize> HeapSize for LinkedList<T> {
+    const NONE: bool = false;
+    #[inline]
+    fn heap_bytes(&self) -> usize {
+        struct Node<T> {
+            _links: [*const (); 2],
+            _element: MaybeUninit<T>,
+        }
+        self.len() * rounded(size_of::<Node<T>>()) + elements(self)
     }
 }
 
@@ -210,11 +262,38 @@ impl<T: HeapSize, E: HeapSize> HeapSize for Result<T, E> {
     }
 }
 
-impl<T: HeapSize> HeapSize for Wrapping<T> {
+/// Structs of values of one type that stand in them.
+macro_rules! plain_structs {
+    ($($t:ident: $value:ident => $($part:expr),+);* $(;)?) => {$(
+        impl<T: HeapSize> HeapSize for $t<T> {
+            const NONE: bool = T::NONE;
+            #[inline]
+            fn heap_bytes(&self) -> usize {
+                let $value = self;
+                0 $(+ $part.heap_bytes())+
+            }
+        }
+    )*};
+}
+plain_structs!(
+    Wrapping: n => n.0;
+    Saturating: n => n.0;
+    Reverse: value => value.0;
+    Range: range => range.start, range.end;
+    RangeInclusive: range => range.start(), range.end();
+    RangeFrom: range => range.start;
+    RangeTo: range => range.end;
+    RangeToInclusive: range => range.end;
+);
+
+impl<T: HeapSize> HeapSize for Bound<T> {
     const NONE: bool = T::NONE;
     #[inline]
     fn heap_bytes(&self) -> usize {
-        self.0.heap_bytes()
+        match self {
+            Bound::Included(value) | Bound::Excluded(value) => value.heap_bytes(),
+            Bound::Unbounded => 0,
+        }
     }
 }
 
@@ -244,6 +323,10 @@ tuples!(
     (A 0, B 1, C 2, D 3, E 4, F 5),
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6),
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7),
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8),
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9),
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10),
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11),
 );
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod manifest;
 mod rewrite;
 mod schema;
 mod segment;
+mod serde_codec;
 mod size;
 mod state;
 mod time;
@@ -34,6 +35,14 @@ pub use segment::{
     SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WrittenPage, damaged,
     verify_record,
 };
+pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, KIB, MIB};
 pub use state::{Key, Lookup, RecordSerializer, State};
 pub use time::{MILLISECOND, SECOND, Time};
+
+/// What code emitted by the derive macros names. No part of the API.
+#[doc(hidden)]
+pub mod derived {
+    pub use crate::serde_codec::describe_by_serde;
+    pub use {rkyv, serde};
+}

@@ -3,16 +3,26 @@
 //! A checkpoint stores, for each state, the text that [`Schema::describe`] gives for its key and
 //! value types. Opening it with other types is refused, naming both texts.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, LinkedList, VecDeque};
+use std::ffi::{CString, OsString};
 use std::marker::PhantomData;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::num::{NonZero, Wrapping};
-use std::time::Duration;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::num::{NonZero, Saturating, Wrapping};
+use std::ops::{Bound, Range, RangeFrom, RangeInclusive, RangeTo, RangeToInclusive};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use crate::hash::hash_bytes;
 
 /// A description of a type that changes whenever its stored form does.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be state: its stored form has no description",
+    label = "`Schema` is not implemented for `{Self}`",
+    note = "on a type of yours, `#[derive(alluvium::State)]` implements it; by hand it is a name with a version"
+)]
 pub trait Schema {
     /// Appends the description: primitive names, `Name@version{field:type,…}` for structs,
     /// `Name@version|Variant{field:type,…}|…|` for enums.
@@ -69,8 +79,11 @@ names!(
     NonZero<i8> => "NonZeroI8", NonZero<i16> => "NonZeroI16", NonZero<i32> => "NonZeroI32",
     NonZero<i64> => "NonZeroI64", NonZero<i128> => "NonZeroI128",
     NonZero<isize> => "NonZeroIsize",
-    Box<str> => "Box<str>", Duration => "Duration",
+    Box<str> => "Box<str>", Duration => "Duration", SystemTime => "SystemTime",
+    OsString => "OsString", PathBuf => "PathBuf", Box<Path> => "Box<Path>", CString => "CString",
+    std::cmp::Ordering => "Ordering",
     Ipv4Addr => "Ipv4Addr", Ipv6Addr => "Ipv6Addr", IpAddr => "IpAddr",
+    SocketAddrV4 => "SocketAddrV4", SocketAddrV6 => "SocketAddrV6", SocketAddr => "SocketAddr",
 );
 
 impl<T: ?Sized> Schema for PhantomData<T> {
@@ -95,9 +108,18 @@ macro_rules! wrappers {
     )*};
 }
 wrappers!(
-    Vec<T>, VecDeque<T>, Option<T>, Box<T>, Wrapping<T>, Result<T, E>,
+    Vec<T>, VecDeque<T>, BinaryHeap<T>, LinkedList<T>, Option<T>, Box<T>, Result<T, E>,
+    Wrapping<T>, Saturating<T>, Reverse<T>, Bound<T>, Range<T>, RangeInclusive<T>, RangeFrom<T>,
+    RangeTo<T>, RangeToInclusive<T>,
     BTreeMap<K, V>, BTreeSet<T>, HashMap<K, V> + S, HashSet<T> + S,
 );
+
+/// Stored as the owned form is.
+impl<B: ToOwned<Owned: Schema> + ?Sized + 'static> Schema for Cow<'static, B> {
+    fn describe(out: &mut String) {
+        B::Owned::describe(out);
+    }
+}
 
 impl<T: Schema> Schema for Box<[T]> {
     fn describe(out: &mut String) {
@@ -135,6 +157,10 @@ tuples!(
     (A, B, C, D, E, F),
     (A, B, C, D, E, F, G),
     (A, B, C, D, E, F, G, H),
+    (A, B, C, D, E, F, G, H, I),
+    (A, B, C, D, E, F, G, H, I, J),
+    (A, B, C, D, E, F, G, H, I, J, K),
+    (A, B, C, D, E, F, G, H, I, J, K, L),
 );
 
 #[cfg(test)]
@@ -160,7 +186,15 @@ mod tests {
         kept::<(BTreeMap<String, u8>, BTreeSet<u64>, HashMap<u64, String>, HashSet<String>)>();
         kept::<(NonZero<u8>, NonZero<i64>, Result<u8, String>, [Option<Box<u16>>; 3])>();
         kept::<(u8, i8, u16, i16, u32, i32, u64, (i64, u128, i128, f32, f64, bool, char, ()))>();
-        kept::<PhantomData<u8>>();
+        kept::<(PhantomData<u8>, SocketAddr, SocketAddrV4, SocketAddrV6, CString)>();
+        kept::<(Range<u64>, RangeInclusive<String>, RangeFrom<u8>, RangeTo<u8>, Bound<String>)>();
+        kept::<(u8, u8, u8, u8, u8, u8, u8, u8, u8, u8, u8, String)>();
+        // What rkyv does not know is kept by serde.
+        use crate::Serde;
+        kept::<(Serde<PathBuf>, Serde<OsString>, Serde<SystemTime>, Serde<Cow<'static, str>>)>();
+        kept::<(Serde<BinaryHeap<u8>>, Serde<LinkedList<String>>, Serde<Reverse<String>>)>();
+        kept::<(Serde<Wrapping<u8>>, Serde<Saturating<u64>>, Serde<RangeTo<u8>>, Serde<Box<Path>>)>(
+        );
         fn key<T: crate::Key>() {}
         key::<(Box<str>, Box<[u8]>, Duration, Ipv4Addr, Ipv6Addr, IpAddr, NonZero<u32>)>();
         key::<(Option<u8>, Result<u8, String>, [u64; 3], i128, PhantomData<u8>)>();

@@ -21,6 +21,11 @@ pub type RecordSerializer<'a> = HighSerializer<AlignedVec, ArenaHandle<'a>, ranc
 /// `#[derive(Clone, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, alluvium::State)]`.
 /// Values must not share mutable parts (`Arc<Mutex<_>>`): helper threads read them while a page
 /// is written, and a copy must be a deep one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be state",
+    label = "`State` is not implemented for `{Self}`",
+    note = "state is `Clone`, owns all that it has, and derives `alluvium::State` beside `rkyv::Archive`, `rkyv::Serialize` and `rkyv::Deserialize`, or with `#[state(serde)]`"
+)]
 pub trait State:
     Archive<
         Archived: for<'a> CheckBytes<HighValidator<'a, rancor::Error>>
@@ -50,16 +55,26 @@ impl<T> State for T where
 }
 
 /// A [`State`] that can be a key: comparable, with a portable hash.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a key",
+    label = "`Key` is not implemented for `{Self}`",
+    note = "a key is `State`, `Eq` and `KeyHash`"
+)]
 pub trait Key: State + Eq + KeyHash {}
 
 impl<T: State + Eq + KeyHash> Key for T {}
 
 /// A borrowed form of a key, such as `str` for `String`: what look-ups take.
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` does not look a key `{K}` up",
+    label = "expected a reference to `{K}`, or to a borrowed form of it"
+)]
 pub trait Lookup<K>: KeyHash + Eq + ToOwned<Owned = K> {
     /// Whether `key` is the key that is looked up.
     fn is(&self, key: &K) -> bool;
 }
 
+#[diagnostic::do_not_recommend]
 impl<K, Q> Lookup<K> for Q
 where
     K: std::borrow::Borrow<Q>,

@@ -3,8 +3,12 @@
 //! as the head of `heap_size.rs` says.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, LinkedList, VecDeque};
+use std::ffi::{CString, OsString};
+use std::ops::{Bound, Range};
+use std::path::PathBuf;
 
 use alluvium_pagestore::{HeapSize, rounded};
 
@@ -128,6 +132,52 @@ fn owned_bytes_are_exact() {
             }
         }
         deque
+    });
+    exact("PathBuf", |rng| PathBuf::from(rng.string()));
+    exact("OsString", |rng| OsString::from(rng.string()));
+    exact("Box<Path>", |rng| PathBuf::from(rng.string()).into_boxed_path());
+    exact("CString", |rng| CString::new(rng.string()).unwrap());
+    exact("Cow<str>", |rng| -> Cow<'static, str> {
+        if rng.below(2) == 0 { Cow::Borrowed("borrowed") } else { Cow::Owned(rng.string()) }
+    });
+    exact("BinaryHeap<String>", |rng| {
+        let mut heap: BinaryHeap<String> = rng.vec(Rng::string).into();
+        heap.pop();
+        heap
+    });
+    exact("LinkedList<(u8, String)>", |rng| {
+        let mut list = LinkedList::new();
+        for _ in 0..rng.below(9) {
+            list.push_back((1u8, rng.string()));
+        }
+        list.pop_front();
+        list
+    });
+    exact("Range<String>", |rng| Range { start: rng.string(), end: rng.string() });
+    exact("RangeInclusive<String>", |rng| rng.string()..=rng.string());
+    exact("Bound<String>", |rng| match rng.below(3) {
+        0 => Bound::Unbounded,
+        1 => Bound::Included(rng.string()),
+        _ => Bound::Excluded(rng.string()),
+    });
+    exact("[Option<Vec<u32>>; 3]", |rng| {
+        [0; 3].map(|_| (rng.below(2) == 0).then(|| rng.vec(|rng| rng.below(9) as u32)))
+    });
+    exact("a tuple of twelve", |rng| {
+        (
+            1u8,
+            2u8,
+            3u8,
+            4u8,
+            5u8,
+            6u8,
+            7u8,
+            rng.string(),
+            9u8,
+            rng.string(),
+            1i128,
+            rng.vec(|_| 1u8),
+        )
     });
     exact("nested", |rng| {
         let rows = rng.vec(|rng| (rng.below(5) as u32, rng.vec(Rng::string).into_boxed_slice()));

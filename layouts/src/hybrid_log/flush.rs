@@ -19,6 +19,7 @@ use alluvium_pagestore::{
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use super::frame_unsafe::{Frame, FrozenFrame};
+use crate::trace_span;
 
 /// What the helper answers.
 pub enum Answer<K, V> {
@@ -82,6 +83,7 @@ impl<K: Key, V: State> Flusher<K, V> {
         let (writer, reply) = (self.writer.clone(), self.reply.clone());
         self.pending += 1;
         self.helper.submit(move || {
+            trace_span!(DEBUG, "flush", page = number);
             let mut writer = writer.lock().expect("a writer's user does not panic");
             // The next page is begun over what a panic leaves of this one.
             let result = catch_unwind(AssertUnwindSafe(|| write(&mut writer, &frozen)))

@@ -30,6 +30,7 @@ use super::index::{Index, IndexHash, Position};
 use super::pool_unsafe::Pool;
 use super::stored::Stored;
 use crate::table::{StateContext, TableStats};
+use crate::trace_event;
 
 /// Frames with the helper at once.
 const FROZEN_MAX: usize = 4;
@@ -587,6 +588,7 @@ impl<K: Key, V: State> Log<K, V> {
             if self.pending() > 0 {
                 if !stalled {
                     self.stats.stalls += 1;
+                    trace_event!(DEBUG, "waiting for storage", state = &*self.name);
                     stalled = true;
                 }
                 self.wait()?;
@@ -626,12 +628,28 @@ impl<K: Key, V: State> Log<K, V> {
                 let stored = self.stored.as_mut().expect("a flusher has a store");
                 let numbered = result.and_then(|(page, records)| {
                     self.stats.codec_calls += records;
+                    self.stats.flushed_bytes += page.bytes;
+                    let (name, bytes) = (&*self.name, page.bytes);
+                    trace_event!(
+                        DEBUG,
+                        "page written",
+                        state = name,
+                        page = number,
+                        records = records,
+                        bytes = bytes,
+                    );
                     stored.update(&page.segment, records)
                 });
                 let state = self.frames.state_mut(number);
                 match numbered {
                     Ok(segment) => (state.stage, state.segment) = (Stage::Clean, segment),
                     Err(error) => {
+                        trace_event!(
+                            WARN,
+                            "page not written",
+                            state = &*self.name,
+                            error = error.to_string().as_str(),
+                        );
                         state.stage = Stage::Failed;
                         self.failed += 1;
                         self.flush_error = Some(error.with("state", &self.name));
@@ -745,6 +763,7 @@ impl<K: Key, V: State> Log<K, V> {
             return;
         }
         self.evicting = None;
+        trace_event!(DEBUG, "page evicted", state = &*self.name, page = number, segment = segment);
         let state = self.frames.state_mut(number);
         let frame = state.frame.take().expect("a frame in use");
         let heap_bytes = std::mem::take(&mut state.heap_bytes);

@@ -172,7 +172,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                         job.step = Step::Installing { copied, segment, next };
                         return Ok(Progress::Working { spent });
                     }
-                    self.log.stats.rewritten += copied.entries.len() as u64;
+                    let records = copied.entries.len() as u64;
+                    self.log.stats.rewritten += records;
+                    let state = &*self.context.name;
+                    crate::trace_event!(DEBUG, "page rewritten", state = state, records = records);
                     job.image += 1;
                 }
             }

@@ -751,6 +751,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             live_bytes: resident * slot + values + stored_bytes,
             disk_bytes,
             fetches: log.stored.as_ref().map_or(0, Stored::fetches),
+            live_disk_bytes: stored_bytes,
             splits: log.index.splits(),
             ..log.stats
         }

@@ -49,9 +49,33 @@ use syn::{DeriveInput, Error, parse_macro_input};
 /// a field changes it, and so does changing the type of a field at any depth; a directory written
 /// before is refused. Change the version where the meaning changes and nothing else does.
 ///
+/// # By serde
+///
+/// `#[state(serde)]` stores the type by its serde traits instead of rkyv's, so that it needs no
+/// rkyv derives, and its fields need `HeapSize` and `Schema` only. What that costs, and which of
+/// serde's attributes cannot be used, is said at `Serde`, the wrapper for types of others.
+///
+/// ```
+/// # mod alluvium { pub use alluvium_pagestore::*; pub use alluvium_derive::State; }
+/// # use alluvium_pagestore::description_of;
+/// use alluvium::State;
+///
+/// #[derive(Clone, serde::Serialize, serde::Deserialize, State)]
+/// # #[state(crate = alluvium_pagestore)]
+/// #[state(serde)]
+/// struct Upload {
+///     file: std::path::PathBuf,
+///     parts: Vec<u64>,
+/// }
+/// # fn is_state<T: alluvium_pagestore::State>() {}
+/// # is_state::<Upload>();
+/// assert_eq!(description_of::<Upload>(), "postcard-1(Upload@1{file:PathBuf,parts:Vec<u64>,})");
+/// ```
+///
 /// # Attributes
 ///
 /// - `#[state(version = N)]`: version in the schema, from 1, the default.
+/// - `#[state(serde)]`: stored by serde.
 /// - `#[state(crate = path)]`: where the traits are found, by default `::alluvium`.
 #[proc_macro_derive(State, attributes(state))]
 pub fn derive_state(input: TokenStream) -> TokenStream {

@@ -9,22 +9,27 @@ pub struct Options {
     pub version: u32,
     /// Crate that exports the traits and the hash functions.
     pub root: Path,
+    /// Whether the type is stored by serde.
+    pub serde: bool,
 }
 
 impl Options {
     /// Reads the attributes of the type, and refuses unions and attributes in other places.
     pub fn of(input: &DeriveInput) -> Result<Self> {
         refuse_misplaced(input)?;
-        let (mut version, mut root) = (None, None);
+        let (mut version, mut root, mut serde) = (None, None, None);
         for attribute in input.attrs.iter().filter(|a| a.path().is_ident("state")) {
             attribute.parse_nested_meta(|meta| {
                 if meta.path.is_ident("version") {
                     set(&mut version, &meta, version_of(&meta)?)
                 } else if meta.path.is_ident("crate") {
                     set(&mut root, &meta, meta.value()?.call(Path::parse_mod_style)?)
+                } else if meta.path.is_ident("serde") {
+                    set(&mut serde, &meta, ())
                 } else {
                     Err(meta.error(
-                        "unknown attribute: `#[state(…)]` takes `version = N` and `crate = path`",
+                        "unknown attribute: `#[state(…)]` takes `version = N`, `serde` and \
+                         `crate = path`",
                     ))
                 }
             })?;
@@ -32,6 +37,7 @@ impl Options {
         Ok(Self {
             version: version.unwrap_or(1),
             root: root.unwrap_or_else(|| parse_quote!(::alluvium)),
+            serde: serde.is_some(),
         })
     }
 }
@@ -104,6 +110,12 @@ mod tests {
         });
         let options = options.unwrap();
         assert_eq!((options.version, text(&options.root)), (3, text(&parse_quote!(crate::x))));
+        assert!(!options.serde);
+        let options = Options::of(&parse_quote! {
+            #[state(serde, version = 3)]
+            struct A;
+        });
+        assert!(options.unwrap().serde);
     }
 
     #[test]
@@ -112,7 +124,7 @@ mod tests {
             #[state(name = "x")]
             struct A;
         ));
-        assert!(unknown.contains("takes `version = N` and `crate = path`"), "{unknown}");
+        assert!(unknown.contains("takes `version = N`, `serde` and `crate"), "{unknown}");
         for version in ["0", "\"2\"", "-1", "4294967296"] {
             let version: syn::Expr = syn::parse_str(version).unwrap();
             let text = refusal(parse_quote!(

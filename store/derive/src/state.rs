@@ -1,4 +1,4 @@
-//! `#[derive(State)]`: `HeapSize` and `Schema`.
+//! `#[derive(State)]`: `HeapSize` and `Schema`, and with `#[state(serde)]` rkyv's traits by serde.
 //!
 //! Trait functions carry the span of the field's type, so that a type without the trait is reported
 //! where it is written; variables never do, as a type inside a `macro_rules` could not see them.
@@ -7,7 +7,7 @@ use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Path, Result, parse_quote};
+use syn::{Data, DeriveInput, Path, Result, TypeParam, WherePredicate, parse_quote};
 
 use crate::fields::{Field, bounded, fields, pattern};
 use crate::options::Options;
@@ -16,7 +16,75 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let options = Options::of(input)?;
     let heap_size = heap_size(input, &options.root);
     let schema = schema(input, &options);
-    Ok(quote!(#heap_size #schema))
+    let stored = options.serde.then(|| stored_by_serde(input, &options.root));
+    Ok(quote!(#heap_size #schema #stored))
+}
+
+/// rkyv's traits, with the value's postcard bytes as its archived form.
+fn stored_by_serde(input: &DeriveInput, root: &Path) -> TokenStream {
+    let name = &input.ident;
+    let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
+    let parts = quote!(#root::derived);
+    let with = |parameter: TypeParam, bounds: &[WherePredicate]| {
+        let mut generics = input.generics.clone();
+        generics.params.push(parameter.into());
+        generics.make_where_clause().predicates.extend(bounds.iter().cloned());
+        generics
+    };
+    let read: WherePredicate =
+        parse_quote!(#name #type_generics: #parts::serde::de::DeserializeOwned);
+    let write: WherePredicate = parse_quote!(#name #type_generics: #parts::serde::Serialize);
+    let source: WherePredicate = parse_quote! {
+        __S: #parts::rkyv::rancor::Fallible<Error: #parts::rkyv::rancor::Source> + ?Sized
+    };
+    let writer: WherePredicate = parse_quote!(__S: #parts::rkyv::ser::Writer);
+    let serializing = with(parse_quote!(__S), &[write, read.clone(), source.clone(), writer]);
+    let (serialize_generics, _, serialize_where) = serializing.split_for_impl();
+    let deserializing = with(parse_quote!(__S), &[read, source]);
+    let (deserialize_generics, _, deserialize_where) = deserializing.split_for_impl();
+    quote! {
+        #[automatically_derived]
+        impl #impl_generics #parts::rkyv::Archive for #name #type_generics #where_clause {
+            type Archived = #root::SerdeBytes;
+            type Resolver = #root::SerdeResolver;
+            fn resolve(
+                &self,
+                resolver: #root::SerdeResolver,
+                out: #parts::rkyv::Place<#root::SerdeBytes>,
+            ) {
+                resolver.resolve(out)
+            }
+        }
+        #[automatically_derived]
+        impl #serialize_generics #parts::rkyv::Serialize<__S> for #name #type_generics
+        #serialize_where
+        {
+            fn serialize(
+                &self,
+                serializer: &mut __S,
+            ) -> ::core::result::Result<
+                #root::SerdeResolver,
+                <__S as #parts::rkyv::rancor::Fallible>::Error,
+            > {
+                #root::SerdeResolver::write(self, serializer)
+            }
+        }
+        #[automatically_derived]
+        impl #deserialize_generics #parts::rkyv::Deserialize<#name #type_generics, __S>
+            for #root::SerdeBytes
+        #deserialize_where
+        {
+            fn deserialize(
+                &self,
+                _: &mut __S,
+            ) -> ::core::result::Result<
+                #name #type_generics,
+                <__S as #parts::rkyv::rancor::Fallible>::Error,
+            > {
+                self.read()
+            }
+        }
+    }
 }
 
 fn heap_size(input: &DeriveInput, root: &Path) -> TokenStream {
@@ -96,15 +164,27 @@ fn schema(input: &DeriveInput, options: &Options) -> TokenStream {
         }
         Data::Union(_) => unreachable!("refused by Options::of"),
     };
+    let described = quote! {
+        <Self as #root::Schema>::describe_once(
+            out,
+            #head,
+            |out: &mut ::std::string::String| { #body },
+        )
+    };
+    let described = match options.serde {
+        true => quote! {
+            #root::derived::describe_by_serde(
+                out,
+                |out: &mut ::std::string::String| { #described },
+            )
+        },
+        false => described,
+    };
     quote! {
         #[automatically_derived]
         impl #impl_generics #root::Schema for #name #type_generics #where_clause {
             fn describe(out: &mut ::std::string::String) {
-                <Self as #root::Schema>::describe_once(
-                    out,
-                    #head,
-                    |out: &mut ::std::string::String| { #body },
-                )
+                #described
             }
         }
     }

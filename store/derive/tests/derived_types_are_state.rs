@@ -43,6 +43,34 @@ struct Shelf {
     weight: f64,
 }
 
+/// What is stored by serde has no rkyv derives.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, State, KeyHash)]
+#[state(crate = alluvium_pagestore, serde, version = 4)]
+struct BySerde<'a, T, const N: usize>
+where
+    T: Clone,
+{
+    value: T,
+    tag: PhantomData<&'a u8>,
+    r#type: PhantomData<[u8; N]>,
+}
+
+/// Contains itself, by serde, beside one by rkyv.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, State)]
+#[state(crate = alluvium_pagestore, serde)]
+struct Branch {
+    left: Option<Box<Branch>>,
+    right: Vec<Branch>,
+}
+
+#[derive(Clone, Debug, PartialEq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
+#[state(crate = alluvium_pagestore)]
+struct Mixed {
+    branch: Branch,
+    name: String,
+    other: Option<BySerde<'static, String, 2>>,
+}
+
 /// Contains itself; without rkyv's derives, as they are not needed here.
 #[derive(State)]
 #[state(crate = alluvium_pagestore)]
@@ -74,6 +102,31 @@ fn derived_types_are_state_and_keys() {
     key::<(Person, Pair, Unit, Id, Event)>();
     key::<(Generic<String, 3>, Tagged<u8>)>();
     state::<Shelf>();
+    state::<(Branch, Mixed)>();
+    key::<BySerde<'static, String, 3>>();
+}
+
+#[test]
+fn types_by_serde_stand_in_types_by_rkyv_and_come_back() {
+    let leaf = Branch { left: None, right: vec![] };
+    let branch = Branch { left: Some(Box::new(leaf.clone())), right: vec![leaf; 3] };
+    let other = BySerde { value: "text".to_owned(), tag: PhantomData, r#type: PhantomData };
+    let mixed = Mixed { branch, name: "mixed".into(), other: Some(other.clone()) };
+    let mut bytes = rkyv::util::AlignedVec::new();
+    alluvium_pagestore::codec::encode(&mut bytes, &other, &mixed).unwrap();
+    let (key, value) = alluvium_pagestore::codec::decode(&bytes).unwrap();
+    let expected: (BySerde<'static, String, 2>, Mixed) = (other, mixed);
+    assert_eq!((key, value), expected);
+    assert_eq!(
+        description_of::<Mixed>(),
+        "Mixed@1{branch:postcard-1(Branch@1{left:Option<Box<postcard-1(Branch@1)>>,\
+         right:Vec<postcard-1(Branch@1)>,}),name:String,\
+         other:Option<postcard-1(BySerde@4{value:String,tag:PhantomData,type:PhantomData,})>,}"
+    );
+    assert_eq!(expected.0.key_hash(), {
+        let nothing = PhantomData::<u8>.key_hash();
+        combine(combine("text".key_hash(), nothing), nothing)
+    });
 }
 
 #[test]

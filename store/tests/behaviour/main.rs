@@ -16,5 +16,8 @@ mod every_short_history_equals_the_model;
 mod panics_of_values_lose_nothing;
 mod reads_run_ahead_of_calls;
 mod small_budgets_work_or_name_the_number;
+mod statistics_agree_with_a_count;
 mod storage_trouble_is_told_and_passes;
+mod the_book_says_what_the_code_does;
 mod values_are_dropped_once_whatever_panics;
+mod values_by_serde_are_kept_like_others;

@@ -41,7 +41,8 @@ fn nothing_is_asked_for<K: Key + Debug, V: State + Debug>(
     let asked_before = asked();
     let after = round();
     assert_eq!(asked() - asked_before, 0, "allocations on the record path");
-    assert_eq!(after, before, "a counter has moved");
+    let calls = before.calls + 6 * keys.len() as u64;
+    assert_eq!(after, TableStats { calls, ..before }, "a counter has moved");
     assert_eq!(after.codec_calls, 0);
 }
 

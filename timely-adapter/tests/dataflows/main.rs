@@ -2,6 +2,7 @@
 
 mod common;
 
+mod a_dataflow_reads_the_stores_statistics;
 mod a_failed_operator_holds_its_time;
 mod cold_reads_are_parked;
 mod join_pairs_all_rows_in_any_order_of_arrival;

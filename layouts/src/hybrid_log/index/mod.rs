@@ -403,6 +403,7 @@ impl Index {
         self.account.release(MemoryKind::Index, tables);
         let (upper, old) = self.segments.split(number, &mut self.pool);
         self.splits += 1;
+        crate::trace_event!(TRACE, "index split", segment = number);
         // Each half holds a subset of what stood in the old segment, so that every entry can keep
         // its bucket; then entries are pulled towards their homes.
         let homes = self.buckets - 1;

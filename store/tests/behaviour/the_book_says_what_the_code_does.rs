@@ -1,0 +1,189 @@
+//! The numbers of the book's chapter on memory, measured: each row of its tables holds for states of
+//! many sizes, and is not wider than it must be.
+
+use std::sync::Arc;
+
+use crate::common::open_on;
+use alluvium::io::{Faults, Simulated};
+use alluvium::{AnyLayout, Heap, Key, MIB, MemoryKind, State, Store, Time, rounded};
+
+const CHAPTER: &str = include_str!("../../../docs/src/sizing.md");
+
+/// Sizes of states: a doubling, in steps small enough to see tables before and after they grow.
+const KEYS: [u64; 6] = [60_000, 72_000, 86_000, 103_000, 124_000, 149_000];
+
+/// Least and most of the measured bytes per key.
+type Range = (f64, f64);
+
+fn store(layout: AnyLayout) -> Store {
+    open_on(Arc::new(Simulated::new(1, Faults::none())), layout, 64 * MIB).unwrap()
+}
+
+fn layout(name: &str) -> AnyLayout {
+    AnyLayout::named(name).unwrap_or_else(|| panic!("the book names a layout {name}"))
+}
+
+/// Bytes per key that `used` grows by from an empty state to one of many keys.
+fn per_key(mut fill: impl FnMut(u64) -> (u64, u64)) -> Range {
+    let each = KEYS.map(|keys| {
+        let (before, after) = fill(keys);
+        (after - before) as f64 / keys as f64
+    });
+    (each.iter().copied().fold(f64::MAX, f64::min), each.iter().copied().fold(0.0, f64::max))
+}
+
+fn in_memory<K: Key, V: State>(name: &str, entry: impl Fn(u64) -> (K, V)) -> Range {
+    per_key(|keys| {
+        let store = store(layout(name));
+        let mut map = store.map::<K, V>("m").open().unwrap();
+        let before = store.stats().unwrap().memory.used;
+        map.load((0..keys).map(&entry)).map_err(|rejected| rejected.error).unwrap();
+        let stats = store.stats().unwrap();
+        assert_eq!(stats.total().pages_flushed, 0, "all of it is in memory");
+        (before, stats.memory.used)
+    })
+}
+
+fn on_storage<K: Key, V: State>(name: &str, entry: impl Fn(u64) -> (K, V)) -> Range {
+    per_key(|keys| {
+        let store = store(layout(name));
+        let mut map = store.map::<K, V>("m").open().unwrap();
+        map.load((0..keys).map(&entry)).map_err(|rejected| rejected.error).unwrap();
+        store.checkpoint(1).unwrap();
+        (0, store.stats().unwrap().total().disk_bytes)
+    })
+}
+
+fn timers() -> Range {
+    per_key(|keys| {
+        let store = store(Heap::new().into());
+        let mut timers = store.timers::<u64>("t").unwrap();
+        let before = store.stats().unwrap().memory.used;
+        for key in 0..keys {
+            // Neither in order nor in reverse.
+            timers.set(Time((key * 7919 % 10_007).cast_signed()), key).unwrap();
+        }
+        (before, store.stats().unwrap().memory.used)
+    })
+}
+
+fn text(n: u64) -> String {
+    format!("customer-{n:07}")
+}
+
+/// A range as the book writes it, `38 to 45`.
+fn range(cell: &str) -> Range {
+    let (least, most) = cell.split_once(" to ").unwrap_or_else(|| panic!("no range: {cell:?}"));
+    (least.parse().unwrap(), most.parse().unwrap())
+}
+
+/// The written range holds what was measured, and not much more.
+#[track_caller]
+fn assert_tight(what: &str, written: Range, measured: Range) {
+    println!("{what}: written {written:?}, measured {measured:.1?}");
+    let holds = written.0 <= measured.0 && measured.1 <= written.1;
+    let tight = measured.0 < written.0 * 1.1 + 1.0 && measured.1 > written.1 / 1.1 - 1.0;
+    assert!(holds && tight, "{what}: written {written:?}, measured {measured:.1?}");
+}
+
+#[test]
+fn bytes_per_key_are_as_written() {
+    let mut rows = 0;
+    for line in CHAPTER.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [state, layout, memory, storage] = cells[..] else { panic!("four cells: {line}") };
+        let (in_memory, on_storage) = match state {
+            "`Map<u64, u64>`" => {
+                (in_memory(layout, |n| (n, n)), Some(on_storage(layout, |n| (n, n))))
+            }
+            "`Map<u64, [u64; 6]>`" => {
+                let entry = |n| (n, [n; 6]);
+                (in_memory(layout, entry), Some(on_storage(layout, entry)))
+            }
+            "`Map<String, Vec<u64>>`" => {
+                let entry = |n| (text(n), vec![n; 4]);
+                (in_memory(layout, entry), Some(on_storage(layout, entry)))
+            }
+            "`Timers<u64>`" => (timers(), None),
+            other => panic!("no measurement of {other}"),
+        };
+        assert_tight(&format!("{state} {layout}, memory"), range(memory), in_memory);
+        match on_storage {
+            Some(measured) => {
+                assert_tight(&format!("{state} {layout}, storage"), range(storage), measured);
+            }
+            None => assert_eq!(storage, ""),
+        }
+        rows += 1;
+    }
+    assert_eq!(rows, 7);
+}
+
+#[test]
+fn the_parts_of_a_key_are_as_written() {
+    assert!(
+        CHAPTER.contains("8 bytes and the size of `(K, V)` for the slot, 11 to 21 for the index")
+    );
+    let index = per_key(|keys| {
+        let store = store(layout("hybrid-log"));
+        let mut map = store.map::<u64, u64>("m").open().unwrap();
+        map.load((0..keys).map(|n| (n, n))).map_err(|rejected| rejected.error).unwrap();
+        let memory = store.stats().unwrap().memory;
+        (0, memory.used_for(MemoryKind::Index))
+    });
+    assert!(index.0 >= 11.0 && index.1 <= 21.5, "{index:?}");
+    assert!(CHAPTER.contains("`n + 8` rounded up to 16, at least 32"));
+    for n in 1..1000 {
+        assert_eq!(rounded(n), (n + 8).next_multiple_of(16).max(32));
+    }
+}
+
+#[test]
+fn a_heap_that_grows_needs_room_for_three_tables() {
+    assert!(CHAPTER.contains("room for three times the old one"));
+    let store = store(Heap::new().into());
+    let mut map = store.map::<u64, u64>("m").open().unwrap();
+    let mut before = store.stats().unwrap().memory.used;
+    let mut grown = 0;
+    for n in 0..100_000 {
+        map.put(n, n).unwrap();
+        let memory = store.stats().unwrap().memory;
+        if memory.used > before && before > 100_000 {
+            let times = memory.peak as f64 / before as f64;
+            assert!((2.9..3.1).contains(&times), "{times} times {before}");
+            grown += 1;
+        }
+        before = memory.used;
+    }
+    assert!(grown > 3, "{grown}");
+}
+
+/// The chapters that there are, those of the table of contents, and those whose code is run.
+#[test]
+fn every_chapter_is_listed_and_run() {
+    let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src");
+    let contents = include_str!("../../../docs/src/SUMMARY.md");
+    let run = include_str!("../../../timely-adapter/src/book.rs");
+    let mut chapters = 0;
+    for entry in std::fs::read_dir(book).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name == "SUMMARY.md" {
+            continue;
+        }
+        assert!(contents.contains(&format!("({name})")), "{name} is not in the table of contents");
+        let text = std::fs::read_to_string(format!("{book}/{name}")).unwrap();
+        let included = text.starts_with("{{#include");
+        assert!(included || run.contains(&format!("/{name}\")")), "the code of {name} is not run");
+        chapters += 1;
+    }
+    assert_eq!(contents.matches(".md)").count(), chapters);
+}
+
+/// The table of layouts has all that there are, and the names that a file may say.
+#[test]
+fn every_layout_is_advised_on() {
+    let chapter = include_str!("../../../docs/src/layouts.md");
+    for name in AnyLayout::NAMES {
+        assert!(chapter.contains(&format!("| `{name}` |")), "{name}");
+    }
+}

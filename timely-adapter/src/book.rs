@@ -1,0 +1,15 @@
+//! The chapters of the book in `docs/src`, so that their code is compiled and run as doc-tests. No
+//! part of the library.
+
+#[doc = include_str!("../../docs/src/index.md")]
+mod index {}
+#[doc = include_str!("../../docs/src/layouts.md")]
+mod layouts {}
+#[doc = include_str!("../../docs/src/sizing.md")]
+mod sizing {}
+#[doc = include_str!("../../docs/src/from.md")]
+mod from {}
+#[doc = include_str!("../../docs/src/errors.md")]
+mod errors {}
+#[doc = include_str!("../../docs/src/limits.md")]
+mod limits {}
