@@ -22,7 +22,7 @@ mod threads;
 mod uring;
 
 pub use buffer::{BLOCK_BYTES, IoBuffer};
-pub use directory::DirectIo;
+pub use directory::{DirectIo, lock_directory};
 pub use open::{EngineChoice, IoOptions, open_device};
 pub use simulated::{CrashPolicy, Fault, Faults, Simulated};
 pub use stats::IoStats;
