@@ -57,7 +57,8 @@
 //! # Tables
 //!
 //! A table that does not change is loaded once per process and read by all its workers
-//! ([`NodeConfig::table`], [`SharedTable`]); one that changes is keyed state.
+//! ([`NodeConfig::table`], [`SharedTable`]); one that changes is keyed state. [`LookupJoin`] joins
+//! with both.
 //!
 //! # When state fails
 //!
@@ -72,6 +73,7 @@ mod fault;
 mod group;
 mod join;
 mod key_by;
+mod lookup_join;
 mod node;
 mod rolling;
 mod shared_table;
@@ -86,6 +88,7 @@ pub use execute::{execute, execute_with};
 pub use group::{Meeting, Met};
 pub use join::Join;
 pub use key_by::{KeyBy, Keyed};
+pub use lookup_join::LookupJoin;
 pub use node::{DEFAULT_CONNECT_WITHIN, NodeConfig, install};
 pub use rolling::{Aggregate, Counting, Rolling};
 pub use shared_table::{SharedTable, TableLoader};

@@ -5,6 +5,7 @@ mod common;
 mod a_failed_operator_holds_its_time;
 mod a_group_ends_as_one;
 mod join_pairs_all_rows_in_any_order_of_arrival;
+mod look_ups_see_the_table_as_it_is;
 mod rolling_counts_every_row_on_any_number_of_workers;
 mod the_inner_configuration_wins;
 mod timers_fire_once_when_the_watermark_has_passed;
