@@ -238,6 +238,45 @@ fn an_accident_in_one_process_ends_the_others_with_its_message_and_place() {
     }
 }
 
+/// Tells a copy of this program which process it is, and where all of them are.
+const CHILD: &str = "ALLUVIUM_TEST_CHILD";
+
+/// The same with processes that have no memory in common.
+#[test]
+fn a_panic_in_another_program_is_heard() {
+    let name = "a_group_ends_as_one::a_panic_in_another_program_is_heard";
+    if let Ok(child) = std::env::var(CHILD) {
+        let mut words = child.split(' ');
+        let process: usize = words.next().expect("a number").parse().expect("a number");
+        let addresses: Vec<_> = words.map(str::to_owned).collect();
+        let config = cluster(1, process, &addresses);
+        let accident = Accident::PanicInOperator;
+        let outcome = execute(config, NodeConfig::default(), move |w, s| count(w, s, accident));
+        eprintln!("the run ended: {}", outcome.unwrap_err());
+        std::process::exit(7);
+    }
+    let addresses = free_addresses(2);
+    let start = |process: usize| {
+        let program = std::env::current_exe().expect("this program");
+        let mut command = std::process::Command::new(program);
+        command.args(["--exact", name, "--nocapture"]);
+        command.env(CHILD, format!("{process} {}", addresses.join(" ")));
+        command.stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+        command.spawn().expect("it starts")
+    };
+    let children = [start(0), start(1)];
+    let [first, second] = children.map(|child| child.wait_with_output().expect("it ends"));
+    for (output, place) in
+        [(first, format!(" (process 1 at {})", addresses[1])), (second, String::new())]
+    {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(7), "{errors}");
+        let (_, message) = expected(Accident::PanicInOperator);
+        let line = format!("the run ended: {message}{place}");
+        assert!(errors.lines().any(|found| found == line), "{line} is not in {errors}");
+    }
+}
+
 #[test]
 fn a_process_waits_with_its_results_for_the_failure_of_another() {
     let nodes = vec![NodeConfig::default(); 3];
