@@ -1,12 +1,16 @@
 //! Options of `alluvium-bench`, in groups that its subcommands share.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use alluvium::{AnyLayout, ByteSize};
+use alluvium::{AnyLayout, ByteSize, hash_bytes};
+use alluvium_timely::DEFAULT_CONNECT_WITHIN;
 use clap::Args;
+use timely::CommunicationConfig;
 
 use crate::nexmark::Config;
 use crate::peers::Peer;
+use crate::queries::SideTable;
 use crate::workload::{Distribution, RecordShape};
 use crate::{Error, Result};
 
@@ -63,6 +67,72 @@ pub struct StateArgs {
     pub dir: Option<PathBuf>,
 }
 
+/// The processes of a run.
+#[derive(Args, Clone, Debug)]
+pub struct ClusterArgs {
+    /// Processes of the run, each started by hand, with the same options but for --process and --dir
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    pub processes: u16,
+    /// Which of them this one is, from 0
+    #[arg(long, short = 'p', value_name = "I", default_value_t = 0)]
+    pub process: u16,
+    /// Addresses of the processes as host:port, one per line (localhost:2101 and on unless given)
+    #[arg(long, value_name = "FILE")]
+    pub hostfile: Option<PathBuf>,
+    /// How many seconds to wait for the other processes
+    #[arg(long, value_name = "S", default_value_t = DEFAULT_CONNECT_WITHIN.as_secs())]
+    pub connect_within: u64,
+}
+
+impl ClusterArgs {
+    /// Timely's configuration with this number of workers in each process.
+    ///
+    /// # Errors
+    /// The file of addresses cannot be read or has too few; there is no such process.
+    pub fn config(&self, threads: usize) -> Result<timely::Config> {
+        let (processes, process) = (usize::from(self.processes), usize::from(self.process));
+        if process >= processes {
+            let message =
+                format!("--process is {process}, of {processes} processes counted from 0");
+            return Err(Error::Usage(message));
+        }
+        let mut config = timely::Config::process(threads);
+        if processes > 1 {
+            let (addresses, report) = (self.addresses(processes)?, false);
+            config.communication = CommunicationConfig::Cluster {
+                threads,
+                process,
+                addresses,
+                report,
+                zerocopy: false,
+            };
+        }
+        Ok(config)
+    }
+
+    /// How long to wait for the other processes.
+    pub fn connect_within(&self) -> Duration {
+        Duration::from_secs(self.connect_within)
+    }
+
+    fn addresses(&self, processes: usize) -> Result<Vec<String>> {
+        let Some(path) = &self.hostfile else {
+            return Ok((0..processes).map(|n| format!("localhost:{}", 2_101 + n)).collect());
+        };
+        let text =
+            std::fs::read_to_string(path).map_err(|source| Error::io(path, "read", source))?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let addresses: Vec<_> = lines.take(processes).map(str::to_owned).collect();
+        if addresses.len() < processes {
+            let (found, path) = (addresses.len(), path.display());
+            let message = format!("{path} has {found} addresses for {processes} processes");
+            return Err(Error::Usage(message));
+        }
+        Ok(addresses)
+    }
+}
+
 /// Where the figures go.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
@@ -116,13 +186,20 @@ pub struct NexmarkArgs {
     /// unless given
     #[arg(long, value_name = "R")]
     pub rate: Option<u64>,
-    /// Timely workers
+    /// Timely workers of each process
     #[arg(long, value_name = "W", default_value_t = 1,
           value_parser = workers)]
     pub workers: usize,
+    /// The processes
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     /// Read person.csv, auction.csv and bid.csv from this directory
     #[arg(long, value_name = "DIR")]
     pub input: Option<PathBuf>,
+    /// Read the side input of q13 from this file: CSV with the columns key and value, both integers
+    /// (keys 0 to 9999, each with itself as its value, unless given)
+    #[arg(long, value_name = "FILE")]
+    pub side_input: Option<PathBuf>,
     /// Make a checkpoint of all state in DIR once N events were fed; a later run with the same
     /// options goes on there
     #[arg(long, value_name = "N", requires = "dir", conflicts_with_all = ["results", "changes"])]
@@ -136,6 +213,24 @@ pub struct NexmarkArgs {
     /// The report
     #[command(flatten)]
     pub report: ReportArgs,
+}
+
+impl NexmarkArgs {
+    /// The side input of the queries that have one.
+    pub fn side_table(&self) -> SideTable {
+        self.side_input.clone().map_or(SideTable::Generated, SideTable::File)
+    }
+
+    /// A digest of the options that all processes of a run need to have in common, not negative.
+    /// Files may be in other places on other machines.
+    pub fn common_digest(&self) -> i64 {
+        let Self { query, events, stream, rate, workers, checkpoint_at, .. } = self;
+        let files = [&self.input, &self.side_input, &self.results, &self.changes];
+        let files = files.map(Option::is_some);
+        let text =
+            format!("{query} {events:?} {stream:?} {rate:?} {workers} {checkpoint_at:?} {files:?}");
+        (hash_bytes(text.as_bytes()) >> 1).cast_signed()
+    }
 }
 
 fn workers(text: &str) -> Result<usize> {

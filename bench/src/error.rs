@@ -7,6 +7,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use alluvium::ErrorKind;
+
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -66,6 +68,20 @@ impl Error {
 impl From<alluvium::Error> for Error {
     fn from(error: alluvium::Error) -> Self {
         Error::Store(error)
+    }
+}
+
+impl From<Error> for alluvium::Error {
+    /// The error of a worker, as its group takes it: in the same words.
+    fn from(error: Error) -> Self {
+        let kind = match error {
+            Error::Store(error) => return error,
+            Error::Usage(_) => ErrorKind::Config,
+            Error::Io { .. } => ErrorKind::Io,
+            Error::Input { .. } | Error::Wrong(_) => ErrorKind::Input,
+            Error::Command(_) => ErrorKind::Unsupported,
+        };
+        alluvium::Error::new(kind, error.to_string())
     }
 }
 

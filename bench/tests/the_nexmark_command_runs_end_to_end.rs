@@ -60,6 +60,7 @@ fn results_are_those_of_the_changes_on_all_workers_layouts_and_inputs() {
         ("q2", "auction price"),
         ("q3", "name city state id"),
         ("q4", "category final"),
+        ("q13", "auction bidder price date_time value"),
     ] {
         let mut answers = Vec::new();
         for options in [
@@ -145,6 +146,9 @@ fn what_cannot_be_run_is_refused_in_words() {
     assert!(message.contains("bid.csv: line 41, column price: \"three\""), "{message}");
     for (options, expected) in [
         ("--query q9 --events 5", "no query \"q9\", but q0, q1"),
+        ("--query q13 --events 5 --side-input /nowhere/s.csv", "/nowhere/s.csv"),
+        ("--query q13 --events 5 --memory 100KiB", "shared table \"side-input\" needs"),
+        ("--query q4 --events 5 -n 2 --hostfile /nowhere/hosts", "/nowhere/hosts"),
         ("--query q4 --events 5 --in-flight 0", "in-flight 0"),
         ("--query q4 --events 5 --workers 300", "300 workers cannot share 256 key groups"),
         ("--query q4 --events 400000 --in-flight 100000 --memory 100KiB", "of 102400 bytes"),

@@ -5,11 +5,10 @@
 //! and survives a restart once the store is given a directory.
 
 use std::collections::{BTreeMap, HashMap};
-use std::error::Error;
 use std::sync::mpsc;
 
 use alluvium::{KeyHash, Result};
-use alluvium_timely::{NodeConfig, WorkerState, install};
+use alluvium_timely::{NodeConfig, WorkerState, execute};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Exchange;
@@ -85,12 +84,9 @@ fn with_state<'s>(
     }))
 }
 
-fn main() -> std::result::Result<(), Box<dyn Error>> {
-    let mut config = timely::Config::process(2);
-    install(&mut config, NodeConfig::default())?;
+fn main() -> Result<()> {
     let (sender, results) = mpsc::channel();
-    let workers = timely::execute(config, move |worker| -> Result<()> {
-        let state = WorkerState::new(worker, Default::default())?;
+    execute(timely::Config::process(2), NodeConfig::default(), move |worker, state| {
         let sender = sender.clone();
         worker.dataflow::<u64, _, _>(|scope| -> Result<()> {
             let share = worker_share(scope.index() as u64, scope.peers());
@@ -99,19 +95,12 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
             with_hash_map(offers.clone()).inspect_time(move |at, row| {
                 let _ = plain.send(("hash map", *at, *row));
             });
-            with_state(offers, &state)?.inspect_time(move |at, row| {
+            with_state(offers, state)?.inspect_time(move |at, row| {
                 let _ = sender.send(("state", *at, *row));
             });
             Ok(())
-        })?;
-        while worker.has_dataflows() && !state.has_failed() {
-            worker.step();
-        }
-        state.abandon_if_failed(worker)
+        })
     })?;
-    for result in workers.join() {
-        result??;
-    }
     let (mut plain, mut managed): (Vec<_>, Vec<_>) =
         results.iter().partition(|(from, ..)| *from == "hash map");
     plain.iter_mut().chain(&mut managed).for_each(|row| row.0 = "");

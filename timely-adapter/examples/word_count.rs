@@ -2,19 +2,15 @@
 //!
 //! `echo "to be or not to be" | cargo run -p alluvium-timely --example word_count`
 
-use std::error::Error;
 use std::io;
 
-use alluvium_timely::{Counting, KeyBy, NodeConfig, Rolling, Spec, WorkerState, install};
+use alluvium_timely::{Counting, KeyBy, NodeConfig, Rolling, Spec, execute};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::{Input, Map};
 use timely::dataflow::operators::{Inspect, Probe};
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut config = timely::Config::process(2);
-    install(&mut config, NodeConfig::default())?;
-    let workers = timely::execute(config, |worker| -> alluvium::Result<()> {
-        let state = WorkerState::new(worker, Default::default())?;
+fn main() -> alluvium::Result<()> {
+    execute(timely::Config::process(2), NodeConfig::default(), |worker, state| {
         let probe = ProbeHandle::new();
         let mut lines = worker.dataflow::<u64, _, _>(|scope| -> alluvium::Result<_> {
             let (input, lines) = scope.new_input::<String>();
@@ -22,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .flat_map(|line: String| {
                     line.split_whitespace().map(str::to_lowercase).collect::<Vec<_>>()
                 })
-                .key_by(&state, String::clone)
+                .key_by(state, String::clone)
                 .rolling(Spec::new("words"), Counting)?
                 .inspect(|((word, count), line, diff)| println!("{line}: {word} {count} {diff:+}"))
                 .probe_with(&probe);
@@ -32,19 +28,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             for (number, line) in (0..).zip(io::stdin().lines().map_while(Result::ok)) {
                 lines.send(line);
                 lines.advance_to(number + 1);
-                while probe.less_than(&number) && !state.has_failed() {
-                    worker.step();
-                }
+                state.run_until(worker, || !probe.less_equal(&number))?;
             }
         }
         lines.close();
-        while !probe.done() && !state.has_failed() {
-            worker.step();
-        }
-        state.abandon_if_failed(worker)
+        state.run_until(worker, || probe.done())
     })?;
-    for result in workers.join() {
-        result??;
-    }
     Ok(())
 }

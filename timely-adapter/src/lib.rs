@@ -10,35 +10,42 @@
 //! which are not before the timestamp they are sent with.
 //!
 //! ```
-//! use alluvium::Store;
-//! use alluvium_timely::{Counting, KeyBy, NodeConfig, Rolling, Spec, WorkerState, install};
+//! use alluvium_timely::{Counting, KeyBy, NodeConfig, Rolling, Spec, execute};
 //! use timely::dataflow::operators::{Inspect, ToStream};
 //!
-//! let mut config = timely::Config::process(2);
-//! install(&mut config, NodeConfig::default())?;
-//! let workers = timely::execute(config, |worker| {
-//!     let state = WorkerState::new(worker, Default::default()).unwrap();
+//! execute(timely::Config::process(2), NodeConfig::default(), |worker, state| {
 //!     worker.dataflow::<i64, _, _>(|scope| {
-//!         vec!["to", "be", "or", "not", "to", "be"].into_iter().map(String::from)
-//!             .to_stream(scope)
+//!         let words = ["to", "be", "or", "not", "to", "be"].map(String::from);
+//!         words.to_stream(scope)
 //!             .container::<Vec<_>>()
-//!             .key_by(&state, |word: &String| word.clone())
-//!             .rolling(Spec::new("words"), Counting)
-//!             .unwrap()
+//!             .key_by(state, |word: &String| word.clone())
+//!             .rolling(Spec::new("words"), Counting)?
 //!             .inspect(|((word, count), time, diff)| println!("{time} {word} {count} {diff:+}"));
-//!     });
-//!     while worker.has_dataflows() && !state.has_failed() {
-//!         worker.step();
-//!     }
-//!     state.abandon_if_failed(worker)
+//!         Ok(())
+//!     })
 //! })?;
-//! for result in workers.join() {
-//!     result??;
-//! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), alluvium::Error>(())
 //! ```
 //!
 //! # Driving the workers
+//!
+//! [`execute()`] runs a job on all workers of a process, and of a cluster of processes: each is
+//! started with the same list of addresses, its own number and a directory of its own. The workers
+//! of all processes are one group, numbered through, that own the key groups together.
+//!
+//! The group ends as one. When a worker panics, returns an error, or state fails in one of its
+//! operators, or when a process is killed, every other worker would wait for its share of the
+//! dataflow for ever. Instead the calls that a job steps its worker with fail, on every worker of
+//! every process, with the first error: [`WorkerState::step`], [`WorkerState::run_until`],
+//! [`WorkerState::meet`]. A job passes the error on, with `?`; `execute` drops the dataflows, then
+//! the stores, which gives their directories and memory back, and returns it. No results are wrong,
+//! they end early: start all processes again, and they go on at their last checkpoint. A helper
+//! thread of a store that panics makes the state it worked for fail, and so the group.
+//!
+//! What workers have to agree on beside the dataflow they say at [meetings](WorkerState::meet).
+//!
+//! Jobs that are started by [`timely::execute()`], after [`install`], ask
+//! [`WorkerState::has_failed`] themselves and hear nothing of panics and other processes.
 //!
 //! Timely's queues are unbounded: whoever feeds an input has to bound how far its time runs ahead
 //! of a probe. And in Timely 0.31 rows that were sent to an exchanging operator stay in the
@@ -47,25 +54,34 @@
 //! it has produced rows that were not reported yet, and stepping reports them. `flush` does not
 //! help. So send, advance, then step.
 //!
+//! # Tables
+//!
+//! A table that does not change is loaded once per process and read by all its workers
+//! ([`NodeConfig::table`], [`SharedTable`]); one that changes is keyed state. [`LookupJoin`] joins
+//! with both.
+//!
 //! # When state fails
 //!
 //! A state call that fails inside an operator (memory, storage) never panics and never gives a
 //! wrong result: the operator notes the error in [`WorkerState::fault`], applies nothing more, and
-//! keeps a capability, so that no probe behind it passes the failed time. Whoever drives the
-//! workers asks [`WorkerState::has_failed`] and ends the run with the error. What else could be
-//! done about a failure (waiting, dropping a key) is not configurable yet.
+//! keeps a capability, so that no probe behind it passes the failed time. The group ends with it.
+//! What else could be done about a failure (waiting, dropping a key) is not configurable yet.
 
 mod admission;
 #[cfg(doctest)]
 mod book;
 mod event_time;
+mod execute;
 mod fault;
+mod group;
 mod intake;
 mod join;
 mod key_by;
+mod lookup_join;
 mod node;
 mod parking;
 mod rolling;
+mod shared_table;
 mod source;
 mod spec;
 mod stateful;
@@ -76,11 +92,15 @@ use timely::dataflow::StreamVec;
 
 pub use admission::{Gate, IN_FLIGHT_BYTES_MAX};
 pub use event_time::EventTime;
+pub use execute::{execute, execute_with};
 pub use fault::Fault;
+pub use group::{Meeting, Met};
 pub use join::Join;
 pub use key_by::{KeyBy, Keyed};
-pub use node::{NodeConfig, install};
+pub use lookup_join::LookupJoin;
+pub use node::{DEFAULT_CONNECT_WITHIN, NodeConfig, install};
 pub use rolling::{Aggregate, Counting, Rolling};
+pub use shared_table::{SharedTable, TableLoader};
 pub use source::{Source, Watermarks};
 pub use spec::{OperatorState, Spec};
 pub use stateful::{Context, Stateful};

@@ -4,21 +4,27 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::Thread;
+use std::sync::Arc;
+use std::time::Duration;
 
 use alluvium::io::Device;
-use alluvium::{AnyLayout, ByteSize, Error, ErrorKind, KeyGroup, Result, Store};
+use alluvium::{AnyLayout, ByteSize, Error, ErrorKind, Key, KeyGroup, Result, State, Store};
 use timely::worker::Worker;
 
 use crate::fault::Fault;
+use crate::group::{Meeting, Met};
 use crate::node::Node;
+use crate::shared_table::SharedTable;
 use crate::stats_log::StatsLog;
+
+/// How long a worker that has nothing to do sleeps at most; it is woken when data or a fault comes.
+const NAP: Duration = Duration::from_millis(10);
 
 /// What one worker does differently from its node.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerOverrides {
-    /// Memory of this worker's store, in bytes. Default: an equal part of the node's.
+    /// Memory of this worker's store, in bytes. Default: an equal part of what the node's shared
+    /// tables leave of its memory. Parts of one's own have to add up, which nobody checks.
     pub memory_bytes: Option<u64>,
     /// The layout of states that are not named in any configuration. Default: the node's.
     pub layout: Option<AnyLayout>,
@@ -53,10 +59,9 @@ struct Inner {
     key_groups: u16,
     index: usize,
     peers: usize,
-    fault: Arc<OnceLock<Error>>,
+    node: Arc<Node>,
+    meetings: Cell<u64>,
     policy: Fault,
-    /// The process's workers.
-    workers: Arc<Mutex<Vec<Thread>>>,
     /// Operators that wait for storage, and why.
     waiting: RefCell<BTreeMap<String, Error>>,
     parked: RefCell<BTreeMap<String, Rc<Cell<Parked>>>>,
@@ -79,11 +84,12 @@ impl WorkerState {
     /// [`StoreBuilder::open`](alluvium::StoreBuilder::open).
     pub fn new(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
         let node = Node::of(worker)?;
+        node.group.enlist();
         let (index, peers) = (worker.index(), worker.peers());
         let mut config = node.config.store.clone();
         let groups = config.key_groups;
         config.directory = config.directory.map(|node| node.join(format!("worker-{index}")));
-        config.memory = ByteSize(overrides.memory_bytes.unwrap_or(config.memory.0 / node.threads));
+        config.memory = ByteSize(overrides.memory_bytes.unwrap_or(node.share_bytes));
         config.layout = overrides.layout.unwrap_or(config.layout);
         config.states.extend(overrides.states);
         let owned = owned_groups(index, groups, peers);
@@ -92,16 +98,14 @@ impl WorkerState {
             builder = builder.device(device);
         }
         let store = builder.open().map_err(|error| error.with("worker", index))?;
-        let workers = node.workers.clone();
-        workers.lock().unwrap_or_else(PoisonError::into_inner).push(std::thread::current());
         Ok(Self(Rc::new(Inner {
             store,
             key_groups: groups,
             index,
             peers,
-            fault: node.fault.clone(),
             policy: overrides.fault.unwrap_or(node.config.fault),
-            workers,
+            node,
+            meetings: Cell::new(0),
             waiting: RefCell::default(),
             parked: RefCell::default(),
             ids: RefCell::default(),
@@ -136,10 +140,21 @@ impl WorkerState {
         move |hash| owner(hash, groups, peers) as u64
     }
 
-    /// The first error of a state call in an operator of any worker of this process. The results
-    /// so far are right and incomplete, and stay so: end the run.
+    /// The table that the node declares under this name; loads it if no worker of the process has
+    /// asked for it before, and waits while another one does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnknownState`] for a name that was not declared, [`ErrorKind::Mismatch`] for
+    /// other types; else why it could not be loaded.
+    pub fn table<K: Key, V: State>(&self, name: &str) -> Result<SharedTable<K, V>> {
+        self.0.node.tables.get(name)
+    }
+
+    /// The first error of any worker, of which this process heard: of a state call in an operator,
+    /// or whatever else ends the run. The results so far are right and incomplete, and stay so:
+    /// end the run.
     pub fn fault(&self) -> Option<&Error> {
-        self.0.fault.get()
+        self.0.node.group.fault()
     }
 
     /// Whether there is a [`fault`](WorkerState::fault). Cost: one load.
@@ -147,27 +162,90 @@ impl WorkerState {
         self.fault().is_some()
     }
 
+    /// Lets `worker` work for a while, or sleep for a few milliseconds if there is nothing to do.
+    ///
+    /// # Errors
+    /// The fault that ends the run.
+    pub fn step(&self, worker: &mut Worker) -> Result<()> {
+        self.step_or_nap(worker, NAP)
+    }
+
+    /// [`step`](WorkerState::step) that sleeps no longer than `nap`.
+    ///
+    /// # Errors
+    /// The fault that ends the run.
+    pub fn step_or_nap(&self, worker: &mut Worker, nap: Duration) -> Result<()> {
+        worker.step_or_park(Some(nap));
+        self.0.node.group.check()
+    }
+
+    /// Steps until `done`, which is asked before each step.
+    ///
+    /// # Errors
+    /// The fault that ends the run.
+    pub fn run_until(&self, worker: &mut Worker, mut done: impl FnMut() -> bool) -> Result<()> {
+        while !done() {
+            self.step(worker)?;
+        }
+        Ok(())
+    }
+
+    /// Comes to this worker's next meeting with all other workers of all processes, saying a
+    /// number. Workers meet as often as each other. Ask [`met`](WorkerState::met) between steps
+    /// whether all are there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] in a cluster that [`execute`](crate::execute()) has not started.
+    pub fn arrive(&self, said: i64) -> Result<Meeting> {
+        let number = self.0.meetings.get();
+        self.0.meetings.set(number + 1);
+        self.0.node.group.arrive(number, said)
+    }
+
+    /// What all workers have said at a meeting; `None` until all are there, and again after this
+    /// worker has arrived at a later one.
+    pub fn met(&self, meeting: &Meeting) -> Option<Met> {
+        self.0.node.group.met(meeting)
+    }
+
+    /// Meets all other workers of all processes, stepping until they are there.
+    ///
+    /// # Errors
+    /// As [`arrive`](WorkerState::arrive); the fault that ends the run.
+    pub fn meet(&self, worker: &mut Worker, said: i64) -> Result<Met> {
+        let meeting = self.arrive(said)?;
+        loop {
+            match self.met(&meeting) {
+                Some(met) => return Ok(met),
+                None => self.step(worker)?,
+            }
+        }
+    }
+
     /// Drops all dataflows of `worker` if there is a fault, and gives it. Each worker has to call
-    /// it, as the dataflows cannot go on without any of them.
+    /// it, as the dataflows cannot go on without any of them. [`execute`](crate::execute()) does.
     ///
     /// # Errors
     /// The fault.
     pub fn abandon_if_failed(&self, worker: &mut Worker) -> Result<()> {
-        let Some(fault) = self.fault() else { return Ok(()) };
-        for dataflow in worker.installed_dataflows() {
-            worker.drop_dataflow(dataflow);
+        if self.has_failed() {
+            for dataflow in worker.installed_dataflows() {
+                worker.drop_dataflow(dataflow);
+            }
         }
-        Err(Error::new(fault.kind(), "state failed in an operator").caused_by(fault.to_string()))
+        self.0.node.group.check()
     }
 
     /// Notes the error of a state call in an operator; the first one counts. For operators that
     /// are written on plain Timely; they should apply nothing more and keep a capability.
     pub fn fail(&self, error: Error) {
-        // Later ones may be consequences of it.
-        let _ = self.0.fault.set(error.with("worker", self.0.index));
-        for worker in &*self.0.workers.lock().unwrap_or_else(PoisonError::into_inner) {
-            worker.unpark();
-        }
+        self.0.node.group.fail_in_operator(error.with("worker", self.0.index));
+    }
+
+    /// Ends the run of all workers with an error that is not the state's, such as of writing
+    /// results; the first one counts.
+    pub fn end_run(&self, error: Error) {
+        self.0.node.group.fail(error);
     }
 
     /// Operators of this worker that wait for storage to take writes again, and the error that

@@ -6,12 +6,14 @@
 
 mod q0;
 mod q1;
+mod q13;
 mod q2;
 mod q3;
 mod q4;
 mod row;
+mod side_table;
 
-use alluvium_timely::{Changes, WorkerState};
+use alluvium_timely::{Changes, NodeConfig, WorkerState};
 use timely::dataflow::StreamVec;
 
 use crate::nexmark::Record;
@@ -21,7 +23,9 @@ pub use q1::Q1;
 pub use q2::Q2;
 pub use q3::Q3;
 pub use q4::Q4;
+pub use q13::Q13;
 pub use row::{Fields, Row};
+pub use side_table::SideTable;
 
 /// A stream of events, each not before the timestamp it is sent with.
 pub type Events<'scope> = StreamVec<'scope, i64, Record>;
@@ -34,6 +38,15 @@ pub trait Query: 'static {
     /// Its name, such as `q4`.
     const NAME: &'static str;
 
+    /// Declares the tables that the query's workers share.
+    ///
+    /// # Errors
+    /// A file of `side_input` cannot be read or is malformed.
+    fn tables(node: NodeConfig, side_input: &SideTable) -> crate::Result<NodeConfig> {
+        let _ = side_input;
+        Ok(node)
+    }
+
     /// Builds its dataflow; states are in the store of `state`, named by operators of the query.
     ///
     /// # Errors
@@ -45,7 +58,7 @@ pub trait Query: 'static {
 }
 
 /// Names of the queries that there are.
-pub const NAMES: [&str; 5] = [Q0::NAME, Q1::NAME, Q2::NAME, Q3::NAME, Q4::NAME];
+pub const NAMES: [&str; 6] = [Q0::NAME, Q1::NAME, Q2::NAME, Q3::NAME, Q4::NAME, Q13::NAME];
 
 /// Something to be done for a query that is known by name only at run time.
 pub trait ForQuery {
@@ -64,6 +77,7 @@ pub fn with_query<W: ForQuery>(name: &str, work: W) -> Option<W::Output> {
         Q2::NAME => work.run::<Q2>(),
         Q3::NAME => work.run::<Q3>(),
         Q4::NAME => work.run::<Q4>(),
+        Q13::NAME => work.run::<Q13>(),
         _ => return None,
     })
 }

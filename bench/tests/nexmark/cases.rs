@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use alluvium::{StoreConfig, Time};
 use alluvium_bench::input::{Case, Insert, read_cases, shared_dir};
 use alluvium_bench::nexmark::{Event, Record};
-use alluvium_bench::queries::{Fields, Q0, Q1, Q2, Q3, Q4, Query, Row};
+use alluvium_bench::queries::{Fields, Q0, Q1, Q2, Q3, Q4, Q13, Query, Row, SideTable};
 
-use crate::run::{Rows, consolidated, run};
+use crate::run::{Rows, consolidated, run_with};
 
 fn cases<Q: Query>() -> Vec<Case> {
     let Some(shared) = shared_dir(&format!("the cases of {}", Q::NAME)) else { return vec![] };
@@ -23,6 +23,16 @@ fn steps(case: &Case) -> Vec<Vec<Record>> {
         Some(Record { ordinal: ordinal - 1, event: event.clone() })
     };
     case.steps.iter().map(|step| step.inserts.iter().filter_map(&mut record).collect()).collect()
+}
+
+/// The side input of the case.
+fn side_table(case: &Case) -> SideTable {
+    let inserts = case.steps.iter().flat_map(|step| &step.inserts);
+    let rows = inserts.filter_map(|insert| match insert {
+        Insert::SideInput(row) => Some((row.key, row.value)),
+        Insert::Event(_) => None,
+    });
+    SideTable::Rows(rows.collect())
 }
 
 /// The changes that the step must cause, times written as we write them.
@@ -57,7 +67,9 @@ fn each_step_changes_the_result_as_it_must<Q: Query>() {
     for case in cases::<Q>() {
         let batches: Vec<_> = (i64::MIN..).zip(steps(&case)).collect();
         for workers in 1..=2 {
-            let outcome = run::<Q>(workers, StoreConfig::default(), batches.clone()).unwrap();
+            let node = StoreConfig::default().into();
+            let outcome =
+                run_with::<Q>(workers, node, &side_table(&case), batches.clone()).unwrap();
             let expected: BTreeMap<i64, Rows> =
                 (i64::MIN..).zip(deltas::<Q>(&case)).filter(|(_, rows)| !rows.is_empty()).collect();
             let context = format!("{} case {}, {workers} workers", Q::NAME, case.number);
@@ -82,7 +94,8 @@ fn the_sum_is_right_when_the_watermark_advances<Q: Query>(live: impl Fn(&Case, &
         }
         let events: Vec<_> = batches.iter().flat_map(|(_, batch)| batch).collect();
         let events: Vec<_> = events.into_iter().map(|record| record.event.clone()).collect();
-        let outcome = run::<Q>(1, StoreConfig::default(), batches).unwrap();
+        let node = StoreConfig::default().into();
+        let outcome = run_with::<Q>(1, node, &side_table(&case), batches).unwrap();
         let sum = deltas::<Q>(&case).into_iter().flatten();
         let context = format!("{} case {}", Q::NAME, case.number);
         assert_eq!(outcome.result(), consolidated(sum), "{context}");
@@ -147,4 +160,10 @@ fn q4_keeps_only_averages() {
             ("winning-bids/timers", 0),
         ])
     });
+}
+
+#[test]
+fn q13_adds_the_side_input() {
+    each_step_changes_the_result_as_it_must::<Q13>();
+    the_sum_is_right_when_the_watermark_advances::<Q13>(|_, _| Live::new());
 }

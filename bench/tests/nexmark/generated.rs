@@ -4,7 +4,7 @@
 use alluvium::{StoreConfig, Time};
 use alluvium_bench::nexmark::{Auction, Config, Event, Generator, Record, Stride};
 use alluvium_bench::nexmark::{AuctionText, Bid, BidText, Text};
-use alluvium_bench::queries::{Q0, Q1, Q2, Q3, Q4};
+use alluvium_bench::queries::{Q0, Q1, Q2, Q3, Q4, Q13};
 use proptest::prelude::*;
 
 use crate::oracle::{Oracle, Tables};
@@ -77,6 +77,11 @@ fn q3_is_the_oracles() {
 #[test]
 fn q4_is_the_oracles() {
     the_result_is_the_oracles::<Q4>();
+}
+
+#[test]
+fn q13_is_the_oracles() {
+    the_result_is_the_oracles::<Q13>();
 }
 
 /// An auction or a bid of few ids, categories, times and prices.

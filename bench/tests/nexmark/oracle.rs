@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use alluvium_bench::nexmark::{Auction, Bid, Event, Person};
-use alluvium_bench::queries::{Fields, Q0, Q1, Q2, Q3, Q4, Query};
+use alluvium_bench::queries::{Fields, Q0, Q1, Q2, Q3, Q4, Q13, Query};
 
 use crate::run::{Rows, consolidated};
 
@@ -120,6 +120,25 @@ impl Oracle for Q4 {
         consolidated(categories.into_iter().map(|(category, prices)| {
             let average = prices.iter().sum::<i128>() / prices.len() as i128;
             row([category.to_string(), average.to_string()])
+        }))
+    }
+}
+
+impl Oracle for Q13 {
+    fn oracle(tables: &Tables) -> Rows {
+        // The side input that is generated has each key as its own value.
+        let side: Vec<(u64, u64)> = (0..10_000).map(|key| (key, key)).collect();
+        consolidated(tables.bids.iter().flat_map(|bid| {
+            let rows = side.iter().filter(|(key, _)| *key == bid.auction % 10_000);
+            rows.map(|(_, value)| {
+                row([
+                    bid.auction.to_string(),
+                    bid.bidder.to_string(),
+                    bid.price.to_string(),
+                    bid.date_time.as_ms().to_string(),
+                    value.to_string(),
+                ])
+            })
         }))
     }
 }

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use alluvium::{Result, StoreConfig};
 use alluvium_bench::nexmark::Record;
-use alluvium_bench::queries::{Fields, Query, Row};
-use alluvium_timely::{WorkerState, install};
+use alluvium_bench::queries::{Fields, Query, Row, SideTable};
+use alluvium_timely::{NodeConfig, WorkerState, install};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::Input;
 use timely::dataflow::operators::{Inspect, Probe};
@@ -50,8 +50,18 @@ pub fn run<Q: Query>(
     store: StoreConfig,
     batches: Vec<(i64, Vec<Record>)>,
 ) -> Result<Outcome> {
+    run_with::<Q>(workers, store.into(), &SideTable::Generated, batches)
+}
+
+/// [`run`] with a side input.
+pub fn run_with<Q: Query>(
+    workers: usize,
+    node: NodeConfig,
+    side_input: &SideTable,
+    batches: Vec<(i64, Vec<Record>)>,
+) -> Result<Outcome> {
     let mut config = timely::Config::process(workers);
-    install(&mut config, store.into())?;
+    install(&mut config, Q::tables(node, side_input)?)?;
     let guards = timely::execute(config, move |worker| -> Result<Outcome> {
         let state = WorkerState::new(worker, Default::default())?;
         let outcome: Rc<RefCell<Outcome>> = Rc::default();

@@ -6,11 +6,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Result with Alluvium's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What went wrong, and what the caller can do about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// An option has a value the store cannot work with. The message names the option and, where
@@ -50,6 +52,12 @@ pub enum ErrorKind {
     Input,
     /// The layout or machine cannot do this.
     Unsupported,
+    /// A worker panicked; the message has its words. The run is over on all workers of all
+    /// processes: repair the cause and start again from the last checkpoint.
+    Panicked,
+    /// Another process of the group did not come, or went away before its end; the message names
+    /// it. The run is over: start all processes again.
+    PeerLost,
 }
 
 /// An error with kind, message, context and source.
@@ -204,6 +212,8 @@ mod tests {
             Poisoned,
             Input,
             Unsupported,
+            Panicked,
+            PeerLost,
         ) {
             let rows = chapter.lines().filter(|line| line.starts_with(&format!("| `{kind}` |")));
             assert_eq!(rows.count(), 1, "{kind}");

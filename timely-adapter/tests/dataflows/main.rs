@@ -4,8 +4,10 @@ mod common;
 
 mod a_dataflow_reads_the_stores_statistics;
 mod a_failed_operator_holds_its_time;
+mod a_group_ends_as_one;
 mod cold_reads_are_parked;
 mod join_pairs_all_rows_in_any_order_of_arrival;
+mod look_ups_see_the_table_as_it_is;
 mod rolling_counts_every_row_on_any_number_of_workers;
 mod sources_wait_and_stand_aside;
 mod the_inner_configuration_wins;

@@ -12,17 +12,19 @@
 //! The checksum is the sum of the digests of all changes, which is that of the result. With
 //! `--checkpoint-at` the workers make a checkpoint once events of such ordinals are due, and a run
 //! in the same directory goes on there, checksum included.
+//!
+//! With `--processes` this is one process of several, each started with the same options but for its
+//! number and its directory. The figures are those of its own workers, the checksum is that of all;
+//! the first process writes the result.
 
 mod feed;
 mod output;
-mod shared;
 mod worker;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium::StoreConfig;
-use alluvium_timely::install;
+use alluvium_timely::execute;
 
 use super::state::temporary_dir;
 use crate::args::NexmarkArgs;
@@ -31,7 +33,6 @@ use crate::nexmark::Stride;
 use crate::queries::{ForQuery, NAMES, Query, with_query};
 use crate::report::{Io, Latencies, Memory, Report, noise_floor, peak_rss_bytes};
 use crate::{Error, Result};
-use shared::Shared;
 use worker::Part;
 
 /// Runs the query.
@@ -70,32 +71,26 @@ impl ForQuery for Run<'_> {
             layout: args.state.layout.layout.clone(),
             ..StoreConfig::default()
         };
-        let mut config = timely::Config::process(args.workers);
-        install(&mut config, store.into())?;
-        let shared = Arc::new(Shared::new(args.workers));
-        let (of_workers, job) = (shared.clone(), args.clone());
-        let guards =
-            timely::execute(config, move |timely| worker::work::<Q>(timely, &job, &of_workers));
-        let parts = guards.map_err(Error::Command)?.join();
-        let parts: Vec<Option<Part>> =
-            parts.into_iter().collect::<std::result::Result<_, _>>().map_err(Error::Command)?;
-        match shared.take_error() {
-            Some(error) => Err(error),
-            None => Ok(report::<Q>(args, parts.into_iter().flatten())),
-        }
+        let node = Q::tables(store.into(), &args.side_table())?;
+        let node = node.connect_within(args.cluster.connect_within());
+        let job = args.clone();
+        let parts = execute(args.cluster.config(args.workers)?, node, move |timely, state| {
+            Ok(worker::work::<Q>(timely, state, &job)?)
+        })?;
+        Ok(report::<Q>(args, parts.into_iter()))
     }
 }
 
 fn report<Q: Query>(args: &NexmarkArgs, parts: impl Iterator<Item = Part>) -> Report {
     let mut report = Report::new(format!("nexmark-{}", Q::NAME), &args.state.layout.name);
     report.workers = args.workers;
-    let (mut ops, mut seconds, mut checksum) = (0, 0f64, 0u64);
+    let (mut ops, mut seconds, mut checksum) = (0, 0f64, 0);
     let mut latencies = Latencies::new();
     let Report { memory, io, codec_calls, .. } = &mut report;
     for part in parts {
         ops += part.ops;
         seconds = seconds.max(part.seconds);
-        checksum = checksum.wrapping_add(part.checksum);
+        checksum = part.checksum;
         latencies.merge(&part.latencies);
         let total = part.live.total();
         *memory = Memory {

@@ -3,15 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use alluvium::Time;
-use alluvium_timely::Changes;
+use alluvium_timely::{Changes, WorkerState};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Exchange, Inspect, Probe};
 
-use super::shared::Shared;
 use crate::Result;
 use crate::args::NexmarkArgs;
 use crate::queries::{Fields, Row};
@@ -42,7 +40,7 @@ impl Output {
     pub(super) fn attach<R: Row>(
         changes: Changes<'_, i64, R>,
         args: &NexmarkArgs,
-        shared: &Arc<Shared>,
+        state: &WorkerState,
     ) -> Result<Self> {
         let is_first = changes.scope().index() == 0;
         let columns: Vec<&str> = ["time", "diff"].iter().chain(R::COLUMNS).copied().collect();
@@ -61,13 +59,13 @@ impl Output {
         if args.results.is_none() && args.changes.is_none() {
             counted.probe_with(&probe);
         } else {
-            let (sink, shared) = (gathered.clone(), shared.clone());
+            let (sink, state) = (gathered.clone(), state.clone());
             counted
                 .map(|(row, time, diff)| (row.fields(), time, diff))
                 .exchange(|_: &Line| 0)
                 .inspect(move |line| {
                     if let Err(error) = sink.borrow_mut().add(line) {
-                        shared.fail(error);
+                        state.end_run(error.into());
                     }
                 })
                 .probe_with(&probe);

@@ -1,18 +1,16 @@
 //! One worker of a run: feeds its share of the events and bounds how far it is ahead.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alluvium::{AnyLayout, Heap, StoreStats, Time, Value};
-use alluvium_timely::WorkerState;
+use alluvium_timely::{Met, WorkerState};
 use timely::dataflow::InputHandleVec;
 use timely::dataflow::operators::vec::Input;
 use timely::worker::Worker;
 
 use super::feed::Feed;
 use super::output::Output;
-use super::shared::Shared;
 use crate::args::NexmarkArgs;
 use crate::nexmark::Record;
 use crate::queries::Query;
@@ -30,6 +28,7 @@ const NAP: Duration = Duration::from_micros(200);
 pub(super) struct Part {
     pub(super) ops: u64,
     pub(super) seconds: f64,
+    /// Of all workers of all processes.
     pub(super) checksum: u64,
     pub(super) latencies: Latencies,
     /// The store with the last event applied, the input still open.
@@ -38,54 +37,55 @@ pub(super) struct Part {
     pub(super) end: StoreStats,
 }
 
-/// Does a worker's part of the run; `None` if the run failed, the reason being in `shared`.
+/// Does a worker's part of the run.
 pub(super) fn work<Q: Query>(
     timely: &mut Worker,
+    state: &WorkerState,
     args: &NexmarkArgs,
-    shared: &Arc<Shared>,
-) -> Option<Part> {
-    let part = start::<Q>(timely, args, shared)
-        .and_then(|driver| driver.run::<Q>().map_err(|error| shared.fail(error)).ok());
-    if shared.has_failed() {
-        for dataflow in timely.installed_dataflows() {
-            timely.drop_dataflow(dataflow);
-        }
-    }
-    part
-}
-
-/// Opens state and builds the dataflow, on all workers or on none: a dataflow that some workers
-/// lack would wait for them for ever. `None` if another worker could not.
-fn start<'a, Q: Query>(
-    timely: &'a mut Worker,
-    args: &'a NexmarkArgs,
-    shared: &'a Arc<Shared>,
-) -> Option<Driver<'a>> {
-    let opened = WorkerState::new(timely, Default::default()).map_err(Error::from);
-    let state = shared.together(opened)?;
-    let built = build::<Q>(timely, &state, args, shared);
-    let Built { input, output, feed, checksum, restored } = shared.together(built)?;
-    shared.check_restored();
+) -> Result<Part> {
+    let Built { input, output, feed, checksum, restored } = build::<Q>(timely, state, args)?;
+    agree(timely, state, args, restored.is_some())?;
     let what = format!("{} on {}", Q::NAME, args.state.layout.name);
     let progress = (timely.index() == 0).then(|| Progress::new(what, args.events.unwrap_or(0)));
-    Some(Driver {
+    let driver = Driver {
         peers: timely.peers() as u64,
         timely,
         args,
-        shared,
         state,
         input,
         output,
         feed,
         checksum,
         progress,
-        meetings: 0,
         ops: 0,
         under_way: VecDeque::new(),
         latencies: Latencies::new(),
         restored,
-        begin: shared.start(),
-    })
+        begin: Instant::now(),
+    };
+    driver.run::<Q>()
+}
+
+/// Meets the other workers, all having built their dataflows, and makes sure that they do the same.
+fn agree(
+    timely: &mut Worker,
+    state: &WorkerState,
+    args: &NexmarkArgs,
+    restored: bool,
+) -> Result<()> {
+    let options = args.common_digest();
+    if state.meet(timely, options)?.max != options {
+        let message = "the processes were started with different options";
+        return Err(Error::Usage(message.to_owned()));
+    }
+    let (all, found) = (timely.peers(), state.meet(timely, restored.into())?.sum);
+    if found != 0 && found != all as i64 {
+        let message = format!("{found} of {all} workers found a checkpoint");
+        return Err(Error::Usage(message + "; empty the directory and begin again"));
+    }
+    // The last to know lets all begin.
+    state.meet(timely, 0)?;
+    Ok(())
 }
 
 /// A worker's dataflow, and what it is fed from.
@@ -97,21 +97,15 @@ struct Built {
     restored: Option<u64>,
 }
 
-fn build<Q: Query>(
-    timely: &mut Worker,
-    state: &WorkerState,
-    args: &NexmarkArgs,
-    shared: &Arc<Shared>,
-) -> Result<Built> {
+fn build<Q: Query>(timely: &mut Worker, state: &WorkerState, args: &NexmarkArgs) -> Result<Built> {
     let restored = state.store().restored_position();
-    shared.restored(restored.is_some());
     let feed = Feed::open(args, timely.index(), timely.peers(), restored.unwrap_or(0))?;
     let mut checksum =
         state.store().value::<u64>("checksum").layout(AnyLayout::from(Heap::new())).open()?;
     let (input, output) = timely.dataflow::<i64, _, _>(|scope| -> Result<_> {
         let (input, events) = scope.new_input::<Record>();
         let changes = Q::build(events, state)?;
-        Ok((input, Output::attach(changes, args, shared)?))
+        Ok((input, Output::attach(changes, args, state)?))
     })?;
     output.checksum.set(checksum.get()?.map_or(0, |sum| *sum));
     Ok(Built { input, output, feed, checksum, restored })
@@ -128,16 +122,14 @@ struct Batch {
 struct Driver<'a> {
     timely: &'a mut Worker,
     args: &'a NexmarkArgs,
-    shared: &'a Arc<Shared>,
+    state: &'a WorkerState,
     peers: u64,
-    state: WorkerState,
     input: InputHandleVec<i64, Record>,
     output: Output,
     feed: Feed,
     /// Takes the checksum into checkpoints.
     checksum: Value<u64>,
     progress: Option<Progress>,
-    meetings: usize,
     ops: u64,
     under_way: VecDeque<Batch>,
     latencies: Latencies,
@@ -169,19 +161,19 @@ impl Driver<'_> {
         self.input.advance_to(end);
         self.drain()?;
         let seconds = self.begin.elapsed().as_secs_f64();
-        self.meet()?;
+        self.meet(0)?;
         let live = self.state.store().stats()?;
-        self.meet()?;
-        let Self { timely, args, shared, state, input, output, ops, latencies, .. } = self;
+        self.meet(0)?;
+        let Self { timely, args, state, input, output, ops, latencies, .. } = self;
         input.close();
         while !output.probe.done() {
-            timely.step_or_park(Some(NAP));
-            check(shared, &state)?;
+            state.step_or_nap(timely, NAP)?;
         }
         if timely.index() == 0 {
             output.finish::<Q::Row>(args)?;
         }
-        let (checksum, end) = (output.checksum.get(), state.store().stats()?);
+        let all = state.meet(timely, output.checksum.get().cast_signed())?;
+        let (checksum, end) = (all.sum.cast_unsigned(), state.store().stats()?);
         Ok(Part { ops, seconds, checksum, latencies, live, end })
     }
 
@@ -260,8 +252,7 @@ impl Driver<'_> {
     }
 
     fn step(&mut self, nap: Duration) -> Result<()> {
-        self.timely.step_or_park(Some(nap));
-        check(self.shared, &self.state)?;
+        self.state.step_or_nap(self.timely, nap)?;
         while self.under_way.front().is_some_and(|b| !self.output.probe.less_equal(&b.time)) {
             let Some(batch) = self.under_way.pop_front() else { break };
             self.record(&batch);
@@ -291,21 +282,20 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Steps until all workers are here.
-    fn meet(&mut self) -> Result<()> {
-        self.meetings += 1;
-        self.shared.arrive();
-        while !self.shared.all_arrived(self.meetings) {
-            self.step(NAP)?;
+    /// Steps until all workers are here, and gives what they say.
+    fn meet(&mut self, said: i64) -> Result<Met> {
+        let meeting = self.state.arrive(said)?;
+        loop {
+            match self.state.met(&meeting) {
+                Some(met) => return Ok(met),
+                None => self.step(NAP)?,
+            }
         }
-        Ok(())
     }
 
     /// Meets the other workers and gives the latest timestamp that any of them has sent at.
     fn latest(&mut self) -> Result<i64> {
-        self.shared.sent_at(*self.input.time());
-        self.meet()?;
-        Ok(self.shared.latest())
+        Ok(self.meet(*self.input.time())?.max)
     }
 
     /// Makes a checkpoint of what was sent so far, together with the other workers.
@@ -322,28 +312,13 @@ impl Driver<'_> {
             None => self.input.advance_to(latest.saturating_add(1)),
         }
         self.drain()?;
-        self.meet()?;
+        self.meet(0)?;
         let end = self.args.events.unwrap_or(u64::MAX);
         let position = self.feed.ordinal().unwrap_or(end);
         let set = self.checksum.set(self.output.checksum.get());
         set.map_err(|rejected| Error::Store(rejected.error))?;
         self.state.store().checkpoint(position)?;
-        self.meet()
-    }
-}
-
-/// Whether the run can go on.
-fn check(shared: &Shared, state: &WorkerState) -> Result<()> {
-    match state.fault() {
-        Some(fault) if !shared.has_failed() => {
-            let error = alluvium::Error::new(fault.kind(), "state failed in an operator");
-            shared.fail(Error::Store(error.caused_by(fault.to_string())));
-        }
-        _ => {}
-    }
-    match shared.has_failed() {
-        // The reason is noted already; this one is not shown.
-        true => Err(Error::Wrong("another worker failed".to_owned())),
-        false => Ok(()),
+        self.meet(0)?;
+        Ok(())
     }
 }

@@ -137,47 +137,53 @@ impl Directory {
 
     /// Takes the lock until the guard is dropped. The file stays; only the lock on it counts.
     pub(super) fn lock(&self) -> Result<Box<dyn Send + Sync>> {
-        Ok(Box::new(self.take_lock()?))
-    }
-
-    fn take_lock(&self) -> Result<LockGuard> {
-        let path = self.path.join(LOCK_NAME);
-        let failed = |e: std::io::Error| Error::io("lock", path.display(), e);
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(self.held_by_another(file)),
-            Err(e) => return Err(failed(e.into())),
-        }
-        file.set_len(0).map_err(failed)?;
-        file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
-        Ok(LockGuard(file))
-    }
-
-    /// The error for a lock that is taken, with the holder's words.
-    fn held_by_another(&self, mut lock: File) -> Error {
-        let mut holder = String::new();
-        let _ = lock.read_to_string(&mut holder);
-        let holder = match holder.trim() {
-            "" => "another process".to_owned(),
-            pid if pid == std::process::id().to_string() => "this process".to_owned(),
-            pid => format!("process {pid}"),
-        };
-        Error::new(ErrorKind::Locked, format!("the directory is in use by {holder}"))
-            .with("directory", self.path.display())
+        Ok(Box::new(take_lock(&self.path)?))
     }
 
     fn path_of(&self, name: &str) -> Result<PathBuf> {
         check_name(name)?;
         Ok(self.path.join(name))
     }
+}
+
+/// Takes the lock of the directory at `path` until the guard is dropped, creating the directory
+/// where it is missing. For a directory that holds those of several stores: it is not theirs.
+///
+/// # Errors
+/// [`ErrorKind::Locked`], naming the holder, if another process or another place in this one has
+/// the lock.
+pub fn lock_directory(path: &Path) -> Result<Box<dyn Send + Sync>> {
+    create_durably(path)?;
+    Ok(Box::new(take_lock(path)?))
+}
+
+fn take_lock(directory: &Path) -> Result<LockGuard> {
+    let path = directory.join(LOCK_NAME);
+    let failed = |e: std::io::Error| Error::io("lock", path.display(), e);
+    let mut options = OpenOptions::new();
+    let mut file =
+        options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(held_by_another(directory, file)),
+        Err(e) => return Err(failed(e.into())),
+    }
+    file.set_len(0).map_err(failed)?;
+    file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
+    Ok(LockGuard(file))
+}
+
+/// The error for a lock that is taken, with the holder's words.
+fn held_by_another(directory: &Path, mut lock: File) -> Error {
+    let mut holder = String::new();
+    let _ = lock.read_to_string(&mut holder);
+    let holder = match holder.trim() {
+        "" => "another process".to_owned(),
+        pid if pid == std::process::id().to_string() => "this process".to_owned(),
+        pid => format!("process {pid}"),
+    };
+    Error::new(ErrorKind::Locked, format!("the directory is in use by {holder}"))
+        .with("directory", directory.display())
 }
 
 /// A held lock.
@@ -332,11 +338,11 @@ mod tests {
     fn a_copy_of_the_lock_s_descriptor_does_not_keep_the_lock() {
         let place = tempfile::tempdir().unwrap();
         let directory = Directory::open(place.path(), DirectIo::Auto).unwrap();
-        let guard = directory.take_lock().unwrap();
+        let guard = take_lock(&directory.path).unwrap();
         let _copy = guard.0.try_clone().unwrap();
-        assert!(directory.take_lock().is_err());
+        assert!(take_lock(&directory.path).is_err());
         drop(guard);
-        directory.take_lock().unwrap();
+        take_lock(&directory.path).unwrap();
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod uring;
 mod wake;
 
 pub use buffer::{BLOCK_BYTES, IoBuffer};
-pub use directory::DirectIo;
+pub use directory::{DirectIo, lock_directory};
 pub use open::{EngineChoice, IoOptions, open_device};
 pub use reply::Reply;
 pub use simulated::{CrashPolicy, Fault, Faults, Simulated};

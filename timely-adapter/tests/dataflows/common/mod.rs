@@ -107,7 +107,9 @@ pub fn on_device<R: Send + 'static>(
         ..StoreConfig::default()
     };
     let mut config = timely::Config::thread();
-    install(&mut config, NodeConfig { store, fault }).expect("the configuration is sound");
+    let mut node = NodeConfig::from(store);
+    node.fault = fault;
+    install(&mut config, node).expect("the configuration is sound");
     let device = device.clone();
     let guards = timely::execute(config, move |worker| {
         let device = Some(Arc::new(device.clone()) as Arc<dyn Device>);

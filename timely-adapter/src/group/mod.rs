@@ -1,0 +1,207 @@
+//! The group: all workers of all processes of a run, which go on together and end together.
+//!
+//! It keeps two things beside the dataflows, which cannot keep them: the *fault* that ends the run,
+//! as a worker that failed steps no dataflow any more; and *meetings*, which say that every worker
+//! has come to some point. Workers of one process share them through memory, processes through
+//! [`Links`], a connection between each two of them that is not Timely's. A fault is told to all
+//! other processes by every process that hears of it, so that none takes the end of a process for
+//! the cause.
+
+pub(crate) mod connect;
+mod link;
+mod meeting;
+
+use std::fmt;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use alluvium::{Error, ErrorKind, Result};
+
+pub(crate) use link::{Connected, Links};
+pub use meeting::{Meeting, Met};
+
+use link::{Failed, Message};
+use meeting::Meetings;
+
+/// How long a wait for a change sleeps at most.
+const NAP: Duration = Duration::from_millis(20);
+
+/// What the workers of one process know of the run.
+pub(crate) struct Group {
+    threads: usize,
+    processes: usize,
+    fault: OnceLock<Fault>,
+    meetings: Mutex<Meetings>,
+    /// Of the other processes; absent in a process that is alone.
+    links: OnceLock<Links>,
+    /// Threads that may be parked.
+    workers: Mutex<Vec<Thread>>,
+    changed: Condvar,
+    watched: Mutex<()>,
+}
+
+/// The first error of the run, as this process heard of it.
+#[derive(Debug)]
+struct Fault {
+    error: Error,
+    /// A state call in an operator, whose error needs to be told from the caller's own.
+    in_operator: bool,
+}
+
+impl Group {
+    /// The group of a process with so many workers, one of so many processes.
+    pub(crate) fn new(threads: usize, processes: usize) -> Self {
+        Self {
+            threads,
+            processes,
+            fault: OnceLock::new(),
+            meetings: Mutex::default(),
+            links: OnceLock::new(),
+            workers: Mutex::default(),
+            changed: Condvar::new(),
+            watched: Mutex::new(()),
+        }
+    }
+
+    /// Connects the group with the other processes.
+    pub(crate) fn attach(&self, links: Links) {
+        let set = self.links.set(links);
+        assert!(set.is_ok(), "a group is connected once");
+    }
+
+    /// Has the calling thread woken from its naps when something changes; once is enough.
+    pub(crate) fn enlist(&self) {
+        let (mut workers, this) = (locked(&self.workers), std::thread::current());
+        if workers.iter().all(|worker| worker.id() != this.id()) {
+            workers.push(this);
+        }
+    }
+
+    /// The error that ends the run, if there is one. Cost: one load.
+    pub(crate) fn fault(&self) -> Option<&Error> {
+        self.fault.get().map(|fault| &fault.error)
+    }
+
+    /// The fault as an error of the caller.
+    ///
+    /// # Errors
+    /// The fault.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.fault.get() {
+            None => Ok(()),
+            Some(fault) => Err(fault.told()),
+        }
+    }
+
+    /// Ends the run with the error of a state call in an operator; the first error counts.
+    pub(crate) fn fail_in_operator(&self, error: Error) {
+        self.note(Fault { error, in_operator: true }, None);
+    }
+
+    /// Ends the run with an error; the first one counts.
+    pub(crate) fn fail(&self, error: Error) {
+        self.note(Fault { error, in_operator: false }, None);
+    }
+
+    /// Ends the run with what another process said.
+    fn fail_elsewhere(&self, failed: Failed) {
+        let place = format!("{} at {}", failed.process, failed.address);
+        let error = Error::new(failed.kind, failed.text.clone()).with("process", place);
+        self.note(Fault { error, in_operator: false }, Some(failed));
+    }
+
+    fn note(&self, fault: Fault, heard: Option<Failed>) {
+        let told = fault.told();
+        // Later ones may be consequences of the first.
+        if self.fault.set(fault).is_err() {
+            return;
+        }
+        if let Some(links) = self.links.get() {
+            let failed = heard.unwrap_or_else(|| links.failed_here(&told));
+            links.tell(&Message::Failed(failed));
+        }
+        self.wake();
+    }
+
+    /// Waits for a fault that explains what the caller sees, and says whether there is one.
+    pub(crate) fn await_fault(&self, patience: Duration) -> bool {
+        self.wait_until(Some(Instant::now() + patience), || self.fault().is_some())
+    }
+
+    /// Notes that a worker of this process has arrived at its meeting `number` and what it said.
+    pub(crate) fn arrive(&self, number: u64, said: i64) -> Result<Meeting> {
+        if self.processes > 1 && self.links.get().is_none() {
+            let message = "processes meet only in a run that `execute` has started";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let complete_here = locked(&self.meetings).arrive(number, said, self.threads);
+        if let Some(met) = complete_here {
+            if let Some(links) = self.links.get() {
+                links.tell(&Message::Met { number, met });
+            }
+            self.wake();
+        }
+        Ok(Meeting { number })
+    }
+
+    /// What was said at a meeting, once all workers of all processes have arrived.
+    pub(crate) fn met(&self, meeting: &Meeting) -> Option<Met> {
+        locked(&self.meetings).met(meeting.number, self.processes)
+    }
+
+    fn met_elsewhere(&self, number: u64, met: Met) {
+        locked(&self.meetings).met_elsewhere(number, met);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        for worker in locked(&self.workers).iter() {
+            worker.unpark();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until `done`, which is asked again after each change, or `deadline`; gives `done`.
+    fn wait_until(&self, deadline: Option<Instant>, mut done: impl FnMut() -> bool) -> bool {
+        loop {
+            if done() {
+                return true;
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return false;
+            }
+            // Short naps make up for a change between the question and the wait.
+            let guard = locked(&self.watched);
+            drop(self.changed.wait_timeout(guard, NAP));
+        }
+    }
+}
+
+impl Fault {
+    /// The fault as an error of its own.
+    fn told(&self) -> Error {
+        let (kind, text) = (self.error.kind(), self.error.to_string());
+        if self.in_operator {
+            Error::new(kind, "state failed in an operator").caused_by(text)
+        } else {
+            Error::new(kind, text)
+        }
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { threads, processes, fault, .. } = self;
+        f.debug_struct("Group")
+            .field("threads", threads)
+            .field("processes", processes)
+            .field("fault", fault)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is behind `mutex`; nobody leaves it half changed.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
