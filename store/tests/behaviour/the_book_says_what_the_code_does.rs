@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use crate::common::open_on;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AnyLayout, Heap, Key, MIB, MemoryKind, State, Store, Time, rounded};
+use alluvium::{
+    AnyLayout, ByteSize, ErrorKind, Heap, HybridLog, KIB, Key, MIB, MemoryKind, State, Store, Time,
+    rounded,
+};
 
 const CHAPTER: &str = include_str!("../../../docs/src/sizing.md");
 
@@ -136,6 +139,40 @@ fn the_parts_of_a_key_are_as_written() {
     for n in 1..1000 {
         assert_eq!(rounded(n), (n + 8).next_multiple_of(16).max(32));
     }
+}
+
+#[test]
+fn what_a_log_needs_besides_is_as_written() {
+    let opened = |memory: ByteSize, heap: bool| {
+        let device = Arc::new(Simulated::new(1, Faults::none()));
+        let store = Store::in_memory().memory(memory.0).device(device).open().unwrap();
+        if heap {
+            store.map::<u64, String>("m").open().map(drop).unwrap();
+        } else {
+            store.map::<u64, u64>("m").open().map(drop).unwrap();
+        }
+        store.stats().unwrap().memory.used as f64 / MIB as f64
+    };
+    let mut rows = 0;
+    for line in CHAPTER.lines() {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let (Ok(memory), 3) = (cells[0].parse::<ByteSize>(), cells.len()) else { continue };
+        for (cell, heap) in [(cells[1], false), (cells[2], true)] {
+            let written: f64 = cell.strip_suffix(" MiB").unwrap().parse().unwrap();
+            let measured = opened(memory, heap);
+            assert!((measured / written - 1.0).abs() < 0.1, "{line}: {measured:.3}");
+        }
+        rows += 1;
+    }
+    assert_eq!(rows, 3);
+    assert!(CHAPTER.contains("The least that it opens with is some 82 KiB"));
+    let device = Arc::new(Simulated::new(1, Faults::none()));
+    let store = Store::in_memory().memory(64 * MIB).device(device).open().unwrap();
+    let open = |memory| store.map::<u64, u64>("m").layout(HybridLog::new().memory(memory)).open();
+    let refused = open(80 * KIB).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::OverBudget);
+    assert!(refused.message().contains("bytes to open"), "{refused}");
+    open(83 * KIB).unwrap();
 }
 
 #[test]
