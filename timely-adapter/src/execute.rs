@@ -13,7 +13,7 @@ use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::worker::Worker;
 
 use crate::group::connect::{Terms, connect};
-use crate::group::{Connected, Group, Links};
+use crate::group::{Connected, Group, Links, SILENCE};
 use crate::node::{Node, NodeConfig, install_node};
 use crate::worker::{WorkerOverrides, WorkerState};
 
@@ -166,7 +166,7 @@ fn build(communication: &CommunicationConfig, node: &Node) -> Result<Built> {
     let data = initialize_networking_from_sockets(builders, mesh.data, *process, *threads, hooks);
     let failed = |error| Error::io("start the threads of connections", "Timely", error);
     let (builders, guard) = data.map_err(failed)?;
-    node.group.attach(Links::new(*process, addresses, &mesh.group)?);
+    node.group.attach(Links::new(*process, addresses, &mesh.group, SILENCE)?);
     let connected = Connected::start(&node.group, mesh.group)?;
     Ok((
         builders.into_iter().map(AllocatorBuilder::Tcp).collect(),

@@ -1,9 +1,9 @@
 //! Connections between the processes of a group: one JSON message per line.
 //!
-//! Each process says once a second that it is there. One that says nothing for [`SILENCE`], or
+//! Each process says every [`PULSE`] that it is there. One that says nothing for [`SILENCE`], or
 //! whose connection ends before it has said how its run ended, is lost, which is a fault.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind as Silent, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,8 +18,8 @@ use super::{Group, locked};
 
 /// How often a process says that it is there.
 const PULSE: Duration = Duration::from_secs(1);
-/// A process that is silent for so long is lost.
-const SILENCE: Duration = Duration::from_secs(30);
+/// A process that is silent for so long is lost: its machine is off, or the network is.
+pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 /// How long a message may take to leave.
 const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a process that is done waits for the others to hang up.
@@ -52,6 +52,7 @@ pub(crate) struct Links {
     process: usize,
     addresses: Vec<String>,
     links: Vec<Link>,
+    silence: Duration,
     /// No pulse is needed any more.
     over: AtomicBool,
 }
@@ -66,7 +67,8 @@ struct Link {
 }
 
 impl Links {
-    /// Links over `streams`, which have one for each process but this one.
+    /// Links over `streams`, which have one for each process but this one; one that is silent for
+    /// `silence` is lost.
     ///
     /// # Errors
     /// The system refuses an option.
@@ -74,12 +76,13 @@ impl Links {
         process: usize,
         addresses: &[String],
         streams: &[Option<TcpStream>],
+        silence: Duration,
     ) -> Result<Self> {
         let mut links = Vec::new();
         for (other, stream) in streams.iter().enumerate() {
             let Some(stream) = stream else { continue };
             let failed = |error| Error::io("use a connection to", &addresses[other], error);
-            stream.set_read_timeout(Some(SILENCE)).map_err(failed)?;
+            stream.set_read_timeout(Some(silence)).map_err(failed)?;
             stream.set_write_timeout(Some(WRITE_PATIENCE)).map_err(failed)?;
             links.push(Link {
                 process: other,
@@ -89,7 +92,7 @@ impl Links {
             });
         }
         let (addresses, over) = (addresses.to_vec(), AtomicBool::new(false));
-        Ok(Self { process, addresses, links, over })
+        Ok(Self { process, addresses, links, silence, over })
     }
 
     /// Tells all other processes. One that cannot be told is found to be lost by who listens.
@@ -191,8 +194,8 @@ fn listen(group: &Group, at: usize, stream: TcpStream) {
                 }
                 Err(error) => format!("it says what is no message: {error}"),
             },
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                format!("it said nothing for {} s", SILENCE.as_secs())
+            Err(error) if matches!(error.kind(), Silent::WouldBlock | Silent::TimedOut) => {
+                format!("it said nothing for {} s", links.silence.as_secs_f64())
             }
             Err(error) => error.to_string(),
         };
@@ -225,5 +228,72 @@ fn pulse(group: &Group) {
     let over = || links.over.load(Ordering::Acquire);
     while !group.wait_until(Some(Instant::now() + PULSE), over) {
         links.tell(&Message::Alive);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A group of two processes of which this is the first, and the other's end of their link.
+    fn group(silence: Duration) -> (Arc<Group>, Connected, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (there, _) = listener.accept().unwrap();
+        let addresses = ["here:1", "there:2"].map(str::to_owned);
+        let (group, streams) = (Arc::new(Group::new(1, 2)), vec![None, Some(here)]);
+        group.attach(Links::new(0, &addresses, &streams, silence).unwrap());
+        let connected = Connected::start(&group, streams).unwrap();
+        (group, connected, there)
+    }
+
+    fn fault(group: &Group) -> String {
+        assert!(group.await_fault(Duration::from_secs(20)), "no fault");
+        group.fault().map(Error::to_string).unwrap_or_default()
+    }
+
+    const PATIENT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_process_that_says_nothing_is_lost() {
+        let (group, connected, there) = group(Duration::from_millis(100));
+        let lost = "process 1 at there:2 went away before its end: it said nothing for 0.1 s";
+        assert_eq!(fault(&group), lost);
+        drop(there);
+        connected.finish();
+    }
+
+    #[test]
+    fn what_is_no_message_or_the_end_of_all_messages_is_a_loss() {
+        let (first, connected, mut there) = group(PATIENT);
+        there.write_all(b"\"Alive\"\nGET / HTTP/1.1\n").unwrap();
+        assert!(fault(&first).contains("it says what is no message"), "{}", fault(&first));
+        drop(there);
+        connected.finish();
+        let (second, connected, there) = group(PATIENT);
+        drop(there);
+        assert!(fault(&second).ends_with("the connection ended"), "{}", fault(&second));
+        connected.finish();
+    }
+
+    #[test]
+    fn the_first_fault_is_told_once_and_who_has_said_the_end_may_go() {
+        let (first, connected, there) = group(PATIENT);
+        first.fail(Error::new(ErrorKind::Input, "one"));
+        first.fail(Error::new(ErrorKind::Input, "two"));
+        let mut lines = BufReader::new(there).lines().map(std::result::Result::unwrap);
+        let told = lines.find(|line| !line.contains("Alive")).unwrap();
+        let failed = r#"{"Failed":{"process":0,"address":"here:1","kind":"Input","text":"one"}}"#;
+        assert_eq!(told, failed);
+        let rest = std::thread::spawn(move || lines.filter(|line| !line.contains("Alive")).count());
+        connected.finish();
+        assert_eq!(rest.join().unwrap(), 0);
+        let (second, connected, mut there) = group(PATIENT);
+        there.write_all(b"\"Done\"\n").unwrap();
+        drop(there);
+        connected.finish();
+        assert!(second.fault().is_none());
     }
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use alluvium::{Error, ErrorKind, Result};
 
-pub(crate) use link::{Connected, Links};
+pub(crate) use link::{Connected, Links, SILENCE};
 pub use meeting::{Meeting, Met};
 
 use link::{Failed, Message};
