@@ -47,8 +47,8 @@
 //! Jobs that are started by [`timely::execute()`], after [`install`], ask
 //! [`WorkerState::has_failed`] themselves and hear nothing of panics and other processes.
 //!
-//! Timely's queues are unbounded: whoever feeds an input has to bound how far its time runs ahead
-//! of a probe. And in Timely 0.31 rows that were sent to an exchanging operator stay in the
+//! Timely's queues are unbounded: whoever feeds an input has to bound what is under way, which is
+//! what a [`Gate`] is for. And in Timely 0.31 rows that were sent to an exchanging operator stay in the
 //! sender's buffers if the worker steps between the last `send` and the `advance_to` (or `close`)
 //! that leaves their time, until something else is sent: `Counter` passes a flush on only while
 //! it has produced rows that were not reported yet, and stepping reports them. `flush` does not
@@ -65,7 +65,22 @@
 //! A state call that fails inside an operator (memory, storage) never panics and never gives a
 //! wrong result: the operator notes the error in [`WorkerState::fault`], applies nothing more, and
 //! keeps a capability, so that no probe behind it passes the failed time. The group ends with it.
-//! What else could be done about a failure (waiting, dropping a key) is not configurable yet.
+//! Errors that pass by themselves, a full disk and storage that cannot keep up, are waited out
+//! instead, as [`Fault`] says.
+//!
+//! # State on storage
+//!
+//! A row whose key has to be read from storage is parked with its capability, and so is what comes
+//! for its key after it; rows of other keys go on, and the worker sleeps when there are none. When
+//! the read has ended, an I/O thread wakes the operator, which applies the rows in the order in
+//! which they came, at the times they came with. A key's timers wait for its parked rows. How many
+//! may wait is bounded ([`Spec::parked_max`]); then the operator takes no further input.
+//! [`WorkerState::parked`] shows it.
+//!
+//! # Sources
+//!
+//! [`Gate`] bounds how far an input is ahead of what is done, in time and bytes; a [`Source`] has one
+//! and may be declared idle, so that it does not hold back the watermark.
 
 mod admission;
 #[cfg(doctest)]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use alluvium::{AnyLayout, Heap, StoreStats, Time, Value};
-use alluvium_timely::{Met, WorkerState};
+use alluvium_timely::{Gate, Met, WorkerState};
 use timely::dataflow::InputHandleVec;
 use timely::dataflow::operators::vec::Input;
 use timely::worker::Worker;
@@ -19,8 +19,8 @@ use crate::{Error, Result};
 
 /// Events sent at a time.
 const BATCH: u64 = 2_048;
-/// Batches that may be under way.
-const BATCHES_AHEAD: usize = 4;
+/// Bytes of events that may be under way before no further batch is sent: four batches.
+const AHEAD_BYTES: u64 = 4 * BATCH * size_of::<Record>() as u64;
 /// The longest time that a worker with nothing to do sleeps.
 const NAP: Duration = Duration::from_micros(200);
 
@@ -47,12 +47,14 @@ pub(super) fn work<Q: Query>(
     agree(timely, state, args, restored.is_some())?;
     let what = format!("{} on {}", Q::NAME, args.state.layout.name);
     let progress = (timely.index() == 0).then(|| Progress::new(what, args.events.unwrap_or(0)));
+    let gate = Gate::new(output.probe.clone()).bytes_max(AHEAD_BYTES);
     let driver = Driver {
         peers: timely.peers() as u64,
         timely,
         args,
         state,
         input,
+        gate,
         output,
         feed,
         checksum,
@@ -125,6 +127,7 @@ struct Driver<'a> {
     state: &'a WorkerState,
     peers: u64,
     input: InputHandleVec<i64, Record>,
+    gate: Gate<i64>,
     output: Output,
     feed: Feed,
     /// Takes the checksum into checkpoints.
@@ -206,6 +209,7 @@ impl Driver<'_> {
             events += 1;
         }
         self.ops += events;
+        self.gate.sent(&time, events * size_of::<Record>() as u64);
         self.under_way.push_back(Batch { time, first_ordinal, events, sent });
         if let (Some(progress), Some(ordinal)) = (&self.progress, self.feed.ordinal()) {
             progress.set(ordinal);
@@ -233,7 +237,7 @@ impl Driver<'_> {
     /// Steps until not too much is under way, and in an open loop until the next event is due.
     fn wait(&mut self) -> Result<()> {
         self.step(Duration::ZERO)?;
-        while self.under_way.len() > BATCHES_AHEAD && self.can_be_left() {
+        while self.can_be_left() && !self.gate.admits(self.input.time()) {
             self.step(NAP)?;
         }
         while let Some(due) = self.feed.ordinal().and_then(|next| self.due(next)) {
