@@ -100,6 +100,14 @@ fn every_query_can_be_run_and_says_its_columns() {
     let bid = "auction bidder price channel url date_time extra";
     let lot = "description initialBid reserve";
     for (query, columns) in [
+        ("q6", "seller avg".to_owned()),
+        (
+            "q9",
+            format!(
+                "id item {lot} date_time expires seller category extra auction bidder price \
+                 bid_datetime bid_extra"
+            ),
+        ),
         (
             "q17",
             "auction day total_bids rank1_bids rank2_bids rank3_bids min_price max_price \
@@ -109,6 +117,7 @@ fn every_query_can_be_run_and_says_its_columns() {
         ("q18", bid.to_owned()),
         ("q19", format!("{bid} rank_number")),
         ("q20", format!("{bid} itemName {lot} ADateTime expires seller category Aextra")),
+        ("q106", "min_final".to_owned()),
     ] {
         let mut answers = Vec::new();
         for options in ["--layout heap", "--layout hybrid-log --workers 2"] {
@@ -136,7 +145,9 @@ fn an_open_loop_keeps_its_rate() {
 #[test]
 fn a_killed_run_goes_on_at_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    for (query, layout) in [("q4", "heap"), ("q4", "hybrid-log")] {
+    for (query, layout) in
+        [("q4", "heap"), ("q4", "hybrid-log"), ("q6", "hybrid-log"), ("q106", "hybrid-log")]
+    {
         let options = format!("--query {query} --events 120000 --rate 40000 --layout {layout}");
         let whole = report(dir.path(), &options);
         let state = dir.path().join(format!("{query}-{layout}"));

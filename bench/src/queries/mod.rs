@@ -7,6 +7,7 @@
 
 mod q0;
 mod q1;
+mod q106;
 mod q17;
 mod q18;
 mod q19;
@@ -14,9 +15,12 @@ mod q2;
 mod q20;
 mod q3;
 mod q4;
+mod q6;
+mod q9;
 mod row;
 mod top;
 mod whole;
+mod winning;
 
 use alluvium_timely::{Changes, WorkerState};
 use timely::dataflow::StreamVec;
@@ -28,10 +32,13 @@ pub use q1::Q1;
 pub use q2::Q2;
 pub use q3::Q3;
 pub use q4::Q4;
+pub use q6::Q6;
+pub use q9::Q9;
 pub use q17::Q17;
 pub use q18::Q18;
 pub use q19::Q19;
 pub use q20::Q20;
+pub use q106::Q106;
 pub use row::{Fields, Row};
 
 /// A stream of events, each not before the timestamp it is sent with.
@@ -80,7 +87,7 @@ macro_rules! registry {
     };
 }
 
-registry!(Q0, Q1, Q2, Q3, Q4, Q17, Q18, Q19, Q20,);
+registry!(Q0, Q1, Q2, Q3, Q4, Q6, Q9, Q17, Q18, Q19, Q20, Q106,);
 
 /// The bids among the events, as `row` makes rows of them; no state, nothing moves.
 fn bids<'scope, R: Row>(

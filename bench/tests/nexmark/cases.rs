@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use alluvium::{StoreConfig, Time};
 use alluvium_bench::input::{Case, Insert, read_cases, shared_dir};
 use alluvium_bench::nexmark::{Event, Record};
-use alluvium_bench::queries::{Fields, Q0, Q1, Q2, Q3, Q4, Q17, Q18, Q19, Q20, Query, Row};
+use alluvium_bench::queries::{Fields, Q0, Q1, Q2, Q3, Q4, Q6, Q9, Q17, Q18, Q19, Q20, Query, Row};
 
 use crate::run::{Rows, consolidated, run};
 
@@ -156,6 +156,29 @@ fn q4_keeps_only_averages() {
             ("winning-bids/items", 0),
             ("winning-bids/timers", 0),
         ])
+    });
+}
+
+#[test]
+fn q6_keeps_the_last_winners_of_sellers() {
+    each_step_changes_the_result_as_it_must::<Q6>();
+    the_sum_is_right_when_the_watermark_advances::<Q6>(|case, _| {
+        let sum = consolidated(deltas::<Q6>(case).into_iter().flatten());
+        let sellers: std::collections::BTreeSet<_> = sum.keys().map(|row| &row[0]).collect();
+        live([
+            ("seller-averages/sales", sellers.len()),
+            ("seller-averages/timers", 0),
+            ("winning-bids/items", 0),
+            ("winning-bids/timers", 0),
+        ])
+    });
+}
+
+#[test]
+fn q9_keeps_nothing() {
+    each_step_changes_the_result_as_it_must::<Q9>();
+    the_sum_is_right_when_the_watermark_advances::<Q9>(|_, _| {
+        live([("winning-bids/items", 0), ("winning-bids/timers", 0)])
     });
 }
 

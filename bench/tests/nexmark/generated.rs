@@ -6,7 +6,7 @@ use std::path::Path;
 use alluvium::{ByteSize, Heap, HybridLog, MIB, StoreConfig, Time};
 use alluvium_bench::nexmark::{Auction, Config, Event, Generator, Record, Stride};
 use alluvium_bench::nexmark::{AuctionText, Bid, BidText, Text};
-use alluvium_bench::queries::{Q0, Q1, Q2, Q3, Q4, Q17, Q18, Q19, Q20, Query};
+use alluvium_bench::queries::{Q0, Q1, Q2, Q3, Q4, Q6, Q9, Q17, Q18, Q19, Q20, Q106, Query};
 use proptest::prelude::*;
 
 use crate::oracle::{Oracle, Tables};
@@ -118,8 +118,23 @@ fn q4_is_the_oracles() {
 }
 
 #[test]
+fn q6_is_the_oracles() {
+    the_result_is_the_oracles::<Q6>();
+}
+
+#[test]
 fn q17_is_the_oracles() {
     the_result_is_the_oracles::<Q17>();
+}
+
+#[test]
+fn q106_is_the_oracles() {
+    the_result_is_the_oracles::<Q106>();
+}
+
+#[test]
+fn q9_is_the_oracles_and_outgrows_memory() {
+    assert!(the_result_is_the_oracles::<Q9>() > 0);
 }
 
 #[test]
@@ -178,11 +193,13 @@ trait Trial {
 
     fn on_queries_in_sql(&self) -> Result<(), TestCaseError> {
         self.on::<Q4>()?;
+        self.on::<Q6>()?;
+        self.on::<Q9>()?;
         self.on::<Q17>()?;
         self.on::<Q18>()?;
         self.on::<Q19>()?;
         self.on::<Q20>()?;
-        Ok(())
+        self.on::<Q106>()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod plain;
 mod ranked;
+mod winners;
 
 use std::collections::BTreeMap;
 
