@@ -97,7 +97,8 @@ fn results_are_those_of_the_changes_on_all_workers_layouts_and_inputs() {
 fn every_query_can_be_run_and_says_its_columns() {
     let dir = tempfile::tempdir().unwrap();
     let results = dir.path().join("results.csv");
-    let bid = "auction bidder price channel url date_time extra";
+    let (bid, auction) =
+        ("auction bidder price channel url date_time extra", "auction_id auction_item_name");
     let lot = "description initialBid reserve";
     for (query, columns) in [
         ("q6", "seller avg".to_owned()),
@@ -117,6 +118,11 @@ fn every_query_can_be_run_and_says_its_columns() {
         ("q18", bid.to_owned()),
         ("q19", format!("{bid} rank_number")),
         ("q20", format!("{bid} itemName {lot} ADateTime expires seller category Aextra")),
+        ("q101", format!("{auction} current_highest_bid")),
+        ("q102", format!("{auction} bid_count")),
+        ("q103", auction.to_owned()),
+        ("q104", auction.to_owned()),
+        ("q105", format!("{auction} bid_count")),
         ("q106", "min_final".to_owned()),
     ] {
         let mut answers = Vec::new();
@@ -145,9 +151,13 @@ fn an_open_loop_keeps_its_rate() {
 #[test]
 fn a_killed_run_goes_on_at_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    for (query, layout) in
-        [("q4", "heap"), ("q4", "hybrid-log"), ("q6", "hybrid-log"), ("q106", "hybrid-log")]
-    {
+    for (query, layout) in [
+        ("q4", "heap"),
+        ("q4", "hybrid-log"),
+        ("q6", "hybrid-log"),
+        ("q102", "hybrid-log"),
+        ("q106", "hybrid-log"),
+    ] {
         let options = format!("--query {query} --events 120000 --rate 40000 --layout {layout}");
         let whole = report(dir.path(), &options);
         let state = dir.path().join(format!("{query}-{layout}"));

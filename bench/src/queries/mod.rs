@@ -5,8 +5,15 @@
 //! at any time add up to what SQL gives for the events so far. Where SQL leaves open which of
 //! several rows comes first, the ordinals of events decide.
 
+mod bid_counts;
+mod per_auction;
 mod q0;
 mod q1;
+mod q101;
+mod q102;
+mod q103;
+mod q104;
+mod q105;
 mod q106;
 mod q17;
 mod q18;
@@ -38,6 +45,11 @@ pub use q17::Q17;
 pub use q18::Q18;
 pub use q19::Q19;
 pub use q20::Q20;
+pub use q101::Q101;
+pub use q102::Q102;
+pub use q103::Q103;
+pub use q104::Q104;
+pub use q105::Q105;
 pub use q106::Q106;
 pub use row::{Fields, Row};
 
@@ -87,7 +99,7 @@ macro_rules! registry {
     };
 }
 
-registry!(Q0, Q1, Q2, Q3, Q4, Q6, Q9, Q17, Q18, Q19, Q20, Q106,);
+registry!(Q0, Q1, Q2, Q3, Q4, Q6, Q9, Q17, Q18, Q19, Q20, Q101, Q102, Q103, Q104, Q105, Q106,);
 
 /// The bids among the events, as `row` makes rows of them; no state, nothing moves.
 fn bids<'scope, R: Row>(

@@ -6,7 +6,9 @@ use std::path::Path;
 use alluvium::{ByteSize, Heap, HybridLog, MIB, StoreConfig, Time};
 use alluvium_bench::nexmark::{Auction, Config, Event, Generator, Record, Stride};
 use alluvium_bench::nexmark::{AuctionText, Bid, BidText, Text};
-use alluvium_bench::queries::{Q0, Q1, Q2, Q3, Q4, Q6, Q9, Q17, Q18, Q19, Q20, Q106, Query};
+use alluvium_bench::queries::{
+    Q0, Q1, Q2, Q3, Q4, Q6, Q9, Q17, Q18, Q19, Q20, Q101, Q102, Q103, Q104, Q105, Q106, Query,
+};
 use proptest::prelude::*;
 
 use crate::oracle::{Oracle, Tables};
@@ -128,8 +130,33 @@ fn q17_is_the_oracles() {
 }
 
 #[test]
+fn q103_is_the_oracles() {
+    the_result_is_the_oracles::<Q103>();
+}
+
+#[test]
+fn q104_is_the_oracles() {
+    the_result_is_the_oracles::<Q104>();
+}
+
+#[test]
 fn q106_is_the_oracles() {
     the_result_is_the_oracles::<Q106>();
+}
+
+#[test]
+fn q101_is_the_oracles() {
+    the_result_is_the_oracles::<Q101>();
+}
+
+#[test]
+fn q102_is_the_oracles() {
+    the_result_is_the_oracles::<Q102>();
+}
+
+#[test]
+fn q105_is_the_oracles() {
+    the_result_is_the_oracles::<Q105>();
 }
 
 #[test]
@@ -199,6 +226,11 @@ trait Trial {
         self.on::<Q18>()?;
         self.on::<Q19>()?;
         self.on::<Q20>()?;
+        self.on::<Q101>()?;
+        self.on::<Q102>()?;
+        self.on::<Q103>()?;
+        self.on::<Q104>()?;
+        self.on::<Q105>()?;
         self.on::<Q106>()
     }
 }

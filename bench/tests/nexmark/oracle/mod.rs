@@ -1,5 +1,6 @@
 //! The queries as SQL defines them, over all events at once: no store, no Timely, no time.
 
+mod counted;
 mod plain;
 mod ranked;
 mod winners;
