@@ -101,7 +101,9 @@ fn every_query_can_be_run_and_says_its_columns() {
         ("auction bidder price channel url date_time extra", "auction_id auction_item_name");
     let lot = "description initialBid reserve";
     for (query, columns) in [
+        ("q4-hotstorage", "category final".to_owned()),
         ("q6", "seller avg".to_owned()),
+        ("q6-hotstorage", "bidder avg".to_owned()),
         (
             "q9",
             format!(
@@ -155,6 +157,7 @@ fn a_killed_run_goes_on_at_its_checkpoint() {
         ("q4", "heap"),
         ("q4", "hybrid-log"),
         ("q6", "hybrid-log"),
+        ("q6-hotstorage", "hybrid-log"),
         ("q102", "hybrid-log"),
         ("q106", "hybrid-log"),
     ] {

@@ -3,9 +3,11 @@
 //! Timely's timestamp is event time, and the frontier is the watermark W: no event before it is
 //! still to come. Input tables are multisets of rows. A query emits changes of its result, which
 //! at any time add up to what SQL gives for the events so far. Where SQL leaves open which of
-//! several rows comes first, the ordinals of events decide.
+//! several rows comes first, the ordinals of events decide. The two queries of `hotstorage.rs` are
+//! not SQL.
 
 mod bid_counts;
+mod hotstorage;
 mod per_auction;
 mod q0;
 mod q1;
@@ -34,6 +36,7 @@ use timely::dataflow::StreamVec;
 
 use crate::nexmark::Record;
 
+pub use hotstorage::{Q4HotStorage, Q6HotStorage};
 pub use q0::Q0;
 pub use q1::Q1;
 pub use q2::Q2;
@@ -99,7 +102,27 @@ macro_rules! registry {
     };
 }
 
-registry!(Q0, Q1, Q2, Q3, Q4, Q6, Q9, Q17, Q18, Q19, Q20, Q101, Q102, Q103, Q104, Q105, Q106,);
+registry!(
+    Q0,
+    Q1,
+    Q2,
+    Q3,
+    Q4,
+    Q4HotStorage,
+    Q6,
+    Q6HotStorage,
+    Q9,
+    Q17,
+    Q18,
+    Q19,
+    Q20,
+    Q101,
+    Q102,
+    Q103,
+    Q104,
+    Q105,
+    Q106,
+);
 
 /// The bids among the events, as `row` makes rows of them; no state, nothing moves.
 fn bids<'scope, R: Row>(

@@ -7,7 +7,8 @@ use alluvium::{ByteSize, Heap, HybridLog, MIB, StoreConfig, Time};
 use alluvium_bench::nexmark::{Auction, Config, Event, Generator, Record, Stride};
 use alluvium_bench::nexmark::{AuctionText, Bid, BidText, Text};
 use alluvium_bench::queries::{
-    Q0, Q1, Q2, Q3, Q4, Q6, Q9, Q17, Q18, Q19, Q20, Q101, Q102, Q103, Q104, Q105, Q106, Query,
+    Q0, Q1, Q2, Q3, Q4, Q4HotStorage, Q6, Q6HotStorage, Q9, Q17, Q18, Q19, Q20, Q101, Q102, Q103,
+    Q104, Q105, Q106, Query,
 };
 use proptest::prelude::*;
 
@@ -120,8 +121,18 @@ fn q4_is_the_oracles() {
 }
 
 #[test]
+fn q4_hotstorage_is_the_oracles() {
+    the_result_is_the_oracles::<Q4HotStorage>();
+}
+
+#[test]
 fn q6_is_the_oracles() {
     the_result_is_the_oracles::<Q6>();
+}
+
+#[test]
+fn q6_hotstorage_is_the_oracles() {
+    the_result_is_the_oracles::<Q6HotStorage>();
 }
 
 #[test]
@@ -317,5 +328,7 @@ proptest! {
         }
         let trial = OutOfOrder { batches, workers };
         trial.on_queries_in_sql()?;
+        trial.on::<Q4HotStorage>()?;
+        trial.on::<Q6HotStorage>()?;
     }
 }

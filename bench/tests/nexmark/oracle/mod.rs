@@ -1,4 +1,4 @@
-//! The queries as SQL defines them, over all events at once: no store, no Timely, no time.
+//! The queries as SQL (or, for two, the testbed) defines them, over all events at once: no store, no Timely, no time.
 
 mod counted;
 mod plain;

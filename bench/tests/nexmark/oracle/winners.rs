@@ -1,10 +1,10 @@
-//! q6, q9 and q106: winning bids.
+//! q6, q9, q106 and the HotStorage'20 variants: winning bids.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use alluvium_bench::nexmark::{Auction, Bid};
-use alluvium_bench::queries::{Q6, Q9, Q106};
+use alluvium_bench::queries::{Q4HotStorage, Q6, Q6HotStorage, Q9, Q106};
 
 use super::{Oracle, Tables, auction_fields, row};
 use crate::run::{Rows, consolidated};
@@ -95,5 +95,42 @@ impl Oracle for Q106 {
         let winners = winners(tables.pairs(in_period), |((_, auction), _)| auction.id);
         let lowest = winners.values().map(|(_, (_, bid))| bid.price).min();
         consolidated([(vec![lowest.map(|price| price.to_string())], 1)])
+    }
+}
+
+/// The winners of single auctions in the order in which those close.
+fn closes(tables: &Tables) -> Vec<Pair<'_>> {
+    let pairs = tables.pairs(|auction, bid| {
+        let is_open = auction.date_time <= bid.date_time && bid.date_time < auction.expires;
+        is_open && bid.price >= auction.reserve
+    });
+    let winners = winners(pairs, |((place, _), _)| *place);
+    let mut closes: Vec<_> = winners.into_values().collect();
+    closes.sort_by_key(|((place, auction), _)| (auction.expires, *place));
+    closes
+}
+
+/// A row per close: the key and the average of its last `limit` prices.
+fn running(tables: &Tables, limit: usize, key: impl Fn(&Pair<'_>) -> u64) -> Rows {
+    let mut prices: BTreeMap<u64, Vec<i64>> = BTreeMap::new();
+    let mut rows = Vec::new();
+    for pair in closes(tables) {
+        let prices = prices.entry(key(&pair)).or_default();
+        prices.push(pair.1.1.price);
+        let last = &prices[prices.len().saturating_sub(limit)..];
+        rows.push(row([key(&pair).to_string(), average(last)]));
+    }
+    consolidated(rows)
+}
+
+impl Oracle for Q4HotStorage {
+    fn oracle(tables: &Tables) -> Rows {
+        running(tables, usize::MAX, |((_, auction), _)| auction.category)
+    }
+}
+
+impl Oracle for Q6HotStorage {
+    fn oracle(tables: &Tables) -> Rows {
+        running(tables, 10, |(_, (_, bid))| bid.bidder)
     }
 }
