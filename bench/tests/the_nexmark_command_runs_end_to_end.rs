@@ -95,6 +95,54 @@ fn results_are_those_of_the_changes_on_all_workers_layouts_and_inputs() {
 }
 
 #[test]
+fn every_query_can_be_run_and_says_its_columns() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("results.csv");
+    let (bid, auction) =
+        ("auction bidder price channel url date_time extra", "auction_id auction_item_name");
+    let lot = "description initialBid reserve";
+    for (query, columns) in [
+        ("q4-hotstorage", "category final".to_owned()),
+        ("q6", "seller avg".to_owned()),
+        ("q6-hotstorage", "bidder avg".to_owned()),
+        (
+            "q9",
+            format!(
+                "id item {lot} date_time expires seller category extra auction bidder price \
+                 bid_datetime bid_extra"
+            ),
+        ),
+        (
+            "q17",
+            "auction day total_bids rank1_bids rank2_bids rank3_bids min_price max_price \
+             avg_price sum_price"
+                .to_owned(),
+        ),
+        ("q18", bid.to_owned()),
+        ("q19", format!("{bid} rank_number")),
+        ("q20", format!("{bid} itemName {lot} ADateTime expires seller category Aextra")),
+        ("q101", format!("{auction} current_highest_bid")),
+        ("q102", format!("{auction} bid_count")),
+        ("q103", auction.to_owned()),
+        ("q104", auction.to_owned()),
+        ("q105", format!("{auction} bid_count")),
+        ("q106", "min_final".to_owned()),
+    ] {
+        let mut answers = Vec::new();
+        for options in ["--layout heap", "--layout hybrid-log --workers 2"] {
+            let options = format!("--query {query} --events 8000 {options}");
+            let files = format!("--results {}", results.display());
+            let report = report(dir.path(), &format!("{options} {files}"));
+            let (header, rows) = csv_rows(&results);
+            assert_eq!(header.join(" "), columns);
+            assert!(!rows.is_empty(), "{options}");
+            answers.push((report["checksum"].clone(), rows));
+        }
+        assert!(answers[0] == answers[1], "{query}");
+    }
+}
+
+#[test]
 fn an_open_loop_keeps_its_rate() {
     let dir = tempfile::tempdir().unwrap();
     let report = report(dir.path(), "--query q4 --events 20000 --rate 20000 --workers 2");
@@ -106,10 +154,17 @@ fn an_open_loop_keeps_its_rate() {
 #[test]
 fn a_killed_run_goes_on_at_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    for layout in ["heap", "hybrid-log"] {
-        let options = format!("--query q4 --events 120000 --rate 40000 --layout {layout}");
+    for (query, layout) in [
+        ("q4", "heap"),
+        ("q4", "hybrid-log"),
+        ("q6", "hybrid-log"),
+        ("q6-hotstorage", "hybrid-log"),
+        ("q102", "hybrid-log"),
+        ("q106", "hybrid-log"),
+    ] {
+        let options = format!("--query {query} --events 120000 --rate 40000 --layout {layout}");
         let whole = report(dir.path(), &options);
-        let state = dir.path().join(layout);
+        let state = dir.path().join(format!("{query}-{layout}"));
         let options = format!("{options} --dir {} --checkpoint-at 30000", state.display());
         let mut child = bench()
             .args(options.split_whitespace())
@@ -125,9 +180,9 @@ fn a_killed_run_goes_on_at_its_checkpoint() {
         child.kill().expect("it runs");
         child.wait().expect("it ends");
         let rest = report(dir.path(), &options);
-        assert_eq!(rest["checksum"], whole["checksum"], "{layout}");
+        assert_eq!(rest["checksum"], whole["checksum"], "{query} {layout}");
         let ops = rest["ops"].as_u64().unwrap();
-        assert!((80_000..=90_000).contains(&ops), "{layout}: {ops}");
+        assert!((80_000..=90_000).contains(&ops), "{query} {layout}: {ops}");
     }
 }
 
@@ -145,7 +200,7 @@ fn what_cannot_be_run_is_refused_in_words() {
     let message = refusal(&option);
     assert!(message.contains("bid.csv: line 41, column price: \"three\""), "{message}");
     for (options, expected) in [
-        ("--query q9 --events 5", "no query \"q9\", but q0, q1"),
+        ("--query q99 --events 5", "no query \"q99\", but q0, q1"),
         ("--query q13 --events 5 --side-input /nowhere/s.csv", "/nowhere/s.csv"),
         ("--query q13 --events 5 --memory 100KiB", "shared table \"side-input\" needs"),
         ("--query q4 --events 5 -n 2 --hostfile /nowhere/hosts", "/nowhere/hosts"),

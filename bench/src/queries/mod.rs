@@ -2,28 +2,61 @@
 //!
 //! Timely's timestamp is event time, and the frontier is the watermark W: no event before it is
 //! still to come. Input tables are multisets of rows. A query emits changes of its result, which
-//! at any time add up to what SQL gives for the events so far.
+//! at any time add up to what SQL gives for the events so far. Where SQL leaves open which of
+//! several rows comes first, the ordinals of events decide. The two queries of `hotstorage.rs` are
+//! not SQL.
 
+mod bid_counts;
+mod hotstorage;
+mod per_auction;
 mod q0;
 mod q1;
+mod q101;
+mod q102;
+mod q103;
+mod q104;
+mod q105;
+mod q106;
 mod q13;
+mod q17;
+mod q18;
+mod q19;
 mod q2;
+mod q20;
 mod q3;
 mod q4;
+mod q6;
+mod q9;
 mod row;
 mod side_table;
+mod top;
+mod whole;
+mod winning;
 
 use alluvium_timely::{Changes, NodeConfig, WorkerState};
 use timely::dataflow::StreamVec;
 
 use crate::nexmark::Record;
 
+pub use hotstorage::{Q4HotStorage, Q6HotStorage};
 pub use q0::Q0;
 pub use q1::Q1;
 pub use q2::Q2;
 pub use q3::Q3;
 pub use q4::Q4;
+pub use q6::Q6;
+pub use q9::Q9;
 pub use q13::Q13;
+pub use q17::Q17;
+pub use q18::Q18;
+pub use q19::Q19;
+pub use q20::Q20;
+pub use q101::Q101;
+pub use q102::Q102;
+pub use q103::Q103;
+pub use q104::Q104;
+pub use q105::Q105;
+pub use q106::Q106;
 pub use row::{Fields, Row};
 pub use side_table::SideTable;
 
@@ -57,9 +90,6 @@ pub trait Query: 'static {
     ) -> alluvium::Result<Changes<'scope, i64, Self::Row>>;
 }
 
-/// Names of the queries that there are.
-pub const NAMES: [&str; 6] = [Q0::NAME, Q1::NAME, Q2::NAME, Q3::NAME, Q4::NAME, Q13::NAME];
-
 /// Something to be done for a query that is known by name only at run time.
 pub trait ForQuery {
     /// What comes out.
@@ -69,18 +99,44 @@ pub trait ForQuery {
     fn run<Q: Query>(self) -> Self::Output;
 }
 
-/// Does `work` for the query with this name, if there is one.
-pub fn with_query<W: ForQuery>(name: &str, work: W) -> Option<W::Output> {
-    Some(match name {
-        Q0::NAME => work.run::<Q0>(),
-        Q1::NAME => work.run::<Q1>(),
-        Q2::NAME => work.run::<Q2>(),
-        Q3::NAME => work.run::<Q3>(),
-        Q4::NAME => work.run::<Q4>(),
-        Q13::NAME => work.run::<Q13>(),
-        _ => return None,
-    })
+/// Makes the list of names and the choice by name from one list of queries.
+macro_rules! registry {
+    ($($query:ident),* $(,)?) => {
+        /// Names of the queries that there are.
+        pub const NAMES: &[&str] = &[$($query::NAME),*];
+
+        /// Does `work` for the query with this name, if there is one.
+        pub fn with_query<W: ForQuery>(name: &str, work: W) -> Option<W::Output> {
+            Some(match name {
+                $($query::NAME => work.run::<$query>(),)*
+                _ => return None,
+            })
+        }
+    };
 }
+
+registry!(
+    Q0,
+    Q1,
+    Q2,
+    Q3,
+    Q4,
+    Q4HotStorage,
+    Q6,
+    Q6HotStorage,
+    Q9,
+    Q13,
+    Q17,
+    Q18,
+    Q19,
+    Q20,
+    Q101,
+    Q102,
+    Q103,
+    Q104,
+    Q105,
+    Q106,
+);
 
 /// The bids among the events, as `row` makes rows of them; no state, nothing moves.
 fn bids<'scope, R: Row>(

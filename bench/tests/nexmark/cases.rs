@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use alluvium::{StoreConfig, Time};
 use alluvium_bench::input::{Case, Insert, read_cases, shared_dir};
 use alluvium_bench::nexmark::{Event, Record};
-use alluvium_bench::queries::{Fields, Q0, Q1, Q2, Q3, Q4, Q13, Query, Row, SideTable};
+use alluvium_bench::queries::{
+    Fields, Q0, Q1, Q2, Q3, Q4, Q6, Q9, Q13, Q17, Q18, Q19, Q20, Query, Row, SideTable,
+};
 
 use crate::run::{Rows, consolidated, run_with};
 
@@ -42,7 +44,9 @@ fn deltas<Q: Query>(case: &Case) -> Vec<Rows> {
         let rows = step.delta.iter().map(|delta| {
             let fields = delta.0.iter().zip(&step.columns);
             let fields = fields.map(|(field, column)| match &column[..] {
-                "date_time" => field.as_deref().map(ms_of),
+                "date_time" | "expires" | "bid_datetime" | "ADateTime" => {
+                    field.as_deref().map(ms_of)
+                }
                 _ => field.clone(),
             });
             (fields.collect::<Fields>(), delta.1)
@@ -52,14 +56,15 @@ fn deltas<Q: Query>(case: &Case) -> Vec<Rows> {
     case.steps.iter().map(step_rows).collect()
 }
 
-/// Milliseconds of a time of the cases, all of which are in the first days of January 2020.
+/// Milliseconds of a time of the cases, all of which are in the first days of 1970 or 2020.
 fn ms_of(text: &str) -> String {
-    let rest = text.strip_prefix("2020-01-").expect("a time of the cases");
+    let (year, rest) = text.split_once("-01-").expect("a time of the cases");
+    let new_year = BTreeMap::from([("1970", 0), ("2020", 1_577_836_800_000)])[year];
     let number = |range: std::ops::Range<usize>| rest[range].parse::<i64>().expect("digits");
     let seconds = (number(0..2) - 1) * 86_400 + number(3..5) * 3_600 + number(6..8) * 60;
     let fraction = rest.get(12..).unwrap_or("");
     let ms: i64 = format!("{fraction:0<3}").parse().expect("digits");
-    (1_577_836_800_000 + (seconds + number(9..11)) * 1_000 + ms).to_string()
+    (new_year + (seconds + number(9..11)) * 1_000 + ms).to_string()
 }
 
 /// One step is one timestamp, all of them long before any event: nothing may go.
@@ -115,6 +120,13 @@ fn distinct<K: Ord>(events: &[Event], key: impl Fn(&Event) -> Option<K>) -> usiz
     events.iter().filter_map(key).collect::<std::collections::BTreeSet<_>>().len()
 }
 
+fn auctions_bid_for(events: &[Event]) -> usize {
+    distinct(events, |event| match event {
+        Event::Bid(bid) => Some(bid.auction),
+        _ => None,
+    })
+}
+
 #[test]
 fn q0_passes_bids_through() {
     each_step_changes_the_result_as_it_must::<Q0>();
@@ -166,4 +178,69 @@ fn q4_keeps_only_averages() {
 fn q13_adds_the_side_input() {
     each_step_changes_the_result_as_it_must::<Q13>();
     the_sum_is_right_when_the_watermark_advances::<Q13>(|_, _| Live::new());
+}
+
+#[test]
+fn q6_keeps_the_last_winners_of_sellers() {
+    each_step_changes_the_result_as_it_must::<Q6>();
+    the_sum_is_right_when_the_watermark_advances::<Q6>(|case, _| {
+        let sum = consolidated(deltas::<Q6>(case).into_iter().flatten());
+        let sellers: std::collections::BTreeSet<_> = sum.keys().map(|row| &row[0]).collect();
+        live([
+            ("seller-averages/sales", sellers.len()),
+            ("seller-averages/timers", 0),
+            ("winning-bids/items", 0),
+            ("winning-bids/timers", 0),
+        ])
+    });
+}
+
+#[test]
+fn q9_keeps_nothing() {
+    each_step_changes_the_result_as_it_must::<Q9>();
+    the_sum_is_right_when_the_watermark_advances::<Q9>(|_, _| {
+        live([("winning-bids/items", 0), ("winning-bids/timers", 0)])
+    });
+}
+
+#[test]
+fn q17_keeps_figures_of_auctions_and_days() {
+    each_step_changes_the_result_as_it_must::<Q17>();
+    the_sum_is_right_when_the_watermark_advances::<Q17>(|case, _| {
+        let sum = consolidated(deltas::<Q17>(case).into_iter().flatten());
+        live([("bid-statistics/groups", sum.len())])
+    });
+}
+
+#[test]
+fn q18_keeps_a_bid_of_each_auction_and_bidder() {
+    each_step_changes_the_result_as_it_must::<Q18>();
+    the_sum_is_right_when_the_watermark_advances::<Q18>(|_, events| {
+        let pairs = distinct(events, |event| match event {
+            Event::Bid(bid) => Some((bid.auction, bid.bidder)),
+            _ => None,
+        });
+        live([("last-bids/bids", pairs), ("last-bids/timers", 0)])
+    });
+}
+
+#[test]
+fn q19_keeps_the_best_bids_of_each_auction() {
+    each_step_changes_the_result_as_it_must::<Q19>();
+    the_sum_is_right_when_the_watermark_advances::<Q19>(|_, events| {
+        live([("best-bids/bids", auctions_bid_for(events)), ("best-bids/timers", 0)])
+    });
+}
+
+#[test]
+fn q20_keeps_everything() {
+    each_step_changes_the_result_as_it_must::<Q20>();
+    the_sum_is_right_when_the_watermark_advances::<Q20>(|_, events| {
+        let auctions = distinct(events, |event| match event {
+            Event::Auction(auction) if auction.category == 10 => Some(auction.id),
+            _ => None,
+        });
+        let bids = auctions_bid_for(events);
+        live([("expanded-bids/left", bids), ("expanded-bids/right", auctions)])
+    });
 }

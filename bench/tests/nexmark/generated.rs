@@ -1,10 +1,15 @@
 //! Generated streams: the queries against the oracle, on one worker and on several, and hostile
 //! small streams with every step against it.
 
-use alluvium::{StoreConfig, Time};
+use std::path::Path;
+
+use alluvium::{ByteSize, Heap, HybridLog, MIB, StoreConfig, Time};
 use alluvium_bench::nexmark::{Auction, Config, Event, Generator, Record, Stride};
 use alluvium_bench::nexmark::{AuctionText, Bid, BidText, Text};
-use alluvium_bench::queries::{Q0, Q1, Q2, Q3, Q4, Q13};
+use alluvium_bench::queries::{
+    Q0, Q1, Q2, Q3, Q4, Q4HotStorage, Q6, Q6HotStorage, Q9, Q13, Q17, Q18, Q19, Q20, Q101, Q102,
+    Q103, Q104, Q105, Q106, Query,
+};
 use proptest::prelude::*;
 
 use crate::oracle::{Oracle, Tables};
@@ -26,25 +31,60 @@ fn stream(config: &Config, events: u64, size: usize) -> Vec<(i64, Vec<Record>)> 
     batches
 }
 
-fn the_result_is_the_oracles<Q: Oracle>() {
+fn on_heap() -> StoreConfig {
+    StoreConfig { layout: Heap::new().into(), ..StoreConfig::default() }
+}
+
+/// Bytes of a worker that is short of memory.
+const SHORT: u64 = 2 * MIB;
+
+/// Hybrid logs in little memory. The side of q20 that grows has a limit of its own: what is left
+/// is the other one's.
+fn short_of_memory(query: &str, directory: &Path, workers: usize) -> StoreConfig {
+    let bids = ("expanded-bids/left".to_owned(), HybridLog::new().memory(SHORT).into());
+    let worker = if query == Q20::NAME { 2 * SHORT } else { SHORT };
+    StoreConfig {
+        directory: Some(directory.to_owned()),
+        memory: ByteSize(workers as u64 * worker),
+        states: [bids].into(),
+        ..StoreConfig::default()
+    }
+}
+
+/// The streams that the queries are tried on.
+fn configs() -> [Config; 4] {
     let default = Config { rate: 10_000, ..Config::default() };
-    for config in [
+    [
         // Half of the bids are for one of six auctions, ten of which are yet to come.
         Config { in_flight: 6, ..default.clone() },
         Config { in_flight: 100, seed: 1, ..default.clone() },
         Config { in_flight: 3_000, seed: 2, ..default.clone() },
         // All of a group's events come in any order, one millisecond has many of them.
         Config { group: 700, rate: 100_000, in_flight: 40, ..default },
-    ] {
+    ]
+}
+
+/// Gives the bytes that were written to storage in all runs.
+fn the_result_is_the_oracles<Q: Oracle>() -> u64 {
+    let mut written = 0;
+    for (number, config) in configs().into_iter().enumerate() {
         let batches = stream(&config, 20_000, 300);
         let events = batches.iter().flat_map(|(_, batch)| batch);
         let expected = Q::oracle(&Tables::of(events.map(|record| record.event.clone())));
         assert!(!expected.is_empty());
         let mut checksums = Vec::new();
         for workers in 1..=3 {
-            let outcome = run::<Q>(workers, StoreConfig::default(), batches.clone()).unwrap();
-            assert_eq!(outcome.result(), expected, "{}, {workers} workers, {config:?}", Q::NAME);
+            let directory = tempfile::tempdir().unwrap();
+            // Each number of workers has either store with half of the streams.
+            let store = match (number + workers) % 2 {
+                0 => on_heap(),
+                _ => short_of_memory(Q::NAME, directory.path(), workers),
+            };
+            let context = format!("{}, {workers} workers, {store:?}, {config:?}", Q::NAME);
+            let outcome = run::<Q>(workers, store, batches.clone()).expect(&context);
+            assert!(outcome.result() == expected, "{context}: the result is another");
             checksums.push(outcome.checksum);
+            written += outcome.written;
             if let Some((before, end)) = outcome.live.get("winning-bids/items") {
                 let most = 20 * config.in_flight + 2_000;
                 assert!((1..most).contains(before) && *end == 0, "{before} live items, then {end}");
@@ -52,6 +92,7 @@ fn the_result_is_the_oracles<Q: Oracle>() {
         }
         assert!(checksums.iter().all(|&sum| sum == checksums[0]), "{checksums:x?}");
     }
+    written
 }
 
 #[test]
@@ -84,25 +125,99 @@ fn q13_is_the_oracles() {
     the_result_is_the_oracles::<Q13>();
 }
 
-/// An auction or a bid of few ids, categories, times and prices.
+#[test]
+fn q4_hotstorage_is_the_oracles() {
+    the_result_is_the_oracles::<Q4HotStorage>();
+}
+
+#[test]
+fn q6_is_the_oracles() {
+    the_result_is_the_oracles::<Q6>();
+}
+
+#[test]
+fn q6_hotstorage_is_the_oracles() {
+    the_result_is_the_oracles::<Q6HotStorage>();
+}
+
+#[test]
+fn q17_is_the_oracles() {
+    the_result_is_the_oracles::<Q17>();
+}
+
+#[test]
+fn q103_is_the_oracles() {
+    the_result_is_the_oracles::<Q103>();
+}
+
+#[test]
+fn q104_is_the_oracles() {
+    the_result_is_the_oracles::<Q104>();
+}
+
+#[test]
+fn q106_is_the_oracles() {
+    the_result_is_the_oracles::<Q106>();
+}
+
+#[test]
+fn q101_is_the_oracles() {
+    the_result_is_the_oracles::<Q101>();
+}
+
+#[test]
+fn q102_is_the_oracles() {
+    the_result_is_the_oracles::<Q102>();
+}
+
+#[test]
+fn q105_is_the_oracles() {
+    the_result_is_the_oracles::<Q105>();
+}
+
+#[test]
+fn q9_is_the_oracles_and_outgrows_memory() {
+    assert!(the_result_is_the_oracles::<Q9>() > 0);
+}
+
+#[test]
+fn q18_is_the_oracles_and_outgrows_memory() {
+    assert!(the_result_is_the_oracles::<Q18>() > 0);
+}
+
+#[test]
+fn q19_is_the_oracles_and_outgrows_memory() {
+    assert!(the_result_is_the_oracles::<Q19>() > 0);
+}
+
+#[test]
+fn q20_is_the_oracles_and_outgrows_memory() {
+    assert!(the_result_is_the_oracles::<Q20>() > 0);
+}
+
+/// An auction or a bid of few ids, people, categories, names, times and prices.
 fn event() -> impl Strategy<Value = Event> {
-    let auction =
-        (1u64..4, 0i64..12, 0i64..6, 1u64..3).prop_map(|(id, start, length, category)| {
+    let period = (0i64..12, 0i64..6);
+    let auction = (1u64..4, period, 1u64..3, 1u64..3, 0i64..6, 0..2).prop_map(
+        |(id, (start, length), category, seller, reserve, name)| {
+            let item_name = ["a", "b"][name as usize].to_owned();
+            let text = AuctionText { item_name, ..AuctionText::default() };
             Event::Auction(Auction {
                 id,
                 initial_bid: 0,
-                reserve: 0,
+                reserve,
                 date_time: Time::from_ms(start),
                 expires: Time::from_ms(start + length),
-                seller: 0,
-                category,
-                text: Text::Owned(AuctionText::default().into()),
+                seller,
+                category: 9 + category,
+                text: Text::Owned(text.into()),
             })
-        });
-    let bid = (1u64..4, 0i64..14, 1i64..9).prop_map(|(auction, at, price)| {
+        },
+    );
+    let bid = (1u64..4, 1u64..4, 0i64..14, 1i64..9).prop_map(|(auction, bidder, at, price)| {
         Event::Bid(Bid {
             auction,
-            bidder: 0,
+            bidder,
             price,
             date_time: Time::from_ms(at),
             text: Text::Owned(BidText::default().into()),
@@ -115,34 +230,86 @@ fn records(events: Vec<Event>) -> Vec<Record> {
     (0..).zip(events).map(|(ordinal, event)| Record { ordinal, event }).collect()
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+/// What a hostile small stream is tried on.
+trait Trial {
+    fn on<Q: Oracle>(&self) -> Result<(), TestCaseError>;
 
-    /// Auctions share ids and categories, bids come before them, nothing may go: the changes of
-    /// each step are those of the oracle.
-    #[test]
-    fn q4_steps_are_the_oracles_for_multisets(
-        steps in prop::collection::vec(prop::collection::vec(event(), 0..8), 1..6),
-    ) {
-        let batches: Vec<_> = (i64::MIN..).zip(steps.iter().cloned().map(records)).collect();
-        let outcome = run::<Q4>(1, StoreConfig::default(), batches).unwrap();
+    fn on_queries_in_sql(&self) -> Result<(), TestCaseError> {
+        self.on::<Q4>()?;
+        self.on::<Q6>()?;
+        self.on::<Q9>()?;
+        self.on::<Q17>()?;
+        self.on::<Q18>()?;
+        self.on::<Q19>()?;
+        self.on::<Q20>()?;
+        self.on::<Q101>()?;
+        self.on::<Q102>()?;
+        self.on::<Q103>()?;
+        self.on::<Q104>()?;
+        self.on::<Q105>()?;
+        self.on::<Q106>()
+    }
+}
+
+/// Auctions share ids and categories, bids come before them, nothing may go: the changes of each
+/// step are those of the oracle.
+struct Steps(Vec<Vec<Record>>);
+
+impl Trial for Steps {
+    fn on<Q: Oracle>(&self) -> Result<(), TestCaseError> {
+        let batches: Vec<_> = (i64::MIN..).zip(self.0.iter().cloned()).collect();
+        let outcome = run::<Q>(1, StoreConfig::default(), batches).unwrap();
         let mut before = Rows::new();
         let mut events = Vec::new();
-        for (time, step) in (i64::MIN..).zip(steps) {
-            events.extend(step);
-            let after = Q4::oracle(&Tables::of(events.clone()));
+        for (time, step) in (i64::MIN..).zip(&self.0) {
+            events.extend(step.iter().map(|record| record.event.clone()));
+            let after = Q::oracle(&Tables::of(events.clone()));
             let gone = before.into_iter().map(|(row, diff)| (row, -diff));
             let expected = consolidated(gone.chain(after.clone()));
             let found = outcome.changes.get(&time).cloned().unwrap_or_default();
-            prop_assert_eq!(found, expected, "step {}", time - i64::MIN);
+            prop_assert_eq!(found, expected, "{} step {}", Q::NAME, time - i64::MIN);
             before = after;
         }
+        Ok(())
+    }
+}
+
+/// Batches at their watermarks, behind which events come out of order.
+struct OutOfOrder {
+    batches: Vec<(i64, Vec<Record>)>,
+    workers: usize,
+}
+
+impl Trial for OutOfOrder {
+    fn on<Q: Oracle>(&self) -> Result<(), TestCaseError> {
+        let records = self.batches.iter().flat_map(|(_, batch)| batch);
+        let expected = Q::oracle(&Tables::of(records.map(|record| record.event.clone())));
+        let batches = self.batches.clone();
+        let outcome = run::<Q>(self.workers, StoreConfig::default(), batches).unwrap();
+        prop_assert_eq!(outcome.result(), expected, "{}", Q::NAME);
+        let items = outcome.live.get("winning-bids/items").map_or(0, |(_, end)| *end);
+        prop_assert_eq!(items, 0, "{}", Q::NAME);
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn steps_are_the_oracles_for_multisets(
+        events in prop::collection::vec(event(), 0..40),
+        lengths in prop::collection::vec(0usize..12, 1..6),
+    ) {
+        let mut records = records(events).into_iter();
+        let steps = lengths.into_iter().map(|length| records.by_ref().take(length).collect());
+        Steps(steps.collect()).on_queries_in_sql()?;
     }
 
     /// The same in any order that the watermark allows: events arrive up to `slack` ms late.
-    /// Categories are by id here, as an id may come back after it was forgotten.
+    /// An auction id comes once here, as it may come back after it was forgotten.
     #[test]
-    fn q4_is_the_oracles_when_events_arrive_out_of_order(
+    fn the_result_is_the_oracles_when_events_arrive_out_of_order(
         mut events in prop::collection::vec((event(), 0i64..5), 0..60),
         slack in 0i64..5,
         workers in 1usize..3,
@@ -157,15 +324,16 @@ proptest! {
             events.iter().map(|(event, late)| event.time().as_ms() + late.min(&slack)).collect();
         let mut batches: Vec<(i64, Vec<Record>)> = Vec::new();
         let events: Vec<_> = events.into_iter().map(|(event, _)| event).collect();
-        for (at, record) in arrival.into_iter().zip(records(events.clone())) {
+        for (at, record) in arrival.into_iter().zip(records(events)) {
             let at = Time::from_ms(at - slack).0;
             match batches.last_mut() {
                 Some((last, batch)) if *last == at => batch.push(record),
                 _ => batches.push((at, vec![record])),
             }
         }
-        let outcome = run::<Q4>(workers, StoreConfig::default(), batches).unwrap();
-        prop_assert_eq!(outcome.result(), Q4::oracle(&Tables::of(events)));
-        prop_assert_eq!(outcome.live["winning-bids/items"].1, 0);
+        let trial = OutOfOrder { batches, workers };
+        trial.on_queries_in_sql()?;
+        trial.on::<Q4HotStorage>()?;
+        trial.on::<Q6HotStorage>()?;
     }
 }

@@ -34,6 +34,8 @@ pub struct Outcome {
     pub checksum: u64,
     /// Live keys of each state before the input is closed and at the end.
     pub live: BTreeMap<String, (u64, u64)>,
+    /// Bytes written to storage.
+    pub written: u64,
 }
 
 impl Outcome {
@@ -103,6 +105,7 @@ pub fn run_with<Q: Query>(
         }
         state.abandon_if_failed(worker)?;
         let mut outcome = outcome.take();
+        outcome.written = state.store().stats()?.io.bytes_written;
         for (name, end) in live(&state)? {
             let before = before[&name];
             outcome.live.insert(name, (before, end));
@@ -114,6 +117,7 @@ pub fn run_with<Q: Query>(
     for result in guards.join() {
         let part = result.expect("no worker panics")?;
         all.checksum = all.checksum.wrapping_add(part.checksum);
+        all.written += part.written;
         for (time, rows) in part.changes {
             let sums = all.changes.entry(time).or_default();
             for (row, diff) in rows {

@@ -306,3 +306,62 @@ fn a_heap() {
     };
     run(&setting, times("ALLUVIUM_SEED", 3));
 }
+
+/// What the operating system has given the process, but for files.
+fn anonymous_bytes() -> i64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|n| n.parse().ok());
+    kib.map_or(0, |kib: i64| kib << 10)
+}
+
+/// A budget large enough for huge pages, which no allocator sees: what the operating system counts
+/// has to stay within it, while the state grows past it, shrinks and grows again.
+#[test]
+fn pieces_of_huge_pages_are_within_the_budget() {
+    const MEMORY: u64 = 256 * MIB;
+    /// What the allocator keeps back of what was given to it.
+    const KEPT_BYTES: i64 = 12 << 20;
+    let _alone = alone();
+    if anonymous_bytes() == 0 {
+        println!("skipped: the operating system does not tell");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let (held_before, before) = (held(), anonymous_bytes());
+    let store = Store::builder(place.path()).memory(MEMORY).open().unwrap();
+    let mut map: Map<u64, [u64; 3]> = store.map("m").open().unwrap();
+    let mut most = 0;
+    let mut mapped = 0;
+    let check = |store: &Store, most: &mut i64, mapped: &mut i64| {
+        let real = anonymous_bytes() - before;
+        *most = real.max(*most);
+        assert!(real <= MEMORY as i64 + KEPT_BYTES, "{real}: {:?}", store.stats().unwrap().memory);
+        let booked = store.stats().unwrap().memory.used as i64;
+        *mapped = (booked - (held() - held_before) as i64).max(*mapped);
+    };
+    let keys = 7_000_000u64;
+    for round in 0..2u64 {
+        for key in 0..keys {
+            map.update(&key, || [0; 3], |v| *v = [key, round, v[1] + 1]).unwrap();
+            if key % 8192 == 0 {
+                check(&store, &mut most, &mut mapped);
+            }
+        }
+        // The latest are in memory still.
+        for key in (keys - 500_000..keys).filter(|key| key % 5 != round) {
+            map.remove(&key).unwrap();
+        }
+        assert_eq!(map.len().unwrap(), keys - 400_000);
+        check(&store, &mut most, &mut mapped);
+        map.clear().unwrap();
+        check(&store, &mut most, &mut mapped);
+    }
+    let stats = store.stats().unwrap().total();
+    println!("at most {most} bytes, {mapped} of them mapped; {stats:?}");
+    assert!(mapped > 100 << 20, "only {mapped} bytes were ever in chunks");
+    assert!(stats.pages_flushed > 0, "the state never outgrew its memory");
+    drop((map, store));
+    let left = anonymous_bytes() - before;
+    assert!(left <= KEPT_BYTES, "{left} bytes are left");
+}

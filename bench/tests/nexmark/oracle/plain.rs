@@ -1,44 +1,11 @@
-//! The queries as SQL defines them, over all events at once: no store, no Timely, no time.
+//! q0 to q4.
 
 use std::collections::BTreeMap;
 
-use alluvium_bench::nexmark::{Auction, Bid, Event, Person};
-use alluvium_bench::queries::{Fields, Q0, Q1, Q2, Q3, Q4, Q13, Query};
+use alluvium_bench::queries::{Q0, Q1, Q2, Q3, Q4, Q13};
 
+use super::{Oracle, Tables, row};
 use crate::run::{Rows, consolidated};
-
-/// The three tables.
-#[derive(Default)]
-pub struct Tables {
-    people: Vec<Person>,
-    auctions: Vec<Auction>,
-    bids: Vec<Bid>,
-}
-
-impl Tables {
-    /// Sorts events into their tables.
-    pub fn of(events: impl IntoIterator<Item = Event>) -> Self {
-        let mut tables = Self::default();
-        for event in events {
-            match event {
-                Event::Person(person) => tables.people.push(person),
-                Event::Auction(auction) => tables.auctions.push(auction),
-                Event::Bid(bid) => tables.bids.push(bid),
-            }
-        }
-        tables
-    }
-}
-
-/// A query with its slow, plain definition.
-pub trait Oracle: Query {
-    /// The result over all events.
-    fn oracle(tables: &Tables) -> Rows;
-}
-
-fn row<const N: usize>(fields: [String; N]) -> (Fields, i64) {
-    (fields.map(Some).into(), 1)
-}
 
 fn bid_rows(tables: &Tables, price: impl Fn(i64) -> String) -> Rows {
     consolidated(tables.bids.iter().map(|bid| {
@@ -99,14 +66,10 @@ impl Oracle for Q3 {
 
 impl Oracle for Q4 {
     fn oracle(tables: &Tables) -> Rows {
-        // Bids by auction only to be done this year: the rest is the nested loop.
-        let mut bids: BTreeMap<u64, Vec<&Bid>> = BTreeMap::new();
-        for bid in &tables.bids {
-            bids.entry(bid.auction).or_default().push(bid);
-        }
+        let bids = tables.bids_by_auction();
         let mut finals: BTreeMap<(u64, u64), i64> = BTreeMap::new();
         for auction in &tables.auctions {
-            for bid in bids.get(&auction.id).into_iter().flatten() {
+            for (_, bid) in bids.get(&auction.id).into_iter().flatten() {
                 if bid.date_time >= auction.date_time && bid.date_time <= auction.expires {
                     let highest = finals.entry((auction.id, auction.category)).or_insert(bid.price);
                     *highest = bid.price.max(*highest);

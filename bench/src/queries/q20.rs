@@ -1,0 +1,90 @@
+//! q20: `SELECT B.auction, B.bidder, B.price, B.channel, B.url, B.date_time, B.extra, A.item_name,
+//! A.description, A.initial_bid, A.reserve, A.date_time, A.expires, A.seller, A.category, A.extra
+//! FROM bid B JOIN auction A ON B.auction = A.id WHERE A.category = 10`.
+//!
+//! Both sides are kept for ever, as SQL bounds neither in time and an auction of any id may still
+//! come: all bids by auction in `expanded-bids/left`, auctions of the category by id in
+//! `expanded-bids/right`.
+
+use alluvium::KeyHash;
+use alluvium_timely::{Changes, Join, KeyBy, Spec, WorkerState};
+use timely::dataflow::operators::core::OkErr;
+use timely::dataflow::operators::vec::Map;
+
+use super::whole::{WholeAuction, WholeBid};
+use super::{Events, Fields, Query, Row};
+use crate::nexmark::{Auction, Bid, Event};
+
+/// Bids with the auctions of a category that they are for.
+#[derive(Clone, Copy, Debug)]
+pub struct Q20;
+
+/// A bid and its auction.
+#[derive(Clone, Debug)]
+pub struct ExpandedRow {
+    bid: WholeBid,
+    auction: WholeAuction,
+}
+
+const CATEGORY: u64 = 10;
+
+impl Row for ExpandedRow {
+    const COLUMNS: &'static [&'static str] = &[
+        "auction",
+        "bidder",
+        "price",
+        "channel",
+        "url",
+        "date_time",
+        "extra",
+        "itemName",
+        "description",
+        "initialBid",
+        "reserve",
+        "ADateTime",
+        "expires",
+        "seller",
+        "category",
+        "Aextra",
+    ];
+
+    fn fields(&self) -> Fields {
+        let mut fields = self.bid.fields();
+        // The id is the bid's auction.
+        fields.extend(self.auction.fields().into_iter().skip(1));
+        fields
+    }
+
+    fn digest(&self) -> u64 {
+        (self.bid.digest(), self.auction.digest()).key_hash()
+    }
+}
+
+/// What the query sees of an event.
+fn relevant(event: Event) -> Option<Result<Bid, Auction>> {
+    match event {
+        Event::Bid(bid) => Some(Ok(bid)),
+        Event::Auction(auction) if auction.category == CATEGORY => Some(Err(auction)),
+        _ => None,
+    }
+}
+
+impl Query for Q20 {
+    type Row = ExpandedRow;
+    const NAME: &'static str = "q20";
+
+    fn build<'scope>(
+        events: Events<'scope>,
+        state: &WorkerState,
+    ) -> alluvium::Result<Changes<'scope, i64, ExpandedRow>> {
+        let (bids, auctions) = events.flat_map(|record| relevant(record.event)).ok_err(|side| side);
+        let bids = bids.map(|bid| WholeBid::from(&bid));
+        let auctions = auctions.map(|auction| WholeAuction::from(&auction));
+        let auctions = auctions.key_by(state, |auction: &WholeAuction| auction.id);
+        bids.key_by(state, |bid: &WholeBid| bid.auction).join(
+            auctions,
+            Spec::new("expanded-bids"),
+            |_, bid, auction| ExpandedRow { bid: bid.clone(), auction: auction.clone() },
+        )
+    }
+}
