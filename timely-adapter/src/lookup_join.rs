@@ -1,6 +1,6 @@
 //! Joins that enrich rows with what a table says at the moment, and keep no rows.
 
-use alluvium::{Key, Map, Result, State};
+use alluvium::{BatchError, Key, Map, Result, State};
 use timely::ExchangeData;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::OutputBuilderSession;
@@ -41,6 +41,7 @@ pub trait LookupJoin<'scope, T: Timestamp, K: Key, D> {
     /// - Updates and rows that arrive together: the row sees the updates.
     /// - Two updates of a key take effect in order of arrival, which is that of sending if one
     ///   worker sent both, and is not defined if two did, even with different timestamps.
+    /// - Rows and updates of a key that wait for a read of it from storage keep their order.
     /// - A row that arrives before an update does not see it, even with a later timestamp. Once a
     ///   probe behind the join has passed the timestamp of an update, all rows sent from then on
     ///   see it: the table holds the join's frontier back as the rows do.
@@ -111,67 +112,60 @@ where
         let name = spec.id().to_owned();
         let states = OperatorState::new(&self.state, spec)?;
         let mut table = states.map::<K, V>("table")?;
-        let prepared = Prepared::<K>::new::<T, Arrival<U, D>>(&self.state, &states)?;
+        let prepared = Prepared::<K>::new::<T, Either<D, U>>(&self.state, &states)?;
         let rows_pact = owner_pact(&self.state, &self.key);
         let updates_pact = owner_pact(&updates.state, &updates.key);
         let (row_key, update_key, scope) = (self.key, updates.key, self.stream.scope());
-        let mut keyed: Vec<(K, Arrival<U, D>)> = Vec::new();
-        let mut apply = move |at: &Right<'_, T>,
-                              work: Work<'_, K, Arrival<U, D>>,
+        let mut apply = move |right: &Right<'_, T>,
+                              work: Work<'_, K, Either<D, U>>,
                               output: &mut OutputBuilderSession<'_, T, Builder<(R, T, i64)>>|
               -> Result<()> {
-            let Work::Rows(arrived) = work else { unreachable!("there are no timers") };
-            let mut session = output.session(at);
-            let mut done = 0;
-            let outcome = loop {
-                let Some((key, first)) = arrived.get(done) else { break Ok(()) };
-                if let Arrival::Update(update) = first {
-                    if let Err(error) = change(&mut table, key, value(update)) {
-                        break Err(error);
-                    }
-                    done += 1;
-                    continue;
-                }
-                let is_row =
-                    |(_, arrival): &&(K, Arrival<U, D>)| matches!(arrival, Arrival::Row(_));
-                let rows = arrived[done..].iter().take_while(is_row).count();
-                let give = |(key, arrival): &(K, Arrival<U, D>), value: Option<&V>| {
-                    let Arrival::Row(row) = arrival else { return };
-                    if let Some(out) = pair(key, row, value) {
-                        session.give((out, at.time().clone(), 1));
-                    }
+            let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+            let mut session = output.session(right);
+            while let Some((_, first)) = rows.first() {
+                let is_row = first.is_row();
+                let alike = rows.iter().take_while(|(_, next)| next.is_row() == is_row).count();
+                let done = if is_row {
+                    let give = |(key, row): &(K, Either<D, U>), value: Option<&V>| {
+                        let Either::Row(row) = row else { return };
+                        if let Some(out) = pair(key, row, value) {
+                            session.give((out, right.time().clone(), 1));
+                        }
+                    };
+                    table.read_batch(&rows[..alike], |(key, _)| key, give)
+                } else {
+                    change(&mut table, &rows[..alike], &value)
                 };
-                match table.read_batch(&arrived[done..done + rows], |(key, _)| key, give) {
-                    Ok(()) => done += rows,
-                    Err(error) => {
-                        done += error.applied;
-                        break Err(error.error);
-                    }
+                match done {
+                    Ok(()) => drop(rows.drain(..alike)),
+                    Err(error) => return Err(error.leave_rest(rows)),
                 }
-            };
-            arrived.drain(..done);
-            outcome
+            }
+            Ok(())
         };
+        let mut keyed = Vec::new();
         let stream = self.stream.binary::<_, Builder<(R, T, i64)>, _, _, _, _>(
             updates.stream,
             rows_pact,
             updates_pact,
             &name,
             |_, info| {
-                let mut intake = prepared.start::<T, Arrival<U, D>>(scope, &info);
+                let mut intake = prepared.start::<T, Either<D, U>>(scope, &info);
                 move |rows, updates, output| {
-                    intake.resume(|at, work| apply(at, work, output));
+                    intake.resume(|right, work| apply(right, work, output));
                     // Batch by batch, as grouping by time would not keep their order.
                     updates.for_each(|capability, batch| {
-                        let updates = batch.drain(..).map(|u| (update_key(&u), Arrival::Update(u)));
-                        keyed.extend(updates);
-                        intake.offer(&capability, &mut keyed, |at, work| apply(at, work, output));
+                        keyed.extend(batch.drain(..).map(|u| (update_key(&u), Either::Update(u))));
+                        intake.offer(&capability, &mut keyed, |right, work| {
+                            apply(right, work, output)
+                        });
                     });
                     rows.for_each_time(|capability, batches| {
                         for batch in batches {
-                            keyed.extend(batch.drain(..).map(|d| (row_key(&d), Arrival::Row(d))));
-                            intake
-                                .offer(&capability, &mut keyed, |at, work| apply(at, work, output));
+                            keyed.extend(batch.drain(..).map(|d| (row_key(&d), Either::Row(d))));
+                            intake.offer(&capability, &mut keyed, |right, work| {
+                                apply(right, work, output)
+                            });
                         }
                     });
                 }
@@ -181,16 +175,31 @@ where
     }
 }
 
-/// What arrives at the owner of a key.
-enum Arrival<U, D> {
-    Update(U),
+/// What comes to the owner of a key.
+enum Either<D, U> {
     Row(D),
+    Update(U),
 }
 
-/// Applies an update to the table.
-fn change<K: Key, V: State>(table: &mut Map<K, V>, key: &K, value: Option<V>) -> Result<()> {
-    match value {
-        Some(value) => table.put(key.clone(), value).map(drop).map_err(|rejected| rejected.error),
-        None => table.remove(key).map(drop),
+impl<D, U> Either<D, U> {
+    fn is_row(&self) -> bool {
+        matches!(self, Either::Row(_))
     }
+}
+
+/// Applies updates to the table, in their order, until one fails.
+fn change<K: Key, V: State, D, U>(
+    table: &mut Map<K, V>,
+    updates: &[(K, Either<D, U>)],
+    value: &impl Fn(&U) -> Option<V>,
+) -> std::result::Result<(), BatchError> {
+    for (applied, (key, update)) in updates.iter().enumerate() {
+        let Either::Update(update) = update else { continue };
+        let done = match value(update) {
+            Some(value) => table.put(key.clone(), value).map_err(|rejected| rejected.error),
+            None => table.remove(key),
+        };
+        done.map_err(|error| BatchError { applied, error })?;
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::common::{self, Consolidated};
 use alluvium::{AnyLayout, ByteSize, ErrorKind, Heap, HybridLog, KIB, MIB, Result, StoreConfig};
 use alluvium_timely::{KeyBy, LookupJoin, NodeConfig, Spec, TableLoader, WorkerOverrides, execute};
+use timely::dataflow::operators::Inspect;
 use timely::dataflow::operators::core::OkErr;
 
 /// A key and what is done with it.
@@ -112,6 +113,59 @@ fn rows_find_what_updates_before_them_left() {
                 assert_eq!(log.unwrap(), expected, "{context}");
             }
         }
+    }
+}
+
+/// Most of the table is on storage, so that updates and rows wait for reads, behind each other.
+#[test]
+fn a_table_on_storage_is_seen_as_one_in_memory() {
+    for workers in 1..=3 {
+        let directory = tempfile::tempdir().unwrap();
+        let config = StoreConfig {
+            directory: Some(directory.path().into()),
+            memory: ByteSize(384 * KIB * workers as u64),
+            max_value: Some(ByteSize(4 * KIB)),
+            layout: HybridLog::new().page_records(8).queue_depth(8).segment(16 * KIB).into(),
+            ..StoreConfig::default()
+        };
+        let (mut random, keys) = (7, 3_000 * workers as u64);
+        // All keys, then of each batch half of it updates, half of it rows of other keys.
+        let mut batches = vec![(0, (0..keys).map(|key| (key, Err(Some(1)))).collect::<Vec<_>>())];
+        for time in 1..12 {
+            let mut batch = BTreeMap::new();
+            for _ in 0..600 {
+                let key = next(&mut random) % keys;
+                let value = (key % 5 != 0).then_some(next(&mut random) as i64);
+                let row = next(&mut random);
+                batch.insert(key, if row % 2 == 0 { Ok(row) } else { Err(value) });
+            }
+            batches.push((time, batch.into_iter().collect()));
+        }
+        let expected = oracle(&batches, true);
+        let (reads, seen) = (Arc::new(AtomicUsize::new(0)), batches.len());
+        let count = reads.clone();
+        let overrides = WorkerOverrides::default();
+        let found =
+            common::run(workers, config.into(), overrides, batches, move |events, state| {
+                let (store, count) = (state.clone(), count.clone());
+                let (rows, updates) = events.ok_err(|(key, deed): Event| match deed {
+                    Ok(row) => Ok((key, row)),
+                    Err(value) => Err((key, value)),
+                });
+                let updates = updates.key_by(state, |update: &(u64, Option<i64>)| update.0);
+                let found = rows.key_by(state, |row: &(u64, u64)| row.0).lookup_join(
+                    updates,
+                    Spec::new("latest"),
+                    |update| update.1.map(|value| (value, "long ".repeat(40))),
+                    |key, row, value| Some((*key, row.1, value.map(|(value, _)| *value))),
+                )?;
+                Ok(found.inspect(move |_| {
+                    let reads = store.store().stats().map_or(0, |stats| stats.io.reads);
+                    count.fetch_max(reads as usize, Ordering::Relaxed);
+                }))
+            });
+        assert_eq!(found.unwrap(), expected, "{workers} workers, {seen} batches");
+        assert!(reads.load(Ordering::Relaxed) > 0, "nothing was on storage");
     }
 }
 
