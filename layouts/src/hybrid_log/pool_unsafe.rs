@@ -7,7 +7,8 @@
 //!
 //! What is resident and not yet cut is booked by the pool. A piece that is given back leaves
 //! memory at once; its chunk then stays on small pages, so that nothing else becomes resident with
-//! a later touch.
+//! a later touch. While the helper is late, or memory too short for a chunk ahead, pieces are mapped
+//! one by one: what a table of this size gives back to an allocator would stay in memory, unbooked.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -42,7 +43,15 @@ pub fn piece_bytes(bytes: usize) -> usize {
 pub struct Piece {
     start: NonNull<u8>,
     layout: Layout,
-    chunk: Option<Arc<Chunk>>,
+    origin: Origin,
+}
+
+/// Where a piece came from.
+#[derive(Debug)]
+enum Origin {
+    Allocator,
+    Mapping,
+    Chunk(Arc<Chunk>),
 }
 
 // SAFETY: a piece owns its memory; it is only a place.
@@ -62,7 +71,16 @@ impl Piece {
         // SAFETY: the size is not zero.
         let start = unsafe { alloc(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Self { start, layout, chunk: None }
+        Self { start, layout, origin: Origin::Allocator }
+    }
+
+    /// A piece that is a mapping of its own, not touched; from the allocator if the operating system
+    /// refuses one.
+    fn mapped(layout: Layout) -> Self {
+        match mapping(layout) {
+            Some(start) => Self { start, layout, origin: Origin::Mapping },
+            None => Self::allocated(layout),
+        }
     }
 
     /// Bytes of it.
@@ -73,10 +91,11 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        match &self.chunk {
+        match &self.origin {
             // SAFETY: it came from the allocator with this layout.
-            None => unsafe { dealloc(self.start.as_ptr(), self.layout) },
-            Some(chunk) => chunk.give_back(self.start, self.layout.size()),
+            Origin::Allocator => unsafe { dealloc(self.start.as_ptr(), self.layout) },
+            Origin::Mapping => unmap(self.start, self.layout.size()),
+            Origin::Chunk(chunk) => chunk.give_back(self.start, self.layout.size()),
         }
     }
 }
@@ -114,12 +133,13 @@ impl Pool {
         Self { layout, account, kind, helper, taken_bytes: 0, chunk: None, ahead: None, booked: 0 }
     }
 
-    /// A piece, which the caller has booked. Cost: an allocation at the most; while the helper is
-    /// late, pieces come from the allocator.
+    /// A piece, which the caller has booked. Cost: an allocation or a mapping at the most.
     pub fn take(&mut self) -> Piece {
         self.taken_bytes += self.layout.size() as u64;
-        let cut = if self.taken_bytes > HUGE_FROM { self.cut() } else { None };
-        cut.unwrap_or_else(|| Piece::allocated(self.layout))
+        if self.taken_bytes <= HUGE_FROM || self.helper.is_none() {
+            return Piece::allocated(self.layout);
+        }
+        self.cut().unwrap_or_else(|| Piece::mapped(self.layout))
     }
 
     /// A piece of a chunk, if the helper has one ready: to touch one here would take milliseconds.
@@ -149,7 +169,7 @@ impl Pool {
         if half {
             self.ask();
         }
-        Some(Piece { start, layout: self.layout, chunk: Some(chunk) })
+        Some(Piece { start, layout: self.layout, origin: Origin::Chunk(chunk) })
     }
 
     /// Has the helper touch a chunk, unless it does.
@@ -222,11 +242,46 @@ impl Chunk {
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]
+use mapped::{mapping, unmap};
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn mapping(_: Layout) -> Option<NonNull<u8>> {
+    None
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn unmap(_: NonNull<u8>, _: usize) {
+    unreachable!("nothing is mapped here")
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
 mod mapped {
+    use std::alloc::Layout;
+
     use super::{CHUNK_BYTES, Chunk};
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Bytes of a page: what mappings are aligned to.
+    const PAGE_BYTES: usize = 4096;
+
+    /// A new mapping for a piece; `None` if the operating system refuses, or for odd sizes.
+    pub(super) fn mapping(layout: Layout) -> Option<NonNull<u8>> {
+        let fits = layout.align() <= PAGE_BYTES && layout.size().is_multiple_of(PAGE_BYTES);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let null = std::ptr::null_mut();
+        // SAFETY: a new mapping at a place that the operating system chooses.
+        let raw = fits.then(|| unsafe { mmap_anonymous(null, layout.size(), both, flags) });
+        NonNull::new(raw?.ok()?.cast())
+    }
+
+    /// Gives a mapping back, all of it.
+    pub(super) fn unmap(start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the piece that was this mapping is being dropped: nobody uses its bytes.
+        let _ = unsafe { munmap(start.as_ptr().cast(), bytes) };
+    }
 
     impl Chunk {
         /// A new chunk, not touched; `None` if the operating system refuses.
@@ -293,6 +348,13 @@ impl Chunk {
 mod tests {
     use super::*;
 
+    fn chunk_of(piece: &Piece) -> Option<*const Chunk> {
+        match &piece.origin {
+            Origin::Chunk(chunk) => Some(Arc::as_ptr(chunk)),
+            _ => None,
+        }
+    }
+
     #[test]
     fn pieces_are_apart_and_booked_until_they_are_cut() {
         let account = Account::root(1 << 30);
@@ -333,17 +395,17 @@ mod tests {
         let helper = Some(Helper::thread().unwrap());
         let mut pool = Pool::new(layout, account.clone(), MemoryKind::Index, helper);
         let (mut pieces, mut cut) = (Vec::new(), 0);
-        // The helper is late now and then: what it is late for comes from the allocator.
+        // The helper is late now and then: what it is late for is mapped piece by piece.
         while cut < 500 {
             let piece = pool.take();
-            cut += usize::from(piece.chunk.is_some());
+            cut += usize::from(chunk_of(&piece).is_some());
             pieces.push(piece);
-            let chunks: std::collections::HashSet<_> =
-                pieces.iter().filter_map(|piece| piece.chunk.as_ref().map(Arc::as_ptr)).collect();
+            let chunks: std::collections::HashSet<_> = pieces.iter().filter_map(chunk_of).collect();
             let mapped = chunks.len() + usize::from(pool.ahead.is_some());
             let booked = account.used() + (cut * layout.size()) as u64;
             assert_eq!(booked, (mapped * CHUNK_BYTES) as u64, "{cut} pieces of {mapped} chunks");
-            if pool.ahead.is_some() && pieces.last().is_some_and(|piece| piece.chunk.is_none()) {
+            if pool.ahead.is_some() && pieces.last().is_some_and(|piece| chunk_of(piece).is_none())
+            {
                 std::thread::sleep(std::time::Duration::from_micros(200));
             }
         }
