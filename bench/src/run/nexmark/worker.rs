@@ -60,6 +60,7 @@ pub(super) fn work<Q: Query>(
         checksum,
         progress,
         ops: 0,
+        last: i64::MIN,
         under_way: VecDeque::new(),
         latencies: Latencies::new(),
         restored,
@@ -134,6 +135,8 @@ struct Driver<'a> {
     checksum: Value<u64>,
     progress: Option<Progress>,
     ops: u64,
+    /// What the events' watermark was when one was sent last.
+    last: i64,
     under_way: VecDeque<Batch>,
     latencies: Latencies,
     /// The event after those in the checkpoint that this run goes on from.
@@ -218,6 +221,7 @@ impl Driver<'_> {
     }
 
     fn send_next(&mut self) -> Result<()> {
+        self.last = self.feed.watermark().0;
         if let Some(record) = self.feed.take()? {
             self.input.send(record);
         }
@@ -227,10 +231,17 @@ impl Driver<'_> {
     /// Advances the input as far as the events allow. Only taking events moves their watermark,
     /// so the worker never steps between sending at a time and leaving it for good, which Timely
     /// needs (see the adapter's documentation).
+    ///
+    /// Without events left it leaves the time of the last: others may have sent many batches since
+    /// the time of its last batch, and wait for them before they come to the end themselves.
     fn leave_time(&mut self) {
         let Time(watermark) = self.feed.watermark();
-        if self.feed.ordinal().is_some() && watermark > *self.input.time() {
-            self.input.advance_to(watermark);
+        let next = match self.feed.ordinal() {
+            Some(_) => watermark,
+            None => self.last.saturating_add(1),
+        };
+        if next > *self.input.time() {
+            self.input.advance_to(next);
         }
     }
 
