@@ -285,6 +285,30 @@ pub struct RmwArgs {
     pub report: ReportArgs,
 }
 
+/// `adapter`: counting keys straight on state, by hand in Timely, and with the adapter.
+#[derive(Args, Clone, Debug)]
+pub struct AdapterArgs {
+    /// Keys there are
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: u64,
+    /// uniform, or zipf:THETA such as zipf:0.99
+    #[arg(long, value_name = "D", default_value_t = Distribution::Uniform)]
+    pub dist: Distribution,
+    /// Rows after the load
+    #[arg(long, value_name = "M")]
+    pub ops: u64,
+    /// In that many rounds, in turns
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub rounds: u64,
+    /// Where state lives; the memory is that of each of the three
+    #[command(flatten)]
+    pub state: StateArgs,
+    /// The report
+    #[command(flatten)]
+    pub report: ReportArgs,
+}
+
 /// `replay`: the history of a git repository, checked against git.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
@@ -319,6 +343,7 @@ mod tests {
         Nexmark(NexmarkArgs),
         Rmw(RmwArgs),
         Replay(ReplayArgs),
+        Adapter(AdapterArgs),
         Gen(GenArgs),
     }
 
@@ -339,6 +364,7 @@ mod tests {
             "rmw --keys 10 --ops 5 --memory 1GiB --dependent",
             "replay --input f.csv.xz --upto 7 --layout heap --memory 4MiB --dump f.tsv",
             "replay --git d --memory 4MiB",
+            "adapter --keys 10 --dist zipf:0.99 --ops 5 --rounds 2 --layout heap --memory 1MiB",
             "gen --events 5",
         ] {
             parse(&line.replace("  ", "")).unwrap_or_else(|error| panic!("{line}: {error}"));

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use alluvium_bench::args::{GenArgs, NexmarkArgs, ReplayArgs, ReportArgs, RmwArgs};
+use alluvium_bench::args::{AdapterArgs, GenArgs, NexmarkArgs, ReplayArgs, ReportArgs, RmwArgs};
 use alluvium_bench::report::Report;
 use alluvium_bench::run::Scale;
 use alluvium_bench::{Result, run};
@@ -28,6 +28,8 @@ enum Command {
     Nexmark(NexmarkArgs),
     /// Read-modify-write of keys from a distribution
     Rmw(RmwArgs),
+    /// What the Timely adapter costs beside an operator by hand and beside the state alone
+    Adapter(AdapterArgs),
     /// Replay the history of a git repository and check the result
     Replay(ReplayArgs),
 }
@@ -50,6 +52,7 @@ fn execute(cli: Cli) -> Result<()> {
         Command::Gen(args) => finish(&run::generate(&args)?, &args.report),
         Command::Nexmark(args) => finish(&run::nexmark(&args)?, &args.report),
         Command::Rmw(args) => finish(&run::rmw(&args)?, &args.report),
+        Command::Adapter(args) => finish(&run::adapter(&args)?, &args.report),
         Command::Replay(args) => finish(&run::replay(&args)?, &args.report),
     }
 }

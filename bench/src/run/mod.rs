@@ -2,6 +2,7 @@
 //!
 //! [`Report`]: crate::report::Report
 
+mod adapter;
 mod clock_unsafe;
 mod generate;
 mod main_job;
@@ -10,6 +11,7 @@ mod replay;
 mod rmw;
 mod state;
 
+pub use adapter::adapter;
 pub use generate::generate;
 pub use main_job::{Scale, main_job};
 pub use nexmark::nexmark;
