@@ -1,0 +1,480 @@
+//! How frames leave memory, and how memory is made free.
+//!
+//! A frame is frozen, written by the flusher, clean, and then evicted: its index entries are turned
+//! to where its records are on storage, a few with each call. Whoever needs memory sends the oldest
+//! frames that way, and waits for one only if none is free.
+
+use std::time::Instant;
+
+use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State};
+
+use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MAX, needs_reaper};
+use crate::hybrid_log::address::{Address, StoredAt};
+use crate::hybrid_log::config::FRAMES_MIN;
+use crate::hybrid_log::flush::{Answer, Flusher, drop_entries};
+use crate::hybrid_log::frame_unsafe::Frame;
+use crate::hybrid_log::frames_unsafe::Stage;
+use crate::hybrid_log::index::IndexHash;
+use crate::hybrid_log::stored::Stored;
+use crate::trace_event;
+
+impl<K: Key, V: State> Log<K, V> {
+    /// Takes an empty frame out of use.
+    pub(super) fn retire(&mut self, number: u32) {
+        let state = self.frames.state_mut(number);
+        debug_assert!(state.heap_bytes == 0 && state.stage != Stage::Frozen);
+        let frame = state.frame.take().expect("a frame in use");
+        self.leave(number);
+        self.keep_or_drop(frame);
+    }
+
+    /// Takes back that the clean frames of a segment are on storage: the segment is given up.
+    pub fn give_up(&mut self, segment: u32) {
+        if let Some((number, _)) = self.evicting {
+            if self.frames.state(number).segment == segment {
+                self.evict(u32::MAX);
+            }
+        }
+        for &number in self.order.iter().take(self.sealed) {
+            let state = self.frames.state_mut(number);
+            if state.stage == Stage::Clean && state.segment == segment {
+                state.stage = Stage::Failed;
+                self.failed += 1;
+                let records = u64::from(state.frame.as_ref().expect("a frame in use").used());
+                let stored = self.stored.as_mut().expect("a clean frame is stored");
+                stored.records_died(segment, records);
+            }
+        }
+    }
+
+    /// Freezes every frame, and waits until all are written and the open segment is sealed.
+    pub fn write_all(&mut self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            self.poll()?;
+            let more = self.frozen < FROZEN_MAX && self.freeze_oldest();
+            if !more && self.frozen == 0 {
+                break;
+            }
+            if !more {
+                self.wait()?;
+            }
+            self.check_patience(start)?;
+        }
+        self.flusher.as_mut().expect("a stored log").seal();
+        while self.pending() > 0 {
+            self.wait()?;
+            self.check_patience(start)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a frame from the order and gives its number back.
+    fn leave(&mut self, number: u32) {
+        let at = self.order.iter().position(|&n| n == number).expect("a frame in order");
+        self.order.remove(at);
+        if at < self.sealed {
+            self.sealed -= 1;
+        }
+        let state = self.frames.state_mut(number);
+        if state.stage == Stage::Failed {
+            self.failed -= 1;
+        }
+        state.stage = Stage::Vacant;
+        if self.fill == Some(number) {
+            self.fill = None;
+        }
+        self.vacant_numbers.push(number);
+    }
+
+    fn keep_or_drop(&mut self, frame: Frame<K, V>) {
+        let tight = self.account.available() < self.sizes.headroom_bytes;
+        if self.spares.len() < SPARES_MAX && !tight {
+            self.spares.push(frame);
+        } else {
+            drop(frame);
+            self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+        }
+    }
+
+    /// Whether memory is short, here or in the store, so that frames are on their way out.
+    pub fn is_short(&self) -> bool {
+        self.flusher.is_some() && self.account.available() < self.want_free
+    }
+
+    /// While memory is short: a bounded share of the work that frees some, and, if values could
+    /// not grow any more, as much as it takes.
+    #[cold]
+    pub fn relieve(&mut self) -> Result<()> {
+        self.poll()?;
+        if self.evicting.is_some() || self.first_clean().is_some() {
+            self.evict(QUANTUM);
+        }
+        let on_the_way = (self.sealed - self.failed.min(self.sealed)) as u64;
+        let target = (self.want_free / self.sizes.frame_bytes.max(1)).max(2) + 1;
+        let backlog = self.flusher.as_ref().map_or(usize::MAX, Flusher::pending);
+        let plenty = self.order.len() - self.sealed > 2;
+        if plenty && on_the_way < target && self.frozen < FROZEN_MAX && backlog < 2 * FROZEN_MAX {
+            self.freeze_oldest();
+        }
+        self.make_headroom()
+    }
+
+    /// Frees memory until a value can grow, or be read, without passing the budget.
+    pub fn make_headroom(&mut self) -> Result<()> {
+        self.make_free(self.sizes.headroom_bytes)
+    }
+
+    pub(super) fn make_free(&mut self, bytes: u64) -> Result<()> {
+        while self.account.available() < bytes {
+            if let Some(frame) = self.spares.pop() {
+                drop(frame);
+                self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+            } else {
+                self.free_a_frame()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up about `bytes` of frames to other states, and says how many; keeps what the log
+    /// needs to work: the least frames, and as much as a value needs to grow.
+    #[cold]
+    pub fn give_memory_up(&mut self, bytes: u64) -> Result<u64> {
+        let before = self.account.used();
+        let keep = self.floor_bytes();
+        loop {
+            let given = before.saturating_sub(self.account.used());
+            let elastic = [MemoryKind::Pages, MemoryKind::Values].map(|k| self.account.used_for(k));
+            if given >= bytes || self.flusher.is_none() {
+                return Ok(given);
+            }
+            if let Some(frame) = self.spares.pop() {
+                drop(frame);
+                self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+            } else if self.order.len() as u64 > FRAMES_MIN
+                && elastic.iter().sum::<u64>() > keep + self.sizes.frame_bytes
+            {
+                self.free_a_frame()?;
+            } else {
+                return Ok(given);
+            }
+        }
+    }
+
+    #[cold]
+    pub(super) fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
+        while error.kind() == ErrorKind::OverBudget {
+            if let Some(frame) = self.spares.pop() {
+                drop(frame);
+                self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+            } else if self.order.len() as u64 <= FRAMES_MIN || self.free_a_frame().is_err() {
+                break;
+            }
+            match self.index.prepare(hash) {
+                Ok(()) => return Ok(()),
+                Err(again) => error = again,
+            }
+        }
+        Err(error)
+    }
+
+    /// Frees one frame, waiting for storage if it must.
+    #[cold]
+    pub fn free_a_frame(&mut self) -> Result<()> {
+        if self.flusher.is_none() {
+            let what = "a page of the hybrid log, in a store without a directory,";
+            return Err(self.account.over_budget(self.sizes.frame_bytes, what));
+        }
+        let start = Instant::now();
+        let mut stalled = false;
+        let (spares, booked) = (self.spares.len(), self.account.used());
+        loop {
+            if self.evicting.is_some() || self.first_clean().is_some() {
+                self.evict(u32::MAX);
+            }
+            self.poll()?;
+            if self.spares.len() > spares || self.account.used() < booked {
+                return Ok(());
+            }
+            if self.frozen == 0 && !self.freeze_oldest() && self.pending() == 0 {
+                // Nothing of its own is left to give up: other states may have some.
+                let (tables, page) = (self.tables_lacking(), self.sizes.frame_bytes);
+                let wanted = self.account.available() + page.max(tables);
+                let what = if tables > 0 { "the table of segments" } else { "a page" };
+                return self.account.ensure(wanted, what);
+            }
+            if self.pending() > 0 {
+                if !stalled {
+                    self.stats.stalls += 1;
+                    trace_event!(DEBUG, "waiting for storage", state = &*self.name);
+                    stalled = true;
+                }
+                self.wait()?;
+            }
+            self.check_patience(start)?;
+        }
+    }
+
+    /// Answers of the helper still to come.
+    pub fn pending(&self) -> usize {
+        self.flusher.as_ref().map_or(0, Flusher::pending)
+    }
+
+    /// Takes the answers that are there. An error is that of a page that could not be written;
+    /// its records are still in memory, and it is tried again.
+    pub fn poll(&mut self) -> Result<()> {
+        while let Some(answer) = self.flusher.as_mut().and_then(Flusher::poll) {
+            self.take_answer(answer);
+        }
+        self.flush_error.take().map_or(Ok(()), Err)
+    }
+
+    /// Waits a moment for an answer.
+    pub fn wait(&mut self) -> Result<()> {
+        if let Some(answer) = self.flusher.as_mut().and_then(Flusher::wait) {
+            self.take_answer(answer);
+        }
+        self.poll()
+    }
+
+    fn take_answer(&mut self, answer: Answer<K, V>) {
+        match answer {
+            Answer::Flushed { number, frozen, result, sealed } => {
+                self.take_sealed(&sealed);
+                self.frozen -= 1;
+                self.frame_mut(number).thaw(frozen);
+                let stored = self.stored.as_mut().expect("a flusher has a store");
+                let numbered = result.and_then(|(page, records)| {
+                    self.stats.codec_calls += records;
+                    self.stats.flushed_bytes += page.bytes;
+                    let (name, bytes) = (&*self.name, page.bytes);
+                    trace_event!(
+                        DEBUG,
+                        "page written",
+                        state = name,
+                        page = number,
+                        records = records,
+                        bytes = bytes,
+                    );
+                    stored.update(&page.segment, records)
+                });
+                let state = self.frames.state_mut(number);
+                match numbered {
+                    Ok(segment) => (state.stage, state.segment) = (Stage::Clean, segment),
+                    Err(error) => {
+                        trace_event!(
+                            WARN,
+                            "page not written",
+                            state = &*self.name,
+                            error = error.to_string().as_str(),
+                        );
+                        state.stage = Stage::Failed;
+                        self.failed += 1;
+                        self.flush_error = Some(error.with("state", &self.name));
+                    }
+                }
+                self.book_tables();
+            }
+            Answer::Reaped { frame, heap_bytes } => {
+                self.account.release(MemoryKind::Values, heap_bytes);
+                self.keep_or_drop(frame);
+            }
+            Answer::Sealed { result, sealed } => {
+                self.take_sealed(&sealed);
+                if let Err(error) = result {
+                    self.flush_error = Some(error.with("state", &self.name));
+                }
+            }
+        }
+    }
+
+    fn take_sealed(&mut self, sealed: &[alluvium_pagestore::SegmentInfo]) {
+        let stored = self.stored.as_mut().expect("a flusher has a store");
+        for info in sealed {
+            // Known since its first page, so that this takes no new number.
+            let _ = stored.update(info, 0);
+        }
+    }
+
+    /// Freezes the oldest frame that is not on its way; says whether there was one.
+    pub fn freeze_oldest(&mut self) -> bool {
+        if self.flusher.is_none() {
+            return false;
+        }
+        let failed = |log: &Self, n: u32| log.stage(n) == Stage::Failed;
+        let again = if self.failed > 0 {
+            self.order.iter().take(self.sealed).copied().find(|&n| failed(self, n))
+        } else {
+            None
+        };
+        let number = match again {
+            Some(number) => {
+                self.failed -= 1;
+                number
+            }
+            None => {
+                let Some(&number) = self.order.get(self.sealed) else { return false };
+                if self.fill == Some(number) {
+                    self.fill = None;
+                }
+                if self.frame(number).used() == 0 {
+                    self.retire(number);
+                    return true;
+                }
+                self.sealed += 1;
+                number
+            }
+        };
+        let state = self.frames.state_mut(number);
+        state.stage = Stage::Frozen;
+        let frozen = state.frame.as_mut().expect("a frame in use").freeze();
+        self.frozen += 1;
+        self.stats.pages_flushed += 1;
+        self.flusher.as_mut().expect("looked at above").flush(number, frozen);
+        self.cool();
+        true
+    }
+
+    /// Marks the oldest unsealed frames as cooling.
+    fn cool(&mut self) {
+        let unsealed = self.order.len() - self.sealed;
+        let cooling = unsealed * self.sizes.cooling_percent as usize / 100;
+        for at in self.sealed..self.sealed + cooling {
+            let number = self.order[at];
+            if self.fill != Some(number) {
+                self.frames.state_mut(number).stage = Stage::Cooling;
+            }
+        }
+    }
+
+    fn first_clean(&self) -> Option<u32> {
+        let sealed = self.order.iter().take(self.sealed).copied();
+        // Frames are written in order, so that a clean one is at the front unless one failed.
+        sealed.take(FROZEN_MAX + self.failed + 1).find(|&n| self.stage(n) == Stage::Clean)
+    }
+
+    /// Redirects index entries of the oldest clean frame to storage, `slots` slots of it, and
+    /// recycles the frame at its end.
+    fn evict(&mut self, slots: u32) {
+        let Some((number, start)) =
+            self.evicting.or_else(|| self.first_clean().map(|number| (number, 0)))
+        else {
+            return;
+        };
+        let end = self.sizes.slots.min(start.saturating_add(slots));
+        let segment = self.frames.state(number).segment;
+        for slot in start..end {
+            let Some(hash) = self.frame(number).hash(slot) else { continue };
+            let grain = self.frame(number).grain(slot);
+            let (old, new) =
+                (self.address_of(number, slot), Address::stored(StoredAt { segment, grain }));
+            if !self.index.replace(hash, old, new) {
+                // Changed or removed while the frame was frozen.
+                self.stored.as_mut().expect("a clean frame is stored").record_died(segment);
+            }
+            if !needs_reaper::<K, V>() {
+                self.frame_mut(number).take(slot);
+            }
+        }
+        if end < self.sizes.slots {
+            self.evicting = Some((number, end));
+            return;
+        }
+        self.evicting = None;
+        trace_event!(DEBUG, "page evicted", state = &*self.name, page = number, segment = segment);
+        let state = self.frames.state_mut(number);
+        let frame = state.frame.take().expect("a frame in use");
+        let heap_bytes = std::mem::take(&mut state.heap_bytes);
+        self.leave(number);
+        if needs_reaper::<K, V>() {
+            self.flusher.as_mut().expect("a clean frame was flushed").reap(frame, heap_bytes);
+        } else {
+            self.account.release(MemoryKind::Values, heap_bytes);
+            self.keep_or_drop(frame);
+        }
+    }
+
+    /// Forgets everything in memory and in the index; segments are left to die. A panic of a value
+    /// that is dropped goes on once all are dropped.
+    pub fn clear(&mut self) -> Result<()> {
+        while self.frozen > 0 || self.pending() > 0 {
+            self.wait()?;
+        }
+        let segments: Vec<u32> = self.stored.iter().flat_map(Stored::numbers).collect();
+        if let Some(stored) = &mut self.stored {
+            for number in segments {
+                stored.all_died(number);
+            }
+        }
+        self.index.clear();
+        self.evicting = None;
+        let mut panicked = None;
+        while let Some(&number) = self.order.front() {
+            let state = self.frames.state_mut(number);
+            let mut frame = state.frame.take().expect("a frame in use");
+            let heap = std::mem::take(&mut state.heap_bytes);
+            panicked = panicked.or(drop_entries(&mut frame));
+            self.account.release(MemoryKind::Values, heap);
+            self.leave(number);
+            self.keep_or_drop(frame);
+        }
+        self.sparse.clear();
+        panicked.map_or(Ok(()), |panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Gives up when storage has not answered for long.
+    fn check_patience(&self, start: Instant) -> Result<()> {
+        let patience = self.sizes.patience;
+        if start.elapsed() < patience {
+            return Ok(());
+        }
+        let message = format!("storage has not taken what was given to it for {patience:?}");
+        Err(Error::new(ErrorKind::Backpressure, message).with("state", &self.name))
+    }
+
+    /// Books what the tables take now, and the next growth of the table of segments, and says
+    /// whether it could: not while memory is short, and not if frames, all given up, would leave too
+    /// little for a value to be read and for the least frames. No frame is begun then: what is in
+    /// memory can be written still.
+    pub fn book_tables(&mut self) -> bool {
+        let lacking = self.tables_lacking();
+        if lacking == 0 {
+            return true;
+        }
+        let [pages, values] =
+            [MemoryKind::Pages, MemoryKind::Values].map(|kind| self.account.used_for(kind));
+        let frames_min = FRAMES_MIN * self.sizes.frame_bytes;
+        let kept = self.sizes.headroom_bytes + frames_min;
+        let available = self.account.available();
+        if available < lacking || available + pages + values < lacking + kept {
+            return false;
+        }
+        self.account.charge(MemoryKind::Tables, lacking);
+        self.tables_are_booked(lacking);
+        true
+    }
+
+    /// [`book_tables`](Log::book_tables) while the log is restored, when no value is read yet.
+    pub fn reserve_tables(&mut self) -> Result<()> {
+        let lacking = self.tables_lacking();
+        self.account.reserve(MemoryKind::Tables, lacking, "the table of segments")?;
+        self.tables_are_booked(lacking);
+        Ok(())
+    }
+
+    fn tables_are_booked(&mut self, bytes: u64) {
+        self.tables_booked += bytes;
+        self.index.set_floor(self.floor_bytes());
+    }
+
+    fn tables_lacking(&self) -> u64 {
+        let segments = self.stored.as_ref().map_or(0, Stored::tables_bytes);
+        (self.sizes.tables_bytes + segments).saturating_sub(self.tables_booked)
+    }
+
+    /// What the index and other states must leave.
+    pub fn floor_bytes(&self) -> u64 {
+        self.sizes.floor_bytes(self.tables_booked.saturating_sub(self.sizes.tables_bytes))
+    }
+}
