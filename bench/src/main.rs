@@ -1,5 +1,6 @@
 //! The command line of Alluvium's workloads.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use alluvium_bench::args::{AdapterArgs, GenArgs, NexmarkArgs, ReplayArgs, ReportArgs, RmwArgs};
@@ -38,7 +39,9 @@ fn main() -> ExitCode {
     match execute(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("alluvium-bench: {error}");
+            // In one piece: threads of a process that has lost another may be talking as well.
+            let line = format!("alluvium-bench: {error}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
             ExitCode::FAILURE
         }
     }

@@ -126,7 +126,8 @@ where
 }
 
 /// Timely's threads that move data between processes; waits for them when it is dropped, unless
-/// the run has failed: then who is at their other ends may take any time.
+/// the run has failed: then who is at their other ends may take any time, and those of a process
+/// that is gone have panicked. They end by themselves.
 struct CommunicationThreads {
     group: Arc<Group>,
     guard: Option<Box<dyn Any + Send>>,
@@ -134,11 +135,8 @@ struct CommunicationThreads {
 
 impl Drop for CommunicationThreads {
     fn drop(&mut self) {
-        let guard = self.guard.take();
         if self.group.fault().is_some() {
-            let waiting = std::thread::Builder::new();
-            // Where no thread can be had, the guard is dropped here.
-            let _ = waiting.spawn(move || catch_unwind(AssertUnwindSafe(|| drop(guard))));
+            std::mem::forget(self.guard.take());
         }
     }
 }
