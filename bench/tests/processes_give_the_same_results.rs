@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -15,13 +16,9 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Processes on this machine, at ports that are free at the moment.
+    /// Processes on this machine.
     fn local(dir: &Path, processes: usize) -> Self {
-        let bind = |_| TcpListener::bind("127.0.0.1:0").expect("a port");
-        let listeners: Vec<_> = (0..processes).map(bind).collect();
-        let address = |listener: &TcpListener| listener.local_addr().expect("an address");
-        let hosts = listeners.iter().map(|listener| address(listener).to_string()).collect();
-        let cluster = Self { dir: dir.to_owned(), hosts };
+        let cluster = Self { dir: dir.to_owned(), hosts: free_addresses(processes) };
         cluster.write_hosts();
         cluster
     }
@@ -73,6 +70,22 @@ impl Cluster {
     fn place(&self, process: usize) -> String {
         format!("process {process} at {}", self.hosts[process])
     }
+}
+
+/// Addresses on this machine that nobody listens at. Not of the ports that the system gives to those
+/// who call: one of them could be taken by a call before the process listens.
+fn free_addresses(processes: usize) -> Vec<String> {
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let mut addresses = Vec::new();
+    while addresses.len() < processes {
+        // Other test programs begin elsewhere.
+        let next = std::process::id() * 101 + TAKEN.fetch_add(1, Ordering::Relaxed);
+        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
+        if TcpListener::bind(&address).is_ok() {
+            addresses.push(address);
+        }
+    }
+    addresses
 }
 
 fn start(command: &mut Command) -> Child {
@@ -242,7 +255,7 @@ fn processes_that_do_not_fit_together_are_refused() {
     let state = dir.path().join("state");
     let options = format!("--query q0 --events 10 --connect-within 2 --dir {}", state.display());
     let messages = cluster.run(&options).iter().map(message).collect::<Vec<_>>().join("\n");
-    assert!(messages.contains("the directory is in use by process"), "{messages}");
+    assert!(messages.contains("the directory is in use by "), "{messages}");
     assert!(messages.contains("has not come within 2 s"), "{messages}");
     let one = |options: &str| message(&end(cluster.start(5, options)));
     assert!(one("--query q0 --events 10").contains("--process is 5, of 2 processes"));

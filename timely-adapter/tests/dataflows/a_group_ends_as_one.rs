@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::net::TcpListener;
 use std::panic::panic_any;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -143,11 +143,20 @@ fn a_worker_that_cannot_open_its_state_keeps_all_from_beginning() {
     assert_eq!(begun.load(Ordering::Relaxed), 0);
 }
 
-/// Addresses that are free at the moment.
+/// Addresses on this machine that nobody listens at. Not of the ports that the system gives to those
+/// who call: one of them could be taken by a call before the process listens.
 pub fn free_addresses(processes: usize) -> Vec<String> {
-    let bind = |_| TcpListener::bind("127.0.0.1:0").expect("a port");
-    let listeners: Vec<_> = (0..processes).map(bind).collect();
-    listeners.iter().map(|l| l.local_addr().expect("an address").to_string()).collect()
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let mut addresses = Vec::new();
+    while addresses.len() < processes {
+        // Other test programs begin elsewhere.
+        let next = std::process::id() * 101 + TAKEN.fetch_add(1, Ordering::Relaxed);
+        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
+        if TcpListener::bind(&address).is_ok() {
+            addresses.push(address);
+        }
+    }
+    addresses
 }
 
 pub fn cluster(threads: usize, process: usize, addresses: &[String]) -> timely::Config {
