@@ -21,8 +21,8 @@ use crate::{Error, Result};
 const BATCH: u64 = 2_048;
 /// Bytes of events that may be under way before no further batch is sent: four batches.
 const AHEAD_BYTES: u64 = 4 * BATCH * size_of::<Record>() as u64;
-/// The longest time that a worker with nothing to do sleeps.
-const NAP: Duration = Duration::from_micros(200);
+/// The longest time that a worker with nothing to do sleeps; it is woken when there is something.
+const NAP: Duration = Duration::from_millis(5);
 
 /// What a worker has to say at the end.
 pub(super) struct Part {
