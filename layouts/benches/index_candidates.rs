@@ -314,7 +314,8 @@ fn prefetch<T>(place: &T) {
 }
 
 fn hash_of(key: u64) -> IndexHash {
-    IndexHash::of(hash_word(key), 0, 0)
+    let hash = hash_word(key);
+    IndexHash::of(hash, hash)
 }
 
 /// One candidate and what was measured of it.

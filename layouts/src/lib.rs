@@ -8,6 +8,9 @@ mod fetch;
 mod full_image;
 mod heap;
 mod hybrid_log;
+mod lists;
+mod panes;
+mod split_table;
 mod table;
 mod trace;
 
@@ -22,6 +25,10 @@ pub use hybrid_log::{
     COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN,
     PATIENCE, QUEUE_DEPTH,
 };
+pub use lists::{Elements, Lists, ListsLayout};
+pub use panes::{Merge, Panes, PanesLayout};
+#[doc(hidden)]
+pub use split_table::{HashRange, PART_ENTRIES_MAX, SplitTable};
 pub use table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
 };

@@ -30,6 +30,7 @@ use super::frames_unsafe::{FrameState, Frames, Stage};
 use super::index::{Index, IndexHash, Position};
 use super::pool_unsafe::Pool;
 use super::stored::Stored;
+use crate::split_table::HashRange;
 use crate::table::{StateContext, TableStats};
 
 /// Frames with the helper at once.
@@ -83,8 +84,7 @@ pub struct Log<K: Key, V: State> {
     /// The clean frame whose slots are being redirected, and the next slot.
     evicting: Option<(u32, u32)>,
     /// First hash of the owned key groups, and the bits that all their hashes share.
-    groups_lo: u64,
-    groups_shift: u32,
+    hashes: HashRange,
     /// Free memory below which frames are on their way out.
     want_free: u64,
     tables_booked: u64,
@@ -104,9 +104,7 @@ impl<K: Key, V: State> Log<K, V> {
             (stored, Flusher::new(helper, store, writer))
         });
         let (name, account) = (context.name.clone(), context.account.clone());
-        let (owned, key_groups) = (context.owned.clone(), context.key_groups);
-        let first = |group: u16| (u64::from(group) << 16).div_ceil(u64::from(key_groups));
-        let (lo, hi) = (first(owned.start), first(owned.end));
+        let hashes = HashRange::of(&context.owned, context.key_groups);
         let want_free = sizes.headroom_bytes
             + (2 * sizes.frame_bytes).max(account.limit() / 32).max(WANT_FREE_MIN);
         let (stored, flusher) = storage.unzip();
@@ -133,8 +131,7 @@ impl<K: Key, V: State> Log<K, V> {
             fill: None,
             sparse: Vec::with_capacity(frames_max / 4 + 1),
             evicting: None,
-            groups_lo: lo << 48,
-            groups_shift: (((hi - lo) << 48).wrapping_sub(1)).leading_zeros(),
+            hashes,
             want_free,
             tables_booked: 0,
             flush_error: None,
@@ -146,7 +143,8 @@ impl<K: Key, V: State> Log<K, V> {
     /// The index's part of a key's hash.
     #[inline(always)]
     pub fn index_hash(&self, hash: u64) -> IndexHash {
-        IndexHash::of(hash & self.sizes.hash_mask, self.groups_lo, self.groups_shift)
+        let hash = hash & self.sizes.hash_mask;
+        IndexHash::of(hash, self.hashes.place(hash))
     }
 
     /// The address of a slot.

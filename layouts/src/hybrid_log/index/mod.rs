@@ -28,14 +28,11 @@ use super::pool_unsafe::Pool;
 pub struct IndexHash(pub u32);
 
 impl IndexHash {
-    /// From the part of a key's hash that is distinct within the owned key groups.
-    ///
-    /// `groups_lo` is the first hash of the owned groups, `shift` how many bits all of their
-    /// hashes share: those are what the exchange between workers used up.
+    /// From a key's hash and its place among the hashes of the owned key groups: the bits that
+    /// all of their hashes share are what the exchange between workers used up.
     #[inline(always)]
-    pub fn of(hash: u64, groups_lo: u64, shift: u32) -> IndexHash {
-        let own = hash.wrapping_sub(groups_lo) << shift;
-        Self::new((own >> (64 - PREFIX_BITS)) as u32, hash as u32 & 0xff)
+    pub fn of(hash: u64, place: u64) -> IndexHash {
+        Self::new((place >> (64 - PREFIX_BITS)) as u32, hash as u32 & 0xff)
     }
 
     #[inline(always)]
@@ -560,7 +557,8 @@ mod tests {
     }
 
     fn hash(key: u64) -> IndexHash {
-        IndexHash::of(alluvium_pagestore::hash_word(key), 0, 0)
+        let hash = alluvium_pagestore::hash_word(key);
+        IndexHash::of(hash, hash)
     }
 
     /// Every entry is found, nothing else is, and a visit sees each once.

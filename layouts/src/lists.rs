@@ -1,0 +1,147 @@
+//! What lists and windows that keep their elements need of a layout: elements by bucket and key,
+//! in order of arrival.
+//!
+//! A bucket is what is dropped at once: a slice of event time, named by its start, for aligned
+//! windows; the time by which a session will have ended; [`Time::MAX`] for lists that stay. Everything is
+//! called by one thread.
+
+use std::ops::Range;
+
+use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, StateImage, Time};
+
+use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+
+/// The elements of one list, one after the other: never all of them in memory, unless they are
+/// anyway.
+pub trait Elements<E> {
+    /// The next element, in order; `None` after the last.
+    ///
+    /// # Errors
+    /// Those of storage, or [`ErrorKind::Corrupt`](alluvium_pagestore::ErrorKind::Corrupt).
+    fn next(&mut self) -> Result<Option<&E>>;
+}
+
+/// A list of elements per bucket and key.
+///
+/// Calls either happen in full or change nothing, unless they say otherwise.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` keeps no lists of keys `{K}` and elements `{E}`",
+    label = "`Lists<{K}, {E}>` is not implemented for `{Self}`"
+)]
+pub trait Lists<K: Key, E>: 'static {
+    /// Appends an element to the list of `key` in `bucket`. Never reads storage. On an error the
+    /// element comes back.
+    fn append<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        bucket: Time,
+        key: &Q,
+        element: E,
+    ) -> std::result::Result<(), Rejected<E>>;
+
+    /// [`append`](Lists::append) for each of `batch`, in order. What was not appended, because of
+    /// an error, is left in it.
+    fn append_batch(&mut self, batch: &mut Vec<(Time, K, E)>) -> Result<()> {
+        let mut rest = batch.drain(..);
+        while let Some((bucket, key, element)) = rest.next() {
+            if let Err(rejected) = self.append(bucket, &key, element) {
+                let left = std::iter::once((bucket, key, rejected.value)).chain(rest).collect();
+                *batch = left;
+                return Err(rejected.error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits the elements of `key` in `bucket`, and says how many there are.
+    fn read<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        bucket: Time,
+        key: &Q,
+        visit: &mut dyn FnMut(&E) -> Result<()>,
+    ) -> Result<u64>;
+
+    /// Removes all elements of `key` in `bucket`: memory at once, storage when its bucket goes or
+    /// is rewritten.
+    fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()>;
+
+    /// Moves the elements of `key` in `from` to `to`, a later bucket, before those that it has
+    /// there. What is on storage stays there until `from` is prefetched, folded or purged.
+    fn relocate<Q: Lookup<K> + ?Sized>(&mut self, from: Time, to: Time, key: &Q) -> Result<()>;
+
+    /// The first bucket at or after `from` that has an element. Cost: O(log buckets).
+    fn next_bucket(&self, from: Time) -> Option<Time>;
+
+    /// Visits the keys that have elements in one of `buckets`, each with these elements, those of
+    /// an earlier bucket first. About `fuel` elements are looked at (but a key is visited
+    /// whole); then the next call goes on from `cursor`. Between calls nothing may be changed in these
+    /// buckets. Elements that a visit leaves are skipped.
+    fn fold(
+        &mut self,
+        buckets: Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>,
+    ) -> Result<()>;
+
+    /// Drops all buckets before `before`, whole, about `fuel` elements' worth of memory per
+    /// call, and says whether that is done. They are no longer seen after the first call.
+    fn purge(&mut self, before: Time, fuel: usize) -> Result<bool>;
+
+    /// Tells that buckets before `until` will be read soon: their parts on storage are read back
+    /// in the background as far as there is memory. The default does nothing.
+    fn prefetch(&mut self, until: Time) -> Result<()> {
+        let _ = until;
+        Ok(())
+    }
+
+    /// Elements, in memory and on storage.
+    fn len(&self) -> u64;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// As [`Table::tick`](crate::Table::tick).
+    fn tick(&mut self, work: usize) -> Result<usize> {
+        let _ = work;
+        Ok(0)
+    }
+
+    /// As [`Table::reclaim`](crate::Table::reclaim).
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
+        let _ = bytes;
+        Ok(0)
+    }
+
+    /// As [`Table::checkpoint`](crate::Table::checkpoint).
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage>;
+
+    /// As [`Table::checkpointed`](crate::Table::checkpointed).
+    fn checkpointed(&mut self, outcome: CheckpointOutcome);
+
+    /// As [`Table::stats`](crate::Table::stats).
+    fn stats(&self) -> TableStats;
+}
+
+/// A description of a physical layout that opens [`Lists`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` keeps no lists of keys `{K}` and elements `{E}`",
+    label = "`ListsLayout<{K}, {E}>` is not implemented for `{Self}`",
+    note = "`AppendLog` and `Heap` take elements that are `State`"
+)]
+pub trait ListsLayout<K: Key, E>: Clone + 'static {
+    /// The opened form.
+    type Lists: Lists<K, E>;
+
+    /// Short name, as in configuration files and manifests.
+    fn name(&self) -> &'static str;
+
+    /// The most memory this state may take, if less than what the store has.
+    fn memory_limit(&self) -> Option<u64> {
+        None
+    }
+
+    /// Opens the lists, restoring what the context says.
+    fn open_lists(&self, context: StateContext) -> Result<Self::Lists>;
+}

@@ -1,0 +1,410 @@
+//! A hash table in the order of its hashes that grows in bounded steps.
+//!
+//! Entries stand in parts of at most [`PART_ENTRIES_MAX`], each of which has the entries of one
+//! prefix of the hash. A part that is full is split in two by the next bit, so that an insert
+//! never moves more than one part. A directory leads from the prefix to the part. What walks the
+//! table goes from part to part in the order of hashes, and its place is a hash: it stays valid
+//! whatever is inserted, removed or split meanwhile, and places of two tables can be compared.
+//!
+//! What it keeps true: every part is reached from exactly the directory entries of its prefix; all
+//! that the table takes is booked.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, KeyGroup, MemoryKind, Result, rounded};
+use hashbrown::HashTable;
+
+/// Most entries of a part: a hash table of 128 buckets filled to 7 in 8.
+pub const PART_ENTRIES_MAX: usize = 112;
+/// The directory has at most so many entries per part: a part whose entries agree in too many bits
+/// grows instead of being split.
+const DIRECTORY_SHARE: usize = 16;
+
+/// The hashes of the key groups that a table owns, stretched over all of `u64`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashRange {
+    lo: u64,
+    shift: u32,
+}
+
+impl HashRange {
+    /// Of the key groups `owned`, of `groups`.
+    pub fn of(owned: &Range<u16>, groups: u16) -> Self {
+        let first = |group: u16| (u64::from(group) << 16).div_ceil(u64::from(groups));
+        let (lo, hi) = (first(owned.start), first(owned.end));
+        Self { lo: lo << 48, shift: (((hi - lo) << 48).wrapping_sub(1)).leading_zeros() }
+    }
+
+    /// Where a key with this hash stands. Keeps the order of the hashes it owns.
+    #[inline(always)]
+    pub fn place(self, hash: u64) -> u64 {
+        hash.wrapping_sub(self.lo) << self.shift
+    }
+}
+
+#[derive(Debug)]
+struct Part<T> {
+    depth: u32,
+    entries: HashTable<T>,
+}
+
+/// The table. Callers give the hash with every call, and a function for it where entries move.
+#[derive(Debug)]
+pub struct SplitTable<T> {
+    account: Rc<Account>,
+    range: HashRange,
+    /// The part of each prefix of `depth` bits.
+    directory: Vec<u32>,
+    depth: u32,
+    parts: Vec<Part<T>>,
+    len: u64,
+    booked: u64,
+}
+
+impl<T> SplitTable<T> {
+    /// An empty table, which takes no memory yet.
+    pub fn new(account: Rc<Account>, range: HashRange) -> Self {
+        Self {
+            account,
+            range,
+            directory: Vec::new(),
+            depth: 0,
+            parts: Vec::new(),
+            len: 0,
+            booked: 0,
+        }
+    }
+
+    /// Entries.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes booked for the table itself.
+    pub fn memory_bytes(&self) -> u64 {
+        self.booked
+    }
+
+    #[inline(always)]
+    fn part_of(&self, hash: u64) -> Option<usize> {
+        let prefix = prefix(self.range.place(hash), self.depth);
+        self.directory.get(prefix).map(|part| *part as usize)
+    }
+
+    /// The entry with this hash that `is` it.
+    #[inline]
+    pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
+        self.parts[self.part_of(hash)?].entries.find(spread(hash), is)
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn find_mut(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        let part = self.part_of(hash)?;
+        self.parts[part].entries.find_mut(spread(hash), is)
+    }
+
+    /// Adds an entry that is not there yet and returns it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if the table cannot
+    /// grow; `make` was not called then.
+    pub fn insert(
+        &mut self,
+        hash: u64,
+        hash_of: impl Fn(&T) -> u64,
+        make: impl FnOnce() -> T,
+    ) -> Result<&mut T> {
+        let part = self.make_room(hash, &hash_of)?;
+        self.len += 1;
+        let entries = &mut self.parts[part].entries;
+        Ok(entries.insert_unique(spread(hash), make(), |entry| spread(hash_of(entry))).into_mut())
+    }
+
+    /// Removes the entry with this hash that `is` it.
+    pub fn remove(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<T> {
+        let part = self.part_of(hash)?;
+        let entry = self.parts[part].entries.find_entry(spread(hash), is).ok()?;
+        self.len -= 1;
+        Some(entry.remove().0)
+    }
+
+    /// The entries of the part at `place`, in no order, and the place after it; `None` after that
+    /// is the end. A walk starts at 0.
+    pub fn part_at(&self, place: u64) -> (impl Iterator<Item = &T>, Option<u64>) {
+        let part = self.directory.get(prefix(place, self.depth)).map(|part| *part as usize);
+        let part = part.map(|part| &self.parts[part]);
+        let end = part.and_then(|part| end_of(place, part.depth));
+        (part.into_iter().flat_map(|part| part.entries.iter()), end)
+    }
+
+    /// Takes some part out, in no order; `None` if the table is empty. For purging in steps: the
+    /// table can only be taken apart further.
+    pub fn take_part(&mut self) -> Option<impl Iterator<Item = T>> {
+        self.directory = Vec::new();
+        let part = self.parts.pop()?;
+        if self.parts.is_empty() {
+            self.parts = Vec::new();
+        }
+        self.len -= part.entries.len() as u64;
+        let freed = rounded(part.entries.allocation_size()) as u64;
+        self.book(self.booked - freed.min(self.booked));
+        if self.parts.is_empty() {
+            self.book(0);
+        }
+        Some(part.entries.into_iter())
+    }
+
+    /// The part for an insert, which has room.
+    #[inline]
+    fn make_room(&mut self, hash: u64, hash_of: &impl Fn(&T) -> u64) -> Result<usize> {
+        loop {
+            let Some(part) = self.part_of(hash) else {
+                self.begin()?;
+                continue;
+            };
+            let Part { entries, depth } = &self.parts[part];
+            if entries.len() < entries.capacity() {
+                return Ok(part);
+            }
+            let is_deep =
+                *depth == self.depth && self.directory.len() >= DIRECTORY_SHARE * self.parts.len();
+            if entries.len() < PART_ENTRIES_MAX || is_deep {
+                self.grow(part, hash_of)?;
+                return Ok(part);
+            }
+            self.split(part, hash, hash_of)?;
+        }
+    }
+
+    #[cold]
+    fn begin(&mut self) -> Result<()> {
+        self.account.ensure(256, "a hash table")?;
+        self.directory = vec![0];
+        self.parts = vec![Part { depth: 0, entries: HashTable::new() }];
+        self.depth = 0;
+        self.book_tables(0);
+        Ok(())
+    }
+
+    /// Moves a part to a table twice as large, or as large if it only has traces of what was
+    /// removed.
+    #[cold]
+    fn grow(&mut self, part: usize, hash_of: &impl Fn(&T) -> u64) -> Result<()> {
+        let entries = &mut self.parts[part].entries;
+        let wanted = match entries.len() {
+            len if len < PART_ENTRIES_MAX => (2 * len).clamp(3, PART_ENTRIES_MAX),
+            len => 2 * len,
+        };
+        let before = rounded(entries.allocation_size()) as u64;
+        self.account.ensure(table_bytes::<T>(wanted * 8 / 7), "a hash table")?;
+        let mut grown = HashTable::with_capacity(wanted);
+        for entry in std::mem::take(entries) {
+            grown.insert_unique(spread(hash_of(&entry)), entry, |entry| spread(hash_of(entry)));
+        }
+        *entries = grown;
+        let after = rounded(entries.allocation_size()) as u64;
+        self.book(self.booked - before + after);
+        Ok(())
+    }
+
+    /// Splits a full part by the next bit.
+    #[cold]
+    fn split(&mut self, part: usize, hash: u64, hash_of: &impl Fn(&T) -> u64) -> Result<()> {
+        let depth = self.parts[part].depth + 1;
+        let directory = if depth > self.depth { self.directory.len() * 8 } else { 0 };
+        let parts = if self.parts.len() == self.parts.capacity() {
+            2 * self.parts.len() * size_of::<Part<T>>()
+        } else {
+            0
+        };
+        let needed = table_bytes::<T>(PART_ENTRIES_MAX * 8 / 7)
+            + rounded(directory) as u64
+            + rounded(parts) as u64;
+        self.account.ensure(needed, "a hash table")?;
+        let tables = self.tables_bytes();
+        if depth > self.depth {
+            self.directory = self.directory.iter().flat_map(|part| [*part, *part]).collect();
+            self.depth = depth;
+        }
+        let bit = 1 << (64 - depth);
+        let range = self.range;
+        let mut upper = HashTable::with_capacity(PART_ENTRIES_MAX);
+        let lower = &mut self.parts[part];
+        lower.depth = depth;
+        for entry in lower.entries.extract_if(|entry| range.place(hash_of(entry)) & bit != 0) {
+            upper.insert_unique(spread(hash_of(&entry)), entry, |entry| spread(hash_of(entry)));
+        }
+        let added = rounded(upper.allocation_size()) as u64;
+        let new = self.parts.len() as u32;
+        self.parts.push(Part { depth, entries: upper });
+        let first = (range.place(hash) >> (64 - depth) | 1) << (self.depth - depth);
+        let count = 1 << (self.depth - depth);
+        self.directory[first as usize..first as usize + count].fill(new);
+        self.book(self.booked + added);
+        self.book_tables(tables);
+        Ok(())
+    }
+
+    fn tables_bytes(&self) -> u64 {
+        let directory = self.directory.capacity() * size_of::<u32>();
+        let parts = self.parts.capacity() * size_of::<Part<T>>();
+        (rounded(directory) + rounded(parts)) as u64
+    }
+
+    fn book_tables(&mut self, before: u64) {
+        self.book(self.booked - before + self.tables_bytes());
+    }
+
+    fn book(&mut self, bytes: u64) {
+        self.account.adjust(MemoryKind::Index, self.booked, bytes);
+        self.booked = bytes;
+    }
+}
+
+impl<T> Drop for SplitTable<T> {
+    fn drop(&mut self) {
+        self.book(0);
+    }
+}
+
+/// The first `depth` bits of a place.
+#[inline(always)]
+fn prefix(place: u64, depth: u32) -> usize {
+    place.unbounded_shr(64 - depth) as usize
+}
+
+/// Where the part of `depth` bits that has `place` ends.
+fn end_of(place: u64, depth: u32) -> Option<u64> {
+    if depth == 0 {
+        return None;
+    }
+    let size = 1u64 << (64 - depth);
+    (place & !(size - 1)).checked_add(size)
+}
+
+/// The hash for the tables of parts, which look at its highest and lowest bits: not those that all
+/// entries of a part share.
+#[inline(always)]
+fn spread(hash: u64) -> u64 {
+    hash.rotate_left(32)
+}
+
+/// Bytes of a hash table of so many buckets, or the next power of two, at most.
+fn table_bytes<T>(buckets: usize) -> u64 {
+    rounded(buckets.next_power_of_two().max(16) * (size_of::<T>() + 1) + 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alluvium_pagestore::{KeyHash, hash_word};
+    use std::collections::BTreeMap;
+
+    fn table(limit: u64, owned: Range<u16>) -> SplitTable<(u64, u64)> {
+        SplitTable::new(Account::root(limit), HashRange::of(&owned, 256))
+    }
+
+    fn hash_of(entry: &(u64, u64)) -> u64 {
+        entry.0.key_hash()
+    }
+
+    /// Keys of the given groups.
+    fn keys(owned: Range<u16>) -> impl Iterator<Item = u64> {
+        (0..).filter(move |key: &u64| owned.contains(&KeyGroup::of(key.key_hash(), 256).0))
+    }
+
+    #[test]
+    fn a_walk_sees_all_entries_in_the_order_of_their_hashes() {
+        for owned in [0..256, 128..256, 7..8, 85..171] {
+            let mut table = table(1 << 30, owned.clone());
+            let keys: Vec<u64> = keys(owned).take(5_000).collect();
+            for key in &keys {
+                table.insert(hash_of(&(*key, 0)), hash_of, || (*key, *key)).unwrap();
+            }
+            let (mut place, mut seen, mut last) = (Some(0), Vec::new(), 0);
+            while let Some(at) = place {
+                let (entries, next) = table.part_at(at);
+                let part: Vec<_> = entries.copied().collect();
+                assert!(part.len() <= PART_ENTRIES_MAX);
+                for entry in &part {
+                    let here = table.range.place(hash_of(entry));
+                    assert!(here >= last && here >= at && next.is_none_or(|next| here < next));
+                }
+                last = at;
+                seen.extend(part.iter().map(|entry| entry.0));
+                place = next;
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, keys);
+        }
+    }
+
+    #[test]
+    fn finds_and_removes_what_a_map_does_and_books_what_it_takes() {
+        let mut table = table(1 << 30, 0..256);
+        let mut model = BTreeMap::new();
+        for step in 0..40_000u64 {
+            let key = hash_word(step) % 3_000;
+            let hash = key.key_hash();
+            if step % 3 == 0 {
+                assert_eq!(
+                    table.remove(hash, |e| e.0 == key),
+                    model.remove(&key).map(|v| (key, v))
+                );
+            } else if let Some(entry) = table.find_mut(hash, |e| e.0 == key) {
+                entry.1 += 1;
+                *model.get_mut(&key).unwrap() += 1;
+            } else {
+                assert_eq!(model.insert(key, step), None);
+                table.insert(hash, hash_of, || (key, step)).unwrap();
+            }
+            assert_eq!(table.find(hash, |e| e.0 == key).map(|e| e.1), model.get(&key).copied());
+        }
+        assert_eq!(table.len(), model.len() as u64);
+        let account = table.account.clone();
+        let parts: u64 =
+            table.parts.iter().map(|p| rounded(p.entries.allocation_size()) as u64).sum();
+        assert_eq!(account.used(), parts + table.tables_bytes());
+        let mut left = table.len();
+        while let Some(part) = table.take_part() {
+            left -= part.count() as u64;
+        }
+        assert_eq!((left, account.used()), (0, 0));
+        assert_eq!(table.find(hash_word(1), |_| true), None);
+    }
+
+    #[test]
+    fn entries_that_agree_in_all_bits_share_a_part() {
+        let mut table = table(1 << 30, 0..256);
+        for n in 0..500 {
+            table.insert(42, |_| 42, || (n, n)).unwrap();
+        }
+        let (mut place, mut parts) = (Some(0), Vec::new());
+        while let Some(at) = place {
+            let (entries, next) = table.part_at(at);
+            parts.push(entries.count());
+            place = next;
+        }
+        assert_eq!(parts.iter().sum::<usize>(), 500);
+        assert_eq!(parts.iter().max(), Some(&500));
+        assert!(table.directory.len() <= 2 * DIRECTORY_SHARE * parts.len());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_changes_nothing() {
+        let mut table = table(20_000, 0..256);
+        let mut key = 0u64;
+        let error = loop {
+            match table.insert(key.key_hash(), hash_of, || (key, key)) {
+                Ok(_) => key += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), alluvium_pagestore::ErrorKind::OverBudget);
+        assert_eq!(table.len(), key);
+        assert!((0..key).all(|key| table.find(key.key_hash(), |e| e.0 == key).is_some()));
+        assert!(table.account.used() <= 20_000);
+    }
+}
