@@ -12,6 +12,7 @@
 //! # Ok::<(), alluvium::Error>(())
 //! ```
 
+mod aggregate;
 mod any_layout;
 mod builder;
 mod config;
@@ -24,11 +25,14 @@ mod stats;
 mod store;
 mod timers;
 mod value;
+mod windows;
 
+pub use aggregate::{Aggregate, Counting};
 pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
-    BatchError, CheckpointOutcome, Cursor, Fetch, Heap, HybridLog, Images, Layout, Peek,
-    StateContext, Table, TableStats, Ticket, VolatileHeap, read_entries, write_entries,
+    BatchError, CheckpointOutcome, Cursor, Elements, Fetch, Heap, HybridLog, Images, Layout, Lists,
+    ListsLayout, Merge, Panes, PanesLayout, Peek, StateContext, Table, TableStats, Ticket,
+    VolatileHeap, read_entries, write_entries,
 };
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;
@@ -50,3 +54,7 @@ pub use stats::{StateStats, StoreStats};
 pub use store::{Checkpoint, CountOf, MapOf, Reservation, StateBuilder, Store, ValueOf};
 pub use timers::Timers;
 pub use value::Value;
+pub use windows::{
+    Advanced, Aggregated, AggregatedOf, Emit, Holistic, HolisticLayout, HolisticOf, Late, Process,
+    Processing, SessionSet, Window, WindowLayout, Windows, process,
+};

@@ -60,6 +60,12 @@ const OWED_FUEL_MAX: usize = 16 * PATIENT_FUEL;
 /// Marks the state when dropped, that is when a user's closure unwinds past it.
 pub(crate) struct Mark<'a>(&'a Cell<bool>);
 
+impl<'a> Mark<'a> {
+    pub(crate) fn new(poisoned: &'a Cell<bool>) -> Self {
+        Self(poisoned)
+    }
+}
+
 impl Drop for Mark<'_> {
     fn drop(&mut self) {
         self.0.set(true);

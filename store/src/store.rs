@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use alluvium_layouts::{CheckpointOutcome, Layout, StateContext, trace_event, trace_span};
+use alluvium_layouts::{
+    CheckpointOutcome, Layout, ListsLayout, Merge, PanesLayout, StateContext, trace_event,
+    trace_span,
+};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, CODEC, Error, ErrorKind, HASH_VERSION, Helper, Key, MANIFEST,
@@ -16,6 +19,7 @@ use alluvium_pagestore::{
     StateManifest, Time, description_of,
 };
 
+use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
 use crate::builder::StoreBuilder;
 use crate::config::{Helpers, StoreConfig};
@@ -25,6 +29,7 @@ use crate::state_cell::{Hooks, Lock, StateCell};
 use crate::stats::{StateStats, StoreStats};
 use crate::timers::{Timers, TimersCell};
 use crate::value::Value;
+use crate::windows::{AggregatedOf, HolisticOf, ListsCell, PanesCell, ProgressCell, Record};
 
 /// One worker's states under one memory budget and one directory. Cheap to clone; stays on its
 /// thread.
@@ -192,17 +197,89 @@ impl Store {
         StateBuilder::new(self, name)
     }
 
+    /// The windows `name`, folded by an aggregate.
+    ///
+    /// ```ignore
+    /// # use alluvium::{Counting, SECOND, Store, Time, Windows};
+    /// let store = Store::in_memory().open()?;
+    /// let windows = Windows::sliding(10 * SECOND, 2 * SECOND);
+    /// let mut counts = store.aggregated("counts").open(windows, Counting)?;
+    /// let mut batch = vec![(Time(SECOND), "a".to_string(), ()), (Time(3 * SECOND), "a".to_string(), ())];
+    /// counts.add_batch(Time::MIN, &mut batch, &mut |_| {}, &mut |_, _, _, _| {})?;
+    /// let mut results = Vec::new();
+    /// counts.advance(Time(6 * SECOND), 1000, &mut |_, window, count, _| {
+    ///     results.push((window.end.0 / SECOND, count));
+    /// })?;
+    /// assert_eq!(results, [(2, 1), (4, 2), (6, 2)]);
+    /// # Ok::<(), alluvium::Error>(())
+    /// ```
+    pub fn aggregated<K: Key + Ord, E: 'static, A: Aggregate<E>>(
+        &self,
+        name: &str,
+    ) -> StateBuilder<'_, AggregatedOf<K, E, A>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The windows `name`, which keep their events for a function of all of them.
+    pub fn holistic<K: Key + Ord, E: State>(
+        &self,
+        name: &str,
+    ) -> StateBuilder<'_, HolisticOf<K, E>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// Panes, as a part of windowed state.
+    pub(crate) fn open_panes<K: Key, A: State, L: PanesLayout<K, A>>(
+        &self,
+        name: &str,
+        layout: &L,
+        merge: Merge<A>,
+    ) -> Result<Rc<PanesCell<K, A, L::Panes>>> {
+        let context = self.0.context(name, layout.memory_limit())?;
+        let types = (description_of::<K>(), description_of::<A>());
+        let manifest = manifest(name, "panes", layout.name(), types);
+        let context = self.0.with_restored(context, &manifest)?;
+        let account = context.account.clone();
+        let panes = layout.open_panes(context, merge).map_err(|e| e.with("state", name))?;
+        let cell = Rc::new(PanesCell::new(name, panes, self.0.lock.clone()));
+        self.0.register(manifest, account, cell.clone());
+        Ok(cell)
+    }
+
+    /// Lists, as a part of windowed state.
+    pub(crate) fn open_lists<K: Key, E: State, L: ListsLayout<K, E>>(
+        &self,
+        name: &str,
+        layout: &L,
+    ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
+        let context = self.0.context(name, layout.memory_limit())?;
+        let types = (description_of::<K>(), description_of::<E>());
+        let manifest = manifest(name, "lists", layout.name(), types);
+        let context = self.0.with_restored(context, &manifest)?;
+        let account = context.account.clone();
+        let lists = layout.open_lists(context).map_err(|e| e.with("state", name))?;
+        let cell = Rc::new(ListsCell::new(name, lists, self.0.lock.clone()));
+        self.0.register(manifest, account, cell.clone());
+        Ok(cell)
+    }
+
+    /// How far windowed state has come.
+    pub(crate) fn open_progress(&self, name: &str) -> Result<Rc<ProgressCell>> {
+        let context = self.0.context(name, None)?;
+        let types = (description_of::<()>(), description_of::<Record>());
+        let manifest = manifest(name, "progress", "heap", types);
+        let context = self.0.with_restored(context, &manifest)?;
+        let account = context.account.clone();
+        let cell = ProgressCell::open(name, context).map_err(|e| e.with("state", name))?;
+        self.0.register(manifest, account, cell.clone());
+        Ok(cell)
+    }
+
     /// The timers `name`.
     pub fn timers<K: Key + Ord>(&self, name: &str) -> Result<Timers<K>> {
         let context = self.0.context(name, None)?;
-        let manifest = StateManifest {
-            name: name.into(),
-            primitive: "timers".into(),
-            layout: "timers".into(),
-            key: description_of::<(Time, K)>(),
-            value: description_of::<()>(),
-            image: Default::default(),
-        };
+        let types = (description_of::<(Time, K)>(), description_of::<()>());
+        let manifest = manifest(name, "timers", "timers", types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
         let cell = TimersCell::open(context).map_err(|e| e.with("state", name))?;
@@ -487,6 +564,17 @@ impl Inner {
     }
 }
 
+/// What a checkpoint will say of a state.
+fn manifest(
+    name: &str,
+    primitive: &str,
+    layout: &str,
+    (key, value): (String, String),
+) -> StateManifest {
+    let (name, primitive, layout) = (name.into(), primitive.into(), layout.into());
+    StateManifest { name, primitive, layout, key, value, image: Default::default() }
+}
+
 fn blobs_name(checkpoint: u64) -> String {
     format!("live-{checkpoint:016x}")
 }
@@ -551,20 +639,26 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         StateBuilder { store, name, layout, primitive }
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn store(&self) -> &'a Store {
+        self.store
+    }
+
+    pub(crate) fn chosen_layout(&self) -> &L {
+        &self.layout
+    }
+
     fn open_map<K: Key, V: 'static>(self, primitive: &str) -> Result<Map<K, V, L>>
     where
         L: Layout<K, V>,
     {
         let inner = &self.store.0;
         let context = inner.context(&self.name, self.layout.memory_limit())?;
-        let manifest = StateManifest {
-            name: self.name.clone(),
-            primitive: primitive.into(),
-            layout: self.layout.name().into(),
-            key: description_of::<K>(),
-            value: self.layout.value_description(),
-            image: Default::default(),
-        };
+        let types = (description_of::<K>(), self.layout.value_description());
+        let manifest = manifest(&self.name, primitive, self.layout.name(), types);
         let context = inner.with_restored(context, &manifest)?;
         let account = context.account.clone();
         let table = {

@@ -21,3 +21,4 @@ mod storage_trouble_is_told_and_passes;
 mod the_book_says_what_the_code_does;
 mod values_are_dropped_once_whatever_panics;
 mod values_by_serde_are_kept_like_others;
+mod windows_hold_what_the_definition_says;

@@ -1,0 +1,66 @@
+//! How elements are folded into a result.
+
+use alluvium_pagestore::State;
+
+/// A fold of elements of type `E`: an accumulator per key, or per key and window.
+///
+/// Elements and accumulators are folded in the order in which they arrived where that is known,
+/// so that [`merge`](Aggregate::merge) has to be associative and need not be commutative. Of a
+/// sliding window the parts are folded in the order of event time; of sessions that an event
+/// joins, in the order of their starts.
+pub trait Aggregate<E>: 'static {
+    /// What is kept.
+    type Acc: State;
+    /// What comes out.
+    type Out: Clone + PartialEq + 'static;
+
+    /// The accumulator of no elements.
+    fn init(&self) -> Self::Acc;
+
+    /// Folds one element in.
+    fn add(&self, acc: &mut Self::Acc, element: &E);
+
+    /// Folds in what was folded into `later`, as if its elements came now.
+    fn merge(&self, acc: &mut Self::Acc, later: &Self::Acc);
+
+    /// The result; `None` if there is none, as before the first element.
+    fn out(&self, acc: &Self::Acc) -> Option<Self::Out>;
+
+    /// Takes the elements of `first` out of `acc`, whose first elements they are, and says
+    /// that this was done. Aggregates that can do it make sliding windows cheap: a slide costs two
+    /// steps per key, whatever the length. The default cannot.
+    fn subtract(&self, acc: &mut Self::Acc, first: &Self::Acc) -> bool {
+        let _ = (acc, first);
+        false
+    }
+}
+
+/// The number of elements.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counting;
+
+impl<E> Aggregate<E> for Counting {
+    type Acc = i64;
+    type Out = i64;
+
+    fn init(&self) -> i64 {
+        0
+    }
+
+    fn add(&self, acc: &mut i64, _: &E) {
+        *acc = acc.saturating_add(1);
+    }
+
+    fn merge(&self, acc: &mut i64, later: &i64) {
+        *acc = acc.saturating_add(*later);
+    }
+
+    fn out(&self, acc: &i64) -> Option<i64> {
+        (*acc != 0).then_some(*acc)
+    }
+
+    fn subtract(&self, acc: &mut i64, first: &i64) -> bool {
+        *acc -= first;
+        true
+    }
+}

@@ -1,0 +1,191 @@
+//! Windows that fold their events as they come.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use alluvium_layouts::{ListsLayout, Merge, PanesLayout};
+use alluvium_pagestore::{Key, Result, Time};
+
+use super::aligned::Aligned;
+use super::contents::Folded;
+use super::session_contents::FoldedSessions;
+use super::sessions::{Rules, Sessions};
+use super::{Advanced, Grid, Late, SessionSet, Shape, Window, WindowLayout, Windows};
+use crate::aggregate::Aggregate;
+use crate::any_layout::AnyLayout;
+use crate::store::StateBuilder;
+
+type PanesOf<K, A, L> = <<L as WindowLayout<K, A>>::Panes as PanesLayout<K, A>>::Panes;
+type LateOf<K, A, L> = <<L as WindowLayout<K, A>>::Late as ListsLayout<K, (Time, A)>>::Lists;
+
+/// The primitive of [`Aggregated`] windows.
+#[derive(Debug)]
+pub struct AggregatedOf<K, E, A>(PhantomData<(K, E, A)>);
+
+/// An accumulator per window and key, and its result when the window closes. Open it with
+/// [`Store::aggregated`](crate::Store::aggregated).
+///
+/// An event is written once, whatever the length of windows and how many of them it is in. It
+/// counts for the windows that are open at the time it is sent with: those whose end, and the
+/// allowed lateness, that time has not passed.
+pub struct Aggregated<K, E, A, L = AnyLayout>
+where
+    K: Key + Ord,
+    E: 'static,
+    A: Aggregate<E>,
+    L: WindowLayout<K, A::Acc>,
+{
+    name: String,
+    shape: Kind<K, E, A, L>,
+}
+
+enum Kind<K, E, A, L>
+where
+    K: Key + Ord,
+    E: 'static,
+    A: Aggregate<E>,
+    L: WindowLayout<K, A::Acc>,
+{
+    Aligned(Box<Aligned<K, Folded<K, E, A, PanesOf<K, A::Acc, L>>, LateOf<K, A::Acc, L>>>),
+    Sessions(Box<Sessions<K, FoldedSessions<E, A>, L::Sessions, LateOf<K, A::Acc, L>>>),
+}
+
+impl<K, E, A, L> fmt::Debug for Aggregated<K, E, A, L>
+where
+    K: Key + Ord,
+    E: 'static,
+    A: Aggregate<E>,
+    L: WindowLayout<K, A::Acc>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Aggregated({})", self.name)
+    }
+}
+
+impl<K, E, A, L> StateBuilder<'_, AggregatedOf<K, E, A>, L>
+where
+    K: Key + Ord,
+    E: 'static,
+    A: Aggregate<E>,
+    L: WindowLayout<K, A::Acc>,
+{
+    /// Opens the windows, restoring them from the last checkpoint. They take the states `name`,
+    /// `name/late`, `name/progress` and, for sessions, `name/timers`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for windows that cannot be, and those of
+    /// [`Store::map`](crate::Store::map).
+    pub fn open(self, windows: Windows, aggregate: A) -> Result<Aggregated<K, E, A, L>> {
+        let windows = windows.checked()?;
+        let name = self.name().to_owned();
+        let (store, layout) = (self.store(), self.chosen_layout());
+        let late =
+            store.open_lists::<K, (Time, A::Acc), _>(&format!("{name}/late"), &layout.late())?;
+        let progress = store.open_progress(&format!("{name}/progress"))?;
+        let shape = match windows.shape {
+            Shape::Aligned { length, slide, offset } => {
+                let aggregate = Rc::new(aggregate);
+                let merging = aggregate.clone();
+                let merge: Merge<A::Acc> = Rc::new(move |acc, later| merging.merge(acc, later));
+                let panes = store.open_panes(&name, &layout.panes(), merge)?;
+                Kind::Aligned(Box::new(Aligned {
+                    grid: Grid::new(length, slide, offset),
+                    lateness: windows.lateness.into(),
+                    emit: windows.emit,
+                    contents: Folded { aggregate, panes, element: PhantomData },
+                    late,
+                    progress,
+                    firing: None,
+                    coming: Default::default(),
+                    unloading: None,
+                    changes: Vec::new(),
+                }))
+            }
+            Shape::Session { gap } => Kind::Sessions(Box::new(Sessions {
+                rules: Rules { gap, lateness: windows.lateness, emit: windows.emit },
+                contents: FoldedSessions { aggregate, element: PhantomData },
+                sets: store.map::<K, SessionSet<A::Acc>>(&name).layout(layout.sessions()).open()?,
+                timers: store.timers(&format!("{name}/timers"))?,
+                late,
+                progress,
+                unset: Vec::new(),
+                emptied: Vec::new(),
+                telling: Default::default(),
+                coming: Default::default(),
+                unloading: None,
+            })),
+        };
+        Ok(Aggregated { name, shape })
+    }
+}
+
+macro_rules! each {
+    ($self:ident, $windows:ident => $call:expr) => {
+        match &mut $self.shape {
+            Kind::Aligned($windows) => $call,
+            Kind::Sessions($windows) => $call,
+        }
+    };
+}
+
+impl<K, E, A, L> Aggregated<K, E, A, L>
+where
+    K: Key + Ord,
+    E: 'static,
+    A: Aggregate<E>,
+    L: WindowLayout<K, A::Acc>,
+{
+    /// The state's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The time before which no event is still to come.
+    pub fn watermark(&self) -> Time {
+        match &self.shape {
+            Kind::Aligned(windows) => windows.progress.watermark.get(),
+            Kind::Sessions(windows) => windows.progress.watermark.get(),
+        }
+    }
+
+    /// Adds events, each with its time and key, that were sent with the time `sent`, which counts as
+    /// the watermark if it is before that: those with an earlier time are late.
+    ///
+    /// Events that are too late for all of their windows are handed to `late`, once; the others
+    /// are folded in. If windows that have fired change by that, `out` gets the old result and the new.
+    /// Cost: a look-up and an update per event.
+    ///
+    /// # Errors
+    /// What was not added is left in the batch; the rest was. Call again with it before
+    /// anything else.
+    pub fn add_batch(
+        &mut self,
+        sent: Time,
+        batch: &mut Vec<(Time, K, E)>,
+        late: &mut dyn FnMut(Late<K, E>),
+        out: &mut dyn FnMut(&K, Window, A::Out, i64),
+    ) -> Result<()> {
+        super::check_times(batch)?;
+        each!(self, windows => windows.add_batch(sent, batch, late, out))
+    }
+
+    /// Says that no event before `watermark` is still to come; an earlier one than the last
+    /// counts as the last. Fires windows in the order of their ends, each key once, frees what no open
+    /// window needs, and stops when about `fuel` keys were looked at: then it is not done, and
+    /// goes on when it is called again. [`Time::MAX`] fires all that there is.
+    ///
+    /// Afterwards events that come too late for all of their windows are dropped, and nothing of
+    /// closed windows can be seen.
+    ///
+    /// # Errors
+    /// Nothing that came out comes out again; call again.
+    pub fn advance(
+        &mut self,
+        watermark: Time,
+        fuel: usize,
+        out: &mut dyn FnMut(&K, Window, A::Out, i64),
+    ) -> Result<Advanced> {
+        each!(self, windows => windows.advance(watermark, fuel, out))
+    }
+}

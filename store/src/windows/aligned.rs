@@ -1,0 +1,302 @@
+//! Aligned windows, over any contents.
+//!
+//! Events go into slices, once. Windows fire in the order of their ends, a window whole before the
+//! next; empty ones are passed over. What it keeps true: an event counts for exactly the windows
+//! that were open at the time it was sent with, whatever the watermark was when it came. So an event
+//! that is late for some of its windows waits, in a list of its own, until these have fired.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use alluvium_layouts::{Cursor, Lists};
+use alluvium_pagestore::{Key, Result, Time};
+
+use super::cells::ListsCell;
+use super::contents::{Contents, Out};
+use super::progress::ProgressCell;
+use super::{Advanced, Emit, Grid, Late, Window, clipped, has_come};
+
+/// Events that wait, by the time they were sent with.
+pub(crate) type LateLists<K, I, D> = Rc<ListsCell<K, (Time, I), D>>;
+
+pub(crate) struct Aligned<K: Key, C: Contents<K>, D> {
+    pub(crate) grid: Grid,
+    pub(crate) lateness: i128,
+    pub(crate) emit: Emit,
+    pub(crate) contents: C,
+    pub(crate) late: LateLists<K, C::Item, D>,
+    pub(crate) progress: Rc<ProgressCell>,
+    /// The end of the window that is being fired, and how far that is.
+    pub(crate) firing: Option<(i128, Cursor)>,
+    /// Events that waited and may come in now, and where their list was left.
+    pub(crate) coming: VecDeque<(Time, K, C::Item)>,
+    pub(crate) unloading: Option<(Time, Cursor)>,
+    /// Changes of windows that have fired, until the event that makes them is in.
+    pub(crate) changes: Vec<(Window, C::Row, i64)>,
+}
+
+/// What to do next.
+enum Step {
+    Fire(i128),
+    Unload(Time),
+    Nothing,
+}
+
+impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
+    /// Adds events that were sent with the time `sent`; those that are too late for all of their
+    /// windows go to `drop`. What was not added, because of an error, is left in the batch.
+    pub(crate) fn add_batch(
+        &mut self,
+        sent: Time,
+        batch: &mut Vec<(Time, K, C::Element)>,
+        drop: &mut dyn FnMut(Late<K, C::Element>),
+        out: Out<'_, K, C::Row>,
+    ) -> Result<()> {
+        let sent = sent.max(self.progress.watermark.get());
+        if batch.iter().all(|(at, ..)| *at >= sent) {
+            return self.contents.add_batch(&self.grid, batch);
+        }
+        let mut rest = std::mem::take(batch).into_iter();
+        let mut one = Vec::with_capacity(1);
+        for (at, key, element) in rest.by_ref() {
+            if at < sent && has_come(self.close_of(self.grid.last_end(at)), sent) {
+                let lateness = clipped(i128::from(sent.0) - i128::from(at.0)).0;
+                drop(Late { at, key, element, lateness });
+                continue;
+            }
+            one.push((at, key, element));
+            let done = match at < sent {
+                true => self.add_late(sent, &mut one, out),
+                false => self.contents.add_batch(&self.grid, &mut one),
+            };
+            if let Err(error) = done {
+                batch.extend(one.into_iter().chain(rest));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an event that is late, but not for all of its windows.
+    fn add_late(
+        &mut self,
+        sent: Time,
+        one: &mut Vec<(Time, K, C::Element)>,
+        out: Out<'_, K, C::Row>,
+    ) -> Result<()> {
+        let Some((at, key, element)) = one.last() else { return Ok(()) };
+        let at = *at;
+        let end = self.grid.first_end(at);
+        let may_be_closed =
+            has_come(self.close_of(end), sent) && self.progress.settled.get() < sent;
+        // What is being fired must not change meanwhile.
+        let is_firing =
+            self.emit != Emit::OnClose && self.firing.is_some_and(|(firing, _)| end <= firing);
+        if may_be_closed || is_firing {
+            let item = self.contents.item(element);
+            self.late.0.enter()?.append(sent, key, (at, item))?;
+        } else if self.changes_fired(at, sent) {
+            let item = self.contents.item(element);
+            self.put(sent, at, &key.clone(), item, out)?;
+        } else {
+            return self.contents.add_batch(&self.grid, one);
+        }
+        one.clear();
+        Ok(())
+    }
+
+    /// When a window takes no more events.
+    fn close_of(&self, end: i128) -> i128 {
+        end + self.lateness
+    }
+
+    /// When a window fires.
+    fn fire_of(&self, end: i128) -> i128 {
+        match self.emit {
+            Emit::OnClose => end + self.lateness,
+            Emit::OnWatermark | Emit::Early(_) => end,
+        }
+    }
+
+    /// Whether an event changes windows that have fired and are not closed.
+    fn changes_fired(&self, at: Time, sent: Time) -> bool {
+        let fired = self.progress.fired.get();
+        self.emit != Emit::OnClose
+            && fired.is_some_and(|fired| self.grid.first_end(at) <= fired)
+            && self.grid.ends(at).any(|end| !has_come(self.close_of(end), sent))
+    }
+
+    /// Puts an event into its slice, and tells how that changes windows that have fired.
+    fn put(
+        &mut self,
+        sent: Time,
+        at: Time,
+        key: &K,
+        item: C::Item,
+        out: Out<'_, K, C::Row>,
+    ) -> Result<()> {
+        let slice = self.grid.slice_of(at);
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.clear();
+        if self.emit != Emit::OnClose {
+            let fired = self.progress.fired.get().unwrap_or(i128::MIN);
+            for end in self.grid.ends(at).filter(|end| *end <= fired) {
+                if has_come(self.close_of(end), sent) {
+                    continue;
+                }
+                let (slices, window) = (self.grid.slices_of(end), self.grid.window(end));
+                let note = &mut |_: &K, window, row, diff| changes.push((window, row, diff));
+                self.contents.refire(slices, window, key, slice, &item, note)?;
+            }
+        }
+        self.contents.put(slice, key, item)?;
+        changes.drain(..).for_each(|(window, row, diff)| out(key, window, row, diff));
+        self.changes = changes;
+        Ok(())
+    }
+
+    /// Says that no event before `watermark` is still to come: fires what that lets fire and drops
+    /// what nobody needs any more, as far as `fuel` goes, counted in keys.
+    pub(crate) fn advance(
+        &mut self,
+        watermark: Time,
+        fuel: usize,
+        out: Out<'_, K, C::Row>,
+    ) -> Result<Advanced> {
+        let progress = self.progress.clone();
+        let watermark = watermark.max(progress.watermark.get());
+        progress.watermark.set(watermark);
+        progress.busy.set(true);
+        let mut fuel = fuel.max(1);
+        while fuel > 0 {
+            let used = if !self.coming.is_empty() {
+                self.take_in(fuel, out)?
+            } else if let Some((sent, cursor)) = self.unloading {
+                self.unload(sent, cursor, fuel)?
+            } else if let Some((end, cursor)) = self.firing {
+                self.fire(end, cursor, fuel, out)?
+            } else {
+                match self.next_step(watermark)? {
+                    Step::Fire(end) => self.firing = Some((end, Cursor::default())),
+                    Step::Unload(sent) => {
+                        // All windows that were closed then are over, also the empty ones.
+                        progress.settled.set(sent.max(progress.settled.get()));
+                        self.unloading = Some((sent, Cursor::default()));
+                    }
+                    Step::Nothing => return self.settle(watermark, fuel),
+                }
+                0
+            };
+            fuel = fuel.saturating_sub(used);
+        }
+        Ok(Advanced { done: false })
+    }
+
+    /// What the watermark lets happen next: windows fire in order of their ends, and events that
+    /// wait come in when all windows that were closed for them have fired.
+    fn next_step(&self, watermark: Time) -> Result<Step> {
+        let due = self.next_due()?;
+        let waiting = self.late.0.enter()?.next_bucket(Time::MIN);
+        if let Some(sent) = waiting.filter(|sent| *sent <= watermark)
+            && !due.is_some_and(|end| has_come(self.close_of(end), sent))
+        {
+            return Ok(Step::Unload(sent));
+        }
+        let due = due.filter(|end| has_come(self.fire_of(*end), watermark));
+        Ok(due.map_or(Step::Nothing, Step::Fire))
+    }
+
+    /// The end of the next window to fire, if any has something in it. Windows that were closed
+    /// when all was done are over, also those that never had anything.
+    fn next_due(&self) -> Result<Option<i128>> {
+        let closed = i128::from(self.progress.settled.get().0) - self.lateness;
+        let open = self.grid.first_end(clipped(closed));
+        let next = match self.progress.fired.get() {
+            Some(fired) => open.max(self.grid.next_end(fired)),
+            None => open,
+        };
+        let slice = self.contents.next_slice(self.grid.slices_of(next).start)?;
+        Ok(slice.map(|slice| next.max(self.grid.first_end(slice))))
+    }
+
+    /// Fires some keys of a window; says how many units that took.
+    fn fire(
+        &mut self,
+        end: i128,
+        mut cursor: Cursor,
+        fuel: usize,
+        out: Out<'_, K, C::Row>,
+    ) -> Result<usize> {
+        let (slices, window) = (self.grid.slices_of(end), self.grid.window(end));
+        let mut used = 1;
+        let count = &mut |key: &K, window, row, diff| {
+            used += 1;
+            out(key, window, row, diff);
+        };
+        let done = self.contents.fire(slices, window, &mut cursor, fuel, count);
+        self.firing = Some((end, cursor));
+        done?;
+        if cursor.done {
+            self.firing = None;
+            self.progress.fired.set(Some(end));
+            if self.emit == Emit::OnClose {
+                let before = self.grid.window(self.grid.next_end(end)).start;
+                self.contents.purge(before, fuel)?;
+            }
+            self.contents.prefetch(self.grid.window(self.grid.next_end(end)).end)?;
+        }
+        Ok(used)
+    }
+
+    /// Takes events that have waited out of their list.
+    fn unload(&mut self, sent: Time, mut cursor: Cursor, fuel: usize) -> Result<usize> {
+        let (mut late, coming) = (self.late.0.enter()?, &mut self.coming);
+        if !cursor.done {
+            let visited = late.fold(sent..sent.plus(1), &mut cursor, fuel, &mut |key, elements| {
+                while let Some((at, item)) = elements.next()? {
+                    coming.push_back((*at, key.clone(), item.clone()));
+                }
+                Ok(())
+            });
+            self.unloading = Some((sent, cursor));
+            visited?;
+        } else if late.purge(sent.plus(1), fuel)? {
+            self.unloading = None;
+        }
+        Ok(1)
+    }
+
+    /// Lets events that have waited come in.
+    fn take_in(&mut self, fuel: usize, out: Out<'_, K, C::Row>) -> Result<usize> {
+        let sent = self.unloading.map_or(Time::MIN, |(sent, _)| sent);
+        let mut used = 0;
+        while used < fuel
+            && let Some((at, key, item)) = self.coming.pop_front()
+        {
+            used += 1;
+            // Cloned, so that it is not lost by an error: there are few of these.
+            if let Err(error) = self.put(sent, at, &key, item.clone(), out) {
+                self.coming.push_front((at, key, item));
+                return Err(error);
+            }
+        }
+        Ok(used)
+    }
+
+    /// All that may fire has fired: drops what no open window needs.
+    fn settle(&mut self, watermark: Time, fuel: usize) -> Result<Advanced> {
+        let before = match watermark {
+            Time::MAX => Time::MAX,
+            _ => {
+                let closed = clipped(i128::from(watermark.0) - self.lateness);
+                self.grid.window(self.grid.first_end(closed)).start
+            }
+        };
+        if before > Time::MIN && !self.contents.purge(before, fuel)? {
+            return Ok(Advanced { done: false });
+        }
+        self.progress.settled.set(watermark);
+        self.progress.busy.set(false);
+        Ok(Advanced { done: true })
+    }
+}

@@ -1,0 +1,246 @@
+//! Windows that keep their events, for functions that need all of them at once.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use alluvium_layouts::{Elements, ListsLayout};
+use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time};
+
+use super::aligned::Aligned;
+use super::contents::Kept;
+use super::session_contents::KeptSessions;
+use super::sessions::{Rules, Sessions};
+use super::{Advanced, Emit, Grid, HolisticLayout, Late, SessionSet, Shape, Window, Windows};
+use crate::any_layout::AnyLayout;
+use crate::store::StateBuilder;
+
+/// A function of all events of a key in a window.
+///
+/// Closures `FnMut(&K, Window, &mut dyn Elements<E>, &mut dyn FnMut(O)) -> Result<()>` wrapped by
+/// [`process`] are such functions. Results must depend on nothing but the arguments: an event that comes late
+/// and is still allowed makes the function be called again, with what was there before, to take its
+/// rows back.
+pub trait Process<K, E>: 'static {
+    /// What comes out.
+    type Row: 'static;
+
+    /// Reads the window's events, in order, and gives rows to `emit`.
+    ///
+    /// # Errors
+    /// Those of `elements`.
+    fn process(
+        &mut self,
+        key: &K,
+        window: Window,
+        elements: &mut dyn Elements<E>,
+        emit: &mut dyn FnMut(Self::Row),
+    ) -> Result<()>;
+}
+
+/// A [`Process`] that calls a closure.
+pub struct Processing<F, O>(F, PhantomData<O>);
+
+impl<F, O> fmt::Debug for Processing<F, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Processing")
+    }
+}
+
+/// A [`Process`] from a closure.
+pub fn process<K, E, O, F>(closure: F) -> Processing<F, O>
+where
+    F: FnMut(&K, Window, &mut dyn Elements<E>, &mut dyn FnMut(O)) -> Result<()> + 'static,
+{
+    Processing(closure, PhantomData)
+}
+
+impl<K, E, O, F> Process<K, E> for Processing<F, O>
+where
+    O: 'static,
+    F: FnMut(&K, Window, &mut dyn Elements<E>, &mut dyn FnMut(O)) -> Result<()> + 'static,
+{
+    type Row = O;
+
+    fn process(
+        &mut self,
+        key: &K,
+        window: Window,
+        elements: &mut dyn Elements<E>,
+        emit: &mut dyn FnMut(O),
+    ) -> Result<()> {
+        (self.0)(key, window, elements, emit)
+    }
+}
+
+type ListsOf<K, E, L> = <<L as HolisticLayout<K, E>>::Lists as ListsLayout<K, E>>::Lists;
+type LateOf<K, E, L> = <<L as HolisticLayout<K, E>>::Late as ListsLayout<K, (Time, E)>>::Lists;
+
+/// The primitive of [`Holistic`] windows.
+#[derive(Debug)]
+pub struct HolisticOf<K, E>(PhantomData<(K, E)>);
+
+/// The events of windows, by key, and what a function makes of them when the window closes. Open
+/// it with [`Store::holistic`](crate::Store::holistic).
+///
+/// An event is written once, whatever the length of windows and how many of them it is in. The
+/// function reads the events of tumbling windows in the order in which they came; those of sliding
+/// windows by slices of event time (as long as the greatest common divisor of length and slide), in
+/// that order in each; those of sessions that were joined one session after the other.
+pub struct Holistic<K, E, F, L = AnyLayout>
+where
+    K: Key + Ord,
+    E: State,
+    F: Process<K, E>,
+    L: HolisticLayout<K, E>,
+{
+    name: String,
+    shape: Kind<K, E, F, L>,
+}
+
+enum Kind<K, E, F, L>
+where
+    K: Key + Ord,
+    E: State,
+    F: Process<K, E>,
+    L: HolisticLayout<K, E>,
+{
+    Aligned(Box<Aligned<K, Kept<K, E, F, ListsOf<K, E, L>>, LateOf<K, E, L>>>),
+    Sessions(
+        Box<Sessions<K, KeptSessions<K, E, F, ListsOf<K, E, L>>, L::Sessions, LateOf<K, E, L>>>,
+    ),
+}
+
+impl<K, E, F, L> fmt::Debug for Holistic<K, E, F, L>
+where
+    K: Key + Ord,
+    E: State,
+    F: Process<K, E>,
+    L: HolisticLayout<K, E>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Holistic({})", self.name)
+    }
+}
+
+impl<K, E, L> StateBuilder<'_, HolisticOf<K, E>, L>
+where
+    K: Key + Ord,
+    E: State,
+    L: HolisticLayout<K, E>,
+{
+    /// Opens the windows, restoring them from the last checkpoint. They take the states `name`,
+    /// `name/late`, `name/progress` and, for sessions, `name/sessions` and `name/timers`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for windows that cannot be and for early results, which need an
+    /// aggregate; and those of [`Store::map`](crate::Store::map).
+    pub fn open<F: Process<K, E>>(
+        self,
+        windows: Windows,
+        process: F,
+    ) -> Result<Holistic<K, E, F, L>> {
+        let windows = windows.checked()?;
+        if matches!(windows.emit, Emit::Early(_)) {
+            let message = "early results of windows that keep their events; aggregate, or emit on \
+                           the watermark";
+            return Err(Error::new(ErrorKind::Config, message).with("state", self.name()));
+        }
+        let name = self.name().to_owned();
+        let (store, layout) = (self.store(), self.chosen_layout());
+        let late = store.open_lists::<K, (Time, E), _>(&format!("{name}/late"), &layout.late())?;
+        let progress = store.open_progress(&format!("{name}/progress"))?;
+        let lists = store.open_lists::<K, E, _>(&name, &layout.lists())?;
+        let shape = match windows.shape {
+            Shape::Aligned { length, slide, offset } => Kind::Aligned(Box::new(Aligned {
+                grid: Grid::new(length, slide, offset),
+                lateness: windows.lateness.into(),
+                emit: windows.emit,
+                contents: Kept { process, lists, times: Vec::new() },
+                late,
+                progress,
+                firing: None,
+                coming: Default::default(),
+                unloading: None,
+                changes: Vec::new(),
+            })),
+            Shape::Session { gap } => Kind::Sessions(Box::new(Sessions {
+                rules: Rules { gap, lateness: windows.lateness, emit: windows.emit },
+                contents: KeptSessions { process, gap, lists },
+                sets: store
+                    .map::<K, SessionSet<u64>>(&format!("{name}/sessions"))
+                    .layout(layout.sessions())
+                    .open()?,
+                timers: store.timers(&format!("{name}/timers"))?,
+                late,
+                progress,
+                unset: Vec::new(),
+                emptied: Vec::new(),
+                telling: Default::default(),
+                coming: Default::default(),
+                unloading: None,
+            })),
+        };
+        Ok(Holistic { name, shape })
+    }
+}
+
+macro_rules! each {
+    ($self:ident, $windows:ident => $call:expr) => {
+        match &mut $self.shape {
+            Kind::Aligned($windows) => $call,
+            Kind::Sessions($windows) => $call,
+        }
+    };
+}
+
+impl<K, E, F, L> Holistic<K, E, F, L>
+where
+    K: Key + Ord,
+    E: State,
+    F: Process<K, E>,
+    L: HolisticLayout<K, E>,
+{
+    /// The state's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The time before which no event is still to come.
+    pub fn watermark(&self) -> Time {
+        match &self.shape {
+            Kind::Aligned(windows) => windows.progress.watermark.get(),
+            Kind::Sessions(windows) => windows.progress.watermark.get(),
+        }
+    }
+
+    /// As [`Aggregated::add_batch`](super::Aggregated::add_batch). Cost: an append per event.
+    ///
+    /// # Errors
+    /// What was not added is left in the batch; the rest was. Call again with it before
+    /// anything else.
+    pub fn add_batch(
+        &mut self,
+        sent: Time,
+        batch: &mut Vec<(Time, K, E)>,
+        late: &mut dyn FnMut(Late<K, E>),
+        out: &mut dyn FnMut(&K, Window, F::Row, i64),
+    ) -> Result<()> {
+        super::check_times(batch)?;
+        each!(self, windows => windows.add_batch(sent, batch, late, out))
+    }
+
+    /// As [`Aggregated::advance`](super::Aggregated::advance): calls the function for each key of
+    /// the windows that fire. A key is not interrupted, however many events it has.
+    ///
+    /// # Errors
+    /// Those of storage while a window is read: rows of its current key may have come out and
+    /// would come again. Do not go on.
+    pub fn advance(
+        &mut self,
+        watermark: Time,
+        fuel: usize,
+        out: &mut dyn FnMut(&K, Window, F::Row, i64),
+    ) -> Result<Advanced> {
+        each!(self, windows => windows.advance(watermark, fuel, out))
+    }
+}

@@ -1,0 +1,195 @@
+//! Windows of event time: what an event is in, and when the result of a window comes out.
+//!
+//! [`Windows`] describes them. [`Aggregated`] folds events into an accumulator per window and key
+//! as they come; [`Holistic`] keeps them and hands them to a function when their window closes.
+//! Results depend on the events and on the watermarks they came with, never on the layout, the
+//! memory, how often [`advance`](Aggregated::advance) is called and with how much fuel.
+
+mod aggregated;
+mod aligned;
+mod cells;
+mod contents;
+mod grid;
+mod holistic;
+mod layout;
+mod progress;
+mod session_contents;
+mod sessions;
+
+use alluvium_pagestore::{Error, ErrorKind, Result, Time};
+use serde::{Deserialize, Serialize};
+
+pub use aggregated::{Aggregated, AggregatedOf};
+pub use holistic::{Holistic, HolisticOf, Process, Processing, process};
+pub use layout::{HolisticLayout, WindowLayout};
+pub use sessions::SessionSet;
+
+pub(crate) use cells::{ListsCell, PanesCell};
+pub(crate) use grid::Grid;
+pub(crate) use progress::{ProgressCell, Record};
+
+/// A stretch of event time: from `start` on, before `end`.
+///
+/// At the ends of time windows are clipped: a window that begins before [`Time::MIN`] shows that
+/// as its start, one that ends after [`Time::MAX`] that as its end.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Window {
+    /// The first time in it.
+    pub start: Time,
+    /// The first time after it.
+    pub end: Time,
+}
+
+/// When results come out. Added up, with their differences, all ways give the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Emit {
+    /// Once per window and key, when nothing can change it any more: when the watermark has passed
+    /// its end and the allowed lateness.
+    #[default]
+    OnClose,
+    /// When the watermark has passed the window's end; each late event that is still allowed takes the
+    /// old result back and gives the new one.
+    OnWatermark,
+    /// Also before, whenever the watermark passes a multiple of so many nanoseconds, for windows
+    /// that have changed.
+    Early(i64),
+}
+
+/// Which windows events are in, how long late ones are waited for, and when results come out.
+///
+/// ```
+/// use alluvium::{SECOND, Windows};
+/// let hop = Windows::sliding(30 * SECOND, SECOND).offset(SECOND / 2).lateness(5 * SECOND);
+/// let visit = Windows::session(10 * SECOND);
+/// # let _ = (hop, visit);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Windows {
+    shape: Shape,
+    lateness: i64,
+    emit: Emit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Shape {
+    Aligned { length: i64, slide: i64, offset: i64 },
+    Session { gap: i64 },
+}
+
+impl Windows {
+    /// Windows of `length` nanoseconds, one after the other.
+    pub fn tumbling(length: i64) -> Self {
+        Self::sliding(length, length)
+    }
+
+    /// Windows of `length` nanoseconds, one every `slide`; `slide` is not longer than `length`.
+    pub fn sliding(length: i64, slide: i64) -> Self {
+        Self::of(Shape::Aligned { length, slide, offset: 0 })
+    }
+
+    /// Per key a window from an event to `gap` nanoseconds after the last event: the next event
+    /// belongs to it if it comes at or before that.
+    pub fn session(gap: i64) -> Self {
+        Self::of(Shape::Session { gap })
+    }
+
+    fn of(shape: Shape) -> Self {
+        Self { shape, lateness: 0, emit: Emit::OnClose }
+    }
+
+    /// Windows begin at multiples of the slide since the epoch, plus this. Default: 0. Of no
+    /// meaning for sessions.
+    #[must_use]
+    pub fn offset(mut self, nanos: i64) -> Self {
+        if let Shape::Aligned { offset, .. } = &mut self.shape {
+            *offset = nanos;
+        }
+        self
+    }
+
+    /// Events of a window are taken until the watermark has passed its end by so many nanoseconds.
+    /// Default: 0.
+    #[must_use]
+    pub fn lateness(mut self, nanos: i64) -> Self {
+        self.lateness = nanos;
+        self
+    }
+
+    /// When results come out. Default: [`Emit::OnClose`].
+    #[must_use]
+    pub fn emit(mut self, emit: Emit) -> Self {
+        self.emit = emit;
+        self
+    }
+
+    /// Checks the numbers.
+    fn checked(self) -> Result<Self> {
+        let refuse = |what: String| Err(Error::new(ErrorKind::Config, what));
+        match self.shape {
+            Shape::Aligned { length, slide, .. } if length < 1 || slide < 1 => {
+                return refuse(format!("windows of {length} ns every {slide} ns; 1 is the least"));
+            }
+            Shape::Aligned { length, slide, .. } if slide > length => {
+                let what = "events between two windows would be in none";
+                return refuse(format!("windows of {length} ns every {slide} ns: {what}"));
+            }
+            Shape::Session { gap } if gap < 1 => {
+                return refuse(format!("sessions with a gap of {gap} ns; 1 is the least"));
+            }
+            _ => {}
+        }
+        match self.emit {
+            _ if self.lateness < 0 => refuse(format!("a lateness of {} ns", self.lateness)),
+            Emit::Early(every) if every < 1 => {
+                refuse(format!("early results every {every} ns; 1 is the least"))
+            }
+            _ => Ok(self),
+        }
+    }
+}
+
+/// What an [`advance`](Aggregated::advance) did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advanced {
+    /// All that the watermark lets fire has fired, and what nobody needs any more is gone.
+    /// Otherwise there was no more fuel: call again.
+    pub done: bool,
+}
+
+/// An event that came too late for all of its windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late<K, E> {
+    /// The event's time.
+    pub at: Time,
+    /// Its key.
+    pub key: K,
+    /// The event.
+    pub element: E,
+    /// How far before the time it was sent at.
+    pub lateness: i64,
+}
+
+/// Whether what has to wait for `at` may be done under `watermark`: the end of time stands for all
+/// that is still to come.
+fn has_come(at: i128, watermark: Time) -> bool {
+    watermark == Time::MAX || at <= i128::from(watermark.0)
+}
+
+fn clipped(at: i128) -> Time {
+    Time(at.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+}
+
+/// Refuses the end of time as the time of an event: it is only a watermark.
+fn check_times<K, E>(batch: &[(Time, K, E)]) -> Result<()> {
+    match batch.iter().any(|(at, ..)| *at == Time::MAX) {
+        true => {
+            let message = "an event at Time::MAX, which is the end of time and no time of events";
+            Err(Error::new(ErrorKind::Input, message))
+        }
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,529 @@
+//! Sessions, over any contents.
+//!
+//! Each key has a set of sessions that are open, in order, more than the gap apart. What it keeps
+//! true: each session has one timer, at or before the time when something has to be done about it;
+//! a timer that comes too early, because the session was extended, is set again, so that an event
+//! moves no timer. An event counts for a session unless that was closed at the time the event was sent
+//! with, whatever the watermark was when it came: events for which that is not certain wait.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use alluvium_layouts::{Cursor, Layout, Lists};
+use alluvium_pagestore::{Key, Result, State, Time};
+
+use super::aligned::LateLists;
+use super::contents::Out;
+use super::progress::ProgressCell;
+use super::{Advanced, Emit, Late, Window, clipped, has_come};
+use crate::map::Map;
+use crate::timers::Timers;
+
+/// One session: the times of its first and last event, when its timer is set for, whether its
+/// result has come out, and what is kept of it.
+pub(crate) type Session<P> = (Time, Time, (Time, bool), P);
+
+/// The open sessions of a key, in order of time.
+pub type SessionSet<P> = Vec<(Time, Time, (Time, bool), P)>;
+
+/// What is kept of sessions.
+pub(crate) trait SessionContents<K: Key>: 'static {
+    /// What comes in.
+    type Element: 'static;
+    /// An event that has to wait before it may come in.
+    type Item: State;
+    /// What stands in the set of sessions.
+    type Part: State;
+    /// What comes out.
+    type Row: 'static;
+
+    fn item(&self, element: &Self::Element) -> Self::Item;
+
+    /// Whether [`prepare`](SessionContents::prepare) has something to do.
+    const PREPARES: bool;
+
+    /// Does what has to be done beside the set when an event comes to a session that will end at `end`,
+    /// which takes in the sessions `joined`. After an error it is called again with the same.
+    fn prepare(
+        &mut self,
+        key: &K,
+        joined: &[Session<Self::Part>],
+        gap: i64,
+        end: Time,
+        item: &Self::Item,
+    ) -> Result<()>;
+
+    /// The part of a session with one event.
+    fn begin(&self) -> Self::Part;
+    /// Adds an event as it comes in.
+    fn add(&self, part: &mut Self::Part, element: &Self::Element);
+    /// Adds an event that has waited.
+    fn put(&self, part: &mut Self::Part, item: &Self::Item);
+    /// Adds what a later session has.
+    fn join(&self, part: &mut Self::Part, later: &Self::Part);
+
+    /// Tells the result of a session.
+    fn tell(
+        &mut self,
+        key: &K,
+        window: Window,
+        part: &Self::Part,
+        diff: i64,
+        out: Out<'_, K, Self::Row>,
+    ) -> Result<()>;
+
+    /// A session is closed: what is kept beside the set may go.
+    fn forget(&mut self, key: &K, window: Window) -> Result<()>;
+
+    fn prefetch(&mut self, until: Time) -> Result<()>;
+
+    /// Sessions that end before this are gone; says whether nothing is left of them.
+    fn purge(&mut self, before: Time, fuel: usize) -> Result<bool>;
+}
+
+pub(crate) struct Sessions<K, C, L, D>
+where
+    K: Key + Ord,
+    C: SessionContents<K>,
+    L: Layout<K, SessionSet<C::Part>>,
+{
+    pub(crate) rules: Rules,
+    pub(crate) contents: C,
+    pub(crate) sets: Map<K, SessionSet<C::Part>, L>,
+    pub(crate) timers: Timers<K>,
+    pub(crate) late: LateLists<K, C::Item, D>,
+    pub(crate) progress: Rc<ProgressCell>,
+    /// Timers that found no room yet.
+    pub(crate) unset: Vec<(Time, K)>,
+    /// Keys without sessions whose sets are to be removed.
+    pub(crate) emptied: Vec<K>,
+    /// What is to be told of sessions, and whether they are closed.
+    pub(crate) telling: VecDeque<(K, Window, C::Part, Tell)>,
+    /// Events that waited and may come in now, and where their list was left.
+    pub(crate) coming: VecDeque<(Time, K, C::Item)>,
+    pub(crate) unloading: Option<(Time, Cursor)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) gap: i64,
+    pub(crate) lateness: i64,
+    pub(crate) emit: Emit,
+}
+
+/// What is to be told of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tell {
+    diff: i64,
+    is_closed: bool,
+}
+
+/// What an event does to a key's set beside the set itself.
+struct Joined<K, P> {
+    key: K,
+    /// Where the session's timer has to be set, if it has to.
+    set: Option<Time>,
+    cancel: Vec<Time>,
+    /// Results to take back.
+    taken_back: Vec<(Window, P)>,
+    /// The session's result, if it is due.
+    told: Option<(Window, P)>,
+}
+
+impl Rules {
+    fn window<P>(&self, session: &Session<P>) -> Window {
+        Window { start: session.0, end: session.1.plus(self.gap) }
+    }
+
+    /// When something has to be done about a session next.
+    fn due<P>(&self, session: &Session<P>) -> Time {
+        let end = session.1.plus(self.gap);
+        match self.emit {
+            Emit::OnWatermark | Emit::Early(_) if !session.2.1 => end,
+            _ => end.plus(self.lateness),
+        }
+    }
+
+    /// The sessions that an event at `at` belongs to.
+    fn joined<P>(&self, set: &[Session<P>], at: Time) -> std::ops::Range<usize> {
+        let gap = i128::from(self.gap);
+        let at = i128::from(at.0);
+        let first = set.iter().position(|session| i128::from(session.1.0) + gap >= at);
+        let first = first.unwrap_or(set.len());
+        let joined = |session: &&Session<P>| i128::from(session.0.0) <= at + gap;
+        first..first + set[first..].iter().take_while(joined).count()
+    }
+
+    /// Lets an event at `at` into a key's set.
+    fn join<K: Key, C: SessionContents<K>>(
+        &self,
+        contents: &C,
+        watermark: Time,
+        key: &K,
+        set: &mut SessionSet<C::Part>,
+        at: Time,
+        add: impl FnOnce(&mut C::Part),
+    ) -> Joined<K, C::Part> {
+        let joined = self.joined(set, at);
+        let mut cancel = Vec::new();
+        let mut taken_back = Vec::new();
+        let mut note_old = |old: &Session<C::Part>| {
+            if old.2.1 {
+                taken_back.push((self.window(old), old.3.clone()));
+            }
+        };
+        let place = joined.start;
+        let mut armed = None;
+        if joined.is_empty() {
+            set.insert(place, (at, at, (Time::MAX, false), contents.begin()));
+        } else {
+            let rest: Vec<_> = set.drain(place + 1..joined.end).collect();
+            let whole = &mut set[place];
+            note_old(whole);
+            armed = Some(whole.2.0);
+            for later in &rest {
+                note_old(later);
+                contents.join(&mut whole.3, &later.3);
+                whole.1 = whole.1.max(later.1);
+                let (first, second) = (armed.unwrap_or(Time::MAX), later.2.0);
+                armed = Some(first.min(second));
+                if first != second {
+                    cancel.push(first.max(second));
+                }
+            }
+            whole.0 = whole.0.min(at);
+            whole.1 = whole.1.max(at);
+            whole.2.1 = false;
+        }
+        let whole = &mut set[place];
+        add(&mut whole.3);
+        let mut told = None;
+        if self.emit != Emit::OnClose && has_passed(whole.1.plus(self.gap), watermark) {
+            // Its time has come, and its timer for that has been.
+            whole.2.1 = true;
+            told = Some((self.window(whole), whole.3.clone()));
+        }
+        let due = self.due(whole);
+        let mut set_timer = None;
+        match armed {
+            Some(armed) if armed <= due => whole.2.0 = armed,
+            _ => {
+                cancel.extend(armed);
+                whole.2.0 = due;
+                set_timer = Some(due);
+            }
+        }
+        Joined { key: key.clone(), set: set_timer, cancel, taken_back, told }
+    }
+}
+
+/// Whether the watermark is past `end`: an event exactly then still belongs to the session.
+fn has_passed(end: Time, watermark: Time) -> bool {
+    watermark == Time::MAX || end < watermark
+}
+
+impl<K, C, L, D> Sessions<K, C, L, D>
+where
+    K: Key + Ord,
+    C: SessionContents<K>,
+    L: Layout<K, SessionSet<C::Part>>,
+    D: Lists<K, (Time, C::Item)>,
+{
+    /// As [`Aligned::add_batch`](super::aligned::Aligned::add_batch).
+    pub(crate) fn add_batch(
+        &mut self,
+        sent: Time,
+        batch: &mut Vec<(Time, K, C::Element)>,
+        drop: &mut dyn FnMut(Late<K, C::Element>),
+        out: Out<'_, K, C::Row>,
+    ) -> Result<()> {
+        self.catch_up(out)?;
+        let sent = sent.max(self.progress.watermark.get());
+        if !C::PREPARES && batch.iter().all(|(at, ..)| *at >= sent) {
+            return self.join_batch(batch, out);
+        }
+        let mut rest = std::mem::take(batch).into_iter();
+        while let Some((at, key, element)) = rest.next() {
+            if let Err(error) = self.catch_up(out) {
+                batch.push((at, key, element));
+                batch.extend(rest);
+                return Err(error);
+            }
+            if self.is_dropped(at, sent) {
+                let lateness = clipped(i128::from(sent.0) - i128::from(at.0)).0;
+                drop(Late { at, key, element, lateness });
+                continue;
+            }
+            let item = self.contents.item(&element);
+            let waits = self.has_to_wait(at, sent);
+            let done = match waits {
+                true => self
+                    .late
+                    .0
+                    .enter()
+                    .and_then(|mut late| Ok(late.append(sent, &key, (at, item))?)),
+                false => self.put(at, &key, &item, out),
+            };
+            if let Err(error) = done {
+                batch.push((at, key, element));
+                batch.extend(rest);
+                return Err(error);
+            }
+        }
+        self.catch_up(out)
+    }
+
+    /// Whether an event is too late even for a session of its own.
+    fn is_dropped(&self, at: Time, sent: Time) -> bool {
+        let close = i128::from(at.0) + i128::from(self.rules.gap) + i128::from(self.rules.lateness);
+        at < sent && has_come(close + 1, sent)
+    }
+
+    /// Whether a session that the event would join may be closed for it, and yet not be closed.
+    fn has_to_wait(&self, at: Time, sent: Time) -> bool {
+        let in_time = i128::from(at.0) + i128::from(self.rules.lateness) >= i128::from(sent.0);
+        at < sent && !in_time && self.progress.settled.get() < sent
+    }
+
+    /// Lets a batch of events that are not late into their sessions.
+    fn join_batch(
+        &mut self,
+        batch: &mut Vec<(Time, K, C::Element)>,
+        out: Out<'_, K, C::Row>,
+    ) -> Result<()> {
+        let (rules, contents) = (self.rules, &self.contents);
+        let watermark = self.progress.watermark.get();
+        let mut all = Vec::new();
+        let done = self.sets.update_batch(
+            batch,
+            |(_, key, _)| key,
+            |_| Vec::new(),
+            |(at, key, element), set| {
+                let add = |part: &mut C::Part| contents.add(part, element);
+                let joined = rules.join(contents, watermark, key, set, *at, add);
+                if joined.has_something() {
+                    all.push(joined);
+                }
+            },
+        );
+        let done = done.map_err(|error| error.leave_rest(batch));
+        if done.is_ok() {
+            batch.clear();
+        }
+        all.into_iter().for_each(|joined| self.follow(joined));
+        self.catch_up(out).and(done)
+    }
+
+    /// Lets an event into its session. What that entails is left to `catch_up`.
+    fn put(&mut self, at: Time, key: &K, item: &C::Item, out: Out<'_, K, C::Row>) -> Result<()> {
+        let rules = self.rules;
+        let mut old_rows = Vec::new();
+        if C::PREPARES {
+            let joined = self.sets.read(key, |set| {
+                let set = set.map_or(&[][..], |set| &set[..]);
+                set[rules.joined(set, at)].to_vec()
+            })?;
+            // What is to be taken back has to be read before it is joined.
+            for old in joined.iter().filter(|old| old.2.1) {
+                let note = &mut |_: &K, window, row, diff| old_rows.push((window, row, diff));
+                self.contents.tell(key, rules.window(old), &old.3, -1, note)?;
+            }
+            let last = joined.last().map_or(at, |last| last.1.max(at));
+            self.contents.prepare(key, &joined, rules.gap, last.plus(rules.gap), item)?;
+        }
+        let (contents, watermark) = (&self.contents, self.progress.watermark.get());
+        let mut joined = self.sets.update(key, Vec::new, |set| {
+            rules.join(contents, watermark, key, set, at, |part| contents.put(part, item))
+        })?;
+        if C::PREPARES {
+            joined.taken_back.clear();
+        }
+        old_rows.into_iter().for_each(|(window, row, diff)| out(key, window, row, diff));
+        self.follow(joined);
+        Ok(())
+    }
+
+    /// Does what a change of a set entails; what cannot be done now is noted.
+    fn follow(&mut self, joined: Joined<K, C::Part>) {
+        let Joined { key, set, cancel, taken_back, told } = joined;
+        for at in cancel {
+            if Some(at) != set {
+                self.timers.cancel(at, key.clone());
+            }
+        }
+        let tell = |diff| Tell { diff, is_closed: false };
+        for (window, part) in taken_back {
+            self.telling.push_back((key.clone(), window, part, tell(-1)));
+        }
+        if let Some((window, part)) = told {
+            self.telling.push_back((key.clone(), window, part, tell(1)));
+        }
+        self.unset.extend(set.map(|at| (at, key)));
+    }
+
+    /// Sets timers that found no room, tells what is to be told.
+    fn catch_up(&mut self, out: Out<'_, K, C::Row>) -> Result<()> {
+        while let Some((at, key)) = self.unset.pop() {
+            if let Err(error) = self.timers.set(at, key.clone()) {
+                self.unset.push((at, key));
+                self.progress.busy.set(true);
+                return Err(error);
+            }
+        }
+        while let Some((key, window, part, tell)) = self.telling.front() {
+            let done = match tell.diff {
+                0 => Ok(()),
+                diff => self.contents.tell(key, *window, part, diff, out),
+            };
+            let done = done.and_then(|()| match tell.is_closed {
+                true => self.contents.forget(key, *window),
+                false => Ok(()),
+            });
+            if let Err(error) = done {
+                self.progress.busy.set(true);
+                return Err(error);
+            }
+            self.telling.pop_front();
+        }
+        while let Some(key) = self.emptied.pop() {
+            let is_empty = self.sets.read(&key, |set| set.is_some_and(Vec::is_empty));
+            let done = is_empty.and_then(|empty| match empty {
+                true => self.sets.remove(&key).map(drop),
+                false => Ok(()),
+            });
+            if let Err(error) = done {
+                self.emptied.push(key);
+                self.progress.busy.set(true);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Aligned::advance`](super::aligned::Aligned::advance).
+    pub(crate) fn advance(
+        &mut self,
+        watermark: Time,
+        fuel: usize,
+        out: Out<'_, K, C::Row>,
+    ) -> Result<Advanced> {
+        let progress = self.progress.clone();
+        let watermark = watermark.max(progress.watermark.get());
+        progress.watermark.set(watermark);
+        progress.busy.set(true);
+        let mut fuel = fuel.max(1);
+        while fuel > 0 {
+            fuel -= 1;
+            self.catch_up(out)?;
+            if let Some((at, key, item)) = self.coming.pop_front() {
+                if let Err(error) = self.put(at, &key, &item, out) {
+                    self.coming.push_front((at, key, item));
+                    return Err(error);
+                }
+                continue;
+            }
+            if let Some((sent, cursor)) = self.unloading {
+                self.unload(sent, cursor, fuel.max(1))?;
+                continue;
+            }
+            let waiting = self.late.0.enter()?.next_bucket(Time::MIN);
+            let waiting = waiting.filter(|sent| *sent <= watermark);
+            // Sessions that were closed for an event that waits close first.
+            if self.fire_next(waiting.unwrap_or(watermark))? {
+                continue;
+            }
+            match waiting {
+                Some(sent) => self.unloading = Some((sent, Cursor::default())),
+                None => return self.settle(watermark, fuel),
+            }
+        }
+        Ok(Advanced { done: false })
+    }
+
+    /// Does what the first timer before `watermark` asks for, if there is one.
+    fn fire_next(&mut self, watermark: Time) -> Result<bool> {
+        let Some((at, key)) = self.timers.pop_due(watermark) else { return Ok(false) };
+        let (rules, mut due) = (self.rules, Vec::new());
+        let looked_at = self.sets.modify(&key, |set| {
+            let mut set_timer = None;
+            set.retain_mut(|session| {
+                if session.2.0 != at {
+                    return true;
+                }
+                let next = rules.due(session);
+                if next > at {
+                    session.2.0 = next;
+                    set_timer = Some(next);
+                    return true;
+                }
+                let window = rules.window(session);
+                let tells = rules.emit == Emit::OnClose || !session.2.1;
+                session.2.1 = true;
+                let close = rules.due(session);
+                let is_closed = close <= at;
+                let tell = Tell { diff: i64::from(tells), is_closed };
+                due.push((key.clone(), window, session.3.clone(), tell));
+                if !is_closed {
+                    session.2.0 = close;
+                    set_timer = Some(close);
+                }
+                !is_closed
+            });
+            (set_timer, set.is_empty())
+        });
+        match looked_at {
+            Ok(Some((set_timer, is_empty))) => {
+                self.unset.extend(set_timer.map(|at| (at, key.clone())));
+                if is_empty {
+                    self.emptied.push(key);
+                }
+                self.telling.extend(due);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                self.unset.push((at, key));
+                return Err(error);
+            }
+        }
+        Ok(true)
+    }
+
+    fn unload(&mut self, sent: Time, mut cursor: Cursor, fuel: usize) -> Result<()> {
+        let (mut late, coming) = (self.late.0.enter()?, &mut self.coming);
+        if !cursor.done {
+            let visited = late.fold(sent..sent.plus(1), &mut cursor, fuel, &mut |key, elements| {
+                while let Some((at, item)) = elements.next()? {
+                    coming.push_back((*at, key.clone(), item.clone()));
+                }
+                Ok(())
+            });
+            self.unloading = Some((sent, cursor));
+            visited?;
+        } else if late.purge(sent.plus(1), fuel)? {
+            self.unloading = None;
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, watermark: Time, fuel: usize) -> Result<Advanced> {
+        let closed = match watermark {
+            Time::MAX => Time::MAX,
+            _ => clipped(i128::from(watermark.0) - i128::from(self.rules.lateness)),
+        };
+        if closed > Time::MIN && !self.contents.purge(closed, fuel.max(1))? {
+            return Ok(Advanced { done: false });
+        }
+        self.progress.settled.set(watermark);
+        self.progress.busy.set(false);
+        Ok(Advanced { done: true })
+    }
+}
+
+impl<K, P> Joined<K, P> {
+    fn has_something(&self) -> bool {
+        self.set.is_some()
+            || self.told.is_some()
+            || !self.cancel.is_empty()
+            || !self.taken_back.is_empty()
+    }
+}

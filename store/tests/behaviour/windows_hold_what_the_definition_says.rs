@@ -1,0 +1,309 @@
+//! Random histories of events, late ones among them, and watermarks give the results that a plain
+//! re-computation gives: for all shapes, ways to emit, layouts, and amounts of fuel.
+
+use std::collections::BTreeMap;
+
+use alluvium::{
+    Aggregate, Elements, Emit, HolisticLayout, Late, Store, Time, Window, WindowLayout, Windows,
+    process,
+};
+
+use crate::common::Dice;
+use crate::common::btree_layout::BTree;
+use crate::common::window_model::{self, Event, Results};
+
+/// Keeps the sorted values: a fold that shows what it was folded from.
+pub struct Sorted;
+
+impl Aggregate<i64> for Sorted {
+    type Acc = Vec<i64>;
+    type Out = Vec<i64>;
+
+    fn init(&self) -> Vec<i64> {
+        Vec::new()
+    }
+
+    fn add(&self, acc: &mut Vec<i64>, element: &i64) {
+        let place = acc.partition_point(|value| value < element);
+        acc.insert(place, *element);
+    }
+
+    fn merge(&self, acc: &mut Vec<i64>, later: &Vec<i64>) {
+        later.iter().for_each(|element| self.add(acc, element));
+    }
+
+    fn out(&self, acc: &Vec<i64>) -> Option<Vec<i64>> {
+        (!acc.is_empty()).then(|| acc.clone())
+    }
+}
+
+/// A step of a history.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Add { sent: i64, events: Vec<(i64, u64, i64)> },
+    Advance { watermark: i64, fuel: usize },
+}
+
+/// Events around a watermark that moves on, some of them late, in batches.
+pub fn history(dice: &mut Dice, steps: usize) -> Vec<Step> {
+    let mut watermark = dice.below(50) as i64 - 40;
+    let mut value = 0;
+    let mut all = Vec::new();
+    for _ in 0..steps {
+        if dice.below(3) == 0 {
+            let far = if dice.below(8) == 0 { 60 } else { 8 };
+            watermark += dice.below(far) as i64;
+            let fuel = if dice.below(2) == 0 { 1 + dice.below(4) as usize } else { 1000 };
+            all.push(Step::Advance { watermark, fuel });
+        } else {
+            let sent = watermark + dice.below(5) as i64;
+            let count = 1 + dice.below(6);
+            let events = (0..count).map(|_| {
+                value += 1;
+                let back = if dice.below(3) == 0 { dice.below(40) as i64 } else { 0 };
+                (sent + dice.below(15) as i64 - back, dice.below(3), value)
+            });
+            all.push(Step::Add { sent, events: events.collect() });
+        }
+    }
+    all
+}
+
+pub fn events(history: &[Step]) -> Vec<Event> {
+    let mut all = Vec::new();
+    for step in history {
+        if let Step::Add { sent, events } = step {
+            let event = |(at, key, value)| Event { at, sent: *sent, key, value };
+            all.extend(events.iter().copied().map(event));
+        }
+    }
+    all
+}
+
+/// What comes out, added up.
+#[derive(Default)]
+pub struct Collected {
+    sums: BTreeMap<(Window, u64, Vec<i64>), i64>,
+    /// How often results of a window and key came out, or were taken back.
+    changes: BTreeMap<(Window, u64), u64>,
+    dropped: Vec<(i64, u64, i64, i64)>,
+}
+
+impl Collected {
+    fn note(&mut self, key: &u64, window: Window, row: Vec<i64>, diff: i64) {
+        *self.sums.entry((window, *key, row)).or_default() += diff;
+        *self.changes.entry((window, *key)).or_default() += 1;
+    }
+
+    fn results(&self) -> Results {
+        let mut results = Results::new();
+        for ((window, key, row), sum) in &self.sums {
+            match sum {
+                0 => {}
+                1 => {
+                    let old = results.insert((*window, *key), row.clone());
+                    assert!(old.is_none(), "two results of {window:?} {key}: {old:?}, {row:?}");
+                }
+                sum => panic!("{window:?} {key} {row:?} came out {sum} times"),
+            }
+        }
+        results
+    }
+}
+
+/// Runs a history; `add` and `advance` are those of the windows under test.
+pub fn run(
+    history: &[Step],
+    mut add: impl FnMut(
+        Time,
+        &mut Vec<(Time, u64, i64)>,
+        &mut dyn FnMut(Late<u64, i64>),
+        &mut dyn FnMut(&u64, Window, Vec<i64>, i64),
+    ),
+    mut advance: impl FnMut(Time, usize, &mut dyn FnMut(&u64, Window, Vec<i64>, i64)) -> bool,
+    mut settled: impl FnMut(i64, &Collected),
+) -> Collected {
+    let mut collected = Collected::default();
+    let end = Step::Advance { watermark: i64::MAX, fuel: 7 };
+    for step in history.iter().chain([&end]) {
+        match step {
+            Step::Add { sent, events } => {
+                let events = events.iter().map(|(at, key, value)| (Time(*at), *key, *value));
+                let mut batch: Vec<_> = events.collect();
+                let mut dropped = Vec::new();
+                add(
+                    Time(*sent),
+                    &mut batch,
+                    &mut |late| dropped.push((late.at.0, late.key, late.element, late.lateness)),
+                    &mut |key, window, row, diff| collected.note(key, window, row, diff),
+                );
+                assert!(batch.is_empty());
+                collected.dropped.extend(dropped);
+            }
+            Step::Advance { watermark, fuel } => {
+                let mut calls = 0;
+                // A watermark is also left half done, and events come between.
+                while !advance(Time(*watermark), *fuel, &mut |key, window, row, diff| {
+                    collected.note(key, window, row, diff);
+                }) && (*watermark == i64::MAX || calls < 3)
+                {
+                    calls += 1;
+                    assert!(calls < 100_000, "advancing does not end");
+                }
+                if *fuel == 1000 {
+                    settled(*watermark, &collected);
+                }
+            }
+        }
+    }
+    collected
+}
+
+/// Checks what came out against the model.
+fn check(
+    what: &str,
+    collected: &Collected,
+    (expected, dropped): &(Results, Vec<Event>),
+    emit: Emit,
+) {
+    assert_eq!(&collected.results(), expected, "{what}");
+    let mut told = collected.dropped.clone();
+    let dropped = dropped.iter().map(|e| (e.at, e.key, e.value, e.sent - e.at));
+    let mut dropped: Vec<_> = dropped.collect();
+    told.sort_unstable();
+    dropped.sort_unstable();
+    assert_eq!(told, dropped, "{what}: late events");
+    if emit == Emit::OnClose {
+        assert!(collected.changes.values().all(|n| *n == 1), "{what}: one result per window");
+    }
+}
+
+fn expected(events: &[Event], shape: (i64, i64, i64), lateness: i64) -> (Results, Vec<Event>) {
+    match shape {
+        (gap, 0, _) => window_model::sessions(events, gap, lateness),
+        shape => window_model::aligned(events, shape, lateness),
+    }
+}
+
+fn windows((length, slide, offset): (i64, i64, i64), lateness: i64, emit: Emit) -> Windows {
+    let windows = match slide {
+        0 => Windows::session(length),
+        _ => Windows::sliding(length, slide).offset(offset),
+    };
+    windows.lateness(lateness).emit(emit)
+}
+
+/// All results of windows that are closed are out, and, if results come on closing, no others.
+fn check_closed(
+    what: &str,
+    expected: &Results,
+    collected: &Collected,
+    watermark: i64,
+    (lateness, emit, slide): (i64, Emit, i64),
+) {
+    if emit != Emit::OnClose || slide == 0 {
+        return;
+    }
+    let closed = |((window, _), _): &(&(Window, u64), &Vec<i64>)| {
+        window.end.0.saturating_add(lateness) <= watermark
+    };
+    let closed: Vec<_> = expected.iter().filter(closed).map(|(at, _)| *at).collect();
+    let out: Vec<_> = collected.results().into_keys().collect();
+    assert_eq!(out, closed, "{what} at {watermark}");
+}
+
+pub fn aggregated_windows_equal_the_model<L>(name: &str, layout: L, open: impl Fn() -> Store)
+where
+    L: WindowLayout<u64, Vec<i64>>,
+{
+    each_case(|what, history, shape, lateness, emit| {
+        let what = format!("{name} {what}");
+        let store = open();
+        let spec = windows(shape, lateness, emit);
+        let windows = store.aggregated("w").layout(layout.clone()).open(spec, Sorted).unwrap();
+        let windows = std::cell::RefCell::new(windows);
+        let model = expected(&events(history), shape, lateness);
+        let collected = run(
+            history,
+            |sent, batch, late, out| {
+                windows.borrow_mut().add_batch(sent, batch, late, out).unwrap();
+            },
+            |to, fuel, out| windows.borrow_mut().advance(to, fuel, out).unwrap().done,
+            |to, collected| {
+                check_closed(&what, &model.0, collected, to, (lateness, emit, shape.1));
+            },
+        );
+        check(&what, &collected, &model, emit);
+    });
+}
+
+pub fn holistic_windows_equal_the_model<L>(name: &str, layout: L, open: impl Fn() -> Store)
+where
+    L: HolisticLayout<u64, i64>,
+{
+    each_case(|what, history, shape, lateness, emit| {
+        if matches!(emit, Emit::Early(_)) {
+            return;
+        }
+        let what = format!("{name} {what}");
+        let store = open();
+        let spec = windows(shape, lateness, emit);
+        let sort = process(
+            |_: &u64, _, elements: &mut dyn Elements<i64>, emit: &mut dyn FnMut(Vec<i64>)| {
+                let mut all = Vec::new();
+                while let Some(element) = elements.next()? {
+                    all.push(*element);
+                }
+                all.sort_unstable();
+                emit(all);
+                Ok(())
+            },
+        );
+        let windows = store.holistic("w").layout(layout.clone()).open(spec, sort).unwrap();
+        let windows = std::cell::RefCell::new(windows);
+        let model = expected(&events(history), shape, lateness);
+        let collected = run(
+            history,
+            |sent, batch, late, out| {
+                windows.borrow_mut().add_batch(sent, batch, late, out).unwrap();
+            },
+            |to, fuel, out| windows.borrow_mut().advance(to, fuel, out).unwrap().done,
+            |to, collected| {
+                check_closed(&what, &model.0, collected, to, (lateness, emit, shape.1));
+            },
+        );
+        check(&what, &collected, &model, emit);
+    });
+}
+
+/// Shapes (a gap, and 0, is a session), latenesses and ways to emit, each with some histories.
+fn each_case(mut case: impl FnMut(&str, &[Step], (i64, i64, i64), i64, Emit)) {
+    let shapes =
+        [(10, 10, 0), (10, 2, 0), (10, 4, 3), (7, 3, -2), (1, 1, 0), (5, 0, 0), (12, 0, 0)];
+    for (n, shape) in shapes.into_iter().enumerate() {
+        for lateness in [0, 1, 6, 30] {
+            for emit in [Emit::OnClose, Emit::OnWatermark] {
+                for seed in 0..6 {
+                    let mut dice = Dice(seed * 1000 + n as u64);
+                    let history = history(&mut dice, 40);
+                    let what = format!("{shape:?} lateness {lateness} {emit:?} seed {seed}");
+                    case(&what, &history, shape, lateness, emit);
+                }
+            }
+        }
+    }
+}
+
+fn in_memory() -> Store {
+    Store::in_memory().open().unwrap()
+}
+
+#[test]
+fn aggregated_windows_over_a_users_layout() {
+    aggregated_windows_equal_the_model("btree", BTree, in_memory);
+}
+
+#[test]
+fn holistic_windows_over_a_users_layout() {
+    holistic_windows_equal_the_model("btree", BTree, in_memory);
+}
