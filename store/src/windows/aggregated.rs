@@ -11,7 +11,7 @@ use super::aligned::Aligned;
 use super::contents::Folded;
 use super::session_contents::FoldedSessions;
 use super::sessions::{Rules, Sessions};
-use super::{Advanced, Grid, Late, SessionSet, Shape, Window, WindowLayout, Windows};
+use super::{Advanced, Emit, Grid, Late, SessionSet, Shape, Window, WindowLayout, Windows};
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
 use crate::store::StateBuilder;
@@ -71,7 +71,7 @@ where
     L: WindowLayout<K, A::Acc>,
 {
     /// Opens the windows, restoring them from the last checkpoint. They take the states `name`,
-    /// `name/late`, `name/progress` and, for sessions, `name/timers`.
+    /// `name/late`, `name/progress`, for sessions `name/timers`, and for early results `name/told`.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for windows that cannot be, and those of
@@ -88,15 +88,30 @@ where
                 let aggregate = Rc::new(aggregate);
                 let merging = aggregate.clone();
                 let merge: Merge<A::Acc> = Rc::new(move |acc, later| merging.merge(acc, later));
-                let panes = store.open_panes(&name, &layout.panes(), merge)?;
+                let panes = store.open_panes(&name, &layout.panes(), merge.clone())?;
+                let told = match windows.emit {
+                    Emit::Early(_) => {
+                        Some(store.open_panes(&format!("{name}/told"), &layout.panes(), merge)?)
+                    }
+                    Emit::OnClose | Emit::OnWatermark => None,
+                };
                 Kind::Aligned(Box::new(Aligned {
                     grid: Grid::new(length, slide, offset),
                     lateness: windows.lateness.into(),
                     emit: windows.emit,
-                    contents: Folded { aggregate, panes, element: PhantomData },
+                    contents: Folded {
+                        aggregate,
+                        panes,
+                        told,
+                        fold: Default::default(),
+                        telling: Default::default(),
+                        element: PhantomData,
+                    },
                     late,
                     progress,
                     firing: None,
+                    early: Time::MIN,
+                    early_fired: None,
                     coming: Default::default(),
                     unloading: None,
                     changes: Vec::new(),

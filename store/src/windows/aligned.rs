@@ -26,8 +26,12 @@ pub(crate) struct Aligned<K: Key, C: Contents<K>, D> {
     pub(crate) contents: C,
     pub(crate) late: LateLists<K, C::Item, D>,
     pub(crate) progress: Rc<ProgressCell>,
-    /// The end of the window that is being fired, and how far that is.
-    pub(crate) firing: Option<(i128, Cursor)>,
+    /// The window that is being fired.
+    pub(crate) firing: Option<Firing>,
+    /// Up to where early results have come out.
+    pub(crate) early: Time,
+    /// The end of the last window that gave one this time.
+    pub(crate) early_fired: Option<i128>,
     /// Events that waited and may come in now, and where their list was left.
     pub(crate) coming: VecDeque<(Time, K, C::Item)>,
     pub(crate) unloading: Option<(Time, Cursor)>,
@@ -35,9 +39,25 @@ pub(crate) struct Aligned<K: Key, C: Contents<K>, D> {
     pub(crate) changes: Vec<(Window, C::Row, i64)>,
 }
 
+/// A window that is being fired, and how far that is.
+#[derive(Clone, Copy)]
+pub(crate) struct Firing {
+    end: i128,
+    /// Before its time.
+    is_early: bool,
+    cursor: Cursor,
+}
+
+impl Firing {
+    fn of(end: i128, is_early: bool) -> Self {
+        Self { end, is_early, cursor: Cursor::default() }
+    }
+}
+
 /// What to do next.
 enum Step {
     Fire(i128),
+    FireEarly(i128),
     Unload(Time),
     Nothing,
 }
@@ -91,7 +111,7 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
             has_come(self.close_of(end), sent) && self.progress.settled.get() < sent;
         // What is being fired must not change meanwhile.
         let is_firing =
-            self.emit != Emit::OnClose && self.firing.is_some_and(|(firing, _)| end <= firing);
+            self.emit != Emit::OnClose && self.firing.is_some_and(|firing| end <= firing.end);
         if may_be_closed || is_firing {
             let item = self.contents.item(element);
             self.late.0.enter()?.append(sent, key, (at, item))?;
@@ -173,11 +193,12 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
                 self.take_in(fuel, out)?
             } else if let Some((sent, cursor)) = self.unloading {
                 self.unload(sent, cursor, fuel)?
-            } else if let Some((end, cursor)) = self.firing {
-                self.fire(end, cursor, fuel, out)?
+            } else if let Some(firing) = self.firing {
+                self.fire(firing, fuel, out)?
             } else {
                 match self.next_step(watermark)? {
-                    Step::Fire(end) => self.firing = Some((end, Cursor::default())),
+                    Step::Fire(end) => self.firing = Some(Firing::of(end, false)),
+                    Step::FireEarly(end) => self.firing = Some(Firing::of(end, true)),
                     Step::Unload(sent) => {
                         // All windows that were closed then are over, also the empty ones.
                         progress.settled.set(sent.max(progress.settled.get()));
@@ -194,7 +215,7 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
 
     /// What the watermark lets happen next: windows fire in order of their ends, and events that
     /// wait come in when all windows that were closed for them have fired.
-    fn next_step(&self, watermark: Time) -> Result<Step> {
+    fn next_step(&mut self, watermark: Time) -> Result<Step> {
         let due = self.next_due()?;
         let waiting = self.late.0.enter()?.next_bucket(Time::MIN);
         if let Some(sent) = waiting.filter(|sent| *sent <= watermark)
@@ -202,8 +223,34 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
         {
             return Ok(Step::Unload(sent));
         }
-        let due = due.filter(|end| has_come(self.fire_of(*end), watermark));
-        Ok(due.map_or(Step::Nothing, Step::Fire))
+        match due {
+            Some(end) if has_come(self.fire_of(end), watermark) => Ok(Step::Fire(end)),
+            Some(end) => self.next_early(end, watermark),
+            None => Ok(Step::Nothing),
+        }
+    }
+
+    /// The next window of which an early result is due; `due` is the first that has not fired.
+    fn next_early(&mut self, due: i128, watermark: Time) -> Result<Step> {
+        let Emit::Early(every) = self.emit else { return Ok(Step::Nothing) };
+        let passed = Time(watermark.0.div_euclid(every).saturating_mul(every));
+        if passed <= self.early {
+            return Ok(Step::Nothing);
+        }
+        let next = match self.early_fired {
+            Some(fired) => due.max(self.grid.next_end(fired)),
+            None => due,
+        };
+        let slice = self.contents.next_slice(self.grid.slices_of(next).start)?;
+        let next = slice.map(|slice| next.max(self.grid.first_end(slice)));
+        // Windows that begin later have had no time yet.
+        match next.filter(|end| self.grid.window(*end).start < watermark) {
+            Some(end) => Ok(Step::FireEarly(end)),
+            None => {
+                (self.early, self.early_fired) = (passed, None);
+                Ok(Step::Nothing)
+            }
+        }
     }
 
     /// The end of the next window to fire, if any has something in it. Windows that were closed
@@ -220,30 +267,29 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
     }
 
     /// Fires some keys of a window; says how many units that took.
-    fn fire(
-        &mut self,
-        end: i128,
-        mut cursor: Cursor,
-        fuel: usize,
-        out: Out<'_, K, C::Row>,
-    ) -> Result<usize> {
+    fn fire(&mut self, mut firing: Firing, fuel: usize, out: Out<'_, K, C::Row>) -> Result<usize> {
+        let end = firing.end;
         let (slices, window) = (self.grid.slices_of(end), self.grid.window(end));
         let mut used = 1;
         let count = &mut |key: &K, window, row, diff| {
             used += 1;
             out(key, window, row, diff);
         };
-        let done = self.contents.fire(slices, window, &mut cursor, fuel, count);
-        self.firing = Some((end, cursor));
+        let done = self.contents.fire(slices, window, &mut firing.cursor, fuel, count);
+        self.firing = Some(firing);
         done?;
-        if cursor.done {
+        if firing.cursor.done {
             self.firing = None;
-            self.progress.fired.set(Some(end));
-            if self.emit == Emit::OnClose {
-                let before = self.grid.window(self.grid.next_end(end)).start;
-                self.contents.purge(before, fuel)?;
+            if firing.is_early {
+                self.early_fired = Some(end);
+                return Ok(used);
             }
-            self.contents.prefetch(self.grid.window(self.grid.next_end(end)).end)?;
+            self.progress.fired.set(Some(end));
+            let next = self.grid.window(self.grid.next_end(end));
+            if self.emit == Emit::OnClose {
+                self.contents.purge(next.start, next.end, fuel)?;
+            }
+            self.contents.prefetch(next.end)?;
         }
         Ok(used)
     }
@@ -285,14 +331,14 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
 
     /// All that may fire has fired: drops what no open window needs.
     fn settle(&mut self, watermark: Time, fuel: usize) -> Result<Advanced> {
-        let before = match watermark {
-            Time::MAX => Time::MAX,
+        let open = match watermark {
+            Time::MAX => Window { start: Time::MAX, end: Time::MAX },
             _ => {
                 let closed = clipped(i128::from(watermark.0) - self.lateness);
-                self.grid.window(self.grid.first_end(closed)).start
+                self.grid.window(self.grid.first_end(closed))
             }
         };
-        if before > Time::MIN && !self.contents.purge(before, fuel)? {
+        if open.start > Time::MIN && !self.contents.purge(open.start, open.end, fuel)? {
             return Ok(Advanced { done: false });
         }
         self.progress.settled.set(watermark);

@@ -1,5 +1,6 @@
 //! What is in the slices of aligned windows: accumulators, or the events themselves.
 
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::rc::Rc;
@@ -63,8 +64,9 @@ pub(crate) trait Contents<K: Key>: 'static {
         out: Out<'_, K, Self::Row>,
     ) -> Result<()>;
 
-    /// Drops the slices before `before`; says whether that is done.
-    fn purge(&mut self, before: Time, fuel: usize) -> Result<bool>;
+    /// Drops the slices before `before`, and what is kept of windows that end before `open`; says
+    /// whether that is done.
+    fn purge(&mut self, before: Time, open: Time, fuel: usize) -> Result<bool>;
 
     /// Slices before `until` will be fired soon.
     fn prefetch(&mut self, until: Time) -> Result<()>;
@@ -76,6 +78,11 @@ pub(crate) trait Contents<K: Key>: 'static {
 pub(crate) struct Folded<K, E, A: Aggregate<E>, P> {
     pub(crate) aggregate: Rc<A>,
     pub(crate) panes: Rc<PanesCell<K, A::Acc, P>>,
+    /// What was told of windows, by their ends, if it may be told before they end.
+    pub(crate) told: Option<Rc<PanesCell<K, A::Acc, P>>>,
+    /// Where the fold of a window that is told stands, and what it gave that is not told yet.
+    pub(crate) fold: Cursor,
+    pub(crate) telling: VecDeque<(K, A::Acc)>,
     pub(crate) element: PhantomData<E>,
 }
 
@@ -164,14 +171,41 @@ where
         out: Out<'_, K, A::Out>,
     ) -> Result<()> {
         let aggregate = &*self.aggregate;
-        self.panes.0.run(0, |panes| {
-            panes.fold(slices, cursor, fuel, &mut |key, acc| {
-                if let Some(row) = aggregate.out(&acc) {
-                    out(key, window, row, 1);
-                }
-                Ok(())
-            })
-        })?
+        let Some(told) = &self.told else {
+            return self.panes.0.run(0, |panes| {
+                panes.fold(slices, cursor, fuel, &mut |key, acc| {
+                    aggregate.out(&acc).into_iter().for_each(|row| out(key, window, row, 1));
+                    Ok(())
+                })
+            })?;
+        };
+        // Taken out first: what is visited may not come again, and telling it may fail.
+        if self.telling.is_empty() {
+            let telling = &mut self.telling;
+            self.panes.0.run(0, |panes| {
+                panes.fold(slices, &mut self.fold, fuel, &mut |key, acc| {
+                    telling.push_back((key.clone(), acc));
+                    Ok(())
+                })
+            })??;
+        }
+        while let Some((key, acc)) = self.telling.front() {
+            let mut told = told.0.enter()?;
+            let old = told.get(window.end, key)?.and_then(|acc| aggregate.out(&acc));
+            let new = aggregate.out(acc);
+            if old != new {
+                // Put anew, not changed: a part of the old may be on storage.
+                told.remove(window.end, key)?;
+                told.update(window.end, key, || acc.clone(), |_| ())?;
+                old.into_iter().for_each(|row| out(key, window, row, -1));
+                new.into_iter().for_each(|row| out(key, window, row, 1));
+            }
+            self.telling.pop_front();
+        }
+        if self.fold.done {
+            (self.fold, cursor.done) = (Cursor::default(), true);
+        }
+        Ok(())
     }
 
     fn refire(
@@ -195,7 +229,12 @@ where
         Ok(())
     }
 
-    fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
+    fn purge(&mut self, before: Time, open: Time, fuel: usize) -> Result<bool> {
+        if let Some(told) = &self.told
+            && !told.0.enter()?.purge(open, fuel)?
+        {
+            return Ok(false);
+        }
         self.panes.0.enter()?.purge(before, fuel)
     }
 
@@ -342,7 +381,7 @@ where
         tell(&elements, 1)
     }
 
-    fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
+    fn purge(&mut self, before: Time, _: Time, fuel: usize) -> Result<bool> {
         self.lists.0.enter()?.purge(before, fuel)
     }
 

@@ -159,6 +159,8 @@ where
                 late,
                 progress,
                 firing: None,
+                early: Time::MIN,
+                early_fired: None,
                 coming: Default::default(),
                 unloading: None,
                 changes: Vec::new(),

@@ -135,11 +135,16 @@ impl Rules {
         Window { start: session.0, end: session.1.plus(self.gap) }
     }
 
-    /// When something has to be done about a session next.
-    fn due<P>(&self, session: &Session<P>) -> Time {
+    /// When something has to be done about a session next, after `now`.
+    fn due<P>(&self, session: &Session<P>, now: Time) -> Time {
         let end = session.1.plus(self.gap);
         match self.emit {
-            Emit::OnWatermark | Emit::Early(_) if !session.2.1 => end,
+            Emit::OnWatermark if !session.2.1 => end,
+            Emit::Early(every) if !session.2.1 => {
+                let now = i128::from(now.max(session.1).0);
+                let every = i128::from(every);
+                end.min(clipped((now.div_euclid(every) + 1) * every))
+            }
             _ => end.plus(self.lateness),
         }
     }
@@ -203,7 +208,7 @@ impl Rules {
             whole.2.1 = true;
             told = Some((self.window(whole), whole.3.clone()));
         }
-        let due = self.due(whole);
+        let due = self.due(whole, watermark);
         let mut set_timer = None;
         match armed {
             Some(armed) if armed <= due => whole.2.0 = armed,
@@ -450,7 +455,7 @@ where
                 if session.2.0 != at {
                     return true;
                 }
-                let next = rules.due(session);
+                let next = rules.due(session, at.plus(-1));
                 if next > at {
                     session.2.0 = next;
                     set_timer = Some(next);
@@ -459,7 +464,7 @@ where
                 let window = rules.window(session);
                 let tells = rules.emit == Emit::OnClose || !session.2.1;
                 session.2.1 = true;
-                let close = rules.due(session);
+                let close = rules.due(session, at);
                 let is_closed = close <= at;
                 let tell = Tell { diff: i64::from(tells), is_closed };
                 due.push((key.clone(), window, session.3.clone(), tell));

@@ -173,6 +173,9 @@ fn check(
     told.sort_unstable();
     dropped.sort_unstable();
     assert_eq!(told, dropped, "{what}: late events");
+    if matches!(emit, Emit::Early(_)) {
+        assert!(collected.changes.values().any(|n| *n > 1), "{what}: nothing came early");
+    }
     if emit == Emit::OnClose {
         assert!(collected.changes.values().all(|n| *n == 1), "{what}: one result per window");
     }
@@ -282,7 +285,7 @@ fn each_case(mut case: impl FnMut(&str, &[Step], (i64, i64, i64), i64, Emit)) {
         [(10, 10, 0), (10, 2, 0), (10, 4, 3), (7, 3, -2), (1, 1, 0), (5, 0, 0), (12, 0, 0)];
     for (n, shape) in shapes.into_iter().enumerate() {
         for lateness in [0, 1, 6, 30] {
-            for emit in [Emit::OnClose, Emit::OnWatermark] {
+            for emit in [Emit::OnClose, Emit::OnWatermark, Emit::Early(3)] {
                 for seed in 0..6 {
                     let mut dice = Dice(seed * 1000 + n as u64);
                     let history = history(&mut dice, 40);
