@@ -1,5 +1,5 @@
-//! Physical layouts of state, behind small traits: plain [`heap`](Heap) state and
-//! the hash-indexed [hybrid log](HybridLog).
+//! Physical layouts of state, behind small traits: plain [`heap`](Heap) state, the hash-indexed
+//! [hybrid log](HybridLog), and [window segments](WindowSegments) for state by slices of time.
 //!
 //! A layout opens a [`Table`]: one keyed state of one worker. The traits are public and small, so
 //! that a user can add a backend; [`write_entries`] and [`read_entries`] give it checkpoints.
@@ -12,7 +12,9 @@ mod lists;
 mod panes;
 mod split_table;
 mod table;
+mod table_panes;
 mod trace;
+mod window_segments;
 
 #[cfg(feature = "tracing")]
 #[doc(hidden)]
@@ -27,11 +29,11 @@ pub use hybrid_log::{
 };
 pub use lists::{Elements, Lists, ListsLayout};
 pub use panes::{Merge, Panes, PanesLayout};
-#[doc(hidden)]
-pub use split_table::{HashRange, PART_ENTRIES_MAX, SplitTable};
 pub use table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
 };
+pub use table_panes::TablePanes;
+pub use window_segments::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, SegmentPanes, WindowSegments};
 
 /// The hybrid log's index, for its benchmark. No part of the API.
 #[doc(hidden)]

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use alluvium_pagestore::{BlobWriter, Key, Lookup, Result, StateImage, Time};
+use alluvium_pagestore::{BlobWriter, Key, Lookup, Result, Rewrite, StateImage, Time};
 
 use crate::table::{BatchError, CheckpointOutcome, Cursor, StateContext, TableStats};
 
@@ -99,6 +99,11 @@ pub trait Panes<K: Key, A>: 'static {
     fn reclaim(&mut self, bytes: u64) -> Result<u64> {
         let _ = bytes;
         Ok(0)
+    }
+
+    /// As [`Table::rewriter`](crate::Table::rewriter).
+    fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
+        None
     }
 
     /// As [`Table::checkpoint`](crate::Table::checkpoint).

@@ -12,18 +12,18 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, KeyGroup, MemoryKind, Result, rounded};
+use alluvium_pagestore::{Account, MemoryKind, Result, rounded};
 use hashbrown::HashTable;
 
 /// Most entries of a part: a hash table of 128 buckets filled to 7 in 8.
-pub const PART_ENTRIES_MAX: usize = 112;
+pub(crate) const PART_ENTRIES_MAX: usize = 112;
 /// The directory has at most so many entries per part: a part whose entries agree in too many bits
 /// grows instead of being split.
 const DIRECTORY_SHARE: usize = 16;
 
 /// The hashes of the key groups that a table owns, stretched over all of `u64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HashRange {
+pub(crate) struct HashRange {
     lo: u64,
     shift: u32,
 }
@@ -41,6 +41,11 @@ impl HashRange {
     pub fn place(self, hash: u64) -> u64 {
         hash.wrapping_sub(self.lo) << self.shift
     }
+
+    /// The hash that stands at a place.
+    pub fn hash(self, place: u64) -> u64 {
+        self.lo.wrapping_add(place >> self.shift)
+    }
 }
 
 #[derive(Debug)]
@@ -51,7 +56,7 @@ struct Part<T> {
 
 /// The table. Callers give the hash with every call, and a function for it where entries move.
 #[derive(Debug)]
-pub struct SplitTable<T> {
+pub(crate) struct SplitTable<T> {
     account: Rc<Account>,
     range: HashRange,
     /// The part of each prefix of `depth` bits.
@@ -117,9 +122,11 @@ impl<T> SplitTable<T> {
         make: impl FnOnce() -> T,
     ) -> Result<&mut T> {
         let part = self.make_room(hash, &hash_of)?;
+        // Before anything is counted: it may panic.
+        let entry = make();
         self.len += 1;
         let entries = &mut self.parts[part].entries;
-        Ok(entries.insert_unique(spread(hash), make(), |entry| spread(hash_of(entry))).into_mut())
+        Ok(entries.insert_unique(spread(hash), entry, |entry| spread(hash_of(entry))).into_mut())
     }
 
     /// Removes the entry with this hash that `is` it.
@@ -139,9 +146,26 @@ impl<T> SplitTable<T> {
         (part.into_iter().flat_map(|part| part.entries.iter()), end)
     }
 
+    /// The part at `place` and the place after it, as [`part_at`](SplitTable::part_at).
+    pub fn table_at(&self, place: u64) -> (Option<&HashTable<T>>, Option<u64>) {
+        table_at(&self.directory, &self.parts, self.depth, place)
+    }
+
+    /// Makes it a table that is only read. Its bytes stay booked: whoever drops it gives them back.
+    pub fn detach(mut self) -> Detached<T> {
+        Detached {
+            range: self.range,
+            directory: std::mem::take(&mut self.directory),
+            depth: self.depth,
+            parts: std::mem::take(&mut self.parts),
+            len: std::mem::take(&mut self.len),
+            booked: std::mem::take(&mut self.booked),
+        }
+    }
+
     /// Takes some part out, in no order; `None` if the table is empty. For purging in steps: the
     /// table can only be taken apart further.
-    pub fn take_part(&mut self) -> Option<impl Iterator<Item = T>> {
+    pub fn take_part(&mut self) -> Option<impl Iterator<Item = T> + use<T>> {
         self.directory = Vec::new();
         let part = self.parts.pop()?;
         if self.parts.is_empty() {
@@ -263,6 +287,56 @@ impl<T> SplitTable<T> {
     }
 }
 
+/// A table that is only read and may go to other threads.
+#[derive(Debug)]
+pub(crate) struct Detached<T> {
+    range: HashRange,
+    directory: Vec<u32>,
+    depth: u32,
+    parts: Vec<Part<T>>,
+    len: u64,
+    booked: u64,
+}
+
+impl<T> Detached<T> {
+    /// Entries.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes that are still booked for the table.
+    pub fn memory_bytes(&self) -> u64 {
+        self.booked
+    }
+
+    /// The entry with this hash that `is` it.
+    pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
+        let prefix = prefix(self.range.place(hash), self.depth);
+        let part = *self.directory.get(prefix)?;
+        self.parts[part as usize].entries.find(spread(hash), is)
+    }
+
+    /// As [`SplitTable::table_at`].
+    pub fn table_at(&self, place: u64) -> (Option<&HashTable<T>>, Option<u64>) {
+        table_at(&self.directory, &self.parts, self.depth, place)
+    }
+}
+
+fn table_at<'a, T>(
+    directory: &[u32],
+    parts: &'a [Part<T>],
+    depth: u32,
+    place: u64,
+) -> (Option<&'a HashTable<T>>, Option<u64>) {
+    match directory.get(prefix(place, depth)) {
+        Some(part) => {
+            let part = &parts[*part as usize];
+            (Some(&part.entries), end_of(place, part.depth))
+        }
+        None => (None, None),
+    }
+}
+
 impl<T> Drop for SplitTable<T> {
     fn drop(&mut self) {
         self.book(0);
@@ -299,7 +373,7 @@ fn table_bytes<T>(buckets: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alluvium_pagestore::{KeyHash, hash_word};
+    use alluvium_pagestore::{KeyGroup, KeyHash, hash_word};
     use std::collections::BTreeMap;
 
     fn table(limit: u64, owned: Range<u16>) -> SplitTable<(u64, u64)> {

@@ -113,6 +113,10 @@ pub struct TableStats {
     pub rewritten: u64,
     /// Times a call waited for storage to free memory.
     pub stalls: u64,
+    /// Bytes read back in the background before they were asked for.
+    pub prefetched_bytes: u64,
+    /// Of these, bytes that were dropped again without having been used.
+    pub prefetch_wasted_bytes: u64,
 }
 
 impl TableStats {
@@ -135,6 +139,8 @@ impl TableStats {
         self.clones += other.clones;
         self.rewritten += other.rewritten;
         self.stalls += other.stalls;
+        self.prefetched_bytes += other.prefetched_bytes;
+        self.prefetch_wasted_bytes += other.prefetch_wasted_bytes;
     }
 
     /// Calls that memory answered: all but the cold reads.

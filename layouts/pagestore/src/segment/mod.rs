@@ -1,6 +1,7 @@
 //! Segments: files of page images, written once, sealed, and dropped as one.
 
 mod format;
+mod image;
 mod live;
 mod reader;
 mod writer;
@@ -9,6 +10,7 @@ pub use format::{
     FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_HEADER_BYTES, RecordBytes,
     SEGMENT_BYTES_MAX, SegmentId, UNSPLIT_BYTES, Verified, damaged, verify_record,
 };
+pub use image::Image;
 pub use live::LiveSet;
 pub use reader::{SegmentDirectory, SegmentReader};
 pub use writer::{SegmentWriter, WrittenPage};

@@ -1,0 +1,172 @@
+//! What is done off the record path: runs written and merged, tables dropped, files removed.
+//!
+//! The owner hands over and polls; until the answer is there, memory stays booked by the owner. All
+//! of it runs user code, which may panic: what panics while it is encoded becomes the error of its
+//! run; what panics while it is dropped may leak what is left of itself.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use alluvium_pagestore::{
+    ErrorKind, Helper, Key, Result, SegmentId, SegmentStore, SegmentWriter, State,
+};
+use crossbeam_channel::{Receiver, Sender};
+
+use super::config::Sizes;
+use super::run::Run;
+use super::writing::{Cut, Written, give_up, panicked, write_merged, write_table};
+use crate::split_table::Detached;
+use crate::trace_span;
+
+/// A table of a slice that is only read.
+pub type Frozen<K, A> = Arc<Detached<(K, A)>>;
+
+/// What the helper answers.
+pub enum Answer<K, A> {
+    /// A table was written, or could not be.
+    Written { job: u64, table: Frozen<K, A>, result: Result<Written> },
+    /// Runs were made one, or could not be.
+    Merged { job: u64, result: Result<Written> },
+    /// A table was dropped.
+    Dropped { table_bytes: u64, heap_bytes: u64 },
+    /// Files of so many bytes were removed.
+    Removed { bytes: u64 },
+}
+
+/// Where runs are written.
+#[derive(Clone)]
+pub struct Storage {
+    pub store: SegmentStore,
+    pub writer: Arc<Mutex<SegmentWriter>>,
+}
+
+/// Hands work to the helper and collects answers.
+pub struct Background<K, A> {
+    pub helper: Helper,
+    pub storage: Option<Storage>,
+    reply: Sender<Answer<K, A>>,
+    answers: Receiver<Answer<K, A>>,
+    /// Answers still to come.
+    pub pending: usize,
+}
+
+impl<K: Key, A: State> Background<K, A> {
+    /// Nothing to do yet.
+    pub fn new(helper: Helper, storage: Option<Storage>) -> Self {
+        let (reply, answers) = crossbeam_channel::unbounded();
+        Self { helper, storage, reply, answers, pending: 0 }
+    }
+
+    fn submit(&mut self, job: impl FnOnce() -> Answer<K, A> + Send + 'static) {
+        let reply = self.reply.clone();
+        self.pending += 1;
+        self.helper.submit(move || {
+            // If the state is gone nobody minds the answer.
+            let _ = reply.send(job());
+        });
+    }
+
+    /// Has a table written as a run.
+    pub fn write(&mut self, job: u64, table: Frozen<K, A>, sizes: Sizes) {
+        let storage = self.storage.clone().expect("a state with storage");
+        self.submit(move || {
+            trace_span!(DEBUG, "spill", entries = table.len());
+            let result = storage.with(|writer, store| write_table(writer, store, &sizes, &table));
+            Answer::Written { job, table, result }
+        });
+    }
+
+    /// Has runs made one.
+    pub fn merge(&mut self, job: u64, runs: Vec<Arc<Run>>, cuts: Vec<(u64, Cut<K>)>, sizes: Sizes) {
+        let storage = self.storage.clone().expect("a state with storage");
+        self.submit(move || {
+            trace_span!(DEBUG, "merge runs", runs = runs.len());
+            let result = storage.with(|writer, store| {
+                write_merged::<K, A>(writer, store, &sizes, &runs, &cuts)
+            });
+            Answer::Merged { job, result }
+        });
+    }
+
+    /// Has a table dropped; this is the last use of it.
+    pub fn drop_table(&mut self, table: Frozen<K, A>) {
+        self.submit(move || {
+            let table_bytes = table.memory_bytes();
+            let heap_bytes = heap_of(&table);
+            // What panics here panics for nobody: there is no call that it belongs to.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(table)));
+            Answer::Dropped { table_bytes, heap_bytes }
+        });
+    }
+
+    /// Has files removed. A file that cannot be removed now is removed at the next open.
+    pub fn remove(&mut self, files: Vec<(SegmentId, u64)>) {
+        let store = self.storage.as_ref().expect("a state with storage").store.clone();
+        self.submit(move || {
+            for (id, _) in &files {
+                let _ = store.device().remove(&id.file_name());
+            }
+            Answer::Removed { bytes: files.iter().map(|(_, bytes)| bytes).sum() }
+        });
+    }
+
+    /// An answer, if there is one.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Answer<K, A>> {
+        if self.pending == 0 {
+            return None;
+        }
+        let answer = self.answers.try_recv().ok()?;
+        self.pending -= 1;
+        Some(answer)
+    }
+
+    /// Waits a moment for an answer, doing the work of an inline helper.
+    pub fn wait(&mut self) -> Option<Answer<K, A>> {
+        self.helper.drive();
+        if let Some(answer) = self.poll() {
+            return Some(answer);
+        }
+        if let Some(storage) = &self.storage {
+            storage.store.device().drive();
+        }
+        let answer = self.answers.recv_timeout(Duration::from_millis(1)).ok()?;
+        self.pending -= 1;
+        Some(answer)
+    }
+}
+
+impl Storage {
+    /// Runs `write` with the writer; of a run that fails or panics nothing is left.
+    pub fn with<R>(
+        &self,
+        write: impl FnOnce(&mut SegmentWriter, &SegmentStore) -> Result<R>,
+    ) -> Result<R> {
+        let mut writer = self.writer.lock().expect("a writer's user does not panic");
+        catch_unwind(AssertUnwindSafe(|| write(&mut writer, &self.store))).unwrap_or_else(|_| {
+            give_up(&mut writer, &self.store);
+            Err(panicked())
+        })
+    }
+}
+
+/// Heap that the entries of a table own.
+fn heap_of<K: Key, A: State>(table: &Detached<(K, A)>) -> u64 {
+    if K::NONE && A::NONE {
+        return 0;
+    }
+    let (mut place, mut bytes) = (Some(0), 0);
+    while let Some(at) = place {
+        let (entries, next) = table.table_at(at);
+        let heap = |(key, value): &(K, A)| (key.heap_bytes() + value.heap_bytes()) as u64;
+        bytes += entries.into_iter().flatten().map(heap).sum::<u64>();
+        place = next;
+    }
+    bytes
+}
+
+/// Whether an error says that storage has no room or no time now, and that trying later helps.
+pub fn passes(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::DiskFull | ErrorKind::Backpressure | ErrorKind::Io)
+}

@@ -1,0 +1,339 @@
+//! Checkpoints and restoring.
+//!
+//! A checkpoint names the runs that are on storage already and writes what is in memory, which
+//! stays there: the tables of all slices one after the other, then a catalog of slices and runs, in
+//! segments of their own. The segments of an image are those of the runs, then of the tables, then of
+//! the catalog, whose last record says how many there are of each. Restoring opens the runs without
+//! reading them, and reads the tables back into memory.
+
+use std::sync::Arc;
+
+use alluvium_pagestore::{
+    Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage, SegmentInfo,
+    SegmentReader, SegmentStore, SegmentWriter, State, StateImage, Time, codec, fingerprint,
+};
+
+use super::config::Sizes;
+use super::run::{ImageAt, Run};
+use super::slice::{Slice, Stored};
+use super::table::SegmentPanes;
+use super::writing::{Cut, give_up};
+use crate::panes::Panes;
+use crate::table::CheckpointOutcome;
+
+/// What a record of the catalog tells, with the slice that it is of.
+const OF_SLICE: u8 = 0;
+const OF_RUN: u8 = 1;
+const OF_IMAGES: u8 = 2;
+const END: u8 = 3;
+/// Images told of by one record.
+const IMAGES_PER_RECORD: usize = 256;
+/// Memory for a record of the catalog and its archive.
+const CATALOG_BYTES: u64 = 16 << 10;
+
+/// Records of any kind, in pages of bounded size.
+struct Pages<'a> {
+    writer: &'a mut SegmentWriter,
+    sizes: &'a Sizes,
+    records: u64,
+}
+
+impl Pages<'_> {
+    fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<()> {
+        if self.writer.page_records() == 0 {
+            self.writer.begin_page()?;
+        }
+        self.writer.push(hash, key, value)?;
+        self.records += 1;
+        let full = self.writer.page_records() >= self.sizes.image_records
+            || self.writer.page_bytes() >= self.sizes.image_bytes;
+        if full { self.writer.finish_page().map(drop) } else { Ok(()) }
+    }
+
+    /// Ends what was written so far; more begins in another segment.
+    fn end(&mut self) -> Result<()> {
+        if self.writer.page_records() > 0 {
+            self.writer.finish_page()?;
+        }
+        self.writer.seal()
+    }
+}
+
+impl<K: Key, A: State> SegmentPanes<K, A> {
+    pub(super) fn take_checkpoint(&mut self) -> Result<StateImage> {
+        self.context.segment_store()?;
+        while self.writing != 0 || self.merging.is_some() {
+            // What fails here is tried again below, or later.
+            let _ = self.wait_once();
+        }
+        while self.slots.iter().flatten().any(|slice| slice.frozen.is_some()) {
+            if !self.spill()? {
+                return Err(self.account.over_budget(self.sizes.reserve_bytes, "a run"));
+            }
+            self.wait_once()?;
+        }
+        self.make_room(CATALOG_BYTES, "a checkpoint's catalog")?;
+        while self.writing != 0 || self.slots.iter().flatten().any(|s| s.frozen.is_some()) {
+            // Making room may have begun to write a slice.
+            self.wait_once()?;
+        }
+        self.account.charge(MemoryKind::Buffers, CATALOG_BYTES);
+        let written = self.write_checkpoint();
+        self.account.release(MemoryKind::Buffers, CATALOG_BYTES);
+        let (own, entries) = written?;
+        let mut image = StateImage { entries: entries + self.stored_records(), segments: Vec::new() };
+        image.segments.extend(self.run_segments().map(SegmentInfo::all_live));
+        image.segments.extend(own.iter().map(SegmentInfo::all_live));
+        let own: Vec<_> = own.iter().map(|segment| (segment.id, segment.bytes)).collect();
+        let bytes: u64 = own.iter().map(|(_, bytes)| bytes).sum();
+        self.files.bytes += bytes;
+        self.stats.flushed_bytes += bytes;
+        self.stats.codec_calls += entries;
+        self.files.take(image.segments.iter().map(|segment| segment.id), own);
+        Ok(image)
+    }
+
+    fn stored_records(&self) -> u64 {
+        let runs = self.slots.iter().flatten().flat_map(|slice| &slice.runs);
+        runs.map(|stored| stored.run.records).sum()
+    }
+
+    /// Segments of all runs, in the order in which the catalog numbers them.
+    fn run_segments(&self) -> impl Iterator<Item = &SegmentInfo> {
+        let runs = self.by_time.values().flat_map(|slot| &self.slice_at(*slot as usize).runs);
+        runs.flat_map(|stored| &stored.run.segments)
+    }
+
+    /// Writes tables and catalog; gives their segments, and the number of accumulators.
+    fn write_checkpoint(&self) -> Result<(Vec<SegmentInfo>, u64)> {
+        let storage = self.background.storage.as_ref().expect("a state with storage");
+        storage.with(|writer, store| {
+            let mut pages = Pages { writer, sizes: &self.sizes, records: 0 };
+            let mut entries = 0;
+            let tables = self.write_tables(&mut pages, &mut entries);
+            let mut own = pages.writer.take_sealed();
+            let tables = tables.map(|()| own.len() as u64);
+            let done = tables.and_then(|tables| self.write_catalog(&mut pages, tables));
+            own.extend(pages.writer.take_sealed());
+            if done.is_err() {
+                give_up(pages.writer, store);
+                for segment in &own {
+                    let _ = store.device().remove(&segment.id.file_name());
+                }
+            }
+            done.map(|()| (own, entries))
+        })
+        .map_err(|error| error.with("state", &self.context.name))
+    }
+
+    fn write_tables(&self, pages: &mut Pages<'_>, entries: &mut u64) -> Result<()> {
+        for slot in self.by_time.values() {
+            let found = self.slice_at(*slot as usize);
+            let mut place = Some(0);
+            while let Some(at) = place {
+                let (part, next) = found.active.part_at(at);
+                for (key, value) in part {
+                    pages.push(key.key_hash(), key, value)?;
+                    *entries += 1;
+                }
+                place = next;
+            }
+            let mut place = Some(0);
+            while let Some(at) = place {
+                let (part, next) = found.cuts.part_at(at);
+                for Cut { key, before } in part {
+                    pages.push(key.key_hash(), key, before)?;
+                }
+                place = next;
+            }
+        }
+        pages.end()
+    }
+
+    fn write_catalog(&self, pages: &mut Pages<'_>, tables: u64) -> Result<()> {
+        let mut segments = 0;
+        for (slice, slot) in &self.by_time {
+            let found = self.slice_at(*slot as usize);
+            let told = vec![found.active.len(), found.cuts.len(), found.next_number];
+            pages.push(0, &(OF_SLICE, *slice), &told)?;
+            for Stored { run, .. } in &found.runs {
+                let files = run.segments.len() as u64;
+                let told = vec![run.number, run.level.into(), run.records, segments, files];
+                pages.push(0, &(OF_RUN, *slice), &told)?;
+                segments += files;
+                for images in run.images.chunks(IMAGES_PER_RECORD) {
+                    let told = |image: &ImageAt| {
+                        let blocks = u64::from(image.block) << 32 | u64::from(image.blocks);
+                        [image.first, image.segment.into(), blocks]
+                    };
+                    let told: Vec<u64> = images.iter().flat_map(told).collect();
+                    pages.push(0, &(OF_IMAGES, *slice), &told)?;
+                }
+            }
+        }
+        // The last record is alone in its segment if the one before is full, but there.
+        pages.push(0, &(END, Time::MAX), &vec![segments, tables])?;
+        pages.end()
+    }
+
+    pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
+        let free = self.files.decide(outcome);
+        if !free.is_empty() {
+            self.background.remove(free);
+        }
+    }
+
+    pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
+        let store = self.context.segment_store()?.clone();
+        let window = self.sizes.chunk_bytes;
+        let footers = 2 * self.sizes.image_records as usize * size_of::<FooterEntry>();
+        let memory = (window + footers) as u64 + CATALOG_BYTES + self.sizes.headroom_bytes;
+        self.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
+        let state = fingerprint(&self.context.name);
+        let mut reader = SegmentReader::new(store.clone(), state, window);
+        let restored = self.restore_with(&mut reader, &store, image);
+        self.account.release(MemoryKind::Buffers, memory);
+        restored.map_err(|error| error.with("state", &self.context.name))
+    }
+
+    fn restore_with(
+        &mut self,
+        reader: &mut SegmentReader,
+        store: &SegmentStore,
+        image: &StateImage,
+    ) -> Result<()> {
+        let (runs, tables) = ends(reader, store, &image.segments)?;
+        let mut slices = Vec::new();
+        for segment in &image.segments[tables..] {
+            reader.for_each(&segment.open(store)?, None, |_, record| {
+                let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
+                self.restore_from(kind, slice, &told, store, &image.segments[..runs], &mut slices)
+            })?;
+        }
+        let mut slices = slices.into_iter().filter(|(_, entries, cuts)| entries + cuts > 0);
+        let mut of = slices.next();
+        for segment in &image.segments[runs..tables] {
+            reader.for_each(&segment.open(store)?, None, |_, record| {
+                let Some((slice, entries, cuts)) = &mut of else {
+                    return Err(catalog_is_wrong("more accumulators than it tells of"));
+                };
+                self.stats.codec_calls += 1;
+                if *entries > 0 {
+                    let (key, value) = codec::decode::<K, A>(record.payload)?;
+                    self.update(*slice, &key, || value, |_| ())?;
+                    *entries -= 1;
+                } else {
+                    let (key, before) = codec::decode::<K, u64>(record.payload)?;
+                    self.restore_cut(*slice, Cut { key, before })?;
+                    *cuts -= 1;
+                }
+                if *entries + *cuts == 0 {
+                    of = slices.next();
+                }
+                Ok(())
+            })?;
+        }
+        if of.is_some() {
+            return Err(catalog_is_wrong("fewer accumulators than it tells of"));
+        }
+        let only = image.segments[runs..].iter().map(|segment| (segment.id, segment.bytes));
+        let all = image.segments.iter().map(|segment| segment.id);
+        self.files.bytes += image.segments.iter().map(|segment| segment.bytes).sum::<u64>();
+        self.files.take(all, only.collect::<Vec<(SegmentId, u64)>>());
+        let free = self.files.decide(CheckpointOutcome::Committed);
+        assert!(free.is_empty(), "nothing was of no use before");
+        Ok(())
+    }
+
+    /// Takes in one record of the catalog.
+    fn restore_from(
+        &mut self,
+        kind: u8,
+        slice: Time,
+        told: &[u64],
+        store: &SegmentStore,
+        segments: &[SegmentImage],
+        slices: &mut Vec<(Time, u64, u64)>,
+    ) -> Result<()> {
+        match (kind, told) {
+            (OF_SLICE, &[entries, cuts, next_number]) => {
+                let slot = self.begin_slice(slice)?;
+                self.slice_at_mut(slot).next_number = next_number;
+                slices.push((slice, entries, cuts));
+            }
+            (OF_RUN, &[number, level, records, first, files]) => {
+                let range = first as usize..first.saturating_add(files) as usize;
+                let files = segments.get(range).ok_or_else(|| catalog_is_wrong("lost segments"))?;
+                let segments = files.iter().map(|file| file.open(store)).collect::<Result<_>>()?;
+                let run =
+                    Run { number, level: level as u32, segments, images: Vec::new(), records };
+                self.make_room(run.memory_bytes(), "the table of a run")?;
+                self.account.charge(MemoryKind::Tables, run.memory_bytes());
+                let slot = self.begin_slice(slice)?;
+                self.slice_at_mut(slot).runs.push(Stored::new(Arc::new(run)));
+            }
+            (OF_IMAGES, told) => {
+                // Twice, for the vector that grows.
+                self.make_room(2 * size_of_val(told) as u64 + 64, "the table of a run")?;
+                let slot = self.begin_slice(slice)?;
+                let account = self.account.clone();
+                let found: &mut Slice<K, A> = self.slice_at_mut(slot);
+                let run = found.runs.last_mut().and_then(|stored| Arc::get_mut(&mut stored.run));
+                let run = run.ok_or_else(|| catalog_is_wrong("images of no run"))?;
+                let before = run.memory_bytes();
+                for image in told.chunks_exact(3) {
+                    let (block, blocks) = ((image[2] >> 32) as u32, image[2] as u32);
+                    let segment = image[1] as u32;
+                    if segment as usize >= run.segments.len() {
+                        return Err(catalog_is_wrong("an image of no segment"));
+                    }
+                    run.images.push(ImageAt { first: image[0], segment, block, blocks });
+                }
+                account.adjust(MemoryKind::Tables, before, run.memory_bytes());
+            }
+            (END, _) => {}
+            _ => return Err(catalog_is_wrong("a record of an unknown kind")),
+        }
+        Ok(())
+    }
+
+    fn restore_cut(&mut self, slice: Time, cut: Cut<K>) -> Result<()> {
+        self.make_room((16 << 10) + self.sizes.headroom_bytes, "a removed key")?;
+        let slot = self.begin_slice(slice)?;
+        let (hash, before) = (cut.key.key_hash(), cut.before);
+        let found = self.slots[slot].as_mut().expect("begun above");
+        let key = cut.key.clone();
+        found.cut(hash, |known| *known == key, || cut.key, &self.account)?;
+        let made = found.cuts.find_mut(hash, |cut| cut.key == key);
+        made.expect("made above").before = before;
+        Ok(())
+    }
+}
+
+/// Where the segments of runs end, and those of tables.
+fn ends(
+    reader: &mut SegmentReader,
+    store: &SegmentStore,
+    segments: &[SegmentImage],
+) -> Result<(usize, usize)> {
+    let Some(last) = segments.last() else {
+        return Err(catalog_is_wrong("a checkpoint without one"));
+    };
+    let mut end = None;
+    reader.for_each(&last.open(store)?, None, |_, record| {
+        let ((kind, _), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
+        if let (END, &[runs, tables]) = (kind, &told[..]) {
+            end = Some((runs, runs.saturating_add(tables)));
+        }
+        Ok(())
+    })?;
+    let (runs, tables) = end.ok_or_else(|| catalog_is_wrong("it has no end"))?;
+    if tables >= segments.len() as u64 {
+        return Err(catalog_is_wrong("lost segments"));
+    }
+    Ok((runs as usize, tables as usize))
+}
+
+fn catalog_is_wrong(what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the catalog of slices does not hold: {what}"))
+}

@@ -1,0 +1,158 @@
+//! Options of window segments, and the sizes that follow from the memory.
+
+use std::time::Duration;
+
+use alluvium_pagestore::io::BLOCK_BYTES;
+use alluvium_pagestore::{ByteSize, Error, ErrorKind, Key, Result, SegmentWriter, State};
+use serde::{Deserialize, Serialize};
+
+use super::run::Run;
+use crate::hybrid_log::PATIENCE;
+
+/// Keeps accumulators by slice of event time: native in memory, a table per slice; what does not
+/// fit goes to files of its slice, the slices that are read last first. A slice is dropped whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct WindowSegments {
+    memory: Option<ByteSize>,
+    image: Option<ByteSize>,
+    segment: Option<ByteSize>,
+    runs_max: Option<usize>,
+    patience_ms: Option<u64>,
+}
+
+/// Least bytes that are read from storage at once, by default.
+pub const IMAGE_BYTES_MIN: u64 = 8 << 10;
+/// Most bytes that are read from storage at once, by default.
+pub const IMAGE_BYTES_MAX: u64 = 64 << 10;
+/// Runs of one size of a slice that are made one.
+const RUNS_MAX: usize = 8;
+/// Bytes after which a file ends.
+const SEGMENT_BYTES: u64 = 16 << 20;
+/// Memory that a state is left for slices and the tables of runs, at the least.
+const WORKING_BYTES_MIN: u64 = 64 << 10;
+
+impl WindowSegments {
+    /// Window segments with default options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The most memory this state may take, in bytes. Default: what the store has.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(ByteSize(bytes));
+        self
+    }
+
+    /// Bytes that are read from storage at once: by a look-up, and by a fold for each run it goes
+    /// through. Larger ones make fewer and longer reads and a smaller table of what is where,
+    /// smaller ones leave a fold over many runs more room. Default: a 512th of the memory, between
+    /// [`IMAGE_BYTES_MIN`] and [`IMAGE_BYTES_MAX`].
+    #[must_use]
+    pub fn image(mut self, bytes: u64) -> Self {
+        self.image = Some(ByteSize(bytes));
+        self
+    }
+
+    /// Bytes after which a run goes on in another file. Default, and the most: 16 MiB.
+    #[must_use]
+    pub fn segment(mut self, bytes: u64) -> Self {
+        self.segment = Some(ByteSize(bytes));
+        self
+    }
+
+    /// Runs of one size that a slice may have on storage before they are made one. More runs make
+    /// fewer writes, fewer make look-ups and folds cheaper. Default: 8; at least 2.
+    #[must_use]
+    pub fn runs_max(mut self, runs: usize) -> Self {
+        self.runs_max = Some(runs);
+        self
+    }
+
+    /// How long a call that needs memory waits for storage to take what was given to it, before it
+    /// gives up with [`ErrorKind::Backpressure`]. In whole milliseconds; in a file `patience-ms`.
+    /// Default: [`PATIENCE`].
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience_ms = Some(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    pub(super) fn limit(&self) -> Option<u64> {
+        self.memory.map(|size| size.0)
+    }
+
+    /// The sizes for accumulators `A` of keys `K` in `memory_bytes`.
+    pub(super) fn sizes<K: Key, A: State>(
+        &self,
+        memory_bytes: u64,
+        max_value_bytes: u64,
+        stored: bool,
+    ) -> Result<Sizes> {
+        let block = BLOCK_BYTES as u64;
+        let plain = K::NONE && A::NONE;
+        let auto_image = (memory_bytes / 512).clamp(IMAGE_BYTES_MIN, IMAGE_BYTES_MAX);
+        let image_bytes = self.image.map_or(auto_image, |size| size.0).clamp(2 * block, 4 << 20);
+        let image_bytes = image_bytes / block * block;
+        let chunk_bytes = (memory_bytes / 32).clamp(2 * block, 256 << 10) / block * block;
+        let segment_bytes =
+            self.segment.map_or(SEGMENT_BYTES, |size| size.0).clamp(2 * block, SEGMENT_BYTES);
+        let archive_bytes =
+            if plain { 2 * size_of::<(K, A)>() as u64 + 64 } else { max_value_bytes };
+        let image_records = (image_bytes / 32) as usize;
+        let chunk = chunk_bytes as usize;
+        let writer_bytes = match stored {
+            true => SegmentWriter::memory_bytes(chunk, image_records, archive_bytes),
+            false => 0,
+        };
+        let sizes = Sizes {
+            image_bytes,
+            image_records: image_records as u32,
+            chunk_bytes: chunk,
+            segment_bytes,
+            writer_bytes,
+            // A value that grows, and one that is being read.
+            headroom_bytes: if plain { 0 } else { 2 * max_value_bytes },
+            reserve_bytes: match stored {
+                true => {
+                    let records = memory_bytes / size_of::<(K, A)>().max(1) as u64;
+                    Run::memory_bytes_of(records, 2 * memory_bytes, image_bytes, segment_bytes)
+                }
+                false => 0,
+            },
+            low_water_bytes: memory_bytes / 8,
+            spill_bytes_min: memory_bytes / 16,
+            runs_max: self.runs_max.unwrap_or(RUNS_MAX).max(2),
+            patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
+        };
+        let needed = sizes.reserve_bytes + sizes.writer_bytes + sizes.headroom_bytes + WORKING_BYTES_MIN;
+        if memory_bytes < needed {
+            let message =
+                format!("window segments need {needed} bytes to open, {memory_bytes} are free");
+            return Err(Error::new(ErrorKind::OverBudget, message));
+        }
+        Ok(sizes)
+    }
+}
+
+/// The sizes of open window segments.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// An image ends before this, unless a single record is longer.
+    pub image_bytes: u64,
+    pub image_records: u32,
+    pub chunk_bytes: usize,
+    pub segment_bytes: u64,
+    pub writer_bytes: u64,
+    /// Free before a value is lent that may grow.
+    pub headroom_bytes: u64,
+    /// Kept for the table of the next run.
+    pub reserve_bytes: u64,
+    /// With less than this free, a slice is written in the background.
+    pub low_water_bytes: u64,
+    /// Slices that take less are written only if none takes more.
+    pub spill_bytes_min: u64,
+    pub runs_max: usize,
+    pub patience: Duration,
+}

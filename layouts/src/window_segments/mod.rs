@@ -1,0 +1,24 @@
+//! Window segments: accumulators by slice of event time, in memory and in files of their slice.
+//!
+//! Each [slice](slice) has a hash table in memory that is changed in place. When memory gets short,
+//! the table of the slice that is read last is [written](background) as a [run](run) in the order of
+//! hashes, and the slice begins a new one: what a key has in the parts of a slice is merged when it
+//! is read. A [fold](fold) walks the parts of many slices side by side, each once. A slice is
+//! purged whole: its tables are dropped, its files removed.
+
+mod background;
+mod checkpoint;
+mod config;
+mod files;
+mod fold;
+mod prefetch;
+mod purge;
+mod run;
+mod slice;
+mod source;
+mod space;
+mod table;
+mod writing;
+
+pub use config::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, WindowSegments};
+pub use table::SegmentPanes;

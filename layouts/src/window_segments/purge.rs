@@ -1,0 +1,82 @@
+//! Purging: slices are out of sight at once, and what they have is given back in bounded steps.
+//!
+//! A table goes to the helper whole, which drops it; without helper threads it is dropped part by
+//! part here. Files are removed by the helper. What is being written when its slice is purged is
+//! dropped, and its files removed, when the answer comes.
+
+use std::sync::Arc;
+
+use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
+
+use super::slice::Stored;
+use super::table::SegmentPanes;
+use crate::split_table::SplitTable;
+
+impl<K: Key, A: State> SegmentPanes<K, A> {
+    pub(super) fn purge_slices(&mut self, before: Time, fuel: usize) -> Result<bool> {
+        self.settle();
+        while let Some((&slice, _)) = self.by_time.first_key_value() {
+            if slice >= before {
+                break;
+            }
+            let ended = self.end_slice(slice);
+            self.dying.extend(ended);
+            self.arrangement += 1;
+        }
+        self.bury(fuel.max(1));
+        Ok(self.dying.is_empty())
+    }
+
+    /// Gives back what purged slices have, about `fuel` entries' worth, and says how much fuel is
+    /// left.
+    pub(super) fn bury(&mut self, mut fuel: usize) -> usize {
+        while fuel > 0 {
+            let Some(slice) = self.dying.front_mut() else { return fuel };
+            if !slice.runs.is_empty() {
+                let runs = std::mem::take(&mut slice.runs);
+                fuel = fuel.saturating_sub(runs.len());
+                self.drop_runs(runs);
+            } else if let Some(part) = slice.frozen.take() {
+                // One that is being written comes back with the answer.
+                if part.job == 0 {
+                    self.background.drop_table(part.table);
+                }
+                fuel -= 1;
+            } else if let Some(part) = slice.cuts.take_part() {
+                let keys = part.map(|cut| cut.key.heap_bytes() as u64);
+                let (count, heap) = keys.fold((0, 0), |(n, sum), heap| (n + 1, sum + heap));
+                self.account.release(MemoryKind::Values, heap);
+                fuel = fuel.saturating_sub(count + 1);
+            } else if slice.active.memory_bytes() == 0 {
+                self.dying.pop_front();
+                self.account.release(MemoryKind::Tables, Self::SLICE_BYTES);
+                fuel -= 1;
+            } else if !self.background.helper.is_inline() {
+                let empty = SplitTable::new(self.account.clone(), self.range);
+                let table = std::mem::replace(&mut slice.active, empty);
+                self.background.drop_table(Arc::new(table.detach()));
+                fuel -= 1;
+            } else if let Some(part) = slice.active.take_part() {
+                let heap = |(key, value): (K, A)| (key.heap_bytes() + value.heap_bytes()) as u64;
+                let (count, heap) = part.map(heap).fold((0, 0), |(n, sum), h| (n + 1, sum + h));
+                self.account.release(MemoryKind::Values, heap);
+                fuel = fuel.saturating_sub(count + 1);
+            }
+        }
+        0
+    }
+
+    /// Gives up runs: what of them is in memory, and their files unless a checkpoint names them.
+    pub(super) fn drop_runs(&mut self, runs: Vec<Stored>) {
+        let mut free = Vec::new();
+        for mut stored in runs {
+            self.forget_read(&mut stored);
+            self.account.release(MemoryKind::Tables, stored.run.memory_bytes());
+            let files = stored.run.segments.iter().map(|segment| (segment.id, segment.bytes));
+            free.append(&mut self.files.let_go(files));
+        }
+        if !free.is_empty() {
+            self.background.remove(free);
+        }
+    }
+}

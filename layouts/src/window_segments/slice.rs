@@ -1,0 +1,141 @@
+//! One slice: its table in memory, one that is being written, and its runs on storage.
+//!
+//! Parts are numbered in the order in which they were begun, and hold what came in that order: runs
+//! first, then the table being written, then the table in use. A cut says that a key's accumulators
+//! in parts before a number were removed.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use alluvium_pagestore::{Account, Image, Key, MemoryKind, Result};
+
+use super::background::Frozen;
+use super::run::Run;
+use super::writing::Cut;
+use crate::split_table::{HashRange, SplitTable};
+
+/// A slice.
+pub struct Slice<K, A> {
+    /// What is changed in place.
+    pub active: SplitTable<(K, A)>,
+    /// Heap that the entries of `active` own.
+    pub heap_bytes: u64,
+    /// What is on its way to storage.
+    pub frozen: Option<Waiting<K, A>>,
+    /// What is on storage, the oldest first.
+    pub runs: Vec<Stored>,
+    /// Removed keys that older parts may have.
+    pub cuts: SplitTable<Cut<K>>,
+    /// Heap that the keys of `cuts` own.
+    pub cut_bytes: u64,
+    /// The number that the next part gets.
+    pub next_number: u64,
+}
+
+/// A table that waits to be written, or for the helper that writes it.
+pub struct Waiting<K, A> {
+    pub number: u64,
+    /// The job that writes it; 0 while there is none.
+    pub job: u64,
+    pub table: Frozen<K, A>,
+}
+
+/// A run, and what of it was read back ahead.
+pub struct Stored {
+    pub run: Arc<Run>,
+    /// Images in memory, by number; empty before any is.
+    pub resident: Vec<Option<Resident>>,
+    /// The next image to be read ahead.
+    pub next_ahead: usize,
+}
+
+/// An image that was read ahead.
+pub struct Resident {
+    pub image: Rc<Image>,
+    /// Whether anything read it.
+    pub used: std::cell::Cell<bool>,
+}
+
+impl<K: Key, A> Slice<K, A> {
+    /// A slice without anything.
+    pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
+        Self {
+            active: SplitTable::new(account.clone(), range),
+            heap_bytes: 0,
+            frozen: None,
+            runs: Vec::new(),
+            cuts: SplitTable::new(account.clone(), range),
+            cut_bytes: 0,
+            next_number: 1,
+        }
+    }
+
+    /// Accumulators in memory, and pieces of such on storage.
+    pub fn len(&self) -> u64 {
+        let stored: u64 = self.runs.iter().map(|stored| stored.run.records).sum();
+        self.active.len() + self.frozen.as_ref().map_or(0, |part| part.table.len()) + stored
+    }
+
+    /// Memory that writing the table in use gives back.
+    pub fn active_bytes(&self) -> u64 {
+        self.active.memory_bytes() + self.heap_bytes
+    }
+
+    /// Whether there are parts beside the table in use.
+    pub fn has_older_parts(&self) -> bool {
+        self.frozen.is_some() || !self.runs.is_empty()
+    }
+
+    /// The first part of `key` that was not removed.
+    pub fn first_part_of(&self, hash: u64, is: impl Fn(&K) -> bool) -> u64 {
+        if self.cuts.len() == 0 {
+            return 0;
+        }
+        self.cuts.find(hash, |cut| is(&cut.key)).map_or(0, |cut| cut.before)
+    }
+
+    /// Removes what `key` has in the parts that were begun already.
+    pub fn cut(
+        &mut self,
+        hash: u64,
+        is: impl Fn(&K) -> bool,
+        owned: impl FnOnce() -> K,
+        account: &Account,
+    ) -> Result<()> {
+        let before = self.next_number;
+        if let Some(cut) = self.cuts.find_mut(hash, |cut| is(&cut.key)) {
+            cut.before = before;
+            return Ok(());
+        }
+        let cut = self.cuts.insert(hash, |cut| cut.key.key_hash(), || Cut { key: owned(), before })?;
+        let heap = cut.key.heap_bytes() as u64;
+        account.charge(MemoryKind::Values, heap);
+        self.cut_bytes += heap;
+        Ok(())
+    }
+
+    /// Forgets the cuts if no part is left that they apply to.
+    pub fn forget_cuts(&mut self, account: &Account) {
+        let oldest = self.runs.first().map(|stored| stored.run.number);
+        let oldest = oldest.or(self.frozen.as_ref().map(|part| part.number));
+        if self.cuts.len() == 0 || oldest.is_some() {
+            return;
+        }
+        while self.cuts.take_part().is_some() {}
+        account.release(MemoryKind::Values, std::mem::take(&mut self.cut_bytes));
+    }
+}
+
+impl Stored {
+    /// A run of which nothing is in memory.
+    pub fn new(run: Arc<Run>) -> Self {
+        Self { run, resident: Vec::new(), next_ahead: 0 }
+    }
+
+    /// An image that was read ahead.
+    pub fn resident(&self, image: usize) -> Option<&Rc<Image>> {
+        let resident = self.resident.get(image)?.as_ref()?;
+        resident.used.set(true);
+        Some(&resident.image)
+    }
+}

@@ -1,0 +1,404 @@
+//! Memory that gets short: which slice is written, what is waited for, which runs are made one.
+//!
+//! With less than an eighth of the memory free, the slice that is read last is written in the
+//! background; one at a time, so that what waits is bounded. A call that finds no room waits for
+//! that, then has the next one written. What could not be written stays as it is, readable, and is
+//! written first when memory is needed again; the call that needed it has the error.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time};
+
+use super::background::Answer;
+use super::run::Run;
+use super::slice::{Stored, Waiting};
+use super::table::SegmentPanes;
+use super::writing::{Cut, Written};
+use crate::split_table::SplitTable;
+use crate::table::TableStats;
+use crate::trace_event;
+
+/// The merge that is under way.
+#[derive(Debug)]
+pub struct Merging {
+    job: u64,
+    /// Booked for it: images, cuts, and the table of the new run.
+    bytes: u64,
+    table_bytes: u64,
+    slot: usize,
+    first: Arc<Run>,
+    last: Arc<Run>,
+}
+
+impl<K: Key, A: State> SegmentPanes<K, A> {
+    /// Takes in what the helper has done, without waiting.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        while let Some(answer) = self.background.poll() {
+            let _told_when_it_matters = self.apply(answer);
+        }
+        self.settle_reads();
+    }
+
+    /// Makes sure that `bytes` can be booked.
+    pub(super) fn make_room(&mut self, bytes: u64, what: &str) -> Result<()> {
+        if self.account.available() >= bytes {
+            return Ok(());
+        }
+        self.make_room_by_writing(bytes, what)
+    }
+
+    #[cold]
+    fn make_room_by_writing(&mut self, bytes: u64, what: &str) -> Result<()> {
+        let mut since: Option<Instant> = None;
+        loop {
+            self.settle();
+            if self.account.available() >= bytes {
+                return Ok(());
+            }
+            if self.give_up_what_was_read(bytes) || self.bury(1024) < 1024 {
+                continue;
+            }
+            let more = self.spill()?;
+            if !more && self.background.pending == 0 && !self.is_reading() {
+                return self.account.ensure(bytes, what).map_err(|e| e.with("state", &self.context.name));
+            }
+            let since = since.get_or_insert_with(|| {
+                self.stats.stalls += 1;
+                Instant::now()
+            });
+            if since.elapsed() > self.sizes.patience {
+                let message = format!("{what} waits for slices that are being written");
+                return Err(Error::new(ErrorKind::Backpressure, message)
+                    .with("state", &self.context.name));
+            }
+            if let Some(answer) = self.background.wait() {
+                self.apply(answer)?;
+            }
+        }
+    }
+
+    /// Has a slice written in the background, now that memory gets short.
+    #[cold]
+    pub(super) fn spill_ahead(&mut self) {
+        self.settle();
+        if self.account.available() < self.sizes.low_water_bytes && !self.failing {
+            // What fails here is met by the call that needs the memory.
+            let _ = self.spill();
+        }
+    }
+
+    /// Has the slice written that is read last, and says whether one is being written.
+    pub(super) fn spill(&mut self) -> Result<bool> {
+        if self.background.storage.is_none() {
+            return Ok(false);
+        }
+        if self.writing != 0 {
+            return Ok(true);
+        }
+        let Some(slot) = self.slot_to_write() else { return Ok(false) };
+        let found = self.slice_at(slot);
+        let records = found.frozen.as_ref().map_or(found.active.len(), |part| part.table.len());
+        let native = found.frozen.as_ref().map_or(found.active_bytes(), |p| p.table.memory_bytes());
+        // A record's header, footer entry and archive, if that is twice the native form.
+        let bytes = 2 * native + 48 * records;
+        let (image, segment) = (self.sizes.image_bytes, self.sizes.segment_bytes);
+        let needed = Run::memory_bytes_of(records, bytes, image, segment);
+        self.fill_reserve();
+        if self.reserve_bytes < needed.min(self.sizes.reserve_bytes) {
+            return Ok(false);
+        }
+        let found = self.slots[slot].as_mut().expect("a slice in use");
+        self.jobs += 1;
+        let job = self.jobs;
+        if found.frozen.is_none() {
+            let empty = SplitTable::new(self.account.clone(), self.range);
+            let table = Arc::new(std::mem::replace(&mut found.active, empty).detach());
+            let number = found.next_number;
+            found.next_number += 1;
+            found.heap_bytes = 0;
+            found.frozen = Some(Waiting { number, job: 0, table });
+            self.arrangement += 1;
+        }
+        let part = found.frozen.as_mut().expect("frozen above");
+        part.job = job;
+        self.writing = job;
+        trace_event!(DEBUG, "slice spilled", state = self.context.name, entries = part.table.len());
+        self.background.write(job, part.table.clone(), self.sizes);
+        Ok(true)
+    }
+
+    /// One that could not be written; else the last that takes its share of the memory; else the
+    /// one that takes most.
+    fn slot_to_write(&self) -> Option<usize> {
+        let mut most = (0, None);
+        let mut pick = None;
+        for &slot in self.by_time.values().rev() {
+            let found = self.slice_at(slot as usize);
+            match &found.frozen {
+                Some(part) if part.job == 0 => return Some(slot as usize),
+                Some(_) => continue,
+                None => {}
+            }
+            let bytes = if found.active.len() > 0 { found.active_bytes() } else { 0 };
+            if pick.is_none() && bytes >= self.sizes.spill_bytes_min {
+                pick = Some(slot as usize);
+            }
+            if bytes > most.0 {
+                most = (bytes, Some(slot as usize));
+            }
+        }
+        pick.or(most.1)
+    }
+
+    /// Takes in one answer.
+    ///
+    /// # Errors
+    /// That of a run that could not be written; everything is as it was then.
+    pub(super) fn apply(&mut self, answer: Answer<K, A>) -> Result<()> {
+        match answer {
+            Answer::Dropped { table_bytes, heap_bytes } => {
+                self.account.release(MemoryKind::Index, table_bytes);
+                self.account.release(MemoryKind::Values, heap_bytes);
+                self.fill_reserve();
+            }
+            Answer::Removed { bytes } => self.files.bytes -= bytes,
+            Answer::Merged { job, result } => self.merged(job, result)?,
+            Answer::Written { job, table, result } => {
+                self.writing = 0;
+                self.failing = result.is_err();
+                let slot = self.slots.iter().position(|slice| {
+                    let part = slice.as_ref().and_then(|slice| slice.frozen.as_ref());
+                    part.is_some_and(|part| part.job == job)
+                });
+                let state = self.context.name.clone();
+                let written = match (result, slot) {
+                    (Ok(written), _) => written,
+                    (Err(error), Some(slot)) => {
+                        let part = self.slice_at_mut(slot).frozen.as_mut();
+                        part.expect("found by it").job = 0;
+                        return Err(error.with("state", state));
+                    }
+                    (Err(_), None) => {
+                        self.background.drop_table(table);
+                        return Ok(());
+                    }
+                };
+                self.files.bytes += sum(&written);
+                self.stats.codec_calls += written.records;
+                self.stats.pages_flushed += written.images.len() as u64;
+                self.stats.flushed_bytes += sum(&written);
+                if let Some(slot) = slot {
+                    let part = self.slice_at_mut(slot).frozen.take().expect("found by it");
+                    drop(part.table);
+                    let run = Arc::new(run_of(part.number, 0, written));
+                    self.take_from_reserve(run.memory_bytes());
+                    self.slice_at_mut(slot).runs.push(Stored::new(run));
+                    self.arrangement += 1;
+                    self.merge_runs(slot);
+                } else {
+                    // The slice was purged meanwhile.
+                    self.remove_files(&written);
+                }
+                self.background.drop_table(table);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reserves again what the tables of runs have taken of the reserve, as far as memory allows.
+    fn fill_reserve(&mut self) {
+        let missing = self.sizes.reserve_bytes.saturating_sub(self.reserve_bytes);
+        let more = missing.min(self.account.available());
+        self.account.charge(MemoryKind::Tables, more);
+        self.reserve_bytes += more;
+    }
+
+    /// What was reserved for the table of a run has become that.
+    fn take_from_reserve(&mut self, bytes: u64) {
+        let reserved = bytes.min(self.reserve_bytes);
+        self.reserve_bytes -= reserved;
+        self.account.charge(MemoryKind::Tables, bytes - reserved);
+    }
+
+    pub(super) fn remove_files(&mut self, written: &Written) {
+        let files = written.segments.iter().map(|segment| (segment.id, segment.bytes));
+        self.background.remove(files.collect());
+    }
+
+    /// Has runs of one level made one, if there are enough and memory allows.
+    fn merge_runs(&mut self, slot: usize) {
+        if self.merging.is_some() {
+            return;
+        }
+        let runs = &self.slice_at(slot).runs;
+        let Some(level) = runs.last().map(|stored| stored.run.level) else { return };
+        let from = runs.iter().rposition(|stored| stored.run.level != level).map_or(0, |i| i + 1);
+        if runs.len() - from >= self.sizes.runs_max {
+            self.begin_merge(slot, from);
+        }
+    }
+
+    /// Has the runs of a slice from one on made one, as many of them, the oldest first, as there is
+    /// memory for, and says whether that was begun.
+    fn begin_merge(&mut self, slot: usize, from: usize) -> bool {
+        let found = self.slots[slot].as_ref().expect("a slice in use");
+        let cut_bytes = |cut: &Cut<K>| (2 * size_of::<(u64, Cut<K>)>() + cut.key.heap_bytes()) as u64;
+        let (mut cuts, mut place, mut bytes) = (Vec::new(), Some(0), 0);
+        while let Some(at) = place {
+            let (part, next) = found.cuts.part_at(at);
+            for cut in part {
+                bytes += cut_bytes(cut);
+                if self.account.available() < bytes {
+                    return false;
+                }
+                cuts.push((cut.key.key_hash(), cut.clone()));
+            }
+            place = next;
+        }
+        cuts.sort_unstable_by_key(|(hash, _)| *hash);
+        let (mut runs, mut table_bytes) = (Vec::new(), 0);
+        let (mut records, mut stored_bytes, mut images) = (0, 0, 0);
+        for stored in &found.runs[from..] {
+            let run = &stored.run;
+            (records, stored_bytes) = (records + run.records, stored_bytes + run.bytes());
+            let image = run.image_bytes_max() + 128;
+            let (size, segment) = (self.sizes.image_bytes, self.sizes.segment_bytes);
+            let table = Run::memory_bytes_of(records, stored_bytes, size, segment);
+            if self.account.available() < bytes + images + image + table {
+                break;
+            }
+            images += image;
+            table_bytes = table;
+            runs.push(run.clone());
+        }
+        if runs.len() < 2 {
+            return false;
+        }
+        bytes += images;
+        self.account.charge(MemoryKind::Buffers, bytes);
+        self.account.charge(MemoryKind::Tables, table_bytes);
+        self.jobs += 1;
+        let (first, last) = (runs[0].clone(), runs[runs.len() - 1].clone());
+        let job = self.jobs;
+        self.merging = Some(Merging { job, bytes, table_bytes, slot, first, last });
+        self.background.merge(self.jobs, runs, cuts, self.sizes);
+        true
+    }
+
+    /// Takes in a merge: the new run takes the place of those that it was made of.
+    fn merged(&mut self, job: u64, result: Result<Written>) -> Result<()> {
+        let merging = self.merging.take().filter(|merging| merging.job == job);
+        let Some(merging) = merging else { panic!("merge {job} is not the one under way") };
+        self.account.release(MemoryKind::Buffers, merging.bytes);
+        self.account.release(MemoryKind::Tables, merging.table_bytes);
+        let written = result.map_err(|error| error.with("state", &self.context.name))?;
+        self.files.bytes += sum(&written);
+        self.stats.flushed_bytes += sum(&written);
+        self.stats.rewritten += written.records;
+        let runs = self.slots[merging.slot].as_ref().map_or(&[][..], |found| &found.runs);
+        let place = |run| runs.iter().position(|stored| Arc::ptr_eq(&stored.run, run));
+        let (Some(first), Some(last)) = (place(&merging.first), place(&merging.last)) else {
+            // The slice was purged meanwhile.
+            self.remove_files(&written);
+            return Ok(());
+        };
+        let level = runs[first..=last].iter().map(|stored| stored.run.level).max().unwrap_or(0);
+        let number = merging.last.number;
+        let new = (written.records > 0).then(|| run_of(number, level + 1, written));
+        self.account.charge(MemoryKind::Tables, new.as_ref().map_or(0, Run::memory_bytes));
+        let new = new.map(|run| Stored::new(Arc::new(run)));
+        let found = self.slots[merging.slot].as_mut().expect("found by it");
+        let old: Vec<_> = found.runs.splice(first..=last, new).collect();
+        found.forget_cuts(&self.account);
+        self.drop_runs(old);
+        self.arrangement += 1;
+        self.merge_runs(merging.slot);
+        Ok(())
+    }
+
+    /// Merges the runs of the slice that has most, until there are fewer, so that a fold takes less
+    /// memory. Says whether that did anything.
+    pub(super) fn merge_for_fold(&mut self, slices: &std::ops::Range<Time>) -> Result<bool> {
+        while self.merging.is_some() {
+            self.wait_once()?;
+        }
+        let slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
+        let most = slots.max_by_key(|slot| self.slice_at(*slot).runs.len());
+        let Some(slot) = most.filter(|slot| self.slice_at(*slot).runs.len() > 1) else {
+            return Ok(false);
+        };
+        if !self.begin_merge(slot, 0) {
+            return Ok(false);
+        }
+        while self.merging.is_some() {
+            self.wait_once()?;
+        }
+        Ok(true)
+    }
+
+    /// Waits a moment for the helper.
+    pub(super) fn wait_once(&mut self) -> Result<()> {
+        match self.background.wait() {
+            Some(answer) => self.apply(answer),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives up about `bytes` for another state: what was read ahead, then slices.
+    pub(super) fn give_up_memory(&mut self, bytes: u64) -> Result<u64> {
+        let before = self.account.used();
+        let given = |panes: &Self| before.saturating_sub(panes.account.used());
+        let since = Instant::now();
+        while given(self) < bytes && since.elapsed() < self.sizes.patience {
+            self.settle();
+            let wanted = self.account.available() + bytes - given(self).min(bytes);
+            if self.give_up_what_was_read(wanted) || self.bury(1024) < 1024 {
+                continue;
+            }
+            if !self.spill()? && self.background.pending == 0 {
+                break;
+            }
+            self.wait_once()?;
+        }
+        Ok(given(self))
+    }
+
+    /// Does what an inline helper is to do, and what was purged.
+    pub(super) fn work_in_background(&mut self, work: usize) -> Result<usize> {
+        let left = self.bury(work);
+        let mut done = work - left;
+        while done < work && self.background.helper.drive() {
+            done += 1;
+        }
+        self.settle();
+        self.go_on_reading();
+        Ok(done)
+    }
+
+    pub(super) fn describe(&self) -> TableStats {
+        let slices = || self.slots.iter().flatten();
+        let len = slices().map(super::slice::Slice::len).sum();
+        let memory: u64 = slices().map(super::slice::Slice::active_bytes).sum();
+        let runs = slices().flat_map(|slice| &slice.runs);
+        let stored: u64 = runs.map(|stored| stored.run.bytes()).sum();
+        TableStats {
+            live_keys: len,
+            live_bytes: memory + stored,
+            disk_bytes: self.files.bytes,
+            live_disk_bytes: stored,
+            ..self.stats
+        }
+    }
+}
+
+/// A run of what was written.
+pub(super) fn run_of(number: u64, level: u32, written: Written) -> Run {
+    let Written { segments, images, records, .. } = written;
+    Run { number, level, segments, images, records }
+}
+
+fn sum(written: &Written) -> u64 {
+    written.segments.iter().map(|segment| segment.bytes).sum()
+}

@@ -1,0 +1,464 @@
+//! The record path: updates in place, look-ups through the parts of a slice, removals.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use alluvium_pagestore::io::IoBuffer;
+use alluvium_pagestore::{
+    Account, BlobWriter, ErrorKind, Key, Lookup, MEMORY_KINDS, MemoryKind, Result, SegmentWriter,
+    State, StateImage, Time, codec, fingerprint, hash_word,
+};
+
+use super::background::{Background, Storage};
+use super::config::{Sizes, WindowSegments};
+use super::files::Files;
+use super::fold::Fold;
+use super::prefetch::Ahead;
+use super::slice::Slice;
+use super::space::Merging;
+use crate::panes::{Merge, Panes, PanesLayout};
+use crate::split_table::HashRange;
+use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+
+/// Slices whose places are remembered, beside the tree of all.
+const RECENT: usize = 16;
+/// Bytes of an entry of the tree of slices at its worst fill.
+const TREE_BYTES: u64 = 64;
+
+/// Open [`WindowSegments`].
+pub struct SegmentPanes<K, A> {
+    pub(super) context: StateContext,
+    pub(super) account: Rc<Account>,
+    pub(super) sizes: Sizes,
+    pub(super) range: HashRange,
+    pub(super) merge: Merge<A>,
+    pub(super) slots: Vec<Option<Slice<K, A>>>,
+    vacant: Vec<u32>,
+    pub(super) by_time: BTreeMap<Time, u32>,
+    recent: [(Time, u32); RECENT],
+    pub(super) background: Background<K, A>,
+    pub(super) files: Files,
+    /// Slices that are purged, with what is left of them.
+    pub(super) dying: VecDeque<Slice<K, A>>,
+    pub(super) ahead: Ahead,
+    /// Where a fold that ran out of fuel goes on.
+    pub(super) folding: Option<Fold>,
+    /// Changes whenever parts of slices move between memory and storage.
+    pub(super) arrangement: u64,
+    /// Job numbers given so far.
+    pub(super) jobs: u64,
+    /// The job that writes a table; 0 if there is none.
+    pub(super) writing: u64,
+    /// The merge that is under way.
+    pub(super) merging: Option<Merging>,
+    /// Booked for the tables of runs that are about to be written.
+    pub(super) reserve_bytes: u64,
+    /// Whether the last run could not be written.
+    pub(super) failing: bool,
+    pub(super) read_buffer: IoBuffer,
+    pub(super) stats: TableStats,
+}
+
+impl<K: Key, A: State> PanesLayout<K, A> for WindowSegments {
+    type Panes = SegmentPanes<K, A>;
+
+    fn name(&self) -> &'static str {
+        "window-segments"
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        self.limit()
+    }
+
+    fn open_panes(&self, context: StateContext, merge: Merge<A>) -> Result<Self::Panes> {
+        SegmentPanes::open(self, context, merge)
+    }
+}
+
+/// A value lent to a user's closure; books the change of its heap when dropped, also by a panic.
+struct Lent<'a, K: Key, A: State> {
+    entry: &'a mut (K, A),
+    before: u64,
+    heap_bytes: &'a mut u64,
+    account: &'a Account,
+}
+
+impl<'a, K: Key, A: State> Lent<'a, K, A> {
+    #[inline(always)]
+    fn new(entry: &'a mut (K, A), heap_bytes: &'a mut u64, account: &'a Account) -> Self {
+        let before = if A::NONE { 0 } else { entry.1.heap_bytes() as u64 };
+        Self { entry, before, heap_bytes, account }
+    }
+}
+
+impl<K: Key, A: State> Drop for Lent<'_, K, A> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !A::NONE {
+            let after = self.entry.1.heap_bytes() as u64;
+            *self.heap_bytes = *self.heap_bytes + after - self.before;
+            self.account.adjust(MemoryKind::Values, self.before, after);
+        }
+    }
+}
+
+impl<K: Key, A: State> SegmentPanes<K, A> {
+    pub(super) const PLAIN: bool = K::NONE && A::NONE;
+
+    fn open(layout: &WindowSegments, mut context: StateContext, merge: Merge<A>) -> Result<Self> {
+        let account = context.account.clone();
+        let stored = context.segments.is_some();
+        let sizes =
+            layout.sizes::<K, A>(account.available(), context.max_value_bytes, stored)?;
+        let image = if stored { sizes.image_bytes } else { 0 };
+        let buffers = sizes.writer_bytes + image;
+        account.reserve(MemoryKind::Buffers, buffers, "the buffers of window segments")?;
+        account.reserve(MemoryKind::Tables, sizes.reserve_bytes, "the table of a run")?;
+        let storage = context.segments.clone().map(|store| {
+            let state = fingerprint(&context.name);
+            let writer =
+                SegmentWriter::new(store.clone(), state, sizes.chunk_bytes, sizes.segment_bytes);
+            Storage { store, writer: Arc::new(Mutex::new(writer)) }
+        });
+        let restored = context.restored.take();
+        let mut panes = Self {
+            range: HashRange::of(&context.owned, context.key_groups),
+            background: Background::new(context.helper.clone(), storage),
+            files: Files::new(account.clone()),
+            context,
+            account,
+            sizes,
+            merge,
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            by_time: BTreeMap::new(),
+            recent: [(Time::MIN, u32::MAX); RECENT],
+            dying: VecDeque::new(),
+            ahead: Ahead::default(),
+            folding: None,
+            arrangement: 0,
+            jobs: 0,
+            writing: 0,
+            merging: None,
+            reserve_bytes: sizes.reserve_bytes,
+            failing: false,
+            read_buffer: IoBuffer::zeroed(image as usize),
+            stats: TableStats::default(),
+        };
+        if let Some((image, _)) = restored {
+            panes.restore(&image)?;
+        }
+        Ok(panes)
+    }
+
+    /// Where a slice is, if it is there.
+    #[inline]
+    pub(super) fn slot_of(&mut self, slice: Time) -> Option<usize> {
+        let recent = &mut self.recent[(hash_word(slice.0 as u64) >> 60) as usize];
+        if recent.0 == slice && recent.1 != u32::MAX {
+            return Some(recent.1 as usize);
+        }
+        let slot = *self.by_time.get(&slice)?;
+        *recent = (slice, slot);
+        Some(slot as usize)
+    }
+
+    pub(super) fn slice_at(&self, slot: usize) -> &Slice<K, A> {
+        self.slots[slot].as_ref().expect("a slice in use")
+    }
+
+    pub(super) fn slice_at_mut(&mut self, slot: usize) -> &mut Slice<K, A> {
+        self.slots[slot].as_mut().expect("a slice in use")
+    }
+
+    /// Bytes that a slice takes beside its parts.
+    pub(super) const SLICE_BYTES: u64 = 2 * size_of::<Option<Slice<K, A>>>() as u64 + TREE_BYTES;
+
+    /// The slice, made if it is not there.
+    pub(super) fn begin_slice(&mut self, slice: Time) -> Result<usize> {
+        if let Some(slot) = self.slot_of(slice) {
+            return Ok(slot);
+        }
+        // A table of slices that doubles has both for a moment.
+        let growth = if self.slots.len() == self.slots.capacity() { self.slots.len() as u64 } else { 0 };
+        let bytes = Self::SLICE_BYTES;
+        self.make_room(bytes + growth * size_of::<Option<Slice<K, A>>>() as u64, "a slice")?;
+        self.account.charge(MemoryKind::Tables, bytes);
+        let new = Slice::new(&self.account, self.range);
+        let slot = match self.vacant.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.slots[slot as usize] = Some(new);
+        self.by_time.insert(slice, slot);
+        Ok(slot as usize)
+    }
+
+    /// Takes a slice out, with all that it has.
+    pub(super) fn end_slice(&mut self, slice: Time) -> Option<Slice<K, A>> {
+        let slot = self.by_time.remove(&slice)?;
+        self.recent[(hash_word(slice.0 as u64) >> 60) as usize].1 = u32::MAX;
+        self.vacant.push(slot);
+        self.slots[slot as usize].take()
+    }
+
+    /// Ends a slice without anything in it.
+    pub(super) fn end_if_empty(&mut self, slice: Time) {
+        let Some(slot) = self.slot_of(slice) else { return };
+        let found = self.slice_at(slot);
+        if found.active.len() == 0 && !found.has_older_parts() {
+            let ended = self.end_slice(slice);
+            self.dying.extend(ended);
+            self.bury(64);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn make_headroom(&mut self) -> Result<()> {
+        self.make_room(self.sizes.headroom_bytes, "a value")
+    }
+
+    /// Puts a new key into a slice and applies `change` to what `init` gives.
+    #[inline(never)]
+    fn insert<R>(
+        &mut self,
+        slice: Time,
+        hash: u64,
+        key: impl FnOnce() -> K,
+        init: impl FnOnce() -> A,
+        change: impl FnOnce(&mut A) -> R,
+    ) -> Result<R> {
+        if self.account.available() < self.sizes.low_water_bytes {
+            self.spill_ahead();
+        }
+        let slot = self.begin_slice(slice)?;
+        let mut entry = Some(|| (key(), init()));
+        let mut wanted = 4 << 10;
+        loop {
+            let found = self.slots[slot].as_mut().expect("begun above");
+            let hash_of = |entry: &(K, A)| entry.0.key_hash();
+            let make = || entry.take().expect("taken once")();
+            match found.active.insert(hash, hash_of, make) {
+                Ok(entry) => {
+                    let heap = if Self::PLAIN {
+                        0
+                    } else {
+                        (entry.0.heap_bytes() + entry.1.heap_bytes()) as u64
+                    };
+                    found.heap_bytes += heap;
+                    self.account.charge(MemoryKind::Values, heap);
+                    let lent = Lent::new(entry, &mut found.heap_bytes, &self.account);
+                    return Ok(change(&mut lent.entry.1));
+                }
+                Err(error) if error.kind() == ErrorKind::OverBudget => {
+                    let room = self.account.available() + wanted;
+                    if let Err(error) = self.make_room(room, "a hash table") {
+                        self.end_if_empty(slice);
+                        return Err(error);
+                    }
+                    wanted *= 2;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Adds what `key` has in one part to what it has in those before.
+    pub(super) fn add(merge: &Merge<A>, sum: &mut Option<A>, more: std::borrow::Cow<'_, A>) {
+        match sum {
+            Some(sum) => merge(sum, &more),
+            None => *sum = Some(more.into_owned()),
+        }
+    }
+
+    /// Adds what a run has of `key`.
+    fn add_from_run(
+        &mut self,
+        slot: usize,
+        run: usize,
+        hash: u64,
+        is: impl Fn(&K) -> bool,
+        sum: &mut Option<A>,
+    ) -> Result<()> {
+        let store = self.background.storage.as_ref().expect("a run on storage").store.clone();
+        let stored = &self.slots[slot].as_ref().expect("a slice in use").runs[run];
+        let mut number = stored.run.image_of(hash);
+        let (merge, stats) = (&self.merge, &mut self.stats);
+        let mut add = |image: &alluvium_pagestore::Image| -> Result<bool> {
+            for record in image.first_from(hash)..image.len() {
+                if image.entry(record).hash != hash {
+                    return Ok(false);
+                }
+                let (key, value) = codec::decode::<K, A>(image.record(record)?.payload)?;
+                stats.codec_calls += 1;
+                if is(&key) {
+                    Self::add(merge, sum, std::borrow::Cow::Owned(value));
+                }
+            }
+            Ok(true)
+        };
+        let mut cold = 0;
+        while stored.run.images.get(number).is_some_and(|image| image.first <= hash) {
+            let on = match stored.resident(number) {
+                Some(image) => add(image)?,
+                None => {
+                    cold += 1;
+                    let at = stored.run.images[number];
+                    let more = at.bytes().saturating_sub(self.read_buffer.capacity() as u64);
+                    self.account.reserve(MemoryKind::Buffers, more, "a long image")?;
+                    let buffer = std::mem::replace(&mut self.read_buffer, IoBuffer::empty());
+                    let done = stored.run.read(&store, number, buffer).and_then(|image| {
+                        let on = add(&image)?;
+                        self.read_buffer = image.into_buffer();
+                        Ok(on)
+                    });
+                    let usual = self.sizes.image_bytes as usize;
+                    if self.read_buffer.capacity() != usual {
+                        self.read_buffer = IoBuffer::zeroed(usual);
+                    }
+                    self.account.release(MemoryKind::Buffers, more);
+                    done?
+                }
+            };
+            if !on {
+                break;
+            }
+            number += 1;
+        }
+        self.stats.cold_reads += cold;
+        Ok(())
+    }
+}
+
+impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
+    #[inline]
+    fn update<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        slice: Time,
+        key: &Q,
+        init: impl FnOnce() -> A,
+        change: impl FnOnce(&mut A) -> R,
+    ) -> Result<R> {
+        let hash = key.key_hash();
+        if !Self::PLAIN && self.account.available() < self.sizes.headroom_bytes {
+            self.make_headroom()?;
+        }
+        if let Some(slot) = self.slot_of(slice) {
+            let found = self.slots[slot].as_mut().expect("a slice in use");
+            if let Some(entry) = found.active.find_mut(hash, |(known, _)| key.is(known)) {
+                let lent = Lent::new(entry, &mut found.heap_bytes, &self.account);
+                return Ok(change(&mut lent.entry.1));
+            }
+        }
+        self.insert(slice, hash, || key.to_owned(), init, change)
+    }
+
+    fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {
+        self.settle();
+        if !Self::PLAIN && self.account.available() < self.sizes.headroom_bytes {
+            self.make_headroom()?;
+        }
+        let Some(slot) = self.slot_of(slice) else { return Ok(None) };
+        let hash = key.key_hash();
+        let first = self.slice_at(slot).first_part_of(hash, |known| key.is(known));
+        let mut sum = None;
+        for run in 0..self.slice_at(slot).runs.len() {
+            if self.slice_at(slot).runs[run].run.number >= first {
+                self.add_from_run(slot, run, hash, |known| key.is(known), &mut sum)?;
+            }
+        }
+        let found = self.slots[slot].as_ref().expect("a slice in use");
+        if let Some(part) = found.frozen.as_ref().filter(|part| part.number >= first) {
+            if let Some((_, value)) = part.table.find(hash, |(known, _)| key.is(known)) {
+                Self::add(&self.merge, &mut sum, std::borrow::Cow::Borrowed(value));
+            }
+        }
+        if let Some((_, value)) = found.active.find(hash, |(known, _)| key.is(known)) {
+            Self::add(&self.merge, &mut sum, std::borrow::Cow::Borrowed(value));
+        }
+        Ok(sum)
+    }
+
+    fn remove<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<()> {
+        let Some(slot) = self.slot_of(slice) else { return Ok(()) };
+        let hash = key.key_hash();
+        if self.slice_at(slot).has_older_parts() {
+            // Before the cut is made, so that nothing is half removed.
+            self.make_room((16 << 10) + self.sizes.headroom_bytes, "a removed key")?;
+            let found = self.slots[slot].as_mut().expect("a slice in use");
+            found.cut(hash, |known| key.is(known), || key.to_owned(), &self.account)?;
+        }
+        let found = self.slots[slot].as_mut().expect("a slice in use");
+        if let Some((key, value)) = found.active.remove(hash, |(known, _)| key.is(known)) {
+            let heap = (key.heap_bytes() + value.heap_bytes()) as u64;
+            found.heap_bytes -= heap;
+            self.account.release(MemoryKind::Values, heap);
+        }
+        self.end_if_empty(slice);
+        Ok(())
+    }
+
+    fn next_slice(&self, from: Time) -> Option<Time> {
+        self.by_time.range(from..).next().map(|(slice, _)| *slice)
+    }
+
+    fn fold(
+        &mut self,
+        slices: Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<()> {
+        self.fold_slices(slices, cursor, fuel, visit)
+    }
+
+    fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
+        self.purge_slices(before, fuel)
+    }
+
+    fn prefetch(&mut self, until: Time) -> Result<()> {
+        self.read_ahead(until);
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.slots.iter().flatten().map(Slice::len).sum()
+    }
+
+    fn tick(&mut self, work: usize) -> Result<usize> {
+        self.work_in_background(work)
+    }
+
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
+        self.give_up_memory(bytes)
+    }
+
+    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
+        self.take_checkpoint()
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.decide_checkpoint(outcome);
+    }
+
+    fn stats(&self) -> TableStats {
+        self.describe()
+    }
+}
+
+impl<K, A> Drop for SegmentPanes<K, A> {
+    fn drop(&mut self) {
+        // Tables give back what they take; all that is left on the account is the rest.
+        self.slots.clear();
+        self.dying.clear();
+        for kind in MEMORY_KINDS {
+            self.account.release(kind, self.account.used_for(kind));
+        }
+    }
+}

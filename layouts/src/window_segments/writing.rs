@@ -1,0 +1,217 @@
+//! Writing a run: records in the order of their hashes, into page images that are read whole.
+
+use alluvium_pagestore::io::{BLOCK_BYTES, IoBuffer};
+use alluvium_pagestore::{
+    Error, ErrorKind, Image, Key, Result, SegmentId, SegmentInfo, SegmentStore, SegmentWriter,
+    State, codec,
+};
+
+use super::config::Sizes;
+use super::run::{ImageAt, Run};
+use crate::split_table::Detached;
+
+/// Bytes of a footer entry, and of a trailer.
+const FOOTER_ENTRY_BYTES: u64 = 16;
+const TRAILER_BYTES: u64 = 64;
+
+/// What was written of a run.
+#[derive(Debug, Default)]
+pub struct Written {
+    pub segments: Vec<SegmentInfo>,
+    pub images: Vec<ImageAt>,
+    pub records: u64,
+    /// Bytes of the images.
+    pub bytes: u64,
+}
+
+/// A key whose accumulators in runs before `before` were removed.
+#[derive(Clone, Debug)]
+pub struct Cut<K> {
+    pub key: K,
+    pub before: u64,
+}
+
+/// A run being written.
+struct RunWriter<'a> {
+    writer: &'a mut SegmentWriter,
+    sizes: &'a Sizes,
+    ids: Vec<SegmentId>,
+    written: Written,
+    first: u64,
+    longest: u64,
+}
+
+impl RunWriter<'_> {
+    /// Begins an image if none is open.
+    fn make_ready(&mut self, hash: u64) -> Result<()> {
+        if self.writer.page_records() == 0 {
+            let id = self.writer.begin_page()?;
+            if self.ids.last() != Some(&id) {
+                self.ids.push(id);
+            }
+            self.first = hash;
+        }
+        Ok(())
+    }
+
+    /// A record was added: ends the image if another as long might make it too long.
+    fn added(&mut self) -> Result<()> {
+        self.written.records += 1;
+        let records = u64::from(self.writer.page_records());
+        let bytes = self.writer.page_bytes();
+        self.longest = self.longest.max(bytes / records);
+        let closing = (records + 1) * FOOTER_ENTRY_BYTES + TRAILER_BYTES + 2 * self.longest + 16;
+        if bytes + closing > self.sizes.image_bytes || records >= self.sizes.image_records.into() {
+            self.end_image()?;
+        }
+        Ok(())
+    }
+
+    fn end_image(&mut self) -> Result<()> {
+        let page = self.writer.finish_page()?;
+        let block = BLOCK_BYTES as u64;
+        self.written.images.push(ImageAt {
+            first: self.first,
+            segment: self.ids.len() as u32 - 1,
+            block: ((page.segment.bytes - page.bytes) / block) as u32,
+            blocks: (page.bytes / block) as u32,
+        });
+        self.written.bytes += page.bytes;
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<Written> {
+        if self.writer.page_records() > 0 {
+            self.end_image()?;
+        }
+        self.writer.seal()?;
+        self.written.segments = self.writer.take_sealed();
+        let same = self.written.segments.iter().map(|segment| segment.id).eq(self.ids);
+        assert!(same, "a run's segments are those that its images went to");
+        Ok(self.written)
+    }
+}
+
+/// Writes with `fill`; of what fails nothing is left.
+fn write_run(
+    writer: &mut SegmentWriter,
+    store: &SegmentStore,
+    sizes: &Sizes,
+    fill: impl FnOnce(&mut RunWriter<'_>) -> Result<()>,
+) -> Result<Written> {
+    let (ids, written) = (Vec::new(), Written::default());
+    let mut run = RunWriter { writer, sizes, ids, written, first: 0, longest: 0 };
+    let done = fill(&mut run).and_then(|()| run.end());
+    if done.is_err() {
+        give_up(writer, store);
+    }
+    done
+}
+
+/// Removes what was written of a run. A file that cannot be removed now is removed at the next open.
+pub fn give_up(writer: &mut SegmentWriter, store: &SegmentStore) {
+    writer.abandon();
+    for segment in writer.take_sealed() {
+        let _ = store.device().remove(&segment.id.file_name());
+    }
+}
+
+/// Writes a table as a run.
+pub fn write_table<K: Key, A: State>(
+    writer: &mut SegmentWriter,
+    store: &SegmentStore,
+    sizes: &Sizes,
+    table: &Detached<(K, A)>,
+) -> Result<Written> {
+    write_run(writer, store, sizes, |run| {
+        let mut place = Some(0);
+        let mut part = Vec::new();
+        while let Some(at) = place {
+            let (entries, next) = table.table_at(at);
+            part.extend(entries.into_iter().flatten().map(|entry| (entry.0.key_hash(), entry)));
+            part.sort_unstable_by_key(|(hash, _)| *hash);
+            for (hash, (key, value)) in part.drain(..) {
+                run.make_ready(hash)?;
+                run.writer.push(hash, key, value)?;
+                run.added()?;
+            }
+            place = next;
+        }
+        Ok(())
+    })
+}
+
+/// Makes one run of several, the oldest first, as bytes: records of a key stay apart, in order. What
+/// was cut is left out.
+pub fn write_merged<K: Key, A: State>(
+    writer: &mut SegmentWriter,
+    store: &SegmentStore,
+    sizes: &Sizes,
+    runs: &[std::sync::Arc<Run>],
+    cuts: &[(u64, Cut<K>)],
+) -> Result<Written> {
+    let mut readers: Vec<Reader<'_>> =
+        runs.iter().map(|run| Reader { run, next: 0, image: None, record: 0 }).collect();
+    for reader in &mut readers {
+        reader.load(store)?;
+    }
+    write_run(writer, store, sizes, |run| {
+        loop {
+            let least = readers.iter().enumerate().filter_map(|(i, r)| Some((r.hash()?, i))).min();
+            let Some((hash, i)) = least else { return Ok(()) };
+            let reader = &mut readers[i];
+            let image = reader.image.as_ref().expect("a reader with a record");
+            let payload = image.record(reader.record)?.payload;
+            let same = &cuts[cuts.partition_point(|cut| cut.0 < hash)..];
+            let mut cuts = same.iter().take_while(|cut| cut.0 == hash).map(|(_, cut)| cut);
+            let cut = match cuts.clone().next() {
+                Some(_) => {
+                    let key = codec::decode_key::<K, A>(payload)?;
+                    cuts.any(|cut| cut.key == key && reader.run.number < cut.before)
+                }
+                None => false,
+            };
+            if !cut {
+                run.make_ready(hash)?;
+                run.writer.push_encoded(hash, payload)?;
+                run.added()?;
+            }
+            reader.record += 1;
+            reader.load(store)?;
+        }
+    })
+}
+
+/// A run being read from front to back.
+struct Reader<'a> {
+    run: &'a Run,
+    next: usize,
+    image: Option<Image>,
+    record: usize,
+}
+
+impl Reader<'_> {
+    /// Hash of the record at hand.
+    fn hash(&self) -> Option<u64> {
+        self.image.as_ref().map(|image| image.entry(self.record).hash)
+    }
+
+    /// Reads the next image if the one at hand is used up.
+    fn load(&mut self, store: &SegmentStore) -> Result<()> {
+        if self.image.as_ref().is_some_and(|image| self.record < image.len()) {
+            return Ok(());
+        }
+        let buffer = self.image.take().map_or(IoBuffer::empty(), Image::into_buffer);
+        if self.next < self.run.images.len() {
+            self.image = Some(self.run.read(store, self.next, buffer)?);
+            (self.next, self.record) = (self.next + 1, 0);
+        }
+        Ok(())
+    }
+}
+
+/// The error of a run whose encoding panicked.
+pub fn panicked() -> Error {
+    let message = "a key or an accumulator panicked while its slice was encoded";
+    Error::new(ErrorKind::Poisoned, message)
+}
