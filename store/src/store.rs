@@ -246,6 +246,23 @@ impl Store {
         Ok(cell)
     }
 
+    /// Panes that can be made again from others: no checkpoint has them.
+    pub(crate) fn open_derived_panes<K: Key, A: State, L: PanesLayout<K, A>>(
+        &self,
+        name: &str,
+        layout: &L,
+        merge: Merge<A>,
+    ) -> Result<Rc<PanesCell<K, A, L::Panes>>> {
+        let context = self.0.context(name, layout.memory_limit())?;
+        let types = (description_of::<K>(), description_of::<A>());
+        let manifest = manifest(name, "derived panes", layout.name(), types);
+        let account = context.account.clone();
+        let panes = layout.open_panes(context, merge).map_err(|e| e.with("state", name))?;
+        let cell = Rc::new(PanesCell::derived(name, panes, self.0.lock.clone()));
+        self.0.register(manifest, account, cell.clone());
+        Ok(cell)
+    }
+
     /// Lists, as a part of windowed state.
     pub(crate) fn open_lists<K: Key, E: State, L: ListsLayout<K, E>>(
         &self,

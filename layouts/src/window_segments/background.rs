@@ -82,9 +82,8 @@ impl<K: Key, A: State> Background<K, A> {
         let storage = self.storage.clone().expect("a state with storage");
         self.submit(move || {
             trace_span!(DEBUG, "merge runs", runs = runs.len());
-            let result = storage.with(|writer, store| {
-                write_merged::<K, A>(writer, store, &sizes, &runs, &cuts)
-            });
+            let result = storage
+                .with(|writer, store| write_merged::<K, A>(writer, store, &sizes, &runs, &cuts));
             Answer::Merged { job, result }
         });
     }

@@ -81,7 +81,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let written = self.write_checkpoint();
         self.account.release(MemoryKind::Buffers, CATALOG_BYTES);
         let (own, entries) = written?;
-        let mut image = StateImage { entries: entries + self.stored_records(), segments: Vec::new() };
+        let mut image =
+            StateImage { entries: entries + self.stored_records(), segments: Vec::new() };
         image.segments.extend(self.run_segments().map(SegmentInfo::all_live));
         image.segments.extend(own.iter().map(SegmentInfo::all_live));
         let own: Vec<_> = own.iter().map(|segment| (segment.id, segment.bytes)).collect();
@@ -107,23 +108,24 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     /// Writes tables and catalog; gives their segments, and the number of accumulators.
     fn write_checkpoint(&self) -> Result<(Vec<SegmentInfo>, u64)> {
         let storage = self.background.storage.as_ref().expect("a state with storage");
-        storage.with(|writer, store| {
-            let mut pages = Pages { writer, sizes: &self.sizes, records: 0 };
-            let mut entries = 0;
-            let tables = self.write_tables(&mut pages, &mut entries);
-            let mut own = pages.writer.take_sealed();
-            let tables = tables.map(|()| own.len() as u64);
-            let done = tables.and_then(|tables| self.write_catalog(&mut pages, tables));
-            own.extend(pages.writer.take_sealed());
-            if done.is_err() {
-                give_up(pages.writer, store);
-                for segment in &own {
-                    let _ = store.device().remove(&segment.id.file_name());
+        storage
+            .with(|writer, store| {
+                let mut pages = Pages { writer, sizes: &self.sizes, records: 0 };
+                let mut entries = 0;
+                let tables = self.write_tables(&mut pages, &mut entries);
+                let mut own = pages.writer.take_sealed();
+                let tables = tables.map(|()| own.len() as u64);
+                let done = tables.and_then(|tables| self.write_catalog(&mut pages, tables));
+                own.extend(pages.writer.take_sealed());
+                if done.is_err() {
+                    give_up(pages.writer, store);
+                    for segment in &own {
+                        let _ = store.device().remove(&segment.id.file_name());
+                    }
                 }
-            }
-            done.map(|()| (own, entries))
-        })
-        .map_err(|error| error.with("state", &self.context.name))
+                done.map(|()| (own, entries))
+            })
+            .map_err(|error| error.with("state", &self.context.name))
     }
 
     fn write_tables(&self, pages: &mut Pages<'_>, entries: &mut u64) -> Result<()> {

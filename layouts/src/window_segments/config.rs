@@ -126,7 +126,8 @@ impl WindowSegments {
             runs_max: self.runs_max.unwrap_or(RUNS_MAX).max(2),
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
         };
-        let needed = sizes.reserve_bytes + sizes.writer_bytes + sizes.headroom_bytes + WORKING_BYTES_MIN;
+        let needed =
+            sizes.reserve_bytes + sizes.writer_bytes + sizes.headroom_bytes + WORKING_BYTES_MIN;
         if memory_bytes < needed {
             let message =
                 format!("window segments need {needed} bytes to open, {memory_bytes} are free");

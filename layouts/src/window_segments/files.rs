@@ -67,8 +67,7 @@ impl Files {
 
     /// The checkpoint is or is not the one that is restored: gives the files that may be removed.
     pub fn decide(&mut self, outcome: CheckpointOutcome) -> Vec<FileBytes> {
-        let (taken, only) =
-            (std::mem::take(&mut self.taken), std::mem::take(&mut self.taken_only));
+        let (taken, only) = (std::mem::take(&mut self.taken), std::mem::take(&mut self.taken_only));
         match outcome {
             CheckpointOutcome::Committed => {
                 self.committed = taken;

@@ -163,9 +163,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 sources.push(Source::of_table(slots, slot, None, position, range));
             }
         }
-        let heads = sources.iter().zip(0..).filter_map(|(source, n)| {
-            source.place(slots, range).map(|place| Reverse((place, n)))
-        });
+        let heads = sources
+            .iter()
+            .zip(0..)
+            .filter_map(|(source, n)| source.place(slots, range).map(|place| Reverse((place, n))));
         let order = heads.collect();
         self.stats.cold_reads += reads.images;
         let arrangement = self.arrangement;

@@ -107,7 +107,8 @@ impl<K: Key, A> Slice<K, A> {
             cut.before = before;
             return Ok(());
         }
-        let cut = self.cuts.insert(hash, |cut| cut.key.key_hash(), || Cut { key: owned(), before })?;
+        let cut =
+            self.cuts.insert(hash, |cut| cut.key.key_hash(), || Cut { key: owned(), before })?;
         let heap = cut.key.heap_bytes() as u64;
         account.charge(MemoryKind::Values, heap);
         self.cut_bytes += heap;

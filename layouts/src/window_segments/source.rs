@@ -54,7 +54,8 @@ pub struct Reads {
 impl Source {
     /// Memory for walking a table.
     pub fn table_bytes() -> u64 {
-        (rounded(2 * PART_ENTRIES_MAX * size_of::<(u64, u32)>()) + 2 * size_of::<Self>() + 64) as u64
+        (rounded(2 * PART_ENTRIES_MAX * size_of::<(u64, u32)>()) + 2 * size_of::<Self>() + 64)
+            as u64
     }
 
     /// Memory for walking a run with images of up to so many bytes.

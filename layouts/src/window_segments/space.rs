@@ -62,7 +62,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             }
             let more = self.spill()?;
             if !more && self.background.pending == 0 && !self.is_reading() {
-                return self.account.ensure(bytes, what).map_err(|e| e.with("state", &self.context.name));
+                return self
+                    .account
+                    .ensure(bytes, what)
+                    .map_err(|e| e.with("state", &self.context.name));
             }
             let since = since.get_or_insert_with(|| {
                 self.stats.stalls += 1;
@@ -70,8 +73,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             });
             if since.elapsed() > self.sizes.patience {
                 let message = format!("{what} waits for slices that are being written");
-                return Err(Error::new(ErrorKind::Backpressure, message)
-                    .with("state", &self.context.name));
+                return Err(
+                    Error::new(ErrorKind::Backpressure, message).with("state", &self.context.name)
+                );
             }
             if let Some(answer) = self.background.wait() {
                 self.apply(answer)?;
@@ -244,7 +248,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     /// memory for, and says whether that was begun.
     fn begin_merge(&mut self, slot: usize, from: usize) -> bool {
         let found = self.slots[slot].as_ref().expect("a slice in use");
-        let cut_bytes = |cut: &Cut<K>| (2 * size_of::<(u64, Cut<K>)>() + cut.key.heap_bytes()) as u64;
+        let cut_bytes =
+            |cut: &Cut<K>| (2 * size_of::<(u64, Cut<K>)>() + cut.key.heap_bytes()) as u64;
         let (mut cuts, mut place, mut bytes) = (Vec::new(), Some(0), 0);
         while let Some(at) = place {
             let (part, next) = found.cuts.part_at(at);

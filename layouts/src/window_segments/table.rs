@@ -110,8 +110,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     fn open(layout: &WindowSegments, mut context: StateContext, merge: Merge<A>) -> Result<Self> {
         let account = context.account.clone();
         let stored = context.segments.is_some();
-        let sizes =
-            layout.sizes::<K, A>(account.available(), context.max_value_bytes, stored)?;
+        let sizes = layout.sizes::<K, A>(account.available(), context.max_value_bytes, stored)?;
         let image = if stored { sizes.image_bytes } else { 0 };
         let buffers = sizes.writer_bytes + image;
         account.reserve(MemoryKind::Buffers, buffers, "the buffers of window segments")?;
@@ -182,7 +181,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             return Ok(slot);
         }
         // A table of slices that doubles has both for a moment.
-        let growth = if self.slots.len() == self.slots.capacity() { self.slots.len() as u64 } else { 0 };
+        let growth =
+            if self.slots.len() == self.slots.capacity() { self.slots.len() as u64 } else { 0 };
         let bytes = Self::SLICE_BYTES;
         self.make_room(bytes + growth * size_of::<Option<Slice<K, A>>>() as u64, "a slice")?;
         self.account.charge(MemoryKind::Tables, bytes);

@@ -11,13 +11,18 @@ use super::aligned::Aligned;
 use super::contents::Folded;
 use super::session_contents::FoldedSessions;
 use super::sessions::{Rules, Sessions};
+use super::totals::{Total, Totals};
 use super::{Advanced, Emit, Grid, Late, SessionSet, Shape, Window, WindowLayout, Windows};
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
 use crate::store::StateBuilder;
 
 type PanesOf<K, A, L> = <<L as WindowLayout<K, A>>::Panes as PanesLayout<K, A>>::Panes;
+type TotalsOf<K, A, L> = <<L as WindowLayout<K, A>>::Totals as PanesLayout<K, Total<A>>>::Panes;
 type LateOf<K, A, L> = <<L as WindowLayout<K, A>>::Late as ListsLayout<K, (Time, A)>>::Lists;
+
+/// Windows of fewer slices are folded anew each time.
+const TOTALS_SLICES_MIN: i128 = 3;
 
 /// The primitive of [`Aggregated`] windows.
 #[derive(Debug)]
@@ -47,7 +52,15 @@ where
     A: Aggregate<E>,
     L: WindowLayout<K, A::Acc>,
 {
-    Aligned(Box<Aligned<K, Folded<K, E, A, PanesOf<K, A::Acc, L>>, LateOf<K, A::Acc, L>>>),
+    Aligned(
+        Box<
+            Aligned<
+                K,
+                Folded<K, E, A, PanesOf<K, A::Acc, L>, TotalsOf<K, A::Acc, L>>,
+                LateOf<K, A::Acc, L>,
+            >,
+        >,
+    ),
     Sessions(Box<Sessions<K, FoldedSessions<E, A>, L::Sessions, LateOf<K, A::Acc, L>>>),
 }
 
@@ -71,7 +84,8 @@ where
     L: WindowLayout<K, A::Acc>,
 {
     /// Opens the windows, restoring them from the last checkpoint. They take the states `name`,
-    /// `name/late`, `name/progress`, for sessions `name/timers`, and for early results `name/told`.
+    /// `name/late`, `name/progress`, for sessions `name/timers`, for early results `name/told`, and
+    /// for sliding windows of an aggregate that can subtract `name/totals`.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for windows that cannot be, and those of
@@ -95,14 +109,30 @@ where
                     }
                     Emit::OnClose | Emit::OnWatermark => None,
                 };
+                let grid = Grid::new(length, slide, offset);
+                let can_subtract = aggregate.subtract(&mut aggregate.init(), &aggregate.init());
+                let totals = match windows.emit {
+                    Emit::OnClose if can_subtract && grid.slices() >= TOTALS_SLICES_MIN => {
+                        let merging = aggregate.clone();
+                        let merge: Merge<Total<A::Acc>> = Rc::new(move |total, later| {
+                            merging.merge(&mut total.0, &later.0);
+                            total.1 += later.1;
+                        });
+                        let name = format!("{name}/totals");
+                        let panes = store.open_derived_panes(&name, &layout.totals(), merge)?;
+                        Some(Totals::new(panes))
+                    }
+                    _ => None,
+                };
                 Kind::Aligned(Box::new(Aligned {
-                    grid: Grid::new(length, slide, offset),
+                    grid,
                     lateness: windows.lateness.into(),
                     emit: windows.emit,
                     contents: Folded {
                         aggregate,
                         panes,
                         told,
+                        totals,
                         fold: Default::default(),
                         telling: Default::default(),
                         element: PhantomData,

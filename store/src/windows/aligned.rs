@@ -112,14 +112,11 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
         // What is being fired must not change meanwhile.
         let is_firing =
             self.emit != Emit::OnClose && self.firing.is_some_and(|firing| end <= firing.end);
+        let item = self.contents.item(element);
         if may_be_closed || is_firing {
-            let item = self.contents.item(element);
             self.late.0.enter()?.append(sent, key, (at, item))?;
-        } else if self.changes_fired(at, sent) {
-            let item = self.contents.item(element);
-            self.put(sent, at, &key.clone(), item, out)?;
         } else {
-            return self.contents.add_batch(&self.grid, one);
+            self.put(sent, at, &key.clone(), item, out)?;
         }
         one.clear();
         Ok(())
@@ -136,14 +133,6 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
             Emit::OnClose => end + self.lateness,
             Emit::OnWatermark | Emit::Early(_) => end,
         }
-    }
-
-    /// Whether an event changes windows that have fired and are not closed.
-    fn changes_fired(&self, at: Time, sent: Time) -> bool {
-        let fired = self.progress.fired.get();
-        self.emit != Emit::OnClose
-            && fired.is_some_and(|fired| self.grid.first_end(at) <= fired)
-            && self.grid.ends(at).any(|end| !has_come(self.close_of(end), sent))
     }
 
     /// Puts an event into its slice, and tells how that changes windows that have fired.

@@ -15,6 +15,8 @@ pub(crate) struct Shared<T> {
     inner: RefCell<T>,
     poisoned: Cell<bool>,
     calls: Cell<u64>,
+    /// Can be made again: no checkpoint has it.
+    is_derived: bool,
     /// Declared last, so that the helpers are done with the directory before it is free.
     _lock: Option<Lock>,
 }
@@ -22,7 +24,8 @@ pub(crate) struct Shared<T> {
 impl<T> Shared<T> {
     pub(crate) fn new(name: &str, inner: T, lock: Option<Lock>) -> Self {
         let (poisoned, calls) = (Cell::new(false), Cell::new(0));
-        Self { name: name.into(), inner: RefCell::new(inner), poisoned, calls, _lock: lock }
+        let inner = RefCell::new(inner);
+        Self { name: name.into(), inner, poisoned, calls, is_derived: false, _lock: lock }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -74,11 +77,16 @@ macro_rules! cell {
             }
 
             fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage> {
-                self.0.enter()?.checkpoint(blobs)
+                match self.0.is_derived {
+                    true => Ok(StateImage::default()),
+                    false => self.0.enter()?.checkpoint(blobs),
+                }
             }
 
             fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()> {
-                self.0.enter()?.checkpointed(outcome);
+                if !self.0.is_derived {
+                    self.0.enter()?.checkpointed(outcome);
+                }
                 Ok(())
             }
 
@@ -100,6 +108,14 @@ macro_rules! cell {
             }
         }
     };
+}
+
+impl<K: Key, V: State, T: Panes<K, V>> PanesCell<K, V, T> {
+    /// Panes that can be made again from others.
+    pub(crate) fn derived(name: &str, inner: T, lock: Option<Lock>) -> Self {
+        let shared = Shared { is_derived: true, ..Shared::new(name, inner, lock) };
+        Self(shared, PhantomData)
+    }
 }
 
 cell!(PanesCell: Panes);

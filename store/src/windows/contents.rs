@@ -10,6 +10,7 @@ use alluvium_pagestore::{Key, Rejected, Result, State, Time};
 
 use super::cells::{ListsCell, PanesCell};
 use super::holistic::Process;
+use super::totals::{Total, Totals};
 use super::{Grid, Window};
 use crate::aggregate::Aggregate;
 
@@ -75,23 +76,26 @@ pub(crate) trait Contents<K: Key>: 'static {
 }
 
 /// An accumulator per slice and key.
-pub(crate) struct Folded<K, E, A: Aggregate<E>, P> {
+pub(crate) struct Folded<K, E, A: Aggregate<E>, P, S> {
     pub(crate) aggregate: Rc<A>,
     pub(crate) panes: Rc<PanesCell<K, A::Acc, P>>,
     /// What was told of windows, by their ends, if it may be told before they end.
     pub(crate) told: Option<Rc<PanesCell<K, A::Acc, P>>>,
+    /// Of sliding windows whose parts can be taken back.
+    pub(crate) totals: Option<Totals<K, A::Acc, S>>,
     /// Where the fold of a window that is told stands, and what it gave that is not told yet.
     pub(crate) fold: Cursor,
     pub(crate) telling: VecDeque<(K, A::Acc)>,
     pub(crate) element: PhantomData<E>,
 }
 
-impl<K, E, A, P> Folded<K, E, A, P>
+impl<K, E, A, P, S> Folded<K, E, A, P, S>
 where
     K: Key,
     E: 'static,
     A: Aggregate<E>,
     P: Panes<K, A::Acc>,
+    S: Panes<K, Total<A::Acc>>,
 {
     /// The accumulator of a key over some slices.
     fn folded(&self, slices: &Range<Time>, key: &K) -> Result<Option<A::Acc>> {
@@ -110,12 +114,13 @@ where
     }
 }
 
-impl<K, E, A, P> Contents<K> for Folded<K, E, A, P>
+impl<K, E, A, P, S> Contents<K> for Folded<K, E, A, P, S>
 where
     K: Key,
     E: 'static,
     A: Aggregate<E>,
     P: Panes<K, A::Acc>,
+    S: Panes<K, Total<A::Acc>>,
 {
     type Element = E;
     type Item = A::Acc;
@@ -150,11 +155,29 @@ where
         item: A::Acc,
     ) -> std::result::Result<(), Rejected<A::Acc>> {
         let aggregate = &*self.aggregate;
+        let totals = self.totals.as_ref().filter(|totals| totals.has(slice));
+        let mut is_new = false;
+        if let Some(totals) = totals {
+            let known = self.panes.0.enter().and_then(|mut panes| panes.get(slice, key));
+            let added = known.and_then(|known| {
+                is_new = known.is_none();
+                totals.add(aggregate, key, &item, is_new)
+            });
+            if let Err(error) = added {
+                return Err(Rejected::new(error, item));
+            }
+        }
         let add = |acc: &mut A::Acc| aggregate.merge(acc, &item);
         let done = self.panes.0.run(1, |panes| panes.update(slice, key, || aggregate.init(), add));
         match done {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) | Err(error) => Err(Rejected::new(error, item)),
+            Ok(Err(error)) | Err(error) => {
+                if let Some(totals) = totals {
+                    // In memory since it was added just now: this finds room.
+                    let _ = totals.take_back(aggregate, key, &item, is_new);
+                }
+                Err(Rejected::new(error, item))
+            }
         }
     }
 
@@ -171,6 +194,12 @@ where
         out: Out<'_, K, A::Out>,
     ) -> Result<()> {
         let aggregate = &*self.aggregate;
+        if let Some(totals) = &mut self.totals {
+            cursor.done = totals.leave(aggregate, &self.panes, slices.start, fuel)?
+                && totals.enter(aggregate, &self.panes, slices.end, fuel)?
+                && totals.tell(aggregate, window, fuel, out)?;
+            return Ok(());
+        }
         let Some(told) = &self.told else {
             return self.panes.0.run(0, |panes| {
                 panes.fold(slices, cursor, fuel, &mut |key, acc| {
@@ -230,6 +259,11 @@ where
     }
 
     fn purge(&mut self, before: Time, open: Time, fuel: usize) -> Result<bool> {
+        if let Some(totals) = &mut self.totals
+            && !totals.leave(&*self.aggregate, &self.panes, before, fuel)?
+        {
+            return Ok(false);
+        }
         if let Some(told) = &self.told
             && !told.0.enter()?.purge(open, fuel)?
         {

@@ -14,6 +14,8 @@ use super::SessionSet;
 pub trait WindowLayout<K: Key, A: State>: Clone + 'static {
     /// Accumulators of aligned windows.
     type Panes: PanesLayout<K, A>;
+    /// Totals of sliding windows: accumulators, and in how many slices they have something.
+    type Totals: PanesLayout<K, (A, i64)>;
     /// Open sessions, by key.
     type Sessions: Layout<K, SessionSet<A>>;
     /// Late events that wait.
@@ -21,6 +23,8 @@ pub trait WindowLayout<K: Key, A: State>: Clone + 'static {
 
     /// Of aligned windows.
     fn panes(&self) -> Self::Panes;
+    /// Of totals.
+    fn totals(&self) -> Self::Totals;
     /// Of sessions.
     fn sessions(&self) -> Self::Sessions;
     /// Of late events.

@@ -15,6 +15,7 @@ mod layout;
 mod progress;
 mod session_contents;
 mod sessions;
+mod totals;
 
 use alluvium_pagestore::{Error, ErrorKind, Result, Time};
 use serde::{Deserialize, Serialize};

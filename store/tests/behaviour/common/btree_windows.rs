@@ -300,10 +300,15 @@ impl<K: Key + Ord, E: State> Lists<K, E> for BTreeLists<K, E> {
 
 impl<K: Key + Ord, A: State> WindowLayout<K, A> for BTree {
     type Panes = BTree;
+    type Totals = BTree;
     type Sessions = BTree;
     type Late = BTree;
 
     fn panes(&self) -> BTree {
+        BTree
+    }
+
+    fn totals(&self) -> BTree {
         BTree
     }
 

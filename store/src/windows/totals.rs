@@ -1,0 +1,212 @@
+//! Running totals of sliding windows whose aggregate can be taken back.
+//!
+//! A total per key has the slices of the last window that fired: the next window adds the slices that
+//! are new in it and takes out those that are not in it any more, so that a slide costs two steps
+//! per key, whatever the length. Totals are derived from the slices: no checkpoint has them, and
+//! the first window after a restore adds all of its slices.
+//!
+//! What it keeps true: all slices from `removed` on and before `added` are in the totals, each key
+//! with the number of slices it has an accumulator in, and no others are.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+
+use alluvium_layouts::{Cursor, Panes};
+use alluvium_pagestore::{Key, Result, State, Time};
+
+use super::Window;
+use super::cells::PanesCell;
+use super::contents::Out;
+use crate::aggregate::Aggregate;
+
+/// The one slice in which totals are kept.
+const SLICE: Time = Time(0);
+
+/// A total, and in how many slices it has something.
+pub(crate) type Total<A> = (A, i64);
+
+pub(crate) struct Totals<K, A, P> {
+    pub(crate) panes: Rc<PanesCell<K, Total<A>, P>>,
+    added: Time,
+    removed: Time,
+    /// The slice that is being added or taken out, and how far that is.
+    moving: Option<(Time, Cursor)>,
+    /// What it has given that is not added or taken out yet.
+    moved: VecDeque<(K, A)>,
+    telling: Cursor,
+    empty: Vec<K>,
+}
+
+impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
+    pub(crate) fn new(panes: Rc<PanesCell<K, Total<A>, P>>) -> Self {
+        Self {
+            panes,
+            added: Time::MIN,
+            removed: Time::MIN,
+            moving: None,
+            moved: VecDeque::new(),
+            telling: Cursor::default(),
+            empty: Vec::new(),
+        }
+    }
+
+    /// Whether what comes into this slice has to come into the totals too.
+    pub(crate) fn has(&self, slice: Time) -> bool {
+        self.removed <= slice && slice < self.added
+    }
+
+    /// Adds what came late into a slice; `is_new` if its key had nothing there.
+    pub(crate) fn add<E>(
+        &self,
+        aggregate: &impl Aggregate<E, Acc = A>,
+        key: &K,
+        item: &A,
+        is_new: bool,
+    ) -> Result<()> {
+        let change = |total: &mut Total<A>| {
+            aggregate.merge(&mut total.0, item);
+            total.1 += i64::from(is_new);
+        };
+        self.panes.0.run(1, |panes| panes.update(SLICE, key, || (aggregate.init(), 0), change))?
+    }
+
+    /// Takes out what [`add`](Totals::add) added.
+    pub(crate) fn take_back<E>(
+        &self,
+        aggregate: &impl Aggregate<E, Acc = A>,
+        key: &K,
+        item: &A,
+        was_new: bool,
+    ) -> Result<()> {
+        let change = |total: &mut Total<A>| {
+            aggregate.subtract(&mut total.0, item);
+            total.1 -= i64::from(was_new);
+        };
+        self.panes.0.run(1, |panes| panes.update(SLICE, key, || (aggregate.init(), 0), change))?
+    }
+
+    /// Takes the slices before `before` out; says whether that is done.
+    pub(crate) fn leave<E>(
+        &mut self,
+        aggregate: &impl Aggregate<E, Acc = A>,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        before: Time,
+        fuel: usize,
+    ) -> Result<bool> {
+        while self.removed < before {
+            let end = before.min(self.added);
+            let Some(slice) = self.next_slice(slices, self.removed..end)? else {
+                self.removed = before;
+                self.added = self.added.max(before);
+                return Ok(true);
+            };
+            if !self.step(slices, slice, fuel, |this, key, acc| {
+                this.take_back(aggregate, key, acc, true)
+            })? {
+                return Ok(false);
+            }
+            self.removed = slice.plus(1);
+        }
+        Ok(true)
+    }
+
+    /// Adds the slices before `before`; says whether that is done.
+    pub(crate) fn enter<E>(
+        &mut self,
+        aggregate: &impl Aggregate<E, Acc = A>,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        before: Time,
+        fuel: usize,
+    ) -> Result<bool> {
+        while self.added < before {
+            let Some(slice) = self.next_slice(slices, self.added..before)? else {
+                self.added = before;
+                return Ok(true);
+            };
+            if !self
+                .step(slices, slice, fuel, |this, key, acc| this.add(aggregate, key, acc, true))?
+            {
+                return Ok(false);
+            }
+            self.added = slice.plus(1);
+        }
+        Ok(true)
+    }
+
+    /// The slice that is being moved, or the first of a range that has something.
+    fn next_slice(
+        &self,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        range: Range<Time>,
+    ) -> Result<Option<Time>> {
+        if let Some((slice, _)) = self.moving {
+            return Ok(Some(slice));
+        }
+        let next = slices.0.enter()?.next_slice(range.start);
+        Ok(next.filter(|slice| range.contains(slice)))
+    }
+
+    /// Moves some accumulators of a slice; says whether that were the last.
+    fn step(
+        &mut self,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        slice: Time,
+        fuel: usize,
+        mut apply: impl FnMut(&Self, &K, &A) -> Result<()>,
+    ) -> Result<bool> {
+        let (_, mut cursor) = *self.moving.get_or_insert((slice, Cursor::default()));
+        if self.moved.is_empty() && !cursor.done {
+            let moved = &mut self.moved;
+            let done = slices.0.run(0, |panes| {
+                panes.fold(slice..slice.plus(1), &mut cursor, fuel, &mut |key, acc| {
+                    moved.push_back((key.clone(), acc));
+                    Ok(())
+                })
+            });
+            self.moving = Some((slice, cursor));
+            done??;
+        }
+        while let Some((key, acc)) = self.moved.front() {
+            apply(self, key, acc)?;
+            self.moved.pop_front();
+        }
+        if cursor.done {
+            self.moving = None;
+        }
+        Ok(cursor.done)
+    }
+
+    /// Tells the totals of some keys; says whether these were the last.
+    pub(crate) fn tell<E, R>(
+        &mut self,
+        aggregate: &impl Aggregate<E, Acc = A, Out = R>,
+        window: Window,
+        fuel: usize,
+        out: Out<'_, K, R>,
+    ) -> Result<bool> {
+        let empty = &mut self.empty;
+        let telling = &mut self.telling;
+        if !telling.done {
+            self.panes.0.run(0, |panes| {
+                panes.fold(SLICE..SLICE.plus(1), telling, fuel, &mut |key, (acc, slices)| {
+                    if slices == 0 {
+                        empty.push(key.clone());
+                    } else if let Some(row) = aggregate.out(&acc) {
+                        out(key, window, row, 1);
+                    }
+                    Ok(())
+                })
+            })??;
+            if !telling.done {
+                return Ok(false);
+            }
+        }
+        while let Some(key) = empty.last() {
+            self.panes.0.enter()?.remove(SLICE, key)?;
+            empty.pop();
+        }
+        *telling = Cursor::default();
+        Ok(true)
+    }
+}
