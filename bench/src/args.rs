@@ -285,23 +285,35 @@ pub struct RmwArgs {
     pub report: ReportArgs,
 }
 
-/// `adapter`: counting keys straight on state, by hand in Timely, and with the adapter.
+/// `adapter`: counting keys straight on state, by hand in Timely, and with the adapter; or a query
+/// straight on its state and in its dataflow.
 #[derive(Args, Clone, Debug)]
 pub struct AdapterArgs {
-    /// Keys there are
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub keys: u64,
+    /// Count so many keys
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
+          required_unless_present = "query", requires = "ops", conflicts_with = "query")]
+    pub keys: Option<u64>,
     /// uniform, or zipf:THETA such as zipf:0.99
     #[arg(long, value_name = "D", default_value_t = Distribution::Uniform)]
     pub dist: Distribution,
-    /// Rows after the load
-    #[arg(long, value_name = "M")]
-    pub ops: u64,
+    /// Rows to count after the load
+    #[arg(long, value_name = "M", conflicts_with = "query")]
+    pub ops: Option<u64>,
+    /// Run this Nexmark query: q4 or q20
+    #[arg(long, value_name = "Q", requires = "events")]
+    pub query: Option<String>,
+    /// Events of the query: half of them to build its state up, half to be measured
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..),
+          requires = "query")]
+    pub events: Option<u64>,
+    /// The query's events
+    #[command(flatten)]
+    pub stream: StreamArgs,
     /// In that many rounds, in turns
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub rounds: u64,
-    /// Where state lives; the memory is that of each of the three
+    /// Where state lives; the memory is that of each way
     #[command(flatten)]
     pub state: StateArgs,
     /// The report
@@ -365,6 +377,7 @@ mod tests {
             "replay --input f.csv.xz --upto 7 --layout heap --memory 4MiB --dump f.tsv",
             "replay --git d --memory 4MiB",
             "adapter --keys 10 --dist zipf:0.99 --ops 5 --rounds 2 --layout heap --memory 1MiB",
+            "adapter --query q4 --events 10 --in-flight 5 --rounds 2 --memory 1MiB",
             "gen --events 5",
         ] {
             parse(&line.replace("  ", "")).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -384,6 +397,10 @@ mod tests {
             ("rmw --keys 1 --ops 1 --memory 1MiB --vs other", "hashbrown"),
             ("rmw --keys 1 --ops 1 --memory 1MiB --dependent --batch 2", "--batch"),
             ("replay --memory 1MiB", "--input"),
+            ("adapter --memory 1MiB", "--keys"),
+            ("adapter --memory 1MiB --keys 5", "--ops"),
+            ("adapter --memory 1MiB --query q4", "--events"),
+            ("adapter --memory 1MiB --query q4 --events 9 --keys 5 --ops 5", "--keys"),
             ("replay --memory 1MiB --input f --git d", "--git"),
         ] {
             let message = parse(line).unwrap_err();

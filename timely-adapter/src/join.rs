@@ -1,8 +1,6 @@
 //! The incremental, unbounded join of two keyed streams.
 
-use std::cell::Cell;
-
-use alluvium::{Key, Map, Result, State};
+use alluvium::{Key, Result, State};
 use timely::ExchangeData;
 use timely::dataflow::operators::generic::OutputBuilderSession;
 use timely::dataflow::operators::generic::operator::Operator;
@@ -10,6 +8,7 @@ use timely::progress::Timestamp;
 
 use crate::Changes;
 use crate::intake::{Prepared, Right, Work};
+use crate::join_sides::JoinSides;
 use crate::key_by::{Builder, Keyed, owner_pact};
 use crate::spec::{OperatorState, Spec};
 
@@ -53,8 +52,8 @@ where
     {
         let name = spec.id().to_owned();
         let states = OperatorState::new(&self.state, spec)?;
-        let mut left = Side::<K, A, R>::new(states.map("left")?);
-        let mut right = Side::<K, B, R>::new(states.map("right")?);
+        let JoinSides { mut left, mut right } =
+            JoinSides::<K, A, B, R>::new(states.map("left")?, states.map("right")?);
         let prepared = Prepared::<K>::new::<T, Either<A, B>>(&self.state, &states)?;
         let left_pact = owner_pact(&self.state, &self.key);
         let right_pact = owner_pact(&other.state, &other.key);
@@ -139,78 +138,5 @@ impl<A, B> Either<A, B> {
             Either::Right(b) => Ok(b),
             other => Err(other),
         }
-    }
-}
-
-/// One side of a join: its rows so far, the batch that is being added to them, and the pairs that
-/// the batch makes.
-struct Side<K: Key, A: State, R> {
-    rows: Map<K, Vec<A>>,
-    /// Rows are moved out through a shared reference, once each.
-    batch: Vec<(K, Cell<Option<A>>)>,
-    /// Pairs, and which row of the batch made each.
-    pairs: Vec<(usize, R)>,
-}
-
-impl<K: Key, A: State, R> Side<K, A, R> {
-    fn new(rows: Map<K, Vec<A>>) -> Self {
-        Self { rows, batch: Vec::new(), pairs: Vec::new() }
-    }
-
-    /// Takes this side's rows from the front of `rows`, pairs each with the rows of `others`, and
-    /// keeps it. Of rows that an error leaves no pair is emitted, and they stay in `rows`.
-    fn apply<B: State, E>(
-        &mut self,
-        rows: &mut Vec<(K, E)>,
-        mine: impl Fn(E) -> std::result::Result<A, E>,
-        row_of: impl Fn(A) -> E,
-        others: &mut Map<K, Vec<B>>,
-        mut pair: impl FnMut(&K, &A, &B) -> R,
-        mut emit: impl FnMut(R),
-    ) -> Result<()> {
-        let mut rest = None;
-        let mut taken = rows.drain(..);
-        for (key, row) in taken.by_ref() {
-            match mine(row) {
-                Ok(row) => self.batch.push((key, Cell::new(Some(row)))),
-                Err(other) => {
-                    rest = Some((key, other));
-                    break;
-                }
-            }
-        }
-        let rest: Vec<(K, E)> = rest.into_iter().chain(taken).collect();
-        let (mut nth, pairs) = (0, &mut self.pairs);
-        let met = others.read_batch(
-            &self.batch,
-            |row| &row.0,
-            |(key, row), others| {
-                if let Some(taken) = row.take() {
-                    let others = others.into_iter().flatten();
-                    pairs.extend(others.map(|other| (nth, pair(key, &taken, other))));
-                    row.set(Some(taken));
-                }
-                nth += 1;
-            },
-        );
-        let (met, mut done) = match met {
-            Ok(()) => (self.batch.len(), Ok(())),
-            Err(error) => (error.applied, Err(error.error)),
-        };
-        let push = |(_, row): &(K, Cell<Option<A>>), rows: &mut Vec<A>| rows.extend(row.take());
-        let kept = self.rows.update_batch(&self.batch[..met], |row| &row.0, |_| Vec::new(), push);
-        let kept = match kept {
-            Ok(()) => met,
-            Err(error) => {
-                done = Err(error.error);
-                error.applied
-            }
-        };
-        let emitted = self.pairs.drain(..).take_while(|&(nth, _)| nth < kept);
-        emitted.for_each(|(_, row)| emit(row));
-        let left = self.batch.drain(..).skip(kept);
-        rows.extend(left.filter_map(|(key, row)| Some((key, row_of(row.into_inner()?)))));
-        rows.extend(rest);
-        done
     }
 }

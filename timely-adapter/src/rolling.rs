@@ -26,6 +26,17 @@ pub trait Aggregate<D>: 'static {
 
     /// The result; `None` if the key has none, as before its first row.
     fn out(&self, acc: &Self::Acc) -> Option<Self::Out>;
+
+    /// Folds one row in and tells how the result changes: the old one goes, the new one comes.
+    fn fold(&self, acc: &mut Self::Acc, row: &D, mut change: impl FnMut(Self::Out, i64)) {
+        let old = self.out(acc);
+        self.add(acc, row);
+        let new = self.out(acc);
+        if old != new {
+            old.into_iter().for_each(|old| change(old, -1));
+            new.into_iter().for_each(|new| change(new, 1));
+        }
+    }
 }
 
 /// The number of rows.
@@ -89,18 +100,9 @@ where
                   output: &mut OutputBuilderSession<'_, T, Builder<_>>| {
                 let Work::Rows(rows) = work else { unreachable!("there are no timers") };
                 let change = |(key, row): &(K, D), acc: &mut A::Acc| {
-                    let old = aggregate.out(acc);
-                    aggregate.add(acc, row);
-                    let new = aggregate.out(acc);
-                    if old != new {
-                        let mut emit = |out: Option<A::Out>, diff| {
-                            if let Some(out) = out {
-                                changes.push(((key.clone(), out), right.time().clone(), diff));
-                            }
-                        };
-                        emit(old, -1);
-                        emit(new, 1);
-                    }
+                    aggregate.fold(acc, row, |out, diff| {
+                        changes.push(((key.clone(), out), right.time().clone(), diff));
+                    });
                 };
                 let done = groups.update_batch(rows, |row| &row.0, |_| aggregate.init(), change);
                 output.session(right).give_iterator(changes.drain(..));

@@ -6,14 +6,15 @@
 //! come: all bids by auction in `expanded-bids/left`, auctions of the category by id in
 //! `expanded-bids/right`.
 
-use alluvium::KeyHash;
-use alluvium_timely::{Changes, Join, KeyBy, Spec, WorkerState};
+use alluvium::{KeyHash, Store};
+use alluvium_timely::{Changes, Join, JoinSides, KeyBy, Spec, WorkerState};
+use timely::container::buffer::default_capacity;
 use timely::dataflow::operators::core::OkErr;
 use timely::dataflow::operators::vec::Map;
 
 use super::whole::{WholeAuction, WholeBid};
-use super::{Events, Fields, Query, Row};
-use crate::nexmark::{Auction, Bid, Event};
+use super::{Events, Fields, Query, Row, Straight};
+use crate::nexmark::{Auction, Bid, Event, Record};
 
 /// Bids with the auctions of a category that they are for.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +61,12 @@ impl Row for ExpandedRow {
     }
 }
 
+impl ExpandedRow {
+    fn pair(_: &u64, bid: &WholeBid, auction: &WholeAuction) -> Self {
+        Self { bid: bid.clone(), auction: auction.clone() }
+    }
+}
+
 /// What the query sees of an event.
 fn relevant(event: Event) -> Option<Result<Bid, Auction>> {
     match event {
@@ -84,7 +91,54 @@ impl Query for Q20 {
         bids.key_by(state, |bid: &WholeBid| bid.auction).join(
             auctions,
             Spec::new("expanded-bids"),
-            |_, bid, auction| ExpandedRow { bid: bid.clone(), auction: auction.clone() },
+            ExpandedRow::pair,
         )
+    }
+}
+
+/// [`Q20`] without a dataflow.
+#[derive(Debug)]
+pub struct StraightQ20 {
+    sides: JoinSides<u64, WholeBid, WholeAuction, ExpandedRow>,
+    bids: Vec<(u64, WholeBid)>,
+    auctions: Vec<(u64, WholeAuction)>,
+}
+
+impl Straight for StraightQ20 {
+    type Query = Q20;
+
+    fn open(store: &Store) -> alluvium::Result<Self> {
+        let bids = store.map("expanded-bids/left").open()?;
+        let auctions = store.map("expanded-bids/right").open()?;
+        let sides = JoinSides::new(bids, auctions);
+        Ok(Self { sides, bids: Vec::new(), auctions: Vec::new() })
+    }
+
+    fn apply(
+        &mut self,
+        events: Vec<Record>,
+        mut change: impl FnMut(ExpandedRow, i64),
+    ) -> alluvium::Result<()> {
+        let mut auctions = Vec::new();
+        let sides = events.into_iter().filter_map(|record| relevant(record.event));
+        // As the dataflow does: of what is sent together, bids first, in batches of Timely's size.
+        let mut bids = sides.filter_map(|side| side.map_err(|auction| auctions.push(auction)).ok());
+        loop {
+            let batch = bids.by_ref().take(default_capacity::<WholeBid>());
+            self.bids.extend(batch.map(|bid| (bid.auction, WholeBid::from(&bid))));
+            if self.bids.is_empty() {
+                break;
+            }
+            let emit = |row| change(row, 1);
+            self.sides.add_left(&mut self.bids, ExpandedRow::pair, emit)?;
+        }
+        drop(bids);
+        for batch in auctions.chunks(default_capacity::<WholeAuction>()) {
+            self.auctions
+                .extend(batch.iter().map(|auction| (auction.id, WholeAuction::from(auction))));
+            let emit = |row| change(row, 1);
+            self.sides.add_right(&mut self.auctions, ExpandedRow::pair, emit)?;
+        }
+        Ok(())
     }
 }

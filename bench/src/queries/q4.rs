@@ -8,14 +8,14 @@
 
 use std::cmp::Reverse;
 
-use alluvium::{Heap, KeyHash, State, Time};
+use alluvium::{AnyLayout, Heap, KeyHash, Map, State, Store, Time};
 use alluvium_timely::{Aggregate, Changes, KeyBy, Rolling, Spec, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::vec::Map as _;
 
-use super::winning::{self, Rules, winning};
-use super::{Events, Fields, Query, Row};
-use crate::nexmark::{Auction, Bid};
+use super::winning::{self, Rules, StraightWinning, winning};
+use super::{Events, Fields, Query, Row, Straight};
+use crate::nexmark::{Auction, Bid, Record};
 
 /// The average price that the items of a category were sold for.
 #[derive(Clone, Copy, Debug)]
@@ -162,5 +162,53 @@ impl Query for Q4 {
         Ok(averages.map(|((category, average), time, diff)| {
             (AverageRow { category, average }, time, diff)
         }))
+    }
+}
+
+/// [`Q4`] without a dataflow.
+pub struct StraightQ4 {
+    winning: StraightWinning<ByCategory>,
+    averages: Map<u64, Prices>,
+}
+
+impl std::fmt::Debug for StraightQ4 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StraightQ4").finish_non_exhaustive()
+    }
+}
+
+impl Straight for StraightQ4 {
+    type Query = Q4;
+
+    fn open(store: &Store) -> alluvium::Result<Self> {
+        let heap = AnyLayout::from(Heap::new());
+        let averages = store.map("category-averages/groups").layout(heap).open()?;
+        Ok(Self { winning: StraightWinning::open(store)?, averages })
+    }
+
+    fn apply(
+        &mut self,
+        events: Vec<Record>,
+        mut change: impl FnMut(AverageRow, i64),
+    ) -> alluvium::Result<()> {
+        self.winning.apply(&events)?;
+        let raises: Vec<(Raise, i64, i64)> =
+            self.winning.emitted().map(|(raise, diff)| (raise, 0, diff)).collect();
+        self.averages.update_batch(
+            &raises,
+            |raise| &raise.0.category,
+            |_| Average.init(),
+            |raise, prices| {
+                let category = raise.0.category;
+                Average.fold(prices, raise, |average, diff| {
+                    change(AverageRow { category, average }, diff);
+                });
+            },
+        )?;
+        Ok(())
+    }
+
+    fn advance(&mut self, watermark: Time) -> alluvium::Result<()> {
+        self.winning.advance(watermark)
     }
 }

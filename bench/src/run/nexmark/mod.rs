@@ -35,6 +35,8 @@ use crate::report::{Io, Latencies, Memory, Report, noise_floor, peak_rss_bytes};
 use crate::{Error, Result};
 use worker::Part;
 
+pub(super) use worker::{AHEAD_BYTES, BATCH};
+
 /// Runs the query.
 ///
 /// # Errors

@@ -18,9 +18,9 @@ use crate::report::{Latencies, Progress};
 use crate::{Error, Result};
 
 /// Events sent at a time.
-const BATCH: u64 = 2_048;
+pub(in crate::run) const BATCH: u64 = 2_048;
 /// Bytes of events that may be under way before no further batch is sent: four batches.
-const AHEAD_BYTES: u64 = 4 * BATCH * size_of::<Record>() as u64;
+pub(in crate::run) const AHEAD_BYTES: u64 = 4 * BATCH * size_of::<Record>() as u64;
 /// The longest time that a worker with nothing to do sleeps; it is woken when there is something.
 const NAP: Duration = Duration::from_millis(5);
 

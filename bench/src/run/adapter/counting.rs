@@ -1,6 +1,4 @@
-//! `adapter`: what the Timely adapter costs, and what parking gains.
-//!
-//! One sequence of keys is counted three times, in rounds taken in turns: straight on a state, in
+//! Counting: one sequence of keys is counted three times, in rounds taken in turns: straight on a state, in
 //! batches; by an operator written by hand on plain Timely, with the same state in it; and by the
 //! adapter's `rolling`. The two dataflows emit the same changes. Each of the three has a state of
 //! its own, of `--memory`, in one store. At the end the counts must be the same.
@@ -19,9 +17,10 @@ use timely::dataflow::operators::{Inspect, Probe};
 use timely::dataflow::{InputHandleVec, ProbeHandle};
 use timely::worker::Worker;
 
-use super::state::temporary_dir;
+use super::{Outcome, median, print_table};
 use crate::args::AdapterArgs;
 use crate::report::{Progress, Report, peak_rss_bytes};
+use crate::run::state::temporary_dir;
 use crate::workload::Keys;
 use crate::{Error, Result};
 
@@ -35,23 +34,13 @@ const SEED: u64 = 42;
 /// The three ways, in the order in which they take turns.
 const WAYS: [&str; 3] = ["straight on the state", "operator by hand", "adapter"];
 
-/// What came of one way.
-#[derive(Clone, Debug, Default)]
-struct Outcome {
-    /// Rows per second of each round.
-    rates: Vec<f64>,
-    checksum: u64,
-    /// The number of changes emitted.
-    changes: u64,
-}
-
 /// Counts keys in the three ways, prints a table and compares the counts.
 ///
 /// The report is the adapter's, `vs` the straight way.
 ///
 /// # Errors
 /// Also if the counts are not the same.
-pub fn adapter(args: &AdapterArgs) -> Result<Report> {
+pub(super) fn counting(args: &AdapterArgs, keys: u64, ops: u64) -> Result<Report> {
     let temporary = if args.state.dir.is_some() { None } else { Some(temporary_dir()?) };
     let directory = args.state.dir.clone().or(temporary.as_ref().map(|dir| dir.path().into()));
     let memory = args.state.memory.0;
@@ -64,10 +53,10 @@ pub fn adapter(args: &AdapterArgs) -> Result<Report> {
     };
     let job_args = args.clone();
     let outcomes = execute(timely::Config::thread(), config.into(), move |worker, state| {
-        turns(worker, state, &job_args)
+        turns(worker, state, &job_args, keys, ops)
     })?;
     let (outcomes, mut report) = outcomes.into_iter().next().expect("one worker");
-    print_table(&outcomes);
+    print_table(&WAYS, &outcomes);
     let [straight, by_hand, ours] = &outcomes;
     if ours.checksum != straight.checksum || ours.checksum != by_hand.checksum {
         return Err(Error::Wrong(format!("the counts differ: {outcomes:?}")));
@@ -76,7 +65,7 @@ pub fn adapter(args: &AdapterArgs) -> Result<Report> {
         let (ours, by_hand) = (ours.changes, by_hand.changes);
         return Err(Error::Wrong(format!("{ours} changes, and {by_hand} by hand")));
     }
-    report.set_rate(args.ops, args.ops as f64 / median(&ours.rates));
+    report.set_rate(ops, ops as f64 / median(&ours.rates));
     report.set_checksum(ours.checksum);
     report.set_versus(WAYS[0], median(&straight.rates), None);
     report.memory.peak_rss = peak_rss_bytes();
@@ -94,6 +83,8 @@ fn turns(
     worker: &mut Worker,
     state: &WorkerState,
     args: &AdapterArgs,
+    count_of_keys: u64,
+    ops: u64,
 ) -> alluvium::Result<([Outcome; 3], Report)> {
     let layout = layout(args);
     let mut straight = state.store().map::<u64, i64>("straight").layout(layout.clone()).open()?;
@@ -110,8 +101,8 @@ fn turns(
     })?;
     let mut outcomes: [Outcome; 3] = Default::default();
     // All keys once, then by chance; each way gets the same.
-    let mut keys: Vec<u64> = (0..args.keys).collect();
-    let mut drawn = Keys::new(args.keys, args.dist, SEED);
+    let mut keys: Vec<u64> = (0..count_of_keys).collect();
+    let mut drawn = Keys::new(count_of_keys, args.dist, SEED);
     let progress = Progress::new("adapter", args.rounds + 1);
     for round in 0..=args.rounds {
         for (way, outcome) in outcomes.iter_mut().enumerate() {
@@ -126,7 +117,7 @@ fn turns(
             }
         }
         keys.clear();
-        keys.extend(drawn.by_ref().take((args.ops / args.rounds) as usize));
+        keys.extend(drawn.by_ref().take((ops / args.rounds) as usize));
         progress.set(round + 1);
     }
     drop(progress);
@@ -258,22 +249,4 @@ fn by_hand(
     .inspect(move |((key, count), _, diff)| emitted.add(*key, *count, *diff))
     .probe_with(probe);
     Ok(input)
-}
-
-fn median(rates: &[f64]) -> f64 {
-    let mut sorted = rates.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-}
-
-/// Rates with their spread, and the adapter's against the other two.
-fn print_table(outcomes: &[Outcome; 3]) {
-    println!("| way | rows/s, median | least | most | adapter against it |\n|--|--|--|--|--|");
-    let ours = median(&outcomes[2].rates);
-    for (way, outcome) in WAYS.iter().zip(outcomes) {
-        let [least, most] = [f64::min as fn(f64, f64) -> f64, f64::max]
-            .map(|pick| outcome.rates.iter().copied().reduce(pick).unwrap_or(0.0));
-        let median = median(&outcome.rates);
-        println!("| {way} | {median:.0} | {least:.0} | {most:.0} | {:.2} |", ours / median);
-    }
 }
