@@ -7,6 +7,8 @@
 //! not SQL.
 
 mod bid_counts;
+mod day;
+mod distinct;
 mod hotstorage;
 mod per_auction;
 mod q0;
@@ -18,6 +20,8 @@ mod q104;
 mod q105;
 mod q106;
 mod q13;
+mod q15;
+mod q16;
 mod q17;
 mod q18;
 mod q19;
@@ -48,6 +52,8 @@ pub use q4::{Q4, StraightQ4};
 pub use q6::Q6;
 pub use q9::Q9;
 pub use q13::Q13;
+pub use q15::Q15;
+pub use q16::Q16;
 pub use q17::Q17;
 pub use q18::Q18;
 pub use q19::Q19;
@@ -128,6 +134,8 @@ registry!(
     Q6HotStorage,
     Q9,
     Q13,
+    Q15,
+    Q16,
     Q17,
     Q18,
     Q19,

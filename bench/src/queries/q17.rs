@@ -13,6 +13,7 @@ use alluvium_timely::{Aggregate, Changes, KeyBy, Rolling, Spec, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::vec::Map as _;
 
+use super::day::{Day, date, day, rank};
 use super::{Events, Fields, Query, Row};
 use crate::nexmark::Event;
 
@@ -26,30 +27,6 @@ pub struct StatisticsRow {
     auction: u64,
     day: Day,
     figures: Figures,
-}
-
-/// Days since 1970.
-type Day = i64;
-
-const DAY_NS: i64 = 86_400_000_000_000;
-
-/// The prices from which a bid has the second and the third rank.
-const RANKS: [i64; 2] = [10_000, 1_000_000];
-
-/// `yyyy-MM-dd`, of the Gregorian calendar.
-///
-/// Reckoned in years that begin in March, so that the leap day is the last, from 0000-03-01, in
-/// eras of 400 years, after Howard Hinnant's `civil_from_days`.
-fn date(day: Day) -> String {
-    let days = day + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{of_month:02}")
 }
 
 impl Row for StatisticsRow {
@@ -130,7 +107,7 @@ impl Aggregate<Price> for Statistics {
     }
 
     fn add(&self, figures: &mut Figures, &Price { price, .. }: &Price) {
-        figures.bids[RANKS.iter().filter(|&&from| price >= from).count()] += 1;
+        figures.bids[rank(price)] += 1;
         figures.min = figures.min.min(price);
         figures.max = figures.max.max(price);
         figures.sum += i128::from(price);
@@ -156,32 +133,10 @@ impl Query for Q17 {
             _ => None,
         });
         let figures = prices
-            .key_by(state, |bid: &Price| (bid.auction, bid.date_time.0.div_euclid(DAY_NS)))
+            .key_by(state, |bid: &Price| (bid.auction, day(bid.date_time)))
             .rolling(Spec::new("bid-statistics"), Statistics)?;
         Ok(figures.map(|(((auction, day), figures), time, diff)| {
             (StatisticsRow { auction, day, figures }, time, diff)
         }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (day, expected) in [
-            (0, "1970-01-01"),
-            (-1, "1969-12-31"),
-            (59, "1970-03-01"),
-            (11_016, "2000-02-29"),
-            (16_631, "2015-07-15"),
-            (18_321, "2020-02-29"),
-            (47_540, "2100-02-28"),
-            (47_541, "2100-03-01"),
-            (-106_752, "1677-09-21"),
-        ] {
-            assert_eq!(date(day), expected);
-        }
     }
 }

@@ -7,8 +7,8 @@ use alluvium::{ByteSize, Heap, HybridLog, MIB, StoreConfig, Time};
 use alluvium_bench::nexmark::{Auction, Config, Event, Generator, Record, Stride};
 use alluvium_bench::nexmark::{AuctionText, Bid, BidText, Text};
 use alluvium_bench::queries::{
-    Q0, Q1, Q2, Q3, Q4, Q4HotStorage, Q6, Q6HotStorage, Q9, Q13, Q17, Q18, Q19, Q20, Q101, Q102,
-    Q103, Q104, Q105, Q106, Query,
+    Q0, Q1, Q2, Q3, Q4, Q4HotStorage, Q6, Q6HotStorage, Q9, Q13, Q15, Q16, Q17, Q18, Q19, Q20,
+    Q101, Q102, Q103, Q104, Q105, Q106, Query,
 };
 use proptest::prelude::*;
 
@@ -141,6 +141,11 @@ fn q6_hotstorage_is_the_oracles() {
 }
 
 #[test]
+fn q15_is_the_oracles() {
+    the_result_is_the_oracles::<Q15>();
+}
+
+#[test]
 fn q17_is_the_oracles() {
     the_result_is_the_oracles::<Q17>();
 }
@@ -178,6 +183,11 @@ fn q105_is_the_oracles() {
 #[test]
 fn q9_is_the_oracles_and_outgrows_memory() {
     assert!(the_result_is_the_oracles::<Q9>() > 0);
+}
+
+#[test]
+fn q16_is_the_oracles_and_outgrows_memory() {
+    assert!(the_result_is_the_oracles::<Q16>() > 0);
 }
 
 #[test]
@@ -238,6 +248,8 @@ trait Trial {
         self.on::<Q4>()?;
         self.on::<Q6>()?;
         self.on::<Q9>()?;
+        self.on::<Q15>()?;
+        self.on::<Q16>()?;
         self.on::<Q17>()?;
         self.on::<Q18>()?;
         self.on::<Q19>()?;

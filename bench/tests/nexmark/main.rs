@@ -3,5 +3,6 @@
 
 mod cases;
 mod generated;
+mod models;
 mod oracle;
 mod run;

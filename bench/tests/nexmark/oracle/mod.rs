@@ -1,8 +1,12 @@
-//! The queries as SQL (or, for two, the testbed) defines them, over all events at once: no store, no Timely, no time.
+//! The queries as SQL (or, for some, the testbed) defines them, over all events at once: no store,
+//! no Timely, no time.
 
 mod counted;
+pub mod days;
 mod plain;
 mod ranked;
+pub mod testbed_windows;
+pub mod windows;
 mod winners;
 
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use super::{Oracle, Tables, auction_fields, bid_fields, row};
 use crate::run::{Rows, consolidated};
 
 /// `yyyy-MM-dd`, by counting days year by year and month by month.
-fn date(time: Time) -> String {
+pub(super) fn date(time: Time) -> String {
     let leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let (mut day, mut year) = (time.as_ms().div_euclid(86_400_000), 1970);
     while day >= 365 + i64::from(leap(year)) {
