@@ -5,6 +5,7 @@
 
 mod account;
 mod blob;
+pub mod block;
 pub mod codec;
 mod error;
 mod hash;
