@@ -25,7 +25,15 @@ const SEGMENT_BYTES: u64 = 8 << 20;
 /// archive of the largest value from the state's budget while it runs.
 pub fn write_entries<'a, K: Key, V: State>(
     context: &StateContext,
-    entries: impl Iterator<Item = (&'a K, &'a V)>,
+    mut entries: impl Iterator<Item = (&'a K, &'a V)>,
+) -> Result<StateImage> {
+    write_each::<K, V>(context, |write| entries.try_for_each(|(key, value)| write(key, value)))
+}
+
+/// [`write_entries`] for entries that are made one by one: `entries` gives each to its argument.
+pub(crate) fn write_each<K: Key, V: State>(
+    context: &StateContext,
+    entries: impl FnOnce(&mut dyn FnMut(&K, &V) -> Result<()>) -> Result<()>,
 ) -> Result<StateImage> {
     let store = context.segment_store()?;
     let plain = K::NONE && V::NONE;
@@ -54,12 +62,12 @@ fn chunk_bytes(context: &StateContext) -> usize {
     (context.account.limit() / 64).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX) as usize / 4096 * 4096
 }
 
-fn write_pages<'a, K: Key, V: State>(
+fn write_pages<K: Key, V: State>(
     writer: &mut SegmentWriter,
-    entries: impl Iterator<Item = (&'a K, &'a V)>,
+    entries: impl FnOnce(&mut dyn FnMut(&K, &V) -> Result<()>) -> Result<()>,
 ) -> Result<u64> {
     let mut written = 0;
-    for (key, value) in entries {
+    entries(&mut |key, value| {
         if writer.page_records() == 0 {
             writer.begin_page()?;
         }
@@ -68,7 +76,8 @@ fn write_pages<'a, K: Key, V: State>(
         if writer.page_bytes() >= PAGE_BYTES || writer.page_records() >= PAGE_RECORDS {
             writer.finish_page()?;
         }
-    }
+        Ok(())
+    })?;
     if writer.page_records() > 0 {
         writer.finish_page()?;
     }

@@ -4,9 +4,11 @@
 //! A layout opens a [`Table`]: one keyed state of one worker. The traits are public and small, so
 //! that a user can add a backend; [`write_entries`] and [`read_entries`] give it checkpoints.
 
+mod append_log;
 mod fetch;
 mod full_image;
 mod heap;
+mod heap_lists;
 mod hybrid_log;
 mod lists;
 mod panes;
@@ -20,9 +22,11 @@ mod window_segments;
 #[doc(hidden)]
 pub use tracing;
 
+pub use append_log::{AppendLog, AppendLogLists, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
 pub use fetch::{Fetch, Ticket};
 pub use full_image::{Images, read_entries, write_entries};
 pub use heap::{Heap, HeapTable, Stored, Volatile, VolatileHeap};
+pub use heap_lists::HeapLists;
 pub use hybrid_log::{
     COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN,
     PATIENCE, QUEUE_DEPTH,

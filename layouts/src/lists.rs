@@ -5,7 +5,7 @@
 //! windows; the time by which a session will have ended; [`Time::MAX`] for lists that stay. Everything is
 //! called by one thread.
 
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, StateImage, Time};
 
@@ -68,13 +68,15 @@ pub trait Lists<K: Key, E>: 'static {
     /// there. What is on storage stays there until `from` is prefetched, folded or purged.
     fn relocate<Q: Lookup<K> + ?Sized>(&mut self, from: Time, to: Time, key: &Q) -> Result<()>;
 
-    /// The first bucket at or after `from` that has an element. Cost: O(log buckets).
+    /// The first bucket at or after `from` that has an element, or had one on storage that was
+    /// cleared or moved since. Cost: O(log buckets).
     fn next_bucket(&self, from: Time) -> Option<Time>;
 
     /// Visits the keys that have elements in one of `buckets`, each with these elements, those of
     /// an earlier bucket first. About `fuel` elements are looked at (but a key is visited
     /// whole); then the next call goes on from `cursor`. Between calls nothing may be changed in these
-    /// buckets. Elements that a visit leaves are skipped.
+    /// buckets. Elements that a visit leaves are skipped. A range that ends with [`Time::MAX`]
+    /// includes that bucket.
     fn fold(
         &mut self,
         buckets: Range<Time>,
@@ -94,10 +96,11 @@ pub trait Lists<K: Key, E>: 'static {
         Ok(())
     }
 
-    /// Elements, in memory and on storage.
+    /// Elements, in memory and on storage. Those that were cleared on storage count until they
+    /// are gone there, as without a read nobody knows how many they are.
     fn len(&self) -> u64;
 
-    /// Whether there is none.
+    /// Whether [`len`](Lists::len) is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -144,4 +147,13 @@ pub trait ListsLayout<K: Key, E>: Clone + 'static {
 
     /// Opens the lists, restoring what the context says.
     fn open_lists(&self, context: StateContext) -> Result<Self::Lists>;
+}
+
+/// The buckets that a fold visits.
+pub(crate) fn span(buckets: &Range<Time>) -> (Bound<Time>, Bound<Time>) {
+    let end = match buckets.end {
+        Time::MAX => Bound::Included(Time::MAX),
+        end => Bound::Excluded(end.max(buckets.start)),
+    };
+    (Bound::Included(buckets.start), end)
 }

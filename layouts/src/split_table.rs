@@ -180,6 +180,20 @@ impl<T> SplitTable<T> {
         Some(part.entries.into_iter())
     }
 
+    /// Takes all entries out, as a table that is only read and can go to another thread. What was
+    /// booked for it stays booked, and is the caller's to release: see
+    /// [`FrozenTable::memory_bytes`]. Cost: O(1).
+    pub fn freeze(&mut self) -> FrozenTable<T> {
+        FrozenTable {
+            range: self.range,
+            directory: std::mem::take(&mut self.directory),
+            depth: std::mem::take(&mut self.depth),
+            parts: std::mem::take(&mut self.parts),
+            len: std::mem::take(&mut self.len),
+            booked: std::mem::take(&mut self.booked),
+        }
+    }
+
     /// The part for an insert, which has room.
     #[inline]
     fn make_room(&mut self, hash: u64, hash_of: &impl Fn(&T) -> u64) -> Result<usize> {
@@ -340,6 +354,44 @@ fn table_at<'a, T>(
 impl<T> Drop for SplitTable<T> {
     fn drop(&mut self) {
         self.book(0);
+    }
+}
+
+/// A [`SplitTable`] that is only read.
+#[derive(Debug)]
+pub struct FrozenTable<T> {
+    range: HashRange,
+    directory: Vec<u32>,
+    depth: u32,
+    parts: Vec<Part<T>>,
+    len: u64,
+    booked: u64,
+}
+
+impl<T> FrozenTable<T> {
+    /// Entries.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes that are booked for the table itself.
+    pub fn memory_bytes(&self) -> u64 {
+        self.booked
+    }
+
+    /// As [`SplitTable::part_at`].
+    pub fn part_at(&self, place: u64) -> (impl Iterator<Item = &T>, Option<u64>) {
+        let part = self.directory.get(prefix(place, self.depth)).map(|part| *part as usize);
+        let part = part.map(|part| &self.parts[part]);
+        let end = part.and_then(|part| end_of(place, part.depth));
+        (part.into_iter().flat_map(|part| part.entries.iter()), end)
+    }
+
+    /// As [`SplitTable::find`].
+    pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
+        let prefix = prefix(self.range.place(hash), self.depth);
+        let part = *self.directory.get(prefix)?;
+        self.parts[part as usize].entries.find(spread(hash), is)
     }
 }
 

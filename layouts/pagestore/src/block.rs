@@ -6,14 +6,15 @@
 use rkyv::api::high::to_bytes_in;
 use rkyv::rancor::{Error as RkyvError, Fallible};
 use rkyv::ser::{Allocator, Writer};
-use rkyv::util::AlignedVec;
 use rkyv::vec::{ArchivedVec, VecResolver};
 use rkyv::{Archive, Deserialize, Place, Serialize};
+
+pub use rkyv::util::AlignedVec;
 
 use crate::{Error, ErrorKind, Result, State};
 
 /// A key with elements of its list, read from a block.
-#[derive(Archive, Serialize, Deserialize)]
+#[derive(Debug, Archive, Serialize, Deserialize)]
 #[rkyv(crate = rkyv)]
 pub struct BlockEntry<K, E> {
     /// The key.

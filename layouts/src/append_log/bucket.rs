@@ -1,0 +1,333 @@
+//! One bucket: its lists in memory, its runs, and notes on keys whose elements there are special.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, Key, KeyHash, Lookup, MemoryKind, Result, State, Time};
+
+use super::chain_unsafe::Chain;
+use super::frozen::{Booked, Early, Frozen, Head, LIVE, Piece, sooner};
+use super::notes::{Import, Note};
+use super::run::Run;
+use crate::split_table::{FrozenTable, HashRange, SplitTable};
+
+/// Bytes booked for a bucket without lists.
+pub const BUCKET_BYTES: u64 = 640;
+
+/// A bucket.
+#[derive(Debug)]
+pub struct Bucket<K, E> {
+    pub time: Time,
+    /// No run of it has a lower number. Runs that do are of a bucket of the same time that was
+    /// purged.
+    pub first: u64,
+    pub range: HashRange,
+    account: Rc<Account>,
+    pub live: SplitTable<Head<K, E>>,
+    pub early: SplitTable<Early<K, E>>,
+    notes: SplitTable<Note<K>>,
+    notes_bytes: u64,
+    /// How many imports there are from each other bucket.
+    pub sources: BTreeMap<Time, u64>,
+    /// By number.
+    pub runs: Vec<Run<K, E>>,
+    /// Bytes of `live` and `early` but for the tables themselves.
+    pub pages: u64,
+    pub values: u64,
+    /// Elements of `live` and `early`.
+    pub elements: u64,
+}
+
+impl<K: Key, E: State> Bucket<K, E> {
+    /// An empty bucket. Books [`BUCKET_BYTES`].
+    pub fn new(
+        (time, first): (Time, u64),
+        range: HashRange,
+        account: &Rc<Account>,
+    ) -> Result<Self> {
+        account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
+        Ok(Self {
+            time,
+            first,
+            range,
+            account: account.clone(),
+            live: SplitTable::new(account.clone(), range),
+            early: SplitTable::new(account.clone(), range),
+            notes: SplitTable::new(account.clone(), range),
+            notes_bytes: 0,
+            sources: BTreeMap::new(),
+            runs: Vec::new(),
+            pages: 0,
+            values: 0,
+            elements: 0,
+        })
+    }
+
+    /// Bytes of its lists in memory that are in no run.
+    pub fn live_bytes(&self) -> u64 {
+        if self.elements == 0 { 0 } else { self.booked().total() }
+    }
+
+    fn booked(&self) -> Booked {
+        Booked {
+            index: self.live.memory_bytes() + self.early.memory_bytes(),
+            pages: self.pages,
+            values: self.values,
+            tables: 0,
+        }
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_vacant(&self) -> bool {
+        self.elements == 0 && self.runs.is_empty() && self.notes.len() == 0
+    }
+
+    /// Takes its lists in memory out, as those of the run `number`. Cost: O(1).
+    pub fn freeze(&mut self, number: u64) -> Frozen<K, E> {
+        let booked = self.booked();
+        (self.pages, self.values, self.elements) = (0, 0, 0);
+        Frozen {
+            heads: self.live.freeze(),
+            early: self.early.freeze(),
+            bucket: self.time,
+            number,
+            range: self.range,
+            booked,
+        }
+    }
+
+    /// Books a key that has come.
+    fn add_key(&mut self, key: &K) {
+        let bytes = key.heap_bytes() as u64;
+        self.account.charge(MemoryKind::Values, bytes);
+        self.values += bytes;
+    }
+
+    /// Books a chain that has come.
+    fn add_chain(&mut self, chain: &Chain<E>) {
+        let (pages, values) = (chain.chunk_bytes(), chain.heap_bytes());
+        self.account.charge(MemoryKind::Pages, pages);
+        self.account.charge(MemoryKind::Values, values);
+        self.pages += pages;
+        self.values += values;
+        self.elements += chain.len();
+    }
+
+    /// Books that a key and its chain are gone.
+    fn remove_chain(&mut self, key: &K, chain: &Chain<E>) {
+        let (pages, values) = (chain.chunk_bytes(), key.heap_bytes() as u64 + chain.heap_bytes());
+        self.account.release(MemoryKind::Pages, pages);
+        self.account.release(MemoryKind::Values, values);
+        self.pages -= pages;
+        self.values -= values;
+        self.elements -= chain.len();
+    }
+
+    /// Sees to it that there is a head of a key, which may be empty.
+    pub fn ensure_head(&mut self, hash: u64, key: &K) -> Result<()> {
+        if self.live.find(hash, |head| head.key == *key).is_none() {
+            self.account.ensure(key.heap_bytes() as u64, "a key")?;
+            let make = || Head { key: key.clone(), chain: Chain::default() };
+            self.live.insert(hash, hash_of_head, make)?;
+            self.add_key(key);
+        }
+        Ok(())
+    }
+
+    /// Adds an early part of a key, which is empty.
+    pub fn ensure_early(&mut self, hash: u64, key: &K, rank: i64) -> Result<()> {
+        if self.early.find(hash, |early| early.rank == rank && early.key == *key).is_none() {
+            self.account.ensure(key.heap_bytes() as u64, "a key")?;
+            let make = || Early { key: key.clone(), rank, chain: Chain::default() };
+            self.early.insert(hash, hash_of_early, make)?;
+            self.add_key(key);
+        }
+        Ok(())
+    }
+
+    /// Puts a chain before what a key's head has.
+    ///
+    /// # Panics
+    /// If there is no head.
+    pub fn prepend(&mut self, hash: u64, key: &K, chain: Chain<E>) {
+        self.add_chain(&chain);
+        let head = self.live.find_mut(hash, |head| head.key == *key);
+        head.expect("a head was made").chain.prepend(chain);
+    }
+
+    /// Fills an early part.
+    ///
+    /// # Panics
+    /// If it is not there.
+    pub fn fill_early(&mut self, hash: u64, key: &K, rank: i64, chain: Chain<E>) {
+        self.add_chain(&chain);
+        let early = self.early.find_mut(hash, |early| early.rank == rank && early.key == *key);
+        early.expect("an early part was made").chain.prepend(chain);
+    }
+
+    /// Takes the list of a key out of memory, but for the early parts.
+    pub fn take_live<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: u64,
+        key: &Q,
+    ) -> Option<Head<K, E>> {
+        let head = self.live.remove(hash, |head| key.is(&head.key))?;
+        self.remove_chain(&head.key, &head.chain);
+        Some(head)
+    }
+
+    /// Takes an early part of a key's list out of memory.
+    pub fn take_early<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: u64,
+        key: &Q,
+    ) -> Option<Early<K, E>> {
+        let early = self.early.remove(hash, |early| key.is(&early.key))?;
+        self.remove_chain(&early.key, &early.chain);
+        Some(early)
+    }
+
+    /// Ranks and number of the early parts of a key.
+    pub fn early_of<'a, Q: Lookup<K> + ?Sized>(
+        &'a self,
+        hash: u64,
+        key: &'a Q,
+    ) -> impl Iterator<Item = &'a Early<K, E>> {
+        let part = self.early.part_at(self.range.place(hash)).0;
+        part.filter(move |early| key.is(&early.key))
+    }
+
+    /// What is noted of a key.
+    pub fn note<Q: Lookup<K> + ?Sized>(&self, hash: u64, key: &Q) -> Option<&Note<K>> {
+        if self.notes.len() == 0 {
+            return None;
+        }
+        self.notes.find(hash, |note| key.is(&note.key))
+    }
+
+    /// Notes there are.
+    pub fn notes(&self) -> u64 {
+        self.notes.len()
+    }
+
+    /// Visits all notes.
+    pub fn for_each_note(
+        &self,
+        mut visit: impl FnMut(&Note<K>) -> Result<()>,
+    ) -> Result<()> {
+        let mut from = Some(0);
+        while let Some(place) = from {
+            let (notes, end) = self.notes.part_at(place);
+            for note in notes {
+                visit(note)?;
+            }
+            from = end;
+        }
+        Ok(())
+    }
+
+    /// Takes the note of a key out.
+    pub fn take_note<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Note<K>> {
+        let note = self.notes.remove(hash, |note| key.is(&note.key))?;
+        self.book_note(note.heap_bytes(), 0);
+        self.count_imports(&note.imports, &[]);
+        Some(note)
+    }
+
+    /// Notes something of a key, instead of what was noted, which is returned.
+    ///
+    /// # Errors
+    /// If there is no memory for it; nothing has changed then.
+    pub fn put_note(&mut self, note: Note<K>) -> Result<Option<Note<K>>> {
+        let bytes = note.heap_bytes();
+        self.account.ensure(bytes, "a note")?;
+        let (hash, imports) = (note.key.key_hash(), note.imports.clone());
+        if let Some(known) = self.notes.find_mut(hash, |known| known.key == note.key) {
+            let old = std::mem::replace(known, note);
+            self.book_note(old.heap_bytes(), bytes);
+            self.count_imports(&old.imports, &imports);
+            return Ok(Some(old));
+        }
+        self.notes.insert(hash, |note| note.key.key_hash(), || note)?;
+        self.book_note(0, bytes);
+        self.count_imports(&[], &imports);
+        Ok(None)
+    }
+
+    fn book_note(&mut self, before: u64, after: u64) {
+        self.account.adjust(MemoryKind::Tables, before, after);
+        self.notes_bytes = self.notes_bytes - before + after;
+    }
+
+    fn count_imports(&mut self, gone: &[Import], new: &[Import]) {
+        for import in new {
+            *self.sources.entry(import.source).or_default() += 1;
+        }
+        for import in gone {
+            let count = self.sources.get_mut(&import.source).expect("a counted source");
+            *count -= 1;
+            if *count == 0 {
+                self.sources.remove(&import.source);
+            }
+        }
+    }
+
+    /// Adds the pieces in memory from `place` on, up to an end that it may bring nearer.
+    pub fn collect<'a>(
+        &'a self,
+        place: u64,
+        end: &mut Option<u64>,
+        out: &mut Vec<Piece<'a, K, E>>,
+    ) {
+        let source = (self.time, LIVE);
+        let (live, live_end) = self.live.part_at(place);
+        out.extend(live.map(|head| head.piece(self.range, source)));
+        let (early, early_end) = self.early.part_at(place);
+        out.extend(early.map(|early| early.piece(self.range, source)));
+        let (notes, notes_end) = self.notes.part_at(place);
+        // A note only tells where else to look.
+        out.extend(notes.filter(|note| !note.imports.is_empty()).map(|note| Piece {
+            place: self.range.place(note.key.key_hash()),
+            source,
+            key: &note.key,
+            rank: 0,
+            chain: None,
+        }));
+        *end = sooner(*end, sooner(live_end, sooner(early_end, notes_end)));
+        for run in &self.runs {
+            if let Some(frozen) = &run.memory {
+                frozen.collect(place, end, out);
+            }
+        }
+    }
+
+    /// Adds the pieces of one key that are in memory and in no run.
+    pub fn find<'a>(&'a self, hash: u64, is: impl Fn(&K) -> bool, out: &mut Vec<Piece<'a, K, E>>) {
+        let source = (self.time, LIVE);
+        if self.early.len() > 0 {
+            let part = self.early.part_at(self.range.place(hash)).0;
+            let early = part.filter(|early| is(&early.key));
+            out.extend(early.map(|early| early.piece(self.range, source)));
+        }
+        let head = self.live.find(hash, |head| is(&head.key));
+        out.extend(head.map(|head| head.piece(self.range, source)));
+    }
+
+    /// Takes the notes out, to be dropped, and says what is booked for them and the bucket itself.
+    pub fn freeze_notes(&mut self) -> (FrozenTable<Note<K>>, Booked) {
+        let notes = self.notes.freeze();
+        let tables = BUCKET_BYTES + std::mem::take(&mut self.notes_bytes);
+        let booked = Booked { index: notes.memory_bytes(), tables, ..Booked::default() };
+        (notes, booked)
+    }
+}
+
+/// The hash of a head's key.
+pub fn hash_of_head<K: KeyHash, E>(head: &Head<K, E>) -> u64 {
+    head.key.key_hash()
+}
+
+/// The hash of an early part's key.
+pub fn hash_of_early<K: KeyHash, E>(early: &Early<K, E>) -> u64 {
+    early.key.key_hash()
+}

@@ -1,0 +1,337 @@
+//! Checkpoints: all lists in memory become runs and are written, runs that are written already are
+//! named again. A catalog, in segments of its own, says what runs there are and what is noted of
+//! keys. `docs/format.md` has its bytes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use alluvium_pagestore::io::BLOCK_BYTES;
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId,
+    SegmentImage, SegmentInfo, SegmentReader, SegmentWriter, State, StateImage, Time, codec,
+};
+
+use super::bucket::Bucket;
+use super::config::PAGE_BLOCKS;
+use super::notes::{Import, Note};
+use super::run::{BlockAt, RUN_BYTES, Run, StoredRun};
+use super::table::AppendLogLists;
+use crate::table::{CheckpointOutcome, TableStats};
+use crate::trace_event;
+
+/// Bytes booked for a file.
+const FILE_BYTES: u64 = 320;
+
+/// The files of one state's runs and catalogs.
+#[derive(Debug)]
+pub struct Files {
+    account: Rc<Account>,
+    /// Each with how many runs are in it.
+    all: BTreeMap<SegmentId, (SegmentInfo, u64)>,
+    committed: BTreeSet<SegmentId>,
+    taken: BTreeSet<SegmentId>,
+}
+
+impl Files {
+    /// None.
+    pub fn new(account: Rc<Account>) -> Self {
+        let (all, committed, taken) = Default::default();
+        Self { account, all, committed, taken }
+    }
+
+    fn add_file(&mut self, info: &SegmentInfo, runs: u64) {
+        let entry = self.all.entry(info.id).or_insert_with(|| {
+            self.account.charge(MemoryKind::Tables, FILE_BYTES);
+            (info.clone(), 0)
+        });
+        entry.1 += runs;
+    }
+
+    /// A run is there.
+    pub fn add(&mut self, run: &StoredRun) {
+        run.files.iter().for_each(|info| self.add_file(info, 1));
+    }
+
+    /// A run is gone: tells the files that nobody needs any more.
+    pub fn release(&mut self, run: &StoredRun) -> Vec<SegmentId> {
+        for info in &run.files {
+            self.all.get_mut(&info.id).expect("a run's file").1 -= 1;
+        }
+        self.take_useless(run.files.iter().map(|info| info.id).collect())
+    }
+
+    /// Of some files those that nobody needs any more.
+    fn take_useless(&mut self, mut ids: Vec<SegmentId>) -> Vec<SegmentId> {
+        ids.retain(|id| {
+            let named = self.committed.contains(id) || self.taken.contains(id);
+            !named && self.all.get(id).is_some_and(|(_, runs)| *runs == 0)
+        });
+        for id in &ids {
+            self.all.remove(id);
+            self.account.release(MemoryKind::Tables, FILE_BYTES);
+        }
+        ids
+    }
+
+    /// What became of the checkpoint: tells the files that nobody needs any more.
+    fn decide(&mut self, outcome: CheckpointOutcome) -> Vec<SegmentId> {
+        let taken = std::mem::take(&mut self.taken);
+        match outcome {
+            CheckpointOutcome::Committed => self.committed = taken,
+            CheckpointOutcome::Abandoned => {}
+            CheckpointOutcome::Unknown => self.committed.extend(taken),
+        }
+        self.take_useless(self.all.keys().copied().collect())
+    }
+
+    /// Adds the files to a table's statistics.
+    pub fn describe(&self, stats: &mut TableStats) {
+        for (info, runs) in self.all.values() {
+            stats.disk_bytes += info.bytes;
+            stats.live_disk_bytes += if *runs > 0 { info.bytes } else { 0 };
+        }
+    }
+}
+
+/// Newest run, and how many records of runs and of notes follow.
+type CatalogHead = (u64, u64, u64);
+/// Bucket and number of a run.
+type RunKey = (i64, u64);
+/// Elements; whether its bucket was purged; per file its id, the run's first block, and how many.
+type RunValue = (u64, bool, Vec<(u64, u32, u32)>);
+/// Bucket, cut and lowest rank; per import source, first and last run, shift of ranks.
+type NoteValue = ((i64, u64, i64), Vec<(i64, u64, u64, i64)>);
+
+impl<K: Key, E: State> AppendLogLists<K, E> {
+    pub(super) fn take_checkpoint(&mut self) -> Result<StateImage> {
+        self.context.segment_store()?;
+        self.write_all()?;
+        let written = self.jobs.with_writer(|writer| {
+            let written = self.write_catalog(writer).and_then(|()| writer.seal());
+            if written.is_err() {
+                writer.abandon();
+            }
+            (written, writer.take_sealed())
+        });
+        let (written, catalog) = written;
+        if let Err(error) = written {
+            if !catalog.is_empty() {
+                self.jobs.remove(catalog.iter().map(|info| info.id).collect());
+            }
+            return Err(error);
+        }
+        let mut image = StateImage { entries: self.elements, segments: Vec::new() };
+        image.segments.extend(catalog.iter().map(SegmentInfo::all_live));
+        let runs = self.files.all.values().filter(|(_, runs)| *runs > 0);
+        image.segments.extend(runs.map(|(info, _)| info.all_live()));
+        catalog.iter().for_each(|info| self.files.add_file(info, 0));
+        self.files.taken = image.segments.iter().map(|segment| segment.id).collect();
+        Ok(image)
+    }
+
+    fn write_catalog(&self, writer: &mut SegmentWriter) -> Result<()> {
+        let own = self.buckets.iter().flat_map(|(time, b)| b.runs.iter().map(|r| (*time, false, r)));
+        let graves =
+            self.graves.iter().flat_map(|(time, runs)| runs.iter().map(|r| (*time, true, r)));
+        let runs: Vec<_> = own.chain(graves).collect();
+        let notes = self.buckets.values().map(Bucket::notes).sum();
+        let mut catalog = Catalog(writer);
+        let head: CatalogHead = (self.epoch, runs.len() as u64, notes);
+        catalog.push(0, &(), &head)?;
+        for (time, purged, run) in runs {
+            let parts = parts_of(run.stored.as_ref().expect("all runs are written"));
+            let value: RunValue = (run.elements, purged, parts);
+            catalog.push::<RunKey, RunValue>(0, &(time.0, run.number), &value)?;
+        }
+        for (time, bucket) in &self.buckets {
+            bucket.for_each_note(|note| {
+                let imports = note.imports.iter();
+                let imports = imports.map(|i| (i.source.0, i.runs.0, i.runs.1, i.delta)).collect();
+                let value: NoteValue = ((time.0, note.cut, note.low), imports);
+                catalog.push(note.key.key_hash(), &note.key, &value)
+            })?;
+        }
+        catalog.finish()
+    }
+
+    pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
+        let useless = self.files.decide(outcome);
+        if !useless.is_empty() {
+            self.jobs.remove(useless);
+        }
+    }
+
+    pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
+        let store = self.context.segment_store()?.clone();
+        let state = self.source.as_ref().map_or(0, |source| source.state);
+        let window = self.sizes.window_bytes;
+        self.account.reserve(MemoryKind::Buffers, window as u64, "restoring")?;
+        let mut reader = SegmentReader::new(store, state, window);
+        let restored = self.restore_from(image, &mut reader);
+        self.account.release(MemoryKind::Buffers, window as u64);
+        restored?;
+        if self.elements != image.entries {
+            let what = format!("{} elements in runs, {} expected", self.elements, image.entries);
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        self.files.committed = image.segments.iter().map(|segment| segment.id).collect();
+        let (state, runs) = (self.context.name.as_str(), image.segments.len());
+        trace_event!(DEBUG, "lists restored", state = state, files = runs);
+        Ok(())
+    }
+
+    fn restore_from(&mut self, image: &StateImage, reader: &mut SegmentReader) -> Result<()> {
+        let store = self.context.segment_store()?.clone();
+        let mut head: Option<CatalogHead> = None;
+        let (mut runs, mut notes) = (Vec::<(RunKey, RunValue)>::new(), Vec::new());
+        let mut segments = image.segments.iter();
+        // The catalog's segments come first.
+        while head.is_none_or(|head| (runs.len() + notes.len()) as u64 != head.1 + head.2) {
+            let Some(segment) = segments.next() else {
+                return Err(Error::new(ErrorKind::Corrupt, "the catalog of runs is not complete"));
+            };
+            let info = segment.open(&store)?;
+            self.files.add_file(&info, 0);
+            reader.for_each(&info, None, |_, record| {
+                match head {
+                    None => head = Some(codec::decode::<(), CatalogHead>(record.payload)?.1),
+                    Some((_, count, _)) if (runs.len() as u64) < count => {
+                        runs.push(codec::decode(record.payload)?);
+                    }
+                    Some(_) => notes.push(codec::decode::<K, NoteValue>(record.payload)?),
+                }
+                Ok(())
+            })?;
+        }
+        self.epoch = head.map_or(0, |head| head.0);
+        let mut files = HashMap::new();
+        let mut footers = 0;
+        for segment in segments {
+            footers += segment.records * size_of::<FooterEntry>() as u64;
+            files.insert(segment.id, segment);
+        }
+        self.account.reserve(MemoryKind::Buffers, footers, "restoring")?;
+        let blocks = self.read_blocks(&files, reader);
+        self.account.release(MemoryKind::Buffers, footers);
+        let blocks = blocks?;
+        for (key, value) in runs {
+            self.restore_run(key, value, &blocks)?;
+        }
+        for (key, ((time, cut, low), imports)) in notes {
+            let imports = imports.into_iter();
+            let imports = imports.map(|(source, first, last, delta)| Import {
+                source: Time(source),
+                runs: (first, last),
+                delta,
+            });
+            let note = Note { key, cut, low, imports: imports.collect() };
+            self.restored_bucket(Time(time))?.put_note(note)?;
+        }
+        Ok(())
+    }
+
+    /// The blocks of all segments of runs.
+    fn read_blocks(
+        &self,
+        files: &HashMap<SegmentId, &SegmentImage>,
+        reader: &mut SegmentReader,
+    ) -> Result<BlocksOf> {
+        let store = self.context.segment_store()?;
+        let mut all = HashMap::new();
+        let mut entries = Vec::new();
+        for segment in files.values() {
+            let info = segment.open(store)?;
+            let directory = reader.open(&info)?;
+            let mut blocks = Vec::with_capacity(segment.records as usize);
+            for image in directory.images() {
+                reader.footer(&directory, image, &mut entries)?;
+                blocks.append(&mut entries);
+            }
+            all.insert(segment.id, (info, blocks));
+        }
+        Ok(all)
+    }
+
+    fn restore_run(
+        &mut self,
+        (time, number): RunKey,
+        (elements, purged, parts): RunValue,
+        segments: &BlocksOf,
+    ) -> Result<()> {
+        let (mut files, mut blocks) = (Vec::new(), Vec::new());
+        for (id, first, count) in parts {
+            let found = segments.get(&SegmentId(id)).and_then(|(info, all)| {
+                let start = all.iter().position(|block| block.grain == first)?;
+                Some((info, all.get(start..start + count as usize)?))
+            });
+            let Some((info, found)) = found else {
+                let what = "the catalog names blocks of a run that are not there";
+                return Err(Error::new(ErrorKind::Corrupt, what).with("file", id));
+            };
+            let file = files.len() as u32;
+            blocks.extend(found.iter().map(|record| BlockAt { file, record: *record }));
+            files.push(info.clone());
+        }
+        let stored = StoredRun { files, blocks };
+        let what = "the index of runs";
+        self.account.reserve(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES, what)?;
+        self.files.add(&stored);
+        let stored = Some(Rc::new(stored));
+        let run = Run { number, elements, memory: None, stored, busy: false, cached: None };
+        self.elements += elements;
+        let time = Time(time);
+        if purged {
+            self.graves.entry(time).or_default().push(run);
+        } else {
+            self.restored_bucket(time)?.runs.push(run);
+        }
+        Ok(())
+    }
+
+    fn restored_bucket(&mut self, time: Time) -> Result<&mut Bucket<K, E>> {
+        if !self.buckets.contains_key(&time) {
+            let bucket = Bucket::new((time, 0), self.range, &self.account)?;
+            self.buckets.insert(time, bucket);
+        }
+        Ok(self.buckets.get_mut(&time).expect("inserted above"))
+    }
+}
+
+/// The segments of runs with all their blocks.
+type BlocksOf = HashMap<SegmentId, (SegmentInfo, Vec<FooterEntry>)>;
+
+/// Writes the records of a catalog in pages.
+struct Catalog<'w>(&'w mut SegmentWriter);
+
+impl Catalog<'_> {
+    fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<()> {
+        if self.0.page_records() == 0 {
+            self.0.begin_page()?;
+        }
+        self.0.push(hash, key, value)?;
+        let full = self.0.page_bytes() >= 16 * BLOCK_BYTES as u64;
+        if full || self.0.page_records() as usize >= PAGE_BLOCKS {
+            self.0.finish_page()?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        if self.0.page_records() > 0 {
+            self.0.finish_page()?;
+        }
+        Ok(())
+    }
+}
+
+/// Per file of a run its id, the run's first block there, and how many blocks.
+fn parts_of(run: &StoredRun) -> Vec<(u64, u32, u32)> {
+    let mut parts: Vec<(u64, u32, u32)> = Vec::with_capacity(run.files.len());
+    for block in &run.blocks {
+        if parts.len() as u32 == block.file {
+            parts.push((run.files[block.file as usize].id.0, block.record.grain, 0));
+        }
+        parts[block.file as usize].2 += 1;
+    }
+    parts
+}

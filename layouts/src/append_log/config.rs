@@ -1,0 +1,145 @@
+//! Options of an append log, and the sizes that follow from its memory.
+
+use std::time::Duration;
+
+use alluvium_pagestore::io::BLOCK_BYTES;
+use alluvium_pagestore::{ByteSize, Error, ErrorKind, Result, SegmentWriter};
+use serde::{Deserialize, Serialize};
+
+/// Keeps lists per bucket and key in memory as long as there is room, and beyond that on storage:
+/// the buckets that are due last, as sorted runs.
+///
+/// For lists that are appended to and read seldom: windows that keep their elements, sessions,
+/// lists that stay.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct AppendLog {
+    memory: Option<ByteSize>,
+    block: Option<ByteSize>,
+    segment: Option<ByteSize>,
+    runs_max: Option<usize>,
+    patience_ms: Option<u64>,
+}
+
+/// Most bytes of a block chosen by default, before what the last element adds.
+pub const BLOCK_BYTES_MAX: u64 = 16 << 10;
+/// Runs of a bucket before they are merged, by default.
+pub const RUNS_MAX: usize = 8;
+/// A call waits so long for storage to take what was given to it, by default.
+pub const LIST_PATIENCE: Duration = Duration::from_secs(20);
+
+impl AppendLog {
+    /// An append log with default options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The most memory this state may take, in bytes. Default: what the store has.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(ByteSize(bytes));
+        self
+    }
+
+    /// Bytes of a block, which is what a read of one list reads of a run. Larger blocks make a
+    /// smaller index and smaller files, smaller ones make reads of single lists cheaper. Default: a
+    /// 256th of the memory, between 4 KiB and [`BLOCK_BYTES_MAX`].
+    #[must_use]
+    pub fn block(mut self, bytes: u64) -> Self {
+        self.block = Some(ByteSize(bytes));
+        self
+    }
+
+    /// Bytes after which a run goes on in another file. Default and at most 16 MiB.
+    #[must_use]
+    pub fn segment(mut self, bytes: u64) -> Self {
+        self.segment = Some(ByteSize(bytes));
+        self
+    }
+
+    /// Runs that a bucket may have before some are merged. More of them save writing, fewer save
+    /// reads of single lists. Default: [`RUNS_MAX`].
+    #[must_use]
+    pub fn runs_max(mut self, runs: usize) -> Self {
+        self.runs_max = Some(runs);
+        self
+    }
+
+    /// How long a call that needs memory waits for storage to take what was given to it, before it
+    /// gives up with [`ErrorKind::Backpressure`]. In whole milliseconds; in a file `patience-ms`.
+    /// Default: [`LIST_PATIENCE`].
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience_ms = Some(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    pub(super) fn limit(&self) -> Option<u64> {
+        self.memory.map(|size| size.0)
+    }
+
+    /// The sizes for `memory_bytes`, with elements that own heap or not.
+    pub(super) fn sizes(
+        &self,
+        memory_bytes: u64,
+        plain: bool,
+        max_value_bytes: u64,
+    ) -> Result<Sizes> {
+        let auto = (memory_bytes / 256).clamp(BLOCK_BYTES as u64, BLOCK_BYTES_MAX);
+        let block_bytes = self.block.map_or(auto, |size| size.0).clamp(256, 1 << 20) as usize;
+        let chunk_bytes = (memory_bytes / 64).clamp(8192, 256 << 10) as usize;
+        let chunk_bytes = chunk_bytes / BLOCK_BYTES * BLOCK_BYTES;
+        // The last element of a block may be as large as elements get.
+        let block_most = block_bytes as u64 + if plain { 1024 } else { max_value_bytes };
+        let sizes = Sizes {
+            block_bytes,
+            block_most,
+            chunk_bytes,
+            segment_bytes: self.segment.map_or(16 << 20, |size| size.0).clamp(8192, 16 << 20),
+            writer_bytes: SegmentWriter::memory_bytes(chunk_bytes, PAGE_BLOCKS, 0)
+                + 2 * block_most
+                + 6 * block_bytes as u64
+                + (16 << 10),
+            window_bytes: block_bytes.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES,
+            want_free: memory_bytes / 4,
+            batch_bytes: memory_bytes / 16,
+            runs_max: self.runs_max.unwrap_or(RUNS_MAX).max(2),
+            patience: self.patience_ms.map_or(LIST_PATIENCE, Duration::from_millis),
+        };
+        // A run's window and a block decoded, of a few runs; and lists.
+        let needed = sizes.writer_bytes + 8 * sizes.window_bytes as u64 + (32 << 10);
+        if memory_bytes < needed {
+            let message =
+                format!("the append log needs {needed} bytes to open, {memory_bytes} are free");
+            return Err(Error::new(ErrorKind::OverBudget, message));
+        }
+        Ok(sizes)
+    }
+}
+
+/// Blocks after which an image ends: its footer stays small.
+pub const PAGE_BLOCKS: usize = 256;
+/// Bytes after which an image ends.
+pub const PAGE_BYTES: u64 = 4 << 20;
+
+/// The sizes of an open append log.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    /// A block ends when it has so many bytes.
+    pub block_bytes: usize,
+    /// Most bytes of a block, with its last element.
+    pub block_most: u64,
+    /// Buffer of a segment writer.
+    pub chunk_bytes: usize,
+    pub segment_bytes: u64,
+    /// Memory of the helper while it writes.
+    pub writer_bytes: u64,
+    /// Least window that a run is read through.
+    pub window_bytes: usize,
+    /// Below so many free bytes something is written.
+    pub want_free: u64,
+    /// Buckets that are small are written together, up to so many bytes.
+    pub batch_bytes: u64,
+    pub runs_max: usize,
+    pub patience: Duration,
+}

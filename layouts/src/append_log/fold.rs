@@ -1,0 +1,344 @@
+//! Reading lists: all of some buckets, or one.
+//!
+//! A fold walks memory part by part and runs block by block, all in the order of places. Between
+//! two calls it keeps its cursors, so that nothing is read twice; they go when anything else is
+//! done in between.
+
+use std::ops::{Range, RangeBounds};
+
+use alluvium_pagestore::{Key, Lookup, Result, State, Time};
+
+use super::bucket::Bucket;
+use super::frozen::{Piece, sooner};
+use super::gather::Gathered;
+use super::notes::{View, resolve, views};
+use super::run::{Mark, Run, RunCursor};
+use super::table::AppendLogLists;
+use crate::lists::{Elements, span};
+use crate::table::Cursor;
+
+/// Most bytes that a fold reads of a run at once.
+const WINDOW_BYTES_MAX: u64 = 256 << 10;
+
+/// A fold between two calls.
+#[derive(Debug)]
+pub struct Resume<K, E> {
+    buckets: Range<Time>,
+    position: u64,
+    cursors: Vec<RunCursor<K, E>>,
+}
+
+type Visit<'v, K, E> = &'v mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>;
+
+impl<K: Key, E: State> AppendLogLists<K, E> {
+    pub(super) fn fold_buckets(
+        &mut self,
+        buckets: Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: Visit<'_, K, E>,
+    ) -> Result<()> {
+        self.poll()?;
+        if cursor.done {
+            return Ok(());
+        }
+        let resumed = self.resume.take().filter(|resume| {
+            cursor.position > 0
+                && resume.buckets == buckets
+                && resume.position == cursor.position
+        });
+        let mut cursors = match resumed {
+            Some(resume) => resume.cursors,
+            None => self.open_cursors(&buckets, cursor.position)?,
+        };
+        let folded = self.fold_from(&buckets, cursor, fuel, visit, &mut cursors);
+        self.count_reads(&mut cursors);
+        if folded.is_ok() && !cursor.done {
+            self.resume = Some(Resume { buckets, position: cursor.position, cursors });
+        }
+        folded
+    }
+
+    /// Cursors on all runs of these buckets that are not in memory, and on those that keys in them
+    /// import, at `place`.
+    fn open_cursors(
+        &mut self,
+        buckets: &Range<Time>,
+        place: u64,
+    ) -> Result<Vec<RunCursor<K, E>>> {
+        let names = self.runs_to_fold(buckets);
+        let mut cursors = self.open_runs(&names)?;
+        for cursor in &mut cursors {
+            // A bucket that was purged has runs that others import still, but none of its own.
+            let own = self.buckets.get(&cursor.bucket).is_some_and(|b| b.first <= cursor.number);
+            cursor.drives = own && span(buckets).contains(&cursor.bucket);
+            if place > 0 && cursor.drives {
+                cursor.seek(place)?;
+            }
+        }
+        Ok(cursors)
+    }
+
+    fn runs_to_fold(&self, buckets: &Range<Time>) -> Vec<(Time, u64)> {
+        let mut sources: Vec<Time> = Vec::new();
+        for (time, bucket) in self.buckets.range(span(buckets)) {
+            sources.push(*time);
+            sources.extend(bucket.sources.keys().copied());
+        }
+        sources.sort_unstable();
+        sources.dedup();
+        let runs = sources.into_iter().flat_map(|time| self.runs_of(time).map(move |r| (time, r)));
+        runs.filter(|(_, run)| run.memory.is_none()).map(|(time, run)| (time, run.number)).collect()
+    }
+
+    /// Cursors on runs that are not in memory, at their start. Makes room for them.
+    fn open_runs(&mut self, names: &[(Time, u64)]) -> Result<Vec<RunCursor<K, E>>> {
+        let Some(source) = self.source.clone() else { return Ok(Vec::new()) };
+        let stored = |run: &Run<K, E>| run.stored.clone().expect("a run is somewhere");
+        let mut least = 0;
+        for (time, number) in names {
+            let run = self.run(*time, *number).expect("a named run");
+            least += RunCursor::<K, E>::memory_bytes_min(&stored(run));
+        }
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.make_room(least, "reading runs")?;
+        for (time, number) in names {
+            if let Some(cached) = self.run_mut(*time, *number).and_then(|run| run.cached.as_mut()) {
+                cached.used = true;
+            }
+        }
+        let share = self.account.available() / 4 / names.len() as u64;
+        let window = share.clamp(self.sizes.window_bytes as u64, WINDOW_BYTES_MAX);
+        let open = |(time, number): &(Time, u64)| {
+            let run = self.run(*time, *number).expect("a named run");
+            let name = (*time, *number);
+            let cached = run.cached.as_ref().map(|cached| cached.blocks.clone());
+            let account = self.account.clone();
+            RunCursor::new(source.clone(), account, name, stored(run), cached, window)
+        };
+        Ok(names.iter().map(open).collect())
+    }
+
+    fn fold_from(
+        &self,
+        buckets: &Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: Visit<'_, K, E>,
+        cursors: &mut [RunCursor<K, E>],
+    ) -> Result<()> {
+        let folded: Vec<&Bucket<K, E>> =
+            self.buckets.range(span(buckets)).map(|(_, bucket)| bucket).collect();
+        let (mut spent, fuel) = (0, fuel.max(1) as u64);
+        let mut pieces = Vec::new();
+        let mut walk = Walk { log: self, buckets: &folded, views: Vec::new() };
+        loop {
+            // A part of memory, and what runs have there.
+            let (start, mut end) = (cursor.position, None);
+            pieces.clear();
+            for bucket in &folded {
+                bucket.collect(start, &mut end, &mut pieces);
+            }
+            pieces.retain(|piece| piece.is_within(start, end));
+            pieces.sort_unstable_by_key(|piece| piece.place);
+            let mut rest = &pieces[..];
+            loop {
+                let mut place = rest.first().map(|piece| piece.place);
+                for cursor in cursors.iter_mut().filter(|cursor| cursor.drives) {
+                    place = sooner(place, cursor.peek()?);
+                }
+                let Some(place) = place.filter(|place| end.is_none_or(|end| *place < end)) else {
+                    break;
+                };
+                let count = rest.iter().take_while(|piece| piece.place == place).count();
+                let (here, after) = rest.split_at(count);
+                rest = after;
+                spent += walk.visit_place(place, here, cursors, &mut *visit)?;
+                let Some(next) = place.checked_add(1) else {
+                    cursor.done = true;
+                    return Ok(());
+                };
+                cursor.position = next;
+                if spent >= fuel {
+                    return Ok(());
+                }
+            }
+            match end {
+                Some(end) => cursor.position = end,
+                None => {
+                    cursor.done = true;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Visits the elements of one key, and counts them.
+    pub(super) fn read_key<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        bucket: Time,
+        key: &Q,
+        visit: &mut dyn FnMut(&E) -> Result<()>,
+    ) -> Result<u64> {
+        self.poll()?;
+        let hash = key.key_hash();
+        let Some(found) = self.buckets.get(&bucket) else { return Ok(0) };
+        let mut seen = Vec::new();
+        views(found, 0, hash, key, &mut seen);
+        let mut names = Vec::new();
+        for view in &seen {
+            let visible = self.runs_of(view.source).filter(|run| {
+                run.memory.is_none() && (view.runs.0..=view.runs.1).contains(&run.number)
+            });
+            names.extend(visible.map(|run| (view.source, run.number)));
+        }
+        let place = self.range.place(hash);
+        let mut cursors = self.open_runs(&names)?;
+        let read = self.read_from(bucket, key, (hash, place), &seen, &mut cursors, visit);
+        self.count_reads(&mut cursors);
+        read
+    }
+
+    fn read_from<Q: Lookup<K> + ?Sized>(
+        &self,
+        bucket: Time,
+        key: &Q,
+        (hash, place): (u64, u64),
+        seen: &[View],
+        cursors: &mut [RunCursor<K, E>],
+        visit: &mut dyn FnMut(&E) -> Result<()>,
+    ) -> Result<u64> {
+        let mut pieces = Vec::new();
+        // Making room may have frozen what was in memory.
+        if let Some(found) = self.buckets.get(&bucket) {
+            found.find(hash, |k| key.is(k), &mut pieces);
+        }
+        self.find_imported(seen, hash, |k| key.is(k), &mut pieces);
+        for cursor in cursors.iter_mut() {
+            cursor.seek(place)?;
+        }
+        let (owned, mut others) = (key.to_owned(), Vec::new());
+        let pieces = pieces.into_iter();
+        let mut list = Gathered::new((&owned, place), seen, cursors, pieces, &mut others)?;
+        let mut count = 0;
+        while let Some(element) = list.next()? {
+            count += 1;
+            visit(element)?;
+        }
+        Ok(count)
+    }
+
+    /// Adds the pieces of a key that are in memory in runs of buckets that it imports from.
+    fn find_imported<'a>(
+        &'a self,
+        seen: &[View],
+        hash: u64,
+        is: impl Fn(&K) -> bool,
+        out: &mut Vec<Piece<'a, K, E>>,
+    ) {
+        let mut sources: Vec<Time> = seen.iter().map(|view| view.source).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        for time in sources {
+            for run in self.runs_of(time) {
+                if let Some(frozen) = &run.memory {
+                    if resolve(seen, (time, run.number)).is_some() {
+                        frozen.find(hash, &is, out);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A fold over some buckets, place by place.
+struct Walk<'a, K, E> {
+    log: &'a AppendLogLists<K, E>,
+    buckets: &'a [&'a Bucket<K, E>],
+    views: Vec<View>,
+}
+
+impl<'a, K: Key, E: State> Walk<'a, K, E> {
+    /// Visits the keys at `place`, of which there is hardly ever more than one, and tells how many
+    /// elements were looked at.
+    fn visit_place(
+        &mut self,
+        place: u64,
+        pieces: &[Piece<'a, K, E>],
+        cursors: &mut [RunCursor<K, E>],
+        visit: Visit<'_, K, E>,
+    ) -> Result<u64> {
+        // Runs of other buckets have something only for keys that a note tells of.
+        let noted = pieces.iter().any(|piece| piece.chain.is_none());
+        let mut at_place: Vec<(usize, Mark)> = Vec::new();
+        let mut keys: Vec<K> = Vec::new();
+        for (number, cursor) in cursors.iter_mut().enumerate() {
+            if !cursor.drives {
+                if !noted {
+                    continue;
+                }
+                cursor.seek(place)?;
+            }
+            if cursor.peek()? == Some(place) {
+                at_place.push((number, cursor.mark()));
+                if keys.is_empty() && pieces.is_empty() {
+                    keys.push(cursor.entry().key.clone());
+                }
+            }
+        }
+        if at_place.is_empty() && pieces.iter().all(|piece| piece.key == pieces[0].key) {
+            return self.visit_key((pieces[0].key, place), pieces, cursors, &mut keys, visit);
+        }
+        for piece in pieces {
+            if !keys.contains(piece.key) {
+                keys.push(piece.key.clone());
+            }
+        }
+        let (mut looked_at, mut turn) = (0, 0);
+        while turn < keys.len() {
+            if turn > 0 {
+                for (number, mark) in &at_place {
+                    cursors[*number].rewind(*mark)?;
+                }
+            }
+            let key = keys[turn].clone();
+            looked_at += self.visit_key((&key, place), pieces, cursors, &mut keys, &mut *visit)?;
+            turn += 1;
+        }
+        Ok(looked_at)
+    }
+
+    fn visit_key(
+        &mut self,
+        (key, place): (&K, u64),
+        pieces: &[Piece<'a, K, E>],
+        cursors: &mut [RunCursor<K, E>],
+        others: &mut Vec<K>,
+        visit: Visit<'_, K, E>,
+    ) -> Result<u64> {
+        let hash = key.key_hash();
+        self.views.clear();
+        for (owner, bucket) in self.buckets.iter().enumerate() {
+            views(bucket, owner, hash, key, &mut self.views);
+        }
+        let mut own: Vec<Piece<'a, K, E>> =
+            pieces.iter().filter(|piece| piece.key == key).copied().collect();
+        let own_times = |time: &Time| self.buckets.iter().any(|bucket| bucket.time == *time);
+        if self.views.len() > self.buckets.len() {
+            // Runs of other buckets, and of those that were purged.
+            let mut imported = Vec::new();
+            self.log.find_imported(&self.views, hash, |k| k == key, &mut imported);
+            let known: Vec<_> = own.iter().map(|piece| piece.source).collect();
+            imported.retain(|piece| !own_times(&piece.source.0) || !known.contains(&piece.source));
+            own.extend(imported);
+        }
+        let pieces = own.into_iter();
+        let mut list = Gathered::new((key, place), &self.views, cursors, pieces, others)?;
+        if !list.is_empty() {
+            visit(key, &mut list)?;
+        }
+        Ok(list.finish()?.max(1))
+    }
+}

@@ -1,0 +1,318 @@
+//! What the helper does: writes runs, reads them ahead, drops what owns heap, removes files.
+//!
+//! The owner hands over what it needs and gets an answer for each job, in order. User code that
+//! panics while a run is written becomes the error of that run, which stays in memory.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use alluvium_pagestore::block::{self, AlignedVec, BorrowedEntry};
+use alluvium_pagestore::{
+    Error, ErrorKind, FooterEntry, Helper, Key, Result, SegmentId, SegmentInfo,
+    SegmentReader, SegmentStore, SegmentWriter, State, Time,
+};
+use crossbeam_channel::{Receiver, Sender};
+
+use super::chain_unsafe::Iter;
+use super::config::{PAGE_BLOCKS, PAGE_BYTES};
+use super::frozen::{Booked, Frozen};
+use super::run::{BlockAt, StoredRun};
+use crate::trace_span;
+
+/// What names a run: its bucket and number.
+pub type RunName = (Time, u64);
+
+/// What the helper answers.
+pub enum Answer {
+    /// Runs were written, or none of them could be.
+    Written { runs: Vec<RunName>, result: Result<Vec<StoredRun>> },
+    /// Lists were dropped.
+    Reaped(Booked),
+    /// A run was read ahead.
+    ReadAhead { run: RunName, booked: u64, result: Result<Vec<AlignedVec>> },
+    /// Files were removed; those that could not be are removed at the next open.
+    Removed,
+}
+
+/// Hands jobs to the helper and collects answers.
+pub struct Jobs {
+    helper: Helper,
+    store: Option<SegmentStore>,
+    writer: Option<Arc<Mutex<SegmentWriter>>>,
+    reply: Sender<Answer>,
+    answers: Receiver<Answer>,
+    pending: usize,
+}
+
+impl Jobs {
+    /// Jobs for `helper`; runs are written with `writer`.
+    pub fn new(
+        helper: Helper,
+        store: Option<SegmentStore>,
+        writer: Option<SegmentWriter>,
+    ) -> Self {
+        let (reply, answers) = crossbeam_channel::unbounded();
+        let writer = writer.map(|writer| Arc::new(Mutex::new(writer)));
+        Self { helper, store, writer, reply, answers, pending: 0 }
+    }
+
+    /// Answers still to come.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Has runs written, together.
+    pub fn write<K: Key, E: State>(
+        &mut self,
+        runs: Vec<Arc<Frozen<K, E>>>,
+        block_bytes: usize,
+    ) {
+        let writer = self.writer.clone().expect("runs are written where there is storage");
+        self.submit(move |store| {
+            trace_span!(DEBUG, "spill", runs = runs.len());
+            let mut writer = writer.lock().expect("a writer's user does not panic");
+            let written = catch_unwind(AssertUnwindSafe(|| {
+                write(&mut writer, runs.iter().map(|run| &**run), block_bytes)
+            }))
+            .unwrap_or_else(|_| {
+                let message = "a key or an element panicked while a run was encoded";
+                Err(Error::new(ErrorKind::Poisoned, message))
+            });
+            if written.is_err() {
+                // What could not be finished is of no use, and may fill the device.
+                writer.abandon();
+                let sealed = writer.take_sealed();
+                remove(store, sealed.into_iter().map(|info| info.id));
+            }
+            let names = runs.iter().map(|run| (run.bucket, run.number)).collect();
+            Answer::Written { runs: names, result: written }
+        });
+    }
+
+    /// Calls `write` with the writer of runs, on this thread. Nothing is written meanwhile.
+    pub fn with_writer<R>(&self, write: impl FnOnce(&mut SegmentWriter) -> R) -> R {
+        let writer = self.writer.as_ref().expect("a checkpoint is taken where there is storage");
+        write(&mut writer.lock().expect("a writer's user does not panic"))
+    }
+
+    /// Has lists dropped, which are booked as told.
+    pub fn reap<T: Send + 'static>(&mut self, lists: T, booked: Booked) {
+        self.submit(move |_| {
+            // What panics here panics for nobody: there is no call that it belongs to.
+            let _panic = catch_unwind(AssertUnwindSafe(|| drop(lists)));
+            Answer::Reaped(booked)
+        });
+    }
+
+    /// Has a run read ahead, through a window of so many bytes.
+    pub fn read_ahead(
+        &mut self,
+        run: RunName,
+        stored: StoredRun,
+        booked: u64,
+        state: u64,
+        window: usize,
+    ) {
+        self.submit(move |store| {
+            let read = || {
+                let store = store.expect("a stored run has a store").clone();
+                let mut reader = SegmentReader::new(store, state, window);
+                let mut blocks = Vec::with_capacity(stored.blocks.len());
+                for BlockAt { file, record } in &stored.blocks {
+                    let payload = reader.record(&stored.files[*file as usize], record)?.payload;
+                    let mut bytes = AlignedVec::with_capacity(payload.len());
+                    bytes.extend_from_slice(payload);
+                    blocks.push(bytes);
+                }
+                Ok(blocks)
+            };
+            Answer::ReadAhead { run, booked, result: read() }
+        });
+    }
+
+    /// Has files removed.
+    pub fn remove(&mut self, ids: Vec<SegmentId>) {
+        self.submit(move |store| {
+            remove(store, ids.into_iter());
+            Answer::Removed
+        });
+    }
+
+    fn submit(&mut self, job: impl FnOnce(Option<&SegmentStore>) -> Answer + Send + 'static) {
+        let (reply, store) = (self.reply.clone(), self.store.clone());
+        self.pending += 1;
+        self.helper.submit(move || {
+            // If the lists are gone nobody minds the answer.
+            let _ = reply.send(job(store.as_ref()));
+        });
+    }
+
+    /// An answer, if there is one. An inline helper is driven for it.
+    pub fn poll(&mut self) -> Option<Answer> {
+        if self.pending == 0 {
+            return None;
+        }
+        let answer = self.answers.try_recv().ok()?;
+        self.pending -= 1;
+        Some(answer)
+    }
+
+    /// Does a job of an inline helper.
+    pub fn drive(&self) -> bool {
+        self.helper.drive()
+    }
+
+    /// Waits a moment for an answer, doing the work of an inline helper.
+    pub fn wait(&mut self) -> Option<Answer> {
+        self.helper.drive();
+        if let Some(answer) = self.poll() {
+            return Some(answer);
+        }
+        if let Some(store) = &self.store {
+            store.device().drive();
+        }
+        let answer = self.answers.recv_timeout(Duration::from_millis(1)).ok()?;
+        self.pending -= 1;
+        Some(answer)
+    }
+}
+
+/// Removes files; one that cannot be removed now is removed, and counted, at the next open.
+fn remove(store: Option<&SegmentStore>, ids: impl Iterator<Item = SegmentId>) {
+    let Some(store) = store else { return };
+    for id in ids {
+        let _ = store.device().remove(&id.file_name());
+    }
+}
+
+/// Writes runs one after the other and makes them durable.
+pub fn write<'a, K: Key, E: State>(
+    writer: &mut SegmentWriter,
+    runs: impl Iterator<Item = &'a Frozen<K, E>>,
+    block_bytes: usize,
+) -> Result<Vec<StoredRun>> {
+    let mut pending = Vec::new();
+    let mut scratch = AlignedVec::new();
+    for run in runs {
+        let mut blocks = BlockWriter::new(writer, &mut scratch, block_bytes);
+        run.for_each(|piece| {
+            let chain = piece.chain.expect("a frozen piece has elements");
+            blocks.push(piece.key, piece.rank, chain.iter())
+        })?;
+        pending.push(blocks.finish()?);
+    }
+    writer.seal()?;
+    let sealed = writer.take_sealed();
+    Ok(pending.into_iter().map(|blocks| resolve(blocks, &sealed)).collect())
+}
+
+/// Names the files of blocks by their segments.
+fn resolve(blocks: Vec<(SegmentId, FooterEntry)>, sealed: &[SegmentInfo]) -> StoredRun {
+    let mut files: Vec<SegmentInfo> = Vec::new();
+    let mut at = Vec::with_capacity(blocks.len());
+    for (id, record) in blocks {
+        if files.last().is_none_or(|file| file.id != id) {
+            let info = sealed.iter().find(|info| info.id == id);
+            files.push(info.expect("a written segment is sealed").clone());
+        }
+        at.push(BlockAt { file: files.len() as u32 - 1, record });
+    }
+    files.shrink_to_fit();
+    StoredRun { files, blocks: at }
+}
+
+/// Writes the blocks of one run.
+pub struct BlockWriter<'w, 'a, K, E> {
+    writer: &'w mut SegmentWriter,
+    scratch: &'w mut AlignedVec,
+    block_bytes: usize,
+    entries: Vec<BorrowedEntry<'a, K, std::iter::Take<Iter<'a, E>>>>,
+    bytes: usize,
+    segment: Option<SegmentId>,
+    blocks: Vec<(SegmentId, FooterEntry)>,
+}
+
+impl<'w, 'a, K: Key, E: State> BlockWriter<'w, 'a, K, E> {
+    pub fn new(
+        writer: &'w mut SegmentWriter,
+        scratch: &'w mut AlignedVec,
+        block_bytes: usize,
+    ) -> Self {
+        let (entries, blocks) = (Vec::new(), Vec::new());
+        Self { writer, scratch, block_bytes, entries, bytes: 0, segment: None, blocks }
+    }
+}
+
+impl<'a, K: Key, E: State> BlockWriter<'_, 'a, K, E> {
+    /// Appends elements of one key, as one entry or, if they are many, as several.
+    pub fn push(&mut self, key: &'a K, rank: i64, mut elements: Iter<'a, E>) -> Result<()> {
+        while elements.len() > 0 {
+            self.bytes += size_of::<K>() + key.heap_bytes() + 16;
+            let room = self.block_bytes.saturating_sub(self.bytes);
+            let count = self.take(&elements, room);
+            let entry = BorrowedEntry { key, rank, elements: elements.clone().take(count) };
+            self.entries.push(entry);
+            elements.nth(count - 1);
+            if self.bytes >= self.block_bytes {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many elements go into the block: at least one, and then as many as fit `room`.
+    fn take(&mut self, elements: &Iter<'a, E>, room: usize) -> usize {
+        let each = size_of::<E>().max(1);
+        if E::NONE {
+            let count = (room / each).clamp(1, elements.len());
+            self.bytes += count * each;
+            if count < elements.len() {
+                self.bytes = self.bytes.max(self.block_bytes);
+            }
+            return count;
+        }
+        let (mut count, mut bytes) = (0, 0);
+        for element in elements.clone() {
+            let more = each + element.heap_bytes();
+            if count > 0 && bytes + more > room {
+                self.bytes = self.block_bytes;
+                break;
+            }
+            bytes += more;
+            count += 1;
+        }
+        self.bytes += bytes;
+        count
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let Some(first) = self.entries.first() else { return Ok(()) };
+        let hash = first.key.key_hash();
+        let segment = match self.segment {
+            Some(segment) => segment,
+            None => self.writer.begin_page()?,
+        };
+        self.segment = Some(segment);
+        block::encode(self.scratch, &self.entries)?;
+        let grain = self.writer.push_encoded(hash, self.scratch)?;
+        self.blocks.push((segment, FooterEntry { hash, grain, len: self.scratch.len() as u32 }));
+        self.entries.clear();
+        self.bytes = 0;
+        let full = self.writer.page_records() as usize >= PAGE_BLOCKS;
+        if full || self.writer.page_bytes() >= PAGE_BYTES {
+            self.writer.finish_page()?;
+            self.segment = None;
+        }
+        Ok(())
+    }
+
+    /// Ends the run and tells its blocks.
+    pub fn finish(mut self) -> Result<Vec<(SegmentId, FooterEntry)>> {
+        self.flush()?;
+        if self.segment.is_some() {
+            self.writer.finish_page()?;
+        }
+        Ok(self.blocks)
+    }
+}

@@ -1,0 +1,25 @@
+//! The append-and-merge log: lists that are appended to and read seldom.
+//!
+//! Elements are native, in [chains](chain_unsafe) of chunks, by bucket and key. When memory is
+//! short, whole [buckets](bucket), those that are due last, are frozen and [written](jobs) as sorted
+//! [runs](run); a read or a [fold] merges what is in memory with the runs, in order of arrival.
+//! `docs/design.md` has the design and its reasons.
+
+mod bucket;
+mod chain_unsafe;
+mod checkpoint;
+mod config;
+mod fold;
+mod frozen;
+mod gather;
+mod jobs;
+mod notes;
+mod relocate;
+mod run;
+mod spill;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use config::{AppendLog, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
+pub use table::AppendLogLists;

@@ -1,0 +1,168 @@
+//! Clearing a list, and moving it to another bucket, without reading storage.
+//!
+//! What is in memory is dropped or relinked. Of what is on storage it is noted that it is not the
+//! key's any more, or where it belongs now. Moved elements get ranks below all that their target
+//! has; what was in memory among them is kept as an early part, unless the target has nothing on
+//! storage.
+
+use alluvium_pagestore::{Key, Lookup, Result, State, Time};
+
+use super::bucket::Bucket;
+use super::frozen::rank_of;
+use super::notes::{Import, Note};
+use super::table::AppendLogLists;
+
+/// Memory that a note or a moved list may take, by upper bound but for the growth of large tables.
+const ROOM_BYTES: u64 = 48 << 10;
+
+impl<K: Key, E: State> AppendLogLists<K, E> {
+    fn room_to_note(&self) -> u64 {
+        ROOM_BYTES.min(self.account.limit() / 16)
+    }
+
+    /// Whether only notes can say that a key has nothing in a bucket.
+    fn has_runs(&self, time: Time) -> bool {
+        self.buckets.get(&time).is_some_and(|bucket| !bucket.runs.is_empty())
+    }
+
+    pub(super) fn clear_list<Q: Lookup<K> + ?Sized>(&mut self, time: Time, key: &Q) -> Result<()> {
+        self.poll()?;
+        if self.has_runs(time) {
+            self.make_room(self.room_to_note(), "a cleared list")?;
+        }
+        let (hash, cut) = (key.key_hash(), self.epoch + 1);
+        let Some(bucket) = self.buckets.get_mut(&time) else { return Ok(()) };
+        if bucket.runs.is_empty() {
+            bucket.take_note(hash, key);
+        } else {
+            bucket.put_note(cut_off(key.to_owned(), cut))?;
+        }
+        let mut gone = bucket.take_live(hash, key).map_or(0, |head| head.chain.len());
+        while let Some(early) = bucket.take_early(hash, key) {
+            gone += early.chain.len();
+        }
+        self.elements -= gone;
+        self.drop_if_vacant(time);
+        Ok(())
+    }
+
+    pub(super) fn relocate_list<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        from: Time,
+        to: Time,
+        key: &Q,
+    ) -> Result<()> {
+        self.poll()?;
+        let hash = key.key_hash();
+        if from == to || !self.buckets.get(&from).is_some_and(|b| may_have(b, hash, key)) {
+            return Ok(());
+        }
+        self.make_room(2 * self.room_to_note(), "a list that moves")?;
+        let next = self.epoch + 1;
+        if !self.buckets.contains_key(&to) {
+            let bucket = Bucket::new((to, next), self.range, &self.account)?;
+            self.buckets.insert(to, bucket);
+        }
+        let moved = self.move_list((from, to), (hash, &key.to_owned()), next);
+        self.drop_if_vacant(from);
+        self.drop_if_vacant(to);
+        moved
+    }
+
+    fn move_list(
+        &mut self,
+        (from, to): (Time, Time),
+        (hash, key): (u64, &K),
+        next: u64,
+    ) -> Result<()> {
+        let source = self.buckets.get_mut(&from).expect("there is something to move");
+        let note = source.note(hash, key);
+        let mut low = note.map_or(0, |note| note.low);
+        let mut imports = note.map_or(Vec::new(), |note| note.imports.clone());
+        let cut = note.map_or(0, |note| note.cut).max(source.first);
+        if source.runs.last().is_some_and(|run| run.number >= cut) {
+            imports.push(Import { source: from, runs: (cut, next - 1), delta: 0 });
+        }
+        let early: Vec<i64> = source.early_of(hash, key).map(|early| early.rank).collect();
+        let has_live = source.live.find(hash, |head| head.key == *key).is_some();
+        let leaves_runs = !source.runs.is_empty();
+
+        let target = self.buckets.get_mut(&to).expect("a bucket was made");
+        let known = target.note(hash, key);
+        let alone = target.runs.is_empty()
+            && known.is_none()
+            && target.early_of(hash, key).next().is_none();
+        // The rank of what `from` has in memory, after all that it has on storage.
+        let last = rank_of(next);
+        let delta = if alone { 0 } else { known.map_or(0, |note| note.low) - 1 - last };
+        low += delta;
+        imports.iter_mut().for_each(|import| import.delta += delta);
+        imports.extend(known.iter().flat_map(|note| &note.imports).copied());
+        imports.shrink_to_fit();
+        let target_cut = known.map_or(0, |note| note.cut);
+        let is_noted = !imports.is_empty() || !early.is_empty() || !alone;
+        // First all that can fail.
+        for rank in &early {
+            target.ensure_early(hash, key, rank + delta)?;
+        }
+        match (has_live, alone) {
+            (true, true) => target.ensure_head(hash, key)?,
+            (true, false) => target.ensure_early(hash, key, last + delta)?,
+            (false, _) => {}
+        }
+        let mut before = None;
+        if is_noted {
+            let note = Note { key: key.clone(), cut: target_cut, low, imports };
+            before = target.put_note(note)?;
+        }
+        let source = self.buckets.get_mut(&from).expect("looked up before");
+        if leaves_runs {
+            if let Err(error) = source.put_note(cut_off(key.clone(), next)) {
+                let target = self.buckets.get_mut(&to).expect("looked up before");
+                if is_noted {
+                    target.take_note(hash, key);
+                }
+                if let Some(before) = before {
+                    target.put_note(before)?;
+                }
+                return Err(error);
+            }
+        } else {
+            source.take_note(hash, key);
+        }
+        let mut parts = Vec::with_capacity(early.len());
+        while let Some(early) = source.take_early(hash, key) {
+            parts.push((early.rank, early.chain));
+        }
+        let live = source.take_live(hash, key);
+        let target = self.buckets.get_mut(&to).expect("looked up before");
+        for (rank, chain) in parts {
+            target.fill_early(hash, key, rank + delta, chain);
+        }
+        match live {
+            Some(head) if alone => target.prepend(hash, key, head.chain),
+            Some(head) => target.fill_early(hash, key, last + delta, head.chain),
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// Whether a key may have elements in a bucket.
+fn may_have<K: Key, E: State, Q: Lookup<K> + ?Sized>(
+    bucket: &Bucket<K, E>,
+    hash: u64,
+    key: &Q,
+) -> bool {
+    let note = bucket.note(hash, key);
+    let cut = note.map_or(0, |note| note.cut);
+    bucket.runs.last().is_some_and(|run| run.number >= cut)
+        || note.is_some_and(|note| !note.imports.is_empty())
+        || bucket.live.find(hash, |head| key.is(&head.key)).is_some()
+        || bucket.early_of(hash, key).next().is_some()
+}
+
+/// The note of a key of which runs below `cut` have nothing any more.
+fn cut_off<K>(key: K, cut: u64) -> Note<K> {
+    Note { key, cut, low: rank_of(cut), imports: Vec::new() }
+}

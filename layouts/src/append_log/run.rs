@@ -1,0 +1,277 @@
+//! Runs: what was once the lists of a bucket in memory, sorted by the places of their keys, on
+//! storage; and reading them block by block, forwards.
+//!
+//! A run's blocks are in memory as their places only. A cursor keeps one block, decoded, and the
+//! window that it reads through; both are booked while it lives.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use alluvium_pagestore::block::{self, AlignedVec, BlockEntry};
+use alluvium_pagestore::io::BLOCK_BYTES;
+use alluvium_pagestore::{
+    Account, FooterEntry, HeapSize, Key, MemoryKind, Result, SegmentInfo, SegmentReader, SegmentStore, State,
+    Time, rounded,
+};
+
+use super::frozen::Frozen;
+use crate::split_table::HashRange;
+
+/// Where a block is.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockAt {
+    /// Which of the run's files.
+    pub file: u32,
+    /// The record, whose hash is that of the block's first key.
+    pub record: FooterEntry,
+}
+
+/// A run on storage: its files and blocks, in the order of places.
+#[derive(Clone, Debug)]
+pub struct StoredRun {
+    pub files: Vec<SegmentInfo>,
+    pub blocks: Vec<BlockAt>,
+}
+
+impl StoredRun {
+    /// Bytes of its blocks on storage.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| u64::from(block.record.len)).sum()
+    }
+
+    /// Bytes of its longest block.
+    pub fn longest(&self) -> u64 {
+        self.blocks.iter().map(|block| u64::from(block.record.len)).max().unwrap_or(0)
+    }
+
+    /// Bytes that this description takes.
+    pub fn memory_bytes(&self) -> u64 {
+        let blocks = self.blocks.capacity() * size_of::<BlockAt>();
+        let files = self.files.capacity() * (size_of::<SegmentInfo>() + 64);
+        (rounded(blocks) + rounded(files)) as u64
+    }
+}
+
+/// Bytes booked for a run, but for its blocks.
+pub const RUN_BYTES: u64 = 320;
+
+/// A run's blocks, read ahead.
+pub type Blocks = Rc<Vec<AlignedVec>>;
+
+/// A run's blocks in memory, and what is booked for them.
+#[derive(Debug)]
+pub struct Cached {
+    pub blocks: Blocks,
+    pub bytes: u64,
+    /// Whether anyone has read them.
+    pub used: bool,
+}
+
+/// A run of one bucket: in memory, on storage, or both.
+#[derive(Debug)]
+pub struct Run<K, E> {
+    pub number: u64,
+    /// Elements in it, cut off or not.
+    pub elements: u64,
+    pub memory: Option<Arc<Frozen<K, E>>>,
+    pub stored: Option<Rc<StoredRun>>,
+    /// The helper writes it, or reads it ahead.
+    pub busy: bool,
+    pub cached: Option<Cached>,
+}
+
+/// Where cursors read.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub store: SegmentStore,
+    /// Fingerprint of the state.
+    pub state: u64,
+    pub range: HashRange,
+}
+
+/// Reads a run forwards.
+#[derive(Debug)]
+pub struct RunCursor<K, E> {
+    pub bucket: Time,
+    pub number: u64,
+    /// Whether a fold visits all keys of the run, not only those that others import.
+    pub drives: bool,
+    source: Source,
+    account: Rc<Account>,
+    run: Rc<StoredRun>,
+    cached: Option<Blocks>,
+    reader: SegmentReader,
+    /// The block after the one that is decoded.
+    next_block: usize,
+    entries: Vec<BlockEntry<K, E>>,
+    at: usize,
+    /// Place of the entry at `at`, once it is known.
+    place: Option<u64>,
+    window_bytes: u64,
+    decoded_bytes: u64,
+    /// Blocks that were decoded, and bytes of those read from storage.
+    blocks_read: u64,
+    bytes_read: u64,
+}
+
+/// A place of a cursor to come back to.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    block: usize,
+    at: usize,
+}
+
+impl<K: Key, E: State> RunCursor<K, E> {
+    /// Memory to read this run with, at least.
+    pub fn memory_bytes_min(run: &StoredRun) -> u64 {
+        let longest = run.longest();
+        (longest + longest).next_multiple_of(BLOCK_BYTES as u64) + 2 * BLOCK_BYTES as u64
+    }
+
+    /// A cursor at the run's start, which reads `window_bytes` at a time. The caller has seen to
+    /// it that there is the memory.
+    pub fn new(
+        source: Source,
+        account: Rc<Account>,
+        (bucket, number): (Time, u64),
+        run: Rc<StoredRun>,
+        cached: Option<Blocks>,
+        window_bytes: u64,
+    ) -> Self {
+        let least = run.longest().next_multiple_of(BLOCK_BYTES as u64) + BLOCK_BYTES as u64;
+        let all = run.bytes().next_multiple_of(BLOCK_BYTES as u64) + 4 * BLOCK_BYTES as u64;
+        let window_bytes = if cached.is_some() { 0 } else { window_bytes.min(all).max(least) };
+        account.charge(MemoryKind::Buffers, window_bytes);
+        let reader = SegmentReader::new(source.store.clone(), source.state, window_bytes as usize);
+        Self {
+            bucket,
+            number,
+            drives: true,
+            source,
+            account,
+            run,
+            cached,
+            reader,
+            next_block: 0,
+            entries: Vec::new(),
+            at: 0,
+            place: None,
+            window_bytes,
+            decoded_bytes: 0,
+            blocks_read: 0,
+            bytes_read: 0,
+        }
+    }
+
+    /// Where the next entry stands; `None` at the end.
+    pub fn peek(&mut self) -> Result<Option<u64>> {
+        loop {
+            if self.place.is_some() {
+                return Ok(self.place);
+            }
+            if let Some(entry) = self.entries.get(self.at) {
+                self.place = Some(self.source.range.place(entry.key.key_hash()));
+            } else if self.next_block < self.run.blocks.len() {
+                self.load(self.next_block)?;
+            } else {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The entry that was peeked.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn entry(&self) -> &BlockEntry<K, E> {
+        &self.entries[self.at]
+    }
+
+    /// Goes on to the entry after the one that was peeked.
+    pub fn advance(&mut self) {
+        self.at += 1;
+        self.place = None;
+    }
+
+    /// Goes on to the first entry at or after `place`.
+    pub fn seek(&mut self, place: u64) -> Result<()> {
+        if self.place.is_some_and(|here| here >= place) {
+            return Ok(());
+        }
+        let range = self.source.range;
+        let after = self.run.blocks.partition_point(|b| range.place(b.record.hash) < place);
+        // The block before may end with the place.
+        let first = after.saturating_sub(1);
+        if first >= self.next_block {
+            self.forget();
+            self.next_block = first;
+        }
+        while self.peek()?.is_some_and(|here| here < place) {
+            self.advance();
+        }
+        Ok(())
+    }
+
+    /// Blocks decoded, and bytes read from storage, since this was last asked.
+    pub fn take_counts(&mut self) -> (u64, u64) {
+        (std::mem::take(&mut self.blocks_read), std::mem::take(&mut self.bytes_read))
+    }
+
+    /// Where it stands.
+    pub fn mark(&self) -> Mark {
+        Mark { block: self.next_block, at: self.at }
+    }
+
+    /// Goes back to a mark.
+    pub fn rewind(&mut self, mark: Mark) -> Result<()> {
+        if self.next_block != mark.block {
+            match mark.block.checked_sub(1) {
+                Some(block) => self.load(block)?,
+                None => self.forget(),
+            }
+        }
+        self.next_block = mark.block;
+        self.at = mark.at;
+        self.place = None;
+        Ok(())
+    }
+
+    /// Decodes a block.
+    fn load(&mut self, block: usize) -> Result<()> {
+        self.forget();
+        let BlockAt { file, record } = self.run.blocks[block];
+        let info = &self.run.files[file as usize];
+        self.entries = match &self.cached {
+            Some(cached) => block::decode(&cached[block]),
+            None => {
+                self.bytes_read += u64::from(record.len);
+                block::decode(self.reader.record(info, &record)?.payload)
+            }
+        }
+        .map_err(|e| e.with("file", info.file.name()).with("offset", record.offset()))?;
+        self.blocks_read += 1;
+        self.decoded_bytes = bytes_of(&self.entries);
+        self.account.charge(MemoryKind::Buffers, self.decoded_bytes);
+        self.next_block = block + 1;
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.entries = Vec::new();
+        (self.at, self.place) = (0, None);
+        self.account.release(MemoryKind::Buffers, std::mem::take(&mut self.decoded_bytes));
+    }
+}
+
+/// Bytes that decoded entries take.
+fn bytes_of<K: Key, E: State>(entries: &Vec<BlockEntry<K, E>>) -> u64 {
+    let heap = |entry: &BlockEntry<K, E>| entry.key.heap_bytes() + entry.elements.heap_bytes();
+    let table = rounded(entries.capacity() * size_of::<BlockEntry<K, E>>());
+    (table + entries.iter().map(heap).sum::<usize>()) as u64
+}
+
+impl<K, E> Drop for RunCursor<K, E> {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Buffers, self.window_bytes + self.decoded_bytes);
+    }
+}

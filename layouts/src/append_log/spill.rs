@@ -1,0 +1,436 @@
+//! Making room: what is on storage already is dropped, what is not is frozen and written, the
+//! buckets that are due last first.
+//!
+//! A write begins while a quarter of the memory is free, so that appends go on beside it; a call
+//! waits only when that is used up too. What could not be written stays in memory, and is tried
+//! again by the next call that needs memory.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use alluvium_pagestore::block::AlignedVec;
+use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time, rounded};
+
+use super::bucket::Bucket;
+use super::frozen::{Booked, Frozen};
+use super::jobs::Answer;
+use super::run::{Cached, RUN_BYTES, Run, StoredRun};
+use super::table::AppendLogLists;
+use crate::table::TableStats;
+use crate::trace_event;
+
+/// Most runs that are written together.
+const BATCH_RUNS_MAX: usize = 256;
+
+impl<K: Key, E: State> AppendLogLists<K, E> {
+    /// Takes the helper's answers.
+    pub(super) fn poll(&mut self) -> Result<()> {
+        while let Some(answer) = self.jobs.poll() {
+            self.take(answer);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, answer: Answer) {
+        match answer {
+            Answer::Written { runs, result: Ok(stored) } => {
+                for ((time, number), stored) in runs.into_iter().zip(stored) {
+                    self.stats.pages_flushed += 1;
+                    self.stats.codec_calls += stored.blocks.len() as u64;
+                    self.stats.flushed_bytes += stored.bytes();
+                    self.install((time, number), stored);
+                }
+            }
+            Answer::Written { runs, result: Err(error) } => {
+                for (time, number) in runs {
+                    if let Some(run) = self.run_mut(time, number) {
+                        run.busy = false;
+                    }
+                }
+                let (state, why) = (self.context.name.as_str(), error.message());
+                trace_event!(WARN, "runs could not be written", state = state, error = why);
+                self.failed = Some(error);
+            }
+            Answer::Reaped(booked) => {
+                self.reaping -= booked.total();
+                self.release(booked);
+            }
+            Answer::ReadAhead { run, booked, result } => {
+                self.take_read_ahead(run, booked, result);
+            }
+            Answer::Removed => {}
+        }
+    }
+
+    /// A run was written.
+    fn install(&mut self, (time, number): (Time, u64), stored: StoredRun) {
+        self.files.add(&stored);
+        match self.run_mut(time, number) {
+            Some(run) => {
+                run.busy = false;
+                let bytes = stored.memory_bytes();
+                run.stored = Some(Rc::new(stored));
+                self.account.charge(MemoryKind::Tables, bytes);
+            }
+            // Purged while it was written.
+            None => self.remove_files(&stored),
+        }
+    }
+
+    /// Forgets a stored run, and has its files removed if nobody else needs them.
+    pub(super) fn remove_files(&mut self, stored: &StoredRun) {
+        let useless = self.files.release(stored);
+        if !useless.is_empty() {
+            self.jobs.remove(useless);
+        }
+    }
+
+    pub(super) fn release(&self, booked: Booked) {
+        self.account.release(MemoryKind::Index, booked.index);
+        self.account.release(MemoryKind::Pages, booked.pages);
+        self.account.release(MemoryKind::Values, booked.values);
+        self.account.release(MemoryKind::Tables, booked.tables);
+    }
+
+    /// Has lists dropped; what is booked for them is released when they are.
+    pub(super) fn reap<T: Send + 'static>(&mut self, lists: T, booked: Booked) {
+        self.reaping += booked.total();
+        self.jobs.reap(lists, booked);
+    }
+
+    /// Begins to write, or drops what is written, if memory is getting short. Does not wait.
+    pub(super) fn spill_ahead(&mut self) {
+        let wanted = self.sizes.want_free;
+        if self.source.is_none() || self.account.available() + self.reaping >= wanted {
+            return;
+        }
+        self.drop_clean(wanted);
+        if self.account.available() + self.reaping < wanted && self.jobs.pending() == 0 {
+            self.write_some();
+        }
+    }
+
+    /// Sees to it that `bytes` are free. May wait for storage.
+    pub(super) fn make_room(&mut self, bytes: u64, what: &str) -> Result<()> {
+        let start = Instant::now();
+        self.failed = None;
+        loop {
+            self.poll()?;
+            if self.account.available() >= bytes {
+                return Ok(());
+            }
+            if let Some(error) = self.failed.take() {
+                return Err(error.with("state", &self.context.name));
+            }
+            self.drop_clean(bytes);
+            if self.jobs.pending() == 0 && !self.write_some() {
+                return self.account.ensure(bytes, what);
+            }
+            if start.elapsed() > self.sizes.patience {
+                let message = format!("{what} needs {bytes} bytes, and storage has not freed them");
+                let error = Error::new(ErrorKind::Backpressure, message);
+                return Err(error.with("state", &self.context.name));
+            }
+            self.stats.stalls += 1;
+            if let Some(answer) = self.jobs.wait() {
+                self.take(answer);
+            }
+        }
+    }
+
+    /// Drops what is in memory and on storage, and what was read ahead, until `wanted` bytes are
+    /// free or will be; of the last buckets first.
+    fn drop_clean(&mut self, wanted: u64) {
+        let mut found = Vec::new();
+        let mut free = self.account.available() + self.reaping;
+        for bucket in self.buckets.values_mut().rev() {
+            for run in bucket.runs.iter_mut().rev().filter(|run| run.stored.is_some()) {
+                if free >= wanted {
+                    break;
+                }
+                if let Some(cached) = run.cached.take() {
+                    free += cached.bytes;
+                    found.push((None, Some(cached)));
+                }
+                if let Some(frozen) = run.memory.take() {
+                    free += frozen.booked.total();
+                    found.push((Some(frozen), None));
+                }
+            }
+        }
+        for (frozen, cached) in found {
+            if let Some(cached) = cached {
+                self.drop_cached(cached);
+            }
+            if let Some(frozen) = frozen {
+                let booked = frozen.booked;
+                self.reap(frozen, booked);
+            }
+        }
+    }
+
+    fn drop_cached(&mut self, cached: Cached) {
+        if !cached.used {
+            self.stats.prefetch_wasted_bytes += cached.bytes;
+        }
+        self.account.release(MemoryKind::Buffers, cached.bytes);
+    }
+
+    /// Has something written, what could not be before or the lists of the last buckets. Says
+    /// whether there was anything.
+    fn write_some(&mut self) -> bool {
+        if self.source.is_none() {
+            return false;
+        }
+        let mut batch = self.unwritten();
+        if batch.is_empty() {
+            batch = self.freeze_some(self.sizes.batch_bytes);
+        }
+        self.write(batch)
+    }
+
+    /// Has frozen runs written.
+    fn write(&mut self, batch: Vec<Arc<Frozen<K, E>>>) -> bool {
+        if batch.is_empty() {
+            return false;
+        }
+        for frozen in &batch {
+            let run = self.run_mut(frozen.bucket, frozen.number).expect("a frozen run");
+            run.busy = true;
+        }
+        self.jobs.write(batch, self.sizes.block_bytes);
+        true
+    }
+
+    /// Runs that are nowhere but in memory and are not being written.
+    fn unwritten(&self) -> Vec<Arc<Frozen<K, E>>> {
+        let own = self.buckets.values().flat_map(|bucket| &bucket.runs);
+        let all = own.chain(self.graves.values().flatten());
+        let waiting = all.filter(|run| run.stored.is_none() && !run.busy);
+        waiting.filter_map(|run| run.memory.clone()).take(BATCH_RUNS_MAX).collect()
+    }
+
+    /// Freezes the lists of the last buckets, about `bytes` of them.
+    fn freeze_some(&mut self, bytes: u64) -> Vec<Arc<Frozen<K, E>>> {
+        let (number, mut batch, mut total) = (self.epoch + 1, Vec::new(), 0);
+        for bucket in self.buckets.values_mut().rev().filter(|bucket| bucket.elements > 0) {
+            if total >= bytes || batch.len() == BATCH_RUNS_MAX {
+                break;
+            }
+            total += bucket.live_bytes();
+            batch.push(freeze(bucket, number));
+            self.account.charge(MemoryKind::Tables, RUN_BYTES);
+        }
+        self.epoch = number;
+        batch
+    }
+
+    /// Freezes all lists and has all written that is not, and waits for it.
+    pub(super) fn write_all(&mut self) -> Result<()> {
+        let start = Instant::now();
+        self.failed = None;
+        loop {
+            self.poll()?;
+            if let Some(error) = self.failed.take() {
+                return Err(error);
+            }
+            if self.jobs.pending() == 0 {
+                let mut batch = self.unwritten();
+                if batch.is_empty() {
+                    batch = self.freeze_some(u64::MAX);
+                }
+                if !self.write(batch) {
+                    return Ok(());
+                }
+            }
+            let waited = start.elapsed() > self.sizes.patience.saturating_mul(8);
+            if waited {
+                let message = "storage does not take what a checkpoint writes";
+                return Err(Error::new(ErrorKind::Backpressure, message));
+            }
+            if let Some(answer) = self.jobs.wait() {
+                self.take(answer);
+            }
+        }
+    }
+
+    /// Gives memory up to other states.
+    pub(super) fn give_up(&mut self, bytes: u64) -> Result<u64> {
+        let (before, start) = (self.account.used(), Instant::now());
+        self.failed = None;
+        loop {
+            self.poll()?;
+            let given = before.saturating_sub(self.account.used());
+            if given >= bytes {
+                return Ok(given);
+            }
+            if let Some(error) = self.failed.take() {
+                return Err(error);
+            }
+            self.drop_clean(self.account.available() + (bytes - given));
+            if self.jobs.pending() == 0 && !self.write_some() {
+                return Ok(before.saturating_sub(self.account.used()));
+            }
+            if start.elapsed() > self.sizes.patience {
+                return Ok(given);
+            }
+            if let Some(answer) = self.jobs.wait() {
+                self.take(answer);
+            }
+        }
+    }
+
+    /// Drops all buckets before `before`: at once for those who look, the memory by the helper.
+    pub(super) fn purge_buckets(&mut self, before: Time) {
+        let rest = self.buckets.split_off(&before);
+        let gone = std::mem::replace(&mut self.buckets, rest);
+        if gone.is_empty() {
+            return;
+        }
+        let pinned: BTreeSet<Time> =
+            self.buckets.values().flat_map(|bucket| bucket.sources.keys().copied()).collect();
+        for bucket in gone.into_values() {
+            self.drop_bucket(bucket, &pinned);
+        }
+        let free: Vec<Time> =
+            self.graves.keys().filter(|time| !pinned.contains(time)).copied().collect();
+        for time in free {
+            for run in self.graves.remove(&time).into_iter().flatten() {
+                self.drop_run(run);
+            }
+        }
+    }
+
+    /// Drops a bucket, but for runs that are `pinned`.
+    pub(super) fn drop_bucket(&mut self, mut bucket: Bucket<K, E>, pinned: &BTreeSet<Time>) {
+        self.elements -= bucket.elements;
+        let frozen = bucket.freeze(0);
+        let (notes, mut booked) = bucket.freeze_notes();
+        booked.index += frozen.booked.index;
+        booked.pages += frozen.booked.pages;
+        booked.values += frozen.booked.values;
+        self.reap((frozen, notes), booked);
+        for run in std::mem::take(&mut bucket.runs) {
+            if pinned.contains(&bucket.time) {
+                self.graves.entry(bucket.time).or_default().push(run);
+            } else {
+                self.drop_run(run);
+            }
+        }
+    }
+
+    fn drop_run(&mut self, run: Run<K, E>) {
+        self.elements -= run.elements;
+        self.account.release(MemoryKind::Tables, RUN_BYTES);
+        if let Some(cached) = run.cached {
+            self.drop_cached(cached);
+        }
+        if let Some(frozen) = run.memory {
+            let booked = frozen.booked;
+            self.reap(frozen, booked);
+        }
+        if let Some(stored) = run.stored {
+            self.account.release(MemoryKind::Tables, stored.memory_bytes());
+            self.remove_files(&stored);
+        }
+    }
+
+    /// Has the runs of buckets before `until` read ahead, as far as memory goes.
+    pub(super) fn read_ahead(&mut self, until: Time) {
+        let Some(source) = &self.source else { return };
+        let (state, window) = (source.state, self.sizes.chunk_bytes as u64);
+        let mut room = self.account.available().saturating_sub(self.sizes.want_free);
+        for (time, bucket) in self.buckets.range_mut(..until) {
+            for run in &mut bucket.runs {
+                let wanted = run.memory.is_none() && run.cached.is_none() && !run.busy;
+                let Some(stored) = run.stored.as_ref().filter(|_| wanted) else { continue };
+                let bytes = cached_bytes(stored);
+                let needed = bytes + window + 2 * stored.longest();
+                if room < needed {
+                    return;
+                }
+                room -= bytes;
+                run.busy = true;
+                let name = (*time, run.number);
+                self.account.charge(MemoryKind::Buffers, bytes + window);
+                self.jobs.read_ahead(name, (**stored).clone(), bytes, state, window as usize);
+            }
+        }
+    }
+
+    /// A run was read ahead, or could not be; then whoever needs it reads it, and is told.
+    fn take_read_ahead(
+        &mut self,
+        (time, number): (Time, u64),
+        bytes: u64,
+        result: Result<Vec<AlignedVec>>,
+    ) {
+        self.account.release(MemoryKind::Buffers, self.sizes.chunk_bytes as u64);
+        let read = result.is_ok();
+        let cached =
+            result.ok().map(|blocks| Cached { blocks: Rc::new(blocks), bytes, used: false });
+        if read {
+            self.stats.prefetched_bytes += bytes;
+        }
+        match (self.run_mut(time, number), cached) {
+            (Some(run), Some(cached)) => {
+                run.busy = false;
+                run.cached = Some(cached);
+            }
+            (Some(run), None) => {
+                run.busy = false;
+                self.account.release(MemoryKind::Buffers, bytes);
+            }
+            (None, Some(cached)) => self.drop_cached(cached),
+            (None, None) => self.account.release(MemoryKind::Buffers, bytes),
+        }
+    }
+
+    /// Background work.
+    pub(super) fn background_work(&mut self, work: usize) -> Result<usize> {
+        let mut done = 0;
+        while done < work && self.jobs.drive() {
+            done += 1;
+        }
+        let pending = self.jobs.pending();
+        self.poll()?;
+        done += pending - self.jobs.pending();
+        self.resume = self.resume.take().filter(|_| done == 0);
+        Ok(done)
+    }
+
+    pub(super) fn statistics(&self) -> TableStats {
+        let heads: u64 = self.buckets.values().map(|bucket| bucket.live.len()).sum();
+        let (pages, values) = (MemoryKind::Pages, MemoryKind::Values);
+        let mut stats = TableStats {
+            live_keys: heads,
+            live_bytes: self.account.used_for(pages) + self.account.used_for(values),
+            ..self.stats
+        };
+        self.files.describe(&mut stats);
+        stats
+    }
+}
+
+/// Freezes the lists of a bucket as its newest run.
+fn freeze<K: Key, E: State>(bucket: &mut Bucket<K, E>, number: u64) -> Arc<Frozen<K, E>> {
+    let elements = bucket.elements;
+    let frozen = Arc::new(bucket.freeze(number));
+    bucket.runs.push(Run {
+        number,
+        elements,
+        memory: Some(frozen.clone()),
+        stored: None,
+        busy: false,
+        cached: None,
+    });
+    frozen
+}
+
+/// Bytes that the blocks of a run take in memory.
+fn cached_bytes(stored: &StoredRun) -> u64 {
+    let blocks = stored.blocks.iter().map(|block| rounded(block.record.len as usize + 16) as u64);
+    blocks.sum::<u64>() + rounded(stored.blocks.len() * 32) as u64
+}

@@ -1,0 +1,345 @@
+//! Lists kept in an append log: what callers see.
+//!
+//! What it keeps true: every byte of ours is booked before it is used; a call that fails has
+//! changed nothing that can be seen; the order of a list is that of arrival, wherever its parts are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use alluvium_pagestore::{
+    Account, BlobWriter, Key, Lookup, MemoryKind, Rejected, Result, SegmentWriter, State,
+    StateImage, Time, fingerprint,
+};
+
+use super::bucket::{Bucket, hash_of_head};
+use super::config::{AppendLog, Sizes};
+use super::checkpoint::Files;
+use super::fold::Resume;
+use super::frozen::Head;
+use super::jobs::Jobs;
+use super::run::{Run, RunCursor, Source};
+use crate::lists::{Elements, Lists, ListsLayout};
+use crate::split_table::HashRange;
+use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+
+/// An open [`AppendLog`].
+pub struct AppendLogLists<K, E> {
+    pub(super) context: StateContext,
+    pub(super) sizes: Sizes,
+    pub(super) account: Rc<Account>,
+    pub(super) range: HashRange,
+    pub(super) buckets: BTreeMap<Time, Bucket<K, E>>,
+    /// Runs of buckets that were purged, which others import from.
+    pub(super) graves: BTreeMap<Time, Vec<Run<K, E>>>,
+    /// Number of the newest run.
+    pub(super) epoch: u64,
+    /// Elements, those of runs that were cleared or not.
+    pub(super) elements: u64,
+    pub(super) jobs: Jobs,
+    /// Where runs are read; `None` without storage.
+    pub(super) source: Option<Source>,
+    pub(super) files: Files,
+    pub(super) resume: Option<Resume<K, E>>,
+    pub(super) stats: TableStats,
+    /// Bytes that the helper is dropping.
+    pub(super) reaping: u64,
+    /// Why runs could not be written, the last time it was tried.
+    pub(super) failed: Option<alluvium_pagestore::Error>,
+}
+
+impl<K, E> std::fmt::Debug for AppendLogLists<K, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AppendLogLists({}: {} elements)", self.context.name, self.elements)
+    }
+}
+
+impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
+    type Lists = AppendLogLists<K, E>;
+
+    fn name(&self) -> &'static str {
+        "append-log"
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        self.limit()
+    }
+
+    fn open_lists(&self, mut context: StateContext) -> Result<Self::Lists> {
+        let restored = context.restored.take();
+        let account = context.account.clone();
+        let plain = K::NONE && E::NONE;
+        let sizes = self.sizes(account.available(), plain, context.max_value_bytes)?;
+        let state = fingerprint(&context.name);
+        let range = HashRange::of(&context.owned, context.key_groups);
+        let mut writer = None;
+        if let Some(store) = &context.segments {
+            account.reserve(MemoryKind::Buffers, sizes.writer_bytes, "the writer of runs")?;
+            let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
+            writer = Some(SegmentWriter::new(store.clone(), state, chunk, segment));
+        }
+        let store = context.segments.clone();
+        let mut lists = AppendLogLists {
+            range,
+            account,
+            sizes,
+            buckets: BTreeMap::new(),
+            graves: BTreeMap::new(),
+            epoch: 0,
+            elements: 0,
+            jobs: Jobs::new(context.helper.clone(), store.clone(), writer),
+            source: store.map(|store| Source { store, state, range }),
+            files: Files::new(context.account.clone()),
+            resume: None,
+            stats: TableStats::default(),
+            reaping: 0,
+            failed: None,
+            context,
+        };
+        if let Some((image, _)) = restored {
+            lists.restore(&image)?;
+        }
+        Ok(lists)
+    }
+}
+
+impl<K: Key, E: State> AppendLogLists<K, E> {
+    /// The runs of a bucket, and those of one of the same time that was purged.
+    pub(super) fn runs_of(&self, time: Time) -> impl Iterator<Item = &Run<K, E>> {
+        let own = self.buckets.get(&time).into_iter().flat_map(|bucket| &bucket.runs);
+        own.chain(self.graves.get(&time).into_iter().flatten())
+    }
+
+    /// A run.
+    pub(super) fn run(&self, time: Time, number: u64) -> Option<&Run<K, E>> {
+        self.runs_of(time).find(|run| run.number == number)
+    }
+
+    /// A run, to be changed.
+    pub(super) fn run_mut(&mut self, time: Time, number: u64) -> Option<&mut Run<K, E>> {
+        let own = self.buckets.get_mut(&time).into_iter().flat_map(|bucket| &mut bucket.runs);
+        let mut all = own.chain(self.graves.get_mut(&time).into_iter().flatten());
+        all.find(|run| run.number == number)
+    }
+
+    /// Adds what cursors have read to the statistics.
+    pub(super) fn count_reads(&mut self, cursors: &mut [RunCursor<K, E>]) {
+        for cursor in cursors {
+            let (blocks, bytes) = cursor.take_counts();
+            self.stats.codec_calls += blocks;
+            self.stats.cold_reads += u64::from(bytes > 0) * blocks;
+        }
+    }
+
+    /// Makes room for one more element of `key`: a bucket, a head with a chunk, and its heap.
+    #[cold]
+    #[inline(never)]
+    fn prepare<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        time: Time,
+        (hash, key): (u64, &Q),
+        heap: u64,
+    ) -> Result<()> {
+        self.resume = None;
+        self.poll()?;
+        self.spill_ahead();
+        for _ in 0..ROUNDS_MAX {
+            match self.try_prepare(time, (hash, key), heap) {
+                Ok(()) => return Ok(()),
+                Err(needed) => {
+                    let made = self.make_room(needed, "an element");
+                    if made.is_err() {
+                        self.drop_if_vacant(time);
+                        return made;
+                    }
+                }
+            }
+        }
+        self.drop_if_vacant(time);
+        Err(self.account.over_budget(heap, "an element"))
+    }
+
+    /// Makes room in the memory there is, or says about how much is needed.
+    fn try_prepare<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        time: Time,
+        (hash, key): (u64, &Q),
+        heap: u64,
+    ) -> std::result::Result<(), u64> {
+        let account = self.account.clone();
+        let bucket = match self.buckets.entry(time) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                let bucket = Bucket::new((time, self.epoch + 1), self.range, &account);
+                entry.insert(bucket.map_err(|_| 2 * super::bucket::BUCKET_BYTES)?)
+            }
+        };
+        let found = bucket.live.find_mut(hash, |head| key.is(&head.key));
+        let (chunk, key_heap) = match &found {
+            Some(head) if head.chain.has_room() => (0, 0),
+            Some(head) => (head.chain.next_chunk_bytes(), 0),
+            None => {
+                let key_heap = if K::NONE { 0 } else { key.to_owned().heap_bytes() as u64 };
+                (super::chain_unsafe::Chain::<E>::default().next_chunk_bytes(), key_heap)
+            }
+        };
+        let needed = chunk + key_heap + heap;
+        if account.available() < needed {
+            return Err(needed);
+        }
+        let head = match found {
+            Some(head) => head,
+            None => {
+                // What it needs is free when the table has grown, or the head is not there.
+                account.charge(MemoryKind::Pages, needed);
+                let make = || Head { key: key.to_owned(), chain: Default::default() };
+                let inserted = bucket.live.insert(hash, hash_of_head, make);
+                account.release(MemoryKind::Pages, needed);
+                inserted.map_err(|_| needed + self.sizes.want_free.min(256 << 10))?
+            }
+        };
+        if chunk > 0 {
+            account.charge(MemoryKind::Pages, chunk);
+            head.chain.grow();
+        }
+        account.charge(MemoryKind::Values, key_heap);
+        bucket.pages += chunk;
+        bucket.values += key_heap;
+        Ok(())
+    }
+
+    /// Drops a bucket in which there is nothing.
+    pub(super) fn drop_if_vacant(&mut self, time: Time) {
+        if self.buckets.get(&time).is_some_and(Bucket::is_vacant) {
+            let bucket = self.buckets.remove(&time).expect("looked up above");
+            self.drop_bucket(bucket, &BTreeSet::new());
+        }
+    }
+}
+
+/// Times that a call makes room before it gives up.
+const ROUNDS_MAX: usize = 16;
+
+impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
+    #[inline]
+    fn append<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        bucket: Time,
+        key: &Q,
+        element: E,
+    ) -> std::result::Result<(), Rejected<E>> {
+        let hash = key.key_hash();
+        let heap = if E::NONE { 0 } else { element.heap_bytes() as u64 };
+        loop {
+            if let Some(at) = self.buckets.get_mut(&bucket) {
+                if let Some(head) = at.live.find_mut(hash, |head| key.is(&head.key)) {
+                    if head.chain.has_room() && (heap == 0 || self.account.available() >= heap) {
+                        head.chain.push(element);
+                        at.elements += 1;
+                        at.values += heap;
+                        self.elements += 1;
+                        if heap > 0 {
+                            self.account.charge(MemoryKind::Values, heap);
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+            if let Err(error) = self.prepare(bucket, (hash, key), heap) {
+                return Err(Rejected::new(error, element));
+            }
+        }
+    }
+
+    fn read<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        bucket: Time,
+        key: &Q,
+        visit: &mut dyn FnMut(&E) -> Result<()>,
+    ) -> Result<u64> {
+        self.resume = None;
+        self.read_key(bucket, key, visit)
+    }
+
+    fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
+        self.resume = None;
+        self.clear_list(bucket, key)
+    }
+
+    fn relocate<Q: Lookup<K> + ?Sized>(&mut self, from: Time, to: Time, key: &Q) -> Result<()> {
+        self.resume = None;
+        self.relocate_list(from, to, key)
+    }
+
+    fn next_bucket(&self, from: Time) -> Option<Time> {
+        self.buckets.range(from..).next().map(|(time, _)| *time)
+    }
+
+    fn fold(
+        &mut self,
+        buckets: Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>,
+    ) -> Result<()> {
+        self.fold_buckets(buckets, cursor, fuel, visit)
+    }
+
+    fn purge(&mut self, before: Time, _: usize) -> Result<bool> {
+        self.resume = None;
+        self.purge_buckets(before);
+        self.jobs.drive();
+        self.poll()?;
+        Ok(self.jobs.pending() == 0)
+    }
+
+    fn prefetch(&mut self, until: Time) -> Result<()> {
+        self.poll()?;
+        self.read_ahead(until);
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.elements
+    }
+
+    fn tick(&mut self, work: usize) -> Result<usize> {
+        self.background_work(work)
+    }
+
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
+        self.resume = None;
+        self.give_up(bytes)
+    }
+
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        let _ = blobs;
+        self.resume = None;
+        self.take_checkpoint()
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.decide_checkpoint(outcome);
+    }
+
+    fn stats(&self) -> TableStats {
+        self.statistics()
+    }
+}
+
+impl<K, E> Drop for AppendLogLists<K, E> {
+    fn drop(&mut self) {
+        // The helper may be dropping lists; if it takes long it goes on alone.
+        let start = Instant::now();
+        while self.jobs.pending() > 0 && start.elapsed() < Duration::from_secs(2) {
+            let _ = self.jobs.wait();
+        }
+        self.resume = None;
+        self.buckets.clear();
+        self.graves.clear();
+        for kind in alluvium_pagestore::MEMORY_KINDS {
+            self.account.release(kind, self.account.used_for(kind));
+        }
+    }
+}

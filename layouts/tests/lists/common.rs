@@ -1,0 +1,165 @@
+//! Lists of one state, opened and reopened on a device, and the model they are compared with.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use alluvium_layouts::{CheckpointOutcome, Cursor, Lists, ListsLayout, StateContext};
+use alluvium_pagestore::io::Device;
+use alluvium_pagestore::{
+    Account, BlobReader, BlobWriter, Helper, Key, Result, SegmentStore, State, StateImage, Time,
+};
+
+/// Seeded chance (splitmix64).
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+}
+
+/// What a state is opened on.
+pub struct Ground {
+    pub device: Option<Arc<dyn Device>>,
+    pub memory: u64,
+    pub threads: bool,
+    segments: Option<SegmentStore>,
+    /// The committed checkpoint.
+    committed: Option<(StateImage, String)>,
+    blobs: u64,
+}
+
+impl Ground {
+    pub fn new(device: Option<Arc<dyn Device>>, memory: u64, threads: bool) -> Self {
+        let segments = device.clone().map(|device| SegmentStore::new(device, 1));
+        Self { device, memory, threads, segments, committed: None, blobs: 0 }
+    }
+
+    /// Opens the state from the committed checkpoint, removing files that it does not name.
+    pub fn open<K: Key, E: State, L: ListsLayout<K, E>>(
+        &mut self,
+        layout: &L,
+    ) -> Result<(L::Lists, Rc<Account>)> {
+        let mut restored = None;
+        if let Some(device) = &self.device {
+            let named = |name: &String| {
+                self.committed.as_ref().is_some_and(|(image, blobs)| {
+                    name == blobs || image.segments.iter().any(|s| s.id.file_name() == *name)
+                })
+            };
+            for name in device.list()?.into_iter().filter(|name| !named(name)) {
+                device.remove(&name)?;
+            }
+            if let Some((image, blobs)) = &self.committed {
+                restored = Some((image.clone(), BlobReader::open(device.clone(), blobs)?));
+            }
+        }
+        let root = Account::root(self.memory);
+        let limit = layout.memory_limit().unwrap_or(u64::MAX);
+        let account = Account::below(&root, "lists", limit);
+        let helper = if self.threads { Helper::thread()? } else { Helper::inline() };
+        let context = StateContext {
+            name: "lists".into(),
+            account: account.clone(),
+            segments: self.segments.clone(),
+            helper,
+            max_value_bytes: 4096,
+            key_groups: 256,
+            owned: 0..256,
+            restored,
+        };
+        Ok((layout.open_lists(context)?, account))
+    }
+
+    /// Takes a checkpoint and tells its outcome.
+    pub fn checkpoint<K: Key, E: State>(
+        &mut self,
+        lists: &mut impl Lists<K, E>,
+        outcome: CheckpointOutcome,
+    ) -> Result<()> {
+        let device = self.device.clone().expect("a checkpoint needs a device");
+        self.blobs += 1;
+        let name = format!("live-{:016x}", self.blobs);
+        let mut blobs = BlobWriter::create(device.clone(), &name, 4096)?;
+        let taken = lists.checkpoint(&mut blobs).and_then(|image| {
+            blobs.finish()?;
+            Ok(image)
+        });
+        match taken {
+            Ok(image) => {
+                if outcome == CheckpointOutcome::Committed {
+                    self.committed = Some((image, name));
+                }
+                lists.checkpointed(outcome);
+                Ok(())
+            }
+            Err(error) => {
+                lists.checkpointed(CheckpointOutcome::Abandoned);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What lists should hold.
+pub type Model<K, E> = BTreeMap<(Time, K), Vec<E>>;
+
+/// All lists of some buckets, each key's joined, by folds with `fuel`.
+pub fn folded<K: Key + Ord, E: State>(
+    lists: &mut impl Lists<K, E>,
+    buckets: Range<Time>,
+    fuel: usize,
+) -> Result<BTreeMap<K, Vec<E>>> {
+    let mut found = BTreeMap::new();
+    let mut cursor = Cursor::default();
+    while !cursor.done {
+        lists.fold(buckets.clone(), &mut cursor, fuel, &mut |key, elements| {
+            let mut all = Vec::new();
+            while let Some(element) = elements.next()? {
+                all.push(element.clone());
+            }
+            assert!(found.insert(key.clone(), all).is_none(), "a key is visited once");
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}
+
+/// What [`folded`] should find.
+pub fn folded_model<K: Key + Ord, E: State>(
+    model: &Model<K, E>,
+    buckets: &Range<Time>,
+) -> BTreeMap<K, Vec<E>> {
+    let mut found: BTreeMap<K, Vec<E>> = BTreeMap::new();
+    for ((time, key), list) in model {
+        let last = *time == Time::MAX && buckets.end == Time::MAX;
+        if (buckets.contains(time) || last) && !list.is_empty() {
+            found.entry(key.clone()).or_default().extend(list.iter().cloned());
+        }
+    }
+    found
+}
+
+/// One list.
+pub fn read<K: Key, E: State>(
+    lists: &mut impl Lists<K, E>,
+    bucket: Time,
+    key: &K,
+) -> Result<Vec<E>> {
+    let mut all = Vec::new();
+    let count = lists.read(bucket, key, &mut |element: &E| {
+        all.push(element.clone());
+        Ok(())
+    })?;
+    assert_eq!(count, all.len() as u64);
+    Ok(all)
+}

@@ -1,0 +1,215 @@
+//! Random histories give the same answers on every layout, in little memory and in much, as a
+//! `BTreeMap` does.
+//!
+//! What this catches: elements lost, doubled or out of order when lists are spilled, moved to other
+//! buckets, cleared, purged, written by a checkpoint and restored; keys of equal hashes mixed up;
+//! memory above the budget, or not given back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium_layouts::{AppendLog, CheckpointOutcome, Heap, Lists, ListsLayout};
+use alluvium_pagestore::io::{Faults, IoOptions, Simulated, open_device};
+use alluvium_pagestore::{Key, State, Time};
+
+use crate::common::{Dice, Ground, Model, folded, folded_model, read};
+
+/// A kind of history.
+struct Kind {
+    steps: u64,
+    keys: u64,
+    /// Buckets in use at once.
+    buckets: u64,
+    checkpoints: bool,
+}
+
+fn history<K: Key + Ord, E: State + PartialEq + std::fmt::Debug, L: ListsLayout<K, E>>(
+    layout: &L,
+    ground: &mut Ground,
+    kind: &Kind,
+    seed: u64,
+    key: impl Fn(u64) -> K,
+    element: impl Fn(u64) -> E,
+) {
+    let mut dice = Dice(seed);
+    let (mut lists, mut account) = ground.open(layout).unwrap();
+    let mut model: Model<K, E> = BTreeMap::new();
+    let mut committed = (model.clone(), 0);
+    let mut first = 0;
+    let mut serial = 0;
+    for step in 0..kind.steps {
+        let at = |dice: &mut Dice, first: u64| match dice.below(kind.buckets + 1) {
+            0 => Time::MAX,
+            n => Time((first + n) as i64),
+        };
+        let (time, k) = (at(&mut dice, first), key(dice.below(kind.keys)));
+        let when = format!("seed {seed}, step {step}");
+        match dice.below(100) {
+            0..=69 => {
+                let count = if dice.below(20) == 0 { dice.below(200) } else { 1 + dice.below(3) };
+                for _ in 0..count {
+                    serial += 1;
+                    lists.append(time, &k, element(serial)).unwrap();
+                    model.entry((time, k.clone())).or_default().push(element(serial));
+                }
+            }
+            70..=78 => {
+                let wanted = model.get(&(time, k.clone())).cloned().unwrap_or_default();
+                assert_eq!(read(&mut lists, time, &k).unwrap(), wanted, "{when}");
+            }
+            79..=82 => {
+                lists.clear_key(time, &k).unwrap();
+                model.remove(&(time, k));
+            }
+            83..=89 => {
+                let to = at(&mut dice, first);
+                if to > time {
+                    lists.relocate(time, to, &k).unwrap();
+                    if let Some(mut moved) = model.remove(&(time, k.clone())) {
+                        let later = model.entry((to, k)).or_default();
+                        moved.append(later);
+                        *later = moved;
+                    }
+                }
+            }
+            90..=92 => {
+                let end = at(&mut dice, first);
+                let range = time.min(end)..time.max(end);
+                let fuel = 1 + dice.below(300) as usize;
+                let found = folded(&mut lists, range.clone(), fuel).unwrap();
+                assert!(found == folded_model(&model, &range), "{when}: {range:?}");
+            }
+            93 => {
+                first += dice.below(2);
+                let before = Time(first as i64 + 1);
+                model.retain(|(time, _), _| *time >= before);
+                let mut done = lists.purge(before, 50).unwrap();
+                for _ in 0..10_000 {
+                    if done {
+                        break;
+                    }
+                    std::thread::yield_now();
+                    done = lists.purge(before, 50).unwrap();
+                }
+                assert!(lists.next_bucket(Time::MIN).is_none_or(|time| time >= before));
+            }
+            94 => {
+                lists.tick(5).unwrap();
+            }
+            95 => {
+                lists.prefetch(Time((first + dice.below(kind.buckets)) as i64)).unwrap();
+            }
+            96 if dice.below(4) == 0 => {
+                lists.reclaim(1 + dice.below(100_000)).unwrap();
+            }
+            97 if kind.checkpoints && dice.below(3) == 0 => {
+                let outcome = match dice.below(4) {
+                    0 => CheckpointOutcome::Abandoned,
+                    _ => CheckpointOutcome::Committed,
+                };
+                ground.checkpoint(&mut lists, outcome).unwrap();
+                if outcome == CheckpointOutcome::Committed {
+                    committed = (model.clone(), first);
+                }
+            }
+            98 if kind.checkpoints && dice.below(8) == 0 => {
+                drop(lists);
+                assert_eq!(account.used(), 0, "{when}");
+                (model, first) = committed.clone();
+                (lists, account) = ground.open(layout).unwrap();
+            }
+            _ => {}
+        }
+        assert!(account.used() <= ground.memory, "{when}: {account:?}");
+        let elements: usize = model.values().map(Vec::len).sum();
+        assert!(lists.len() >= elements as u64, "{when}");
+        let next = model.iter().find(|(_, list)| !list.is_empty()).map(|((time, _), _)| *time);
+        let told = lists.next_bucket(Time::MIN);
+        assert!(told.is_none_or(|told| next.is_none_or(|next| told <= next)), "{when}");
+        assert!(next.is_none() || told.is_some(), "{when}");
+    }
+    let all = Time::MIN..Time::MAX;
+    assert!(folded(&mut lists, all.clone(), 100).unwrap() == folded_model(&model, &all));
+    for ((time, k), wanted) in &model {
+        assert_eq!(read(&mut lists, *time, k).unwrap(), *wanted, "seed {seed}, {time:?}");
+    }
+    drop(lists);
+    assert_eq!(account.used(), 0, "seed {seed}: {account:?}");
+}
+
+fn simulated(seed: u64) -> Ground {
+    let device = Simulated::new(seed, Faults::late(2));
+    Ground::new(Some(Arc::new(device)), 256 << 10, seed % 2 == 0)
+}
+
+const KIND: Kind = Kind { steps: 3_000, keys: 60, buckets: 5, checkpoints: true };
+
+fn words(n: u64) -> String {
+    format!("{n} ").repeat(1 + n as usize % 5)
+}
+
+#[test]
+fn heap_in_memory_and_with_checkpoints() {
+    for seed in 0..4 {
+        let mut ground = Ground::new(None, 64 << 20, false);
+        let kind = Kind { checkpoints: false, ..KIND };
+        history(&Heap::new(), &mut ground, &kind, seed, |k| k, |e| e);
+        let mut ground = simulated(seed);
+        ground.memory = 64 << 20;
+        history(&Heap::new(), &mut ground, &KIND, seed, words, words);
+    }
+}
+
+#[test]
+fn append_log_in_memory() {
+    for seed in 0..6 {
+        let mut ground = Ground::new(None, 64 << 20, seed % 2 == 0);
+        let kind = Kind { checkpoints: false, ..KIND };
+        history(&AppendLog::new(), &mut ground, &kind, seed, |k| k, |e| e);
+        history(&AppendLog::new(), &mut ground, &kind, seed, words, words);
+    }
+}
+
+#[test]
+fn append_log_in_little_memory_on_a_simulated_device() {
+    for seed in 0..12 {
+        history(&AppendLog::new(), &mut simulated(seed), &KIND, seed, |k| k, |e| e);
+    }
+}
+
+#[test]
+fn append_log_of_values_with_heap_in_little_memory() {
+    for seed in 0..8 {
+        let kind = Kind { steps: 2_000, ..KIND };
+        history(&AppendLog::new(), &mut simulated(seed), &kind, seed, words, words);
+    }
+}
+
+#[test]
+fn append_log_in_little_memory_in_a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = open_device(directory.path(), &IoOptions::default()).unwrap();
+    let mut ground = Ground::new(Some(device), 256 << 10, true);
+    history(&AppendLog::new(), &mut ground, &KIND, 77, |k| k, |e| e);
+}
+
+/// A key whose hash is that of few.
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, rkyv::Archive, rkyv::Serialize,
+    rkyv::Deserialize, alluvium_derive::State,
+)]
+#[state(crate = alluvium_pagestore)]
+struct Colliding(u64);
+
+impl alluvium_pagestore::KeyHash for Colliding {
+    fn key_hash(&self) -> u64 {
+        alluvium_pagestore::hash_word(self.0 % 7)
+    }
+}
+
+#[test]
+fn keys_of_equal_hashes_never_mix() {
+    for seed in 0..6 {
+        history(&AppendLog::new(), &mut simulated(seed), &KIND, seed, Colliding, |e| e);
+    }
+}

@@ -1,0 +1,5 @@
+//! Behaviours of lists, of all layouts that keep them, against a `BTreeMap`.
+
+mod budget;
+mod common;
+mod every_layout_answers_like_a_map;
