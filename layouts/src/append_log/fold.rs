@@ -66,8 +66,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         buckets: &Range<Time>,
         place: u64,
     ) -> Result<Vec<RunCursor<K, E>>> {
-        let names = self.runs_to_fold(buckets);
-        let mut cursors = self.open_runs(&names)?;
+        let mut cursors = self.open_runs(|log| log.runs_to_fold(buckets))?;
         for cursor in &mut cursors {
             // A bucket that was purged has runs that others import still, but none of its own.
             let own = self.buckets.get(&cursor.bucket).is_some_and(|b| b.first <= cursor.number);
@@ -91,20 +90,30 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         runs.filter(|(_, run)| run.memory.is_none()).map(|(time, run)| (time, run.number)).collect()
     }
 
-    /// Cursors on runs that are not in memory, at their start. Makes room for them.
-    fn open_runs(&mut self, names: &[(Time, u64)]) -> Result<Vec<RunCursor<K, E>>> {
+    /// Cursors on the runs that are `named`, at their start. Making room for them may drop other
+    /// runs from memory, which are to be read then too.
+    fn open_runs(
+        &mut self,
+        named: impl Fn(&Self) -> Vec<(Time, u64)>,
+    ) -> Result<Vec<RunCursor<K, E>>> {
         let Some(source) = self.source.clone() else { return Ok(Vec::new()) };
         let stored = |run: &Run<K, E>| run.stored.clone().expect("a run is somewhere");
-        let mut least = 0;
-        for (time, number) in names {
-            let run = self.run(*time, *number).expect("a named run");
-            least += RunCursor::<K, E>::memory_bytes_min(&stored(run));
-        }
+        let names = loop {
+            let names = named(self);
+            let least = |(time, number): &(Time, u64)| {
+                let run = self.run(*time, *number).expect("a named run");
+                RunCursor::<K, E>::memory_bytes_min(&stored(run))
+            };
+            let needed = names.iter().map(least).sum();
+            if self.account.available() >= needed {
+                break names;
+            }
+            self.make_room(needed, "reading runs")?;
+        };
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        self.make_room(least, "reading runs")?;
-        for (time, number) in names {
+        for (time, number) in &names {
             if let Some(cached) = self.run_mut(*time, *number).and_then(|run| run.cached.as_mut()) {
                 cached.used = true;
             }
@@ -187,18 +196,23 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let Some(found) = self.buckets.get(&bucket) else { return Ok(0) };
         let mut seen = Vec::new();
         views(found, 0, hash, key, &mut seen);
+        let place = self.range.place(hash);
+        let mut cursors = self.open_runs(|log| log.runs_to_read(&seen))?;
+        let read = self.read_from(bucket, key, (hash, place), &seen, &mut cursors, visit);
+        self.count_reads(&mut cursors);
+        read
+    }
+
+    /// The runs that are not in memory and that some view shows.
+    fn runs_to_read(&self, seen: &[View]) -> Vec<(Time, u64)> {
         let mut names = Vec::new();
-        for view in &seen {
+        for view in seen {
             let visible = self.runs_of(view.source).filter(|run| {
                 run.memory.is_none() && (view.runs.0..=view.runs.1).contains(&run.number)
             });
             names.extend(visible.map(|run| (view.source, run.number)));
         }
-        let place = self.range.place(hash);
-        let mut cursors = self.open_runs(&names)?;
-        let read = self.read_from(bucket, key, (hash, place), &seen, &mut cursors, visit);
-        self.count_reads(&mut cursors);
-        read
+        names
     }
 
     fn read_from<Q: Lookup<K> + ?Sized>(

@@ -23,7 +23,19 @@ struct Kind {
     checkpoints: bool,
 }
 
-fn history<K: Key + Ord, E: State + PartialEq + std::fmt::Debug, L: ListsLayout<K, E>>(
+/// Compares, and names the first list that differs.
+fn assert_equal<K: Ord + std::fmt::Debug, E: PartialEq + std::fmt::Debug>(
+    found: &BTreeMap<K, Vec<E>>,
+    wanted: &BTreeMap<K, Vec<E>>,
+    when: &str,
+) {
+    for (key, list) in wanted {
+        assert_eq!(found.get(key), Some(list), "{when}: {key:?}");
+    }
+    assert_eq!(found.len(), wanted.len(), "{when}");
+}
+
+fn history<K: Key + Ord + std::fmt::Debug, E: State + PartialEq + std::fmt::Debug, L: ListsLayout<K, E>>(
     layout: &L,
     ground: &mut Ground,
     kind: &Kind,
@@ -77,7 +89,7 @@ fn history<K: Key + Ord, E: State + PartialEq + std::fmt::Debug, L: ListsLayout<
                 let range = time.min(end)..time.max(end);
                 let fuel = 1 + dice.below(300) as usize;
                 let found = folded(&mut lists, range.clone(), fuel).unwrap();
-                assert!(found == folded_model(&model, &range), "{when}: {range:?}");
+                assert_equal(&found, &folded_model(&model, &range), &format!("{when}: {range:?}"));
             }
             93 => {
                 first += dice.below(2);
@@ -100,7 +112,7 @@ fn history<K: Key + Ord, E: State + PartialEq + std::fmt::Debug, L: ListsLayout<
                 lists.prefetch(Time((first + dice.below(kind.buckets)) as i64)).unwrap();
             }
             96 if dice.below(4) == 0 => {
-                lists.reclaim(1 + dice.below(100_000)).unwrap();
+                lists.reclaim(1 + dice.below(1_000_000)).unwrap();
             }
             97 if kind.checkpoints && dice.below(3) == 0 => {
                 let outcome = match dice.below(4) {
@@ -129,7 +141,8 @@ fn history<K: Key + Ord, E: State + PartialEq + std::fmt::Debug, L: ListsLayout<
         assert!(next.is_none() || told.is_some(), "{when}");
     }
     let all = Time::MIN..Time::MAX;
-    assert!(folded(&mut lists, all.clone(), 100).unwrap() == folded_model(&model, &all));
+    let found = folded(&mut lists, all.clone(), 100).unwrap();
+    assert_equal(&found, &folded_model(&model, &all), "at the end");
     for ((time, k), wanted) in &model {
         assert_eq!(read(&mut lists, *time, k).unwrap(), *wanted, "seed {seed}, {time:?}");
     }
@@ -139,7 +152,7 @@ fn history<K: Key + Ord, E: State + PartialEq + std::fmt::Debug, L: ListsLayout<
 
 fn simulated(seed: u64) -> Ground {
     let device = Simulated::new(seed, Faults::late(2));
-    Ground::new(Some(Arc::new(device)), 256 << 10, seed % 2 == 0)
+    Ground::new(Some(Arc::new(device)), 2 << 20, seed % 2 == 0)
 }
 
 const KIND: Kind = Kind { steps: 3_000, keys: 60, buckets: 5, checkpoints: true };
@@ -189,7 +202,7 @@ fn append_log_of_values_with_heap_in_little_memory() {
 fn append_log_in_little_memory_in_a_directory() {
     let directory = tempfile::tempdir().unwrap();
     let device = open_device(directory.path(), &IoOptions::default()).unwrap();
-    let mut ground = Ground::new(Some(device), 256 << 10, true);
+    let mut ground = Ground::new(Some(device), 2 << 20, true);
     history(&AppendLog::new(), &mut ground, &KIND, 77, |k| k, |e| e);
 }
 
