@@ -226,6 +226,20 @@ impl<K: Key, E: State> Bucket<K, E> {
         Ok(())
     }
 
+    /// Drops the notes that only tell of runs up to `number`, which are merged now.
+    pub fn drop_notes(&mut self, number: u64) {
+        let mut from = Some(0);
+        while let Some(place) = from {
+            let (notes, end) = self.notes.part_at(place);
+            let told = notes.filter(|n| n.cut <= number && n.imports.is_empty() && n.low >= 0);
+            let told: Vec<K> = told.map(|note| note.key.clone()).collect();
+            for key in told {
+                self.take_note(key.key_hash(), &key);
+            }
+            from = end;
+        }
+    }
+
     /// Takes the note of a key out.
     pub fn take_note<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Note<K>> {
         let note = self.notes.remove(hash, |note| key.is(&note.key))?;

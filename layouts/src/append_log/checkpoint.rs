@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
@@ -276,7 +277,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let what = "the index of runs";
         self.account.reserve(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES, what)?;
         self.files.add(&stored);
-        let stored = Some(Rc::new(stored));
+        let stored = Some(Arc::new(stored));
         let run = Run { number, elements, memory: None, stored, busy: false, cached: None };
         self.elements += elements;
         let time = Time(time);

@@ -86,14 +86,18 @@ impl AppendLog {
         max_value_bytes: u64,
     ) -> Result<Sizes> {
         let auto = (memory_bytes / 256).clamp(BLOCK_BYTES as u64, BLOCK_BYTES_MAX);
-        let block_bytes = self.block.map_or(auto, |size| size.0).clamp(256, 1 << 20) as usize;
+        // A block with its headers is to fit whole pages of storage.
+        let block = self.block.map_or(auto, |size| size.0).clamp(512, 1 << 20);
+        let block_bytes = (block - block / 8) as usize;
         let chunk_bytes = (memory_bytes / 64).clamp(8192, 256 << 10) as usize;
         let chunk_bytes = chunk_bytes / BLOCK_BYTES * BLOCK_BYTES;
         // The last element of a block may be as large as elements get.
         let block_most = block_bytes as u64 + if plain { 1024 } else { max_value_bytes };
         let sizes = Sizes {
             block_bytes,
-            block_most,
+            merge_bytes: SegmentWriter::memory_bytes(MERGE_CHUNK_BYTES, PAGE_BLOCKS, 0)
+                + 2 * block_most
+                + 6 * block_bytes as u64,
             chunk_bytes,
             segment_bytes: self.segment.map_or(16 << 20, |size| size.0).clamp(8192, 16 << 20),
             writer_bytes: SegmentWriter::memory_bytes(chunk_bytes, PAGE_BLOCKS, 0)
@@ -119,6 +123,8 @@ impl AppendLog {
 
 /// Blocks after which an image ends: its footer stays small.
 pub const PAGE_BLOCKS: usize = 256;
+/// Buffer that merged runs are written with.
+pub const MERGE_CHUNK_BYTES: usize = 16 << 10;
 /// Bytes after which an image ends.
 pub const PAGE_BYTES: u64 = 4 << 20;
 
@@ -127,8 +133,8 @@ pub const PAGE_BYTES: u64 = 4 << 20;
 pub struct Sizes {
     /// A block ends when it has so many bytes.
     pub block_bytes: usize,
-    /// Most bytes of a block, with its last element.
-    pub block_most: u64,
+    /// Memory of the helper while it merges, but for what it reads.
+    pub merge_bytes: u64,
     /// Buffer of a segment writer.
     pub chunk_bytes: usize,
     pub segment_bytes: u64,

@@ -20,6 +20,9 @@ use crate::table::Cursor;
 /// Most bytes that a fold reads of a run at once.
 const WINDOW_BYTES_MAX: u64 = 256 << 10;
 
+/// Runs of buckets that are not folded that are likely to be read for one key.
+const OTHERS_AT_ONCE: u64 = 3;
+
 /// A fold between two calls.
 #[derive(Debug)]
 pub struct Resume<K, E> {
@@ -66,11 +69,14 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         buckets: &Range<Time>,
         place: u64,
     ) -> Result<Vec<RunCursor<K, E>>> {
-        let mut cursors = self.open_runs(|log| log.runs_to_fold(buckets))?;
+        // A bucket that was purged has runs that others import still, but none of its own.
+        let drives = |log: &Self, (time, number): &(Time, u64)| {
+            let own = log.buckets.get(time).is_some_and(|bucket| bucket.first <= *number);
+            own && span(buckets).contains(time)
+        };
+        let mut cursors = self.open_runs(|log| log.runs_to_fold(buckets), drives)?;
         for cursor in &mut cursors {
-            // A bucket that was purged has runs that others import still, but none of its own.
-            let own = self.buckets.get(&cursor.bucket).is_some_and(|b| b.first <= cursor.number);
-            cursor.drives = own && span(buckets).contains(&cursor.bucket);
+            cursor.drives = drives(self, &(cursor.bucket, cursor.number));
             if place > 0 && cursor.drives {
                 cursor.seek(place)?;
             }
@@ -95,6 +101,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     fn open_runs(
         &mut self,
         named: impl Fn(&Self) -> Vec<(Time, u64)>,
+        driven: impl Fn(&Self, &(Time, u64)) -> bool,
     ) -> Result<Vec<RunCursor<K, E>>> {
         let Some(source) = self.source.clone() else { return Ok(Vec::new()) };
         let stored = |run: &Run<K, E>| run.stored.clone().expect("a run is somewhere");
@@ -104,7 +111,11 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 let run = self.run(*time, *number).expect("a named run");
                 RunCursor::<K, E>::memory_bytes_min(&stored(run))
             };
-            let needed = names.iter().map(least).sum();
+            // Few runs of buckets that are not folded are read at a time.
+            let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| driven(self, name));
+            let own: u64 = own.into_iter().map(least).sum();
+            let others = others.into_iter().map(least).max().unwrap_or(0);
+            let needed = own + OTHERS_AT_ONCE * others;
             if self.account.available() >= needed {
                 break names;
             }
@@ -197,7 +208,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let mut seen = Vec::new();
         views(found, 0, hash, key, &mut seen);
         let place = self.range.place(hash);
-        let mut cursors = self.open_runs(|log| log.runs_to_read(&seen))?;
+        let mut cursors = self.open_runs(|log| log.runs_to_read(&seen), |_, _| true)?;
         let read = self.read_from(bucket, key, (hash, place), &seen, &mut cursors, visit);
         self.count_reads(&mut cursors);
         read
@@ -285,12 +296,17 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
         visit: Visit<'_, K, E>,
     ) -> Result<u64> {
         // Runs of other buckets have something only for keys that a note tells of.
-        let noted = pieces.iter().any(|piece| piece.chain.is_none());
+        let mut noted = Vec::new();
+        for piece in pieces.iter().filter(|piece| piece.chain.is_none()) {
+            for (owner, bucket) in self.buckets.iter().enumerate() {
+                views(bucket, owner, piece.key.key_hash(), piece.key, &mut noted);
+            }
+        }
         let mut at_place: Vec<(usize, Mark)> = Vec::new();
         let mut keys: Vec<K> = Vec::new();
         for (number, cursor) in cursors.iter_mut().enumerate() {
             if !cursor.drives {
-                if !noted {
+                if resolve(&noted, (cursor.bucket, cursor.number)).is_none() {
                     continue;
                 }
                 cursor.seek(place)?;
@@ -300,6 +316,8 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
                 if keys.is_empty() && pieces.is_empty() {
                     keys.push(cursor.entry().key.clone());
                 }
+            } else if !cursor.drives {
+                cursor.rest();
             }
         }
         if at_place.is_empty() && pieces.iter().all(|piece| piece.key == pieces[0].key) {
@@ -320,6 +338,9 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
             let key = keys[turn].clone();
             looked_at += self.visit_key((&key, place), pieces, cursors, &mut keys, &mut *visit)?;
             turn += 1;
+        }
+        for cursor in cursors.iter_mut().filter(|cursor| !noted.is_empty() && !cursor.drives) {
+            cursor.rest();
         }
         Ok(looked_at)
     }

@@ -31,8 +31,41 @@ pub enum Answer {
     Reaped(Booked),
     /// A run was read ahead.
     ReadAhead { run: RunName, booked: u64, result: Result<Vec<AlignedVec>> },
+    /// A merge went on.
+    Merged(Box<Merging>),
     /// Files were removed; those that could not be are removed at the next open.
     Removed,
+}
+
+/// A merge of runs that the helper does step by step.
+pub trait Merge: Send {
+    /// Merges a bounded part; the run that came of it once all is done.
+    fn step(&mut self) -> Result<Option<MergedRun>>;
+    /// Gives up, and tells the files that are of no use.
+    fn abandon(&mut self) -> Vec<SegmentId>;
+}
+
+/// What came of a merge.
+pub struct MergedRun {
+    pub stored: StoredRun,
+    pub elements: u64,
+}
+
+/// Which runs are merged.
+#[derive(Clone, Debug)]
+pub struct MergeName {
+    pub bucket: Time,
+    /// Their numbers.
+    pub runs: Vec<u64>,
+    /// What is booked for it.
+    pub bytes: u64,
+}
+
+/// A merge after a step.
+pub struct Merging {
+    pub name: MergeName,
+    pub step: Result<Option<MergedRun>>,
+    pub merge: Box<dyn Merge>,
 }
 
 /// Hands jobs to the helper and collects answers.
@@ -131,6 +164,20 @@ impl Jobs {
         });
     }
 
+    /// Has a merge go on.
+    pub fn merge(&mut self, mut merge: Box<dyn Merge>, name: MergeName) {
+        self.submit(move |store| {
+            let step = catch_unwind(AssertUnwindSafe(|| merge.step())).unwrap_or_else(|_| {
+                let message = "a key or an element panicked while runs were merged";
+                Err(Error::new(ErrorKind::Poisoned, message))
+            });
+            if step.is_err() {
+                remove(store, merge.abandon().into_iter());
+            }
+            Answer::Merged(Box::new(Merging { name, step, merge }))
+        });
+    }
+
     /// Has files removed.
     pub fn remove(&mut self, ids: Vec<SegmentId>) {
         self.submit(move |store| {
@@ -187,7 +234,7 @@ fn remove(store: Option<&SegmentStore>, ids: impl Iterator<Item = SegmentId>) {
 }
 
 /// Writes runs one after the other and makes them durable.
-pub fn write<'a, K: Key, E: State>(
+fn write<'a, K: Key, E: State>(
     writer: &mut SegmentWriter,
     runs: impl Iterator<Item = &'a Frozen<K, E>>,
     block_bytes: usize,
@@ -195,7 +242,14 @@ pub fn write<'a, K: Key, E: State>(
     let mut pending = Vec::new();
     let mut scratch = AlignedVec::new();
     for run in runs {
-        let mut blocks = BlockWriter::new(writer, &mut scratch, block_bytes);
+        let mut blocks = BlockWriter {
+            writer,
+            scratch: &mut scratch,
+            block_bytes,
+            entries: Vec::new(),
+            bytes: 0,
+            pages: Pages::new(),
+        };
         run.for_each(|piece| {
             let chain = piece.chain.expect("a frozen piece has elements");
             blocks.push(piece.key, piece.rank, chain.iter())
@@ -208,7 +262,7 @@ pub fn write<'a, K: Key, E: State>(
 }
 
 /// Names the files of blocks by their segments.
-fn resolve(blocks: Vec<(SegmentId, FooterEntry)>, sealed: &[SegmentInfo]) -> StoredRun {
+pub fn resolve(blocks: Vec<(SegmentId, FooterEntry)>, sealed: &[SegmentInfo]) -> StoredRun {
     let mut files: Vec<SegmentInfo> = Vec::new();
     let mut at = Vec::with_capacity(blocks.len());
     for (id, record) in blocks {
@@ -222,33 +276,67 @@ fn resolve(blocks: Vec<(SegmentId, FooterEntry)>, sealed: &[SegmentInfo]) -> Sto
     StoredRun { files, blocks: at }
 }
 
-/// Writes the blocks of one run.
-pub struct BlockWriter<'w, 'a, K, E> {
+/// Writes the blocks of one run, in pages.
+pub struct Pages {
+    segment: Option<SegmentId>,
+    blocks: Vec<(SegmentId, FooterEntry)>,
+}
+
+impl Pages {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { segment: None, blocks: Vec::new() }
+    }
+
+    /// Writes entries as a block.
+    pub fn put<'a, K: Key, E: State, I: ExactSizeIterator<Item = &'a E> + Clone>(
+        &mut self,
+        writer: &mut SegmentWriter,
+        scratch: &mut AlignedVec,
+        entries: &Vec<BorrowedEntry<'a, K, I>>,
+    ) -> Result<()> {
+        let Some(first) = entries.first() else { return Ok(()) };
+        let hash = first.key.key_hash();
+        let segment = match self.segment {
+            Some(segment) => segment,
+            None => writer.begin_page()?,
+        };
+        self.segment = Some(segment);
+        block::encode(scratch, entries)?;
+        let grain = writer.push_encoded(hash, scratch)?;
+        self.blocks.push((segment, FooterEntry { hash, grain, len: scratch.len() as u32 }));
+        let full = writer.page_records() as usize >= PAGE_BLOCKS;
+        if full || writer.page_bytes() >= PAGE_BYTES {
+            writer.finish_page()?;
+            self.segment = None;
+        }
+        Ok(())
+    }
+
+    /// Ends the run; its blocks are where they are once the writer is sealed.
+    pub fn finish(self, writer: &mut SegmentWriter) -> Result<Vec<(SegmentId, FooterEntry)>> {
+        if self.segment.is_some() {
+            writer.finish_page()?;
+        }
+        Ok(self.blocks)
+    }
+}
+
+/// Gathers the pieces of a run into blocks and writes them.
+struct BlockWriter<'w, 'a, K, E> {
     writer: &'w mut SegmentWriter,
     scratch: &'w mut AlignedVec,
     block_bytes: usize,
     entries: Vec<BorrowedEntry<'a, K, std::iter::Take<Iter<'a, E>>>>,
     bytes: usize,
-    segment: Option<SegmentId>,
-    blocks: Vec<(SegmentId, FooterEntry)>,
-}
-
-impl<'w, 'a, K: Key, E: State> BlockWriter<'w, 'a, K, E> {
-    pub fn new(
-        writer: &'w mut SegmentWriter,
-        scratch: &'w mut AlignedVec,
-        block_bytes: usize,
-    ) -> Self {
-        let (entries, blocks) = (Vec::new(), Vec::new());
-        Self { writer, scratch, block_bytes, entries, bytes: 0, segment: None, blocks }
-    }
+    pages: Pages,
 }
 
 impl<'a, K: Key, E: State> BlockWriter<'_, 'a, K, E> {
     /// Appends elements of one key, as one entry or, if they are many, as several.
-    pub fn push(&mut self, key: &'a K, rank: i64, mut elements: Iter<'a, E>) -> Result<()> {
+    fn push(&mut self, key: &'a K, rank: i64, mut elements: Iter<'a, E>) -> Result<()> {
         while elements.len() > 0 {
-            self.bytes += size_of::<K>() + key.heap_bytes() + 16;
+            self.bytes += size_of::<K>() + key.heap_bytes() + ENTRY_BYTES;
             let room = self.block_bytes.saturating_sub(self.bytes);
             let count = self.take(&elements, room);
             let entry = BorrowedEntry { key, rank, elements: elements.clone().take(count) };
@@ -287,32 +375,17 @@ impl<'a, K: Key, E: State> BlockWriter<'_, 'a, K, E> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        let Some(first) = self.entries.first() else { return Ok(()) };
-        let hash = first.key.key_hash();
-        let segment = match self.segment {
-            Some(segment) => segment,
-            None => self.writer.begin_page()?,
-        };
-        self.segment = Some(segment);
-        block::encode(self.scratch, &self.entries)?;
-        let grain = self.writer.push_encoded(hash, self.scratch)?;
-        self.blocks.push((segment, FooterEntry { hash, grain, len: self.scratch.len() as u32 }));
+        self.pages.put(self.writer, self.scratch, &self.entries)?;
         self.entries.clear();
         self.bytes = 0;
-        let full = self.writer.page_records() as usize >= PAGE_BLOCKS;
-        if full || self.writer.page_bytes() >= PAGE_BYTES {
-            self.writer.finish_page()?;
-            self.segment = None;
-        }
         Ok(())
     }
 
-    /// Ends the run and tells its blocks.
-    pub fn finish(mut self) -> Result<Vec<(SegmentId, FooterEntry)>> {
+    fn finish(mut self) -> Result<Vec<(SegmentId, FooterEntry)>> {
         self.flush()?;
-        if self.segment.is_some() {
-            self.writer.finish_page()?;
-        }
-        Ok(self.blocks)
+        self.pages.finish(self.writer)
     }
 }
+
+/// Bytes of a block's entry beside key and elements.
+pub const ENTRY_BYTES: usize = 16;

@@ -13,6 +13,7 @@ mod fold;
 mod frozen;
 mod gather;
 mod jobs;
+mod merge;
 mod notes;
 mod relocate;
 mod run;

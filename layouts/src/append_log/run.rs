@@ -10,8 +10,8 @@ use std::sync::Arc;
 use alluvium_pagestore::block::{self, AlignedVec, BlockEntry};
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    Account, FooterEntry, HeapSize, Key, MemoryKind, Result, SegmentInfo, SegmentReader, SegmentStore, State,
-    Time, rounded,
+    Account, FooterEntry, HeapSize, Key, MemoryKind, RECORD_HEADER_BYTES, Result, SegmentInfo,
+    SegmentReader, SegmentStore, State, Time, rounded,
 };
 
 use super::frozen::Frozen;
@@ -56,7 +56,7 @@ impl StoredRun {
 pub const RUN_BYTES: u64 = 320;
 
 /// A run's blocks, read ahead.
-pub type Blocks = Rc<Vec<AlignedVec>>;
+pub type Blocks = Arc<Vec<AlignedVec>>;
 
 /// A run's blocks in memory, and what is booked for them.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub struct Run<K, E> {
     /// Elements in it, cut off or not.
     pub elements: u64,
     pub memory: Option<Arc<Frozen<K, E>>>,
-    pub stored: Option<Rc<StoredRun>>,
+    pub stored: Option<Arc<StoredRun>>,
     /// The helper writes it, or reads it ahead.
     pub busy: bool,
     pub cached: Option<Cached>,
@@ -89,18 +89,49 @@ pub struct Source {
     pub range: HashRange,
 }
 
+/// Who books what a cursor takes.
+pub trait Booking {
+    /// Books `bytes`, if they fit.
+    fn reserve(&self, bytes: u64) -> Result<()>;
+    /// Books the change of a quantity.
+    fn adjust(&self, before: u64, after: u64);
+}
+
+impl Booking for Rc<Account> {
+    fn reserve(&self, bytes: u64) -> Result<()> {
+        Account::reserve(self, MemoryKind::Buffers, bytes, "reading runs")
+    }
+
+    fn adjust(&self, before: u64, after: u64) {
+        Account::adjust(self, MemoryKind::Buffers, before, after);
+    }
+}
+
+/// Memory that was booked by upper bound.
+#[derive(Debug)]
+pub struct Prepaid;
+
+impl Booking for Prepaid {
+    fn reserve(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn adjust(&self, _: u64, _: u64) {}
+}
+
 /// Reads a run forwards.
 #[derive(Debug)]
-pub struct RunCursor<K, E> {
+pub struct RunCursor<K, E, B: Booking = Rc<Account>> {
     pub bucket: Time,
     pub number: u64,
     /// Whether a fold visits all keys of the run, not only those that others import.
     pub drives: bool,
     source: Source,
-    account: Rc<Account>,
-    run: Rc<StoredRun>,
+    booking: B,
+    run: Arc<StoredRun>,
     cached: Option<Blocks>,
-    reader: SegmentReader,
+    /// With its window, once something was read.
+    reader: Option<SegmentReader>,
     /// The block after the one that is decoded.
     next_block: usize,
     entries: Vec<BlockEntry<K, E>>,
@@ -121,37 +152,34 @@ pub struct Mark {
     at: usize,
 }
 
-impl<K: Key, E: State> RunCursor<K, E> {
+impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
     /// Memory to read this run with, at least.
     pub fn memory_bytes_min(run: &StoredRun) -> u64 {
-        let longest = run.longest();
-        (longest + longest).next_multiple_of(BLOCK_BYTES as u64) + 2 * BLOCK_BYTES as u64
+        window_bytes_min(run) + 2 * run.longest()
     }
 
     /// A cursor at the run's start, which reads `window_bytes` at a time. The caller has seen to
-    /// it that there is the memory.
+    /// it that there is the memory, which is booked with the first read.
     pub fn new(
         source: Source,
-        account: Rc<Account>,
+        booking: B,
         (bucket, number): (Time, u64),
-        run: Rc<StoredRun>,
+        run: Arc<StoredRun>,
         cached: Option<Blocks>,
         window_bytes: u64,
     ) -> Self {
-        let least = run.longest().next_multiple_of(BLOCK_BYTES as u64) + BLOCK_BYTES as u64;
+        let least = window_bytes_min(&run);
         let all = run.bytes().next_multiple_of(BLOCK_BYTES as u64) + 4 * BLOCK_BYTES as u64;
         let window_bytes = if cached.is_some() { 0 } else { window_bytes.min(all).max(least) };
-        account.charge(MemoryKind::Buffers, window_bytes);
-        let reader = SegmentReader::new(source.store.clone(), source.state, window_bytes as usize);
         Self {
             bucket,
             number,
             drives: true,
             source,
-            account,
+            booking,
             run,
             cached,
-            reader,
+            reader: None,
             next_block: 0,
             entries: Vec::new(),
             at: 0,
@@ -185,6 +213,11 @@ impl<K: Key, E: State> RunCursor<K, E> {
     /// If there is none.
     pub fn entry(&self) -> &BlockEntry<K, E> {
         &self.entries[self.at]
+    }
+
+    /// Takes the elements of the entry that was peeked.
+    pub fn take_elements(&mut self) -> Vec<E> {
+        std::mem::take(&mut self.entries[self.at].elements)
     }
 
     /// Goes on to the entry after the one that was peeked.
@@ -245,22 +278,48 @@ impl<K: Key, E: State> RunCursor<K, E> {
             Some(cached) => block::decode(&cached[block]),
             None => {
                 self.bytes_read += u64::from(record.len);
-                block::decode(self.reader.record(info, &record)?.payload)
+                let reader = match &mut self.reader {
+                    Some(reader) => reader,
+                    None => {
+                        self.booking.reserve(self.window_bytes)?;
+                        let Source { store, state, .. } = self.source.clone();
+                        let window = self.window_bytes as usize;
+                        self.reader.insert(SegmentReader::new(store, state, window))
+                    }
+                };
+                block::decode(reader.record(info, &record)?.payload)
             }
         }
         .map_err(|e| e.with("file", info.file.name()).with("offset", record.offset()))?;
         self.blocks_read += 1;
         self.decoded_bytes = bytes_of(&self.entries);
-        self.account.charge(MemoryKind::Buffers, self.decoded_bytes);
+        self.booking.adjust(0, self.decoded_bytes);
         self.next_block = block + 1;
         Ok(())
+    }
+
+    /// Gives its memory back. What comes next is read again when it is sought.
+    pub fn rest(&mut self) {
+        if !self.entries.is_empty() {
+            self.next_block -= 1;
+        }
+        self.forget();
+        if self.reader.take().is_some() {
+            self.booking.adjust(self.window_bytes, 0);
+        }
     }
 
     fn forget(&mut self) {
         self.entries = Vec::new();
         (self.at, self.place) = (0, None);
-        self.account.release(MemoryKind::Buffers, std::mem::take(&mut self.decoded_bytes));
+        self.booking.adjust(std::mem::take(&mut self.decoded_bytes), 0);
     }
+}
+
+/// A window that has room for every block of a run, wherever it begins.
+fn window_bytes_min(run: &StoredRun) -> u64 {
+    (run.longest() + RECORD_HEADER_BYTES as u64).next_multiple_of(BLOCK_BYTES as u64)
+        + BLOCK_BYTES as u64
 }
 
 /// Bytes that decoded entries take.
@@ -270,8 +329,9 @@ fn bytes_of<K: Key, E: State>(entries: &Vec<BlockEntry<K, E>>) -> u64 {
     (table + entries.iter().map(heap).sum::<usize>()) as u64
 }
 
-impl<K, E> Drop for RunCursor<K, E> {
+impl<K, E, B: Booking> Drop for RunCursor<K, E, B> {
     fn drop(&mut self) {
-        self.account.release(MemoryKind::Buffers, self.window_bytes + self.decoded_bytes);
+        let window = if self.reader.is_some() { self.window_bytes } else { 0 };
+        self.booking.adjust(window + self.decoded_bytes, 0);
     }
 }

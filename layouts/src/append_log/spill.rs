@@ -6,7 +6,6 @@
 //! again by the next call that needs memory.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -60,6 +59,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             Answer::ReadAhead { run, booked, result } => {
                 self.take_read_ahead(run, booked, result);
             }
+            Answer::Merged(merging) => self.take_merging(*merging),
             Answer::Removed => {}
         }
     }
@@ -71,8 +71,9 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             Some(run) => {
                 run.busy = false;
                 let bytes = stored.memory_bytes();
-                run.stored = Some(Rc::new(stored));
+                run.stored = Some(Arc::new(stored));
                 self.account.charge(MemoryKind::Tables, bytes);
+                self.merge_if_many(time);
             }
             // Purged while it was written.
             None => self.remove_files(&stored),
@@ -171,7 +172,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
     }
 
-    fn drop_cached(&mut self, cached: Cached) {
+    pub(super) fn drop_cached(&mut self, cached: Cached) {
         if !cached.used {
             self.stats.prefetch_wasted_bytes += cached.bytes;
         }
@@ -321,7 +322,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
     }
 
-    fn drop_run(&mut self, run: Run<K, E>) {
+    pub(super) fn drop_run(&mut self, run: Run<K, E>) {
         self.elements -= run.elements;
         self.account.release(MemoryKind::Tables, RUN_BYTES);
         if let Some(cached) = run.cached {
@@ -370,7 +371,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         self.account.release(MemoryKind::Buffers, self.sizes.chunk_bytes as u64);
         let read = result.is_ok();
         let cached =
-            result.ok().map(|blocks| Cached { blocks: Rc::new(blocks), bytes, used: false });
+            result.ok().map(|blocks| Cached { blocks: Arc::new(blocks), bytes, used: false });
         if read {
             self.stats.prefetched_bytes += bytes;
         }

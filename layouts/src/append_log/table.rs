@@ -43,6 +43,8 @@ pub struct AppendLogLists<K, E> {
     pub(super) files: Files,
     pub(super) resume: Option<Resume<K, E>>,
     pub(super) stats: TableStats,
+    /// Whether runs are being merged.
+    pub(super) merging: bool,
     /// Bytes that the helper is dropping.
     pub(super) reaping: u64,
     /// Why runs could not be written, the last time it was tried.
@@ -93,6 +95,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
             files: Files::new(context.account.clone()),
             resume: None,
             stats: TableStats::default(),
+            merging: false,
             reaping: 0,
             failed: None,
             context,

@@ -112,7 +112,7 @@ fn history<K: Key + Ord + std::fmt::Debug, E: State + PartialEq + std::fmt::Debu
                 lists.prefetch(Time((first + dice.below(kind.buckets)) as i64)).unwrap();
             }
             96 if dice.below(4) == 0 => {
-                lists.reclaim(1 + dice.below(1_000_000)).unwrap();
+                lists.reclaim(1 + dice.below(200_000)).unwrap();
             }
             97 if kind.checkpoints && dice.below(3) == 0 => {
                 let outcome = match dice.below(4) {
@@ -152,7 +152,7 @@ fn history<K: Key + Ord + std::fmt::Debug, E: State + PartialEq + std::fmt::Debu
 
 fn simulated(seed: u64) -> Ground {
     let device = Simulated::new(seed, Faults::late(2));
-    Ground::new(Some(Arc::new(device)), 2 << 20, seed % 2 == 0)
+    Ground::new(Some(Arc::new(device)), 768 << 10, seed % 2 == 0)
 }
 
 const KIND: Kind = Kind { steps: 3_000, keys: 60, buckets: 5, checkpoints: true };
@@ -202,7 +202,7 @@ fn append_log_of_values_with_heap_in_little_memory() {
 fn append_log_in_little_memory_in_a_directory() {
     let directory = tempfile::tempdir().unwrap();
     let device = open_device(directory.path(), &IoOptions::default()).unwrap();
-    let mut ground = Ground::new(Some(device), 2 << 20, true);
+    let mut ground = Ground::new(Some(device), 768 << 10, true);
     history(&AppendLog::new(), &mut ground, &KIND, 77, |k| k, |e| e);
 }
 

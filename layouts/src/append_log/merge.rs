@@ -1,0 +1,342 @@
+//! Merging runs of a bucket that has many, so that a read of one list stays cheap and what was
+//! cleared goes away.
+//!
+//! The helper merges a bounded part at a time, so that writing does not wait long for it. Entries
+//! keep their ranks. Runs whose elements other buckets import are left alone: an import tells runs
+//! apart by their numbers. What is imported while a merge goes on concerns all runs up to now, and
+//! so the merged one too, whose number is that of the newest in it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use alluvium_pagestore::block::{AlignedVec, BlockEntry, BorrowedEntry};
+use alluvium_pagestore::{Key, MemoryKind, Result, SegmentId, SegmentWriter, State, Time};
+
+use super::config::MERGE_CHUNK_BYTES;
+use super::frozen::{rank_of, sooner};
+use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Pages, resolve};
+use super::run::{Prepaid, RUN_BYTES, Run, RunCursor};
+use super::table::AppendLogLists;
+use crate::split_table::HashRange;
+use crate::trace_event;
+
+/// Bytes that are merged between two other jobs of the helper.
+const STEP_BYTES: usize = 1 << 20;
+/// Notes of cleared lists after which all runs of a bucket are merged.
+const NOTES_MAX: u64 = 4096;
+
+impl<K: Key, E: State> AppendLogLists<K, E> {
+    /// Begins to merge runs of a bucket, if it has too many, or too much in them was cleared.
+    pub(super) fn merge_if_many(&mut self, time: Time) {
+        if self.merging {
+            return;
+        }
+        let Some(bucket) = self.buckets.get(&time) else { return };
+        let many = bucket.runs.len() > self.sizes.runs_max;
+        if !many && bucket.notes() < NOTES_MAX
+            || self.buckets.values().any(|other| other.sources.contains_key(&time))
+        {
+            return;
+        }
+        let Some((group, bytes)) = self.choose(time, !many) else { return };
+        if !self.account.try_reserve(MemoryKind::Buffers, bytes) {
+            return;
+        }
+        self.begin_merge(time, group, bytes);
+    }
+
+    /// The neighbours to merge, and the memory that takes: half of the runs, those that are least
+    /// in sum, or all; fewer if memory is small.
+    fn choose(&self, time: Time, all: bool) -> Option<(Range<usize>, u64)> {
+        let runs = &self.buckets.get(&time)?.runs;
+        let mut count = if all { runs.len() } else { (runs.len() / 2).max(2) };
+        while count >= 2 || all && count == 1 {
+            let candidates = (0..=runs.len() - count).map(|start| start..start + count);
+            let ready = candidates.filter(|group| {
+                runs[group.clone()].iter().all(|run| run.stored.is_some() && !run.busy)
+            });
+            let size = |group: &Range<usize>| -> u64 {
+                let stored = runs[group.clone()].iter().filter_map(|run| run.stored.as_ref());
+                stored.map(|stored| stored.bytes()).sum()
+            };
+            let group = ready.min_by_key(size);
+            let bytes = group.as_ref().map(|group| self.merge_memory(&runs[group.clone()]));
+            match (group, bytes) {
+                (Some(group), Some(bytes)) if bytes <= self.account.limit() / 2 => {
+                    return Some((group, bytes));
+                }
+                _ => count -= 1,
+            }
+        }
+        None
+    }
+
+    fn merge_memory(&self, runs: &[Run<K, E>]) -> u64 {
+        let expansion = if K::NONE && E::NONE { 2 } else { 8 };
+        let each = |run: &Run<K, E>| {
+            run.stored.as_ref().map_or(0, |stored| {
+                RunCursor::<K, E, Prepaid>::memory_bytes_min(stored) + expansion * stored.longest()
+            })
+        };
+        self.sizes.merge_bytes + runs.iter().map(each).sum::<u64>()
+    }
+
+    fn begin_merge(&mut self, time: Time, group: Range<usize>, bytes: u64) {
+        let source = self.source.clone().expect("stored runs have a source");
+        let bucket = self.buckets.get_mut(&time).expect("chosen from a bucket");
+        let mut cuts = Vec::new();
+        let gathered = bucket.for_each_note(|note| {
+            if note.cut > 0 {
+                cuts.push((note.key.clone(), note.cut));
+            }
+            Ok(())
+        });
+        debug_assert!(gathered.is_ok(), "gathering does not fail");
+        let range = self.range;
+        cuts.sort_unstable_by_key(|(key, _)| range.place(key.key_hash()));
+        let cuts_bytes = cuts.len() * size_of::<(K, u64)>()
+            + cuts.iter().map(|(key, _)| key.heap_bytes()).sum::<usize>();
+        self.account.charge(MemoryKind::Buffers, cuts_bytes as u64);
+        let runs = &mut bucket.runs[group];
+        let window = self.sizes.window_bytes as u64;
+        let cursors = runs.iter_mut().map(|run| {
+            run.busy = true;
+            let stored = run.stored.clone().expect("chosen among stored runs");
+            RunCursor::<K, E, _>::new(source.clone(), Prepaid, (time, run.number), stored, None, window)
+        });
+        let cursors: Vec<_> = cursors.collect();
+        let name = MergeName {
+            bucket: time,
+            runs: cursors.iter().map(|cursor| cursor.number).collect(),
+            bytes: bytes + cuts_bytes as u64,
+        };
+        let (chunk, segment) = (MERGE_CHUNK_BYTES, self.sizes.segment_bytes);
+        let merger = Merger {
+            writer: SegmentWriter::new(source.store, source.state, chunk, segment),
+            scratch: AlignedVec::new(),
+            pages: Some(Pages::new()),
+            cursors,
+            cuts,
+            range,
+            block_bytes: self.sizes.block_bytes,
+            entries: Vec::new(),
+            bytes: 0,
+            last_plain: false,
+            elements: 0,
+        };
+        self.merging = true;
+        self.jobs.merge(Box::new(merger), name);
+    }
+
+    /// A step of a merge was done.
+    pub(super) fn take_merging(&mut self, merging: Merging) {
+        let Merging { name, step, mut merge } = merging;
+        let gone = !self.buckets.get(&name.bucket).is_some_and(|bucket| {
+            bucket.runs.iter().filter(|run| name.runs.contains(&run.number)).count()
+                == name.runs.len()
+        });
+        match step {
+            Ok(None) if !gone => return self.jobs.merge(merge, name),
+            Ok(None) => {
+                let useless = merge.abandon();
+                self.jobs.remove(useless);
+            }
+            Ok(Some(merged)) => {
+                self.files.add(&merged.stored);
+                if gone {
+                    self.remove_files(&merged.stored);
+                } else {
+                    self.replace(&name, merged);
+                }
+            }
+            Err(error) => {
+                let (state, why) = (self.context.name.as_str(), error.message());
+                trace_event!(WARN, "runs could not be merged", state = state, error = why);
+            }
+        }
+        drop(merge);
+        if let Some(bucket) = self.buckets.get_mut(&name.bucket) {
+            let merged = bucket.runs.iter_mut().filter(|run| name.runs.contains(&run.number));
+            merged.for_each(|run| run.busy = false);
+        }
+        self.account.release(MemoryKind::Buffers, name.bytes);
+        self.merging = false;
+    }
+
+    /// Puts a merged run in the place of those that it was made of.
+    fn replace(&mut self, name: &MergeName, merged: MergedRun) {
+        let MergedRun { stored, elements } = merged;
+        self.stats.rewritten += elements;
+        self.stats.flushed_bytes += stored.bytes();
+        let bucket = self.buckets.get_mut(&name.bucket).expect("looked up before");
+        let first = bucket.runs.iter().position(|run| name.runs.contains(&run.number));
+        let first = first.expect("merged runs are there");
+        let count = name.runs.len();
+        let number = bucket.runs[first + count - 1].number;
+        self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
+        self.elements += elements;
+        let stored = Some(Arc::new(stored));
+        let run = Run { number, elements, memory: None, stored, busy: false, cached: None };
+        let old: Vec<_> = bucket.runs.splice(first..first + count, [run]).collect();
+        if first == 0 {
+            // What was cut off up to here is not there any more.
+            bucket.drop_notes(number);
+        }
+        for run in old {
+            self.drop_run(run);
+        }
+        self.drop_if_vacant(name.bucket);
+    }
+}
+
+/// Merges runs, on the helper.
+struct Merger<K, E> {
+    writer: SegmentWriter,
+    scratch: AlignedVec,
+    pages: Option<Pages>,
+    cursors: Vec<RunCursor<K, E, Prepaid>>,
+    /// Keys, in the order of their places, of which older runs have nothing any more.
+    cuts: Vec<(K, u64)>,
+    range: HashRange,
+    block_bytes: usize,
+    /// The block that is gathered.
+    entries: Vec<BlockEntry<K, E>>,
+    bytes: usize,
+    last_plain: bool,
+    elements: u64,
+}
+
+impl<K: Key, E: State> Merge for Merger<K, E> {
+    fn step(&mut self) -> Result<Option<MergedRun>> {
+        let mut done = 0;
+        while done < STEP_BYTES {
+            let mut place = None;
+            for cursor in &mut self.cursors {
+                place = sooner(place, cursor.peek()?);
+            }
+            match place {
+                Some(place) => done += self.merge_place(place)?,
+                None => return self.finish().map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    fn abandon(&mut self) -> Vec<SegmentId> {
+        self.writer.abandon();
+        self.writer.take_sealed().into_iter().map(|info| info.id).collect()
+    }
+}
+
+impl<K: Key, E: State> Merger<K, E> {
+    /// Merges what stands at `place`, key by key, of which there is hardly ever more than one.
+    fn merge_place(&mut self, place: u64) -> Result<usize> {
+        let (mut keys, mut marks) = (Vec::<K>::new(), Vec::new());
+        for (number, cursor) in self.cursors.iter_mut().enumerate() {
+            if cursor.peek()? == Some(place) {
+                marks.push((number, cursor.mark()));
+                if keys.is_empty() {
+                    keys.push(cursor.entry().key.clone());
+                }
+            }
+        }
+        let (mut done, mut turn) = (0, 0);
+        while turn < keys.len() {
+            if turn > 0 {
+                for (number, mark) in &marks {
+                    self.cursors[*number].rewind(*mark)?;
+                }
+            }
+            let key = keys[turn].clone();
+            let cut = self.cut_of(place, &key);
+            loop {
+                let mut first: Option<(i64, usize)> = None;
+                for (number, _) in &marks {
+                    let cursor = &mut self.cursors[*number];
+                    while cursor.peek()? == Some(place) {
+                        let entry = cursor.entry();
+                        if entry.key == key && cursor.number >= cut {
+                            let here = (entry.rank, *number);
+                            first = Some(first.map_or(here, |first| first.min(here)));
+                            break;
+                        }
+                        if entry.key != key && !keys.contains(&entry.key) {
+                            keys.push(entry.key.clone());
+                        }
+                        cursor.advance();
+                    }
+                }
+                let Some((rank, number)) = first else { break };
+                let cursor = &mut self.cursors[number];
+                let elements = cursor.take_elements();
+                cursor.advance();
+                let plain = rank == rank_of(cursor.number);
+                done += self.push(&key, (rank, plain), elements)?;
+            }
+            turn += 1;
+        }
+        // Also what is cut off costs a little.
+        Ok(done + ENTRY_BYTES)
+    }
+
+    fn cut_of(&self, place: u64, key: &K) -> u64 {
+        let place_of = |known: &K| self.range.place(known.key_hash());
+        let start = self.cuts.partition_point(|(known, _)| place_of(known) < place);
+        let at_place = self.cuts[start..].iter().take_while(|(known, _)| place_of(known) == place);
+        at_place.filter(|(known, _)| known == key).map(|(_, cut)| *cut).next().unwrap_or(0)
+    }
+
+    /// Appends elements of a key. They are `plain` if they were appended to this bucket: then
+    /// nothing stands between them and others of that kind, as runs are neighbours.
+    fn push(
+        &mut self,
+        key: &K,
+        (rank, plain): (i64, bool),
+        mut elements: Vec<E>,
+    ) -> Result<usize> {
+        let heap: usize =
+            if E::NONE { 0 } else { elements.iter().map(|element| element.heap_bytes()).sum() };
+        let bytes = elements.len() * size_of::<E>() + heap;
+        let entry = size_of::<K>() + key.heap_bytes() + ENTRY_BYTES;
+        if self.bytes + bytes + entry > self.block_bytes && self.bytes > 0 {
+            self.flush()?;
+        }
+        self.elements += elements.len() as u64;
+        match self.entries.last_mut() {
+            Some(last) if plain && self.last_plain && last.key == *key => {
+                last.rank = rank;
+                last.elements.append(&mut elements);
+            }
+            _ => {
+                self.bytes += entry;
+                self.entries.push(BlockEntry { key: key.clone(), rank, elements });
+            }
+        }
+        self.last_plain = plain;
+        self.bytes += bytes;
+        Ok(bytes + entry)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let entries: Vec<_> = self.entries.iter().map(|entry| BorrowedEntry {
+            key: &entry.key,
+            rank: entry.rank,
+            elements: entry.elements.iter(),
+        }).collect();
+        let pages = self.pages.as_mut().expect("a merge that is not finished");
+        pages.put(&mut self.writer, &mut self.scratch, &entries)?;
+        drop(entries);
+        self.entries.clear();
+        self.bytes = 0;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<MergedRun> {
+        self.flush()?;
+        let pages = self.pages.take().expect("finished once");
+        let blocks = pages.finish(&mut self.writer)?;
+        self.writer.seal()?;
+        let stored = resolve(blocks, &self.writer.take_sealed());
+        Ok(MergedRun { stored, elements: self.elements })
+    }
+}
