@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use alluvium_pagestore::{
-    BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result, State, StateImage, Time, rounded,
+    BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result, State, StateImage,
+    Time, rounded,
 };
 use hashbrown::HashTable;
 
@@ -69,12 +70,17 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
         };
         if let Some((image, blobs)) = restored {
             let context = lists.context.clone();
-            read_entries::<(Time, K), Vec<E>>(&context, &image, &blobs, |(time, key), elements| {
-                lists.codec_calls += 1;
-                elements.into_iter().try_for_each(|element| {
-                    lists.append(time, &key, element).map_err(Error::from)
-                })
-            })?;
+            read_entries::<(Time, K), Vec<E>>(
+                &context,
+                &image,
+                &blobs,
+                |(time, key), elements| {
+                    lists.codec_calls += 1;
+                    elements.into_iter().try_for_each(|element| {
+                        lists.append(time, &key, element).map_err(Error::from)
+                    })
+                },
+            )?;
             lists.images.restored(&image);
         }
         Ok(lists)
@@ -131,7 +137,12 @@ impl<K: Key, E: State> HeapLists<K, E> {
     }
 
     /// Takes a list out, and its bucket if that was the last one.
-    fn take<Q: Lookup<K> + ?Sized>(&mut self, time: Time, hash: u64, key: &Q) -> Option<(K, Vec<E>)> {
+    fn take<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        time: Time,
+        hash: u64,
+        key: &Q,
+    ) -> Option<(K, Vec<E>)> {
         let bucket = self.buckets.get_mut(&time)?;
         let entry = bucket.lists.find_entry(hash, |(k, _)| key.is(k)).ok()?;
         let (key, list) = entry.remove().0;

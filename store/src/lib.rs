@@ -18,6 +18,7 @@ mod builder;
 mod config;
 mod count;
 mod fetcher;
+mod list;
 mod map;
 mod sorted_blocks;
 mod state_cell;
@@ -30,9 +31,9 @@ mod windows;
 pub use aggregate::{Aggregate, Counting};
 pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
-    BatchError, CheckpointOutcome, Cursor, Elements, Fetch, Heap, HybridLog, Images, Layout, Lists,
-    ListsLayout, Merge, Panes, PanesLayout, Peek, StateContext, Table, TableStats, Ticket,
-    VolatileHeap, read_entries, write_entries,
+    AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, Fetch, Heap, HybridLog, Images,
+    Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, StateContext, Table, TableStats,
+    Ticket, VolatileHeap, read_entries, write_entries,
 };
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;
@@ -48,10 +49,11 @@ pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
 pub use config::{DEFAULT_MEMORY_BYTES, Helpers, StoreConfig};
 pub use count::Count;
 pub use fetcher::Fetcher;
+pub use list::List;
 pub use map::Map;
 pub use state_cell::ValueRef;
 pub use stats::{StateStats, StoreStats};
-pub use store::{Checkpoint, CountOf, MapOf, Reservation, StateBuilder, Store, ValueOf};
+pub use store::{Checkpoint, CountOf, ListOf, MapOf, Reservation, StateBuilder, Store, ValueOf};
 pub use timers::Timers;
 pub use value::Value;
 pub use windows::{

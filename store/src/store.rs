@@ -9,8 +9,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Layout, ListsLayout, Merge, PanesLayout, StateContext, trace_event,
-    trace_span,
+    AppendLog, CheckpointOutcome, Layout, ListsLayout, Merge, PanesLayout, StateContext,
+    trace_event, trace_span,
 };
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
@@ -24,6 +24,7 @@ use crate::any_layout::AnyLayout;
 use crate::builder::StoreBuilder;
 use crate::config::{Helpers, StoreConfig};
 use crate::count::Count;
+use crate::list::{List, ListCell};
 use crate::map::Map;
 use crate::state_cell::{Hooks, Lock, StateCell};
 use crate::stats::{StateStats, StoreStats};
@@ -292,6 +293,13 @@ impl Store {
         Ok(cell)
     }
 
+    /// The lists `name`. Their layout is an [`AppendLog`], whatever the configuration says of other
+    /// states, or the one given to the builder.
+    pub fn list<K: Key, E: State>(&self, name: &str) -> StateBuilder<'_, ListOf<K, E>, AppendLog> {
+        let layout = AppendLog::new();
+        StateBuilder { store: self, name: name.into(), layout, primitive: PhantomData }
+    }
+
     /// The timers `name`.
     pub fn timers<K: Key + Ord>(&self, name: &str) -> Result<Timers<K>> {
         let context = self.0.context(name, None)?;
@@ -469,6 +477,12 @@ impl Inner {
                 return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
             }
         }
+        // Other primitives' layouts read each other's records.
+        if matches!(&*asked.primitive, "list" | "lists") && stored.layout != asked.layout {
+            let (stored, asked) = (&stored.layout, &asked.layout);
+            let message = format!("the stored layout is {stored}, asked for is {asked}");
+            return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
+        }
         context.restored = Some((stored.image.clone(), blobs.clone()));
         Ok(context)
     }
@@ -620,7 +634,8 @@ impl fmt::Debug for Store {
     }
 }
 
-/// Opens one state of a store; made by [`Store::map`], [`Store::count`] and [`Store::value`].
+/// Opens one state of a store; made by [`Store::map`], [`Store::count`],
+/// [`Store::list`] and [`Store::value`].
 #[derive(Debug)]
 pub struct StateBuilder<'a, P, L = AnyLayout> {
     store: &'a Store,
@@ -635,6 +650,9 @@ pub struct MapOf<K, V>(PhantomData<(K, V)>);
 /// The primitive of a [`Count`].
 #[derive(Debug)]
 pub struct CountOf<K>(PhantomData<K>);
+/// The primitive of a [`List`].
+#[derive(Debug)]
+pub struct ListOf<K, E>(PhantomData<(K, E)>);
 /// The primitive of a [`Value`].
 #[derive(Debug)]
 pub struct ValueOf<V>(PhantomData<V>);
@@ -705,6 +723,35 @@ impl<K: Key, L: Layout<K, i64>> StateBuilder<'_, CountOf<K>, L> {
     /// Opens the counters; errors as for a map.
     pub fn open(self) -> Result<Count<K, L>> {
         self.open_map("count").map(Count)
+    }
+}
+
+impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
+    /// Opens the lists, restoring them from the last checkpoint.
+    ///
+    /// # Errors
+    /// As for a map; [`ErrorKind::Mismatch`] also if another layout has stored them.
+    pub fn open(self) -> Result<List<K, E, L>> {
+        let inner = &self.store.0;
+        let context = inner.context(&self.name, self.layout.memory_limit())?;
+        let manifest = StateManifest {
+            name: self.name.clone(),
+            primitive: "list".into(),
+            layout: self.layout.name().into(),
+            key: description_of::<K>(),
+            value: description_of::<E>(),
+            image: Default::default(),
+        };
+        let context = inner.with_restored(context, &manifest)?;
+        let account = context.account.clone();
+        let lists = {
+            let restored = context.restored.is_some();
+            trace_span!(INFO, "open", state = self.name.as_str(), restored = restored);
+            self.layout.open_lists(context).map_err(|e| e.with("state", &self.name))?
+        };
+        let cell = Rc::new(ListCell::new(&self.name, lists, inner.lock.clone()));
+        inner.register(manifest, account, cell.clone());
+        Ok(List::new(cell))
     }
 }
 

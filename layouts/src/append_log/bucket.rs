@@ -166,22 +166,14 @@ impl<K: Key, E: State> Bucket<K, E> {
     }
 
     /// Takes the list of a key out of memory, but for the early parts.
-    pub fn take_live<Q: Lookup<K> + ?Sized>(
-        &mut self,
-        hash: u64,
-        key: &Q,
-    ) -> Option<Head<K, E>> {
+    pub fn take_live<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Head<K, E>> {
         let head = self.live.remove(hash, |head| key.is(&head.key))?;
         self.remove_chain(&head.key, &head.chain);
         Some(head)
     }
 
     /// Takes an early part of a key's list out of memory.
-    pub fn take_early<Q: Lookup<K> + ?Sized>(
-        &mut self,
-        hash: u64,
-        key: &Q,
-    ) -> Option<Early<K, E>> {
+    pub fn take_early<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Early<K, E>> {
         let early = self.early.remove(hash, |early| key.is(&early.key))?;
         self.remove_chain(&early.key, &early.chain);
         Some(early)
@@ -211,10 +203,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     }
 
     /// Visits all notes.
-    pub fn for_each_note(
-        &self,
-        mut visit: impl FnMut(&Note<K>) -> Result<()>,
-    ) -> Result<()> {
+    pub fn for_each_note(&self, mut visit: impl FnMut(&Note<K>) -> Result<()>) -> Result<()> {
         let mut from = Some(0);
         while let Some(place) = from {
             let (notes, end) = self.notes.part_at(place);

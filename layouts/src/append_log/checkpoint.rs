@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId,
-    SegmentImage, SegmentInfo, SegmentReader, SegmentWriter, State, StateImage, Time, codec,
+    Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage,
+    SegmentInfo, SegmentReader, SegmentWriter, State, StateImage, Time, codec,
 };
 
 use super::bucket::Bucket;
@@ -131,7 +131,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     fn write_catalog(&self, writer: &mut SegmentWriter) -> Result<()> {
-        let own = self.buckets.iter().flat_map(|(time, b)| b.runs.iter().map(|r| (*time, false, r)));
+        let own =
+            self.buckets.iter().flat_map(|(time, b)| b.runs.iter().map(|r| (*time, false, r)));
         let graves =
             self.graves.iter().flat_map(|(time, runs)| runs.iter().map(|r| (*time, true, r)));
         let runs: Vec<_> = own.chain(graves).collect();

@@ -46,9 +46,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             return Ok(());
         }
         let resumed = self.resume.take().filter(|resume| {
-            cursor.position > 0
-                && resume.buckets == buckets
-                && resume.position == cursor.position
+            cursor.position > 0 && resume.buckets == buckets && resume.position == cursor.position
         });
         let mut cursors = match resumed {
             Some(resume) => resume.cursors,
@@ -64,11 +62,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     /// Cursors on all runs of these buckets that are not in memory, and on those that keys in them
     /// import, at `place`.
-    fn open_cursors(
-        &mut self,
-        buckets: &Range<Time>,
-        place: u64,
-    ) -> Result<Vec<RunCursor<K, E>>> {
+    fn open_cursors(&mut self, buckets: &Range<Time>, place: u64) -> Result<Vec<RunCursor<K, E>>> {
         // A bucket that was purged has runs that others import still, but none of its own.
         let drives = |log: &Self, (time, number): &(Time, u64)| {
             let own = log.buckets.get(time).is_some_and(|bucket| bucket.first <= *number);

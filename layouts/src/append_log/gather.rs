@@ -99,8 +99,7 @@ impl<'c, 'a, K: Key, E: State> Gathered<'c, 'a, K, E> {
                 if !self.others.contains(&entry.key) {
                     self.others.push(entry.key.clone());
                 }
-            } else if let Some((owner, delta)) =
-                resolve(self.views, (cursor.bucket, cursor.number))
+            } else if let Some((owner, delta)) = resolve(self.views, (cursor.bucket, cursor.number))
             {
                 self.fronts[number] = Some((owner, entry.rank.saturating_add(delta)));
                 return Ok(());
@@ -113,7 +112,8 @@ impl<'c, 'a, K: Key, E: State> Gathered<'c, 'a, K, E> {
 
     /// Begins with what comes next, and says whether there is anything.
     fn turn(&mut self) -> bool {
-        let stored = self.fronts.iter().enumerate().filter_map(|(n, turn)| Some((turn.as_ref()?, n)));
+        let stored =
+            self.fronts.iter().enumerate().filter_map(|(n, turn)| Some((turn.as_ref()?, n)));
         let stored = stored.min();
         let memory = self.pieces.last().map(|(turn, _)| turn);
         self.current = match (stored, memory) {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use alluvium_pagestore::block::{self, AlignedVec, BorrowedEntry};
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Helper, Key, Result, SegmentId, SegmentInfo,
-    SegmentReader, SegmentStore, SegmentWriter, State, Time,
+    Error, ErrorKind, FooterEntry, Helper, Key, Result, SegmentId, SegmentInfo, SegmentReader,
+    SegmentStore, SegmentWriter, State, Time,
 };
 use crossbeam_channel::{Receiver, Sender};
 
@@ -80,11 +80,7 @@ pub struct Jobs {
 
 impl Jobs {
     /// Jobs for `helper`; runs are written with `writer`.
-    pub fn new(
-        helper: Helper,
-        store: Option<SegmentStore>,
-        writer: Option<SegmentWriter>,
-    ) -> Self {
+    pub fn new(helper: Helper, store: Option<SegmentStore>, writer: Option<SegmentWriter>) -> Self {
         let (reply, answers) = crossbeam_channel::unbounded();
         let writer = writer.map(|writer| Arc::new(Mutex::new(writer)));
         Self { helper, store, writer, reply, answers, pending: 0 }
@@ -96,11 +92,7 @@ impl Jobs {
     }
 
     /// Has runs written, together.
-    pub fn write<K: Key, E: State>(
-        &mut self,
-        runs: Vec<Arc<Frozen<K, E>>>,
-        block_bytes: usize,
-    ) {
+    pub fn write<K: Key, E: State>(&mut self, runs: Vec<Arc<Frozen<K, E>>>, block_bytes: usize) {
         let writer = self.writer.clone().expect("runs are written where there is storage");
         self.submit(move |store| {
             trace_span!(DEBUG, "spill", runs = runs.len());

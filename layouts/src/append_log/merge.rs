@@ -102,7 +102,14 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let cursors = runs.iter_mut().map(|run| {
             run.busy = true;
             let stored = run.stored.clone().expect("chosen among stored runs");
-            RunCursor::<K, E, _>::new(source.clone(), Prepaid, (time, run.number), stored, None, window)
+            RunCursor::<K, E, _>::new(
+                source.clone(),
+                Prepaid,
+                (time, run.number),
+                stored,
+                None,
+                window,
+            )
         });
         let cursors: Vec<_> = cursors.collect();
         let name = MergeName {
@@ -288,12 +295,7 @@ impl<K: Key, E: State> Merger<K, E> {
 
     /// Appends elements of a key. They are `plain` if they were appended to this bucket: then
     /// nothing stands between them and others of that kind, as runs are neighbours.
-    fn push(
-        &mut self,
-        key: &K,
-        (rank, plain): (i64, bool),
-        mut elements: Vec<E>,
-    ) -> Result<usize> {
+    fn push(&mut self, key: &K, (rank, plain): (i64, bool), mut elements: Vec<E>) -> Result<usize> {
         let heap: usize =
             if E::NONE { 0 } else { elements.iter().map(|element| element.heap_bytes()).sum() };
         let bytes = elements.len() * size_of::<E>() + heap;
@@ -318,11 +320,15 @@ impl<K: Key, E: State> Merger<K, E> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        let entries: Vec<_> = self.entries.iter().map(|entry| BorrowedEntry {
-            key: &entry.key,
-            rank: entry.rank,
-            elements: entry.elements.iter(),
-        }).collect();
+        let entries: Vec<_> = self
+            .entries
+            .iter()
+            .map(|entry| BorrowedEntry {
+                key: &entry.key,
+                rank: entry.rank,
+                elements: entry.elements.iter(),
+            })
+            .collect();
         let pages = self.pages.as_mut().expect("a merge that is not finished");
         pages.put(&mut self.writer, &mut self.scratch, &entries)?;
         drop(entries);

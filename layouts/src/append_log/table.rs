@@ -14,8 +14,8 @@ use alluvium_pagestore::{
 };
 
 use super::bucket::{Bucket, hash_of_head};
-use super::config::{AppendLog, Sizes};
 use super::checkpoint::Files;
+use super::config::{AppendLog, Sizes};
 use super::fold::Resume;
 use super::frozen::Head;
 use super::jobs::Jobs;

@@ -35,7 +35,11 @@ fn assert_equal<K: Ord + std::fmt::Debug, E: PartialEq + std::fmt::Debug>(
     assert_eq!(found.len(), wanted.len(), "{when}");
 }
 
-fn history<K: Key + Ord + std::fmt::Debug, E: State + PartialEq + std::fmt::Debug, L: ListsLayout<K, E>>(
+fn history<
+    K: Key + Ord + std::fmt::Debug,
+    E: State + PartialEq + std::fmt::Debug,
+    L: ListsLayout<K, E>,
+>(
     layout: &L,
     ground: &mut Ground,
     kind: &Kind,
@@ -208,8 +212,16 @@ fn append_log_in_little_memory_in_a_directory() {
 
 /// A key whose hash is that of few.
 #[derive(
-    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, rkyv::Archive, rkyv::Serialize,
-    rkyv::Deserialize, alluvium_derive::State,
+    Clone,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    rkyv::Archive,
+    rkyv::Serialize,
+    rkyv::Deserialize,
+    alluvium_derive::State,
 )]
 #[state(crate = alluvium_pagestore)]
 struct Colliding(u64);

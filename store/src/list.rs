@@ -1,0 +1,269 @@
+//! Keyed state that is appended to: a list per key.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::fmt;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use alluvium_layouts::{AppendLog, CheckpointOutcome, Cursor, Lists, ListsLayout, TableStats};
+use alluvium_pagestore::{
+    BlobWriter, Error, ErrorKind, Key, Lookup, Rejected, Result, State, StateImage, Time,
+};
+
+use crate::state_cell::{Hooks, Lock};
+
+/// The bucket of lists that stay until they are cleared.
+const STAYING: Time = Time::MAX;
+
+/// A list per key (`ManagedList` of the founding papers). Open one with
+/// [`Store::list`](crate::Store::list).
+///
+/// Elements are native Rust values, in order of arrival; they are never changed. An append never
+/// reads storage. With the default layout, lists that do not fit memory go to storage, and a
+/// read merges what is there with what is in memory.
+pub struct List<K: Key, E: State, L: ListsLayout<K, E> = AppendLog> {
+    cell: Rc<ListCell<K, E, L::Lists>>,
+}
+
+/// Lists, shared between their handle and the store's maintenance hooks.
+pub(crate) struct ListCell<K, E, T> {
+    name: String,
+    lists: RefCell<T>,
+    calls: Cell<u64>,
+    types: PhantomData<(K, E)>,
+    /// Declared last, so that the lists' helpers are done with the directory before it is free.
+    _lock: Option<Lock>,
+}
+
+impl<K: Key, E: State, T: Lists<K, E>> ListCell<K, E, T> {
+    pub(crate) fn new(name: &str, lists: T, lock: Option<Lock>) -> Self {
+        let (lists, calls) = (RefCell::new(lists), Cell::new(0));
+        Self { name: name.into(), lists, calls, types: PhantomData, _lock: lock }
+    }
+
+    /// The lists, for one call that concerns so many keys.
+    #[inline]
+    fn enter(&self, keys: u64) -> Result<RefMut<'_, T>> {
+        let lists = self.lists.try_borrow_mut().map_err(|_| self.in_use())?;
+        self.calls.set(self.calls.get() + keys);
+        Ok(lists)
+    }
+
+    #[cold]
+    fn in_use(&self) -> Error {
+        let message = "the state is in use: its own closure calls it";
+        Error::new(ErrorKind::InUse, message).with("state", &self.name)
+    }
+
+    fn statistics(&self) -> Result<TableStats> {
+        Ok(TableStats { calls: self.calls.get(), ..self.enter(0)?.stats() })
+    }
+}
+
+impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
+    pub(crate) fn new(cell: Rc<ListCell<K, E, L::Lists>>) -> Self {
+        Self { cell }
+    }
+
+    /// The state's name.
+    pub fn name(&self) -> &str {
+        &self.cell.name
+    }
+
+    /// Elements of all lists. Those that were cleared on storage may count until they are gone
+    /// there. Cost: O(1).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] from a closure of the same state.
+    pub fn len(&self) -> Result<u64> {
+        Ok(self.cell.enter(0)?.len())
+    }
+
+    /// Whether [`len`](List::len) is 0.
+    ///
+    /// # Errors
+    /// As for [`len`](List::len).
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Appends an element to the list of `key`. Never reads storage; may wait for it to take older
+    /// elements when memory is full.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] where nothing can be spilled, [`ErrorKind::Backpressure`] and
+    /// [`ErrorKind::DiskFull`] where storage does not take what is spilled. The element comes back
+    /// and nothing has changed.
+    #[inline]
+    pub fn append<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        key: &Q,
+        element: E,
+    ) -> std::result::Result<(), Rejected<E>> {
+        match self.cell.enter(1) {
+            Ok(mut lists) => lists.append(STAYING, key, element),
+            Err(error) => Err(Rejected::new(error, element)),
+        }
+    }
+
+    /// [`append`](List::append) for each item of `batch`, in order. What was not appended, because
+    /// of an error, is left in it.
+    ///
+    /// # Errors
+    /// As for [`append`](List::append).
+    pub fn append_batch(&mut self, batch: &mut Vec<(K, E)>) -> Result<()> {
+        let mut lists = self.cell.enter(batch.len() as u64)?;
+        let mut rest = std::mem::take(batch).into_iter();
+        while let Some((key, element)) = rest.next() {
+            if let Err(rejected) = lists.append(STAYING, &key, element) {
+                batch.push((key, rejected.value));
+                batch.extend(rest);
+                return Err(rejected.error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits the elements of `key`, in order, and says how many there are. Cost: about one read of
+    /// storage for each of the few runs there.
+    ///
+    /// # Errors
+    /// Those of `visit` and of storage; [`ErrorKind::Corrupt`] if what is stored is damaged.
+    pub fn read<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        key: &Q,
+        mut visit: impl FnMut(&E) -> Result<()>,
+    ) -> Result<u64> {
+        self.cell.enter(1)?.read(STAYING, key, &mut visit)
+    }
+
+    /// The elements of `key`. Takes memory for all of them that is not booked; for long lists
+    /// there is [`read`](List::read).
+    ///
+    /// # Errors
+    /// As for [`read`](List::read).
+    pub fn to_vec<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Vec<E>> {
+        let mut all = Vec::new();
+        self.read(key, |element| {
+            all.push(element.clone());
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// Folds the elements of `key`, in order, without keeping them: a merge of appended parts that
+    /// is done when it is asked for. Elements may be partial results of the caller's own, as long as
+    /// its merge is associative; that it is, is the caller's promise.
+    ///
+    /// ```
+    /// # use alluvium::Store;
+    /// let store = Store::in_memory().open()?;
+    /// let mut bids = store.list::<u64, u64>("bids").open()?;
+    /// for price in [3, 9, 4] {
+    ///     bids.append(&7, price)?;
+    /// }
+    /// assert_eq!(bids.fold_with(&7, 0, |best, price| best.max(*price))?, 9);
+    /// # Ok::<(), alluvium::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`read`](List::read).
+    pub fn fold_with<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        init: R,
+        mut merge: impl FnMut(R, &E) -> R,
+    ) -> Result<R> {
+        let mut folded = Some(init);
+        self.read(key, |element| {
+            folded = folded.take().map(|folded| merge(folded, element));
+            Ok(())
+        })?;
+        Ok(folded.expect("put back by each merge"))
+    }
+
+    /// Removes the list of `key` and returns its elements.
+    ///
+    /// # Errors
+    /// As for [`read`](List::read) and [`clear`](List::clear); nothing was removed then.
+    pub fn drain<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Vec<E>> {
+        let all = self.to_vec(key)?;
+        if !all.is_empty() {
+            self.clear(key)?;
+        }
+        Ok(all)
+    }
+
+    /// Removes the list of `key`, without reading it: memory is free at once, storage when what is
+    /// there is merged.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] and those of storage, if there is no memory to note it.
+    pub fn clear<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<()> {
+        self.cell.enter(1)?.clear_key(STAYING, key)
+    }
+
+    /// Visits all elements, those of each key together and in order; the order of keys is
+    /// unspecified. Cost: a pass over the state, with all its reads.
+    ///
+    /// # Errors
+    /// As for [`read`](List::read).
+    pub fn for_each(&mut self, mut visit: impl FnMut(&K, &E) -> Result<()>) -> Result<()> {
+        let mut lists = self.cell.enter(0)?;
+        let mut cursor = Cursor::default();
+        while !cursor.done {
+            lists.fold(STAYING..STAYING, &mut cursor, 4096, &mut |key, elements| {
+                while let Some(element) = elements.next()? {
+                    visit(key, element)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Counters and gauges.
+    ///
+    /// # Errors
+    /// As for [`len`](List::len).
+    pub fn stats(&self) -> Result<TableStats> {
+        self.cell.statistics()
+    }
+}
+
+impl<K: Key, E: State, L: ListsLayout<K, E>> fmt::Debug for List<K, E, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "List({})", self.cell.name)
+    }
+}
+
+impl<K: Key, E: State, T: Lists<K, E>> Hooks for ListCell<K, E, T> {
+    /// Elements are not changed by closures, so that a panic leaves all as it was.
+    fn poisoned(&self) -> bool {
+        false
+    }
+
+    fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        self.enter(0)?.checkpoint(blobs)
+    }
+
+    fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()> {
+        self.enter(0)?.checkpointed(outcome);
+        Ok(())
+    }
+
+    fn tick(&self, work: usize) -> Result<usize> {
+        self.enter(0)?.tick(work)
+    }
+
+    fn reclaim(&self, bytes: u64) -> Result<u64> {
+        match self.lists.try_borrow_mut() {
+            Ok(mut lists) => lists.reclaim(bytes).map_err(|e| e.with("state", &self.name)),
+            Err(_) => Ok(0),
+        }
+    }
+
+    fn stats(&self) -> Result<TableStats> {
+        self.statistics()
+    }
+}
