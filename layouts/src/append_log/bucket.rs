@@ -202,6 +202,11 @@ impl<K: Key, E: State> Bucket<K, E> {
         self.notes.len()
     }
 
+    /// Bytes that notes own.
+    pub fn notes_bytes(&self) -> u64 {
+        self.notes_bytes
+    }
+
     /// Visits all notes.
     pub fn for_each_note(&self, mut visit: impl FnMut(&Note<K>) -> Result<()>) -> Result<()> {
         let mut from = Some(0);

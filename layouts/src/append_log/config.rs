@@ -78,11 +78,12 @@ impl AppendLog {
         self.memory.map(|size| size.0)
     }
 
-    /// The sizes for `memory_bytes`, with elements that own heap or not.
+    /// The sizes for `memory_bytes`, with elements that own heap or not, on storage
+    /// or not.
     pub(super) fn sizes(
         &self,
         memory_bytes: u64,
-        plain: bool,
+        (plain, stored): (bool, bool),
         max_value_bytes: u64,
     ) -> Result<Sizes> {
         let auto = (memory_bytes / 256).clamp(BLOCK_BYTES as u64, BLOCK_BYTES_MAX);
@@ -106,6 +107,8 @@ impl AppendLog {
                 + (16 << 10),
             window_bytes: block_bytes.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES,
             want_free: memory_bytes / 4,
+            read_slack: if stored { memory_bytes / 8 } else { 0 },
+            slack: if stored { memory_bytes / 64 + 4096 } else { 0 },
             batch_bytes: memory_bytes / 16,
             runs_max: self.runs_max.unwrap_or(RUNS_MAX).max(2),
             patience: self.patience_ms.map_or(LIST_PATIENCE, Duration::from_millis),
@@ -144,6 +147,10 @@ pub struct Sizes {
     pub window_bytes: usize,
     /// Below so many free bytes something is written.
     pub want_free: u64,
+    /// Bytes that are left free for the tables of what is written.
+    pub slack: u64,
+    /// Bytes that appends leave free for reads, which are to work also when storage takes nothing.
+    pub read_slack: u64,
     /// Buckets that are small are written together, up to so many bytes.
     pub batch_bytes: u64,
     pub runs_max: usize,

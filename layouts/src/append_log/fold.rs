@@ -123,7 +123,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 cached.used = true;
             }
         }
-        let share = self.account.available() / 4 / names.len() as u64;
+        let share = self.account.available() / 2 / names.len() as u64;
         let window = share.clamp(self.sizes.window_bytes as u64, WINDOW_BYTES_MAX);
         let open = |(time, number): &(Time, u64)| {
             let run = self.run(*time, *number).expect("a named run");

@@ -26,23 +26,32 @@ const STEP_BYTES: usize = 1 << 20;
 const NOTES_MAX: u64 = 4096;
 
 impl<K: Key, E: State> AppendLogLists<K, E> {
-    /// Begins to merge runs of a bucket, if it has too many, or too much in them was cleared.
-    pub(super) fn merge_if_many(&mut self, time: Time) {
-        if self.merging {
-            return;
+    /// Begins to merge runs of a bucket, if one has too many, or too much in one was cleared, and
+    /// there is memory for it.
+    pub(super) fn merge_crowded(&mut self) {
+        while !self.merging {
+            let Some(time) = self.crowded.first().copied() else { return };
+            let Some(all) = self.is_crowded(time) else {
+                self.crowded.remove(&time);
+                continue;
+            };
+            let Some((group, bytes)) = self.choose(time, all) else {
+                self.crowded.remove(&time);
+                continue;
+            };
+            if !self.begin_merge(time, group, bytes) {
+                return;
+            }
         }
-        let Some(bucket) = self.buckets.get(&time) else { return };
-        let many = bucket.runs.len() > self.sizes.runs_max;
-        if !many && bucket.notes() < NOTES_MAX
-            || self.buckets.values().any(|other| other.sources.contains_key(&time))
-        {
-            return;
-        }
-        let Some((group, bytes)) = self.choose(time, !many) else { return };
-        if !self.account.try_reserve(MemoryKind::Buffers, bytes) {
-            return;
-        }
-        self.begin_merge(time, group, bytes);
+    }
+
+    /// Whether all runs of a bucket are to be merged, or some; `None` if nothing is.
+    fn is_crowded(&self, time: Time) -> Option<bool> {
+        let bucket = self.buckets.get(&time)?;
+        let imported = self.buckets.values().any(|other| other.sources.contains_key(&time));
+        let (many, noted) =
+            (bucket.runs.len() > self.sizes.runs_max, bucket.notes() >= NOTES_MAX);
+        (!imported && (many || noted)).then_some(noted)
     }
 
     /// The neighbours to merge, and the memory that takes: half of the runs, those that are least
@@ -81,10 +90,18 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         self.sizes.merge_bytes + runs.iter().map(each).sum::<u64>()
     }
 
-    fn begin_merge(&mut self, time: Time, group: Range<usize>, bytes: u64) {
+    /// Begins to merge, if there is the memory.
+    fn begin_merge(&mut self, time: Time, group: Range<usize>, bytes: u64) -> bool {
         let source = self.source.clone().expect("stored runs have a source");
         let bucket = self.buckets.get_mut(&time).expect("chosen from a bucket");
-        let mut cuts = Vec::new();
+        let notes = bucket.notes() * size_of::<(K, u64)>() as u64 + bucket.notes_bytes();
+        let bytes = bytes + notes;
+        let room = bytes + self.sizes.slack;
+        if self.account.available() < room {
+            return false;
+        }
+        self.account.charge(MemoryKind::Buffers, bytes);
+        let mut cuts = Vec::with_capacity(bucket.notes() as usize);
         let gathered = bucket.for_each_note(|note| {
             if note.cut > 0 {
                 cuts.push((note.key.clone(), note.cut));
@@ -94,9 +111,6 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         debug_assert!(gathered.is_ok(), "gathering does not fail");
         let range = self.range;
         cuts.sort_unstable_by_key(|(key, _)| range.place(key.key_hash()));
-        let cuts_bytes = cuts.len() * size_of::<(K, u64)>()
-            + cuts.iter().map(|(key, _)| key.heap_bytes()).sum::<usize>();
-        self.account.charge(MemoryKind::Buffers, cuts_bytes as u64);
         let runs = &mut bucket.runs[group];
         let window = self.sizes.window_bytes as u64;
         let cursors = runs.iter_mut().map(|run| {
@@ -115,7 +129,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let name = MergeName {
             bucket: time,
             runs: cursors.iter().map(|cursor| cursor.number).collect(),
-            bytes: bytes + cuts_bytes as u64,
+            bytes,
         };
         let (chunk, segment) = (MERGE_CHUNK_BYTES, self.sizes.segment_bytes);
         let merger = Merger {
@@ -133,6 +147,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         };
         self.merging = true;
         self.jobs.merge(Box::new(merger), name);
+        true
     }
 
     /// A step of a merge was done.
@@ -168,6 +183,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
         self.account.release(MemoryKind::Buffers, name.bytes);
         self.merging = false;
+        self.crowded.insert(name.bucket);
     }
 
     /// Puts a merged run in the place of those that it was made of.

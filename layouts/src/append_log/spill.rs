@@ -29,6 +29,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         while let Some(answer) = self.jobs.poll() {
             self.take(answer);
         }
+        self.merge_crowded();
         Ok(())
     }
 
@@ -73,7 +74,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 let bytes = stored.memory_bytes();
                 run.stored = Some(Arc::new(stored));
                 self.account.charge(MemoryKind::Tables, bytes);
-                self.merge_if_many(time);
+                self.crowded.insert(time);
             }
             // Purged while it was written.
             None => self.remove_files(&stored),
@@ -113,19 +114,19 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
     }
 
-    /// Sees to it that `bytes` are free. May wait for storage.
+    /// Sees to it that `bytes` are free, and what writing takes. May wait for storage.
     pub(super) fn make_room(&mut self, bytes: u64, what: &str) -> Result<()> {
-        let start = Instant::now();
+        let (start, wanted) = (Instant::now(), bytes.saturating_add(self.sizes.slack));
         self.failed = None;
         loop {
             self.poll()?;
-            if self.account.available() >= bytes {
+            if self.account.available() >= wanted {
                 return Ok(());
             }
             if let Some(error) = self.failed.take() {
                 return Err(error.with("state", &self.context.name));
             }
-            self.drop_clean(bytes);
+            self.drop_clean(wanted);
             if self.jobs.pending() == 0 && !self.write_some() {
                 return self.account.ensure(bytes, what);
             }
@@ -270,7 +271,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             if let Some(error) = self.failed.take() {
                 return Err(error);
             }
-            self.drop_clean(self.account.available() + (bytes - given));
+            self.drop_clean(self.account.available().saturating_add(bytes - given));
             if self.jobs.pending() == 0 && !self.write_some() {
                 return Ok(before.saturating_sub(self.account.used()));
             }
@@ -397,7 +398,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
         let pending = self.jobs.pending();
         self.poll()?;
-        done += pending - self.jobs.pending();
+        done += pending.saturating_sub(self.jobs.pending());
         self.resume = self.resume.take().filter(|_| done == 0);
         Ok(done)
     }

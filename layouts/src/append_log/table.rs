@@ -45,6 +45,8 @@ pub struct AppendLogLists<K, E> {
     pub(super) stats: TableStats,
     /// Whether runs are being merged.
     pub(super) merging: bool,
+    /// Buckets that may have too many runs.
+    pub(super) crowded: BTreeSet<Time>,
     /// Bytes that the helper is dropping.
     pub(super) reaping: u64,
     /// Why runs could not be written, the last time it was tried.
@@ -72,7 +74,8 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
         let restored = context.restored.take();
         let account = context.account.clone();
         let plain = K::NONE && E::NONE;
-        let sizes = self.sizes(account.available(), plain, context.max_value_bytes)?;
+        let (memory, stored) = (account.available(), context.segments.is_some());
+        let sizes = self.sizes(memory, (plain, stored), context.max_value_bytes)?;
         let state = fingerprint(&context.name);
         let range = HashRange::of(&context.owned, context.key_groups);
         let mut writer = None;
@@ -96,6 +99,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
             resume: None,
             stats: TableStats::default(),
             merging: false,
+            crowded: BTreeSet::new(),
             reaping: 0,
             failed: None,
             context,
@@ -151,7 +155,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             match self.try_prepare(time, (hash, key), heap) {
                 Ok(()) => return Ok(()),
                 Err(needed) => {
-                    let made = self.make_room(needed, "an element");
+                    let made = self.make_room(needed + self.sizes.read_slack, "an element");
                     if made.is_err() {
                         self.drop_if_vacant(time);
                         return made;
@@ -188,7 +192,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             }
         };
         let needed = chunk + key_heap + heap;
-        if account.available() < needed {
+        if account.available() < needed + self.sizes.read_slack {
             return Err(needed);
         }
         let head = match found {
@@ -199,7 +203,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 let make = || Head { key: key.to_owned(), chain: Default::default() };
                 let inserted = bucket.live.insert(hash, hash_of_head, make);
                 account.release(MemoryKind::Pages, needed);
-                inserted.map_err(|_| needed + self.sizes.want_free.min(256 << 10))?
+                inserted.map_err(|_| needed + self.sizes.want_free.min(64 << 10))?
             }
         };
         if chunk > 0 {

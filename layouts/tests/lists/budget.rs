@@ -1,1 +1,167 @@
+//! Lists that do not fit memory are folded in it, and what is read ahead is counted.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium_layouts::{AppendLog, Cursor, Lists};
+use alluvium_pagestore::io::{Device, Faults, Simulated};
+use alluvium_pagestore::{ErrorKind, Time};
+
+use crate::common::{Dice, Ground, folded, read};
+
+const MEMORY: u64 = 512 << 10;
+
+fn ground() -> (Ground, Simulated) {
+    let device = Simulated::new(5, Faults::none());
+    (Ground::new(Some(Arc::new(device.clone())), MEMORY, false), device)
+}
+
+/// Appends `elements` of 8 bytes to some keys of a bucket, in turn.
+fn fill(lists: &mut impl Lists<u64, u64>, bucket: Time, keys: u64, elements: u64) {
+    for n in 0..elements {
+        lists.append(bucket, &(n % keys), n).unwrap();
+    }
+}
+
+#[test]
+fn a_window_of_four_times_the_memory_is_folded_in_it() {
+    for keys in [1, 3_000] {
+        let (mut ground, device) = ground();
+        let (mut lists, account) = ground.open::<u64, u64, _>(&AppendLog::new()).unwrap();
+        let elements = 4 * MEMORY / 8;
+        fill(&mut lists, Time(1), keys, elements);
+        assert!(account.stats().peak <= MEMORY, "{account:?}");
+        let before = device.stats().bytes_read;
+        let (mut cursor, mut seen, mut visited) = (Cursor::default(), 0, 0);
+        while !cursor.done {
+            lists
+                .fold(Time(0)..Time(2), &mut cursor, 1_000, &mut |key, list| {
+                    let mut next = *key;
+                    while let Some(element) = list.next()? {
+                        assert_eq!(*element, next);
+                        next += keys;
+                        seen += 1;
+                    }
+                    visited += 1;
+                    assert!(account.used() <= MEMORY, "{account:?}");
+                    Ok(())
+                })
+                .unwrap();
+        }
+        assert_eq!((seen, visited), (elements, keys));
+        assert!(account.stats().peak <= MEMORY, "{account:?}");
+        // Each block is read once, but windows are small here, and what one cuts is read twice.
+        let disk = lists.stats().disk_bytes;
+        let read = device.stats().bytes_read - before;
+        assert!(read <= disk * 3 / 2, "{read} bytes read of {disk}");
+        assert!(disk >= 3 * MEMORY, "{disk} bytes on storage");
+        drop(lists);
+        assert_eq!(account.used(), 0);
+    }
+}
+
+#[test]
+fn what_is_written_is_hardly_more_than_what_was_appended() {
+    let (mut ground, _) = ground();
+    let layout = AppendLog::new().runs_max(1_000);
+    let (mut lists, _) = ground.open::<u64, u64, _>(&layout).unwrap();
+    fill(&mut lists, Time(1), 40, 400_000);
+    let stats = lists.stats();
+    assert!(stats.pages_flushed > 3, "{stats:?}");
+    // The elements, and a fiftieth for keys, ranks, headers and padding.
+    assert!(stats.disk_bytes <= 400_000 * 8 * 11 / 10, "{stats:?}");
+}
+
+#[test]
+fn what_is_due_last_is_spilled_first() {
+    let (mut ground, _) = ground();
+    let (mut lists, _) = ground.open::<u64, u64, _>(&AppendLog::new()).unwrap();
+    for n in 0..55_000 {
+        lists.append(Time(1 + n as i64 % 10), &(n % 100), n).unwrap();
+    }
+    assert!(lists.stats().pages_flushed > 0);
+    let before = lists.stats().cold_reads;
+    folded(&mut lists, Time(1)..Time(2), 100).unwrap();
+    assert_eq!(lists.stats().cold_reads, before, "the first bucket is in memory");
+    folded(&mut lists, Time(10)..Time(11), 100).unwrap();
+    assert!(lists.stats().cold_reads > before, "the last is not");
+}
+
+#[test]
+fn what_is_read_ahead_is_not_read_again_and_what_nobody_needed_is_counted() {
+    let (mut ground, device) = ground();
+    let (mut lists, account) = ground.open::<u64, u64, _>(&AppendLog::new()).unwrap();
+    for bucket in 1..=4 {
+        fill(&mut lists, Time(bucket), 50, 4_000);
+    }
+    lists.reclaim(u64::MAX).unwrap();
+    assert_eq!(lists.stats().prefetched_bytes, 0);
+    lists.prefetch(Time(3)).unwrap();
+    while lists.tick(10).unwrap() > 0 {}
+    let stats = lists.stats();
+    assert!(stats.prefetched_bytes >= 2 * 4_000 * 8, "{stats:?}");
+    let before = device.stats().bytes_read;
+    let one = folded(&mut lists, Time(1)..Time(2), 100).unwrap();
+    assert_eq!(one.values().map(Vec::len).sum::<usize>(), 4_000);
+    assert_eq!(device.stats().bytes_read, before);
+    while !lists.purge(Time(3), 100).unwrap() {}
+    let stats = lists.stats();
+    let half = stats.prefetched_bytes / 2;
+    assert!(stats.prefetch_wasted_bytes.abs_diff(half) < half / 8, "{stats:?}");
+    assert!(account.stats().peak <= MEMORY);
+}
+
+#[test]
+fn cleared_lists_do_not_come_back_and_leave_storage_when_runs_are_merged() {
+    let (mut ground, _) = ground();
+    let (mut lists, account) = ground.open::<u64, u64, _>(&AppendLog::new()).unwrap();
+    let mut model: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    let mut dice = Dice(3);
+    let mut appended = 0;
+    for n in 0..400_000 {
+        let key = dice.below(500);
+        if dice.below(60) == 0 {
+            lists.clear_key(Time::MAX, &key).unwrap();
+            model.remove(&key);
+        } else {
+            lists.append(Time::MAX, &key, n).unwrap();
+            model.entry(key).or_default().push(n);
+            appended += 8;
+        }
+        assert!(account.used() <= MEMORY, "{account:?}");
+    }
+    while lists.tick(100).unwrap() > 0 {}
+    let stats = lists.stats();
+    assert!(stats.rewritten > 0 && stats.flushed_bytes > appended / 2, "{stats:?}");
+    let live: usize = model.values().map(|list| list.len() * 8).sum();
+    assert!(stats.disk_bytes < appended / 2, "{stats:?}, {live} live of {appended}");
+    for key in 0..500 {
+        let wanted = model.get(&key).cloned().unwrap_or_default();
+        assert_eq!(read(&mut lists, Time::MAX, &key).unwrap(), wanted);
+    }
+}
+
+#[test]
+fn without_storage_the_budget_is_named_and_nothing_is_lost() {
+    let mut ground = Ground::new(None, 256 << 10, false);
+    let (mut lists, account) = ground.open::<u64, String, _>(&AppendLog::new()).unwrap();
+    let mut model = Vec::new();
+    let refused = loop {
+        let word = "word ".repeat(1 + model.len() % 30);
+        match lists.append(Time::MAX, &(model.len() as u64 % 70), word.clone()) {
+            Ok(()) => model.push(word),
+            Err(rejected) => {
+                assert_eq!(rejected.value, word);
+                break rejected.error;
+            }
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::OverBudget);
+    assert!(account.used() > 200 << 10 && account.stats().peak <= 256 << 10, "{account:?}");
+    for key in 0..70 {
+        let wanted: Vec<_> = model.iter().skip(key).step_by(70).cloned().collect();
+        assert_eq!(read(&mut lists, Time::MAX, &(key as u64)).unwrap(), wanted);
+    }
+    lists.clear_key(Time::MAX, &3).unwrap();
+    lists.append(Time::MAX, &3, "room again".into()).unwrap();
+}
