@@ -5,6 +5,7 @@
 //! rehashes all of its bucket at once.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use alluvium_pagestore::{
@@ -96,12 +97,13 @@ impl<K: Key, E: State> HeapLists<K, E> {
         heap: u64,
     ) -> Result<()> {
         let account = &self.context.account;
-        if !self.buckets.contains_key(&time) {
-            account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
-            let bucket = Bucket { lists: HashTable::new(), elements: 0, index: 0, values: 0 };
-            self.buckets.insert(time, bucket);
-        }
-        let bucket = self.buckets.get_mut(&time).expect("inserted above");
+        let bucket = match self.buckets.entry(time) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
+                entry.insert(Bucket { lists: HashTable::new(), elements: 0, index: 0, values: 0 })
+            }
+        };
         if bucket.lists.find(hash, |(k, _)| key.is(k)).is_none() {
             let key = key.to_owned();
             let key_bytes = key.heap_bytes() as u64;

@@ -86,6 +86,11 @@ impl<T> SplitTable<T> {
         self.len
     }
 
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Bytes booked for the table itself.
     pub fn memory_bytes(&self) -> u64 {
         self.booked
@@ -184,12 +189,12 @@ impl<T> SplitTable<T> {
     /// booked for it stays booked, and is the caller's to release: see
     /// [`FrozenTable::memory_bytes`]. Cost: O(1).
     pub fn freeze(&mut self) -> FrozenTable<T> {
+        self.len = 0;
         FrozenTable {
             range: self.range,
             directory: std::mem::take(&mut self.directory),
             depth: std::mem::take(&mut self.depth),
             parts: std::mem::take(&mut self.parts),
-            len: std::mem::take(&mut self.len),
             booked: std::mem::take(&mut self.booked),
         }
     }
@@ -364,16 +369,10 @@ pub struct FrozenTable<T> {
     directory: Vec<u32>,
     depth: u32,
     parts: Vec<Part<T>>,
-    len: u64,
     booked: u64,
 }
 
 impl<T> FrozenTable<T> {
-    /// Entries.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
     /// Bytes that are booked for the table itself.
     pub fn memory_bytes(&self) -> u64 {
         self.booked

@@ -79,7 +79,7 @@ impl<K: Key, E: State> Bucket<K, E> {
 
     /// Whether nothing is in it.
     pub fn is_vacant(&self) -> bool {
-        self.elements == 0 && self.runs.is_empty() && self.notes.len() == 0
+        self.elements == 0 && self.runs.is_empty() && self.notes.is_empty()
     }
 
     /// Takes its lists in memory out, as those of the run `number`. Cost: O(1).
@@ -191,7 +191,7 @@ impl<K: Key, E: State> Bucket<K, E> {
 
     /// What is noted of a key.
     pub fn note<Q: Lookup<K> + ?Sized>(&self, hash: u64, key: &Q) -> Option<&Note<K>> {
-        if self.notes.len() == 0 {
+        if self.notes.is_empty() {
             return None;
         }
         self.notes.find(hash, |note| key.is(&note.key))
@@ -312,7 +312,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     /// Adds the pieces of one key that are in memory and in no run.
     pub fn find<'a>(&'a self, hash: u64, is: impl Fn(&K) -> bool, out: &mut Vec<Piece<'a, K, E>>) {
         let source = (self.time, LIVE);
-        if self.early.len() > 0 {
+        if !self.early.is_empty() {
             let part = self.early.part_at(self.range.place(hash)).0;
             let early = part.filter(|early| is(&early.key));
             out.extend(early.map(|early| early.piece(self.range, source)));

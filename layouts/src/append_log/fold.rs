@@ -9,7 +9,8 @@ use std::ops::{Range, RangeBounds};
 use alluvium_pagestore::{Key, Lookup, Result, State, Time};
 
 use super::bucket::Bucket;
-use super::frozen::{Piece, sooner};
+use super::chain_unsafe::Iter;
+use super::frozen::{LIVE, Piece, sooner};
 use super::gather::Gathered;
 use super::notes::{View, resolve, views};
 use super::run::{Mark, Run, RunCursor};
@@ -289,6 +290,14 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
         cursors: &mut [RunCursor<K, E>],
         visit: Visit<'_, K, E>,
     ) -> Result<u64> {
+        if let ([Piece { key, source: (_, LIVE), chain: Some(chain), .. }], true) =
+            (pieces, cursors.is_empty())
+        {
+            // All there is of the key, most often.
+            let mut list = Whole(chain.iter());
+            visit(key, &mut list)?;
+            return Ok(chain.len());
+        }
         // Runs of other buckets have something only for keys that a note tells of.
         let mut noted = Vec::new();
         for piece in pieces.iter().filter(|piece| piece.chain.is_none()) {
@@ -369,5 +378,15 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
             visit(key, &mut list)?;
         }
         Ok(list.finish()?.max(1))
+    }
+}
+
+/// A list that is one chain.
+struct Whole<'a, E>(Iter<'a, E>);
+
+impl<E> Elements<E> for Whole<'_, E> {
+    #[inline]
+    fn next(&mut self) -> Result<Option<&E>> {
+        Ok(self.0.next())
     }
 }

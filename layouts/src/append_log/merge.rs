@@ -49,8 +49,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     fn is_crowded(&self, time: Time) -> Option<bool> {
         let bucket = self.buckets.get(&time)?;
         let imported = self.buckets.values().any(|other| other.sources.contains_key(&time));
-        let (many, noted) =
-            (bucket.runs.len() > self.sizes.runs_max, bucket.notes() >= NOTES_MAX);
+        let (many, noted) = (bucket.runs.len() > self.sizes.runs_max, bucket.notes() >= NOTES_MAX);
         (!imported && (many || noted)).then_some(noted)
     }
 

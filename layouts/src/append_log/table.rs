@@ -239,14 +239,24 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         let hash = key.key_hash();
         let heap = if E::NONE { 0 } else { element.heap_bytes() as u64 };
         loop {
+            // Per element: a bucket, a look-up in its table, and a write behind the last element.
             if let Some(at) = self.buckets.get_mut(&bucket) {
                 if let Some(head) = at.live.find_mut(hash, |head| key.is(&head.key)) {
+                    if !head.chain.has_room() {
+                        // While memory is plentiful, a chunk needs nothing else to be looked at.
+                        let chunk = head.chain.next_chunk_bytes();
+                        if self.account.available() >= chunk + heap + self.sizes.want_free {
+                            self.account.charge(MemoryKind::Pages, chunk);
+                            head.chain.grow();
+                            at.pages += chunk;
+                        }
+                    }
                     if head.chain.has_room() && (heap == 0 || self.account.available() >= heap) {
                         head.chain.push(element);
                         at.elements += 1;
-                        at.values += heap;
                         self.elements += 1;
                         if heap > 0 {
+                            at.values += heap;
                             self.account.charge(MemoryKind::Values, heap);
                         }
                         return Ok(());
