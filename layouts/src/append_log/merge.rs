@@ -168,9 +168,12 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                     self.remove_files(&merged.stored);
                 } else {
                     self.replace(&name, merged);
+                    self.crowded.insert(name.bucket);
                 }
             }
+            // Tried again when the bucket gets another run.
             Err(error) => {
+                self.crowded.remove(&name.bucket);
                 let (state, why) = (self.context.name.as_str(), error.message());
                 trace_event!(WARN, "runs could not be merged", state = state, error = why);
             }
@@ -182,12 +185,13 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
         self.account.release(MemoryKind::Buffers, name.bytes);
         self.merging = false;
-        self.crowded.insert(name.bucket);
     }
 
     /// Puts a merged run in the place of those that it was made of.
     fn replace(&mut self, name: &MergeName, merged: MergedRun) {
         let MergedRun { stored, elements } = merged;
+        // A fold under way may have seen some of these in memory.
+        self.resume = None;
         self.stats.rewritten += elements;
         self.stats.flushed_bytes += stored.bytes();
         let bucket = self.buckets.get_mut(&name.bucket).expect("looked up before");

@@ -36,6 +36,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     fn take(&mut self, answer: Answer) {
         match answer {
             Answer::Written { runs, result: Ok(stored) } => {
+                self.writing -= 1;
                 for ((time, number), stored) in runs.into_iter().zip(stored) {
                     self.stats.pages_flushed += 1;
                     self.stats.codec_calls += stored.blocks.len() as u64;
@@ -44,6 +45,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 }
             }
             Answer::Written { runs, result: Err(error) } => {
+                self.writing -= 1;
                 for (time, number) in runs {
                     if let Some(run) = self.run_mut(time, number) {
                         run.busy = false;
@@ -109,7 +111,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             return;
         }
         self.drop_clean(wanted);
-        if self.account.available() + self.reaping < wanted && self.jobs.pending() == 0 {
+        if self.account.available() + self.reaping < wanted && self.writing == 0 {
             self.write_some();
         }
     }
@@ -127,7 +129,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 return Err(error.with("state", &self.context.name));
             }
             self.drop_clean(wanted);
-            if self.jobs.pending() == 0 && !self.write_some() {
+            let idle = self.writing == 0 && self.reaping == 0;
+            if idle && !self.write_some() && self.jobs.pending() == 0 {
                 return self.account.ensure(bytes, what);
             }
             if start.elapsed() > self.sizes.patience {
@@ -202,6 +205,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             let run = self.run_mut(frozen.bucket, frozen.number).expect("a frozen run");
             run.busy = true;
         }
+        self.writing += 1;
         self.jobs.write(batch, self.sizes.block_bytes);
         true
     }
@@ -238,7 +242,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             if let Some(error) = self.failed.take() {
                 return Err(error);
             }
-            if self.jobs.pending() == 0 {
+            if self.writing == 0 {
                 let mut batch = self.unwritten();
                 if batch.is_empty() {
                     batch = self.freeze_some(u64::MAX);
@@ -272,7 +276,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 return Err(error);
             }
             self.drop_clean(self.account.available().saturating_add(bytes - given));
-            if self.jobs.pending() == 0 && !self.write_some() {
+            let idle = self.writing == 0 && self.reaping == 0;
+            if idle && !self.write_some() && self.jobs.pending() == 0 {
                 return Ok(before.saturating_sub(self.account.used()));
             }
             if start.elapsed() > self.sizes.patience {

@@ -47,6 +47,8 @@ pub struct AppendLogLists<K, E> {
     pub(super) merging: bool,
     /// Buckets that may have too many runs.
     pub(super) crowded: BTreeSet<Time>,
+    /// Writes that the helper has not answered.
+    pub(super) writing: usize,
     /// Bytes that the helper is dropping.
     pub(super) reaping: u64,
     /// Why runs could not be written, the last time it was tried.
@@ -100,6 +102,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
             stats: TableStats::default(),
             merging: false,
             crowded: BTreeSet::new(),
+            writing: 0,
             reaping: 0,
             failed: None,
             context,
@@ -308,7 +311,7 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         self.purge_buckets(before);
         self.jobs.drive();
         self.poll()?;
-        Ok(self.jobs.pending() == 0)
+        Ok(self.reaping == 0)
     }
 
     fn prefetch(&mut self, until: Time) -> Result<()> {
