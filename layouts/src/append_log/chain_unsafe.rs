@@ -1,8 +1,7 @@
 //! A list in memory: chunks of elements, each one allocation, each larger than the one before.
 //!
 //! Safe code would take two allocations per chunk (a node and its vector) and 24 bytes more per
-//! list; a list of vectors costs half of what this gains over one growing vector per key. Chunks
-//! are linked forwards, so that reading follows arrival and two chains are joined in O(1).
+//! list. Chunks are linked forwards, so that reading follows arrival and two chains are joined in O(1).
 //!
 //! What it keeps true: `first` to `last` are chunks of this chain only; of each the first `len`
 //! elements are initialised, where the last chunk's `len` is kept here.
@@ -105,6 +104,7 @@ impl<E> Chain<E> {
     }
 
     /// Adds an empty chunk.
+    #[inline]
     pub fn grow(&mut self) {
         let capacity = self.next_capacity();
         let layout = layout::<E>(capacity);

@@ -14,6 +14,7 @@ use alluvium_pagestore::{
 };
 
 use super::bucket::{Bucket, hash_of_head};
+use super::chain_unsafe::Chain;
 use super::checkpoint::Files;
 use super::config::{AppendLog, Sizes};
 use super::fold::Resume;
@@ -142,6 +143,64 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
     }
 
+    /// Appends an element.
+    #[inline]
+    fn append_hashed<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        bucket: Time,
+        (hash, key): (u64, &Q),
+        element: E,
+    ) -> std::result::Result<(), Rejected<E>> {
+        let heap = if E::NONE { 0 } else { element.heap_bytes() as u64 };
+        loop {
+            // Per element: a bucket, a look-up in its table, and a write behind the last element.
+            if let Some(at) = self.buckets.get_mut(&bucket) {
+                if let Some(head) = at.live.find_mut(hash, |head| key.is(&head.key)) {
+                    if !head.chain.has_room() {
+                        // While memory is plentiful, a chunk needs nothing else to be looked at.
+                        let chunk = head.chain.next_chunk_bytes();
+                        if self.account.available() >= chunk + heap + self.sizes.want_free {
+                            self.account.charge(MemoryKind::Pages, chunk);
+                            head.chain.grow();
+                            at.pages += chunk;
+                        }
+                    }
+                    if head.chain.has_room() && (heap == 0 || self.account.available() >= heap) {
+                        head.chain.push(element);
+                        at.elements += 1;
+                        self.elements += 1;
+                        if heap > 0 {
+                            at.values += heap;
+                            self.account.charge(MemoryKind::Values, heap);
+                        }
+                        return Ok(());
+                    }
+                } else if self.account.available() >= self.sizes.want_free + heap + NEW_BYTES {
+                    // A new key while memory is plentiful.
+                    let mut chain = Chain::default();
+                    let chunk = chain.next_chunk_bytes();
+                    let make = || Head { key: key.to_owned(), chain: Chain::default() };
+                    if let Ok(head) = at.live.insert(hash, hash_of_head, make) {
+                        chain.grow();
+                        chain.push(element);
+                        let key_heap = if K::NONE { 0 } else { head.key.heap_bytes() as u64 };
+                        head.chain = chain;
+                        at.pages += chunk;
+                        at.values += key_heap + heap;
+                        at.elements += 1;
+                        self.elements += 1;
+                        self.account.charge(MemoryKind::Pages, chunk);
+                        self.account.charge(MemoryKind::Values, key_heap + heap);
+                        return Ok(());
+                    }
+                }
+            }
+            if let Err(error) = self.prepare(bucket, (hash, key), heap) {
+                return Err(Rejected::new(error, element));
+            }
+        }
+    }
+
     /// Makes room for one more element of `key`: a bucket, a head with a chunk, and its heap.
     #[cold]
     #[inline(never)]
@@ -191,7 +250,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             Some(head) => (head.chain.next_chunk_bytes(), 0),
             None => {
                 let key_heap = if K::NONE { 0 } else { key.to_owned().heap_bytes() as u64 };
-                (super::chain_unsafe::Chain::<E>::default().next_chunk_bytes(), key_heap)
+                (Chain::<E>::default().next_chunk_bytes(), key_heap)
             }
         };
         let needed = chunk + key_heap + heap;
@@ -228,6 +287,9 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 }
 
+/// More than a new key and its first chunk take, unless they are large; then the slow path sees to
+/// them.
+const NEW_BYTES: u64 = 64 << 10;
 /// Times that a call makes room before it gives up.
 const ROUNDS_MAX: usize = 16;
 
@@ -239,37 +301,7 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         key: &Q,
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
-        let hash = key.key_hash();
-        let heap = if E::NONE { 0 } else { element.heap_bytes() as u64 };
-        loop {
-            // Per element: a bucket, a look-up in its table, and a write behind the last element.
-            if let Some(at) = self.buckets.get_mut(&bucket) {
-                if let Some(head) = at.live.find_mut(hash, |head| key.is(&head.key)) {
-                    if !head.chain.has_room() {
-                        // While memory is plentiful, a chunk needs nothing else to be looked at.
-                        let chunk = head.chain.next_chunk_bytes();
-                        if self.account.available() >= chunk + heap + self.sizes.want_free {
-                            self.account.charge(MemoryKind::Pages, chunk);
-                            head.chain.grow();
-                            at.pages += chunk;
-                        }
-                    }
-                    if head.chain.has_room() && (heap == 0 || self.account.available() >= heap) {
-                        head.chain.push(element);
-                        at.elements += 1;
-                        self.elements += 1;
-                        if heap > 0 {
-                            at.values += heap;
-                            self.account.charge(MemoryKind::Values, heap);
-                        }
-                        return Ok(());
-                    }
-                }
-            }
-            if let Err(error) = self.prepare(bucket, (hash, key), heap) {
-                return Err(Rejected::new(error, element));
-            }
-        }
+        self.append_hashed(bucket, (key.key_hash(), key), element)
     }
 
     fn read<Q: Lookup<K> + ?Sized>(
