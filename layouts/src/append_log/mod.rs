@@ -19,8 +19,6 @@ mod relocate;
 mod run;
 mod spill;
 mod table;
-#[cfg(test)]
-mod tests;
 
 pub use config::{AppendLog, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
 pub use table::AppendLogLists;
