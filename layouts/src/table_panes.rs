@@ -177,7 +177,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
     }
 
     fn forget_if_empty(&mut self, slice: Time) {
-        if self.slices.get(&slice).is_some_and(|keys| keys.len() == 0) {
+        if self.slices.get(&slice).is_some_and(|keys| keys.is_empty()) {
             self.slices.remove(&slice);
             self.account.release(MemoryKind::Tables, SLICE_BYTES);
         }

@@ -159,7 +159,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             if let Some(part) = &found.frozen {
                 sources.push(Source::of_table(slots, slot, Some(part.number), position, range));
             }
-            if found.active.len() > 0 {
+            if !found.active.is_empty() {
                 sources.push(Source::of_table(slots, slot, None, position, range));
             }
         }

@@ -88,7 +88,7 @@ impl<K: Key, A> Slice<K, A> {
 
     /// The first part of `key` that was not removed.
     pub fn first_part_of(&self, hash: u64, is: impl Fn(&K) -> bool) -> u64 {
-        if self.cuts.len() == 0 {
+        if self.cuts.is_empty() {
             return 0;
         }
         self.cuts.find(hash, |cut| is(&cut.key)).map_or(0, |cut| cut.before)
@@ -119,7 +119,7 @@ impl<K: Key, A> Slice<K, A> {
     pub fn forget_cuts(&mut self, account: &Account) {
         let oldest = self.runs.first().map(|stored| stored.run.number);
         let oldest = oldest.or(self.frozen.as_ref().map(|part| part.number));
-        if self.cuts.len() == 0 || oldest.is_some() {
+        if self.cuts.is_empty() || oldest.is_some() {
             return;
         }
         while self.cuts.take_part().is_some() {}

@@ -145,7 +145,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 Some(_) => continue,
                 None => {}
             }
-            let bytes = if found.active.len() > 0 { found.active_bytes() } else { 0 };
+            let bytes = if !found.active.is_empty() { found.active_bytes() } else { 0 };
             if pick.is_none() && bytes >= self.sizes.spill_bytes_min {
                 pick = Some(slot as usize);
             }
