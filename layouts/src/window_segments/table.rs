@@ -211,7 +211,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     pub(super) fn end_if_empty(&mut self, slice: Time) {
         let Some(slot) = self.slot_of(slice) else { return };
         let found = self.slice_at(slot);
-        if found.active.len() == 0 && !found.has_older_parts() {
+        if found.active.is_empty() && !found.has_older_parts() {
             let ended = self.end_slice(slice);
             self.dying.extend(ended);
             self.bury(64);
