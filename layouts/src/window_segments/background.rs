@@ -8,9 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use alluvium_pagestore::{
-    ErrorKind, Helper, Key, Result, SegmentId, SegmentStore, SegmentWriter, State,
-};
+use alluvium_pagestore::{Helper, Key, Result, SegmentId, SegmentStore, SegmentWriter, State};
 use crossbeam_channel::{Receiver, Sender};
 
 use super::config::Sizes;
@@ -163,9 +161,4 @@ fn heap_of<K: Key, A: State>(table: &Detached<(K, A)>) -> u64 {
         place = next;
     }
     bytes
-}
-
-/// Whether an error says that storage has no room or no time now, and that trying later helps.
-pub fn passes(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::DiskFull | ErrorKind::Backpressure | ErrorKind::Io)
 }

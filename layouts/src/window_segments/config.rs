@@ -29,6 +29,8 @@ pub const IMAGE_BYTES_MAX: u64 = 64 << 10;
 const RUNS_MAX: usize = 8;
 /// Bytes after which a file ends.
 const SEGMENT_BYTES: u64 = 16 << 20;
+/// The most memory that is kept for folds.
+const FOLD_BYTES_MAX: u64 = 4 << 20;
 /// Memory that a state is left for slices and the tables of runs, at the least.
 const WORKING_BYTES_MIN: u64 = 64 << 10;
 
@@ -112,8 +114,8 @@ impl WindowSegments {
             chunk_bytes: chunk,
             segment_bytes,
             writer_bytes,
-            // A value that grows, and one that is being read.
-            headroom_bytes: if plain { 0 } else { 2 * max_value_bytes },
+            headroom_bytes: if plain { 0 } else { max_value_bytes },
+            read_value_bytes: if plain { 0 } else { 2 * max_value_bytes },
             reserve_bytes: match stored {
                 true => {
                     let records = memory_bytes / size_of::<(K, A)>().max(1) as u64;
@@ -121,13 +123,17 @@ impl WindowSegments {
                 }
                 false => 0,
             },
+            fold_bytes: (memory_bytes / 16).min(FOLD_BYTES_MAX),
             low_water_bytes: memory_bytes / 8,
             spill_bytes_min: memory_bytes / 16,
             runs_max: self.runs_max.unwrap_or(RUNS_MAX).max(2),
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
         };
-        let needed =
-            sizes.reserve_bytes + sizes.writer_bytes + sizes.headroom_bytes + WORKING_BYTES_MIN;
+        let image = if stored { image_bytes } else { 0 };
+        let needed = sizes.buffer_bytes(image)
+            + sizes.reserve_bytes
+            + sizes.headroom_bytes
+            + WORKING_BYTES_MIN;
         if memory_bytes < needed {
             let message =
                 format!("window segments need {needed} bytes to open, {memory_bytes} are free");
@@ -148,12 +154,23 @@ pub struct Sizes {
     pub writer_bytes: u64,
     /// Free before a value is lent that may grow.
     pub headroom_bytes: u64,
+    /// Kept for reading: a sum, and what is added to it.
+    pub read_value_bytes: u64,
     /// Kept for the table of the next run.
     pub reserve_bytes: u64,
+    /// Kept for folds, so that slices can be read and purged when memory is used up.
+    pub fold_bytes: u64,
     /// With less than this free, a slice is written in the background.
     pub low_water_bytes: u64,
     /// Slices that take less are written only if none takes more.
     pub spill_bytes_min: u64,
     pub runs_max: usize,
     pub patience: Duration,
+}
+
+impl Sizes {
+    /// What is booked for buffers, with one to read images of `image` bytes.
+    pub fn buffer_bytes(&self, image: u64) -> u64 {
+        self.writer_bytes + self.fold_bytes + self.read_value_bytes + image
+    }
 }

@@ -101,9 +101,6 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 
     /// The fold that was left at `position`, or one that starts there.
     fn resume(&mut self, slices: Range<Time>, position: u64) -> Result<Fold> {
-        if !Self::PLAIN && self.account.available() < self.sizes.headroom_bytes {
-            self.make_headroom()?;
-        }
         if let Some(fold) = self.folding.take() {
             let same = fold.slices == slices && fold.position == position;
             if same && fold.arrangement == self.arrangement {
@@ -111,14 +108,16 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             }
             self.account.release(MemoryKind::Buffers, fold.bytes);
         }
+        // What is kept for folds serves first.
         let bytes = loop {
             let bytes = self.fold_bytes(&slices);
-            match self.make_room(bytes + self.sizes.headroom_bytes, "folding slices") {
+            match self.make_room(bytes, "folding slices") {
                 // Making room moves parts to storage, which takes more.
                 Ok(()) if self.fold_bytes(&slices) <= bytes => break bytes,
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::OverBudget => {
-                    if !self.merge_for_fold(&slices)? {
+                    // Runs may have been made one while room was made.
+                    if self.fold_bytes(&slices) >= bytes && !self.merge_for_fold(&slices)? {
                         return Err(error);
                     }
                 }
@@ -133,7 +132,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         begun
     }
 
-    /// Memory for the sources of a fold.
+    /// Memory for the sources of a fold, beside what is kept for folds.
     fn fold_bytes(&self, slices: &Range<Time>) -> u64 {
         let of_slice = |slot: usize| {
             let found = self.slice_at(slot);
@@ -141,7 +140,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             let runs: u64 = runs.map(Source::run_bytes).sum();
             runs + (1 + u64::from(found.frozen.is_some())) * Source::table_bytes()
         };
-        self.by_time.range(slices.clone()).map(|(_, slot)| of_slice(*slot as usize)).sum()
+        let slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
+        slots.map(of_slice).sum::<u64>().saturating_sub(self.sizes.fold_bytes)
     }
 
     fn begin_fold(&mut self, slices: Range<Time>, position: u64, bytes: u64) -> Result<Fold> {

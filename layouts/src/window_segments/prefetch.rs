@@ -151,6 +151,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             }
         }
         stored.resident = Vec::new();
+        stored.next_ahead = 0;
         self.account.release(MemoryKind::Tables, resident_bytes(images));
     }
 
@@ -162,6 +163,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             return true;
         }
         let mut any = false;
+        // Nothing is read again before somebody asks for it.
+        self.ahead.until = None;
         let slots: Vec<u32> = match self.stats.prefetched_bytes {
             0 => return false,
             _ => self.by_time.values().rev().copied().collect(),

@@ -54,8 +54,7 @@ pub struct Reads {
 impl Source {
     /// Memory for walking a table.
     pub fn table_bytes() -> u64 {
-        (rounded(2 * PART_ENTRIES_MAX * size_of::<(u64, u32)>()) + 2 * size_of::<Self>() + 64)
-            as u64
+        (rounded(PART_ENTRIES_MAX * size_of::<(u64, u32)>()) + 2 * size_of::<Self>() + 64) as u64
     }
 
     /// Memory for walking a run with images of up to so many bytes.
@@ -179,6 +178,7 @@ impl Source {
             (*part, *next, *at) = (place, after, 0);
             order.clear();
             let Some(table) = table else { continue };
+            order.reserve_exact(table.len().max(PART_ENTRIES_MAX));
             order.extend((0..table.num_buckets()).filter_map(|bucket| {
                 let (key, _) = table.get_bucket(bucket)?;
                 Some((range.place(key.key_hash()), bucket as u32))

@@ -168,7 +168,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 self.fill_reserve();
             }
             Answer::Removed { bytes } => self.files.bytes -= bytes,
-            Answer::Merged { job, result } => self.merged(job, result)?,
+            Answer::Merged { job, result } => self.merged(job, result),
             Answer::Written { job, table, result } => {
                 self.writing = 0;
                 self.failing = result.is_err();
@@ -293,12 +293,13 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     /// Takes in a merge: the new run takes the place of those that it was made of.
-    fn merged(&mut self, job: u64, result: Result<Written>) -> Result<()> {
+    fn merged(&mut self, job: u64, result: Result<Written>) {
         let merging = self.merging.take().filter(|merging| merging.job == job);
         let Some(merging) = merging else { panic!("merge {job} is not the one under way") };
         self.account.release(MemoryKind::Buffers, merging.bytes);
         self.account.release(MemoryKind::Tables, merging.table_bytes);
-        let written = result.map_err(|error| error.with("state", &self.context.name))?;
+        // What could not be made one stays as it is; who reads it meets the error.
+        let Ok(written) = result else { return };
         self.files.bytes += sum(&written);
         self.stats.flushed_bytes += sum(&written);
         self.stats.rewritten += written.records;
@@ -307,7 +308,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let (Some(first), Some(last)) = (place(&merging.first), place(&merging.last)) else {
             // The slice was purged meanwhile.
             self.remove_files(&written);
-            return Ok(());
+            return;
         };
         let level = runs[first..=last].iter().map(|stored| stored.run.level).max().unwrap_or(0);
         let number = merging.last.number;
@@ -320,7 +321,6 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.drop_runs(old);
         self.arrangement += 1;
         self.merge_runs(merging.slot);
-        Ok(())
     }
 
     /// Merges the runs of the slice that has most, until there are fewer, so that a fold takes less
@@ -334,13 +334,14 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let Some(slot) = most.filter(|slot| self.slice_at(*slot).runs.len() > 1) else {
             return Ok(false);
         };
+        let before = self.slice_at(slot).runs.len();
         if !self.begin_merge(slot, 0) {
             return Ok(false);
         }
         while self.merging.is_some() {
             self.wait_once()?;
         }
-        Ok(true)
+        Ok(self.slice_at(slot).runs.len() < before)
     }
 
     /// Waits a moment for the helper.

@@ -112,8 +112,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let stored = context.segments.is_some();
         let sizes = layout.sizes::<K, A>(account.available(), context.max_value_bytes, stored)?;
         let image = if stored { sizes.image_bytes } else { 0 };
-        let buffers = sizes.writer_bytes + image;
-        account.reserve(MemoryKind::Buffers, buffers, "the buffers of window segments")?;
+        account.reserve(
+            MemoryKind::Buffers,
+            sizes.buffer_bytes(image),
+            "the buffers of window segments",
+        )?;
         account.reserve(MemoryKind::Tables, sizes.reserve_bytes, "the table of a run")?;
         let storage = context.segments.clone().map(|store| {
             let state = fingerprint(&context.name);
@@ -361,9 +364,6 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
 
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {
         self.settle();
-        if !Self::PLAIN && self.account.available() < self.sizes.headroom_bytes {
-            self.make_headroom()?;
-        }
         let Some(slot) = self.slot_of(slice) else { return Ok(None) };
         let hash = key.key_hash();
         let first = self.slice_at(slot).first_part_of(hash, |known| key.is(known));

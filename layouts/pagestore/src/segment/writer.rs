@@ -246,6 +246,8 @@ impl SegmentWriter {
     /// Removes the open segment, if there is one: its records are of no use. A file that cannot be
     /// removed now is removed at the next open.
     pub fn abandon(&mut self) {
+        // A page that was begun is no page any more.
+        self.page.records = 0;
         if let Some(open) = self.open.take() {
             let _ = self.store.device().remove(&open.id.file_name());
         }

@@ -1,0 +1,9 @@
+//! Panes behave the same in every layout: like an ordered map of accumulators by slice and key.
+
+mod common;
+
+mod every_layout_agrees_with_an_ordered_map;
+mod memory_and_disk_are_given_back;
+mod runs_are_folded_once;
+mod trouble_is_told_and_passes;
+mod what_a_checkpoint_keeps;
