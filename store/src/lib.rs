@@ -33,7 +33,7 @@ pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
     AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, Fetch, Heap, HybridLog, Images,
     Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, StateContext, Table, TableStats,
-    Ticket, VolatileHeap, read_entries, write_entries,
+    Ticket, VolatileHeap, WindowSegments, read_entries, write_entries,
 };
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;
@@ -54,7 +54,7 @@ pub use map::Map;
 pub use state_cell::ValueRef;
 pub use stats::{StateStats, StoreStats};
 pub use store::{Checkpoint, CountOf, ListOf, MapOf, Reservation, StateBuilder, Store, ValueOf};
-pub use timers::Timers;
+pub use timers::{Sweep, Timers};
 pub use value::Value;
 pub use windows::{
     Advanced, Aggregated, AggregatedOf, Emit, Holistic, HolisticLayout, HolisticOf, Late, Process,

@@ -83,17 +83,27 @@ impl<T: Ord> SortedBlocks<T> {
         true
     }
 
-    /// Removes `item` and says whether it was there.
-    pub(crate) fn remove(&mut self, item: &T) -> bool {
+    /// The smallest item above `item`. Cost: O(log n).
+    pub(crate) fn after(&self, item: &T) -> Option<&T> {
         if self.blocks.is_empty() {
-            return false;
+            return None;
         }
         let at = self.block_of(item);
-        let Ok(place) = self.blocks[at].binary_search(item) else { return false };
-        self.blocks[at].remove(place);
+        let place = self.blocks[at].partition_point(|known| known <= item);
+        self.blocks[at].get(place).or_else(|| self.blocks.get(at + 1)?.front())
+    }
+
+    /// Removes and returns what is equal to `item`, if it is there.
+    pub(crate) fn remove(&mut self, item: &T) -> Option<T> {
+        if self.blocks.is_empty() {
+            return None;
+        }
+        let at = self.block_of(item);
+        let place = self.blocks[at].binary_search(item).ok()?;
+        let removed = self.blocks[at].remove(place);
         self.len -= 1;
         self.tidy(at);
-        true
+        removed
     }
 
     /// Removes and returns the smallest item.
@@ -132,12 +142,13 @@ mod tests {
             for (item, what) in steps {
                 let (before, growth) = (blocks.memory_bytes(), blocks.growth_bytes());
                 match what {
-                    0 => prop_assert_eq!(blocks.remove(&item), model.remove(&item)),
+                    0 => prop_assert_eq!(blocks.remove(&item), model.take(&item)),
                     1 if item % 4 == 0 => prop_assert_eq!(blocks.pop_first(), model.pop_first()),
                     _ => prop_assert_eq!(blocks.insert(item), model.insert(item)),
                 }
                 prop_assert!(blocks.memory_bytes() <= before + growth);
                 prop_assert_eq!(blocks.first(), model.first());
+                prop_assert_eq!(blocks.after(&item), model.range(item + 1..).next());
                 prop_assert_eq!(blocks.len(), model.len());
             }
             prop_assert!(blocks.iter().eq(model.iter()));

@@ -302,8 +302,13 @@ impl Store {
 
     /// The timers `name`.
     pub fn timers<K: Key + Ord>(&self, name: &str) -> Result<Timers<K>> {
+        self.timers_in(name)
+    }
+
+    /// The timers `name`, each of a key and a namespace.
+    pub fn timers_in<K: Key + Ord, N: State + Ord>(&self, name: &str) -> Result<Timers<K, N>> {
         let context = self.0.context(name, None)?;
-        let types = (description_of::<(Time, K)>(), description_of::<()>());
+        let types = (description_of::<(Time, K)>(), description_of::<N>());
         let manifest = manifest(name, "timers", "timers", types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();

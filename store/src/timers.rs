@@ -1,41 +1,63 @@
 //! Timers: requests to be called for a key when event time reaches a point.
 //!
-//! Kept in memory in time order, set semantics on (time, key), part of every checkpoint.
+//! Kept in memory in time order, part of every checkpoint. A set: the same time, key and namespace
+//! twice is once. A namespace tells timers of one key apart, such as those of its windows; without
+//! one it is `()` and takes nothing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use alluvium_layouts::{CheckpointOutcome, Images, StateContext, TableStats};
 use alluvium_layouts::{read_entries, write_entries};
-use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, StateImage, Time};
+use alluvium_pagestore::{
+    BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, State, StateImage, Time,
+};
 
 use crate::sorted_blocks::SortedBlocks;
 use crate::state_cell::Hooks;
 
-/// Pending timers. Open them with [`Store::timers`](crate::Store::timers).
+/// A timer as it is kept: in order of time, then key, then namespace.
+type Timer<K, N> = ((Time, K), N);
+
+/// Pending timers. Open them with [`Store::timers`](crate::Store::timers), with namespaces by
+/// [`Store::timers_in`](crate::Store::timers_in).
 #[derive(Debug)]
-pub struct Timers<K: Key + Ord> {
-    shared: Rc<TimersCell<K>>,
+pub struct Timers<K: Key + Ord, N: State + Ord = ()> {
+    shared: Rc<TimersCell<K, N>>,
+}
+
+/// How far [`Timers::purge_where`] has come; start with `Sweep::default()`.
+#[derive(Debug)]
+pub struct Sweep<K, N = ()> {
+    after: Option<Timer<K, N>>,
+    /// Whether every timer was looked at.
+    pub done: bool,
+}
+
+impl<K, N> Default for Sweep<K, N> {
+    fn default() -> Self {
+        Self { after: None, done: false }
+    }
 }
 
 #[derive(Debug)]
-pub(crate) struct TimersCell<K: Key + Ord>(RefCell<Pending<K>>);
+pub(crate) struct TimersCell<K: Key + Ord, N: State + Ord>(RefCell<Pending<K, N>>);
 
 #[derive(Debug)]
-struct Pending<K: Key + Ord> {
+struct Pending<K: Key + Ord, N: State + Ord> {
     context: StateContext,
-    timers: SortedBlocks<(Time, K)>,
+    timers: SortedBlocks<Timer<K, N>>,
     images: Images,
     codec_calls: u64,
 }
 
-impl<K: Key + Ord> Pending<K> {
-    fn insert(&mut self, at: Time, key: K) -> Result<bool> {
+impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
+    fn insert(&mut self, timer: Timer<K, N>) -> Result<bool> {
         let account = &self.context.account;
-        let (heap, growth) = (key.heap_bytes() as u64, self.timers.growth_bytes());
+        let (heap, growth) = (heap_of(&timer), self.timers.growth_bytes());
         account.ensure(heap + growth, "a timer")?;
         let before = self.timers.memory_bytes();
-        let new = self.timers.insert((at, key));
+        let new = self.timers.insert(timer);
         account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
         if new {
             account.charge(MemoryKind::Values, heap);
@@ -43,15 +65,34 @@ impl<K: Key + Ord> Pending<K> {
         Ok(new)
     }
 
-    /// Books what is left after a timer of `key` was removed from `before` bytes of timers.
-    fn removed(&self, before: u64, key: &K) {
+    fn remove(&mut self, timer: &Timer<K, N>) -> bool {
+        let before = self.timers.memory_bytes();
+        let Some(known) = self.timers.remove(timer) else { return false };
+        // What was kept may own more than what is equal to it.
+        self.removed(before, &known);
+        true
+    }
+
+    fn pop(&mut self) -> Option<Timer<K, N>> {
+        let before = self.timers.memory_bytes();
+        let timer = self.timers.pop_first()?;
+        self.removed(before, &timer);
+        Some(timer)
+    }
+
+    /// Books what is left after a timer was removed from `before` bytes of timers.
+    fn removed(&self, before: u64, timer: &Timer<K, N>) {
         let account = &self.context.account;
         account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
-        account.release(MemoryKind::Values, key.heap_bytes() as u64);
+        account.release(MemoryKind::Values, heap_of(timer));
     }
 }
 
-impl<K: Key + Ord> TimersCell<K> {
+fn heap_of<K: Key, N: State>(((_, key), namespace): &Timer<K, N>) -> u64 {
+    (key.heap_bytes() + namespace.heap_bytes()) as u64
+}
+
+impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
     pub(crate) fn open(mut context: StateContext) -> Result<Rc<Self>> {
         let restored = context.restored.take();
         let mut pending = Pending {
@@ -61,9 +102,9 @@ impl<K: Key + Ord> TimersCell<K> {
             codec_calls: 0,
         };
         if let Some((image, blobs)) = restored {
-            read_entries::<(Time, K), ()>(&context, &image, &blobs, |(at, key), ()| {
+            read_entries::<(Time, K), N>(&context, &image, &blobs, |at, namespace| {
                 pending.codec_calls += 1;
-                pending.insert(at, key).map(drop)
+                pending.insert((at, namespace)).map(drop)
             })?;
             pending.images.restored(&image);
         }
@@ -72,43 +113,99 @@ impl<K: Key + Ord> TimersCell<K> {
 }
 
 impl<K: Key + Ord> Timers<K> {
-    pub(crate) fn new(shared: Rc<TimersCell<K>>) -> Self {
-        Self { shared }
-    }
-
-    /// Asks for `key` at `at`; says whether that was new. Cost: O(log n).
+    /// Asks for `key` at `at`; says whether that was new. At or before the watermark it is due at
+    /// once. Cost: O(log n).
     pub fn set(&mut self, at: Time, key: K) -> Result<bool> {
-        self.shared.0.borrow_mut().insert(at, key)
+        self.set_in(at, key, ())
     }
 
     /// Withdraws a timer and says whether there was one.
     pub fn cancel(&mut self, at: Time, key: K) -> bool {
-        let mut pending = self.shared.0.borrow_mut();
-        let (timer, before) = ((at, key), pending.timers.memory_bytes());
-        let known = pending.timers.remove(&timer);
-        if known {
-            pending.removed(before, &timer.1);
-        }
-        known
+        self.cancel_in(at, key, ())
     }
 
     /// Removes and returns the earliest timer that is due: one before `watermark`, which says
     /// that nothing earlier is still to come. Equal times come in key order. A timer set while
-    /// firing is due at once if its time is.
+    /// firing is due at once if its time is. One at [`Time::MAX`], the end of time, is never due.
     pub fn pop_due(&mut self, watermark: Time) -> Option<(Time, K)> {
+        self.pop_due_in(watermark).map(|(at, key, ())| (at, key))
+    }
+}
+
+impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
+    pub(crate) fn new(shared: Rc<TimersCell<K, N>>) -> Self {
+        Self { shared }
+    }
+
+    /// Asks for `key` in `namespace` at `at`; says whether that was new. Cost: O(log n).
+    pub fn set_in(&mut self, at: Time, key: K, namespace: N) -> Result<bool> {
+        self.shared.0.borrow_mut().insert(((at, key), namespace))
+    }
+
+    /// Withdraws a timer of a namespace and says whether there was one.
+    pub fn cancel_in(&mut self, at: Time, key: K, namespace: N) -> bool {
+        self.shared.0.borrow_mut().remove(&((at, key), namespace))
+    }
+
+    /// As `pop_due`, with the namespace; equal times come in the order of keys, then of
+    /// namespaces.
+    pub fn pop_due_in(&mut self, watermark: Time) -> Option<(Time, K, N)> {
         let mut pending = self.shared.0.borrow_mut();
-        if pending.timers.first()?.0 >= watermark {
+        if pending.timers.first()?.0.0 >= watermark {
             return None;
         }
-        let before = pending.timers.memory_bytes();
-        let timer = pending.timers.pop_first()?;
-        pending.removed(before, &timer.1);
-        Some(timer)
+        pending.pop().map(|((at, key), namespace)| (at, key, namespace))
+    }
+
+    /// Removes and returns the earliest timer, due or not: what drains them all, those at
+    /// [`Time::MAX`] too.
+    pub fn pop_first(&mut self) -> Option<(Time, K, N)> {
+        let timer = self.shared.0.borrow_mut().pop();
+        timer.map(|((at, key), namespace)| (at, key, namespace))
+    }
+
+    /// Removes up to `fuel` timers before `before`, which do not fire, and says whether none is
+    /// left. Cost: O(fuel).
+    pub fn purge(&mut self, before: Time, fuel: usize) -> bool {
+        let mut pending = self.shared.0.borrow_mut();
+        for _ in 0..fuel.max(1) {
+            if pending.timers.first().is_none_or(|timer| timer.0.0 >= before) {
+                return true;
+            }
+            pending.pop();
+        }
+        pending.timers.first().is_none_or(|timer| timer.0.0 >= before)
+    }
+
+    /// Looks at up to `fuel` timers from where `sweep` is and removes those that are `doomed`:
+    /// all of a key, or all of a namespace. Timers that are set meanwhile may or may not be looked
+    /// at. Cost: O(log n) for each that is looked at; all of them are, as they are in order of time.
+    pub fn purge_where(
+        &mut self,
+        sweep: &mut Sweep<K, N>,
+        fuel: usize,
+        mut doomed: impl FnMut(Time, &K, &N) -> bool,
+    ) {
+        let mut pending = self.shared.0.borrow_mut();
+        for _ in 0..fuel.max(1) {
+            let next = match &sweep.after {
+                Some(timer) => pending.timers.after(timer),
+                None => pending.timers.first(),
+            };
+            let Some(timer) = next.cloned() else {
+                sweep.done = true;
+                return;
+            };
+            if doomed(timer.0.0, &timer.0.1, &timer.1) {
+                pending.remove(&timer);
+            }
+            sweep.after = Some(timer);
+        }
     }
 
     /// The time of the earliest timer.
     pub fn next_time(&self) -> Option<Time> {
-        self.shared.0.borrow().timers.first().map(|(at, _)| *at)
+        self.shared.0.borrow().timers.first().map(|((at, _), _)| *at)
     }
 
     /// Timers pending.
@@ -122,20 +219,23 @@ impl<K: Key + Ord> Timers<K> {
     }
 }
 
-impl<K: Key + Ord> TimersCell<K> {
-    fn enter(&self) -> Result<std::cell::RefMut<'_, Pending<K>>> {
+impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
+    fn enter(&self) -> Result<std::cell::RefMut<'_, Pending<K, N>>> {
         self.0.try_borrow_mut().map_err(|_| Error::new(ErrorKind::InUse, "the timers are in use"))
     }
 }
 
-impl<K: Key + Ord> Hooks for TimersCell<K> {
+impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
     fn poisoned(&self) -> bool {
         false
     }
 
     fn checkpoint(&self, _: &mut BlobWriter) -> Result<StateImage> {
         let mut pending = self.enter()?;
-        let image = write_entries(&pending.context, pending.timers.iter().map(|t| (t, &())))?;
+        let image = write_entries(
+            &pending.context,
+            pending.timers.iter().map(|(at, namespace)| (at, namespace)),
+        )?;
         pending.codec_calls += image.entries;
         pending.images.taken(&image);
         Ok(image)
@@ -165,7 +265,7 @@ impl<K: Key + Ord> Hooks for TimersCell<K> {
     }
 }
 
-impl<K: Key + Ord> Drop for Pending<K> {
+impl<K: Key + Ord, N: State + Ord> Drop for Pending<K, N> {
     fn drop(&mut self) {
         let account = &self.context.account;
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));

@@ -19,6 +19,7 @@ mod small_budgets_work_or_name_the_number;
 mod statistics_agree_with_a_count;
 mod storage_trouble_is_told_and_passes;
 mod the_book_says_what_the_code_does;
+mod timers_are_a_set_in_order_of_time;
 mod values_are_dropped_once_whatever_panics;
 mod values_by_serde_are_kept_like_others;
 mod windows_hold_what_the_definition_says;

@@ -1,0 +1,180 @@
+//! Timers: a set of (time, key, namespace), fired in order, purged by time, key or namespace.
+
+use std::collections::BTreeSet;
+
+use alluvium::{MIB, Store, Sweep, Time, Timers, hash_word};
+
+fn store() -> Store {
+    Store::in_memory().memory(16 * MIB).open().unwrap()
+}
+
+fn due(timers: &mut Timers<u64>, watermark: i64) -> Vec<(i64, u64)> {
+    std::iter::from_fn(|| timers.pop_due(Time(watermark))).map(|(at, key)| (at.0, key)).collect()
+}
+
+#[test]
+fn the_same_timer_twice_fires_once() {
+    let mut timers = store().timers::<u64>("t").unwrap();
+    assert!(timers.set(Time(5), 1).unwrap() && !timers.set(Time(5), 1).unwrap());
+    assert!(timers.set(Time(5), 2).unwrap() && timers.set(Time(6), 1).unwrap());
+    assert_eq!(due(&mut timers, 6), [(5, 1), (5, 2)]);
+    assert_eq!(due(&mut timers, 7), [(6, 1)]);
+    assert!(timers.set(Time(5), 1).unwrap(), "it fired, so that it is new");
+}
+
+#[test]
+fn a_timer_at_or_before_the_watermark_fires_on_the_next_pop() {
+    let mut timers = store().timers::<u64>("t").unwrap();
+    timers.set(Time(100), 1).unwrap();
+    assert_eq!(due(&mut timers, 101), [(100, 1)]);
+    for at in [100, 7, i64::MIN] {
+        timers.set(Time(at), 2).unwrap();
+        assert_eq!(timers.pop_due(Time(101)), Some((Time(at), 2)));
+    }
+    assert!(timers.is_empty());
+}
+
+#[test]
+fn a_timer_that_was_withdrawn_can_be_set_again() {
+    let mut timers = store().timers::<u64>("t").unwrap();
+    timers.set(Time(5), 1).unwrap();
+    assert!(timers.cancel(Time(5), 1) && !timers.cancel(Time(5), 1));
+    assert!(due(&mut timers, 10).is_empty());
+    assert!(timers.set(Time(5), 1).unwrap());
+    assert_eq!(due(&mut timers, 10), [(5, 1)]);
+    assert!(!timers.cancel(Time(5), 1), "it has fired");
+}
+
+#[test]
+fn the_last_watermark_fires_all_but_those_at_the_end_of_time_and_a_drain_takes_these_too() {
+    let mut timers = store().timers::<u64>("t").unwrap();
+    for (at, key) in [(i64::MAX, 1), (i64::MAX - 1, 2), (0, 3), (i64::MIN, 4)] {
+        timers.set(Time(at), key).unwrap();
+    }
+    assert_eq!(due(&mut timers, i64::MAX), [(i64::MIN, 4), (0, 3), (i64::MAX - 1, 2)]);
+    assert_eq!(timers.next_time(), Some(Time::MAX));
+    assert_eq!(timers.pop_first(), Some((Time::MAX, 1, ())));
+    assert_eq!(timers.pop_first(), None);
+}
+
+#[test]
+fn equal_times_fire_in_the_order_of_keys_and_namespaces() {
+    let mut timers = store().timers_in::<String, u32>("t").unwrap();
+    for (at, key, namespace) in [(2, "a", 1), (1, "b", 9), (1, "a", 2), (1, "a", 1), (1, "b", 3)] {
+        timers.set_in(Time(at), key.into(), namespace).unwrap();
+    }
+    let fired = std::iter::from_fn(|| timers.pop_due_in(Time(2)));
+    let fired: Vec<_> = fired.map(|(at, key, n)| (at.0, key, n)).collect();
+    let expected = [(1, "a", 1), (1, "a", 2), (1, "b", 3), (1, "b", 9)];
+    assert!(fired.iter().map(|(at, key, n)| (*at, &key[..], *n)).eq(expected), "{fired:?}");
+}
+
+/// A long history beside an ordered set.
+#[test]
+fn timers_with_namespaces_are_an_ordered_set() {
+    let store = store();
+    let mut timers = store.timers_in::<u64, String>("t").unwrap();
+    let mut model = BTreeSet::new();
+    for step in 0..30_000u64 {
+        let random = |n: u64, below: u64| hash_word(step * 8 + n) % below;
+        let timer = (Time(random(0, 300) as i64), random(1, 40), format!("{}", random(2, 5)));
+        match random(3, 40) {
+            0..24 => {
+                let new = timers.set_in(timer.0, timer.1, timer.2.clone()).unwrap();
+                assert_eq!(new, model.insert(timer));
+            }
+            24..32 => {
+                let known = timers.cancel_in(timer.0, timer.1, timer.2.clone());
+                assert_eq!(known, model.remove(&timer));
+            }
+            32..38 => {
+                let first = model.first().filter(|first| first.0 < timer.0).cloned();
+                first.iter().for_each(|first| drop(model.remove(first)));
+                assert_eq!(timers.pop_due_in(timer.0), first);
+            }
+            38 => {
+                let before = Time(random(4, 30) as i64);
+                while !timers.purge(before, 3) {}
+                model.retain(|timer| timer.0 >= before);
+            }
+            _ => {
+                // All of a key, or of a namespace, a few timers per call.
+                let mut sweep = Sweep::default();
+                let of_key = random(5, 2) == 0;
+                while !sweep.done {
+                    timers.purge_where(&mut sweep, 50, |_, key, namespace| match of_key {
+                        true => *key == timer.1,
+                        false => *namespace == timer.2,
+                    });
+                }
+                model.retain(|known| match of_key {
+                    true => known.1 != timer.1,
+                    false => known.2 != timer.2,
+                });
+            }
+        }
+        assert_eq!(timers.len(), model.len() as u64);
+        assert_eq!(timers.next_time(), model.first().map(|first| first.0));
+    }
+    assert!(model.len() > 100);
+    let all: Vec<_> = std::iter::from_fn(|| timers.pop_first()).collect();
+    assert!(all.into_iter().eq(model));
+    // The table of blocks is kept.
+    assert!(used(&store) < 4096, "{} bytes are not given back", used(&store));
+}
+
+fn used(store: &Store) -> u64 {
+    store.stats().unwrap().states[0].memory.used
+}
+
+#[test]
+fn what_a_withdrawn_timer_owned_is_given_back_whatever_the_key_owns_that_names_it() {
+    let store = store();
+    let mut timers = store.timers::<String>("t").unwrap();
+    timers.set(Time(1), "a".into()).unwrap();
+    let before = used(&store);
+    let mut long = String::with_capacity(1000);
+    long.push('b');
+    timers.set(Time(2), long).unwrap();
+    assert!(used(&store) > before + 1000);
+    assert!(timers.cancel(Time(2), "b".into()));
+    assert_eq!(used(&store), before);
+}
+
+#[test]
+fn a_purge_of_a_key_looks_at_as_many_timers_as_it_has_fuel_for() {
+    let mut timers = store().timers::<u64>("t").unwrap();
+    (0..1000).for_each(|n| drop(timers.set(Time(n), n as u64 % 10).unwrap()));
+    let (mut sweep, mut calls) = (Sweep::default(), 0);
+    while !sweep.done {
+        let mut looked_at = 0;
+        timers.purge_where(&mut sweep, 64, |_, key, ()| {
+            looked_at += 1;
+            *key == 3
+        });
+        assert!(looked_at <= 64);
+        calls += 1;
+    }
+    assert_eq!((calls, timers.len()), (16, 900));
+}
+
+#[test]
+fn timers_with_namespaces_are_restored() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = || Store::builder(directory.path()).memory(16 * MIB).open().unwrap();
+    let all: BTreeSet<_> =
+        (0..500u64).map(|n| (Time((n * 7 % 90) as i64), n % 13, format!("{}", n % 3))).collect();
+    {
+        let store = open();
+        let mut timers = store.timers_in::<u64, String>("t").unwrap();
+        for (at, key, namespace) in &all {
+            timers.set_in(*at, *key, namespace.clone()).unwrap();
+        }
+        store.checkpoint(1).unwrap();
+    }
+    let store = open();
+    // A state of other namespaces is another state.
+    assert!(store.timers::<u64>("t").is_err());
+    let mut timers = store.timers_in::<u64, String>("t").unwrap();
+    assert!(std::iter::from_fn(|| timers.pop_first()).eq(all));
+}
