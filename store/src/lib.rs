@@ -24,6 +24,7 @@ mod sorted_blocks;
 mod state_cell;
 mod stats;
 mod store;
+mod time_map;
 mod timers;
 mod value;
 mod windows;
@@ -54,6 +55,7 @@ pub use map::Map;
 pub use state_cell::ValueRef;
 pub use stats::{StateStats, StoreStats};
 pub use store::{Checkpoint, CountOf, ListOf, MapOf, Reservation, StateBuilder, Store, ValueOf};
+pub use time_map::{TimeMap, TimeMapOf};
 pub use timers::{Sweep, Timers};
 pub use value::Value;
 pub use windows::{

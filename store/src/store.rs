@@ -28,6 +28,7 @@ use crate::list::{List, ListCell};
 use crate::map::Map;
 use crate::state_cell::{Hooks, Lock, StateCell};
 use crate::stats::{StateStats, StoreStats};
+use crate::time_map::TimeMapOf;
 use crate::timers::{Timers, TimersCell};
 use crate::value::Value;
 use crate::windows::{AggregatedOf, HolisticOf, ListsCell, PanesCell, ProgressCell, Record};
@@ -270,15 +271,34 @@ impl Store {
         name: &str,
         layout: &L,
     ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
+        self.open_lists_as("lists", name, layout)
+    }
+
+    /// Lists, as what a primitive is kept in.
+    pub(crate) fn open_lists_as<K: Key, E: State, L: ListsLayout<K, E>>(
+        &self,
+        primitive: &str,
+        name: &str,
+        layout: &L,
+    ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
         let context = self.0.context(name, layout.memory_limit())?;
         let types = (description_of::<K>(), description_of::<E>());
-        let manifest = manifest(name, "lists", layout.name(), types);
+        let manifest = manifest(name, primitive, layout.name(), types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
         let lists = layout.open_lists(context).map_err(|e| e.with("state", name))?;
         let cell = Rc::new(ListsCell::new(name, lists, self.0.lock.clone()));
         self.0.register(manifest, account, cell.clone());
         Ok(cell)
+    }
+
+    /// The account of an open state.
+    pub(crate) fn account_of(&self, name: &str) -> Result<Rc<Account>> {
+        let states = self.0.states.borrow();
+        let state = states.iter().find(|state| state.manifest.name == name);
+        state.map(|state| state.account.clone()).ok_or_else(|| {
+            Error::new(ErrorKind::UnknownState, "the state is not open").with("state", name)
+        })
     }
 
     /// How far windowed state has come.
@@ -296,6 +316,15 @@ impl Store {
     /// The lists `name`. Their layout is an [`AppendLog`], whatever the configuration says of other
     /// states, or the one given to the builder.
     pub fn list<K: Key, E: State>(&self, name: &str) -> StateBuilder<'_, ListOf<K, E>, AppendLog> {
+        let layout = AppendLog::new();
+        StateBuilder { store: self, name: name.into(), layout, primitive: PhantomData }
+    }
+
+    /// The time-ordered map `name`. Its layout is an [`AppendLog`], or the one given to the builder.
+    pub fn time_map<K: Key, V: State>(
+        &self,
+        name: &str,
+    ) -> StateBuilder<'_, TimeMapOf<K, V>, AppendLog> {
         let layout = AppendLog::new();
         StateBuilder { store: self, name: name.into(), layout, primitive: PhantomData }
     }

@@ -186,6 +186,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
+        if image.segments.is_empty() && image.entries == 0 {
+            // Of a state that can be made again, checkpoints have nothing.
+            return Ok(());
+        }
         let store = self.context.segment_store()?.clone();
         let window = self.sizes.chunk_bytes;
         let footers = 2 * self.sizes.image_records as usize * size_of::<FooterEntry>();

@@ -3,7 +3,7 @@
 mod common;
 
 mod a_crash_leaves_this_checkpoint_or_the_one_before;
-
+mod a_map_by_key_is_ordered_by_time;
 mod a_scan_sees_each_key_once_while_the_index_splits;
 mod a_users_layout_answers_like_ours;
 mod bad_input_is_refused_by_name;

@@ -89,7 +89,9 @@ fn timers_with_namespaces_are_an_ordered_set() {
             }
             32..38 => {
                 let first = model.first().filter(|first| first.0 < timer.0).cloned();
-                first.iter().for_each(|first| drop(model.remove(first)));
+                if let Some(first) = &first {
+                    model.remove(first);
+                }
                 assert_eq!(timers.pop_due_in(timer.0), first);
             }
             38 => {
@@ -144,7 +146,9 @@ fn what_a_withdrawn_timer_owned_is_given_back_whatever_the_key_owns_that_names_i
 #[test]
 fn a_purge_of_a_key_looks_at_as_many_timers_as_it_has_fuel_for() {
     let mut timers = store().timers::<u64>("t").unwrap();
-    (0..1000).for_each(|n| drop(timers.set(Time(n), n as u64 % 10).unwrap()));
+    for n in 0..1000 {
+        timers.set(Time(n), n as u64 % 10).unwrap();
+    }
     let (mut sweep, mut calls) = (Sweep::default(), 0);
     while !sweep.done {
         let mut looked_at = 0;

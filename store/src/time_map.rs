@@ -1,0 +1,214 @@
+//! A map ordered by time inside each key: for joins of what is near in time.
+//!
+//! Built on lists: a bucket is a slice of event time of one width, an element is a time and a value.
+//! A list is in order of arrival; what is read of a slice is sorted, which is done when it is read
+//! and costs nothing if it came in order. Slices are dropped whole.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::rc::Rc;
+
+use alluvium_layouts::{AppendLog, Lists, ListsLayout};
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State, Time,
+};
+
+use crate::store::StateBuilder;
+use crate::windows::ListsCell;
+
+/// The primitive of [`TimeMap`].
+#[derive(Debug)]
+pub struct TimeMapOf<K, V>(PhantomData<(K, V)>);
+
+/// Values by key and time; a key may have several values of one time, in order of insertion. Open
+/// one with [`Store::time_map`](crate::Store::time_map).
+pub struct TimeMap<K: Key, V: State, L: ListsLayout<K, (Time, V)> = AppendLog> {
+    cell: Rc<ListsCell<K, (Time, V), L::Lists>>,
+    account: Rc<Account>,
+    width: i64,
+}
+
+impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> fmt::Debug for TimeMap<K, V, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TimeMap({})", self.cell.0.name())
+    }
+}
+
+impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<K, V>, L> {
+    /// Opens the map, restoring it from the last checkpoint. `width` is that of a slice of time, in
+    /// nanoseconds: what is dropped at once, and sorted when it is read. A width about as long as
+    /// the ranges that are asked for is a good one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if the width is not positive, [`ErrorKind::Mismatch`] if it was another
+    /// one before; and those of [`Store::map`](crate::Store::map).
+    pub fn open(self, width: i64) -> Result<TimeMap<K, V, L>> {
+        let (store, name) = (self.store(), self.name());
+        if width <= 0 {
+            let message = format!("the slices of a time-ordered map are {width} ns wide");
+            return Err(Error::new(ErrorKind::Config, message).with("state", name));
+        }
+        let primitive = format!("time-map in slices of {width} ns");
+        let cell = store.open_lists_as(&primitive, name, self.chosen_layout())?;
+        let account = store.account_of(name)?;
+        Ok(TimeMap { cell, account, width })
+    }
+}
+
+impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
+    /// Adds a value of `key` at `at`. On an error the value comes back. Never reads storage.
+    pub fn insert<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        at: Time,
+        key: &Q,
+        value: V,
+    ) -> std::result::Result<(), Rejected<V>> {
+        let slice = self.slice_of(at);
+        // The state may be in use: then the value has not been given to anybody yet.
+        let mut value = Some((at, value));
+        let appended =
+            self.cell.0.run(1, |lists| lists.append(slice, key, value.take().expect("given once")));
+        match (appended, value) {
+            (Ok(Ok(())), _) => Ok(()),
+            (Ok(Err(Rejected { error, value: (_, value), .. })), _) => {
+                Err(Rejected::new(error, value))
+            }
+            (Err(error), Some((_, value))) => Err(Rejected::new(error, value)),
+            (Err(_), None) => unreachable!("a state that is not in use takes the value"),
+        }
+    }
+
+    /// Visits the values of `key` at times in `times`, in order of time, and says how many there
+    /// are. Cost: what the key has in the slices that `times` touches, one slice after the other;
+    /// that of one slice is in memory meanwhile.
+    ///
+    /// # Errors
+    /// Those of storage and of `visit`; [`ErrorKind::OverBudget`] if what the key has in a slice
+    /// does not fit into memory.
+    pub fn range<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        key: &Q,
+        times: Range<Time>,
+        mut visit: impl FnMut(Time, &V) -> Result<()>,
+    ) -> Result<u64> {
+        let mut visited = 0;
+        let mut from = self.slice_of(times.start);
+        while let Some(slice) = self.next_slice(from)?.filter(|slice| *slice < times.end) {
+            let found = self.read(slice, key, &times)?;
+            visited += found.values.len() as u64;
+            found.values.iter().try_for_each(|(at, value)| visit(*at, value))?;
+            match slice.0.checked_add(1) {
+                Some(after) => from = Time(after),
+                None => break,
+            }
+        }
+        Ok(visited)
+    }
+
+    /// Removes the values of `key` at times in `times`, whose ends are ends of slices: multiples of
+    /// the width, [`Time::MIN`] or [`Time::MAX`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`] for other ends; nothing is removed then. Those of storage; slices
+    /// before the one that failed are removed then.
+    pub fn remove_range<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        key: &Q,
+        times: Range<Time>,
+    ) -> Result<()> {
+        for end in [times.start, times.end] {
+            if end != Time::MAX && self.slice_of(end) != end {
+                let message = format!("{} is not the end of a slice of {} ns", end.0, self.width);
+                return Err(Error::new(ErrorKind::Input, message).with("state", self.cell.0.name()));
+            }
+        }
+        let mut from = times.start;
+        while let Some(slice) = self.next_slice(from)?.filter(|slice| *slice < times.end) {
+            self.cell.0.run(1, |lists| lists.clear_key(slice, key))??;
+            from = slice.plus(1);
+        }
+        Ok(())
+    }
+
+    /// Drops the slices that end at or before `before`, about `fuel` values' worth of memory per
+    /// call, and says whether that is done. They are no longer seen after the first call.
+    pub fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
+        let slice = if before == Time::MAX { before } else { self.slice_of(before) };
+        self.cell.0.run(0, |lists| lists.purge(slice, fuel))?
+    }
+
+    /// Tells that values before `until` will be read soon.
+    pub fn prefetch(&mut self, until: Time) -> Result<()> {
+        self.cell.0.run(0, |lists| lists.prefetch(until))?
+    }
+
+    /// Values, in memory and on storage.
+    pub fn len(&self) -> Result<u64> {
+        Ok(self.cell.0.enter()?.len())
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Makes the state usable for checkpoints again after a closure of the caller's panicked.
+    pub fn clear_poison(&mut self) {
+        self.cell.0.clear_poison();
+    }
+
+    /// Where the slice begins that has `at`; the first one begins where time does.
+    fn slice_of(&self, at: Time) -> Time {
+        Time(at.0.div_euclid(self.width).saturating_mul(self.width))
+    }
+
+    fn next_slice(&self, from: Time) -> Result<Option<Time>> {
+        Ok(self.cell.0.enter()?.next_bucket(from))
+    }
+
+    /// What `key` has in a slice at times in `times`, in order of time.
+    fn read<Q: Lookup<K> + ?Sized>(
+        &self,
+        slice: Time,
+        key: &Q,
+        times: &Range<Time>,
+    ) -> Result<Found<V>> {
+        let mut found = Found { values: Vec::new(), bytes: 0, account: self.account.clone() };
+        self.cell.0.run(1, |lists| {
+            lists.read(slice, key, &mut |(at, value)| {
+                if times.contains(at) { found.push(*at, value) } else { Ok(()) }
+            })
+        })??;
+        // Keeps the order of insertion; does nothing to what is in order.
+        found.values.sort_by_key(|(at, _)| *at);
+        Ok(found)
+    }
+}
+
+/// Values that were read, booked.
+struct Found<V> {
+    values: Vec<(Time, V)>,
+    bytes: u64,
+    account: Rc<Account>,
+}
+
+impl<V: State> Found<V> {
+    fn push(&mut self, at: Time, value: &V) -> Result<()> {
+        let (len, each) = (self.values.len() as u64, size_of::<(Time, V)>() as u64);
+        // A vector that doubles has both for a moment, and sorting takes half as much again.
+        let growth =
+            if self.values.len() == self.values.capacity() { len.max(4) * each * 5 / 2 } else { 0 };
+        let more = growth + value.heap_bytes() as u64;
+        self.account.reserve(MemoryKind::Buffers, more, "what a key has in a slice")?;
+        self.bytes += more;
+        self.values.push((at, value.clone()));
+        Ok(())
+    }
+}
+
+impl<V> Drop for Found<V> {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Buffers, self.bytes);
+    }
+}
