@@ -44,7 +44,7 @@ fn a_full_disk_is_told_and_when_there_is_room_everything_goes_on() {
         assert_eq!(refused, 20, "the device was full, and then it was not");
         let found = fold::<Items>(&mut panes, 0..4, 100).unwrap();
         assert_eq!(found, model.fold::<Items>(0..4));
-        assert_eq!(place.checkpoint::<Items>(&mut panes).unwrap().segments.is_empty(), false);
+        assert!(!place.checkpoint::<Items>(&mut panes).unwrap().segments.is_empty());
     }
 }
 
@@ -177,14 +177,18 @@ fn damaged_checkpoints_are_refused_when_they_are_opened_or_read() {
             assert_eq!(place.account.used(), 0, "what failed gives everything back");
             device.corrupt(&name, offset, 3).unwrap();
         }
+    }
+    assert!(told > 20, "{told}");
+    // The catalog comes last, what is in memory before it, runs first.
+    for name in place.segment_files() {
+        let bytes = device.bytes(&name).unwrap();
         device.truncate(&name, 8192).unwrap();
         let cut = place
             .try_open::<Items, _>(&layout())
             .and_then(|mut panes| fold::<Items>(&mut panes, 0..1, 1000));
-        assert_eq!(cut.unwrap_err().kind(), ErrorKind::Corrupt);
-        break;
+        assert_eq!(cut.unwrap_err().kind(), ErrorKind::Corrupt, "{name}");
+        device.place(&name, &bytes);
     }
-    assert!(told > 20, "{told}");
 }
 
 #[test]
