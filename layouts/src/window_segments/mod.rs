@@ -11,6 +11,7 @@ mod checkpoint;
 mod config;
 mod files;
 mod fold;
+mod merging;
 mod prefetch;
 mod purge;
 mod run;

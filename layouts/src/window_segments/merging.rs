@@ -1,0 +1,142 @@
+//! Runs made one: when a slice has too many of one level, and when a fold has no room for all.
+//!
+//! The helper merges them as bytes, so that it needs no function of the user's; the runs stay in use
+//! until the new one takes their place. What cannot be merged stays as it is.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
+
+use super::run::Run;
+use super::slice::Stored;
+use super::space::{run_of, sum};
+use super::table::SegmentPanes;
+use super::writing::{Cut, Written};
+
+/// The merge that is under way.
+#[derive(Debug)]
+pub struct Merging {
+    job: u64,
+    /// Booked for it: images, cuts, and the table of the new run.
+    bytes: u64,
+    table_bytes: u64,
+    slot: usize,
+    first: Arc<Run>,
+    last: Arc<Run>,
+}
+
+impl<K: Key, A: State> SegmentPanes<K, A> {
+    /// Has runs of one level made one, if there are enough and memory allows.
+    pub(super) fn merge_runs(&mut self, slot: usize) {
+        if self.merging.is_some() {
+            return;
+        }
+        let runs = &self.slice_at(slot).runs;
+        let Some(level) = runs.last().map(|stored| stored.run.level) else { return };
+        let from = runs.iter().rposition(|stored| stored.run.level != level).map_or(0, |i| i + 1);
+        if runs.len() - from >= self.sizes.runs_max {
+            self.begin_merge(slot, from);
+        }
+    }
+
+    /// Has the runs of a slice from one on made one, as many of them, the oldest first, as there is
+    /// memory for, and says whether that was begun.
+    fn begin_merge(&mut self, slot: usize, from: usize) -> bool {
+        let found = self.slots[slot].as_ref().expect("a slice in use");
+        let cut_bytes =
+            |cut: &Cut<K>| (2 * size_of::<(u64, Cut<K>)>() + cut.key.heap_bytes()) as u64;
+        let (mut cuts, mut place, mut bytes) = (Vec::new(), Some(0), 0);
+        while let Some(at) = place {
+            let (part, next) = found.cuts.part_at(at);
+            for cut in part {
+                bytes += cut_bytes(cut);
+                if self.account.available() < bytes {
+                    return false;
+                }
+                cuts.push((cut.key.key_hash(), cut.clone()));
+            }
+            place = next;
+        }
+        cuts.sort_unstable_by_key(|(hash, _)| *hash);
+        let (mut runs, mut table_bytes) = (Vec::new(), 0);
+        let (mut records, mut stored_bytes, mut images) = (0, 0, 0);
+        for stored in &found.runs[from..] {
+            let run = &stored.run;
+            (records, stored_bytes) = (records + run.records, stored_bytes + run.bytes());
+            let image = run.image_bytes_max() + 128;
+            let (size, segment) = (self.sizes.image_bytes, self.sizes.segment_bytes);
+            let table = Run::memory_bytes_of(records, stored_bytes, size, segment);
+            if self.account.available() < bytes + images + image + table {
+                break;
+            }
+            images += image;
+            table_bytes = table;
+            runs.push(run.clone());
+        }
+        if runs.len() < 2 {
+            return false;
+        }
+        bytes += images;
+        self.account.charge(MemoryKind::Buffers, bytes);
+        self.account.charge(MemoryKind::Tables, table_bytes);
+        self.jobs += 1;
+        let (first, last) = (runs[0].clone(), runs[runs.len() - 1].clone());
+        let job = self.jobs;
+        self.merging = Some(Merging { job, bytes, table_bytes, slot, first, last });
+        self.background.merge(self.jobs, runs, cuts, self.sizes);
+        true
+    }
+
+    /// Takes in a merge: the new run takes the place of those that it was made of.
+    pub(super) fn merged(&mut self, job: u64, result: Result<Written>) {
+        let merging = self.merging.take().filter(|merging| merging.job == job);
+        let Some(merging) = merging else { panic!("merge {job} is not the one under way") };
+        self.account.release(MemoryKind::Buffers, merging.bytes);
+        self.account.release(MemoryKind::Tables, merging.table_bytes);
+        // What could not be made one stays as it is; who reads it meets the error.
+        let Ok(written) = result else { return };
+        self.files.bytes += sum(&written);
+        self.stats.flushed_bytes += sum(&written);
+        self.stats.rewritten += written.records;
+        let runs = self.slots[merging.slot].as_ref().map_or(&[][..], |found| &found.runs);
+        let place = |run| runs.iter().position(|stored| Arc::ptr_eq(&stored.run, run));
+        let (Some(first), Some(last)) = (place(&merging.first), place(&merging.last)) else {
+            // The slice was purged meanwhile.
+            self.remove_files(&written);
+            return;
+        };
+        let level = runs[first..=last].iter().map(|stored| stored.run.level).max().unwrap_or(0);
+        let number = merging.last.number;
+        let new = (written.records > 0).then(|| run_of(number, level + 1, written));
+        self.account.charge(MemoryKind::Tables, new.as_ref().map_or(0, Run::memory_bytes));
+        let new = new.map(|run| Stored::new(Arc::new(run)));
+        let found = self.slots[merging.slot].as_mut().expect("found by it");
+        let old: Vec<_> = found.runs.splice(first..=last, new).collect();
+        found.forget_cuts(&self.account);
+        self.drop_runs(old);
+        self.arrangement += 1;
+        self.merge_runs(merging.slot);
+    }
+
+    /// Merges the runs of the slice that has most, until there are fewer, so that a fold takes less
+    /// memory. Says whether that did anything.
+    pub(super) fn merge_for_fold(&mut self, slices: &Range<Time>) -> Result<bool> {
+        while self.merging.is_some() {
+            self.wait_once()?;
+        }
+        let slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
+        let most = slots.max_by_key(|slot| self.slice_at(*slot).runs.len());
+        let Some(slot) = most.filter(|slot| self.slice_at(*slot).runs.len() > 1) else {
+            return Ok(false);
+        };
+        let before = self.slice_at(slot).runs.len();
+        if !self.begin_merge(slot, 0) {
+            return Ok(false);
+        }
+        while self.merging.is_some() {
+            self.wait_once()?;
+        }
+        Ok(self.slice_at(slot).runs.len() < before)
+    }
+}
