@@ -2,9 +2,11 @@
 
 mod cases;
 mod columns;
+pub(crate) mod compressed;
 mod export;
 mod merge;
 mod table;
+pub(crate) mod timestamp;
 
 pub use cases::{Case, Delta, Insert, ResultRow, SideInput, Step, read_cases, shared_dir};
 pub use export::export;

@@ -3,14 +3,13 @@
 //! Columns `seq,commit,ts,author,op,path,value`; `op` is A, M or T for a put and D for a delete.
 //! Rows of a commit stand together. A file whose name ends in `.xz` is decompressed on the way.
 
-use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use csv::StringRecord;
-use xz2::read::XzDecoder;
 
 use super::{Batch, Change};
+use crate::input::compressed;
 use crate::{Error, Result};
 
 const COLUMNS: [&str; 7] = ["seq", "commit", "ts", "author", "op", "path", "value"];
@@ -32,13 +31,7 @@ impl CsvHistory {
     /// Opens the file and checks its header. The first `upto` events are given, even where that
     /// ends within a commit; all if it is `None`.
     pub fn open(path: &Path, upto: Option<u64>) -> Result<Self> {
-        let file = File::open(path).map_err(|source| Error::io(path, "open", source))?;
-        let file = BufReader::with_capacity(1 << 16, file);
-        let compressed = path.extension().is_some_and(|extension| extension == "xz");
-        let input: Box<dyn Read + Send> = match compressed {
-            true => Box::new(XzDecoder::new_multi_decoder(file)),
-            false => Box::new(file),
-        };
+        let input = compressed::open(path)?;
         let mut history = CsvHistory {
             path: path.to_owned(),
             rows: csv::Reader::from_reader(input),
