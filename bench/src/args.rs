@@ -1,5 +1,7 @@
 //! Options of `alluvium-bench`, in groups that its subcommands share.
 
+mod window;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use crate::peers::Peer;
 use crate::queries::SideTable;
 use crate::workload::{Distribution, RecordShape};
 use crate::{Error, Result};
+
+pub use window::WindowArgs;
 
 /// Which stream of Nexmark events.
 #[derive(Args, Clone, Debug)]

@@ -9,6 +9,7 @@ pub mod peers;
 pub mod queries;
 pub mod report;
 pub mod run;
+pub mod window;
 pub mod workload;
 
 pub use error::{Error, Result};

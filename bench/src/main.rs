@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use alluvium_bench::args::{AdapterArgs, GenArgs, NexmarkArgs, ReplayArgs, ReportArgs, RmwArgs};
+use alluvium_bench::args::{
+    AdapterArgs, GenArgs, NexmarkArgs, ReplayArgs, ReportArgs, RmwArgs, WindowArgs,
+};
 use alluvium_bench::report::Report;
 use alluvium_bench::run::Scale;
 use alluvium_bench::{Result, run};
@@ -31,6 +33,8 @@ enum Command {
     Rmw(RmwArgs),
     /// What the Timely adapter costs beside an operator by hand and beside the state alone
     Adapter(AdapterArgs),
+    /// A question of each window of a stream, answered by what others would use
+    Window(WindowArgs),
     /// Replay the history of a git repository and check the result
     Replay(ReplayArgs),
 }
@@ -56,6 +60,7 @@ fn execute(cli: Cli) -> Result<()> {
         Command::Nexmark(args) => finish(&run::nexmark(&args)?, &args.report),
         Command::Rmw(args) => finish(&run::rmw(&args)?, &args.report),
         Command::Adapter(args) => finish(&run::adapter(&args)?, &args.report),
+        Command::Window(args) => finish(&run::window(&args)?, &args.report),
         Command::Replay(args) => finish(&run::replay(&args)?, &args.report),
     }
 }

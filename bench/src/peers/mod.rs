@@ -9,6 +9,8 @@ mod record;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
 #[cfg(feature = "rocksdb")]
+mod rocksdb_merge_unsafe;
+#[cfg(feature = "rocksdb")]
 mod rocksdb_unsafe;
 
 use std::fmt;
@@ -21,6 +23,8 @@ pub use ours::Ours;
 pub use record::Record;
 #[cfg(feature = "rocksdb")]
 pub use rocksdb::RocksDb;
+#[cfg(feature = "rocksdb")]
+pub(crate) use {rocksdb::open_merging, rocksdb_merge_unsafe::Merge, rocksdb_unsafe::Db};
 
 use crate::{Error, Result};
 

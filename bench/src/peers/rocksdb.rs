@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::rocksdb_merge_unsafe::Merge;
 use super::rocksdb_unsafe::{Db, KeyBytes, Sizes};
 use super::{Engine, Record, Said, digest_of};
 use crate::{Error, Result};
@@ -24,11 +25,14 @@ pub struct RocksDb {
 impl RocksDb {
     /// Opens a database that takes about `memory_bytes`.
     pub fn open(path: &Path, memory_bytes: u64) -> Result<RocksDb> {
-        let memory = memory_bytes as usize;
-        let sizes = Sizes { memtable: memory / 8, memtables: 3, block_cache: memory / 2 };
-        let db = Db::open(path, &sizes)?;
+        let db = Db::open(path, &Sizes::of(memory_bytes), None)?;
         Ok(RocksDb { db, bytes: Vec::new(), keys: Vec::new(), ends: Vec::new() })
     }
+}
+
+/// Opens a database with these settings for blind merges.
+pub(crate) fn open_merging(path: &Path, memory_bytes: u64, merge: Merge) -> Result<Db> {
+    Db::open(path, &Sizes::of(memory_bytes), Some(merge))
 }
 
 fn decoded<V: Record>(bytes: &[u8]) -> Result<V> {

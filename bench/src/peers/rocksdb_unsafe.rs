@@ -12,11 +12,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null_mut;
 
+use super::rocksdb_merge_unsafe::Merge;
 use crate::{Error, Result};
 
 /// Something of the library's that is only pointed to.
-type Opaque = *mut c_void;
-type Message = *mut c_char;
+pub(super) type Opaque = *mut c_void;
+pub(super) type Message = *mut c_char;
 
 #[link(name = "rocksdb")]
 unsafe extern "C" {
@@ -103,11 +104,11 @@ unsafe extern "C" {
 pub(super) type KeyBytes = [u8; 8];
 
 /// An open database.
-pub(super) struct Db {
-    db: Opaque,
-    read: Opaque,
-    write: Opaque,
-    batch: Opaque,
+pub(crate) struct Db {
+    pub(super) db: Opaque,
+    pub(super) read: Opaque,
+    pub(super) write: Opaque,
+    pub(super) batch: Opaque,
 }
 
 /// Sizes of a database in bytes.
@@ -117,9 +118,17 @@ pub(super) struct Sizes {
     pub(super) block_cache: usize,
 }
 
+impl Sizes {
+    /// For a database that takes about `memory_bytes`.
+    pub(super) fn of(memory_bytes: u64) -> Self {
+        let memory = memory_bytes as usize;
+        Sizes { memtable: memory / 8, memtables: 3, block_cache: memory / 2 }
+    }
+}
+
 impl Db {
     /// Opens or makes the database in `path`.
-    pub(super) fn open(path: &Path, sizes: &Sizes) -> Result<Db> {
+    pub(super) fn open(path: &Path, sizes: &Sizes, merge: Option<Merge>) -> Result<Db> {
         let name = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| Error::Usage(format!("{} has a zero byte", path.display())))?;
         let mut error = null_mut();
@@ -144,6 +153,9 @@ impl Db {
             rocksdb_options_set_memtable_prefix_bloom_size_ratio(options, 0.05);
             rocksdb_options_set_memtable_whole_key_filtering(options, 1);
             rocksdb_options_set_block_based_table_factory(options, table);
+            if let Some(merge) = merge {
+                merge.install(options);
+            }
             let db = rocksdb_open(options, name.as_ptr(), &mut error);
             rocksdb_options_destroy(options);
             rocksdb_block_based_options_destroy(table);
@@ -284,7 +296,7 @@ impl Drop for Pinned {
 
 /// # Safety
 /// `start` points to so many bytes that live as long as the slice is used, or there are none.
-unsafe fn bytes_of<'a>(start: *const c_char, bytes: usize) -> &'a [u8] {
+pub(super) unsafe fn bytes_of<'a>(start: *const c_char, bytes: usize) -> &'a [u8] {
     if start.is_null() || bytes == 0 {
         return &[];
     }
@@ -292,7 +304,7 @@ unsafe fn bytes_of<'a>(start: *const c_char, bytes: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(start.cast(), bytes) }
 }
 
-fn check(error: Message) -> Result<()> {
+pub(super) fn check(error: Message) -> Result<()> {
     if error.is_null() {
         return Ok(());
     }

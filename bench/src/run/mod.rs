@@ -10,6 +10,7 @@ mod nexmark;
 mod replay;
 mod rmw;
 mod state;
+mod window;
 
 pub use adapter::adapter;
 pub use generate::generate;
@@ -17,3 +18,4 @@ pub use main_job::{Scale, main_job};
 pub use nexmark::nexmark;
 pub use replay::replay;
 pub use rmw::rmw;
+pub use window::window;
