@@ -26,6 +26,22 @@ pub trait Aggregate<E>: 'static {
     /// The result; `None` if there is none, as before the first element.
     fn out(&self, acc: &Self::Acc) -> Option<Self::Out>;
 
+    /// Folds one element in and tells how the result changes: the old one goes, the new one comes.
+    #[inline]
+    fn fold(&self, acc: &mut Self::Acc, element: &E, mut change: impl FnMut(Self::Out, i64)) {
+        let old = self.out(acc);
+        self.add(acc, element);
+        let new = self.out(acc);
+        if old != new {
+            if let Some(old) = old {
+                change(old, -1);
+            }
+            if let Some(new) = new {
+                change(new, 1);
+            }
+        }
+    }
+
     /// Takes the elements of `first` out of `acc`, whose first elements they are, and says
     /// that this was done. Aggregates that can do it make sliding windows cheap: a slide costs two
     /// steps per key, whatever the length. The default cannot.
@@ -47,14 +63,17 @@ impl<E> Aggregate<E> for Counting {
         0
     }
 
+    #[inline]
     fn add(&self, acc: &mut i64, _: &E) {
         *acc = acc.saturating_add(1);
     }
 
+    #[inline]
     fn merge(&self, acc: &mut i64, later: &i64) {
         *acc = acc.saturating_add(*later);
     }
 
+    #[inline]
     fn out(&self, acc: &i64) -> Option<i64> {
         (*acc != 0).then_some(*acc)
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    BatchError, CheckpointOutcome, Cursor, Fetch, Heap, HeapTable, HybridLog, HybridLogTable,
-    Layout, Peek, StateContext, Table, TableStats, Ticket,
+    AppendLog, BatchError, CheckpointOutcome, Cursor, Fetch, Heap, HeapTable, HybridLog,
+    HybridLogTable, Layout, Peek, StateContext, Table, TableStats, Ticket, WindowSegments,
 };
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
@@ -14,46 +14,54 @@ use serde::{Deserialize, Serialize};
 
 /// Any of the built-in layouts; the default of every primitive. Which one is told by code or by
 /// the store's configuration. A call costs one predictable branch more than on the layout itself.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum AnyLayout {
+    /// What fits the primitive: a hybrid log for values by key, window segments for aggregated
+    /// windows, an append-and-merge log for lists and for windows that keep their events.
+    #[default]
+    Auto,
     /// Plain heap state.
     Heap(Heap),
-    /// The hash-indexed hybrid log.
+    /// The hash-indexed hybrid log: for values by key, and for aggregated windows, to compare. Lists are
+    /// kept as by `Auto`.
     HybridLog(HybridLog),
+    /// The append-and-merge log, for lists and for windows that keep their events. Other state is
+    /// kept as by `Auto`.
+    AppendLog(AppendLog),
+    /// Window segments, for aggregated windows. Other state is kept as by `Auto`.
+    WindowSegments(WindowSegments),
 }
 
 impl AnyLayout {
-    /// The layout with this name and its default options: `heap`, `hybrid-log`.
+    /// The layout with this name and its default options: `heap`, `hybrid-log`, `append-log`,
+    /// `window-segments`, `auto`.
     pub fn named(name: &str) -> Option<AnyLayout> {
         match name {
+            "auto" => Some(AnyLayout::Auto),
             "heap" => Some(AnyLayout::Heap(Heap::new())),
             "hybrid-log" => Some(AnyLayout::HybridLog(HybridLog::new())),
+            "append-log" => Some(AnyLayout::AppendLog(AppendLog::new())),
+            "window-segments" => Some(AnyLayout::WindowSegments(WindowSegments::new())),
             _ => None,
         }
     }
 
-    /// Names that [`named`](AnyLayout::named) knows.
+    /// Names that [`named`](AnyLayout::named) knows of layouts for values by key.
     pub const NAMES: [&'static str; 2] = ["heap", "hybrid-log"];
 }
 
-impl Default for AnyLayout {
-    fn default() -> Self {
-        AnyLayout::HybridLog(HybridLog::new())
-    }
+macro_rules! from {
+    ($($layout:ident)+) => {$(
+        impl From<$layout> for AnyLayout {
+            fn from(layout: $layout) -> Self {
+                AnyLayout::$layout(layout)
+            }
+        }
+    )+};
 }
 
-impl From<Heap> for AnyLayout {
-    fn from(layout: Heap) -> Self {
-        AnyLayout::Heap(layout)
-    }
-}
-
-impl From<HybridLog> for AnyLayout {
-    fn from(layout: HybridLog) -> Self {
-        AnyLayout::HybridLog(layout)
-    }
-}
+from! { Heap HybridLog AppendLog WindowSegments }
 
 /// An open [`AnyLayout`].
 #[derive(Debug)]
@@ -82,6 +90,7 @@ impl<K: Key, V: State> Layout<K, V> for AnyLayout {
         match self {
             AnyLayout::Heap(layout) => Layout::<K, V>::name(layout),
             AnyLayout::HybridLog(layout) => Layout::<K, V>::name(layout),
+            _ => Layout::<K, V>::name(&HybridLog::new()),
         }
     }
 
@@ -93,6 +102,7 @@ impl<K: Key, V: State> Layout<K, V> for AnyLayout {
         match self {
             AnyLayout::Heap(layout) => Layout::<K, V>::memory_limit(layout),
             AnyLayout::HybridLog(layout) => Layout::<K, V>::memory_limit(layout),
+            _ => None,
         }
     }
 
@@ -100,6 +110,7 @@ impl<K: Key, V: State> Layout<K, V> for AnyLayout {
         Ok(match self {
             AnyLayout::Heap(layout) => AnyTable::Heap(layout.open(context)?),
             AnyLayout::HybridLog(layout) => AnyTable::HybridLog(Box::new(layout.open(context)?)),
+            _ => AnyTable::HybridLog(Box::new(HybridLog::new().open(context)?)),
         })
     }
 }

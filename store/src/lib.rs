@@ -14,7 +14,9 @@
 
 mod aggregate;
 mod any_layout;
+mod any_windows;
 mod builder;
+mod cells;
 mod config;
 mod count;
 mod fetcher;
@@ -46,6 +48,7 @@ pub use alluvium_pagestore::{
     combine, hash_bytes, hash_word, rounded,
 };
 pub use any_layout::{AnyLayout, AnyTable};
+pub use any_windows::{AnyLists, AnyPanes};
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
 pub use config::{DEFAULT_MEMORY_BYTES, Helpers, StoreConfig};
 pub use count::Count;
@@ -59,6 +62,6 @@ pub use time_map::{TimeMap, TimeMapOf};
 pub use timers::{Sweep, Timers};
 pub use value::Value;
 pub use windows::{
-    Advanced, Aggregated, AggregatedOf, Emit, Holistic, HolisticLayout, HolisticOf, Late, Process,
-    Processing, SessionSet, Window, WindowLayout, Windows, process,
+    Advanced, Aggregated, AggregatedOf, Emit, Holistic, HolisticLayout, HolisticOf, Late, Out,
+    Process, Processing, SessionSet, Window, WindowLayout, Windows, process,
 };

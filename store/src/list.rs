@@ -1,16 +1,14 @@
 //! Keyed state that is appended to: a list per key.
 
-use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
-use std::marker::PhantomData;
 use std::rc::Rc;
 
-use alluvium_layouts::{AppendLog, CheckpointOutcome, Cursor, Lists, ListsLayout, TableStats};
-use alluvium_pagestore::{
-    BlobWriter, Error, ErrorKind, Key, Lookup, Rejected, Result, State, StateImage, Time,
-};
+use alluvium_layouts::{Cursor, Lists, ListsLayout, TableStats};
+use alluvium_pagestore::{Key, Lookup, Rejected, Result, State, Time};
 
-use crate::state_cell::{Hooks, Lock};
+use crate::any_layout::AnyLayout;
+use crate::cells::ListsCell;
+use crate::state_cell::Hooks;
 
 /// The bucket of lists that stay until they are cleared.
 const STAYING: Time = Time::MAX;
@@ -21,62 +19,27 @@ const STAYING: Time = Time::MAX;
 /// Elements are native Rust values, in order of arrival; they are never changed. An append never
 /// reads storage. With the default layout, lists that do not fit memory go to storage, and a
 /// read merges what is there with what is in memory.
-pub struct List<K: Key, E: State, L: ListsLayout<K, E> = AppendLog> {
-    cell: Rc<ListCell<K, E, L::Lists>>,
-}
-
-/// Lists, shared between their handle and the store's maintenance hooks.
-pub(crate) struct ListCell<K, E, T> {
-    name: String,
-    lists: RefCell<T>,
-    calls: Cell<u64>,
-    types: PhantomData<(K, E)>,
-    /// Declared last, so that the lists' helpers are done with the directory before it is free.
-    _lock: Option<Lock>,
-}
-
-impl<K: Key, E: State, T: Lists<K, E>> ListCell<K, E, T> {
-    pub(crate) fn new(name: &str, lists: T, lock: Option<Lock>) -> Self {
-        let (lists, calls) = (RefCell::new(lists), Cell::new(0));
-        Self { name: name.into(), lists, calls, types: PhantomData, _lock: lock }
-    }
-
-    /// The lists, for one call that concerns so many keys.
-    #[inline]
-    fn enter(&self, keys: u64) -> Result<RefMut<'_, T>> {
-        let lists = self.lists.try_borrow_mut().map_err(|_| self.in_use())?;
-        self.calls.set(self.calls.get() + keys);
-        Ok(lists)
-    }
-
-    #[cold]
-    fn in_use(&self) -> Error {
-        let message = "the state is in use: its own closure calls it";
-        Error::new(ErrorKind::InUse, message).with("state", &self.name)
-    }
-
-    fn statistics(&self) -> Result<TableStats> {
-        Ok(TableStats { calls: self.calls.get(), ..self.enter(0)?.stats() })
-    }
+pub struct List<K: Key, E: State, L: ListsLayout<K, E> = AnyLayout> {
+    cell: Rc<ListsCell<K, E, L::Lists>>,
 }
 
 impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
-    pub(crate) fn new(cell: Rc<ListCell<K, E, L::Lists>>) -> Self {
+    pub(crate) fn new(cell: Rc<ListsCell<K, E, L::Lists>>) -> Self {
         Self { cell }
     }
 
     /// The state's name.
     pub fn name(&self) -> &str {
-        &self.cell.name
+        self.cell.0.name()
     }
 
     /// Elements of all lists. Those that were cleared on storage may count until they are gone
     /// there. Cost: O(1).
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] from a closure of the same state.
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) from a closure of the same state.
     pub fn len(&self) -> Result<u64> {
-        Ok(self.cell.enter(0)?.len())
+        Ok(self.cell.0.enter()?.len())
     }
 
     /// Whether [`len`](List::len) is 0.
@@ -91,8 +54,8 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// elements when memory is full.
     ///
     /// # Errors
-    /// [`ErrorKind::OverBudget`] where nothing can be spilled, [`ErrorKind::Backpressure`] and
-    /// [`ErrorKind::DiskFull`] where storage does not take what is spilled. The element comes back
+    /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) where nothing can be spilled, [`ErrorKind::Backpressure`](crate::ErrorKind::Backpressure) and
+    /// [`ErrorKind::DiskFull`](crate::ErrorKind::DiskFull) where storage does not take what is spilled. The element comes back
     /// and nothing has changed.
     #[inline]
     pub fn append<Q: Lookup<K> + ?Sized>(
@@ -100,7 +63,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         key: &Q,
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
-        match self.cell.enter(1) {
+        match self.cell.0.enter_for(1) {
             Ok(mut lists) => lists.append(STAYING, key, element),
             Err(error) => Err(Rejected::new(error, element)),
         }
@@ -112,7 +75,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// # Errors
     /// As for [`append`](List::append).
     pub fn append_batch(&mut self, batch: &mut Vec<(K, E)>) -> Result<()> {
-        let mut lists = self.cell.enter(batch.len() as u64)?;
+        let mut lists = self.cell.0.enter_for(batch.len())?;
         let mut rest = std::mem::take(batch).into_iter();
         while let Some((key, element)) = rest.next() {
             if let Err(rejected) = lists.append(STAYING, &key, element) {
@@ -128,13 +91,13 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// storage for each of the few runs there.
     ///
     /// # Errors
-    /// Those of `visit` and of storage; [`ErrorKind::Corrupt`] if what is stored is damaged.
+    /// Those of `visit` and of storage; [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if what is stored is damaged.
     pub fn read<Q: Lookup<K> + ?Sized>(
         &mut self,
         key: &Q,
         mut visit: impl FnMut(&E) -> Result<()>,
     ) -> Result<u64> {
-        self.cell.enter(1)?.read(STAYING, key, &mut visit)
+        self.cell.0.run(1, |lists| lists.read(STAYING, key, &mut visit))?
     }
 
     /// The elements of `key`. Takes memory for all of them that is not booked; for long lists
@@ -198,9 +161,9 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// there is merged.
     ///
     /// # Errors
-    /// [`ErrorKind::OverBudget`] and those of storage, if there is no memory to note it.
+    /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) and those of storage, if there is no memory to note it.
     pub fn clear<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<()> {
-        self.cell.enter(1)?.clear_key(STAYING, key)
+        self.cell.0.enter_for(1)?.clear_key(STAYING, key)
     }
 
     /// Visits all elements, those of each key together and in order; the order of keys is
@@ -209,7 +172,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// # Errors
     /// As for [`read`](List::read).
     pub fn for_each(&mut self, mut visit: impl FnMut(&K, &E) -> Result<()>) -> Result<()> {
-        let mut lists = self.cell.enter(0)?;
+        let mut lists = self.cell.0.enter()?;
         let mut cursor = Cursor::default();
         while !cursor.done {
             lists.fold(STAYING..STAYING, &mut cursor, 4096, &mut |key, elements| {
@@ -227,43 +190,12 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// # Errors
     /// As for [`len`](List::len).
     pub fn stats(&self) -> Result<TableStats> {
-        self.cell.statistics()
+        self.cell.stats()
     }
 }
 
 impl<K: Key, E: State, L: ListsLayout<K, E>> fmt::Debug for List<K, E, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "List({})", self.cell.name)
-    }
-}
-
-impl<K: Key, E: State, T: Lists<K, E>> Hooks for ListCell<K, E, T> {
-    /// Elements are not changed by closures, so that a panic leaves all as it was.
-    fn poisoned(&self) -> bool {
-        false
-    }
-
-    fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.enter(0)?.checkpoint(blobs)
-    }
-
-    fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()> {
-        self.enter(0)?.checkpointed(outcome);
-        Ok(())
-    }
-
-    fn tick(&self, work: usize) -> Result<usize> {
-        self.enter(0)?.tick(work)
-    }
-
-    fn reclaim(&self, bytes: u64) -> Result<u64> {
-        match self.lists.try_borrow_mut() {
-            Ok(mut lists) => lists.reclaim(bytes).map_err(|e| e.with("state", &self.name)),
-            Err(_) => Ok(0),
-        }
-    }
-
-    fn stats(&self) -> Result<TableStats> {
-        self.statistics()
+        write!(f, "List({})", self.cell.0.name())
     }
 }

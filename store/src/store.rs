@@ -9,8 +9,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    AppendLog, CheckpointOutcome, Layout, ListsLayout, Merge, PanesLayout, StateContext,
-    trace_event, trace_span,
+    CheckpointOutcome, Layout, ListsLayout, Merge, PanesLayout, StateContext, trace_event,
+    trace_span,
 };
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
@@ -22,16 +22,17 @@ use alluvium_pagestore::{
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
 use crate::builder::StoreBuilder;
+use crate::cells::{ListsCell, PanesCell};
 use crate::config::{Helpers, StoreConfig};
 use crate::count::Count;
-use crate::list::{List, ListCell};
+use crate::list::List;
 use crate::map::Map;
 use crate::state_cell::{Hooks, Lock, StateCell};
 use crate::stats::{StateStats, StoreStats};
 use crate::time_map::TimeMapOf;
 use crate::timers::{Timers, TimersCell};
 use crate::value::Value;
-use crate::windows::{AggregatedOf, HolisticOf, ListsCell, PanesCell, ProgressCell, Record};
+use crate::windows::{AggregatedOf, HolisticOf, ProgressCell, Record};
 
 /// One worker's states under one memory budget and one directory. Cheap to clone; stays on its
 /// thread.
@@ -201,7 +202,7 @@ impl Store {
 
     /// The windows `name`, folded by an aggregate.
     ///
-    /// ```ignore
+    /// ```
     /// # use alluvium::{Counting, SECOND, Store, Time, Windows};
     /// let store = Store::in_memory().open()?;
     /// let windows = Windows::sliding(10 * SECOND, 2 * SECOND);
@@ -313,20 +314,14 @@ impl Store {
         Ok(cell)
     }
 
-    /// The lists `name`. Their layout is an [`AppendLog`], whatever the configuration says of other
-    /// states, or the one given to the builder.
-    pub fn list<K: Key, E: State>(&self, name: &str) -> StateBuilder<'_, ListOf<K, E>, AppendLog> {
-        let layout = AppendLog::new();
-        StateBuilder { store: self, name: name.into(), layout, primitive: PhantomData }
+    /// The lists `name`.
+    pub fn list<K: Key, E: State>(&self, name: &str) -> StateBuilder<'_, ListOf<K, E>> {
+        StateBuilder::new(self, name)
     }
 
-    /// The time-ordered map `name`. Its layout is an [`AppendLog`], or the one given to the builder.
-    pub fn time_map<K: Key, V: State>(
-        &self,
-        name: &str,
-    ) -> StateBuilder<'_, TimeMapOf<K, V>, AppendLog> {
-        let layout = AppendLog::new();
-        StateBuilder { store: self, name: name.into(), layout, primitive: PhantomData }
+    /// The time-ordered map `name`.
+    pub fn time_map<K: Key, V: State>(&self, name: &str) -> StateBuilder<'_, TimeMapOf<K, V>> {
+        StateBuilder::new(self, name)
     }
 
     /// The timers `name`.
@@ -766,26 +761,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     /// # Errors
     /// As for a map; [`ErrorKind::Mismatch`] also if another layout has stored them.
     pub fn open(self) -> Result<List<K, E, L>> {
-        let inner = &self.store.0;
-        let context = inner.context(&self.name, self.layout.memory_limit())?;
-        let manifest = StateManifest {
-            name: self.name.clone(),
-            primitive: "list".into(),
-            layout: self.layout.name().into(),
-            key: description_of::<K>(),
-            value: description_of::<E>(),
-            image: Default::default(),
-        };
-        let context = inner.with_restored(context, &manifest)?;
-        let account = context.account.clone();
-        let lists = {
-            let restored = context.restored.is_some();
-            trace_span!(INFO, "open", state = self.name.as_str(), restored = restored);
-            self.layout.open_lists(context).map_err(|e| e.with("state", &self.name))?
-        };
-        let cell = Rc::new(ListCell::new(&self.name, lists, inner.lock.clone()));
-        inner.register(manifest, account, cell.clone());
-        Ok(List::new(cell))
+        self.store.open_lists_as("list", &self.name, &self.layout).map(List::new)
     }
 }
 

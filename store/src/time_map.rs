@@ -9,13 +9,14 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::rc::Rc;
 
-use alluvium_layouts::{AppendLog, Lists, ListsLayout};
+use alluvium_layouts::{Lists, ListsLayout};
 use alluvium_pagestore::{
     Account, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State, Time,
 };
 
+use crate::any_layout::AnyLayout;
+use crate::cells::ListsCell;
 use crate::store::StateBuilder;
-use crate::windows::ListsCell;
 
 /// The primitive of [`TimeMap`].
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub struct TimeMapOf<K, V>(PhantomData<(K, V)>);
 
 /// Values by key and time; a key may have several values of one time, in order of insertion. Open
 /// one with [`Store::time_map`](crate::Store::time_map).
-pub struct TimeMap<K: Key, V: State, L: ListsLayout<K, (Time, V)> = AppendLog> {
+pub struct TimeMap<K: Key, V: State, L: ListsLayout<K, (Time, V)> = AnyLayout> {
     cell: Rc<ListsCell<K, (Time, V), L::Lists>>,
     account: Rc<Account>,
     width: i64,

@@ -343,7 +343,8 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         self.purge_buckets(before);
         self.jobs.drive();
         self.poll()?;
-        Ok(self.reaping == 0)
+        // With a thread for it, what is left to do is not the caller's.
+        Ok(self.reaping == 0 || !self.context.helper.is_inline())
     }
 
     fn prefetch(&mut self, until: Time) -> Result<()> {

@@ -8,11 +8,11 @@ use alluvium_layouts::{ListsLayout, Merge, PanesLayout};
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
-use super::contents::Folded;
+use super::contents::{Contents, Folded, Out};
 use super::session_contents::FoldedSessions;
 use super::sessions::{Rules, Sessions};
 use super::totals::{Total, Totals};
-use super::{Advanced, Emit, Grid, Late, SessionSet, Shape, Window, WindowLayout, Windows};
+use super::{Advanced, Emit, Grid, Late, SessionSet, Shape, WindowLayout, Windows};
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
 use crate::store::StateBuilder;
@@ -45,6 +45,7 @@ where
     shape: Kind<K, E, A, L>,
 }
 
+#[expect(clippy::type_complexity, reason = "the parts have no name but this")]
 enum Kind<K, E, A, L>
 where
     K: Key + Ord,
@@ -209,7 +210,7 @@ where
         sent: Time,
         batch: &mut Vec<(Time, K, E)>,
         late: &mut dyn FnMut(Late<K, E>),
-        out: &mut dyn FnMut(&K, Window, A::Out, i64),
+        out: Out<'_, K, A::Out>,
     ) -> Result<()> {
         super::check_times(batch)?;
         each!(self, windows => windows.add_batch(sent, batch, late, out))
@@ -229,8 +230,17 @@ where
         &mut self,
         watermark: Time,
         fuel: usize,
-        out: &mut dyn FnMut(&K, Window, A::Out, i64),
+        out: Out<'_, K, A::Out>,
     ) -> Result<Advanced> {
         each!(self, windows => windows.advance(watermark, fuel, out))
+    }
+
+    /// Allows checkpoints again after a closure of the caller's panicked: values are as it left
+    /// them.
+    pub fn clear_poison(&mut self) {
+        match &mut self.shape {
+            Kind::Aligned(windows) => windows.contents.clear_poison(),
+            Kind::Sessions(windows) => windows.clear_poison(),
+        }
     }
 }

@@ -11,10 +11,10 @@ use std::rc::Rc;
 use alluvium_layouts::{Cursor, Lists};
 use alluvium_pagestore::{Key, Result, Time};
 
-use super::cells::ListsCell;
 use super::contents::{Contents, Out};
 use super::progress::ProgressCell;
 use super::{Advanced, Emit, Grid, Late, Window, clipped, has_come};
+use crate::cells::ListsCell;
 
 /// Events that wait, by the time they were sent with.
 pub(crate) type LateLists<K, I, D> = Rc<ListsCell<K, (Time, I), D>>;
@@ -295,7 +295,9 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
             });
             self.unloading = Some((sent, cursor));
             visited?;
-        } else if late.purge(sent.plus(1), fuel)? {
+        } else {
+            // Not seen any more from the first call on; what is left of it goes with the next.
+            late.purge(sent.plus(1), fuel)?;
             self.unloading = None;
         }
         Ok(1)
@@ -327,11 +329,9 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
                 self.grid.window(self.grid.first_end(closed))
             }
         };
-        if open.start > Time::MIN && !self.contents.purge(open.start, open.end, fuel)? {
-            return Ok(Advanced { done: false });
-        }
         self.progress.settled.set(watermark);
         self.progress.busy.set(false);
-        Ok(Advanced { done: true })
+        let done = open.start == Time::MIN || self.contents.purge(open.start, open.end, fuel)?;
+        Ok(Advanced { done })
     }
 }

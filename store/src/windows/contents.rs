@@ -8,14 +8,15 @@ use std::rc::Rc;
 use alluvium_layouts::{Cursor, Elements, Lists, Panes};
 use alluvium_pagestore::{Key, Rejected, Result, State, Time};
 
-use super::cells::{ListsCell, PanesCell};
 use super::holistic::Process;
 use super::totals::{Total, Totals};
 use super::{Grid, Window};
 use crate::aggregate::Aggregate;
+use crate::cells::{ListsCell, PanesCell};
 
-/// Takes what comes out: a row of a key and a window, and how many times more it occurs.
-pub(crate) type Out<'a, K, O> = &'a mut dyn FnMut(&K, Window, O, i64);
+/// Takes what comes out of windows: a row of a key and a window, and how many times more (or fewer)
+/// it occurs.
+pub type Out<'a, K, O> = &'a mut dyn FnMut(&K, Window, O, i64);
 
 /// The contents of slices, by key.
 pub(crate) trait Contents<K: Key>: 'static {

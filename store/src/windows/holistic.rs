@@ -7,7 +7,7 @@ use alluvium_layouts::{Elements, ListsLayout};
 use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time};
 
 use super::aligned::Aligned;
-use super::contents::Kept;
+use super::contents::{Contents, Kept, Out};
 use super::session_contents::KeptSessions;
 use super::sessions::{Rules, Sessions};
 use super::{Advanced, Emit, Grid, HolisticLayout, Late, SessionSet, Shape, Window, Windows};
@@ -97,6 +97,7 @@ where
     shape: Kind<K, E, F, L>,
 }
 
+#[expect(clippy::type_complexity, reason = "the parts have no name but this")]
 enum Kind<K, E, F, L>
 where
     K: Key + Ord,
@@ -225,7 +226,7 @@ where
         sent: Time,
         batch: &mut Vec<(Time, K, E)>,
         late: &mut dyn FnMut(Late<K, E>),
-        out: &mut dyn FnMut(&K, Window, F::Row, i64),
+        out: Out<'_, K, F::Row>,
     ) -> Result<()> {
         super::check_times(batch)?;
         each!(self, windows => windows.add_batch(sent, batch, late, out))
@@ -241,8 +242,17 @@ where
         &mut self,
         watermark: Time,
         fuel: usize,
-        out: &mut dyn FnMut(&K, Window, F::Row, i64),
+        out: Out<'_, K, F::Row>,
     ) -> Result<Advanced> {
         each!(self, windows => windows.advance(watermark, fuel, out))
+    }
+
+    /// Allows checkpoints again after a closure of the caller's panicked: values are as it left
+    /// them.
+    pub fn clear_poison(&mut self) {
+        match &mut self.shape {
+            Kind::Aligned(windows) => windows.contents.clear_poison(),
+            Kind::Sessions(windows) => windows.clear_poison(),
+        }
     }
 }

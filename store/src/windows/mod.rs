@@ -7,7 +7,6 @@
 
 mod aggregated;
 mod aligned;
-mod cells;
 mod contents;
 mod grid;
 mod holistic;
@@ -21,11 +20,11 @@ use alluvium_pagestore::{Error, ErrorKind, Result, Time};
 use serde::{Deserialize, Serialize};
 
 pub use aggregated::{Aggregated, AggregatedOf};
+pub use contents::Out;
 pub use holistic::{Holistic, HolisticOf, Process, Processing, process};
 pub use layout::{HolisticLayout, WindowLayout};
 pub use sessions::SessionSet;
 
-pub(crate) use cells::{ListsCell, PanesCell};
 pub(crate) use grid::Grid;
 pub(crate) use progress::{ProgressCell, Record};
 
@@ -125,6 +124,15 @@ impl Windows {
     pub fn emit(mut self, emit: Emit) -> Self {
         self.emit = emit;
         self
+    }
+
+    /// When the result of a window comes out: at its end, or, if each comes out once, when the
+    /// allowed lateness after it is over.
+    pub fn fires_at(&self, window: Window) -> Time {
+        match self.emit {
+            Emit::OnClose => window.end.plus(self.lateness),
+            Emit::OnWatermark | Emit::Early(_) => window.end,
+        }
     }
 
     /// Checks the numbers.

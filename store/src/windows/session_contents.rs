@@ -7,11 +7,11 @@ use alluvium_layouts::Lists;
 use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::Window;
-use super::cells::ListsCell;
 use super::contents::{Collected, Out};
 use super::holistic::Process;
 use super::sessions::{Session, SessionContents};
 use crate::aggregate::Aggregate;
+use crate::cells::ListsCell;
 
 /// An accumulator per session, in the key's set.
 pub(crate) struct FoldedSessions<E, A> {

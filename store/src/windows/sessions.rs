@@ -234,6 +234,10 @@ where
     L: Layout<K, SessionSet<C::Part>>,
     D: Lists<K, (Time, C::Item)>,
 {
+    pub(crate) fn clear_poison(&mut self) {
+        self.sets.clear_poison();
+    }
+
     /// As [`Aligned::add_batch`](super::aligned::Aligned::add_batch).
     pub(crate) fn add_batch(
         &mut self,
@@ -438,7 +442,11 @@ where
                 continue;
             }
             match waiting {
-                Some(sent) => self.unloading = Some((sent, Cursor::default())),
+                Some(sent) => {
+                    // All sessions that were closed then are closed: nothing else joins these.
+                    progress.settled.set(sent.max(progress.settled.get()));
+                    self.unloading = Some((sent, Cursor::default()));
+                }
                 None => return self.settle(watermark, fuel),
             }
         }
@@ -447,7 +455,11 @@ where
 
     /// Does what the first timer before `watermark` asks for, if there is one.
     fn fire_next(&mut self, watermark: Time) -> Result<bool> {
-        let Some((at, key)) = self.timers.pop_due(watermark) else { return Ok(false) };
+        let next = match watermark {
+            Time::MAX => self.timers.pop_first().map(|(at, key, ())| (at, key)),
+            _ => self.timers.pop_due(watermark),
+        };
+        let Some((at, key)) = next else { return Ok(false) };
         let (rules, mut due) = (self.rules, Vec::new());
         let looked_at = self.sets.modify(&key, |set| {
             let mut set_timer = None;
@@ -504,7 +516,8 @@ where
             });
             self.unloading = Some((sent, cursor));
             visited?;
-        } else if late.purge(sent.plus(1), fuel)? {
+        } else {
+            late.purge(sent.plus(1), fuel)?;
             self.unloading = None;
         }
         Ok(())
@@ -515,12 +528,12 @@ where
             Time::MAX => Time::MAX,
             _ => clipped(i128::from(watermark.0) - i128::from(self.rules.lateness)),
         };
-        if closed > Time::MIN && !self.contents.purge(closed, fuel.max(1))? {
-            return Ok(Advanced { done: false });
-        }
         self.progress.settled.set(watermark);
         self.progress.busy.set(false);
-        Ok(Advanced { done: true })
+        // Sessions that nobody extends end within the gap.
+        self.contents.prefetch(watermark.plus(self.rules.gap))?;
+        let done = closed == Time::MIN || self.contents.purge(closed, fuel.max(1))?;
+        Ok(Advanced { done })
     }
 }
 

@@ -16,9 +16,9 @@ use alluvium_layouts::{Cursor, Panes};
 use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::Window;
-use super::cells::PanesCell;
 use super::contents::Out;
 use crate::aggregate::Aggregate;
+use crate::cells::PanesCell;
 
 /// The one slice in which totals are kept.
 const SLICE: Time = Time(0);

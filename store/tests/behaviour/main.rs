@@ -3,7 +3,6 @@
 mod common;
 
 mod a_crash_leaves_this_checkpoint_or_the_one_before;
-mod a_map_by_key_is_ordered_by_time;
 mod a_scan_sees_each_key_once_while_the_index_splits;
 mod a_users_layout_answers_like_ours;
 mod bad_input_is_refused_by_name;
@@ -22,4 +21,3 @@ mod the_book_says_what_the_code_does;
 mod timers_are_a_set_in_order_of_time;
 mod values_are_dropped_once_whatever_panics;
 mod values_by_serde_are_kept_like_others;
-mod windows_hold_what_the_definition_says;

@@ -1,10 +1,8 @@
 //! What several test files share: seeded chance, tiny layouts, and [`history`].
 
 pub mod btree_layout;
-pub mod btree_windows;
 mod dice;
 pub mod history;
-pub mod window_model;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Once};

@@ -1,0 +1,129 @@
+//! Panes and lists, shared between windowed state and the store's maintenance hooks.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::marker::PhantomData;
+
+use alluvium_layouts::{CheckpointOutcome, Lists, Panes, TableStats};
+use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, Result, State, StateImage};
+
+use crate::state_cell::{Hooks, Lock, Mark};
+
+/// A part of a layout, its name, and whether a user's closure panicked in it.
+#[derive(Debug)]
+pub(crate) struct Shared<T> {
+    name: String,
+    inner: RefCell<T>,
+    poisoned: Cell<bool>,
+    calls: Cell<u64>,
+    /// Can be made again: no checkpoint has it.
+    is_derived: bool,
+    /// Declared last, so that the helpers are done with the directory before it is free.
+    _lock: Option<Lock>,
+}
+
+impl<T> Shared<T> {
+    pub(crate) fn new(name: &str, inner: T, lock: Option<Lock>) -> Self {
+        let (poisoned, calls) = (Cell::new(false), Cell::new(0));
+        let inner = RefCell::new(inner);
+        Self { name: name.into(), inner, poisoned, calls, is_derived: false, _lock: lock }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn enter(&self) -> Result<RefMut<'_, T>> {
+        self.inner.try_borrow_mut().map_err(|_| {
+            let message = "the state is in use: its own closure calls it";
+            Error::new(ErrorKind::InUse, message).with("state", &self.name)
+        })
+    }
+
+    /// [`enter`](Shared::enter) for a call on so many keys.
+    #[inline]
+    pub(crate) fn enter_for(&self, keys: usize) -> Result<RefMut<'_, T>> {
+        let inner = self.enter()?;
+        self.calls.set(self.calls.get() + keys as u64);
+        Ok(inner)
+    }
+
+    /// Runs a call on so many keys that runs user code; a panic in it poisons the state.
+    #[inline]
+    pub(crate) fn run<R>(&self, keys: usize, call: impl FnOnce(&mut T) -> R) -> Result<R> {
+        let mut inner = self.enter_for(keys)?;
+        let mark = Mark::new(&self.poisoned);
+        let result = call(&mut inner);
+        std::mem::forget(mark);
+        Ok(result)
+    }
+
+    pub(crate) fn clear_poison(&self) {
+        self.poisoned.set(false);
+    }
+}
+
+/// [`Panes`] of a store.
+#[derive(Debug)]
+pub(crate) struct PanesCell<K, A, P>(pub(crate) Shared<P>, PhantomData<(K, A)>);
+
+/// [`Lists`] of a store.
+#[derive(Debug)]
+pub(crate) struct ListsCell<K, E, L>(pub(crate) Shared<L>, PhantomData<(K, E)>);
+
+macro_rules! cell {
+    ($cell:ident: $part:ident) => {
+        impl<K: Key, V: State, T: $part<K, V>> $cell<K, V, T> {
+            pub(crate) fn new(name: &str, inner: T, lock: Option<Lock>) -> Self {
+                Self(Shared::new(name, inner, lock), PhantomData)
+            }
+        }
+
+        impl<K: Key, V: State, T: $part<K, V>> Hooks for $cell<K, V, T> {
+            fn poisoned(&self) -> bool {
+                self.0.poisoned.get()
+            }
+
+            fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage> {
+                match self.0.is_derived {
+                    true => Ok(StateImage::default()),
+                    false => self.0.enter()?.checkpoint(blobs),
+                }
+            }
+
+            fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()> {
+                if !self.0.is_derived {
+                    self.0.enter()?.checkpointed(outcome);
+                }
+                Ok(())
+            }
+
+            fn tick(&self, work: usize) -> Result<usize> {
+                self.0.enter()?.tick(work)
+            }
+
+            fn reclaim(&self, bytes: u64) -> Result<u64> {
+                match self.0.inner.try_borrow_mut() {
+                    Ok(mut inner) => {
+                        inner.reclaim(bytes).map_err(|e| e.with("state", &self.0.name))
+                    }
+                    Err(_) => Ok(0),
+                }
+            }
+
+            fn stats(&self) -> Result<TableStats> {
+                Ok(TableStats { calls: self.0.calls.get(), ..self.0.enter()?.stats() })
+            }
+        }
+    };
+}
+
+impl<K: Key, V: State, T: Panes<K, V>> PanesCell<K, V, T> {
+    /// Panes that can be made again from others.
+    pub(crate) fn derived(name: &str, inner: T, lock: Option<Lock>) -> Self {
+        let shared = Shared { is_derived: true, ..Shared::new(name, inner, lock) };
+        Self(shared, PhantomData)
+    }
+}
+
+cell!(PanesCell: Panes);
+cell!(ListsCell: Lists);

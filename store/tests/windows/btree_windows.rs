@@ -1,0 +1,340 @@
+//! Panes and lists in a `BTreeMap`, behind the public traits: a backend of a user's own for windowed
+//! state, and the slow, obvious form that ours are compared with.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, Range};
+
+use alluvium::{
+    BlobWriter, CheckpointOutcome, Cursor, Elements, Error, HolisticLayout, Images, Key, Lists,
+    ListsLayout, Lookup, MemoryKind, Merge, Panes, PanesLayout, Rejected, Result, State,
+    StateContext, StateImage, TableStats, Time, WindowLayout, read_entries, write_entries,
+};
+
+use crate::btree_layout::BTree;
+
+/// `BTreeMap`s of accumulators or lists by time and key.
+pub struct BTreeWindows<K, V> {
+    context: StateContext,
+    entries: BTreeMap<(Time, K), V>,
+    images: Images,
+}
+
+fn bytes<K: State, V: State>(key: &(Time, K), value: &V) -> u64 {
+    (2 * size_of::<(Time, K, V)>() + key.1.heap_bytes() + value.heap_bytes()) as u64
+}
+
+impl<K: Key + Ord, V: State> BTreeWindows<K, V> {
+    fn open(mut context: StateContext) -> Result<Self> {
+        let restored = context.restored.take();
+        let mut this = Self { context, entries: BTreeMap::new(), images: Images::default() };
+        if let Some((image, blobs)) = restored {
+            read_entries(&this.context.clone(), &image, &blobs, |key, value| {
+                this.context.account.reserve(
+                    MemoryKind::Values,
+                    bytes(&key, &value),
+                    "an entry",
+                )?;
+                this.entries.insert(key, value);
+                Ok(())
+            })?;
+            this.images.restored(&image);
+        }
+        Ok(this)
+    }
+
+    fn update<R>(
+        &mut self,
+        place: (Time, K),
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R> {
+        let account = &self.context.account;
+        if !self.entries.contains_key(&place) {
+            let value = init();
+            account.reserve(MemoryKind::Values, bytes(&place, &value), "an entry")?;
+            self.entries.insert(place.clone(), value);
+        }
+        let value = self.entries.get_mut(&place).expect("put above");
+        let before = bytes(&place, value);
+        let result = change(value);
+        account.adjust(MemoryKind::Values, before, bytes(&place, value));
+        Ok(result)
+    }
+
+    fn remove(&mut self, place: &(Time, K)) -> Option<V> {
+        let value = self.entries.remove(place)?;
+        self.context.account.release(MemoryKind::Values, bytes(place, &value));
+        Some(value)
+    }
+
+    fn next(&self, from: Time) -> Option<Time> {
+        self.entries.keys().map(|(at, _)| *at).find(|at| *at >= from)
+    }
+
+    /// The keys with entries at some times, from one on.
+    fn keys(&self, times: &Range<Time>, from: u64) -> Vec<K> {
+        let within = self.entries.keys().filter(|(at, _)| times.contains(at));
+        let keys: std::collections::BTreeSet<K> = within.map(|(_, key)| key.clone()).collect();
+        keys.into_iter().skip(from as usize).collect()
+    }
+
+    fn drop_before(&mut self, before: Time, fuel: usize) -> bool {
+        let old = self.entries.keys().take_while(|(at, _)| *at < before).cloned();
+        // All at once, as what is dropped may not be seen afterwards.
+        let old: Vec<_> = old.collect();
+        let _ = fuel;
+        old.iter().for_each(|place| drop(self.remove(place)));
+        true
+    }
+
+    fn checkpoint(&mut self) -> Result<StateImage> {
+        let image = write_entries(&self.context, self.entries.iter())?;
+        self.images.taken(&image);
+        Ok(image)
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.images.decide(outcome, self.context.segments.as_ref());
+    }
+
+    fn stats(&self) -> TableStats {
+        let live_bytes = self.context.account.used_for(MemoryKind::Values);
+        TableStats { live_keys: self.entries.len() as u64, live_bytes, ..TableStats::default() }
+    }
+}
+
+/// Panes in a `BTreeMap`.
+pub struct BTreePanes<K, A> {
+    inner: BTreeWindows<K, A>,
+    merge: Merge<A>,
+}
+
+impl<K: Key + Ord, A: State> PanesLayout<K, A> for BTree {
+    type Panes = BTreePanes<K, A>;
+
+    fn name(&self) -> &'static str {
+        "btree"
+    }
+
+    fn open_panes(&self, context: StateContext, merge: Merge<A>) -> Result<BTreePanes<K, A>> {
+        Ok(BTreePanes { inner: BTreeWindows::open(context)?, merge })
+    }
+}
+
+impl<K: Key + Ord, A: State> Panes<K, A> for BTreePanes<K, A> {
+    fn update<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        slice: Time,
+        key: &Q,
+        init: impl FnOnce() -> A,
+        change: impl FnOnce(&mut A) -> R,
+    ) -> Result<R> {
+        self.inner.update((slice, key.to_owned()), init, change)
+    }
+
+    fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {
+        Ok(self.inner.entries.get(&(slice, key.to_owned())).cloned())
+    }
+
+    fn remove<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<()> {
+        self.inner.remove(&(slice, key.to_owned()));
+        Ok(())
+    }
+
+    fn next_slice(&self, from: Time) -> Option<Time> {
+        self.inner.next(from)
+    }
+
+    fn fold(
+        &mut self,
+        slices: Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<()> {
+        let keys = self.inner.keys(&slices, cursor.position);
+        cursor.done = keys.len() <= fuel;
+        for key in keys.into_iter().take(fuel) {
+            let mut whole: Option<A> = None;
+            for (_, acc) in
+                self.inner.entries.iter().filter(|((at, k), _)| slices.contains(at) && *k == key)
+            {
+                match &mut whole {
+                    None => whole = Some(acc.clone()),
+                    Some(whole) => (self.merge)(whole, acc),
+                }
+            }
+            visit(&key, whole.expect("the key has an entry"))?;
+            cursor.position += 1;
+        }
+        Ok(())
+    }
+
+    fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
+        Ok(self.inner.drop_before(before, fuel))
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.entries.len() as u64
+    }
+
+    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
+        self.inner.checkpoint()
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.inner.checkpointed(outcome);
+    }
+
+    fn stats(&self) -> TableStats {
+        self.inner.stats()
+    }
+}
+
+/// Lists in a `BTreeMap`.
+pub struct BTreeLists<K, E>(BTreeWindows<K, Vec<E>>);
+
+impl<K: Key + Ord, E: State> ListsLayout<K, E> for BTree {
+    type Lists = BTreeLists<K, E>;
+
+    fn name(&self) -> &'static str {
+        "btree"
+    }
+
+    fn open_lists(&self, context: StateContext) -> Result<BTreeLists<K, E>> {
+        Ok(BTreeLists(BTreeWindows::open(context)?))
+    }
+}
+
+/// The elements of some lists, one list after the other.
+struct Several<'a, E>(Box<dyn Iterator<Item = &'a E> + 'a>);
+
+impl<E> Elements<E> for Several<'_, E> {
+    fn next(&mut self) -> Result<Option<&E>> {
+        Ok(self.0.next())
+    }
+}
+
+impl<K: Key + Ord, E: State> Lists<K, E> for BTreeLists<K, E> {
+    fn append<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        bucket: Time,
+        key: &Q,
+        element: E,
+    ) -> std::result::Result<(), Rejected<E>> {
+        let kept = element.clone();
+        let place = (bucket, key.to_owned());
+        let done = self.0.update(place, Vec::new, |list| list.push(element));
+        done.map_err(|error: Error| Rejected::new(error, kept))
+    }
+
+    fn read<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        bucket: Time,
+        key: &Q,
+        visit: &mut dyn FnMut(&E) -> Result<()>,
+    ) -> Result<u64> {
+        let Some(list) = self.0.entries.get(&(bucket, key.to_owned())) else { return Ok(0) };
+        list.iter().try_for_each(visit)?;
+        Ok(list.len() as u64)
+    }
+
+    fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
+        self.0.remove(&(bucket, key.to_owned()));
+        Ok(())
+    }
+
+    fn relocate<Q: Lookup<K> + ?Sized>(&mut self, from: Time, to: Time, key: &Q) -> Result<()> {
+        let Some(mut list) = self.0.remove(&(from, key.to_owned())) else { return Ok(()) };
+        self.0.update((to, key.to_owned()), Vec::new, |there| {
+            list.append(there);
+            *there = list;
+        })
+    }
+
+    fn next_bucket(&self, from: Time) -> Option<Time> {
+        self.0.next(from)
+    }
+
+    fn fold(
+        &mut self,
+        buckets: Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>,
+    ) -> Result<()> {
+        let keys = self.0.keys(&buckets, cursor.position);
+        cursor.done = keys.len() <= fuel;
+        for key in keys.into_iter().take(fuel) {
+            let lists = self
+                .0
+                .entries
+                .range((Bound::Included((buckets.start, key.clone())), Bound::Unbounded));
+            let own = lists.filter(|((at, k), _)| buckets.contains(at) && *k == key);
+            visit(&key, &mut Several(Box::new(own.flat_map(|(_, list)| list))))?;
+            cursor.position += 1;
+        }
+        Ok(())
+    }
+
+    fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
+        Ok(self.0.drop_before(before, fuel))
+    }
+
+    fn len(&self) -> u64 {
+        self.0.entries.values().map(|list| list.len() as u64).sum()
+    }
+
+    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
+        self.0.checkpoint()
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.0.checkpointed(outcome);
+    }
+
+    fn stats(&self) -> TableStats {
+        self.0.stats()
+    }
+}
+
+impl<K: Key + Ord, A: State> WindowLayout<K, A> for BTree {
+    type Panes = BTree;
+    type Totals = BTree;
+    type Sessions = BTree;
+    type Late = BTree;
+
+    fn panes(&self) -> BTree {
+        BTree
+    }
+
+    fn totals(&self) -> BTree {
+        BTree
+    }
+
+    fn sessions(&self) -> BTree {
+        BTree
+    }
+
+    fn late(&self) -> BTree {
+        BTree
+    }
+}
+
+impl<K: Key + Ord, E: State> HolisticLayout<K, E> for BTree {
+    type Lists = BTree;
+    type Sessions = BTree;
+    type Late = BTree;
+
+    fn lists(&self) -> BTree {
+        BTree
+    }
+
+    fn sessions(&self) -> BTree {
+        BTree
+    }
+
+    fn late(&self) -> BTree {
+        BTree
+    }
+}

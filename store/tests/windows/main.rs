@@ -1,0 +1,12 @@
+//! What windowed state promises, tried on every layout.
+
+#[path = "../behaviour/common/btree_layout.rs"]
+mod btree_layout;
+mod btree_windows;
+#[path = "../behaviour/common/dice.rs"]
+#[expect(dead_code, reason = "shared with other programs")]
+mod dice;
+mod model;
+
+mod a_map_by_key_is_ordered_by_time;
+mod windows_hold_what_the_definition_says;
