@@ -450,6 +450,18 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         }
     }
 
+    /// Does something that is neither a row's nor a timer's: firing windows.
+    pub(crate) fn attempt(
+        &mut self,
+        capability: &Capability<T>,
+        call: impl FnOnce() -> Result<()>,
+    ) {
+        match call() {
+            Ok(()) => self.applied(),
+            Err(error) => self.stop(&Right::Held(capability), error),
+        }
+    }
+
     /// A call succeeded: nothing is waited for.
     #[inline]
     fn applied(&mut self) {

@@ -102,11 +102,13 @@ mod source;
 mod spec;
 mod stateful;
 mod stats_log;
+mod windows;
 mod worker;
 
 use timely::dataflow::StreamVec;
 
 pub use admission::{Gate, IN_FLIGHT_BYTES_MAX};
+pub use alluvium::{Aggregate, Counting};
 pub use event_time::EventTime;
 pub use execute::{execute, execute_with};
 pub use fault::Fault;
@@ -116,12 +118,13 @@ pub use join_sides::JoinSides;
 pub use key_by::{KeyBy, Keyed};
 pub use lookup_join::LookupJoin;
 pub use node::{DEFAULT_CONNECT_WITHIN, NodeConfig, install};
-pub use rolling::{Aggregate, Counting, Rolling};
+pub use rolling::Rolling;
 pub use shared_table::{SharedTable, TableLoader};
 pub use source::{Source, Watermarks};
 pub use spec::{OperatorState, Spec};
 pub use stateful::{Context, Stateful};
 pub use stats_log::{STORE_LOG, StoreEvent, StoreEventBuilder};
+pub use windows::{Fired, Windowed, Windowing};
 pub use worker::{Parked, WorkerOverrides, WorkerState};
 
 /// A stream of changes: a row, when it changes and how many times more (or fewer) it occurs from

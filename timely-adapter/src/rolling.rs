@@ -1,6 +1,6 @@
 //! Aggregates that answer on every record.
 
-use alluvium::{Key, State};
+use alluvium::{Aggregate, Key};
 use timely::ExchangeData;
 use timely::dataflow::operators::generic::OutputBuilderSession;
 use timely::dataflow::operators::generic::operator::Operator;
@@ -10,62 +10,6 @@ use crate::Changes;
 use crate::intake::{Prepared, Right, Work};
 use crate::key_by::{Builder, Keyed, owner_pact};
 use crate::spec::{OperatorState, Spec};
-
-/// How rows of type `D` are folded into a result.
-pub trait Aggregate<D>: 'static {
-    /// What is kept per key.
-    type Acc: State;
-    /// What comes out.
-    type Out: Clone + PartialEq + 'static;
-
-    /// The accumulator of a key without rows.
-    fn init(&self) -> Self::Acc;
-
-    /// Folds one row in.
-    fn add(&self, acc: &mut Self::Acc, row: &D);
-
-    /// The result; `None` if the key has none, as before its first row.
-    fn out(&self, acc: &Self::Acc) -> Option<Self::Out>;
-
-    /// Folds one row in and tells how the result changes: the old one goes, the new one comes.
-    #[inline]
-    fn fold(&self, acc: &mut Self::Acc, row: &D, mut change: impl FnMut(Self::Out, i64)) {
-        let old = self.out(acc);
-        self.add(acc, row);
-        let new = self.out(acc);
-        if old != new {
-            if let Some(old) = old {
-                change(old, -1);
-            }
-            if let Some(new) = new {
-                change(new, 1);
-            }
-        }
-    }
-}
-
-/// The number of rows.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counting;
-
-impl<D> Aggregate<D> for Counting {
-    type Acc = i64;
-    type Out = i64;
-
-    fn init(&self) -> i64 {
-        0
-    }
-
-    #[inline]
-    fn add(&self, acc: &mut i64, _: &D) {
-        *acc = acc.saturating_add(1);
-    }
-
-    #[inline]
-    fn out(&self, acc: &i64) -> Option<i64> {
-        (*acc != 0).then_some(*acc)
-    }
-}
 
 /// Extension trait: aggregates on arrival.
 pub trait Rolling<'scope, T: Timestamp, K: Key, D> {

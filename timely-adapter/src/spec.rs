@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use alluvium::{
-    AnyLayout, Count, Fetcher, Key, Map, Result, State, StateBuilder, Store, Timers, Value,
+    Aggregate, Aggregated, AnyLayout, Count, Fetcher, Holistic, Key, Map, Process, Result, State,
+    StateBuilder, Store, Timers, Value, Windows,
 };
 
 use crate::worker::WorkerState;
@@ -90,6 +91,26 @@ impl<'a> OperatorState<'a> {
     /// One value of this worker, which is not keyed and so stays with the worker.
     pub fn value<V: State>(&self, name: &str) -> Result<Value<V>> {
         self.placed(self.store.value(&self.name_of(name))).open()
+    }
+
+    /// Windows that fold the rows of a key.
+    pub fn aggregated<K: Key + Ord, E: 'static, A: Aggregate<E>>(
+        &self,
+        name: &str,
+        windows: Windows,
+        aggregate: A,
+    ) -> Result<Aggregated<K, E, A>> {
+        self.placed(self.store.aggregated(&self.name_of(name))).open(windows, aggregate)
+    }
+
+    /// Windows that keep the rows of a key for a function of all of them.
+    pub fn holistic<K: Key + Ord, E: State, P: Process<K, E>>(
+        &self,
+        name: &str,
+        windows: Windows,
+        process: P,
+    ) -> Result<Holistic<K, E, P>> {
+        self.placed(self.store.holistic(&self.name_of(name))).open(windows, process)
     }
 
     /// The operator's id.

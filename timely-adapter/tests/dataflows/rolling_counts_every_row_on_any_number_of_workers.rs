@@ -44,6 +44,10 @@ impl Aggregate<(u64, i64)> for Largest {
         *acc = Some(acc.map_or(row.1, |largest| largest.max(row.1)));
     }
 
+    fn merge(&self, acc: &mut Option<i64>, later: &Option<i64>) {
+        *acc = (*acc).max(*later);
+    }
+
     fn out(&self, acc: &Option<i64>) -> Option<i64> {
         *acc
     }

@@ -1,0 +1,351 @@
+//! Windows of keyed rows.
+//!
+//! The operator keeps rows in windowed state and fires windows as its frontier moves on, some
+//! thousand keys each time it is scheduled. It holds one capability, at the watermark up to which
+//! all has fired, and emits under that.
+
+use std::fmt;
+use std::rc::Rc;
+
+use alluvium::{
+    Advanced, Aggregate, Aggregated, Holistic, Key, Late, Process, Result, State, Time, Window,
+    Windows,
+};
+use timely::ExchangeData;
+use timely::dataflow::StreamVec;
+use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::core::{Concat, OkErr};
+use timely::dataflow::operators::generic::operator::Operator;
+use timely::dataflow::operators::vec::Map;
+
+use crate::Changes;
+use crate::event_time::{EventTime, watermark};
+use crate::intake::{Prepared, Right, Work};
+use crate::key_by::{Builder, KeyBy, Keyed, owner_pact};
+use crate::spec::{OperatorState, Spec};
+
+/// Keys that are looked at each time the operator is scheduled, when windows fire.
+const FUEL: usize = 8192;
+
+/// Extension trait: windows of keyed rows.
+pub trait Windowing<'scope, T: EventTime, K: Key, D>: Sized {
+    /// The rows' keys that windows are made of.
+    type KeyOf;
+
+    /// Puts rows into windows by their event times. A row is late if its time is before the
+    /// timestamp it was sent with, never by how far the operator's frontier has come: so results do
+    /// not depend on the number of workers, nor on how rows interleave.
+    fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, Self::KeyOf, G>
+    where
+        G: Fn(&D) -> Time + 'static;
+}
+
+impl<'scope, T, K, D, F> Windowing<'scope, T, K, D> for Keyed<'scope, T, D, F>
+where
+    T: EventTime,
+    K: Key,
+    D: ExchangeData,
+    F: Fn(&D) -> K + 'static,
+{
+    type KeyOf = F;
+
+    fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, F, G>
+    where
+        G: Fn(&D) -> Time + 'static,
+    {
+        Windowed { keyed: self, windows, at: Rc::new(at) }
+    }
+}
+
+/// Keyed rows in windows; made by [`Windowing::window`].
+pub struct Windowed<'scope, T: EventTime, D, F, G> {
+    keyed: Keyed<'scope, T, D, F>,
+    windows: Windows,
+    at: Rc<G>,
+}
+
+impl<T: EventTime, D, F, G> fmt::Debug for Windowed<'_, T, D, F, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Windowed").field("windows", &self.windows).finish_non_exhaustive()
+    }
+}
+
+/// What comes out of windows.
+pub struct Fired<'scope, T: EventTime, K, R, D> {
+    /// Results, by key and window. A result's time is that at which its window fires: its end, and
+    /// with [`Emit::OnClose`](alluvium::Emit::OnClose) the allowed lateness after it.
+    pub results: Changes<'scope, T, (K, Window, R)>,
+    /// Rows that came too late for all of their windows, each once, with how late they were.
+    pub late: StreamVec<'scope, T, Late<K, D>>,
+}
+
+impl<T: EventTime, K, R, D> fmt::Debug for Fired<'_, T, K, R, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fired")
+    }
+}
+
+impl<'scope, T, D, F, G> Windowed<'scope, T, D, F, G>
+where
+    T: EventTime,
+    D: ExchangeData,
+    G: Fn(&D) -> Time + 'static,
+{
+    /// Folds the rows of each key and window. The state is named `id/windows`.
+    ///
+    /// # Errors
+    /// Opening the state failed.
+    pub fn aggregate<K, A>(self, spec: Spec, aggregate: A) -> Result<Fired<'scope, T, K, A::Out, D>>
+    where
+        K: Key + Ord,
+        A: Aggregate<D>,
+        F: Fn(&D) -> K + 'static,
+    {
+        let windows = self.windows;
+        self.fire(spec, move |states| states.aggregated("windows", windows, aggregate))
+    }
+
+    /// Keeps the rows and hands all those of a key and window to a function when the window fires.
+    /// The state is named `id/windows`.
+    ///
+    /// # Errors
+    /// Opening the state failed.
+    pub fn holistic<K, P>(self, spec: Spec, process: P) -> Result<Fired<'scope, T, K, P::Row, D>>
+    where
+        K: Key + Ord,
+        D: State,
+        P: Process<K, D>,
+        P::Row: Clone,
+        F: Fn(&D) -> K + 'static,
+    {
+        let windows = self.windows;
+        self.fire(spec, move |states| states.holistic("windows", windows, process))
+    }
+
+    /// Pairs of rows of the same key and window, one from each side; `pair` makes what comes out of
+    /// them. Rows of both sides are kept in one state, `id/windows`; those of a key and window are
+    /// in memory at once when they are paired.
+    ///
+    /// # Errors
+    /// Opening the state failed.
+    pub fn join<K, E, H, I, R>(
+        self,
+        other: Windowed<'scope, T, E, H, I>,
+        spec: Spec,
+        pair: impl Fn(&K, Window, &D, &E) -> R + 'static,
+    ) -> Result<Changes<'scope, T, R>>
+    where
+        K: Key + Ord,
+        D: State,
+        E: ExchangeData + State,
+        R: Clone + 'static,
+        F: Fn(&D) -> K + 'static,
+        H: Fn(&E) -> K + 'static,
+        I: Fn(&E) -> Time + 'static,
+    {
+        let (windows, state) = (self.windows, self.keyed.state.clone());
+        let (left_key, right_key) = (self.keyed.key.clone(), other.keyed.key.clone());
+        let (left_at, right_at) = (self.at, other.at);
+        let left = self.keyed.stream.map(|row| (Some(row), None));
+        let right = other.keyed.stream.map(|row| (None, Some(row)));
+        let key = move |row: &(Option<D>, Option<E>)| match row {
+            (Some(row), _) => left_key(row),
+            (_, Some(row)) => right_key(row),
+            (None, None) => unreachable!("a row is of one side"),
+        };
+        let at = move |row: &(Option<D>, Option<E>)| match row {
+            (Some(row), _) => left_at(row),
+            (_, Some(row)) => right_at(row),
+            (None, None) => unreachable!("a row is of one side"),
+        };
+        let both = left.concat(right).key_by(&state, key).window(windows, at);
+        let fired = both.holistic(
+            spec,
+            alluvium::process(
+                move |key: &K,
+                      window,
+                      rows: &mut dyn alluvium::Elements<(Option<D>, Option<E>)>,
+                      emit: &mut dyn FnMut(R)| {
+                    let (mut left, mut right) = (Vec::new(), Vec::new());
+                    while let Some(row) = rows.next()? {
+                        left.extend(row.0.clone());
+                        right.extend(row.1.clone());
+                    }
+                    for one in &left {
+                        right.iter().for_each(|other| emit(pair(key, window, one, other)));
+                    }
+                    Ok(())
+                },
+            ),
+        )?;
+        Ok(fired.results.map(|((_, _, row), time, diff)| (row, time, diff)))
+    }
+
+    /// The operator around any windowed state.
+    fn fire<K, S, R>(
+        self,
+        spec: Spec,
+        open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
+    ) -> Result<Fired<'scope, T, K, R, D>>
+    where
+        K: Key + Ord,
+        S: Fires<K, D, R>,
+        R: Clone + 'static,
+        F: Fn(&D) -> K + 'static,
+    {
+        let Windowed { keyed: Keyed { stream, state: worker, key }, windows, at } = self;
+        let name = spec.id().to_owned();
+        let opener = OperatorState::new(&worker, spec)?;
+        let mut body = Body { state: open(&opener)?, windows, at, held: None, out: Vec::new() };
+        let prepared = Prepared::<K>::new::<T, D>(&worker, &opener)?;
+        let pact = owner_pact(&worker, &key);
+        let scope = stream.scope();
+        let mut keyed = Vec::<(K, D)>::new();
+        let both = stream.unary_frontier::<Builder<_>, _, _, _>(pact, &name, |first, info| {
+            let mut intake = prepared.start::<T, D>(scope.clone(), &info);
+            let activator = scope.activator_for(info.address.clone());
+            // What a checkpoint holds fires at its time.
+            body.held = Some(first);
+            move |(input, frontier), output| {
+                intake.resume(|right, work| {
+                    let done = body.apply(right, work);
+                    output.session(right).give_iterator(body.out.drain(..));
+                    done
+                });
+                input.for_each_time(|capability, batches| {
+                    for batch in batches {
+                        keyed.extend(batch.drain(..).map(|row| (key(&row), row)));
+                        intake.offer(&capability, &mut keyed, |right, work| {
+                            let done = body.apply(right, work);
+                            output.session(right).give_iterator(body.out.drain(..));
+                            done
+                        });
+                    }
+                });
+                let watermark = watermark(frontier);
+                let limit = intake.horizon().map_or(watermark, |time| time.time().min(watermark));
+                let Some(held) = body.held.clone().filter(|_| intake.takes_timers()) else {
+                    return;
+                };
+                let mut advanced = None;
+                intake.attempt(&held, || {
+                    advanced = Some(body.advance(limit, &held)?);
+                    Ok(())
+                });
+                output.session(&held).give_iterator(body.out.drain(..));
+                match advanced {
+                    Some(Advanced { done: true }) if frontier.is_empty() && limit == Time::MAX => {
+                        body.held = None;
+                    }
+                    Some(Advanced { done: true }) => body.downgrade(limit),
+                    Some(Advanced { done: false }) => activator.activate(),
+                    // It failed: what holds the times of a failed operator does the rest.
+                    None => {}
+                }
+            }
+        });
+        let (results, late) = both.ok_err(|row| row);
+        Ok(Fired { results, late })
+    }
+}
+
+/// Windowed state, whatever its kind.
+trait Fires<K, D, R>: 'static {
+    fn add_batch(
+        &mut self,
+        sent: Time,
+        batch: &mut Vec<(Time, K, D)>,
+        late: &mut dyn FnMut(Late<K, D>),
+        out: &mut dyn FnMut(&K, Window, R, i64),
+    ) -> Result<()>;
+
+    fn advance(
+        &mut self,
+        watermark: Time,
+        fuel: usize,
+        out: &mut dyn FnMut(&K, Window, R, i64),
+    ) -> Result<Advanced>;
+}
+
+macro_rules! fires {
+    ($windows:ident<$fold:ident: $bound:path> gives $row:ident where $element:path) => {
+        impl<K: Key + Ord, D: $element, $fold: $bound> Fires<K, D, $fold::$row>
+            for $windows<K, D, $fold>
+        {
+            fn add_batch(
+                &mut self,
+                sent: Time,
+                batch: &mut Vec<(Time, K, D)>,
+                late: &mut dyn FnMut(Late<K, D>),
+                out: &mut dyn FnMut(&K, Window, $fold::$row, i64),
+            ) -> Result<()> {
+                $windows::add_batch(self, sent, batch, late, out)
+            }
+
+            fn advance(
+                &mut self,
+                watermark: Time,
+                fuel: usize,
+                out: &mut dyn FnMut(&K, Window, $fold::$row, i64),
+            ) -> Result<Advanced> {
+                $windows::advance(self, watermark, fuel, out)
+            }
+        }
+    };
+}
+
+fires! { Aggregated<A: Aggregate<D>> gives Out where ExchangeData }
+fires! { Holistic<P: Process<K, D>> gives Row where State }
+
+/// A result, or a row that was late.
+type Output<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;
+
+struct Body<T: EventTime, S, G, K, R, D> {
+    state: S,
+    windows: Windows,
+    at: Rc<G>,
+    /// At the watermark up to which all has fired.
+    held: Option<Capability<T>>,
+    out: Vec<Output<T, K, R, D>>,
+}
+
+impl<T, S, G, K, R, D> Body<T, S, G, K, R, D>
+where
+    T: EventTime,
+    K: Key,
+    S: Fires<K, D, R>,
+    G: Fn(&D) -> Time,
+{
+    fn apply(&mut self, right: &Right<'_, T>, work: Work<'_, K, D>) -> Result<()> {
+        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let mut batch: Vec<_> =
+            rows.drain(..).map(|(key, row)| ((self.at)(&row), key, row)).collect();
+        let sent = right.time();
+        let out = std::cell::RefCell::new(&mut self.out);
+        let done = self.state.add_batch(
+            sent.time(),
+            &mut batch,
+            &mut |late| out.borrow_mut().push(Err(late)),
+            &mut |key, window, row, diff| {
+                out.borrow_mut().push(Ok(((key.clone(), window, row), sent.clone(), diff)));
+            },
+        );
+        rows.extend(batch.into_iter().map(|(_, key, row)| (key, row)));
+        done
+    }
+
+    fn advance(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
+        let (out, windows) = (&mut self.out, self.windows);
+        self.state.advance(watermark, FUEL, &mut |key, window, row, diff| {
+            let time = T::from_time(windows.fires_at(window)).max(held.time().clone());
+            out.push(Ok(((key.clone(), window, row), time, diff)));
+        })
+    }
+
+    fn downgrade(&mut self, watermark: Time) {
+        let time = T::from_time(watermark);
+        if let Some(held) = self.held.as_mut().filter(|held| *held.time() < time) {
+            held.downgrade(&time);
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Windows in whole dataflows.
+
+#[path = "../dataflows/common/mod.rs"]
+#[expect(dead_code, reason = "shared with the other dataflows")]
+mod common;
+#[path = "../../../store/tests/windows/model.rs"]
+mod window_model;
+
+mod windows_are_the_same_on_any_number_of_workers;

@@ -1,0 +1,209 @@
+//! Windows of rows, late ones among them, are those of a plain re-computation on 1, 2 and 3
+//! workers, the rows that were too late included.
+
+use std::collections::BTreeMap;
+
+use alluvium::{AnyLayout, Elements, Emit, Time, Window, Windows, process};
+use alluvium_timely::{
+    Aggregate, Changes, KeyBy, NodeConfig, Spec, Windowing, WorkerOverrides, WorkerState,
+};
+use timely::dataflow::StreamVec;
+use timely::dataflow::operators::core::Concat;
+use timely::dataflow::operators::vec::Map;
+
+use crate::common;
+use crate::window_model::{self, Event, Results};
+
+/// Time, key and value of a row.
+type Row = (i64, u64, i64);
+/// A result, or a late row and how late it was.
+type Told = Result<(u64, Window, Vec<i64>), (Row, i64)>;
+
+/// The sorted values.
+struct Sorted;
+
+impl Aggregate<Row> for Sorted {
+    type Acc = Vec<i64>;
+    type Out = Vec<i64>;
+
+    fn init(&self) -> Vec<i64> {
+        Vec::new()
+    }
+
+    fn add(&self, acc: &mut Vec<i64>, row: &Row) {
+        acc.insert(acc.partition_point(|value| *value < row.2), row.2);
+    }
+
+    fn merge(&self, acc: &mut Vec<i64>, later: &Vec<i64>) {
+        acc.extend(later);
+        acc.sort_unstable();
+    }
+
+    fn out(&self, acc: &Vec<i64>) -> Option<Vec<i64>> {
+        (!acc.is_empty()).then(|| acc.clone())
+    }
+
+    fn subtract(&self, acc: &mut Vec<i64>, first: &Vec<i64>) -> bool {
+        acc.retain(|value| !first.contains(value));
+        true
+    }
+}
+
+/// Batches of rows around the time that they are sent with, some late.
+fn batches() -> Vec<(i64, Vec<Row>)> {
+    let mut chance = 7u64;
+    let mut below = |limit: u64| {
+        chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (chance >> 33) % limit
+    };
+    let mut value = 0;
+    let batches = (0..40).map(|n| {
+        let sent = n * 7 - 60 + if n > 20 { 90 } else { 0 };
+        let rows = (0..25).map(|_| {
+            value += 1;
+            let back = if below(4) == 0 { below(50) as i64 } else { 0 };
+            (sent + below(12) as i64 - back, below(5), value)
+        });
+        (sent, rows.collect())
+    });
+    batches.collect()
+}
+
+fn expected(windows: (i64, i64), lateness: i64) -> BTreeMap<Told, i64> {
+    let mut events = Vec::new();
+    for (sent, rows) in batches() {
+        events.extend(rows.into_iter().map(|(at, key, value)| Event { at, sent, key, value }));
+    }
+    let (results, dropped): (Results, _) = match windows {
+        (gap, 0) => window_model::sessions(&events, gap, lateness),
+        (length, slide) => window_model::aligned(&events, (length, slide, 0), lateness),
+    };
+    let results = results.into_iter().map(|((window, key), values)| Ok((key, window, values)));
+    let late = dropped.into_iter().map(|e| Err(((e.at, e.key, e.value), e.sent - e.at)));
+    results.chain(late).map(|told| (told, 1)).collect()
+}
+
+fn windows((length, slide): (i64, i64)) -> Windows {
+    match slide {
+        0 => Windows::session(length),
+        _ => Windows::sliding(length, slide),
+    }
+}
+
+fn told<'scope>(
+    fired: alluvium_timely::Fired<'scope, i64, u64, Vec<i64>, Row>,
+) -> Changes<'scope, i64, Told> {
+    let results = fired.results.map(|(row, time, diff)| (Ok(row), time, diff));
+    results.concat(fired.late.map(|late| (Err((late.element, late.lateness)), 0, 1)))
+}
+
+const SHAPES: [(i64, i64); 4] = [(10, 10), (30, 5), (10, 4), (6, 0)];
+
+/// Each shape on 1, 2 and 3 workers, with layouts, latenesses and ways to emit in turn.
+fn each_case(
+    emits: &[Emit],
+    build: impl for<'s> Fn(
+        StreamVec<'s, i64, Row>,
+        &WorkerState,
+        Windows,
+        Spec,
+    ) -> alluvium::Result<Changes<'s, i64, Told>>
+    + Copy
+    + Send
+    + Sync
+    + 'static,
+) {
+    let mut layouts = ["auto", "heap"].into_iter().cycle();
+    let mut latenesses = [0, 12, 12, 0, 0].into_iter().cycle();
+    let mut emits = emits.iter().copied().cycle();
+    let mut next = || Some((layouts.next()?, latenesses.next()?, emits.next()?));
+    for shape in SHAPES {
+        for workers in 1..=3 {
+            let (layout, lateness, emit) = next().expect("they never end");
+            let spec = windows(shape).lateness(lateness).emit(emit);
+            let found = common::run(
+                workers,
+                NodeConfig::default(),
+                WorkerOverrides::default(),
+                batches(),
+                move |rows, state| {
+                    let layout = AnyLayout::named(layout).expect("a name of ours");
+                    build(rows, state, spec, Spec::new("w").layout(layout))
+                },
+            );
+            let what = format!("{shape:?} {layout} {lateness} {emit:?} {workers} workers");
+            assert_eq!(found.unwrap(), expected(shape, lateness), "{what}");
+        }
+    }
+}
+
+#[test]
+fn aggregated_windows() {
+    each_case(&[Emit::OnClose, Emit::OnWatermark, Emit::Early(4)], |rows, state, windows, spec| {
+        let keyed = rows.key_by(state, |row| row.1);
+        Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).aggregate(spec, Sorted)?))
+    });
+}
+
+#[test]
+fn holistic_windows() {
+    each_case(&[Emit::OnClose, Emit::OnWatermark], |rows, state, windows, spec| {
+        let keyed = rows.key_by(state, |row| row.1);
+        let sort =
+            process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(Vec<i64>)| {
+                let mut all = Vec::new();
+                while let Some(row) = rows.next()? {
+                    all.push(row.2);
+                }
+                all.sort_unstable();
+                emit(all);
+                Ok(())
+            });
+        Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).holistic(spec, sort)?))
+    });
+}
+
+#[test]
+fn rows_of_both_sides_meet_in_their_window() {
+    let mut expected: BTreeMap<(u64, Window, i64, i64), i64> = BTreeMap::new();
+    let rows: Vec<(i64, Row)> = batches()
+        .into_iter()
+        .flat_map(|(sent, rows)| rows.into_iter().map(move |row| (sent, row)))
+        .filter(|(sent, row)| row.0 >= *sent)
+        .collect();
+    let start = |row: &Row| row.0.div_euclid(10) * 10;
+    for (_, left) in rows.iter().filter(|(_, row)| row.2 % 2 == 0) {
+        for (_, right) in rows.iter().filter(|(_, row)| row.2 % 2 == 1) {
+            if left.1 == right.1 && start(left) == start(right) {
+                let window = Window { start: Time(start(left)), end: Time(start(left) + 10) };
+                expected.insert((left.1, window, left.2, right.2), 1);
+            }
+        }
+    }
+    assert!(expected.len() > 100);
+    for workers in 1..=3 {
+        let on_time: Vec<_> = batches()
+            .into_iter()
+            .map(|(sent, rows)| (sent, rows.into_iter().filter(|row| row.0 >= sent).collect()))
+            .collect();
+        let found = common::run(
+            workers,
+            NodeConfig::default(),
+            WorkerOverrides::default(),
+            on_time,
+            |rows, state| {
+                use timely::dataflow::operators::vec::Filter;
+                let left = rows.clone().filter(|row: &Row| row.2 % 2 == 0);
+                let right = rows.filter(|row: &Row| row.2 % 2 == 1);
+                let windows = Windows::tumbling(10);
+                let at = |row: &Row| Time(row.0);
+                let left = left.key_by(state, |row| row.1).window(windows, at);
+                let right = right.key_by(state, |row| row.1).window(windows, at);
+                left.join(right, Spec::new("pairs"), |key, window, left: &Row, right: &Row| {
+                    (*key, window, left.2, right.2)
+                })
+            },
+        );
+        assert_eq!(found.unwrap(), expected, "{workers} workers");
+    }
+}
