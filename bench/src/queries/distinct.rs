@@ -192,6 +192,10 @@ impl<G> Aggregate<((G, Figures), i64, i64)> for Sums {
         sums.add(added);
     }
 
+    fn merge(&self, sums: &mut Figures, later: &Figures) {
+        sums.add(later);
+    }
+
     fn out(&self, sums: &Figures) -> Option<Figures> {
         (*sums != Figures::default()).then_some(*sums)
     }

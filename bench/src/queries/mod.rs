@@ -19,6 +19,7 @@ mod q103;
 mod q104;
 mod q105;
 mod q106;
+mod q11;
 mod q13;
 mod q15;
 mod q16;
@@ -29,7 +30,10 @@ mod q2;
 mod q20;
 mod q3;
 mod q4;
+mod q5;
 mod q6;
+mod q7;
+mod q8;
 mod q9;
 mod row;
 mod side_table;
@@ -49,8 +53,12 @@ pub use q1::Q1;
 pub use q2::Q2;
 pub use q3::Q3;
 pub use q4::{Q4, StraightQ4};
+pub use q5::{Q5, Q5HotStorage};
 pub use q6::Q6;
+pub use q7::{Q7, Q7HotStorage};
+pub use q8::{Q8, Q8HotStorage};
 pub use q9::Q9;
+pub use q11::{Q11, Q12};
 pub use q13::Q13;
 pub use q15::Q15;
 pub use q16::Q16;
@@ -130,9 +138,17 @@ registry!(
     Q3,
     Q4,
     Q4HotStorage,
+    Q5,
+    Q5HotStorage,
     Q6,
     Q6HotStorage,
+    Q7,
+    Q7HotStorage,
+    Q8,
+    Q8HotStorage,
     Q9,
+    Q11,
+    Q12,
     Q13,
     Q15,
     Q16,

@@ -113,6 +113,13 @@ impl Aggregate<Price> for Statistics {
         figures.sum += i128::from(price);
     }
 
+    fn merge(&self, figures: &mut Figures, later: &Figures) {
+        figures.bids.iter_mut().zip(later.bids).for_each(|(bids, more)| *bids += more);
+        figures.min = figures.min.min(later.min);
+        figures.max = figures.max.max(later.max);
+        figures.sum += later.sum;
+    }
+
     fn out(&self, figures: &Figures) -> Option<Figures> {
         (figures.total() > 0).then_some(*figures)
     }

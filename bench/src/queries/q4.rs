@@ -140,6 +140,11 @@ impl Aggregate<(Raise, i64, i64)> for Average {
         prices.auctions += u64::from(raise.from.is_none());
     }
 
+    fn merge(&self, prices: &mut Prices, later: &Prices) {
+        prices.sum += later.sum;
+        prices.auctions += later.auctions;
+    }
+
     fn out(&self, prices: &Prices) -> Option<i64> {
         let auctions = i128::from(prices.auctions);
         // An average of 64-bit numbers is one.

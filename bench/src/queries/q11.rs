@@ -1,0 +1,89 @@
+//! q11 and q12: bids of each bidder by session (gap 10 s) and by tumbling window (10 s), in event
+//! time: `SELECT bidder, COUNT(*) AS bid_count, SESSION_START, SESSION_END FROM bid GROUP BY bidder,
+//! SESSION(date_time, 10 s)`, and with `TUMBLE`.
+//!
+//! A bid belongs to the session of the one before it if it comes 10 s after that or sooner; a session
+//! ends 10 s after its last bid. State: `bids/windows`, dropped as windows close.
+
+use alluvium::{KeyHash, SECOND, Time, Window, Windows};
+use alluvium_timely::{Changes, Counting, KeyBy, Spec, Windowing, WorkerState};
+use timely::dataflow::operators::vec::Map as _;
+
+use super::{Events, Fields, Query, Row};
+use crate::nexmark::Event;
+
+/// Bids by session.
+#[derive(Clone, Copy, Debug)]
+pub struct Q11;
+
+/// Bids by tumbling window.
+#[derive(Clone, Copy, Debug)]
+pub struct Q12;
+
+/// A bidder's bids in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowBidsRow {
+    bidder: u64,
+    bids: i64,
+    window: Window,
+}
+
+impl Row for WindowBidsRow {
+    const COLUMNS: &'static [&'static str] = &["bidder", "bid_count", "starttime", "endtime"];
+
+    fn fields(&self) -> Fields {
+        vec![
+            Some(self.bidder.to_string()),
+            Some(self.bids.to_string()),
+            Some(self.window.start.as_ms().to_string()),
+            Some(self.window.end.as_ms().to_string()),
+        ]
+    }
+
+    fn digest(&self) -> u64 {
+        (self.bidder, self.bids, self.window.start.0, self.window.end.0).key_hash()
+    }
+}
+
+/// The bids of each bidder in windows.
+fn counted<'scope>(
+    events: Events<'scope>,
+    state: &WorkerState,
+    windows: Windows,
+) -> alluvium::Result<Changes<'scope, i64, WindowBidsRow>> {
+    let bids = events.flat_map(|record| match record.event {
+        Event::Bid(bid) => Some((bid.bidder, bid.date_time)),
+        _ => None,
+    });
+    let counts = bids
+        .key_by(state, |bid: &(u64, Time)| bid.0)
+        .window(windows, |bid: &(u64, Time)| bid.1)
+        .aggregate(Spec::new("bids"), Counting)?;
+    Ok(counts.results.map(|((bidder, window, bids), time, diff)| {
+        (WindowBidsRow { bidder, bids, window }, time, diff)
+    }))
+}
+
+impl Query for Q11 {
+    type Row = WindowBidsRow;
+    const NAME: &'static str = "q11";
+
+    fn build<'scope>(
+        events: Events<'scope>,
+        state: &WorkerState,
+    ) -> alluvium::Result<Changes<'scope, i64, WindowBidsRow>> {
+        counted(events, state, Windows::session(10 * SECOND))
+    }
+}
+
+impl Query for Q12 {
+    type Row = WindowBidsRow;
+    const NAME: &'static str = "q12";
+
+    fn build<'scope>(
+        events: Events<'scope>,
+        state: &WorkerState,
+    ) -> alluvium::Result<Changes<'scope, i64, WindowBidsRow>> {
+        counted(events, state, Windows::tumbling(10 * SECOND))
+    }
+}
