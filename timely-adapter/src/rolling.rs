@@ -11,6 +11,9 @@ use crate::intake::{Prepared, Right, Work};
 use crate::key_by::{Builder, Keyed, owner_pact};
 use crate::spec::{OperatorState, Spec};
 
+/// Rows after which changes are passed on: so many changes stay in the cache until then.
+const PART: usize = 256;
+
 /// Extension trait: aggregates on arrival.
 pub trait Rolling<'scope, T: Timestamp, K: Key, D> {
     /// Folds each row into its key's aggregate as it arrives, in no order of times, and emits how
@@ -50,17 +53,30 @@ where
                   work: Work<'_, K, D>,
                   output: &mut OutputBuilderSession<'_, T, Builder<_>>| {
                 let Work::Rows(rows) = work else { unreachable!("there are no timers") };
-                // A short loop: the fewer instructions there are between two keys, the more of
-                // their cache misses overlap.
-                let time = right.time();
-                let change = |(key, row): &(K, D), acc: &mut A::Acc| {
-                    aggregate.fold(acc, row, |out, diff| {
-                        changes.push(((key.clone(), out), time.clone(), diff));
-                    });
-                };
-                let done = groups.update_batch(rows, |row| &row.0, |_| aggregate.init(), change);
-                output.session(right).give_iterator(changes.drain(..));
-                done.map_err(|error| error.leave_rest(rows))
+                let (mut session, time) = (output.session(right), right.time());
+                let (mut applied, mut done) = (0, Ok(()));
+                for part in rows.chunks(PART) {
+                    // A short loop: the fewer instructions there are between two keys, the more of
+                    // their cache misses overlap.
+                    let change = |(key, row): &(K, D), acc: &mut A::Acc| {
+                        aggregate.fold(acc, row, |out, diff| {
+                            changes.push(((key.clone(), out), time.clone(), diff));
+                        });
+                    };
+                    let folded =
+                        groups.update_batch(part, |row| &row.0, |_| aggregate.init(), change);
+                    session.give_iterator(changes.drain(..));
+                    match folded {
+                        Ok(()) => applied += part.len(),
+                        Err(error) => {
+                            applied += error.applied;
+                            done = Err(error.error);
+                            break;
+                        }
+                    }
+                }
+                rows.drain(..applied);
+                done
             };
         let stream = self.stream.unary::<Builder<_>, _, _, _>(pact, &name, |_, info| {
             let mut intake = prepared.start::<T, D>(scope, &info);
