@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use alluvium::{
-    Aggregate, Aggregated, AnyLayout, Count, Fetcher, Holistic, Key, Map, Process, Result, State,
-    StateBuilder, Store, Timers, Value, Windows,
+    Aggregate, Aggregated, AnyLayout, Count, Fetcher, Holistic, Key, List, Map, Process, Result,
+    State, StateBuilder, Store, TimeMap, Timers, Value, Windows,
 };
 
 use crate::worker::WorkerState;
@@ -111,6 +111,16 @@ impl<'a> OperatorState<'a> {
         process: P,
     ) -> Result<Holistic<K, E, P>> {
         self.placed(self.store.holistic(&self.name_of(name))).open(windows, process)
+    }
+
+    /// Values by key and time, in slices of `width` nanoseconds.
+    pub fn time_map<K: Key, V: State>(&self, name: &str, width: i64) -> Result<TimeMap<K, V>> {
+        self.placed(self.store.time_map(&self.name_of(name))).open(width)
+    }
+
+    /// A list per key.
+    pub fn list<K: Key, E: State>(&self, name: &str) -> Result<List<K, E>> {
+        self.placed(self.store.list(&self.name_of(name))).open()
     }
 
     /// The operator's id.

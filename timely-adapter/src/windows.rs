@@ -202,7 +202,7 @@ where
         let scope = stream.scope();
         let mut keyed = Vec::<(K, D)>::new();
         let both = stream.unary_frontier::<Builder<_>, _, _, _>(pact, &name, |first, info| {
-            let mut intake = prepared.start::<T, D>(scope.clone(), &info);
+            let mut intake = prepared.start::<T, D>(scope, &info);
             let activator = scope.activator_for(info.address.clone());
             // What a checkpoint holds fires at its time.
             body.held = Some(first);

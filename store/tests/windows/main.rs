@@ -9,4 +9,5 @@ mod dice;
 mod model;
 
 mod a_map_by_key_is_ordered_by_time;
+mod the_tricky_cases_of_windows;
 mod windows_hold_what_the_definition_says;

@@ -6,4 +6,5 @@ mod common;
 #[path = "../../../store/tests/windows/model.rs"]
 mod window_model;
 
+mod rows_close_in_time_are_paired;
 mod windows_are_the_same_on_any_number_of_workers;

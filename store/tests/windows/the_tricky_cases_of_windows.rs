@@ -1,0 +1,420 @@
+//! Cases of windows that engines got wrong, each by hand.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use alluvium::{
+    Aggregate, Aggregated, Counting, Elements, Emit, ErrorKind, Holistic, Process, Store, Time,
+    Window, Windows, process,
+};
+
+type Told = Vec<(u64, i64, i64, i64, i64)>;
+
+fn in_memory() -> Store {
+    Store::in_memory().open().unwrap()
+}
+
+fn counting(windows: Windows) -> (Store, Aggregated<u64, (), Counting>) {
+    let store = in_memory();
+    let counts = store.aggregated("counts").open(windows, Counting).unwrap();
+    (store, counts)
+}
+
+/// Adds events of key 1 that were sent with the given time; gives those that were late.
+fn add(
+    counts: &mut Aggregated<u64, (), Counting>,
+    sent: i64,
+    at: &[i64],
+    told: &mut Told,
+) -> Vec<i64> {
+    let mut late = Vec::new();
+    let mut batch: Vec<_> = at.iter().map(|at| (Time(*at), 1, ())).collect();
+    counts
+        .add_batch(Time(sent), &mut batch, &mut |event| late.push(event.at.0), &mut note(told))
+        .unwrap();
+    late
+}
+
+fn note(told: &mut Told) -> impl FnMut(&u64, Window, i64, i64) + '_ {
+    |key, window, count, diff| told.push((*key, window.start.0, window.end.0, count, diff))
+}
+
+fn advance(counts: &mut Aggregated<u64, (), Counting>, to: i64, told: &mut Told) {
+    while !counts.advance(Time(to), 1000, &mut note(told)).unwrap().done {}
+}
+
+#[test]
+fn an_event_before_at_and_after_an_end_is_in_the_window_that_has_it() {
+    let (_store, mut counts) = counting(Windows::tumbling(10));
+    let mut told = Told::new();
+    add(&mut counts, -20, &[9, 10, 11, -1, -10, -11], &mut told);
+    advance(&mut counts, 9, &mut told);
+    assert_eq!(told, [(1, -20, -10, 1, 1), (1, -10, 0, 2, 1)], "at 9 the window to 10 is open");
+    told.clear();
+    advance(&mut counts, 10, &mut told);
+    assert_eq!(told, [(1, 0, 10, 1, 1)]);
+    told.clear();
+    advance(&mut counts, 20, &mut told);
+    assert_eq!(told, [(1, 10, 20, 2, 1)]);
+}
+
+#[test]
+fn an_event_exactly_at_cleanup_time_is_late_and_one_before_is_not() {
+    for (sent, is_late) in [(14, false), (15, true), (16, true)] {
+        let (_store, mut counts) = counting(Windows::tumbling(10).lateness(5));
+        let mut told = Told::new();
+        advance(&mut counts, sent, &mut told);
+        let late = add(&mut counts, sent, &[9], &mut told);
+        assert_eq!(!late.is_empty(), is_late, "sent with {sent}");
+        advance(&mut counts, i64::MAX, &mut told);
+        assert_eq!(told.len(), usize::from(!is_late));
+    }
+}
+
+#[test]
+fn lateness_is_told_by_the_time_an_event_was_sent_with_whatever_the_watermark_is() {
+    let (_store, mut counts) = counting(Windows::tumbling(10));
+    let mut told = Told::new();
+    let mut late = Vec::new();
+    let mut batch = vec![(Time(5), 1, ()), (Time(15), 1, ())];
+    counts
+        .add_batch(
+            Time(12),
+            &mut batch,
+            &mut |l| late.push((l.at.0, l.lateness)),
+            &mut |_, _, _, _| (),
+        )
+        .unwrap();
+    assert_eq!(late, [(5, 7)], "the window of 5 was over for it, though nothing has advanced");
+    advance(&mut counts, i64::MAX, &mut told);
+    assert_eq!(told, [(1, 10, 20, 1, 1)]);
+}
+
+#[test]
+fn an_event_that_is_late_for_some_windows_counts_for_the_others_only() {
+    let (_store, mut counts) = counting(Windows::sliding(10, 5));
+    let mut told = Told::new();
+    // The window [-5, 5) is over at 6 and has not fired; [0, 10) is open.
+    assert!(add(&mut counts, 0, &[1], &mut told).is_empty());
+    assert!(add(&mut counts, 6, &[3], &mut told).is_empty());
+    advance(&mut counts, i64::MAX, &mut told);
+    assert_eq!(told, [(1, -5, 5, 1, 1), (1, 0, 10, 2, 1)]);
+}
+
+#[test]
+fn a_watermark_that_regresses_counts_as_the_last_one() {
+    let (_store, mut counts) = counting(Windows::tumbling(10));
+    let mut told = Told::new();
+    advance(&mut counts, 25, &mut told);
+    advance(&mut counts, 3, &mut told);
+    assert_eq!(counts.watermark(), Time(25));
+    assert_eq!(add(&mut counts, 3, &[19], &mut told), [19]);
+    assert!(told.is_empty());
+}
+
+#[test]
+fn a_watermark_may_jump_over_a_million_windows() {
+    let (_store, mut counts) = counting(Windows::sliding(10, 2));
+    let mut told = Told::new();
+    add(&mut counts, 0, &[0, 3_000_001], &mut told);
+    let mut calls = 0;
+    while !counts.advance(Time(2_999_000), 10, &mut note(&mut told)).unwrap().done {
+        calls += 1;
+    }
+    assert!(calls < 20, "empty windows cost nothing: {calls}");
+    assert_eq!(told.len(), 5);
+    advance(&mut counts, 4_000_000, &mut told);
+    assert_eq!(told.len(), 10);
+    add(&mut counts, 4_000_000, &[4_000_001], &mut told);
+    advance(&mut counts, i64::MAX, &mut told);
+    assert_eq!(told.len(), 15);
+}
+
+#[test]
+fn each_call_fires_as_much_as_its_fuel_allows() {
+    let store = in_memory();
+    let windows = Windows::tumbling(10);
+    let mut counts = store.aggregated::<u64, (), _>("counts").open(windows, Counting).unwrap();
+    let mut batch: Vec<_> = (0..10_000).map(|key| (Time(1), key, ())).collect();
+    counts.add_batch(Time::MIN, &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
+    let (mut all, mut most, mut done) = (0, 0, false);
+    while !done {
+        let before = all;
+        done = counts.advance(Time(10), 500, &mut |_, _, _, _| all += 1).unwrap().done;
+        most = most.max(all - before);
+    }
+    assert_eq!(all, 10_000);
+    assert!(most <= 1000, "{most} in one call");
+}
+
+#[test]
+fn windows_at_the_ends_of_time_are_clipped_and_fire() {
+    let (_store, mut counts) = counting(Windows::sliding(10, 3));
+    let mut told = Told::new();
+    add(&mut counts, i64::MIN, &[i64::MIN, i64::MAX - 1], &mut told);
+    advance(&mut counts, i64::MAX, &mut told);
+    assert!(told.len() >= 6, "{told:?}");
+    assert!(
+        told.iter().all(|(_, start, end, count, diff)| start < end && (*count, *diff) == (1, 1))
+    );
+    let (_store, mut visits) = counting(Windows::session(10));
+    let mut told = Told::new();
+    add(&mut visits, i64::MIN, &[i64::MIN, i64::MAX - 1], &mut told);
+    advance(&mut visits, i64::MAX, &mut told);
+    told.sort_unstable();
+    let first = (1, i64::MIN, i64::MIN + 10, 1, 1);
+    assert_eq!(told, [first, (1, i64::MAX - 1, i64::MAX, 1, 1)]);
+}
+
+#[test]
+fn the_end_of_time_is_no_time_of_an_event() {
+    let (_store, mut counts) = counting(Windows::tumbling(10));
+    let mut batch = vec![(Time::MAX, 1, ())];
+    let error =
+        counts.add_batch(Time(0), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap_err();
+    assert_eq!((error.kind(), batch.len()), (ErrorKind::Input, 1));
+}
+
+#[test]
+fn windows_that_cannot_be_are_refused_by_name() {
+    let store = in_memory();
+    for (windows, word) in [
+        (Windows::sliding(10, 11), "in none"),
+        (Windows::tumbling(0), "windows of 0"),
+        (Windows::sliding(10, -1), "every -1"),
+        (Windows::session(0), "gap of 0"),
+        (Windows::tumbling(10).lateness(-1), "lateness of -1"),
+        (Windows::tumbling(10).emit(Emit::Early(0)), "every 0"),
+    ] {
+        let error = store.aggregated::<u64, (), _>("w").open(windows, Counting).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+#[test]
+fn an_event_a_gap_after_the_last_still_belongs_to_the_session() {
+    let (_store, mut visits) = counting(Windows::session(10));
+    let mut told = Told::new();
+    add(&mut visits, 0, &[0], &mut told);
+    advance(&mut visits, 10, &mut told);
+    assert!(told.is_empty(), "an event at 10 may come and belongs to it");
+    add(&mut visits, 10, &[10, 21], &mut told);
+    advance(&mut visits, i64::MAX, &mut told);
+    assert_eq!(told, [(1, 0, 20, 2, 1), (1, 21, 31, 1, 1)]);
+}
+
+#[test]
+fn an_event_that_bridges_two_fired_sessions_takes_both_back_and_tells_one() {
+    let windows = Windows::session(10).lateness(50).emit(Emit::OnWatermark);
+    let (_store, mut visits) = counting(windows);
+    let mut told = Told::new();
+    add(&mut visits, 0, &[0, 15], &mut told);
+    advance(&mut visits, 30, &mut told);
+    assert_eq!(told, [(1, 0, 10, 1, 1), (1, 15, 25, 1, 1)]);
+    told.clear();
+    assert!(add(&mut visits, 30, &[8], &mut told).is_empty());
+    assert_eq!(told, [(1, 0, 10, 1, -1), (1, 15, 25, 1, -1), (1, 0, 25, 3, 1)]);
+    told.clear();
+    advance(&mut visits, i64::MAX, &mut told);
+    assert!(told.is_empty(), "the timers of the two are gone: {told:?}");
+}
+
+#[test]
+fn a_chain_of_sessions_becomes_one() {
+    let (_store, mut visits) = counting(Windows::session(10));
+    let mut told = Told::new();
+    add(&mut visits, 0, &[0, 15, 30, 45, 60], &mut told);
+    add(&mut visits, 0, &[7, 22, 37, 52], &mut told);
+    advance(&mut visits, i64::MAX, &mut told);
+    assert_eq!(told, [(1, 0, 70, 9, 1)]);
+}
+
+#[test]
+fn late_events_that_are_allowed_change_a_fired_window_once_each() {
+    let windows = Windows::tumbling(10).lateness(20).emit(Emit::OnWatermark);
+    let (_store, mut counts) = counting(windows);
+    let mut told = Told::new();
+    add(&mut counts, 0, &[1], &mut told);
+    advance(&mut counts, 10, &mut told);
+    add(&mut counts, 12, &[2, 3], &mut told);
+    let late = add(&mut counts, 30, &[4], &mut told);
+    assert_eq!(late, [4]);
+    advance(&mut counts, i64::MAX, &mut told);
+    let expected =
+        [(1, 1), (1, -1), (2, 1), (2, -1), (3, 1)].map(|(count, diff)| (1, 0, 10, count, diff));
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn early_results_come_when_the_watermark_passes_their_times() {
+    let windows = Windows::tumbling(10).emit(Emit::Early(3));
+    let (_store, mut counts) = counting(windows);
+    let mut told = Told::new();
+    add(&mut counts, 0, &[1], &mut told);
+    advance(&mut counts, 2, &mut told);
+    assert_eq!(told, [(1, 0, 10, 1, 1)], "0 was passed");
+    advance(&mut counts, 3, &mut told);
+    advance(&mut counts, 5, &mut told);
+    assert_eq!(told.len(), 1, "nothing has changed");
+    add(&mut counts, 5, &[7], &mut told);
+    advance(&mut counts, 6, &mut told);
+    advance(&mut counts, 10, &mut told);
+    assert_eq!(told[1..], [(1, 0, 10, 1, -1), (1, 0, 10, 2, 1)]);
+}
+
+/// Joins texts in the order in which they are folded.
+struct Joining;
+
+impl Aggregate<String> for Joining {
+    type Acc = String;
+    type Out = String;
+
+    fn init(&self) -> String {
+        String::new()
+    }
+
+    fn add(&self, acc: &mut String, element: &String) {
+        assert!(element != "planned panic", "a planned panic");
+        acc.push_str(element);
+    }
+
+    fn merge(&self, acc: &mut String, later: &String) {
+        acc.push_str(later);
+    }
+
+    fn out(&self, acc: &String) -> Option<String> {
+        Some(acc.clone())
+    }
+}
+
+fn texts(texts: &[(i64, &str)]) -> Vec<(Time, u64, String)> {
+    texts.iter().map(|(at, text)| (Time(*at), 1, text.to_string())).collect()
+}
+
+#[test]
+fn what_need_not_commute_is_folded_in_order_of_arrival() {
+    for windows in [Windows::tumbling(10), Windows::session(10)] {
+        let store = in_memory();
+        let mut joined = store.aggregated("joined").open(windows, Joining).unwrap();
+        let mut told = Vec::new();
+        let mut batch = texts(&[(5, "a"), (3, "b"), (9, "c"), (1, "d")]);
+        joined.add_batch(Time(0), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
+        joined.advance(Time::MAX, 100, &mut |_: &u64, _, text, _| told.push(text)).unwrap();
+        assert_eq!(told, ["abcd"], "{windows:?}");
+    }
+}
+
+#[test]
+fn a_panic_of_an_aggregate_poisons_the_state_and_loses_nothing_else() {
+    let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
+    let store = Store::in_memory()
+        .memory(4 * alluvium::MIB)
+        .max_value(4 * alluvium::KIB)
+        .helpers(alluvium::Helpers::Inline)
+        .device(std::sync::Arc::new(device))
+        .open()
+        .unwrap();
+    for (name, windows) in [("t", Windows::tumbling(10)), ("s", Windows::session(10))] {
+        let mut joined = store.aggregated(name).open(windows, Joining).unwrap();
+        let mut batch = texts(&[(1, "a"), (2, "b")]);
+        joined.add_batch(Time(0), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
+        let mut batch = texts(&[(3, "planned panic")]);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _ = joined.add_batch(Time(0), &mut batch, &mut |_| (), &mut |_, _, _, _| ());
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(store.checkpoint(0).unwrap_err().kind(), ErrorKind::Poisoned);
+        joined.clear_poison();
+        store.checkpoint(0).unwrap();
+        let mut told = Vec::new();
+        joined.advance(Time::MAX, 100, &mut |_: &u64, _, text, _| told.push(text)).unwrap();
+        assert_eq!(told, ["ab"], "{name}");
+    }
+}
+
+#[test]
+fn no_checkpoint_is_taken_in_the_middle_of_a_firing() {
+    let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
+    let store = Store::in_memory()
+        .memory(4 * alluvium::MIB)
+        .max_value(4 * alluvium::KIB)
+        .helpers(alluvium::Helpers::Inline)
+        .device(std::sync::Arc::new(device))
+        .open()
+        .unwrap();
+    let windows = Windows::tumbling(10);
+    let mut counts = store.aggregated::<u64, (), _>("counts").open(windows, Counting).unwrap();
+    let mut batch: Vec<_> = (0..3000).map(|key| (Time(1), key, ())).collect();
+    counts.add_batch(Time::MIN, &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
+    let mut all = 0;
+    assert!(!counts.advance(Time(10), 10, &mut |_, _, _, _| all += 1).unwrap().done);
+    let error = store.checkpoint(0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(error.to_string().contains("being fired"), "{error}");
+    while !counts.advance(Time(10), 100, &mut |_, _, _, _| all += 1).unwrap().done {}
+    store.checkpoint(0).unwrap();
+    assert_eq!(all, 3000);
+}
+
+fn in_order(windows: Windows, batches: &[(i64, &[(i64, &str)])]) -> Vec<(i64, i64, String)> {
+    let store = in_memory();
+    let concatenate =
+        process(|_: &u64, _, texts: &mut dyn Elements<String>, emit: &mut dyn FnMut(String)| {
+            let mut all = String::new();
+            while let Some(text) = texts.next()? {
+                all.push_str(text);
+            }
+            emit(all);
+            Ok(())
+        });
+    let mut kept: Holistic<u64, String, _> =
+        store.holistic("kept").open(windows, concatenate).unwrap();
+    let mut told = Vec::new();
+    for (sent, batch) in batches {
+        let mut batch = texts(batch);
+        kept.add_batch(Time(*sent), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
+    }
+    finish(&mut kept, &mut told);
+    told
+}
+
+fn finish<F: Process<u64, String, Row = String>>(
+    kept: &mut Holistic<u64, String, F>,
+    told: &mut Vec<(i64, i64, String)>,
+) {
+    let mut note = |_: &u64, window: Window, text, _| {
+        told.push((window.start.0, window.end.0, text));
+    };
+    while !kept.advance(Time::MAX, 100, &mut note).unwrap().done {}
+}
+
+#[test]
+fn a_function_reads_its_events_in_the_order_that_is_promised() {
+    let events: &[(i64, &str)] = &[(7, "a"), (2, "b"), (9, "c"), (4, "d")];
+    assert_eq!(in_order(Windows::tumbling(10), &[(0, events)]), [(0, 10, "abcd".to_string())]);
+    // By slices of 5, each in order of arrival.
+    let told = in_order(Windows::sliding(10, 5), &[(0, events)]);
+    let expected = [(-5, 5, "bd"), (0, 10, "bdac"), (5, 15, "ac")];
+    assert_eq!(told, expected.map(|(start, end, text)| (start, end, text.to_string())));
+    // One session after the other, what joins them last.
+    let events: &[(i64, &str)] = &[(0, "a"), (3, "b"), (30, "c"), (31, "d"), (15, "e")];
+    assert_eq!(in_order(Windows::session(15), &[(0, events)]), [(0, 46, "abcde".to_string())]);
+}
+
+#[test]
+fn early_results_of_windows_that_keep_their_events_are_refused() {
+    let store = in_memory();
+    let nothing = process(|_: &u64, _, _: &mut dyn Elements<u64>, _: &mut dyn FnMut(u64)| Ok(()));
+    let windows = Windows::tumbling(10).emit(Emit::Early(1));
+    let error = store.holistic::<u64, u64>("w").open(windows, nothing).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+}
+
+#[test]
+fn an_equal_name_or_another_shape_of_state_is_refused() {
+    let store = in_memory();
+    let windows = Windows::tumbling(10);
+    let _first = store.aggregated::<u64, (), _>("w").open(windows, Counting).unwrap();
+    let error = store.aggregated::<u64, (), _>("w").open(windows, Counting).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+}

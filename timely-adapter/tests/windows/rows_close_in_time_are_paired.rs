@@ -1,0 +1,98 @@
+//! The interval join against a nested loop, on 1, 2 and 3 workers; both of its states are empty at
+//! the end.
+
+use std::collections::BTreeMap;
+
+use alluvium::{ErrorKind, Time};
+use alluvium_timely::{IntervalJoin, KeyBy, NodeConfig, Spec, WorkerOverrides};
+use timely::dataflow::operators::vec::Filter;
+
+use crate::common;
+
+/// Time, key and number of a row.
+type Row = (i64, u64, i64);
+
+fn batches() -> Vec<(i64, Vec<Row>)> {
+    let mut chance = 11u64;
+    let mut below = |limit: u64| {
+        chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (chance >> 33) % limit
+    };
+    let mut number = 0;
+    let batches = (0..40).map(|n| {
+        let sent = n * 7 - 60;
+        let rows = (0..25).map(|_| {
+            number += 1;
+            let back = if below(4) == 0 { below(30) as i64 } else { 0 };
+            (sent + below(12) as i64 - back, below(5), number)
+        });
+        (sent, rows.collect())
+    });
+    batches.collect()
+}
+
+fn is_left(row: &Row) -> bool {
+    row.2 % 2 == 0
+}
+
+/// Pairs within the bounds, neither over when the other was sent.
+fn expected(lower: i64, upper: i64) -> BTreeMap<(u64, i64, i64), i64> {
+    let rows: Vec<(i64, Row)> = batches()
+        .into_iter()
+        .flat_map(|(sent, rows)| rows.into_iter().map(move |row| (sent, row)))
+        .collect();
+    let mut pairs = BTreeMap::new();
+    for (left_sent, left) in rows.iter().filter(|(_, row)| is_left(row)) {
+        for (right_sent, right) in rows.iter().filter(|(_, row)| !is_left(row)) {
+            let apart = right.0 - left.0;
+            let in_time = left.0 + upper >= *right_sent && right.0 - lower >= *left_sent;
+            if left.1 == right.1 && lower <= apart && apart <= upper && in_time {
+                pairs.insert((left.1, left.2, right.2), 1);
+            }
+        }
+    }
+    pairs
+}
+
+#[test]
+fn rows_within_the_bounds_are_paired_once() {
+    for (lower, upper) in [(-5, 5), (0, 0), (3, 20), (-20, -1)] {
+        let expected = expected(lower, upper);
+        assert!(expected.len() > 20, "{}", expected.len());
+        for workers in 1..=3 {
+            let found = common::run(
+                workers,
+                NodeConfig::default(),
+                WorkerOverrides::default(),
+                batches(),
+                move |rows, state| {
+                    let left = rows.clone().filter(is_left).key_by(state, |row: &Row| row.1);
+                    let right = rows.filter(|row| !is_left(row)).key_by(state, |row: &Row| row.1);
+                    let at = |row: &Row| Time(row.0);
+                    let bounds = (lower, upper);
+                    left.interval_join(at, right, at, bounds, Spec::new("near"), |key, a, b| {
+                        (*key, a.2, b.2)
+                    })
+                },
+            );
+            assert_eq!(found.unwrap(), expected, "{lower} to {upper}, {workers} workers");
+        }
+    }
+}
+
+#[test]
+fn bounds_the_wrong_way_round_are_refused() {
+    let refused = common::run(
+        1,
+        NodeConfig::default(),
+        WorkerOverrides::default(),
+        vec![(0i64, vec![(0i64, 0u64, 0i64)])],
+        |rows, state| {
+            let left = rows.clone().key_by(state, |row: &Row| row.1);
+            let right = rows.key_by(state, |row: &Row| row.1);
+            let at = |row: &Row| Time(row.0);
+            left.interval_join(at, right, at, (1, 0), Spec::new("near"), |key, _, _| *key)
+        },
+    );
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Config);
+}
