@@ -300,44 +300,29 @@ impl<K: Key, E: State> Lists<K, E> for AnyLists<K, E> {
 }
 
 macro_rules! window_layouts {
-    ($($layout:ty: $late:expr;)+) => {$(
+    ($($layout:ident)+) => {$(
         impl<K: Key, A: State> WindowLayout<K, A> for $layout {
             type Panes = $layout;
-            type Totals = $layout;
             type Sessions = AnyLayout;
-            type Late = AnyLayout;
 
             fn panes(&self) -> $layout {
-                self.clone()
-            }
-
-            fn totals(&self) -> $layout {
                 self.clone()
             }
 
             fn sessions(&self) -> AnyLayout {
                 AnyLayout::from(self.clone()).for_maps()
             }
-
-            fn late(&self) -> AnyLayout {
-                $late
-            }
         }
     )+};
 }
 
-window_layouts! {
-    Heap: AnyLayout::Heap(Heap::new());
-    HybridLog: AnyLayout::Auto;
-    WindowSegments: AnyLayout::Auto;
-}
+window_layouts! { Heap HybridLog WindowSegments AnyLayout }
 
 macro_rules! holistic_layouts {
-    ($($layout:ty: $late:expr;)+) => {$(
+    ($($layout:ident)+) => {$(
         impl<K: Key, E: State> HolisticLayout<K, E> for $layout {
             type Lists = $layout;
             type Sessions = AnyLayout;
-            type Late = AnyLayout;
 
             fn lists(&self) -> $layout {
                 self.clone()
@@ -346,59 +331,11 @@ macro_rules! holistic_layouts {
             fn sessions(&self) -> AnyLayout {
                 AnyLayout::from(self.clone()).for_maps()
             }
-
-            fn late(&self) -> AnyLayout {
-                $late
-            }
         }
     )+};
 }
 
-holistic_layouts! {
-    Heap: AnyLayout::Heap(Heap::new());
-    AppendLog: AnyLayout::Auto;
-}
-
-impl<K: Key, A: State> WindowLayout<K, A> for AnyLayout {
-    type Panes = AnyLayout;
-    type Totals = AnyLayout;
-    type Sessions = AnyLayout;
-    type Late = AnyLayout;
-
-    fn panes(&self) -> AnyLayout {
-        self.clone()
-    }
-
-    fn totals(&self) -> AnyLayout {
-        self.clone()
-    }
-
-    fn sessions(&self) -> AnyLayout {
-        self.clone().for_maps()
-    }
-
-    fn late(&self) -> AnyLayout {
-        self.clone().for_late_events()
-    }
-}
-
-impl<K: Key, E: State> HolisticLayout<K, E> for AnyLayout {
-    type Lists = AnyLayout;
-    type Sessions = AnyLayout;
-    type Late = AnyLayout;
-
-    fn lists(&self) -> AnyLayout {
-        self.clone()
-    }
-
-    fn sessions(&self) -> AnyLayout {
-        self.clone().for_maps()
-    }
-
-    fn late(&self) -> AnyLayout {
-        self.clone().for_late_events()
-    }
-}
+holistic_layouts! { Heap AppendLog AnyLayout }
 
 impl AnyLayout {
     /// What keeps the maps that belong to windows in this layout.
@@ -408,14 +345,6 @@ impl AnyLayout {
             AnyLayout::AppendLog(_) | AnyLayout::WindowSegments(_) | AnyLayout::Auto => {
                 AnyLayout::HybridLog(HybridLog::new())
             }
-        }
-    }
-
-    /// What keeps the few late events of windows in this layout.
-    fn for_late_events(self) -> AnyLayout {
-        match self {
-            AnyLayout::Heap(_) => AnyLayout::Heap(Heap::new()),
-            _ => AnyLayout::Auto,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use alluvium_layouts::{ListsLayout, Merge, PanesLayout};
+use alluvium_layouts::{AppendLog, ListsLayout, Merge, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
@@ -18,8 +18,8 @@ use crate::any_layout::AnyLayout;
 use crate::store::StateBuilder;
 
 type PanesOf<K, A, L> = <<L as WindowLayout<K, A>>::Panes as PanesLayout<K, A>>::Panes;
-type TotalsOf<K, A, L> = <<L as WindowLayout<K, A>>::Totals as PanesLayout<K, Total<A>>>::Panes;
-type LateOf<K, A, L> = <<L as WindowLayout<K, A>>::Late as ListsLayout<K, (Time, A)>>::Lists;
+type TotalsOf<K, A> = <WindowSegments as PanesLayout<K, Total<A>>>::Panes;
+type LateOf<K, A> = <AppendLog as ListsLayout<K, (Time, A)>>::Lists;
 
 /// Windows of fewer slices are folded anew each time.
 const TOTALS_SLICES_MIN: i128 = 3;
@@ -57,12 +57,12 @@ where
         Box<
             Aligned<
                 K,
-                Folded<K, E, A, PanesOf<K, A::Acc, L>, TotalsOf<K, A::Acc, L>>,
-                LateOf<K, A::Acc, L>,
+                Folded<K, E, A, PanesOf<K, A::Acc, L>, TotalsOf<K, A::Acc>>,
+                LateOf<K, A::Acc>,
             >,
         >,
     ),
-    Sessions(Box<Sessions<K, FoldedSessions<E, A>, L::Sessions, LateOf<K, A::Acc, L>>>),
+    Sessions(Box<Sessions<K, FoldedSessions<E, A>, L::Sessions, LateOf<K, A::Acc>>>),
 }
 
 impl<K, E, A, L> fmt::Debug for Aggregated<K, E, A, L>
@@ -96,7 +96,7 @@ where
         let name = self.name().to_owned();
         let (store, layout) = (self.store(), self.chosen_layout());
         let late =
-            store.open_lists::<K, (Time, A::Acc), _>(&format!("{name}/late"), &layout.late())?;
+            store.open_lists::<K, (Time, A::Acc), _>(&format!("{name}/late"), &AppendLog::new())?;
         let progress = store.open_progress(&format!("{name}/progress"))?;
         let shape = match windows.shape {
             Shape::Aligned { length, slide, offset } => {
@@ -120,7 +120,8 @@ where
                             total.1 += later.1;
                         });
                         let name = format!("{name}/totals");
-                        let panes = store.open_derived_panes(&name, &layout.totals(), merge)?;
+                        let panes =
+                            store.open_derived_panes(&name, &WindowSegments::new(), merge)?;
                         Some(Totals::new(panes))
                     }
                     _ => None,

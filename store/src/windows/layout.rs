@@ -1,7 +1,8 @@
-//! Which layouts the parts of windowed state are in.
+//! Which layouts the parts of windowed state are in. Running totals are in window segments and late
+//! events in an append-and-merge log, whatever the rest is in: both are small.
 
 use alluvium_layouts::{Layout, ListsLayout, PanesLayout};
-use alluvium_pagestore::{Key, State, Time};
+use alluvium_pagestore::{Key, State};
 
 use super::SessionSet;
 
@@ -14,21 +15,13 @@ use super::SessionSet;
 pub trait WindowLayout<K: Key, A: State>: Clone + 'static {
     /// Accumulators of aligned windows.
     type Panes: PanesLayout<K, A>;
-    /// Totals of sliding windows: accumulators, and in how many slices they have something.
-    type Totals: PanesLayout<K, (A, i64)>;
     /// Open sessions, by key.
     type Sessions: Layout<K, SessionSet<A>>;
-    /// Late events that wait.
-    type Late: ListsLayout<K, (Time, A)>;
 
     /// Of aligned windows.
     fn panes(&self) -> Self::Panes;
-    /// Of totals.
-    fn totals(&self) -> Self::Totals;
     /// Of sessions.
     fn sessions(&self) -> Self::Sessions;
-    /// Of late events.
-    fn late(&self) -> Self::Late;
 }
 
 /// Where [`Holistic`](super::Holistic) windows are kept.
@@ -42,13 +35,9 @@ pub trait HolisticLayout<K: Key, E: State>: Clone + 'static {
     type Lists: ListsLayout<K, E>;
     /// Open sessions, by key.
     type Sessions: Layout<K, SessionSet<u64>>;
-    /// Late events that wait.
-    type Late: ListsLayout<K, (Time, E)>;
 
     /// Of the events.
     fn lists(&self) -> Self::Lists;
     /// Of sessions.
     fn sessions(&self) -> Self::Sessions;
-    /// Of late events.
-    fn late(&self) -> Self::Late;
 }

@@ -300,23 +300,13 @@ impl<K: Key + Ord, E: State> Lists<K, E> for BTreeLists<K, E> {
 
 impl<K: Key + Ord, A: State> WindowLayout<K, A> for BTree {
     type Panes = BTree;
-    type Totals = BTree;
     type Sessions = BTree;
-    type Late = BTree;
 
     fn panes(&self) -> BTree {
         BTree
     }
 
-    fn totals(&self) -> BTree {
-        BTree
-    }
-
     fn sessions(&self) -> BTree {
-        BTree
-    }
-
-    fn late(&self) -> BTree {
         BTree
     }
 }
@@ -324,17 +314,12 @@ impl<K: Key + Ord, A: State> WindowLayout<K, A> for BTree {
 impl<K: Key + Ord, E: State> HolisticLayout<K, E> for BTree {
     type Lists = BTree;
     type Sessions = BTree;
-    type Late = BTree;
 
     fn lists(&self) -> BTree {
         BTree
     }
 
     fn sessions(&self) -> BTree {
-        BTree
-    }
-
-    fn late(&self) -> BTree {
         BTree
     }
 }

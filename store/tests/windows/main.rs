@@ -11,3 +11,4 @@ mod model;
 mod a_map_by_key_is_ordered_by_time;
 mod the_tricky_cases_of_windows;
 mod windows_hold_what_the_definition_says;
+mod windows_larger_than_memory;

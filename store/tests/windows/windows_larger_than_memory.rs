@@ -1,0 +1,181 @@
+//! Windows of four times the memory fire rightly, within the memory, and leave nothing behind.
+
+use std::sync::Arc;
+
+use alluvium::io::{Faults, Simulated};
+use alluvium::{
+    Aggregate, AnyLayout, Elements, Helpers, KIB, MIB, Store, Time, Windows, hash_bytes, hash_word,
+    process,
+};
+
+fn store(device: &Simulated, memory: u64) -> Store {
+    Store::in_memory()
+        .memory(memory)
+        .max_value(4 * KIB)
+        .helpers(Helpers::Inline)
+        .device(Arc::new(device.clone()))
+        .open()
+        .unwrap()
+}
+
+/// About a hundred bytes that no other number has.
+fn text(n: u64) -> String {
+    format!("{:064x}{:036}", hash_word(n), n)
+}
+
+/// Number of texts, and a sum over them that knows their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Digest {
+    count: u64,
+    sum: u64,
+}
+
+impl Digest {
+    fn add(&mut self, text: &str) {
+        self.count += 1;
+        self.sum = self.sum.wrapping_mul(31).wrapping_add(hash_bytes(text.as_bytes()));
+    }
+}
+
+fn windows_of(keys: u64, events: u64, memory: u64, windows: Windows, length: i64) {
+    let device = Simulated::new(7, Faults::none());
+    let store = store(&device, memory);
+    let digest =
+        process(|_: &u64, _, texts: &mut dyn Elements<String>, emit: &mut dyn FnMut(Digest)| {
+            let mut digest = Digest::default();
+            while let Some(text) = texts.next()? {
+                digest.add(text);
+            }
+            emit(digest);
+            Ok(())
+        });
+    let mut kept = store.holistic::<u64, String>("kept").open(windows, digest).unwrap();
+    let mut told = Vec::new();
+    let mut expected = vec![Digest::default(); keys as usize];
+    for round in 0..2 {
+        expected.fill(Digest::default());
+        let mut batch = Vec::new();
+        for n in 0..events {
+            let key = hash_word(n) % keys;
+            let text = text(round * events + n);
+            expected[key as usize].add(&text);
+            let at = Time(round as i64 * length + n as i64 * length / events as i64);
+            batch.push((at, key, text));
+            if batch.len() == 64 || n + 1 == events {
+                kept.add_batch(
+                    Time(round as i64 * length),
+                    &mut batch,
+                    &mut |_| (),
+                    &mut |_, _, _, _| (),
+                )
+                .unwrap();
+            }
+            assert!(store.stats().unwrap().memory.used <= memory);
+        }
+        let spilled = store.stats().unwrap().io.bytes_written;
+        assert!(spilled > 2 * memory, "{spilled} bytes were written");
+        told.clear();
+        let end = Time((round as i64 + 1) * length + 1);
+        let mut calls = 0;
+        while !kept
+            .advance(end, 100, &mut |key, _, digest, _| told.push((*key, digest)))
+            .unwrap()
+            .done
+        {
+            store.tick(10).unwrap();
+            calls += 1;
+            assert!(calls < 1_000_000);
+        }
+        told.sort_unstable();
+        let expected = (0..).zip(expected.iter().copied()).filter(|(_, digest)| digest.count > 0);
+        assert!(told == expected.collect::<Vec<_>>(), "round {round}");
+    }
+    while store.tick(1000).unwrap() > 0 {}
+    let stats = store.stats().unwrap();
+    let disk: u64 = stats.states.iter().map(|state| state.table.disk_bytes).sum();
+    assert_eq!(disk, 0, "{stats}");
+    assert!(stats.memory.peak <= memory, "{stats}");
+}
+
+#[test]
+fn a_holistic_window_of_one_key() {
+    windows_of(1, 40_000, MIB, Windows::tumbling(1_000_000), 1_000_000);
+}
+
+#[test]
+fn a_holistic_window_of_many_keys() {
+    windows_of(700, 40_000, MIB, Windows::tumbling(1_000_000), 1_000_000);
+}
+
+/// The last text in the order of texts.
+struct Last;
+
+impl Aggregate<String> for Last {
+    type Acc = String;
+    type Out = String;
+
+    fn init(&self) -> String {
+        String::new()
+    }
+
+    fn add(&self, acc: &mut String, text: &String) {
+        self.merge(acc, text);
+    }
+
+    fn merge(&self, acc: &mut String, later: &String) {
+        if *later > *acc {
+            acc.clone_from(later);
+        }
+    }
+
+    fn out(&self, acc: &String) -> Option<String> {
+        Some(acc.clone())
+    }
+}
+
+#[test]
+fn aggregated_windows_of_many_keys() {
+    for windows in [Windows::tumbling(1_000), Windows::sliding(1_000, 500)] {
+        for layout in [AnyLayout::Auto, AnyLayout::named("hybrid-log").unwrap()] {
+            let device = Simulated::new(7, Faults::none());
+            let (memory, keys) = (2 * MIB, 30_000u64);
+            let store = store(&device, memory);
+            let mut last = store
+                .aggregated::<u64, String, _>("last")
+                .layout(layout.clone())
+                .open(windows, Last)
+                .unwrap();
+            let texts = |n: u64| (Time((n / 45) as i64), hash_word(n) % keys, text(n));
+            let mut told = Vec::new();
+            for first in (0..45_000).step_by(64) {
+                let mut batch: Vec<_> = (first..(first + 64).min(45_000)).map(texts).collect();
+                last.add_batch(Time(0), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
+            }
+            while !last
+                .advance(Time::MAX, 100, &mut |key, window, text, _| {
+                    told.push((window, *key, text))
+                })
+                .unwrap()
+                .done
+            {
+                store.tick(10).unwrap();
+            }
+            let mut expected = std::collections::BTreeMap::new();
+            for (at, key, text) in (0..45_000).map(texts) {
+                let slide = if windows == Windows::tumbling(1_000) { 1_000 } else { 500 };
+                let mut start = at.0.div_euclid(slide) * slide;
+                while at.0 < start + 1_000 {
+                    let window = alluvium::Window { start: Time(start), end: Time(start + 1_000) };
+                    Last.add(expected.entry((window, key)).or_default(), &text);
+                    start -= slide;
+                }
+            }
+            told.sort_unstable();
+            let expected = expected.into_iter().map(|((w, key), text)| (w, key, text));
+            assert!(told == expected.collect::<Vec<_>>(), "{windows:?} {layout:?}");
+            let stats = store.stats().unwrap();
+            assert!(stats.io.bytes_written > memory, "{stats}");
+            assert!(stats.memory.peak <= memory, "{stats}");
+        }
+    }
+}
