@@ -220,7 +220,10 @@ fn every_chapter_is_listed_and_run() {
 #[test]
 fn every_layout_is_advised_on() {
     let chapter = include_str!("../../../docs/src/layouts.md");
-    for name in AnyLayout::NAMES {
+    for name in AnyLayout::NAMES.into_iter().chain(["append-log", "window-segments"]) {
+        assert!(AnyLayout::named(name).is_some(), "{name}");
         assert!(chapter.contains(&format!("| `{name}` |")), "{name}");
     }
+    assert!(chapter.contains("| `auto`, the default |"));
+    assert_eq!(AnyLayout::default(), AnyLayout::named("auto").unwrap());
 }
