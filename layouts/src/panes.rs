@@ -60,8 +60,15 @@ pub trait Panes<K: Key, A>: 'static {
 
     /// Visits the keys that have an accumulator in one of `slices`, each with what they have
     /// there, merged in the order of slices. The order of keys is unspecified. About `fuel`
-    /// accumulators are looked at; then the next call goes on from `cursor`. Between calls nothing
-    /// may be changed in these slices.
+    /// accumulators are looked at, and up to 112 of each slice at the least; then the next call goes
+    /// on from `cursor`. Between calls nothing may be changed in these slices.
+    ///
+    /// # Errors
+    /// Those of `visit`, and of reading. The next call goes on with the key at which this one
+    /// failed; what was visited before is not visited again. If that cannot be told any more, since
+    /// the slices went to storage between the two calls, the next one visits nothing and fails with
+    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported): the fold is to be
+    /// begun anew, with a new cursor.
     fn fold(
         &mut self,
         slices: Range<Time>,

@@ -9,7 +9,7 @@
 //! What it keeps true: every part is reached from exactly the directory entries of its prefix; all
 //! that the table takes is booked.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind, Result, rounded};
@@ -154,6 +154,11 @@ impl<T> SplitTable<T> {
     /// The part at `place` and the place after it, as [`part_at`](SplitTable::part_at).
     pub fn table_at(&self, place: u64) -> (Option<&HashTable<T>>, Option<u64>) {
         table_at(&self.directory, &self.parts, self.depth, place)
+    }
+
+    /// The parts that have any of `places`, in order.
+    pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
+        spans(&self.directory, &self.parts, self.depth, places)
     }
 
     /// Makes it a table that is only read. Its bytes stay booked: whoever drops it gives them back.
@@ -339,6 +344,37 @@ impl<T> Detached<T> {
     pub fn table_at(&self, place: u64) -> (Option<&HashTable<T>>, Option<u64>) {
         table_at(&self.directory, &self.parts, self.depth, place)
     }
+
+    /// As [`SplitTable::spans`].
+    pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
+        spans(&self.directory, &self.parts, self.depth, places)
+    }
+}
+
+/// A part, and the first and the last of its places.
+#[derive(Debug)]
+pub(crate) struct Span<'a, T> {
+    pub entries: &'a HashTable<T>,
+    pub first: u64,
+    pub last: u64,
+}
+
+fn spans<'a, T>(
+    directory: &'a [u32],
+    parts: &'a [Part<T>],
+    depth: u32,
+    places: RangeInclusive<u64>,
+) -> impl Iterator<Item = Span<'a, T>> {
+    let (first, end) = places.into_inner();
+    let mut next = Some(first);
+    std::iter::from_fn(move || {
+        let place = next.filter(|place| *place <= end)?;
+        let part = &parts[*directory.get(prefix(place, depth))? as usize];
+        let mask = u64::MAX.unbounded_shr(part.depth);
+        let (first, last) = (place & !mask, place | mask);
+        next = last.checked_add(1);
+        Some(Span { entries: &part.entries, first, last })
+    })
 }
 
 fn table_at<'a, T>(
@@ -412,7 +448,7 @@ fn end_of(place: u64, depth: u32) -> Option<u64> {
 /// The hash for the tables of parts, which look at its highest and lowest bits: not those that all
 /// entries of a part share.
 #[inline(always)]
-fn spread(hash: u64) -> u64 {
+pub(crate) fn spread(hash: u64) -> u64 {
     hash.rotate_left(32)
 }
 

@@ -2,8 +2,8 @@
 //!
 //! What one fold reads of storage it reads once, with one image in memory per run. Between the calls
 //! of a fold its sources stay as they are; if parts of slices move meanwhile, or memory is needed,
-//! they are made anew from the place that was reached. A slice that is all in memory, folded alone,
-//! needs no order: its table is walked as it stands.
+//! they are made anew from the place that was reached. Slices that are all in memory need no order: they
+//! are folded [in memory](super::fold_memory).
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -50,8 +50,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             return Ok(());
         }
         self.settle();
-        if let Some(slot) = self.sole_table(&slices) {
-            return self.fold_table(slot, cursor, fuel, visit);
+        if self.fold_in_memory(&slices, cursor, fuel, visit)? {
+            return Ok(());
+        }
+        if cursor.version != 0 {
+            return Err(self.cannot_go_on());
         }
         let mut fold = self.resume(slices, cursor.position)?;
         let done = self.walk(&mut fold, cursor, fuel, visit);
@@ -61,42 +64,6 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             self.account.release(MemoryKind::Buffers, fold.bytes);
         }
         done
-    }
-
-    /// The slot of the only slice, if all of it is in the table in use.
-    fn sole_table(&self, slices: &Range<Time>) -> Option<usize> {
-        let mut slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
-        let slot = slots.next().filter(|_| slots.next().is_none())?;
-        (!self.slice_at(slot).has_older_parts()).then_some(slot)
-    }
-
-    /// Visits the entries of one table. The cursor has the place of a part, and how many of its
-    /// entries were visited before a visit failed.
-    fn fold_table(
-        &self,
-        slot: usize,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, A) -> Result<()>,
-    ) -> Result<()> {
-        let table = &self.slice_at(slot).active;
-        let mut spent = 0;
-        while !cursor.done && spent < fuel.max(1) {
-            let (part, next) = table.table_at(cursor.position);
-            let visited = std::mem::take(&mut cursor.version);
-            for (n, (key, value)) in part.into_iter().flatten().enumerate().skip(visited as usize) {
-                if let Err(error) = visit(key, value.clone()) {
-                    cursor.version = n as u64;
-                    return Err(error);
-                }
-                spent += 1;
-            }
-            match next {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
-        }
-        Ok(())
     }
 
     /// The fold that was left at `position`, or one that starts there.
@@ -109,6 +76,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             self.account.release(MemoryKind::Buffers, fold.bytes);
         }
         // What is kept for folds serves first.
+        self.gathering.give_up(&self.account);
         let bytes = loop {
             let bytes = self.fold_bytes(&slices);
             match self.make_room(bytes, "folding slices") {
@@ -130,6 +98,13 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             self.account.release(MemoryKind::Buffers, bytes);
         }
         begun
+    }
+
+    /// Forgets a fold that was left.
+    pub(super) fn drop_fold(&mut self) {
+        if let Some(fold) = self.folding.take() {
+            self.account.release(MemoryKind::Buffers, fold.bytes);
+        }
     }
 
     /// Memory for the sources of a fold, beside what is kept for folds.

@@ -11,6 +11,8 @@ mod checkpoint;
 mod config;
 mod files;
 mod fold;
+mod fold_memory;
+mod gathering;
 mod merging;
 mod prefetch;
 mod purge;

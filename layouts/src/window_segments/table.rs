@@ -15,6 +15,7 @@ use super::background::{Background, Storage};
 use super::config::{Sizes, WindowSegments};
 use super::files::Files;
 use super::fold::Fold;
+use super::gathering::Gathering;
 use super::merging::Merging;
 use super::prefetch::Ahead;
 use super::slice::Slice;
@@ -45,6 +46,8 @@ pub struct SegmentPanes<K, A> {
     pub(super) ahead: Ahead,
     /// Where a fold that ran out of fuel goes on.
     pub(super) folding: Option<Fold>,
+    /// What a fold in memory gathers.
+    pub(super) gathering: Gathering<K, A>,
     /// Changes whenever parts of slices move between memory and storage.
     pub(super) arrangement: u64,
     /// Job numbers given so far.
@@ -140,6 +143,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             dying: VecDeque::new(),
             ahead: Ahead::default(),
             folding: None,
+            gathering: Gathering::within(sizes.fold_bytes),
             arrangement: 0,
             jobs: 0,
             writing: 0,

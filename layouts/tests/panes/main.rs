@@ -1,5 +1,6 @@
 //! Panes behave the same in every layout: like an ordered map of accumulators by slice and key.
 
+mod a_visit_fails;
 mod common;
 
 mod every_layout_agrees_with_an_ordered_map;

@@ -1,0 +1,217 @@
+//! Folding slices that are all in memory: no order is needed, each key is looked up instead.
+//!
+//! The table of a slice folded alone is visited as it stands. Of several slices a range of places
+//! is gathered, all slices after each other, and then visited; ranges are as long as fuel and cache
+//! allow, and not much shorter than a part of each table, which is looked at whole.
+//!
+//! Only a visit can fail halfway through a range. The cursor then has where the range begins and
+//! how much of it was visited, which holds as long as its slices stay in memory as they are.
+
+use std::ops::Range;
+
+use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, Time};
+use hashbrown::HashTable;
+
+use super::gathering::Gathering;
+use super::slice::Slice;
+use super::table::SegmentPanes;
+use crate::panes::Merge;
+use crate::split_table::{HashRange, PART_ENTRIES_MAX, Span};
+use crate::table::Cursor;
+
+/// Accumulators that are gathered at once, unless there are very many slices.
+const GATHERED_MAX: u64 = 8192;
+/// A range with fewer accumulators than this is not made shorter.
+const GATHERED_MIN: u64 = 32;
+
+/// What slices have in memory.
+struct Extent {
+    tables: u64,
+    accumulators: u64,
+}
+
+/// A range of places that begins where a prefix of `depth` bits ends, or inside of one.
+#[derive(Clone, Copy)]
+struct Places {
+    first: u64,
+    last: u64,
+    depth: u32,
+}
+
+impl Places {
+    fn from(first: u64, depth: u32) -> Self {
+        Self { first, last: first | u64::MAX.unbounded_shr(depth), depth }
+    }
+}
+
+impl<K: Key, A: State> SegmentPanes<K, A> {
+    /// Folds if all of the slices is in memory and there is memory to do it here; says whether.
+    pub(super) fn fold_in_memory(
+        &mut self,
+        slices: &Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<bool> {
+        let Some(extent) = self.extent_in_memory(slices) else { return Ok(false) };
+        match extent.tables {
+            0 => cursor.done = true,
+            1 => self.fold_table(slices, cursor, fuel, visit)?,
+            _ => return self.gather(slices, extent, cursor, fuel, visit),
+        }
+        Ok(true)
+    }
+
+    /// What the slices have, if that is all in memory and nothing of it was removed.
+    fn extent_in_memory(&self, slices: &Range<Time>) -> Option<Extent> {
+        let mut extent = Extent { tables: 0, accumulators: 0 };
+        for slot in self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize) {
+            let found = self.slice_at(slot);
+            if !found.runs.is_empty() || !found.cuts.is_empty() {
+                return None;
+            }
+            let frozen = found.frozen.as_ref().map_or(0, |part| part.table.len());
+            extent.tables += u64::from(frozen > 0) + u64::from(!found.active.is_empty());
+            extent.accumulators += frozen + found.active.len();
+        }
+        Some(extent)
+    }
+
+    /// Visits the entries of the only table that has any.
+    fn fold_table(
+        &self,
+        slices: &Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<()> {
+        let mut slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
+        let has_any = |slot: &usize| self.slice_at(*slot).len() > 0;
+        let found = self.slice_at(slots.find(has_any).expect("a table with entries"));
+        let frozen = found.frozen.as_ref().filter(|_| found.active.is_empty());
+        let mut spent = 0;
+        while !cursor.done && spent < fuel.max(1) {
+            let (part, next) = match frozen {
+                Some(part) => part.table.table_at(cursor.position),
+                None => found.active.table_at(cursor.position),
+            };
+            let visited = std::mem::take(&mut cursor.version);
+            if let Some(part) = part {
+                visit_part(part, visited, visit).map_err(|(n, error)| {
+                    cursor.version = n;
+                    error
+                })?;
+                spent += part.len().max(1);
+            }
+            match next {
+                Some(place) => cursor.position = place,
+                None => cursor.done = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gathers and visits ranges of places until the fuel is spent; says whether it could.
+    fn gather(
+        &mut self,
+        slices: &Range<Time>,
+        extent: Extent,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<bool> {
+        if !self.gathering.has_room() {
+            return Ok(false);
+        }
+        // Both take what is kept for folds.
+        self.drop_fold();
+        let Self { slots, by_time, range, gathering, merge, account, .. } = self;
+        let slices = || by_time.range(slices.clone()).map(|(_, slot)| &slots[*slot as usize]);
+        let at_least = extent.tables * PART_ENTRIES_MAX as u64;
+        let wanted = (fuel as u64).clamp(at_least, GATHERED_MAX.max(at_least));
+        let mut depth = extent.accumulators.div_ceil(wanted).next_power_of_two().ilog2();
+        let mut spent = 0;
+        while !cursor.done && spent < fuel.max(1) {
+            let (visited, begun) = (cursor.version as u32 as usize, cursor.version >> 32);
+            let begun = u32::try_from(begun).ok().and_then(|begun| begun.checked_sub(1));
+            let places = Places::from(cursor.position, begun.unwrap_or(depth));
+            gathering.clear(account);
+            let (mut fits, mut looked_at) = (true, 0);
+            for slice in slices() {
+                let slice = slice.as_ref().expect("a slice in use");
+                fits = add_slice(gathering, slice, places, *range, merge, account, &mut looked_at);
+                if !fits {
+                    break;
+                }
+            }
+            if !fits {
+                gathering.clear(account);
+                if begun.is_some() || extent.accumulators.unbounded_shr(depth) < GATHERED_MIN {
+                    return Ok(false);
+                }
+                depth += 1;
+                continue;
+            }
+            spent += looked_at;
+            cursor.version = 0;
+            if let Err((n, error)) = gathering.visit(visited, account, visit) {
+                if n > 0 {
+                    cursor.version = u64::from(places.depth + 1) << 32 | n as u64;
+                }
+                return Err(error);
+            }
+            match places.last.checked_add(1) {
+                Some(place) => cursor.position = place,
+                None => cursor.done = true,
+            }
+        }
+        Ok(true)
+    }
+
+    /// The error of a fold that cannot go on inside the range where a visit failed.
+    pub(super) fn cannot_go_on(&self) -> Error {
+        let message = "a fold whose visit failed cannot go on, its slices have moved to storage \
+             since or memory ran out: begin it anew";
+        Error::new(ErrorKind::Unsupported, message).with("state", &self.context.name)
+    }
+}
+
+/// Visits the entries of a part but the first `visited`; an error comes with how many were before.
+fn visit_part<K, A: Clone>(
+    part: &HashTable<(K, A)>,
+    visited: u64,
+    visit: &mut dyn FnMut(&K, A) -> Result<()>,
+) -> std::result::Result<(), (u64, Error)> {
+    let mut entries = part.iter();
+    entries.by_ref().take(visited as usize).for_each(|_| ());
+    let mut n = visited;
+    for (key, value) in entries {
+        visit(key, value.clone()).map_err(|error| (n, error))?;
+        n += 1;
+    }
+    Ok(())
+}
+
+/// Adds what a slice has at the given places; says whether there was room.
+fn add_slice<K: Key, A: State>(
+    gathering: &mut Gathering<K, A>,
+    slice: &Slice<K, A>,
+    places: Places,
+    range: HashRange,
+    merge: &Merge<A>,
+    account: &Account,
+    looked_at: &mut usize,
+) -> bool {
+    let mut add = |span: Span<'_, (K, A)>| {
+        let is_whole = span.first >= places.first && span.last <= places.last;
+        *looked_at += span.entries.len();
+        span.entries.iter().all(|(key, value)| {
+            let hash = key.key_hash();
+            let is_here = is_whole || (places.first..=places.last).contains(&range.place(hash));
+            !is_here || gathering.add((hash, key, value), merge, account)
+        })
+    };
+    let asked = places.first..=places.last;
+    let frozen = slice.frozen.as_ref().map(|part| part.table.spans(asked.clone()));
+    frozen.into_iter().flatten().all(&mut add) && slice.active.spans(asked).all(add)
+}

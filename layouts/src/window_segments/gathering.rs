@@ -1,0 +1,154 @@
+//! What a fold gathers of a range of places before it is visited: each key once, with its sum.
+//!
+//! Keys stand in the order in which they came first, which depends on the tables they came from and
+//! on nothing else: a fold whose visit failed gathers the same range again and goes on behind what
+//! was visited. The memory stays for the next range and comes out of what is kept for folds; heap
+//! of sums is booked while they are here.
+
+use alluvium_pagestore::{Account, Key, MemoryKind, State, rounded};
+use hashbrown::HashTable;
+
+use crate::panes::Merge;
+use crate::split_table::spread;
+
+/// Keys there is room for at first.
+const KEYS_MIN: usize = 128;
+/// Keys there is room for at the most: all of it stays in a second-level cache.
+const KEYS_MAX: usize = 8192;
+
+/// Keys and sums of a range of places.
+pub struct Gathering<K, A> {
+    sums: Vec<(K, A)>,
+    /// Where the sum of a key stands.
+    index: HashTable<u32>,
+    /// The most keys that the memory for folds allows.
+    keys_max: usize,
+    /// Booked for the heap of what is here.
+    heap_bytes: u64,
+}
+
+impl<K: Key, A: State> Gathering<K, A> {
+    const PLAIN: bool = K::NONE && A::NONE;
+
+    /// Nothing yet, and no memory taken; it will take `bytes` at the most.
+    pub fn within(bytes: u64) -> Self {
+        let fits = |keys: &usize| Self::bytes_of(*keys) + Self::bytes_of(*keys / 2) <= bytes;
+        let sizes = std::iter::successors(Some(KEYS_MAX), |keys| Some(keys / 2));
+        let keys_max = sizes.take_while(|keys| *keys >= KEYS_MIN).find(fits).unwrap_or(0);
+        Self { sums: Vec::new(), index: HashTable::new(), keys_max, heap_bytes: 0 }
+    }
+
+    /// Whether there is memory for any.
+    pub fn has_room(&self) -> bool {
+        self.keys_max > 0
+    }
+
+    /// Memory for so many keys, a power of two.
+    fn bytes_of(keys: usize) -> u64 {
+        let index = 2 * keys * (size_of::<u32>() + 1) + 64;
+        (rounded(keys * size_of::<(K, A)>()) + rounded(index)) as u64
+    }
+
+    /// Forgets what is here and keeps the memory.
+    pub fn clear(&mut self, account: &Account) {
+        self.index.clear();
+        self.sums.clear();
+        account.release(MemoryKind::Values, std::mem::take(&mut self.heap_bytes));
+    }
+
+    /// Forgets what is here and gives the memory up.
+    pub fn give_up(&mut self, account: &Account) {
+        self.clear(account);
+        (self.sums, self.index) = (Vec::new(), HashTable::new());
+    }
+
+    /// Adds what `key` has in the next part. Says whether there was room; if not, what is here is
+    /// of no use any more.
+    #[inline]
+    pub fn add(
+        &mut self,
+        (hash, key, value): (u64, &K, &A),
+        merge: &Merge<A>,
+        account: &Account,
+    ) -> bool {
+        let Self { sums, index, heap_bytes, .. } = self;
+        let Some(at) = index.find(spread(hash), |at| sums[*at as usize].0 == *key) else {
+            return self.begin(hash, key, value, account);
+        };
+        let sum = &mut sums[*at as usize].1;
+        if Self::PLAIN {
+            merge(sum, value);
+            return true;
+        }
+        // Memory for a sum that grows is kept for reading; it is booked here once it is known.
+        let before = sum.heap_bytes() as u64;
+        merge(sum, value);
+        let after = sum.heap_bytes() as u64;
+        if after <= before {
+            account.release(MemoryKind::Values, before - after);
+            *heap_bytes -= before - after;
+            return true;
+        }
+        let fits = account.try_reserve(MemoryKind::Values, after - before);
+        *heap_bytes += if fits { after - before } else { 0 };
+        fits
+    }
+
+    fn begin(&mut self, hash: u64, key: &K, value: &A, account: &Account) -> bool {
+        if self.sums.len() == self.sums.capacity() && !self.grow() {
+            return false;
+        }
+        if !Self::PLAIN {
+            let heap = (key.heap_bytes() + value.heap_bytes()) as u64;
+            if !account.try_reserve(MemoryKind::Values, heap) {
+                return false;
+            }
+            self.heap_bytes += heap;
+        }
+        let entry = (key.clone(), value.clone());
+        let Self { sums, index, .. } = self;
+        index.insert_unique(spread(hash), sums.len() as u32, |at| {
+            spread(sums[*at as usize].0.key_hash())
+        });
+        sums.push(entry);
+        true
+    }
+
+    #[cold]
+    fn grow(&mut self) -> bool {
+        let keys = (2 * self.sums.len()).max(KEYS_MIN);
+        if keys > self.keys_max {
+            return false;
+        }
+        let Self { sums, index, .. } = self;
+        sums.reserve_exact(keys - sums.len());
+        index.reserve(keys - index.len(), |at| spread(sums[*at as usize].0.key_hash()));
+        true
+    }
+
+    /// Hands out what is here but the first `skipped`. If `visit` fails, says with how many of all
+    /// it was done before.
+    pub fn visit<E>(
+        &mut self,
+        skipped: usize,
+        account: &Account,
+        visit: &mut dyn FnMut(&K, A) -> Result<(), E>,
+    ) -> Result<(), (usize, E)> {
+        let Self { sums, heap_bytes, .. } = self;
+        let mut done = Ok(());
+        for (n, (key, sum)) in sums.drain(..).enumerate().skip(skipped) {
+            if !Self::PLAIN {
+                // A clone may own less than what it was made of.
+                let heap = ((key.heap_bytes() + sum.heap_bytes()) as u64).min(*heap_bytes);
+                account.release(MemoryKind::Values, heap);
+                *heap_bytes -= heap;
+            }
+            if let Err(error) = visit(&key, sum) {
+                done = Err((n, error));
+                break;
+            }
+        }
+        self.clear(account);
+        done
+    }
+}
