@@ -184,10 +184,8 @@ fn visit_part<K, A: Clone>(
 ) -> std::result::Result<(), (u64, Error)> {
     let mut entries = part.iter();
     entries.by_ref().take(visited as usize).for_each(|_| ());
-    let mut n = visited;
-    for (key, value) in entries {
+    for (n, (key, value)) in (visited..).zip(entries) {
         visit(key, value.clone()).map_err(|error| (n, error))?;
-        n += 1;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod prefetch;
 mod purge;
 mod run;
 mod slice;
+mod slots;
 mod source;
 mod space;
 mod table;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use alluvium_pagestore::io::IoBuffer;
 use alluvium_pagestore::{
     Account, BlobWriter, ErrorKind, Key, Lookup, MEMORY_KINDS, MemoryKind, Result, SegmentWriter,
-    State, StateImage, Time, codec, fingerprint, hash_word,
+    State, StateImage, Time, codec, fingerprint,
 };
 
 use super::background::{Background, Storage};
@@ -19,14 +19,10 @@ use super::gathering::Gathering;
 use super::merging::Merging;
 use super::prefetch::Ahead;
 use super::slice::Slice;
+use super::slots::RECENT;
 use crate::panes::{Merge, Panes, PanesLayout};
 use crate::split_table::HashRange;
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
-
-/// Slices whose places are remembered, beside the tree of all.
-const RECENT: usize = 16;
-/// Bytes of an entry of the tree of slices at its worst fill.
-const TREE_BYTES: u64 = 64;
 
 /// Open [`WindowSegments`].
 pub struct SegmentPanes<K, A> {
@@ -36,9 +32,11 @@ pub struct SegmentPanes<K, A> {
     pub(super) range: HashRange,
     pub(super) merge: Merge<A>,
     pub(super) slots: Vec<Option<Slice<K, A>>>,
-    vacant: Vec<u32>,
+    pub(super) vacant: Vec<u32>,
     pub(super) by_time: BTreeMap<Time, u32>,
-    recent: [(Time, u32); RECENT],
+    /// The slice that was updated or read last, and where it is; `u32::MAX` if nowhere.
+    pub(super) last: (Time, u32),
+    pub(super) recent: Box<[(Time, u32); RECENT]>,
     pub(super) background: Background<K, A>,
     pub(super) files: Files,
     /// Slices that are purged, with what is left of them.
@@ -120,7 +118,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             sizes.buffer_bytes(image),
             "the buffers of window segments",
         )?;
-        account.reserve(MemoryKind::Tables, sizes.reserve_bytes, "the table of a run")?;
+        let tables = sizes.reserve_bytes + size_of::<[(Time, u32); RECENT]>() as u64;
+        account.reserve(MemoryKind::Tables, tables, "the table of a run")?;
         let storage = context.segments.clone().map(|store| {
             let state = fingerprint(&context.name);
             let writer =
@@ -139,7 +138,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             slots: Vec::new(),
             vacant: Vec::new(),
             by_time: BTreeMap::new(),
-            recent: [(Time::MIN, u32::MAX); RECENT],
+            last: (Time::MIN, u32::MAX),
+            recent: Box::new([(Time::MIN, u32::MAX); RECENT]),
             dying: VecDeque::new(),
             ahead: Ahead::default(),
             folding: None,
@@ -157,72 +157,6 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             panes.restore(&image)?;
         }
         Ok(panes)
-    }
-
-    /// Where a slice is, if it is there.
-    #[inline]
-    pub(super) fn slot_of(&mut self, slice: Time) -> Option<usize> {
-        let recent = &mut self.recent[(hash_word(slice.0 as u64) >> 60) as usize];
-        if recent.0 == slice && recent.1 != u32::MAX {
-            return Some(recent.1 as usize);
-        }
-        let slot = *self.by_time.get(&slice)?;
-        *recent = (slice, slot);
-        Some(slot as usize)
-    }
-
-    pub(super) fn slice_at(&self, slot: usize) -> &Slice<K, A> {
-        self.slots[slot].as_ref().expect("a slice in use")
-    }
-
-    pub(super) fn slice_at_mut(&mut self, slot: usize) -> &mut Slice<K, A> {
-        self.slots[slot].as_mut().expect("a slice in use")
-    }
-
-    /// Bytes that a slice takes beside its parts.
-    pub(super) const SLICE_BYTES: u64 = 2 * size_of::<Option<Slice<K, A>>>() as u64 + TREE_BYTES;
-
-    /// The slice, made if it is not there.
-    pub(super) fn begin_slice(&mut self, slice: Time) -> Result<usize> {
-        if let Some(slot) = self.slot_of(slice) {
-            return Ok(slot);
-        }
-        // A table of slices that doubles has both for a moment.
-        let growth =
-            if self.slots.len() == self.slots.capacity() { self.slots.len() as u64 } else { 0 };
-        let bytes = Self::SLICE_BYTES;
-        self.make_room(bytes + growth * size_of::<Option<Slice<K, A>>>() as u64, "a slice")?;
-        self.account.charge(MemoryKind::Tables, bytes);
-        let new = Slice::new(&self.account, self.range);
-        let slot = match self.vacant.pop() {
-            Some(slot) => slot,
-            None => {
-                self.slots.push(None);
-                self.slots.len() as u32 - 1
-            }
-        };
-        self.slots[slot as usize] = Some(new);
-        self.by_time.insert(slice, slot);
-        Ok(slot as usize)
-    }
-
-    /// Takes a slice out, with all that it has.
-    pub(super) fn end_slice(&mut self, slice: Time) -> Option<Slice<K, A>> {
-        let slot = self.by_time.remove(&slice)?;
-        self.recent[(hash_word(slice.0 as u64) >> 60) as usize].1 = u32::MAX;
-        self.vacant.push(slot);
-        self.slots[slot as usize].take()
-    }
-
-    /// Ends a slice without anything in it.
-    pub(super) fn end_if_empty(&mut self, slice: Time) {
-        let Some(slot) = self.slot_of(slice) else { return };
-        let found = self.slice_at(slot);
-        if found.active.is_empty() && !found.has_older_parts() {
-            let ended = self.end_slice(slice);
-            self.dying.extend(ended);
-            self.bury(64);
-        }
     }
 
     #[cold]

@@ -1,0 +1,97 @@
+//! Where slices are: each in a slot, found by the tree of slices, by what is remembered of it, or,
+//! if it is the slice that was used last, by that alone.
+//!
+//! What it keeps true: a slot that is remembered is that of its slice; the table of slots and the tree
+//! are booked by slice.
+
+use alluvium_pagestore::{Key, MemoryKind, Result, State, Time, hash_word};
+
+use super::slice::Slice;
+use super::table::SegmentPanes;
+
+/// Slices whose places are remembered, beside the tree of all: a power of two.
+pub(super) const RECENT: usize = 256;
+/// Bytes of an entry of the tree of slices at its worst fill.
+const TREE_BYTES: u64 = 64;
+
+impl<K: Key, A: State> SegmentPanes<K, A> {
+    /// Where a slice is, if it is there.
+    #[inline]
+    pub(super) fn slot_of(&mut self, slice: Time) -> Option<usize> {
+        if self.last.0 == slice && self.last.1 != u32::MAX {
+            return Some(self.last.1 as usize);
+        }
+        self.find_slot(slice)
+    }
+
+    #[inline(never)]
+    fn find_slot(&mut self, slice: Time) -> Option<usize> {
+        let recent = &mut self.recent[recent_of(slice)];
+        if recent.0 != slice || recent.1 == u32::MAX {
+            *recent = (slice, *self.by_time.get(&slice)?);
+        }
+        self.last = *recent;
+        Some(recent.1 as usize)
+    }
+
+    pub(super) fn slice_at(&self, slot: usize) -> &Slice<K, A> {
+        self.slots[slot].as_ref().expect("a slice in use")
+    }
+
+    pub(super) fn slice_at_mut(&mut self, slot: usize) -> &mut Slice<K, A> {
+        self.slots[slot].as_mut().expect("a slice in use")
+    }
+
+    /// Bytes that a slice takes beside its parts.
+    pub(super) const SLICE_BYTES: u64 = 2 * size_of::<Option<Slice<K, A>>>() as u64 + TREE_BYTES;
+
+    /// The slice, made if it is not there.
+    pub(super) fn begin_slice(&mut self, slice: Time) -> Result<usize> {
+        if let Some(slot) = self.slot_of(slice) {
+            return Ok(slot);
+        }
+        // A table of slices that doubles has both for a moment.
+        let growth =
+            if self.slots.len() == self.slots.capacity() { self.slots.len() as u64 } else { 0 };
+        let bytes = Self::SLICE_BYTES;
+        self.make_room(bytes + growth * size_of::<Option<Slice<K, A>>>() as u64, "a slice")?;
+        self.account.charge(MemoryKind::Tables, bytes);
+        let new = Slice::new(&self.account, self.range);
+        let slot = match self.vacant.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.slots[slot as usize] = Some(new);
+        self.by_time.insert(slice, slot);
+        Ok(slot as usize)
+    }
+
+    /// Takes a slice out, with all that it has.
+    pub(super) fn end_slice(&mut self, slice: Time) -> Option<Slice<K, A>> {
+        let slot = self.by_time.remove(&slice)?;
+        self.recent[recent_of(slice)].1 = u32::MAX;
+        self.last.1 = u32::MAX;
+        self.vacant.push(slot);
+        self.slots[slot as usize].take()
+    }
+
+    /// Ends a slice without anything in it.
+    pub(super) fn end_if_empty(&mut self, slice: Time) {
+        let Some(slot) = self.slot_of(slice) else { return };
+        let found = self.slice_at(slot);
+        if found.active.is_empty() && !found.has_older_parts() {
+            let ended = self.end_slice(slice);
+            self.dying.extend(ended);
+            self.bury(64);
+        }
+    }
+}
+
+/// Where a slice is remembered.
+#[inline(always)]
+fn recent_of(slice: Time) -> usize {
+    (hash_word(slice.0 as u64) >> (u64::BITS - RECENT.ilog2())) as usize
+}
