@@ -66,14 +66,14 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             // What fails here is tried again below, or later.
             let _ = self.wait_once();
         }
-        while self.slots.iter().flatten().any(|slice| slice.frozen.is_some()) {
+        while self.slices().any(|slice| slice.frozen.is_some()) {
             if !self.spill()? {
                 return Err(self.account.over_budget(self.sizes.reserve_bytes, "a run"));
             }
             self.wait_once()?;
         }
         self.make_room(CATALOG_BYTES, "a checkpoint's catalog")?;
-        while self.writing != 0 || self.slots.iter().flatten().any(|s| s.frozen.is_some()) {
+        while self.writing != 0 || self.slices().any(|s| s.frozen.is_some()) {
             // Making room may have begun to write a slice.
             self.wait_once()?;
         }
@@ -95,7 +95,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     fn stored_records(&self) -> u64 {
-        let runs = self.slots.iter().flatten().flat_map(|slice| &slice.runs);
+        let runs = self.slices().flat_map(|slice| &slice.runs);
         runs.map(|stored| stored.run.records).sum()
     }
 

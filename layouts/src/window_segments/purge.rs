@@ -1,5 +1,6 @@
 //! Purging: slices are out of sight at once, and what they have is given back in bounded steps.
 //!
+//! The tree of slices is cut in two; those before the cut are taken out of their slots by fuel.
 //! A table goes to the helper whole, which drops it; without helper threads it is dropped part by
 //! part here. Files are removed by the helper. What is being written when its slice is purged is
 //! dropped, and its files removed, when the answer comes.
@@ -15,27 +16,44 @@ use crate::split_table::SplitTable;
 impl<K: Key, A: State> SegmentPanes<K, A> {
     pub(super) fn purge_slices(&mut self, before: Time, fuel: usize) -> Result<bool> {
         self.settle();
-        while let Some((&slice, _)) = self.by_time.first_key_value() {
-            if slice >= before {
-                break;
-            }
-            let ended = self.end_slice(slice);
-            self.dying.extend(ended);
+        if self.by_time.first_key_value().is_some_and(|(slice, _)| *slice < before) {
+            // However many there are: they are taken out of their slots by fuel.
+            let kept = self.by_time.split_off(&before);
+            let purged = std::mem::replace(&mut self.by_time, kept);
+            self.purged.push_back(purged);
+            self.forget_places();
             self.arrangement += 1;
         }
         self.bury(fuel.max(1));
-        Ok(self.dying.is_empty())
+        Ok(self.dying.is_empty() && self.purged.is_empty())
+    }
+
+    /// Takes the next purged slice out of its slot and says whether there was one.
+    fn next_to_bury(&mut self) -> bool {
+        let Some(purged) = self.purged.front_mut() else { return false };
+        let (_, slot) = purged.pop_first().expect("some slice was purged");
+        if purged.is_empty() {
+            self.purged.pop_front();
+        }
+        let ended = self.vacate(slot);
+        self.dying.extend(ended);
+        true
     }
 
     /// Gives back what purged slices have, about `fuel` entries' worth, and says how much fuel is
     /// left.
     pub(super) fn bury(&mut self, mut fuel: usize) -> usize {
         while fuel > 0 {
-            let Some(slice) = self.dying.front_mut() else { return fuel };
-            if !slice.runs.is_empty() {
-                let runs = std::mem::take(&mut slice.runs);
-                fuel = fuel.saturating_sub(runs.len());
-                self.drop_runs(runs);
+            let Some(slice) = self.dying.front_mut() else {
+                if self.next_to_bury() {
+                    continue;
+                }
+                return fuel;
+            };
+            if let Some(run) = slice.runs.pop() {
+                // Images that were read ahead go with it, if there are any.
+                fuel = fuel.saturating_sub(1 + run.resident.len());
+                self.drop_runs(vec![run]);
             } else if let Some(part) = slice.frozen.take() {
                 // One that is being written comes back with the answer.
                 if part.job == 0 {

@@ -74,8 +74,24 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let slot = self.by_time.remove(&slice)?;
         self.recent[recent_of(slice)].1 = u32::MAX;
         self.last.1 = u32::MAX;
+        self.vacate(slot)
+    }
+
+    /// Takes what is in a slot out.
+    pub(super) fn vacate(&mut self, slot: u32) -> Option<Slice<K, A>> {
         self.vacant.push(slot);
         self.slots[slot as usize].take()
+    }
+
+    /// Forgets where slices are, all but the tree.
+    pub(super) fn forget_places(&mut self) {
+        self.recent.fill((Time::MIN, u32::MAX));
+        self.last.1 = u32::MAX;
+    }
+
+    /// The slices, but those that are purged.
+    pub(super) fn slices(&self) -> impl Iterator<Item = &Slice<K, A>> {
+        self.by_time.values().map(|slot| self.slice_at(*slot as usize))
     }
 
     /// Ends a slice without anything in it.

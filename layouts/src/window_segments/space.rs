@@ -167,6 +167,12 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 let state = self.context.name.clone();
                 let written = match (result, slot) {
                     (Ok(written), _) => written,
+                    (Err(_), Some(slot)) if !self.is_seen(slot) => {
+                        // The slice was purged meanwhile.
+                        drop(self.slice_at_mut(slot).frozen.take());
+                        self.background.drop_table(table);
+                        return Ok(());
+                    }
                     (Err(error), Some(slot)) => {
                         let part = self.slice_at_mut(slot).frozen.as_mut();
                         part.expect("found by it").job = 0;
@@ -197,6 +203,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the slice in a slot is not purged.
+    fn is_seen(&self, slot: usize) -> bool {
+        self.by_time.values().any(|known| *known as usize == slot)
     }
 
     /// Reserves again what the tables of runs have taken of the reserve, as far as memory allows.
@@ -259,7 +270,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     pub(super) fn describe(&self) -> TableStats {
-        let slices = || self.slots.iter().flatten();
+        let slices = || self.slices();
         let len = slices().map(super::slice::Slice::len).sum();
         let memory: u64 = slices().map(super::slice::Slice::active_bytes).sum();
         let runs = slices().flat_map(|slice| &slice.runs);

@@ -39,7 +39,9 @@ pub struct SegmentPanes<K, A> {
     pub(super) recent: Box<[(Time, u32); RECENT]>,
     pub(super) background: Background<K, A>,
     pub(super) files: Files,
-    /// Slices that are purged, with what is left of them.
+    /// Slices that are purged and in their slots still.
+    pub(super) purged: VecDeque<BTreeMap<Time, u32>>,
+    /// Those that were taken out, with what is left of them.
     pub(super) dying: VecDeque<Slice<K, A>>,
     pub(super) ahead: Ahead,
     /// Where a fold that ran out of fuel goes on.
@@ -140,6 +142,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             by_time: BTreeMap::new(),
             last: (Time::MIN, u32::MAX),
             recent: Box::new([(Time::MIN, u32::MAX); RECENT]),
+            purged: VecDeque::new(),
             dying: VecDeque::new(),
             ahead: Ahead::default(),
             folding: None,
@@ -366,7 +369,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     }
 
     fn len(&self) -> u64 {
-        self.slots.iter().flatten().map(Slice::len).sum()
+        self.slices().map(Slice::len).sum()
     }
 
     fn tick(&mut self, work: usize) -> Result<usize> {

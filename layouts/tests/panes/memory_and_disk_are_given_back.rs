@@ -169,3 +169,42 @@ fn reclaiming_gives_up_memory_by_writing_slices() {
     assert!(given >= before / 2, "{given} of {before} bytes");
     assert_eq!(fold::<Plain>(&mut panes, 0..4, 1000).unwrap(), model.fold::<Plain>(0..4));
 }
+
+#[test]
+fn purged_slices_that_wait_to_be_given_back_are_not_seen_and_can_begin_anew() {
+    for kib in [1024, 16 << 10] {
+        let (mut place, _) = Place::simulated(kib * KIB, 5);
+        let mut panes = place.open::<Items, _>(&WindowSegments::new().image(8 * KIB));
+        let mut model = Model::default();
+        let floor = place.account.used();
+        for round in 0..4u32 {
+            for item in 0..9000u32 {
+                let (slice, key) = (i64::from(item % 300), u64::from(item / 300));
+                put::<Items>(&mut panes, slice, key, item + round).unwrap();
+                model.update(slice, key, item + round);
+            }
+            let before = 250 + i64::from(round);
+            let used = place.account.used();
+            assert!(!panes.purge(Time(before), 10).unwrap());
+            assert!(place.account.used() > floor + (used - floor) / 4, "little by little");
+            model.purge(before);
+            assert_eq!(panes.next_slice(Time::MIN), Some(Time(before)));
+            assert_eq!(panes.get(Time(before - 1), &3).unwrap(), None);
+            put::<Items>(&mut panes, before - 1, 3, 77).unwrap();
+            model.update(before - 1, 3, 77);
+            if round == 1 {
+                place.checkpoint::<Items>(&mut panes).unwrap();
+                drop(panes);
+                assert_eq!(place.account.used(), 0);
+                panes = place.open(&WindowSegments::new().image(8 * KIB));
+            }
+            let found = fold::<Items>(&mut panes, i64::MIN..i64::MAX, 500).unwrap();
+            assert_eq!(found, model.fold::<Items>(i64::MIN..i64::MAX), "round {round}");
+        }
+        purge::<Items>(&mut panes, 300, 50);
+        assert_eq!((panes.len(), panes.next_slice(Time::MIN)), (0, None));
+        settle::<Items, _>(&mut panes, |_| place.account.used() <= floor + (32 << 10));
+        drop(panes);
+        assert_eq!(place.account.used(), 0);
+    }
+}
