@@ -1,7 +1,7 @@
-//! Appends and reads of lists against a hash table of vectors, at many keys and at few: all in
-//! memory, the two in turns, answers compared. Prints medians and spread.
+//! Appends and reads of lists against a hash table of vectors, all in memory: one by one and in
+//! batches, the two sides in turns on the same work, answers compared. Prints medians and spread.
 //!
-//! `cargo bench -p alluvium-layouts --bench append -- [million elements, default 40]`
+//! `cargo bench -p alluvium-layouts --bench append -- [keys] [elements a key] [rounds]`
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,8 +10,10 @@ use alluvium_layouts::{AppendLog, Cursor, Lists, ListsLayout, StateContext};
 use alluvium_pagestore::{Account, Helper, Time, hash_word};
 use hashbrown::HashMap;
 
-const ROUNDS: usize = 3;
 const BUCKET: Time = Time(1);
+const BATCH: u64 = 1024;
+
+type Map = HashMap<u64, Vec<u64>, foldhash::fast::FixedState>;
 
 fn lists() -> impl Lists<u64, u64> {
     let context = StateContext {
@@ -27,19 +29,97 @@ fn lists() -> impl Lists<u64, u64> {
     AppendLog::new().open_lists(context).expect("room")
 }
 
-/// Nanoseconds per element.
-fn timed(elements: u64, run: impl FnOnce()) -> f64 {
-    let start = Instant::now();
-    run();
-    start.elapsed().as_nanos() as f64 / elements as f64
+/// Nanoseconds per element of what was done.
+#[derive(Default)]
+struct Times {
+    appends: Vec<f64>,
+    batches: Vec<f64>,
+    reads: Vec<f64>,
 }
 
-fn tell(what: &str, keys: u64, mut ours: Vec<f64>, mut theirs: Vec<f64>) {
+/// Runs and times.
+fn timed<R>(elements: u64, times: &mut Vec<f64>, run: impl FnOnce() -> R) -> R {
+    let start = Instant::now();
+    let result = run();
+    times.push(start.elapsed().as_nanos() as f64 / elements as f64);
+    result
+}
+
+fn fold(lists: &mut impl Lists<u64, u64>) -> u64 {
+    let (mut cursor, mut sum) = (Cursor::default(), 0u64);
+    while !cursor.done {
+        lists
+            .fold(BUCKET..Time(2), &mut cursor, 1 << 20, &mut |key, list| {
+                while let Some(element) = list.next()? {
+                    sum = sum.wrapping_add(element ^ key);
+                }
+                Ok(())
+            })
+            .expect("memory is read");
+    }
+    sum
+}
+
+fn sum_of(map: &Map) -> u64 {
+    let mut sum = 0u64;
+    for (key, list) in map {
+        for element in list {
+            sum = sum.wrapping_add(element ^ key);
+        }
+    }
+    sum
+}
+
+fn ours(elements: u64, key: impl Fn(u64) -> u64, times: &mut Times) -> [u64; 2] {
+    let one_by_one = {
+        let mut lists = lists();
+        timed(elements, &mut times.appends, || {
+            for n in 0..elements {
+                lists.append(BUCKET, &key(n), n).expect("room");
+            }
+        });
+        timed(elements, &mut times.reads, || fold(&mut lists))
+    };
+    let mut lists = lists();
+    let mut batch = Vec::with_capacity(BATCH as usize);
+    timed(elements, &mut times.batches, || {
+        for first in (0..elements).step_by(BATCH as usize) {
+            batch.extend((first..elements.min(first + BATCH)).map(|n| (BUCKET, key(n), n)));
+            lists.append_batch(&mut batch).expect("room");
+        }
+    });
+    [one_by_one, fold(&mut lists)]
+}
+
+fn theirs(elements: u64, key: impl Fn(u64) -> u64, times: &mut Times) -> [u64; 2] {
+    let one_by_one = {
+        let mut map = Map::default();
+        timed(elements, &mut times.appends, || {
+            for n in 0..elements {
+                map.entry(key(n)).or_default().push(n);
+            }
+        });
+        timed(elements, &mut times.reads, || sum_of(&map))
+    };
+    let mut map = Map::default();
+    let mut batch = Vec::with_capacity(BATCH as usize);
+    timed(elements, &mut times.batches, || {
+        for first in (0..elements).step_by(BATCH as usize) {
+            batch.extend((first..elements.min(first + BATCH)).map(|n| (BUCKET, key(n), n)));
+            for (_, key, n) in batch.drain(..) {
+                map.entry(key).or_default().push(n);
+            }
+        }
+    });
+    [one_by_one, sum_of(&map)]
+}
+
+fn tell(what: &str, ours: &mut [f64], theirs: &mut [f64]) {
     ours.sort_by(f64::total_cmp);
     theirs.sort_by(f64::total_cmp);
     let (a, b) = (ours[ours.len() / 2], theirs[theirs.len() / 2]);
     println!(
-        "{what:>7}, {keys:>8} keys: {a:6.1} ns ({:.1} to {:.1}), HashMap<_, Vec<_>> {b:6.1} ns ({:.1} to {:.1}): {:.2}x",
+        "  {what}: {a:6.1} ns ({:.1} to {:.1}), HashMap<_, Vec<_>> {b:6.1} ns ({:.1} to {:.1}): {:.2}x",
         ours[0],
         ours[ours.len() - 1],
         theirs[0],
@@ -49,54 +129,21 @@ fn tell(what: &str, keys: u64, mut ours: Vec<f64>, mut theirs: Vec<f64>) {
 }
 
 fn main() {
-    let millions = std::env::args().filter_map(|arg| arg.parse::<u64>().ok()).next().unwrap_or(40);
-    let elements = millions * 1_000_000;
-    for keys in [elements / 4_000, elements / 40, elements / 4] {
+    let args: Vec<u64> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
+    let shapes = match args[..] {
+        [keys, each, ..] => vec![(keys, each)],
+        _ => vec![(1_000_000, 40), (10_000, 1_000), (4_000_000, 4)],
+    };
+    for (keys, each) in shapes {
         let key = |n: u64| hash_word(n) % keys;
-        let (mut ours, mut theirs) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-        for _ in 0..ROUNDS {
-            let (mut sum, mut their_sum) = (0u64, 0u64);
-            {
-                let mut lists = lists();
-                ours[0].push(timed(elements, || {
-                    for n in 0..elements {
-                        lists.append(BUCKET, &key(n), n).expect("room");
-                    }
-                }));
-                ours[1].push(timed(elements, || {
-                    let mut cursor = Cursor::default();
-                    while !cursor.done {
-                        lists
-                            .fold(BUCKET..Time(2), &mut cursor, 1 << 20, &mut |key, list| {
-                                while let Some(element) = list.next()? {
-                                    sum = sum.wrapping_add(element ^ key);
-                                }
-                                Ok(())
-                            })
-                            .expect("memory is read");
-                    }
-                }));
-            }
-            {
-                let mut map: HashMap<u64, Vec<u64>, foldhash::fast::FixedState> =
-                    HashMap::default();
-                theirs[0].push(timed(elements, || {
-                    for n in 0..elements {
-                        map.entry(key(n)).or_default().push(n);
-                    }
-                }));
-                theirs[1].push(timed(elements, || {
-                    for (key, list) in &map {
-                        for element in list {
-                            their_sum = their_sum.wrapping_add(element ^ key);
-                        }
-                    }
-                }));
-            }
-            assert_eq!(black_box(sum), black_box(their_sum));
+        let (mut a, mut b) = (Times::default(), Times::default());
+        for _ in 0..args.get(2).copied().unwrap_or(5) {
+            let sums = ours(keys * each, key, &mut a);
+            assert_eq!(black_box(sums), black_box(theirs(keys * each, key, &mut b)));
         }
-        let ([our_appends, our_reads], [their_appends, their_reads]) = (ours, theirs);
-        tell("append", keys, our_appends, their_appends);
-        tell("read", keys, our_reads, their_reads);
+        println!("{keys} keys of {each} elements");
+        tell("append", &mut a.appends, &mut b.appends);
+        tell("batch ", &mut a.batches, &mut b.batches);
+        tell("read  ", &mut a.reads, &mut b.reads);
     }
 }

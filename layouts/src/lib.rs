@@ -12,6 +12,7 @@ mod heap_lists;
 mod hybrid_log;
 mod lists;
 mod panes;
+mod prefetch_unsafe;
 mod split_table;
 mod table;
 mod table_panes;

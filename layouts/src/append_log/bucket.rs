@@ -5,14 +5,15 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, KeyHash, Lookup, MemoryKind, Result, State, Time};
 
-use super::chain_unsafe::Chain;
+use super::arena_unsafe::Arena;
+use super::chain_unsafe::{Chain, Drain};
 use super::frozen::{Booked, Early, Frozen, Head, LIVE, Piece, sooner};
 use super::notes::{Import, Note};
 use super::run::Run;
 use crate::split_table::{FrozenTable, HashRange, SplitTable};
 
 /// Bytes booked for a bucket without lists.
-pub const BUCKET_BYTES: u64 = 640;
+pub const BUCKET_BYTES: u64 = 768;
 
 /// A bucket.
 #[derive(Debug)]
@@ -31,8 +32,9 @@ pub struct Bucket<K, E> {
     pub sources: BTreeMap<Time, u64>,
     /// By number.
     pub runs: Vec<Run<K, E>>,
-    /// Bytes of `live` and `early` but for the tables themselves.
-    pub pages: u64,
+    /// Where the chains of `live` and `early` have their chunks.
+    pub arena: Arena<E>,
+    /// Heap bytes of their keys and elements.
     pub values: u64,
     /// Elements of `live` and `early`.
     pub elements: u64,
@@ -43,6 +45,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     pub fn new(
         (time, first): (Time, u64),
         range: HashRange,
+        piece_bytes_max: usize,
         account: &Rc<Account>,
     ) -> Result<Self> {
         account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
@@ -57,7 +60,7 @@ impl<K: Key, E: State> Bucket<K, E> {
             notes_bytes: 0,
             sources: BTreeMap::new(),
             runs: Vec::new(),
-            pages: 0,
+            arena: Arena::new(piece_bytes_max),
             values: 0,
             elements: 0,
         })
@@ -71,7 +74,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     fn booked(&self) -> Booked {
         Booked {
             index: self.live.memory_bytes() + self.early.memory_bytes(),
-            pages: self.pages,
+            pages: self.arena.bytes(),
             values: self.values,
             tables: 0,
         }
@@ -85,7 +88,9 @@ impl<K: Key, E: State> Bucket<K, E> {
     /// Takes its lists in memory out, as those of the run `number`. Cost: O(1).
     pub fn freeze(&mut self, number: u64) -> Frozen<K, E> {
         let booked = self.booked();
-        (self.pages, self.values, self.elements) = (0, 0, 0);
+        // The chains keep their memory.
+        self.arena.leave();
+        (self.values, self.elements) = (0, 0);
         Frozen {
             heads: self.live.freeze(),
             early: self.early.freeze(),
@@ -103,24 +108,53 @@ impl<K: Key, E: State> Bucket<K, E> {
         self.values += bytes;
     }
 
-    /// Books a chain that has come.
-    fn add_chain(&mut self, chain: &Chain<E>) {
-        let (pages, values) = (chain.chunk_bytes(), chain.heap_bytes());
-        self.account.charge(MemoryKind::Pages, pages);
-        self.account.charge(MemoryKind::Values, values);
-        self.pages += pages;
-        self.values += values;
-        self.elements += chain.len();
+    /// Adds a chunk to a chain of this bucket, and books what that takes.
+    #[inline]
+    pub fn grow(arena: &mut Arena<E>, account: &Account, chain: &mut Chain<E>) {
+        let missing = arena.missing(chain.next_capacity());
+        if missing > 0 {
+            account.charge(MemoryKind::Pages, missing);
+        }
+        chain.grow(arena);
     }
 
-    /// Books that a key and its chain are gone.
+    /// Moves the elements that are left of another bucket's chain to one of this bucket. Cost:
+    /// O(elements). There is memory for [`Arena::bytes_max`].
+    fn add_chain(&mut self, from: &mut Drain<E>) -> Chain<E> {
+        let mut chain = Chain::default();
+        for element in from {
+            if !chain.has_room() {
+                Self::grow(&mut self.arena, &self.account, &mut chain);
+            }
+            chain.push(element);
+        }
+        let values = chain.heap_bytes();
+        self.account.charge(MemoryKind::Values, values);
+        self.values += values;
+        self.elements += chain.len();
+        chain
+    }
+
+    /// Books that a key and the elements of its chain are gone. The chunks stay.
     fn remove_chain(&mut self, key: &K, chain: &Chain<E>) {
-        let (pages, values) = (chain.chunk_bytes(), key.heap_bytes() as u64 + chain.heap_bytes());
-        self.account.release(MemoryKind::Pages, pages);
+        let values = key.heap_bytes() as u64 + chain.heap_bytes();
         self.account.release(MemoryKind::Values, values);
-        self.pages -= pages;
         self.values -= values;
         self.elements -= chain.len();
+    }
+
+    /// Drops what is left of a chain that was taken out, and keeps its chunks for others; or all
+    /// memory, if that was the last one.
+    pub fn recycle(&mut self, chain: Drain<E>) {
+        self.arena.recycle(chain);
+        if self.elements == 0 {
+            // There may be heads of keys that got no element.
+            let Frozen { heads, early, booked, .. } = self.freeze(0);
+            drop((heads, early));
+            self.account.release(MemoryKind::Index, booked.index);
+            self.account.release(MemoryKind::Pages, booked.pages);
+            self.account.release(MemoryKind::Values, booked.values);
+        }
     }
 
     /// Sees to it that there is a head of a key, which may be empty.
@@ -145,34 +179,35 @@ impl<K: Key, E: State> Bucket<K, E> {
         Ok(())
     }
 
-    /// Puts a chain before what a key's head has.
+    /// Puts the elements of another bucket's chain before what a key's head has.
     ///
     /// # Panics
     /// If there is no head.
-    pub fn prepend(&mut self, hash: u64, key: &K, chain: Chain<E>) {
-        self.add_chain(&chain);
+    pub fn prepend(&mut self, hash: u64, key: &K, from: &mut Drain<E>) {
+        let chain = self.add_chain(from);
         let head = self.live.find_mut(hash, |head| head.key == *key);
         head.expect("a head was made").chain.prepend(chain);
     }
 
-    /// Fills an early part.
+    /// Fills an early part with the elements of another bucket's chain.
     ///
     /// # Panics
     /// If it is not there.
-    pub fn fill_early(&mut self, hash: u64, key: &K, rank: i64, chain: Chain<E>) {
-        self.add_chain(&chain);
+    pub fn fill_early(&mut self, hash: u64, key: &K, rank: i64, from: &mut Drain<E>) {
+        let chain = self.add_chain(from);
         let early = self.early.find_mut(hash, |early| early.rank == rank && early.key == *key);
         early.expect("an early part was made").chain.prepend(chain);
     }
 
-    /// Takes the list of a key out of memory, but for the early parts.
+    /// Takes the list of a key out of memory, but for the early parts. What is taken out is to be
+    /// [recycled](Bucket::recycle), until when its memory stays booked.
     pub fn take_live<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Head<K, E>> {
         let head = self.live.remove(hash, |head| key.is(&head.key))?;
         self.remove_chain(&head.key, &head.chain);
         Some(head)
     }
 
-    /// Takes an early part of a key's list out of memory.
+    /// The same with an early part of a key's list.
     pub fn take_early<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Early<K, E>> {
         let early = self.early.remove(hash, |early| key.is(&early.key))?;
         self.remove_chain(&early.key, &early.chain);
@@ -187,6 +222,14 @@ impl<K: Key, E: State> Bucket<K, E> {
     ) -> impl Iterator<Item = &'a Early<K, E>> {
         let part = self.early.part_at(self.range.place(hash)).0;
         part.filter(move |early| key.is(&early.key))
+    }
+
+    /// Memory that another bucket may need for what this one has of a key in memory.
+    pub fn bytes_to_move<Q: Lookup<K> + ?Sized>(&self, hash: u64, key: &Q) -> u64 {
+        let early = self.early_of(hash, key).map(|early| &early.chain);
+        let live = self.live.find(hash, |head| key.is(&head.key)).map(|head| &head.chain);
+        let bytes = |chain: &Chain<E>| self.arena.bytes_max(chain.len()) + chain.heap_bytes();
+        early.chain(live).map(bytes).sum()
     }
 
     /// What is noted of a key.

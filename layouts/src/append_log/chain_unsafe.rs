@@ -1,19 +1,21 @@
-//! A list in memory: chunks of elements, each one allocation, each larger than the one before.
+//! A list in memory: chunks of elements in its bucket's [arena](super::arena_unsafe), each larger
+//! than the one before.
 //!
-//! Safe code would take two allocations per chunk (a node and its vector) and 24 bytes more per
-//! list. Chunks are linked forwards, so that reading follows arrival and two chains are joined in O(1).
+//! Chunks are linked forwards, so that reading follows arrival, and the last one leads to the first,
+//! so that a list takes 24 bytes beside its key.
 //!
-//! What it keeps true: `first` to `last` are chunks of this chain only; of each the first `len`
-//! elements are initialised, where the last chunk's `len` is kept here.
-//!
-//! It books nothing: callers ask for [`Chain::next_chunk_bytes`] and book them before
-//! [`Chain::grow`].
+//! What it keeps true: the chunks from `last.next` to `last` are known to this chain only, and lie in
+//! pieces that live as long as it; of each the first `len` elements are initialised, where the last
+//! chunk's `len` is kept here.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
 
-use alluvium_pagestore::{HeapSize, rounded};
+use alluvium_pagestore::HeapSize;
+
+use super::arena_unsafe::{Arena, Chunk, Pieces};
+use crate::prefetch_unsafe::prefetch;
 
 /// Elements of the first chunk.
 const CAPACITY_FIRST: u32 = 3;
@@ -26,22 +28,42 @@ const HEAVY: u64 = 1024;
 /// Most bytes of a chunk of more than one element.
 const CHUNK_BYTES_MAX: usize = 32 << 10;
 
-#[repr(C)]
-struct Chunk {
-    next: *mut Chunk,
-    /// Elements in it; of a chain's last chunk this is not kept up.
-    len: u32,
-    capacity: u32,
+/// Elements of a chain (44 bits), of its last chunk, and how many that has room for (10 bits each).
+#[derive(Clone, Copy)]
+struct Counts(u64);
+
+impl Counts {
+    /// One element more, in all and in the last chunk.
+    const ONE: u64 = 1 | 1 << 44;
+
+    #[inline(always)]
+    fn new(len: u64, last_len: u32, last_capacity: u32) -> Self {
+        debug_assert!(len < 1 << 44 && last_len < 1 << 10 && last_capacity < 1 << 10);
+        Self(len | u64::from(last_len) << 44 | u64::from(last_capacity) << 54)
+    }
+
+    #[inline(always)]
+    fn len(self) -> u64 {
+        self.0 & ((1 << 44) - 1)
+    }
+
+    #[inline(always)]
+    fn last_len(self) -> u32 {
+        (self.0 >> 44) as u32 & 1023
+    }
+
+    #[inline(always)]
+    fn last_capacity(self) -> u32 {
+        (self.0 >> 54) as u32
+    }
 }
 
 /// A list of elements in order of arrival.
 pub struct Chain<E> {
-    first: *mut Chunk,
     last: *mut Chunk,
-    /// Elements of the last chunk, and how many it has room for.
-    last_len: u32,
-    last_capacity: u32,
-    len: u64,
+    counts: Counts,
+    /// Where its chunks lie.
+    pieces: Option<Arc<Pieces>>,
     owns: PhantomData<E>,
 }
 
@@ -52,21 +74,8 @@ unsafe impl<E: Sync> Sync for Chain<E> {}
 
 impl<E> Default for Chain<E> {
     fn default() -> Self {
-        Self {
-            first: null_mut(),
-            last: null_mut(),
-            last_len: 0,
-            last_capacity: 0,
-            len: 0,
-            owns: PhantomData,
-        }
+        Self { last: null_mut(), counts: Counts(0), pieces: None, owns: PhantomData }
     }
-}
-
-/// Memory of a chunk: the header, then the elements.
-fn layout<E>(capacity: u32) -> Layout {
-    let elements = Layout::array::<E>(capacity as usize).expect("a chunk's capacity is small");
-    Layout::new::<Chunk>().extend(elements).expect("a chunk is small").0
 }
 
 /// The elements of a chunk.
@@ -76,61 +85,70 @@ fn layout<E>(capacity: u32) -> Layout {
 #[inline(always)]
 unsafe fn elements<E>(chunk: *mut Chunk) -> *mut E {
     let offset = size_of::<Chunk>().next_multiple_of(align_of::<E>());
-    // SAFETY: the elements stand behind the header in the same allocation, see `layout`.
+    // SAFETY: the elements stand behind the header in the same chunk, see `layout`.
     unsafe { chunk.byte_add(offset).cast() }
 }
 
 impl<E> Chain<E> {
     /// Elements.
+    #[inline(always)]
     pub fn len(&self) -> u64 {
-        self.len
+        self.counts.len()
     }
 
     /// Whether an element can be pushed without growing.
     #[inline(always)]
     pub fn has_room(&self) -> bool {
-        self.last_len < self.last_capacity
+        self.counts.last_len() < self.counts.last_capacity()
     }
 
-    fn next_capacity(&self) -> u32 {
-        let max = if self.len < HEAVY { CAPACITY_LIGHT } else { CAPACITY_HEAVY };
-        let fits = (CHUNK_BYTES_MAX / size_of::<E>().max(1)).clamp(1, max as usize) as u32;
-        (2 * self.last_capacity).max(CAPACITY_FIRST).min(fits)
-    }
-
-    /// Bytes that [`grow`](Chain::grow) will take, as the allocator rounds them.
-    pub fn next_chunk_bytes(&self) -> u64 {
-        rounded(layout::<E>(self.next_capacity()).size()) as u64
-    }
-
-    /// Adds an empty chunk.
+    /// Elements that the next chunk is to have room for.
     #[inline]
-    pub fn grow(&mut self) {
-        let capacity = self.next_capacity();
-        let layout = layout::<E>(capacity);
-        // SAFETY: the layout has at least the header's size.
-        let chunk: *mut Chunk = unsafe { alloc(layout) }.cast();
-        if chunk.is_null() {
-            handle_alloc_error(layout);
+    pub fn next_capacity(&self) -> u32 {
+        let max = if self.len() < HEAVY { CAPACITY_LIGHT } else { CAPACITY_HEAVY };
+        let fits = (CHUNK_BYTES_MAX / size_of::<E>().max(1)).clamp(1, max as usize) as u32;
+        (2 * self.counts.last_capacity()).max(CAPACITY_FIRST).min(fits)
+    }
+
+    /// Adds an empty chunk. What the arena [misses](Arena::missing) for
+    /// [`next_capacity`](Chain::next_capacity) elements is booked before.
+    ///
+    /// # Panics
+    /// If the chain has chunks in another arena.
+    #[inline]
+    pub fn grow(&mut self, arena: &mut Arena<E>) {
+        assert!(self.pieces.as_ref().is_none_or(|own| arena.has(own)), "a chain grows in one arena");
+        let (chunk, pieces) = arena.take(self.next_capacity());
+        if self.pieces.is_none() {
+            self.pieces = Some(pieces.clone());
         }
-        // SAFETY: freshly allocated, large enough, and aligned for the header.
-        unsafe { chunk.write(Chunk { next: null_mut(), len: 0, capacity }) };
         self.close_last();
-        match NonNull::new(self.last) {
+        let first = match NonNull::new(self.last) {
             // SAFETY: `last` is a chunk of this chain, which is borrowed exclusively.
-            Some(mut last) => unsafe { last.as_mut().next = chunk },
-            None => self.first = chunk,
-        }
-        self.last = chunk;
-        (self.last_len, self.last_capacity) = (0, capacity);
+            Some(mut last) => unsafe { std::mem::replace(&mut last.as_mut().next, chunk.as_ptr()) },
+            None => chunk.as_ptr(),
+        };
+        self.last = chunk.as_ptr();
+        // SAFETY: an initialised chunk that only this chain knows.
+        let capacity = unsafe {
+            (*self.last).next = first;
+            (*self.last).capacity
+        };
+        self.counts = Counts::new(self.len(), 0, capacity);
     }
 
     /// Writes the last chunk's number of elements into it.
     fn close_last(&mut self) {
         if let Some(mut last) = NonNull::new(self.last) {
             // SAFETY: `last` is a chunk of this chain, which is borrowed exclusively.
-            unsafe { last.as_mut().len = self.last_len };
+            unsafe { last.as_mut().len = self.counts.last_len() };
         }
+    }
+
+    /// The chunk that the others follow; null if there is none.
+    fn first(&self) -> *mut Chunk {
+        // SAFETY: `last` is a chunk of this chain, and the last leads to the first.
+        NonNull::new(self.last).map_or(null_mut(), |last| unsafe { last.as_ref() }.next)
     }
 
     /// Appends an element.
@@ -140,13 +158,16 @@ impl<E> Chain<E> {
     #[inline(always)]
     pub fn push(&mut self, element: E) {
         assert!(self.has_room(), "a chain without room");
-        // SAFETY: the last chunk has room for more than `last_len` elements, and this is the next.
-        unsafe { elements::<E>(self.last).add(self.last_len as usize).write(element) };
-        self.last_len += 1;
-        self.len += 1;
+        let at = self.counts.last_len() as usize;
+        // SAFETY: the last chunk has room for more than `at` elements, and this is the next.
+        unsafe { elements::<E>(self.last).add(at).write(element) };
+        self.counts.0 += Counts::ONE;
     }
 
-    /// Puts the elements of another chain before those of this one. Cost: O(1).
+    /// Puts the elements of another chain of the same arena before those of this one. Cost: O(1).
+    ///
+    /// # Panics
+    /// If the other is of another arena.
     pub fn prepend(&mut self, mut before: Chain<E>) {
         if before.last.is_null() {
             return;
@@ -155,30 +176,77 @@ impl<E> Chain<E> {
             std::mem::swap(self, &mut before);
             return;
         }
+        let same = self.pieces.as_ref().zip(before.pieces.as_ref());
+        assert!(same.is_some_and(|(a, b)| Arc::ptr_eq(a, b)), "chains of two arenas");
         before.close_last();
-        // SAFETY: `before.last` is a chunk that `before` owns, and it is not null.
-        unsafe { (*before.last).next = self.first };
-        self.first = before.first;
-        self.len += before.len;
+        let (first, added) = (self.first(), before.len());
+        // SAFETY: both are last chunks of chains that are borrowed exclusively, or owned.
+        unsafe {
+            (*self.last).next = (*before.last).next;
+            (*before.last).next = first;
+        }
+        self.counts.0 += added;
         // Its chunks are ours now.
-        std::mem::forget(before);
+        (before.last, before.counts) = (null_mut(), Counts(0));
     }
 
     /// The elements, in order.
+    #[inline]
     pub fn iter(&self) -> Iter<'_, E> {
-        Iter { chunk: self.first, at: 0, chain: self, left: self.len }
+        Iter { chunk: self.last, at: 0, len: 0, chain: self, left: self.len() }
     }
 
-    /// Bytes of all chunks, as the allocator rounds them. Cost: O(chunks).
-    pub fn chunk_bytes(&self) -> u64 {
-        let (mut bytes, mut chunk) = (0, self.first);
-        while let Some(at) = NonNull::new(chunk) {
-            // SAFETY: a chunk of this chain, which is borrowed.
-            let at = unsafe { at.as_ref() };
-            bytes += rounded(layout::<E>(at.capacity).size()) as u64;
-            chunk = at.next;
+    /// Hints that the next element will be pushed soon.
+    #[inline(always)]
+    pub fn prefetch_push(&self) {
+        let at = if self.has_room() { self.counts.last_len() as usize } else { 0 };
+        prefetch(self.last.cast::<u8>().wrapping_add(size_of::<Chunk>() + at * size_of::<E>()));
+    }
+
+    /// Hints that it will be read, once this has been called with 0, and a while later with 1.
+    #[inline]
+    pub fn prefetch_read(&self, step: u32) {
+        if step == 0 {
+            prefetch(self.last);
+        } else if !self.last.is_null() {
+            prefetch_chunk::<E>(self.first());
         }
-        bytes
+    }
+
+    /// The elements, taken out, in order.
+    pub fn drain(mut self) -> Drain<E> {
+        self.close_last();
+        let left = std::mem::replace(&mut self.counts, Counts(0)).len();
+        Drain { chunk: self.first(), at: 0, left, chain: self }
+    }
+}
+
+/// Hints that the header and the first elements of a chunk will be read.
+#[inline(always)]
+fn prefetch_chunk<E>(chunk: *const Chunk) {
+    let start = chunk.cast::<u8>();
+    prefetch(start);
+    prefetch(start.wrapping_add(64));
+    prefetch(start.wrapping_add(128));
+}
+
+impl<E> Arena<E> {
+    /// Drops what is left of a chain and keeps its chunks for others. Cost: O(chunks).
+    pub fn recycle(&mut self, mut drain: Drain<E>) {
+        drain.drop_rest();
+        let chain = &mut drain.chain;
+        if !chain.pieces.as_ref().is_some_and(|pieces| self.has(pieces)) {
+            return;
+        }
+        let last = std::mem::replace(&mut chain.last, null_mut());
+        let mut chunk = NonNull::new(last);
+        while let Some(at) = chunk {
+            // SAFETY: a chunk that only this chain knew; it is read before it is given back.
+            let next = unsafe { at.as_ref() }.next;
+            // SAFETY: the chunk is of this arena, as all of the chain's; its elements are gone.
+            unsafe { self.give_back(at) };
+            chunk = NonNull::new(next).filter(|next| next.as_ptr() != last);
+        }
     }
 }
 
@@ -191,63 +259,102 @@ impl<E: HeapSize> Chain<E> {
 
 impl<E> Drop for Chain<E> {
     fn drop(&mut self) {
-        self.close_last();
-        let mut chunks = Chunks::<E> { chunk: self.first, dropped: 0, owns: PhantomData };
-        chunks.free();
-    }
-}
-
-/// The chunks of a chain that is dropped. An element that panics leaves those after it to the
-/// drop of this.
-struct Chunks<E> {
-    chunk: *mut Chunk,
-    /// Elements of the chunk that were dropped.
-    dropped: u32,
-    owns: PhantomData<E>,
-}
-
-impl<E> Chunks<E> {
-    fn free(&mut self) {
-        while let Some(chunk) = NonNull::new(self.chunk) {
-            // SAFETY: a chunk that nobody else knows, linked as a chain's are.
-            let Chunk { next, len, capacity } = *unsafe { chunk.as_ref() };
-            while std::mem::needs_drop::<E>() && self.dropped < len {
-                self.dropped += 1;
-                // SAFETY: the first `len` elements are initialised, and each is dropped once.
-                unsafe {
-                    elements::<E>(chunk.as_ptr()).add(self.dropped as usize - 1).drop_in_place();
-                }
-            }
-            (self.chunk, self.dropped) = (next, 0);
-            // SAFETY: allocated with this layout in `grow`, and not known to anyone any more.
-            unsafe { dealloc(chunk.as_ptr().cast(), layout::<E>(capacity)) };
+        if std::mem::needs_drop::<E>() && self.len() > 0 {
+            drop(std::mem::take(self).drain());
         }
     }
 }
 
-impl<E> Drop for Chunks<E> {
+/// The elements of a chain that is taken apart. Those that nobody takes are dropped; one that panics
+/// then leaves those after it to another attempt.
+pub struct Drain<E> {
+    chunk: *mut Chunk,
+    /// Elements of the chunk that were taken.
+    at: u32,
+    left: u64,
+    /// Owns the chunks, and counts no elements.
+    chain: Chain<E>,
+}
+
+impl<E> Iterator for Drain<E> {
+    type Item = E;
+
+    #[inline]
+    fn next(&mut self) -> Option<E> {
+        if self.left == 0 {
+            return None;
+        }
+        loop {
+            // SAFETY: elements are left, so that this is a chunk of the chain, closed.
+            let Chunk { next, len, .. } = unsafe { &*self.chunk };
+            if self.at < *len {
+                self.left -= 1;
+                self.at += 1;
+                // SAFETY: the first `len` elements are initialised, and each is taken once, as the
+                // chain counts them no more.
+                return Some(unsafe { elements::<E>(self.chunk).add(self.at as usize - 1).read() });
+            }
+            (self.chunk, self.at) = (*next, 0);
+        }
+    }
+}
+
+impl<E> Drain<E> {
+    /// Drops the elements that are left.
+    fn drop_rest(&mut self) {
+        if std::mem::needs_drop::<E>() {
+            self.for_each(drop);
+        }
+    }
+}
+
+impl<E> Drop for Drain<E> {
     fn drop(&mut self) {
-        self.free();
+        /// Goes on when an element has panicked.
+        struct Rest<'d, E>(&'d mut Drain<E>);
+        impl<E> Drop for Rest<'_, E> {
+            fn drop(&mut self) {
+                self.0.drop_rest();
+            }
+        }
+        Rest(self).0.drop_rest();
     }
 }
 
 impl<E> std::fmt::Debug for Chain<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Chain({} elements)", self.len)
+        write!(f, "Chain({} elements)", self.len())
     }
 }
 
 /// The elements of a [`Chain`].
 pub struct Iter<'a, E> {
+    /// What is read now; the last one before the first is begun.
     chunk: *mut Chunk,
     at: u32,
+    /// Elements of the chunk.
+    len: u32,
     chain: &'a Chain<E>,
     left: u64,
 }
 
 impl<E> Clone for Iter<'_, E> {
     fn clone(&self) -> Self {
-        Self { chunk: self.chunk, at: self.at, chain: self.chain, left: self.left }
+        let Self { chunk, at, len, chain, left } = *self;
+        Self { chunk, at, len, chain, left }
+    }
+}
+
+impl<E> Iter<'_, E> {
+    /// Goes to the next chunk, and has the one after it fetched.
+    fn turn(&mut self) {
+        // SAFETY: elements are left, so that this and the next are chunks of the borrowed chain.
+        let next = unsafe { (*self.chunk).next };
+        // SAFETY: as above.
+        let Chunk { next: after, len, .. } = unsafe { &*next };
+        (self.chunk, self.at) = (next, 0);
+        self.len = if next == self.chain.last { self.chain.counts.last_len() } else { *len };
+        prefetch_chunk::<E>(*after);
     }
 }
 
@@ -259,20 +366,13 @@ impl<'a, E> Iterator for Iter<'a, E> {
         if self.left == 0 {
             return None;
         }
-        loop {
-            let is_last = self.chunk == self.chain.last;
-            // SAFETY: elements are left, so that this is a chunk of the borrowed chain.
-            let len = if is_last { self.chain.last_len } else { unsafe { (*self.chunk).len } };
-            if self.at < len {
-                self.left -= 1;
-                self.at += 1;
-                // SAFETY: the first `len` elements of a chunk are initialised and borrowed.
-                return Some(unsafe { &*elements::<E>(self.chunk).add(self.at as usize - 1) });
-            }
-            // SAFETY: as above; elements are left, so that there is a next chunk.
-            self.chunk = unsafe { (*self.chunk).next };
-            self.at = 0;
+        while self.at == self.len {
+            self.turn();
         }
+        self.left -= 1;
+        self.at += 1;
+        // SAFETY: the first `len` elements of a chunk are initialised and borrowed.
+        Some(unsafe { &*elements::<E>(self.chunk).add(self.at as usize - 1) })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -288,28 +388,33 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::rc::Rc;
 
-    fn chain<E>(elements: impl IntoIterator<Item = E>) -> Chain<E> {
-        let mut chain = Chain::default();
+    const PIECE: usize = super::super::arena_unsafe::PIECE_BYTES_MAX;
+
+    fn extend<E>(chain: &mut Chain<E>, arena: &mut Arena<E>, elements: impl IntoIterator<Item = E>) {
         for element in elements {
             if !chain.has_room() {
-                chain.grow();
+                let (before, missing) = (arena.bytes(), arena.missing(chain.next_capacity()));
+                chain.grow(arena);
+                assert_eq!(arena.bytes(), before + missing);
             }
             chain.push(element);
         }
+    }
+
+    fn chain<E>(arena: &mut Arena<E>, elements: impl IntoIterator<Item = E>) -> Chain<E> {
+        let mut chain = Chain::default();
+        extend(&mut chain, arena, elements);
         chain
     }
 
     #[test]
     fn chunks_double_up_to_63_and_to_511_in_a_heavy_list() {
-        let mut chain = Chain::default();
+        let (mut arena, mut chain) = (Arena::new(PIECE), Chain::default());
         let mut capacities = Vec::new();
         for n in 0..5_000u64 {
             if !chain.has_room() {
-                let before = chain.chunk_bytes();
-                let bytes = chain.next_chunk_bytes();
-                chain.grow();
-                assert_eq!(chain.chunk_bytes(), before + bytes);
-                capacities.push(chain.last_capacity);
+                chain.grow(&mut arena);
+                capacities.push(chain.counts.last_capacity());
             }
             chain.push(n);
         }
@@ -322,13 +427,11 @@ mod tests {
     #[test]
     fn chains_joined_keep_the_order_of_both() {
         for (a, b) in [(0, 0), (0, 5), (5, 0), (1, 1), (3, 3), (40, 100), (200, 7)] {
-            let mut later = chain((a..a + b).map(|n: u64| n.to_string()));
-            later.prepend(chain((0..a).map(|n: u64| n.to_string())));
+            let arena = &mut Arena::new(PIECE);
+            let mut later = chain(arena, (a..a + b).map(|n: u64| n.to_string()));
+            later.prepend(chain(arena, (0..a).map(|n: u64| n.to_string())));
             assert!(later.iter().cloned().eq((0..a + b).map(|n| n.to_string())));
-            if !later.has_room() {
-                later.grow();
-            }
-            later.push("more".into());
+            extend(&mut later, arena, ["more".to_string()]);
             assert_eq!(later.iter().last().map(String::as_str), Some("more"));
             assert_eq!(later.len(), a + b + 1);
         }
@@ -339,10 +442,62 @@ mod tests {
         #[derive(Clone, Debug, PartialEq)]
         #[repr(align(32))]
         struct Aligned(u8);
-        assert!(chain((0..200).map(Aligned)).iter().cloned().eq((0..200).map(Aligned)));
-        assert_eq!(chain([(); 100]).iter().count(), 100);
-        let large = chain((0..5).map(|n| [n; 20_000]));
+        let mut arena = Arena::new(PIECE);
+        let chains = [0, 1, 2].map(|_| chain(&mut arena, (0..200).map(Aligned)));
+        for chain in &chains {
+            assert!(chain.iter().all(|e| std::ptr::from_ref(e).addr() % 32 == 0));
+            assert!(chain.iter().cloned().eq((0..200).map(Aligned)));
+        }
+        assert_eq!(chain(&mut Arena::new(PIECE), [(); 100]).iter().count(), 100);
+        let large = chain(&mut Arena::new(PIECE), (0..5).map(|n| [n; 20_000]));
         assert!(large.iter().map(|e| e[19_999]).eq(0..5));
+    }
+
+    #[test]
+    fn many_chains_in_one_arena_do_not_disturb_each_other_and_reuse_what_is_given_back() {
+        let mut arena = Arena::new(4096);
+        let mut lists: Vec<(Chain<String>, Vec<String>)> = Vec::new();
+        lists.resize_with(50, Default::default);
+        let mut most = 0;
+        for step in 0..40_000u64 {
+            let dice = alluvium_pagestore::hash_word(step);
+            let (chain, model) = &mut lists[(dice % 50) as usize];
+            if dice >> 32 & 0x1ff == 0 {
+                arena.recycle(std::mem::take(chain).drain());
+                model.clear();
+            } else {
+                let word = step.to_string();
+                extend(chain, &mut arena, [word.clone()]);
+                model.push(word);
+            }
+            if step == 20_000 {
+                most = arena.bytes();
+            }
+        }
+        for (chain, model) in &lists {
+            assert!(chain.iter().eq(model));
+        }
+        let grown = arena.bytes() - most;
+        assert!(grown < most / 2, "{most} bytes, and {grown} more for as many elements");
+        // The chains keep what they are in.
+        drop(arena);
+        assert!(lists.iter().all(|(chain, model)| chain.iter().eq(model)));
+    }
+
+    #[test]
+    fn elements_taken_out_come_in_order_and_their_chunks_are_used_again() {
+        let mut arena = Arena::new(PIECE);
+        let list = chain(&mut arena, (0..500).map(|n| n.to_string()));
+        let bytes = arena.bytes();
+        let mut taken = list.drain();
+        assert!(taken.by_ref().take(300).eq((0..300).map(|n| n.to_string())));
+        arena.recycle(taken);
+        let again = chain(&mut arena, (0..500).map(|n| n.to_string()));
+        assert_eq!((again.len(), arena.bytes()), (500, bytes));
+        // Of another arena nothing is kept.
+        let mut other = Arena::new(PIECE);
+        other.recycle(again.drain());
+        assert_eq!((other.bytes(), other.missing(3) > 0), (0, true));
     }
 
     #[test]
@@ -355,10 +510,22 @@ mod tests {
             }
         }
         let count = Rc::new(std::cell::Cell::new(0));
-        drop(chain((0..100).map(|_| Counted(count.clone(), false))));
+        let mut arena = Arena::new(PIECE);
+        drop(chain(&mut arena, (0..100).map(|_| Counted(count.clone(), false))));
         assert_eq!(count.replace(0), 100);
-        let one_panics = chain((0..100).map(|n| Counted(count.clone(), n == 4)));
-        assert!(catch_unwind(AssertUnwindSafe(|| drop(one_panics))).is_err());
-        assert_eq!(count.get(), 100);
+        for recycled in [false, true] {
+            let one_panics = chain(&mut arena, (0..100).map(|n| Counted(count.clone(), n == 4)));
+            let gone = catch_unwind(AssertUnwindSafe(|| {
+                if recycled { arena.recycle(one_panics.drain()) } else { drop(one_panics) }
+            }));
+            assert!(gone.is_err());
+            assert_eq!(count.replace(0), 100);
+        }
+        let mut half = chain(&mut arena, (0..100).map(|_| Counted(count.clone(), false))).drain();
+        let taken: Vec<Counted> = half.by_ref().take(50).collect();
+        drop(half);
+        assert_eq!(count.get(), 50);
+        drop(taken);
+        assert_eq!(count.replace(0), 100);
     }
 }

@@ -6,6 +6,8 @@ use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{ByteSize, Error, ErrorKind, Result, SegmentWriter};
 use serde::{Deserialize, Serialize};
 
+use super::arena_unsafe::PIECE_BYTES_MAX;
+
 /// Keeps lists per bucket and key in memory as long as there is room, and beyond that on storage:
 /// the buckets that are due last, as sorted runs.
 ///
@@ -106,6 +108,7 @@ impl AppendLog {
                 + 6 * block_bytes as u64
                 + (16 << 10),
             window_bytes: block_bytes.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES,
+            piece_bytes: (memory_bytes / 128).clamp(512, PIECE_BYTES_MAX as u64) as usize,
             want_free: memory_bytes / 4,
             read_slack: if stored { memory_bytes / 8 } else { 0 },
             slack: if stored { memory_bytes / 64 + 4096 } else { 0 },
@@ -145,6 +148,8 @@ pub struct Sizes {
     pub writer_bytes: u64,
     /// Least window that a run is read through.
     pub window_bytes: usize,
+    /// Most bytes of a piece that the chunks of several lists share.
+    pub piece_bytes: usize,
     /// Below so many free bytes something is written.
     pub want_free: u64,
     /// Bytes that are left free for the tables of what is written.

@@ -1,6 +1,6 @@
 //! Clearing a list, and moving it to another bucket, without reading storage.
 //!
-//! What is in memory is dropped or relinked. Of what is on storage it is noted that it is not the
+//! What is in memory is dropped or copied. Of what is on storage it is noted that it is not the
 //! key's any more, or where it belongs now. Moved elements get ranks below all that their target
 //! has; what was in memory among them is kept as an early part, unless the target has nothing on
 //! storage.
@@ -37,11 +37,14 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         } else {
             bucket.put_note(cut_off(key.to_owned(), cut))?;
         }
-        let mut gone = bucket.take_live(hash, key).map_or(0, |head| head.chain.len());
-        while let Some(early) = bucket.take_early(hash, key) {
-            gone += early.chain.len();
+        let live = bucket.take_live(hash, key).map(|head| head.chain);
+        let next = |bucket: &mut Bucket<K, E>| Some(bucket.take_early(hash, key)?.chain);
+        let mut gone = live.or_else(|| next(bucket));
+        while let Some(chain) = gone {
+            self.elements -= chain.len();
+            bucket.recycle(chain.drain());
+            gone = next(bucket);
         }
-        self.elements -= gone;
         self.drop_if_vacant(time);
         Ok(())
     }
@@ -57,10 +60,12 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         if from == to || !self.buckets.get(&from).is_some_and(|b| may_have(b, hash, key)) {
             return Ok(());
         }
-        self.make_room(2 * self.room_to_note(), "a list that moves")?;
+        let moved = self.buckets[&from].bytes_to_move(hash, key);
+        self.make_room(2 * self.room_to_note() + moved, "a list that moves")?;
         let next = self.epoch + 1;
         if !self.buckets.contains_key(&to) {
-            let bucket = Bucket::new((to, next), self.range, &self.account)?;
+            let piece = self.sizes.piece_bytes;
+            let bucket = Bucket::new((to, next), self.range, piece, &self.account)?;
             self.buckets.insert(to, bucket);
         }
         let moved = self.move_list((from, to), (hash, &key.to_owned()), next);
@@ -132,17 +137,21 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
         let mut parts = Vec::with_capacity(early.len());
         while let Some(early) = source.take_early(hash, key) {
-            parts.push((early.rank, early.chain));
+            parts.push((early.rank, early.chain.drain()));
         }
-        let live = source.take_live(hash, key);
+        let mut live = source.take_live(hash, key).map(|head| head.chain.drain());
         let target = self.buckets.get_mut(&to).expect("looked up before");
-        for (rank, chain) in parts {
-            target.fill_early(hash, key, rank + delta, chain);
+        for (rank, chain) in &mut parts {
+            target.fill_early(hash, key, *rank + delta, chain);
         }
-        match live {
-            Some(head) if alone => target.prepend(hash, key, head.chain),
-            Some(head) => target.fill_early(hash, key, last + delta, head.chain),
+        match &mut live {
+            Some(chain) if alone => target.prepend(hash, key, chain),
+            Some(chain) => target.fill_early(hash, key, last + delta, chain),
             None => {}
+        }
+        let source = self.buckets.get_mut(&from).expect("looked up before");
+        for chain in parts.into_iter().map(|(_, chain)| chain).chain(live) {
+            source.recycle(chain);
         }
         Ok(())
     }

@@ -158,11 +158,9 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 if let Some(head) = at.live.find_mut(hash, |head| key.is(&head.key)) {
                     if !head.chain.has_room() {
                         // While memory is plentiful, a chunk needs nothing else to be looked at.
-                        let chunk = head.chain.next_chunk_bytes();
+                        let chunk = at.arena.missing(head.chain.next_capacity());
                         if self.account.available() >= chunk + heap + self.sizes.want_free {
-                            self.account.charge(MemoryKind::Pages, chunk);
-                            head.chain.grow();
-                            at.pages += chunk;
+                            Bucket::<K, E>::grow(&mut at.arena, &self.account, &mut head.chain);
                         }
                     }
                     if head.chain.has_room() && (heap == 0 || self.account.available() >= heap) {
@@ -175,21 +173,21 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                         }
                         return Ok(());
                     }
-                } else if self.account.available() >= self.sizes.want_free + heap + NEW_BYTES {
+                } else if self.account.available()
+                    >= self.sizes.want_free
+                        + heap
+                        + NEW_BYTES
+                        + at.arena.missing(Chain::<E>::default().next_capacity())
+                {
                     // A new key while memory is plentiful.
-                    let mut chain = Chain::default();
-                    let chunk = chain.next_chunk_bytes();
                     let make = || Head { key: key.to_owned(), chain: Chain::default() };
                     if let Ok(head) = at.live.insert(hash, hash_of_head, make) {
-                        chain.grow();
-                        chain.push(element);
+                        Bucket::<K, E>::grow(&mut at.arena, &self.account, &mut head.chain);
+                        head.chain.push(element);
                         let key_heap = if K::NONE { 0 } else { head.key.heap_bytes() as u64 };
-                        head.chain = chain;
-                        at.pages += chunk;
                         at.values += key_heap + heap;
                         at.elements += 1;
                         self.elements += 1;
-                        self.account.charge(MemoryKind::Pages, chunk);
                         self.account.charge(MemoryKind::Values, key_heap + heap);
                         return Ok(());
                     }
@@ -240,17 +238,18 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let bucket = match self.buckets.entry(time) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let bucket = Bucket::new((time, self.epoch + 1), self.range, &account);
+                let (name, piece) = ((time, self.epoch + 1), self.sizes.piece_bytes);
+                let bucket = Bucket::new(name, self.range, piece, &account);
                 entry.insert(bucket.map_err(|_| 2 * super::bucket::BUCKET_BYTES)?)
             }
         };
         let found = bucket.live.find_mut(hash, |head| key.is(&head.key));
         let (chunk, key_heap) = match &found {
             Some(head) if head.chain.has_room() => (0, 0),
-            Some(head) => (head.chain.next_chunk_bytes(), 0),
+            Some(head) => (bucket.arena.missing(head.chain.next_capacity()), 0),
             None => {
                 let key_heap = if K::NONE { 0 } else { key.to_owned().heap_bytes() as u64 };
-                (Chain::<E>::default().next_chunk_bytes(), key_heap)
+                (bucket.arena.missing(Chain::<E>::default().next_capacity()), key_heap)
             }
         };
         let needed = chunk + key_heap + heap;
@@ -268,12 +267,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 inserted.map_err(|_| needed + self.sizes.want_free.min(64 << 10))?
             }
         };
-        if chunk > 0 {
-            account.charge(MemoryKind::Pages, chunk);
-            head.chain.grow();
+        if !head.chain.has_room() {
+            Bucket::<K, E>::grow(&mut bucket.arena, &account, &mut head.chain);
         }
         account.charge(MemoryKind::Values, key_heap);
-        bucket.pages += chunk;
         bucket.values += key_heap;
         Ok(())
     }
@@ -287,8 +284,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 }
 
-/// More than a new key and its first chunk take, unless they are large; then the slow path sees to
-/// them.
+/// More than a new key and the growth of a table take, unless they are large.
 const NEW_BYTES: u64 = 64 << 10;
 /// Times that a call makes room before it gives up.
 const ROUNDS_MAX: usize = 16;

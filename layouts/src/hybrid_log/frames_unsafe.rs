@@ -175,9 +175,9 @@ impl<K, V> Frames<K, V> {
         let (number, slot) = self.slot_of(address);
         if let Some(base) = self.bases.get(number as usize) {
             let start = base.hint(slot);
-            super::prefetch_unsafe::prefetch(start);
+            crate::prefetch_unsafe::prefetch(start);
             let last = (Frame::<K, V>::SLOT_BYTES - 1).min(63);
-            super::prefetch_unsafe::prefetch(start.wrapping_add(last));
+            crate::prefetch_unsafe::prefetch(start.wrapping_add(last));
         }
     }
 

@@ -15,7 +15,6 @@ mod frames_unsafe;
 mod index;
 mod log;
 mod pool_unsafe;
-mod prefetch_unsafe;
 mod rewriter;
 mod stored;
 mod table;

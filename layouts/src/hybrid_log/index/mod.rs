@@ -136,7 +136,7 @@ impl Index {
     /// Hints the processor to load the bucket of `hash`.
     #[inline]
     pub fn prefetch(&self, hash: IndexHash) {
-        super::prefetch_unsafe::prefetch(self.segments.bucket_of(hash.0, hash.bucket()));
+        crate::prefetch_unsafe::prefetch(self.segments.bucket_of(hash.0, hash.bucket()));
     }
 
     /// The first entry of this hash for which `is_it` says so. `is_it` sees every entry whose

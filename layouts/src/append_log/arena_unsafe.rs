@@ -1,0 +1,245 @@
+//! Memory for the chunks of a bucket's lists, from pieces of up to [`PIECE_BYTES_MAX`].
+//!
+//! One allocation per chunk took more than a third of an append. Pieces grow with what the bucket
+//! has, and are freed together: when the arena and all chains that have chunks in it are gone.
+//! What a chain gives back before that is kept for the next chunk of about its size.
+//!
+//! What it keeps true: a chunk lies in one piece, overlaps no other, and is known to one chain, to
+//! the free lists or to nobody.
+//!
+//! It books nothing: callers ask for [`Arena::missing`] and book that before a chain grows.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use alluvium_pagestore::rounded;
+
+/// Most bytes of a piece that has room for several chunks: few enough that the allocator recycles
+/// them.
+pub const PIECE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a bucket's first piece.
+const PIECE_BYTES_FIRST: usize = 128;
+/// Sizes of chunks that are told apart when they are given back, by powers of two.
+const CLASSES: usize = 10;
+
+/// The head of a chunk; its elements stand behind it.
+#[repr(C)]
+pub struct Chunk {
+    /// Of a chain's last chunk the first one.
+    pub next: *mut Chunk,
+    /// Elements in it; of a chain's last chunk this is not kept up.
+    pub len: u32,
+    pub capacity: u32,
+}
+
+/// Memory of a chunk: the header, then the elements.
+pub fn layout<E>(capacity: u32) -> Layout {
+    let elements = Layout::array::<E>(capacity as usize).expect("a chunk's capacity is small");
+    Layout::new::<Chunk>().extend(elements).expect("a chunk is small").0
+}
+
+/// The head of a piece.
+#[repr(C, align(16))]
+struct Piece {
+    next: *mut Piece,
+    bytes: usize,
+}
+
+/// The pieces of an arena, which live as long as it or a chain that has chunks there.
+#[derive(Debug)]
+pub struct Pieces {
+    newest: AtomicPtr<Piece>,
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        let mut piece = *self.newest.get_mut();
+        while let Some(at) = NonNull::new(piece) {
+            // SAFETY: allocated and initialised in `Arena::add_piece`; nobody knows it any more.
+            let Piece { next, bytes } = unsafe { at.read() };
+            // SAFETY: as above, with this layout.
+            unsafe { dealloc(at.as_ptr().cast(), piece_layout(bytes)) };
+            piece = next;
+        }
+    }
+}
+
+fn piece_layout(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes, align_of::<Piece>()).expect("a piece is small")
+}
+
+/// The memory of a bucket's chains.
+pub struct Arena<E> {
+    pieces: Option<Arc<Pieces>>,
+    /// What is left of the newest piece.
+    at: *mut u8,
+    left: usize,
+    bytes: u64,
+    piece_bytes_max: usize,
+    /// Chunks that were given back.
+    free: [*mut Chunk; CLASSES],
+    /// All its chunks are of such elements.
+    owns: PhantomData<E>,
+}
+
+impl<E> std::fmt::Debug for Arena<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Arena({} bytes)", self.bytes)
+    }
+}
+
+impl<E> Arena<E> {
+    /// An arena without memory, with pieces of at most so many bytes.
+    pub fn new(piece_bytes_max: usize) -> Self {
+        Self {
+            pieces: None,
+            at: null_mut(),
+            left: 0,
+            bytes: 0,
+            piece_bytes_max,
+            free: [null_mut(); CLASSES],
+            owns: PhantomData,
+        }
+    }
+
+    /// Bytes of its pieces, as the allocator rounds them.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes its memory out, which goes with the last chain that is in it, and says how many bytes
+    /// that is.
+    pub fn leave(&mut self) -> u64 {
+        std::mem::replace(self, Self::new(self.piece_bytes_max)).bytes
+    }
+
+    /// More than a list of so many elements takes.
+    pub fn bytes_max(&self, elements: u64) -> u64 {
+        let slots = elements + (elements + 3).min(511);
+        let bytes = slots * (size_of::<E>() as u64 + 6) + align_of::<E>() as u64;
+        bytes + bytes / 8 + 2 * self.piece_bytes_max as u64 + 128
+    }
+
+    /// Bytes that a chunk of this capacity takes from outside: 0 unless it needs a new piece.
+    #[inline]
+    pub fn missing(&self, capacity: u32) -> u64 {
+        let layout = layout::<E>(capacity);
+        if !self.free[class(capacity)].is_null() || self.bump(layout).is_some() {
+            return 0;
+        }
+        self.missing_piece(self.piece_for(layout).0)
+    }
+
+    /// How far into what is left a chunk would begin, if there is room.
+    #[inline]
+    fn bump(&self, layout: Layout) -> Option<usize> {
+        let skip = self.at.align_offset(layout.align());
+        (skip.checked_add(layout.size())? <= self.left).then_some(skip)
+    }
+
+    /// Bytes of the next piece, and whether it is for this chunk alone.
+    fn piece_for(&self, layout: Layout) -> (usize, bool) {
+        let skip = layout.align().saturating_sub(align_of::<Piece>());
+        let least = size_of::<Piece>() + skip + layout.size();
+        let share = (self.bytes as usize / 2).max(PIECE_BYTES_FIRST).min(self.piece_bytes_max);
+        // A large chunk has a piece of its own, and wastes nothing of the newest.
+        if least > share / 4 { (least, true) } else { (share, false) }
+    }
+
+    /// A chunk for about so many elements, which is the caller's.
+    #[inline]
+    pub(super) fn take(&mut self, capacity: u32) -> (NonNull<Chunk>, &Arc<Pieces>) {
+        let (class, layout) = (class(capacity), layout::<E>(capacity));
+        let chunk = match NonNull::new(self.free[class]) {
+            Some(chunk) => {
+                // SAFETY: a chunk that was given back, known to nobody else.
+                self.free[class] = unsafe { chunk.as_ref() }.next;
+                chunk
+            }
+            None => {
+                let place = match self.bump(layout) {
+                    Some(skip) => self.advance(skip, layout.size()),
+                    None => self.add_piece(layout),
+                };
+                let chunk = place.cast::<Chunk>();
+                // SAFETY: `place` is aligned for the layout, which begins with the header, and its
+                // bytes are nobody's.
+                unsafe { chunk.write(Chunk { next: null_mut(), len: 0, capacity }) };
+                chunk
+            }
+        };
+        (chunk, self.pieces.as_ref().expect("what has a chunk has pieces"))
+    }
+
+    /// Takes bytes from what is left of the newest piece.
+    fn advance(&mut self, skip: usize, size: usize) -> NonNull<u8> {
+        assert!(skip + size <= self.left, "{skip} and {size} of {} bytes", self.left);
+        // SAFETY: `left` bytes from `at` on are of the newest piece, as asserted.
+        let place = unsafe { self.at.add(skip) };
+        // SAFETY: as above.
+        self.at = unsafe { place.add(size) };
+        self.left -= skip + size;
+        NonNull::new(place).expect("a piece is not at null")
+    }
+
+    /// Adds a piece and takes the bytes of its first chunk.
+    #[cold]
+    fn add_piece(&mut self, chunk: Layout) -> NonNull<u8> {
+        let (bytes, alone) = self.piece_for(chunk);
+        self.bytes += self.missing_piece(bytes);
+        let layout = piece_layout(bytes);
+        // SAFETY: the layout has at least the header's size.
+        let piece: *mut Piece = unsafe { alloc(layout) }.cast();
+        if piece.is_null() {
+            handle_alloc_error(layout);
+        }
+        let pieces =
+            self.pieces.get_or_insert_with(|| Arc::new(Pieces { newest: null_mut::<Piece>().into() }));
+        // Only this arena adds to its pieces, and nobody else reads them before they are dropped,
+        // which is behind the release of the count.
+        let next = pieces.newest.swap(piece, Ordering::Relaxed);
+        // SAFETY: freshly allocated, and as large as the header at least.
+        unsafe { piece.write(Piece { next, bytes }) };
+        let kept = (self.at, self.left);
+        // SAFETY: the header's size is within the piece.
+        (self.at, self.left) = (unsafe { piece.add(1) }.cast(), bytes - size_of::<Piece>());
+        let skip = self.at.align_offset(chunk.align());
+        let place = self.advance(skip, chunk.size());
+        if alone {
+            (self.at, self.left) = kept;
+        }
+        place
+    }
+
+    /// Bytes that a piece takes from the allocator.
+    fn missing_piece(&self, bytes: usize) -> u64 {
+        let shared = if self.pieces.is_none() { rounded(size_of::<Pieces>() + 16) } else { 0 };
+        (rounded(bytes) + shared) as u64
+    }
+
+    /// Whether chunks of `pieces` are its own.
+    pub(super) fn has(&self, pieces: &Arc<Pieces>) -> bool {
+        self.pieces.as_ref().is_some_and(|own| Arc::ptr_eq(own, pieces))
+    }
+
+    /// Keeps a chunk for later.
+    ///
+    /// # Safety
+    /// It came from [`take`](Arena::take) of this arena, and nobody knows it any more; its elements
+    /// are gone.
+    pub(super) unsafe fn give_back(&mut self, mut chunk: NonNull<Chunk>) {
+        // SAFETY: a chunk of this arena, as the caller says.
+        let chunk = unsafe { chunk.as_mut() };
+        let class = class(chunk.capacity);
+        chunk.next = self.free[class];
+        self.free[class] = chunk;
+    }
+}
+
+/// Chunks of one class have at least half the room of one another.
+fn class(capacity: u32) -> usize {
+    (capacity.max(1).ilog2() as usize).min(CLASSES - 1)
+}
