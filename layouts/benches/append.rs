@@ -1,5 +1,6 @@
 //! Appends and reads of lists against a hash table of vectors, all in memory: one by one and in
-//! batches, the two sides in turns on the same work, answers compared. Prints medians and spread.
+//! batches, the two sides in turns on the same work, answers compared. Prints medians and spread, of
+//! the thread's time on a processor: other work on the machine is counted only by what it evicts.
 //!
 //! `cargo bench -p alluvium-layouts --bench append -- [keys] [elements a key] [rounds]`
 
@@ -39,10 +40,18 @@ struct Times {
 
 /// Runs and times.
 fn timed<R>(elements: u64, times: &mut Vec<f64>, run: impl FnOnce() -> R) -> R {
-    let start = Instant::now();
+    let (start, wall) = (on_processor_ns(), Instant::now());
     let result = run();
-    times.push(start.elapsed().as_nanos() as f64 / elements as f64);
+    let wall_ns = wall.elapsed().as_nanos() as f64;
+    let spent = on_processor_ns().zip(start).map_or(wall_ns, |(end, start)| end - start);
+    times.push(spent / elements as f64);
     result
+}
+
+/// Time that this thread has had a processor, where the operating system tells.
+fn on_processor_ns() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    stat.split_whitespace().next()?.parse().ok()
 }
 
 fn fold(lists: &mut impl Lists<u64, u64>) -> u64 {

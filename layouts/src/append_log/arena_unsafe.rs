@@ -196,8 +196,9 @@ impl<E> Arena<E> {
         if piece.is_null() {
             handle_alloc_error(layout);
         }
-        let pieces =
-            self.pieces.get_or_insert_with(|| Arc::new(Pieces { newest: null_mut::<Piece>().into() }));
+        let pieces = self
+            .pieces
+            .get_or_insert_with(|| Arc::new(Pieces { newest: null_mut::<Piece>().into() }));
         // Only this arena adds to its pieces, and nobody else reads them before they are dropped,
         // which is behind the release of the count.
         let next = pieces.newest.swap(piece, Ordering::Relaxed);

@@ -24,6 +24,9 @@ const WINDOW_BYTES_MAX: u64 = 256 << 10;
 /// Runs of buckets that are not folded that are likely to be read for one key.
 const OTHERS_AT_ONCE: u64 = 3;
 
+/// Lists that are fetched into the cache ahead of the one that is read.
+const AHEAD: usize = 8;
+
 /// A fold between two calls.
 #[derive(Debug)]
 pub struct Resume<K, E> {
@@ -169,6 +172,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 };
                 let count = rest.iter().take_while(|piece| piece.place == place).count();
                 let (here, after) = rest.split_at(count);
+                fetch_ahead(after);
                 rest = after;
                 spent += walk.visit_place(place, here, cursors, &mut *visit)?;
                 let Some(next) = place.checked_add(1) else {
@@ -378,6 +382,16 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
             visit(key, &mut list)?;
         }
         Ok(list.finish()?.max(1))
+    }
+}
+
+/// Hints which lists will be read soon: it takes two steps to their elements.
+#[inline]
+fn fetch_ahead<K, E>(pieces: &[Piece<'_, K, E>]) {
+    for (distance, step) in [(AHEAD, 0), (AHEAD / 2, 1)] {
+        if let Some(chain) = pieces.get(distance).and_then(|piece| piece.chain) {
+            chain.prefetch_read(step);
+        }
     }
 }
 

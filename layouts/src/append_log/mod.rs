@@ -7,6 +7,8 @@
 
 mod arena_unsafe;
 mod bucket;
+#[cfg(test)]
+mod chain_tests;
 mod chain_unsafe;
 mod checkpoint;
 mod config;
