@@ -113,12 +113,15 @@ impl Aggregate<Counted> for Hottest {
     }
 }
 
-/// The hottest auctions of windows: the end of the window, the bids, and the auctions.
+/// The end of a window, the most bids, and the auctions that have them.
+type HottestOfWindow = (Time, u64, Vec<u64>);
+
+/// The hottest auctions of windows.
 fn hottest<'scope>(
     events: Events<'scope>,
     state: &WorkerState,
     (length, slide): (i64, i64),
-) -> alluvium::Result<Changes<'scope, i64, (Time, u64, Vec<u64>)>> {
+) -> alluvium::Result<Changes<'scope, i64, HottestOfWindow>> {
     let bids = events.flat_map(|record| match record.event {
         Event::Bid(bid) => Some((bid.auction, bid.date_time)),
         _ => None,

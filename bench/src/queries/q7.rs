@@ -1,8 +1,8 @@
 //! q7: the bids with the highest price of each tumbling window of 10 s: `SELECT B.auction, B.price,
 //! B.bidder, B.date_time, B.extra FROM bid B JOIN (SELECT MAX(price) AS price, window_end FROM
-//! TUMBLE(bid, 10 s) GROUP BY window_end) M ON B.price = M.price AND B.date_time BETWEEN M.window_end
-//! - 10 s AND M.window_end`. Both bounds are inclusive: a bid at the end of a window, which is in
-//! the next one, is a row as well if it has the window's highest price.
+//! TUMBLE(bid, 10 s) GROUP BY window_end) M ON B.price = M.price AND B.date_time BETWEEN
+//! M.window_end - 10 s AND M.window_end`. Both bounds are inclusive: a bid at the end of a window,
+//! which is in the next one, is a row as well if it has the window's highest price.
 //!
 //! `q7-hotstorage` is the testbed's: the end of each window and the highest price in it.
 //!
