@@ -261,7 +261,8 @@ where
 
     fn purge(&mut self, before: Time, open: Time, fuel: usize) -> Result<bool> {
         if let Some(totals) = &mut self.totals
-            && !totals.leave(&*self.aggregate, &self.panes, before, fuel)?
+            && !(totals.leave(&*self.aggregate, &self.panes, before, fuel)?
+                && totals.drop_if_empty(&self.panes, fuel)?)
         {
             return Ok(false);
         }

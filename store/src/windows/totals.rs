@@ -111,6 +111,18 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         Ok(true)
     }
 
+    /// Drops all totals if no slice is in them, as when no window has had anything for a while, and
+    /// goes on with what was dropped before; says whether that is done. Not while slices move.
+    pub(crate) fn drop_if_empty(
+        &mut self,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        fuel: usize,
+    ) -> Result<bool> {
+        let has_some = self.next_slice(slices, self.removed..self.added)?.is_some();
+        let before = if has_some { SLICE } else { SLICE.plus(1) };
+        self.panes.0.enter()?.purge(before, fuel)
+    }
+
     /// Adds the slices before `before`; says whether that is done.
     pub(crate) fn enter<E>(
         &mut self,

@@ -418,3 +418,24 @@ fn an_equal_name_or_another_shape_of_state_is_refused() {
     let error = store.aggregated::<u64, (), _>("w").open(windows, Counting).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse);
 }
+
+#[test]
+fn running_totals_go_with_the_last_window_that_has_something() {
+    let (store, mut counts) = counting(Windows::sliding(10, 2));
+    let keys = || store.stats().unwrap().total().live_keys;
+    for begin in [0, 100] {
+        let mut told = Told::new();
+        add(&mut counts, begin, &[begin, begin + 1, begin + 5], &mut told);
+        advance(&mut counts, begin + 8, &mut told);
+        // Two slices, and the total.
+        assert_eq!(keys(), 3);
+        advance(&mut counts, begin + 14, &mut told);
+        let expected: Vec<_> = [(2, 2), (4, 2), (6, 3), (8, 3), (10, 3), (12, 1), (14, 1)]
+            .map(|(end, count)| (1, begin + end - 10, begin + end, count, 1))
+            .into();
+        assert_eq!(told, expected);
+        assert_eq!(keys(), 0);
+    }
+    advance(&mut counts, i64::MAX, &mut Told::new());
+    assert_eq!(keys(), 0);
+}
