@@ -6,7 +6,8 @@ use alluvium::{StoreConfig, Time};
 use alluvium_bench::input::{Case, Insert, read_cases, shared_dir};
 use alluvium_bench::nexmark::{Bid, Event, Record};
 use alluvium_bench::queries::{
-    Fields, Q0, Q1, Q2, Q3, Q4, Q6, Q9, Q13, Q15, Q16, Q17, Q18, Q19, Q20, Query, Row, SideTable,
+    Fields, Q0, Q1, Q2, Q3, Q4, Q5, Q6, Q7, Q8, Q9, Q12, Q13, Q15, Q16, Q17, Q18, Q19, Q20, Query,
+    Row, SideTable,
 };
 
 use crate::run::{Rows, consolidated, run_with};
@@ -209,6 +210,52 @@ fn q9_keeps_nothing() {
     the_sum_is_right_when_the_watermark_advances::<Q9>(|_, _| {
         live([("winning-bids/items", 0), ("winning-bids/timers", 0)])
     });
+}
+
+/// Windows tell when they close, and not with each step: what comes out in the end is the sum.
+fn nothing_is_left<const N: usize>(of: [&str; N]) -> impl Fn(&Case, &[Event]) -> Live {
+    let live: Live = of.map(|name| (name.to_owned(), 0)).into();
+    move |_, _| live.clone()
+}
+
+#[test]
+fn q5_keeps_no_window_that_is_over() {
+    the_sum_is_right_when_the_watermark_advances::<Q5>(nothing_is_left([
+        "bids/windows",
+        "bids/windows/late",
+        "bids/windows/progress",
+        "bids/windows/totals",
+        "hottest/windows",
+        "hottest/windows/late",
+        "hottest/windows/progress",
+    ]));
+}
+
+#[test]
+fn q7_keeps_no_window_that_is_over() {
+    the_sum_is_right_when_the_watermark_advances::<Q7>(nothing_is_left([
+        "highest/windows",
+        "highest/windows/late",
+        "highest/windows/progress",
+    ]));
+}
+
+#[test]
+fn q8_keeps_no_window_that_is_over() {
+    the_sum_is_right_when_the_watermark_advances::<Q8>(nothing_is_left([
+        "newcomers/windows",
+        "newcomers/windows/late",
+        "newcomers/windows/progress",
+    ]));
+}
+
+#[test]
+fn q12_keeps_no_window_that_is_over() {
+    the_sum_is_right_when_the_watermark_advances::<Q12>(nothing_is_left([
+        "bids/windows",
+        "bids/windows/late",
+        "bids/windows/progress",
+    ]));
 }
 
 /// Distinct bidders and auctions of each group of bids, and the groups.

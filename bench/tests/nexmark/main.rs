@@ -6,3 +6,4 @@ mod generated;
 mod models;
 mod oracle;
 mod run;
+mod windowed;

@@ -55,6 +55,19 @@ pub trait Oracle: Query {
     fn oracle(tables: &Tables) -> Rows;
 }
 
+/// Says which plain function is the definition of a query.
+macro_rules! oracles {
+    ($($query:ident: $model:ident),+) => {$(
+        impl super::Oracle for $query {
+            fn oracle(tables: &Tables) -> Rows {
+                $model(tables)
+            }
+        }
+    )+};
+}
+
+use oracles;
+
 fn row<const N: usize>(fields: [String; N]) -> (Fields, i64) {
     (fields.map(Some).into(), 1)
 }

@@ -5,9 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use alluvium_bench::queries::{Q5HotStorage, Q7HotStorage, Q8HotStorage};
+
 use super::windows::starts_ms;
-use super::{Tables, row};
+use super::{Tables, oracles, row};
 use crate::run::{Rows, consolidated};
+
+oracles! { Q5HotStorage: q5, Q7HotStorage: q7, Q8HotStorage: q8 }
 
 const SECOND_MS: i64 = 1_000;
 

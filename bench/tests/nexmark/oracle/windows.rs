@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alluvium::Time;
+use alluvium_bench::queries::{Q5, Q7, Q8, Q11, Q12};
 
-use super::{Tables, row};
+use super::{Tables, oracles, row};
 use crate::run::{Rows, consolidated};
+
+oracles! { Q5: q5, Q7: q7, Q8: q8, Q11: q11, Q12: q12 }
 
 const SECOND_MS: i64 = 1_000;
 
