@@ -33,7 +33,7 @@ enum Command {
     Rmw(RmwArgs),
     /// What the Timely adapter costs beside an operator by hand and beside the state alone
     Adapter(AdapterArgs),
-    /// A question of each window of a stream, answered by what others would use
+    /// A question of each window of a stream, answered by our windows, by what others would use, or both
     Window(WindowArgs),
     /// Replay the history of a git repository and check the result
     Replay(ReplayArgs),

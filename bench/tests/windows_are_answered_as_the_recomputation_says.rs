@@ -1,9 +1,13 @@
 //! Whoever answers questions of windows, against a plain recomputation from all events at once.
 
-use alluvium::Time;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use alluvium::{AnyLayout, AppendLog, Heap, HybridLog, KIB, MIB, Store, Time, WindowSegments};
 use alluvium_bench::input::shared_dir;
 use alluvium_bench::window::{
-    Answer, ByHand, Engine, Event, EventStream, Question, Synthetic, Trace, Windows, recompute,
+    Answer, ByHand, Engine, Event, EventStream, Question, StoredWindows, Synthetic, Trace, Windows,
+    recompute,
 };
 use alluvium_bench::workload::Distribution;
 use proptest::prelude::*;
@@ -16,16 +20,15 @@ fn run(
 ) -> (Vec<(Time, Answer)>, Vec<Event>) {
     let (mut answers, mut events) = (Vec::new(), Vec::new());
     loop {
-        let event = stream.next_event().unwrap();
-        if let Some(event) = event {
-            engine.push(event).unwrap();
-            events.push(event);
-        }
-        if event.is_none() || events.len() % every == 0 {
-            let watermark = stream.watermark();
-            engine.advance(watermark, &mut |answer| answers.push((watermark, answer))).unwrap();
-        }
-        if event.is_none() {
+        let next = std::iter::from_fn(|| stream.next_event().unwrap());
+        let batch: Vec<Event> = next.take(every).collect();
+        engine.push(&batch).unwrap();
+        let watermark = stream.watermark();
+        let mut tell = |answer| answers.push((watermark, answer));
+        while !engine.advance(watermark, &mut tell).unwrap() {}
+        let is_last = batch.len() < every;
+        events.extend(batch);
+        if is_last {
             return (answers, events);
         }
     }
@@ -74,8 +77,17 @@ fn answers_are_right<E: Engine, S: EventStream>(
     stream: impl Fn() -> S,
     make: impl Fn(Windows, Question) -> E,
 ) {
+    answers_to_are_right(&Question::ALL, windows, stream, make);
+}
+
+fn answers_to_are_right<E: Engine, S: EventStream>(
+    questions: &[Question],
+    windows: &[Windows],
+    stream: impl Fn() -> S,
+    make: impl Fn(Windows, Question) -> E,
+) {
     for &windows in windows {
-        for question in Question::ALL {
+        for &question in questions {
             let mut engine = make(windows, question);
             let (told, events) = run(&mut engine, &mut stream(), 64);
             let expected = recompute(&events, windows, question);
@@ -132,6 +144,160 @@ fn many_keys_on_rocksdb() {
     }
 }
 
+/// Layouts that answer a question.
+fn layouts(question: Question) -> Vec<AnyLayout> {
+    let all = [
+        AnyLayout::WindowSegments(WindowSegments::new()),
+        AnyLayout::HybridLog(HybridLog::new()),
+        AnyLayout::AppendLog(AppendLog::new()),
+        AnyLayout::Heap(Heap::new()),
+    ];
+    let fits = |layout: &AnyLayout| StoredWindows::check_layout(layout, question).is_ok();
+    all.into_iter().filter(fits).collect()
+}
+
+#[test]
+fn a_layout_that_does_not_fit_the_question_is_refused_in_words() {
+    for (question, layout, expected) in [
+        (Question::Count, "append-log", "window-segments"),
+        (Question::Rank, "hybrid-log", "append-log"),
+        (Question::Top, "window-segments", "append-log"),
+    ] {
+        let layout = AnyLayout::named(layout).unwrap();
+        let message = StoredWindows::check_layout(&layout, question).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+    assert_eq!(Question::ALL.map(|question| layouts(question).len()), [3, 2, 2, 2]);
+}
+
+fn in_memory(layout: &AnyLayout, windows: Windows, question: Question) -> StoredWindows {
+    let store = Store::in_memory().memory(4 * MIB).layout(layout.clone()).open().unwrap();
+    StoredWindows::open(&store, windows, question).unwrap()
+}
+
+#[test]
+fn one_key_in_each_layout() {
+    for question in Question::ALL {
+        for layout in layouts(question) {
+            let make = |windows, question| in_memory(&layout, windows, question);
+            let stream = || synthetic(1, Distribution::Uniform);
+            answers_to_are_right(&[question], &all_windows(), stream, make);
+        }
+    }
+}
+
+#[test]
+fn many_keys_in_each_layout() {
+    for question in Question::ALL {
+        for layout in layouts(question) {
+            let make = |windows, question| in_memory(&layout, windows, question);
+            let stream = || synthetic(40, Distribution::Zipf { theta: 0.99 });
+            answers_to_are_right(&[question], &all_windows(), stream, make);
+        }
+    }
+}
+
+/// Answers on a disk, in memory that holds a part of the windows.
+fn answers_are_right_beyond(
+    layout: impl Into<AnyLayout>,
+    memory: u64,
+    question: Question,
+    windows: Windows,
+    stream: impl Fn() -> Synthetic,
+) {
+    let layout = layout.into();
+    let directory = tempfile::tempdir().unwrap();
+    let opened = Rc::new(RefCell::new(None));
+    let make = |windows, question| {
+        let builder = Store::builder(directory.path()).memory(memory).layout(layout.clone());
+        let store = builder.open().unwrap();
+        let stored = StoredWindows::open(&store, windows, question).unwrap();
+        *opened.borrow_mut() = Some(store);
+        stored
+    };
+    println!("{question} of {windows:?} on {layout:?}");
+    answers_to_are_right(&[question], &[windows], &stream, make);
+    let stats = opened.borrow().as_ref().unwrap().stats().unwrap();
+    assert!(stats.io.bytes_written > 0 && stats.io.bytes_read > 0, "{stats}");
+    assert!(stats.memory.peak <= memory, "{stats}");
+    assert_eq!(stats.total().live_keys, 0, "{stats}");
+}
+
+#[test]
+fn counts_larger_than_memory_in_the_layouts_that_spill() {
+    let stream = || Synthetic::new(80_000, 4_000, 60_000, Distribution::Uniform, 7).unwrap();
+    let sliding = Windows::aligned(12 * SECOND, 2 * SECOND).unwrap();
+    let tumbling = Windows::aligned(15 * SECOND, 15 * SECOND).unwrap();
+    let sessions = Windows::sessions(5 * SECOND).unwrap();
+    for windows in [sliding, tumbling] {
+        let segments = WindowSegments::new();
+        answers_are_right_beyond(segments, MIB, Question::Count, windows, stream);
+    }
+    for windows in [tumbling, sessions] {
+        answers_are_right_beyond(HybridLog::new(), 2 * MIB, Question::Count, windows, stream);
+    }
+}
+
+#[test]
+fn values_larger_than_memory_in_the_append_log() {
+    let stream = || Synthetic::new(160_000, 8_000, 2_000, Distribution::Uniform, 7).unwrap();
+    for (question, windows) in [
+        (Question::Rank, Windows::aligned(15 * SECOND, 15 * SECOND).unwrap()),
+        (Question::Median, Windows::aligned(16 * SECOND, 8 * SECOND).unwrap()),
+        (Question::Top, Windows::sessions(SECOND).unwrap()),
+    ] {
+        answers_are_right_beyond(AppendLog::new(), 2 * MIB, question, windows, stream);
+    }
+}
+
+/// Ten windows, one after the other, each over before the next begins: after each firing there
+/// is as little as before the first.
+fn nothing_is_left_after_each_firing(layout: &AnyLayout, memory: u64, question: Question) {
+    let directory = tempfile::tempdir().unwrap();
+    let builder = Store::builder(directory.path()).memory(memory).layout(layout.clone());
+    let store = builder.open().unwrap();
+    let windows = Windows::aligned(10 * SECOND, 10 * SECOND).unwrap();
+    let mut engine = StoredWindows::open(&store, windows, question).unwrap();
+    let held = || {
+        let stats = store.stats().unwrap();
+        (stats.memory.used, stats.total().disk_bytes)
+    };
+    let (floor, mut most) = (held().0, (0, 0));
+    let mut stream = Synthetic::new(240_000, 2_400, 60_000, Distribution::Uniform, 1).unwrap();
+    for number in 1..=10 {
+        for _ in 0..24 {
+            let next = std::iter::from_fn(|| stream.next_event().unwrap());
+            engine.push(&next.take(1_000).collect::<Vec<_>>()).unwrap();
+        }
+        let full = held();
+        most = (full.0.max(most.0), full.1.max(most.1));
+        let mut answers = 0;
+        let end = Time(number * 10 * SECOND);
+        while !engine.advance(end, &mut |_| answers += 1).unwrap() {}
+        assert!(answers > 10_000);
+        // Helpers give back what they were writing or dropping.
+        let mut left = held();
+        for _ in 0..100_000 {
+            if left.0 <= floor && left.1 == 0 {
+                break;
+            }
+            store.tick(1_000).unwrap();
+            std::thread::yield_now();
+            left = held();
+        }
+        assert_eq!((left.0.max(floor), left.1), (floor, 0), "{layout:?}, window {number}");
+    }
+    assert!(most.0 > floor && most.1 > 0, "{layout:?}: {most:?} at the most");
+}
+
+#[test]
+fn memory_and_disk_are_at_the_floor_after_each_firing() {
+    let segments = AnyLayout::WindowSegments(WindowSegments::new());
+    nothing_is_left_after_each_firing(&segments, 512 * KIB, Question::Count);
+    let log = AnyLayout::AppendLog(AppendLog::new());
+    nothing_is_left_after_each_firing(&log, 512 * KIB, Question::Median);
+}
+
 /// Events that arrive up to some time late, with the watermark that allows it.
 struct Shuffled {
     events: std::vec::IntoIter<Event>,
@@ -154,15 +320,20 @@ impl EventStream for Shuffled {
     }
 }
 
+fn stream_of(events: &[Event]) -> Shuffled {
+    Shuffled { events: events.to_vec().into_iter(), slack: 6, latest: i64::MIN + 10 }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     /// Small numbers, so that events meet ends of windows and sessions meet their gaps.
     #[test]
-    fn any_small_stream_by_hand(
+    fn any_small_stream_by_hand_and_in_each_layout(
         mut events in prop::collection::vec((-20i64..60, 0i64..6, 0u64..3, 0i64..4), 0..50),
         spans in (1i64..12, 1i64..12),
         every in 1usize..5,
+        stored in 0usize..4,
     ) {
         // In order of arrival: some time after they happened, at most the slack.
         events.sort_by_key(|(at, late, ..)| at + late);
@@ -174,12 +345,20 @@ proptest! {
         for windows in [Windows::aligned(length, slide), Windows::sessions(slide)] {
             let windows = windows.unwrap();
             for question in Question::ALL {
-                let events = events.clone().into_iter();
-                let mut stream = Shuffled { events, slack: 6, latest: i64::MIN + 10 };
+                let mut stream = stream_of(&events);
                 let mut engine = ByHand::new(windows, question);
                 let (told, events) = run(&mut engine, &mut stream, every);
                 let expected = recompute(&events, windows, question);
                 is_right(windows, told, &expected).map_err(TestCaseError::fail)?;
+                if question != Question::ALL[stored] {
+                    continue;
+                }
+                let layouts = layouts(question);
+                let layout = &layouts[every % layouts.len()];
+                let mut engine = in_memory(layout, windows, question);
+                let (told, _) = run(&mut engine, &mut stream_of(&events), every);
+                is_right(windows, told, &expected)
+                    .map_err(|error| TestCaseError::fail(format!("{layout:?}: {error}")))?;
             }
         }
     }

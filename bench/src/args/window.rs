@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use alluvium::{ByteSize, MIB};
+use alluvium::{AnyLayout, ByteSize, MIB};
 use clap::Args;
 
-use super::ReportArgs;
+use super::{Layout, ReportArgs, StateArgs};
 use crate::peers::Peer;
 use crate::window::{Question, Windows};
 use crate::workload::Distribution;
@@ -48,12 +48,27 @@ pub struct WindowArgs {
     /// The job events of the Borg trace instead, FILE.csv or FILE.csv.zst
     #[arg(long, value_name = "FILE", conflicts_with = "events")]
     pub borg: Option<PathBuf>,
-    /// Who answers: hashbrown or rocksdb
+    /// Answer with our windows in this layout: count in window-segments, hybrid-log or heap, the other
+    /// questions in append-log or heap
+    #[arg(long, value_name = "L", value_parser = layout_named, required_unless_present = "vs")]
+    pub layout: Option<Layout>,
+    /// Answer the same with this, in turns: hashbrown or rocksdb
     #[arg(long, value_name = "PEER")]
-    pub vs: Peer,
-    /// Memory that rocksdb may take; hashbrown takes what it needs
+    pub vs: Option<Peer>,
+    /// Memory that our windows may take, and rocksdb; hashbrown takes what it needs
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(256 * MIB))]
     pub memory: ByteSize,
+    /// Directory for our windows (a temporary one unless given)
+    #[arg(long, value_name = "DIR", requires = "layout")]
+    pub dir: Option<PathBuf>,
+    /// Answer the whole stream that many times
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub rounds: u64,
+    /// Write what our windows hold to this file as CSV: bytes of memory and disk at each end of a
+    /// window, before and after it fires
+    #[arg(long, value_name = "FILE", requires = "layout")]
+    pub held: Option<PathBuf>,
     /// Write the answers to this file as CSV
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
@@ -74,6 +89,19 @@ impl WindowArgs {
             (None, None) => Err(Error::Usage("--length or --gap".to_owned())),
         }
     }
+
+    /// Where our windows live.
+    pub fn state(&self, layout: &Layout) -> StateArgs {
+        StateArgs { layout: layout.clone(), memory: self.memory, dir: self.dir.clone() }
+    }
+}
+
+fn layout_named(name: &str) -> Result<Layout> {
+    let names = ["window-segments", "append-log", "hybrid-log", "heap"];
+    let layout = names.contains(&name).then(|| AnyLayout::named(name)).flatten();
+    let unknown = || format!("there is no layout {name:?}, but {}", names.join(", "));
+    let layout = layout.ok_or_else(|| Error::Usage(unknown()))?;
+    Ok(Layout { name: name.to_owned(), layout })
 }
 
 /// A span of time in nanoseconds.
@@ -124,7 +152,10 @@ mod tests {
             Windows::Aligned { length: second / 2, slide: second / 2 }
         );
         assert_eq!(
-            windows("window --query median --gap 2m --borg f --keys 3 --vs hashbrown"),
+            windows(
+                "window --query median --gap 2m --borg f --layout append-log --memory 8MiB --dir d \
+                 --rounds 3"
+            ),
             Windows::Sessions { gap: 120 * second }
         );
     }
@@ -140,6 +171,9 @@ mod tests {
             ("--query count --length 0s --events 1 --vs hashbrown", "30s"),
             ("--query count --length 9999999999h --events 1 --vs hashbrown", "30s"),
             ("--query count --length 1s --events 1", "--vs"),
+            ("--query count --length 1s --events 1", "--layout"),
+            ("--query count --length 1s --events 1 --layout tree", "window-segments"),
+            ("--query count --length 1s --events 1 --vs hashbrown --dir d", "--layout"),
             ("--query count --length 1s --events 1 --vs other", "hashbrown"),
         ] {
             let message = parse(&format!("window {line}")).unwrap_err();

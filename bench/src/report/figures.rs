@@ -73,6 +73,10 @@ pub struct Io {
     pub reads: u64,
     /// Pages flushed.
     pub flushes: u64,
+    /// Bytes of state read back before they were asked for.
+    pub bytes_prefetched: u64,
+    /// Of these, bytes that were dropped without having been used.
+    pub bytes_prefetched_in_vain: u64,
 }
 
 /// A peer's figures for the same work.
@@ -172,6 +176,7 @@ mod tests {
             ("latency_ns", &["p50", "p99", "p99_9", "p99_99", "max"] as &[_]),
             ("memory", &["budget", "peak_tracked", "peak_rss", "live_bytes", "live_keys"]),
             ("io", &["bytes_written", "bytes_read", "reads", "flushes"]),
+            ("io", &["bytes_prefetched", "bytes_prefetched_in_vain"]),
         ] {
             assert!(inner.iter().all(|name| json[outer][*name].is_u64()), "{outer}");
         }

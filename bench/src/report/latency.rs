@@ -109,6 +109,17 @@ pub fn noise_floor(duration: Duration) -> Percentiles {
     gaps.percentiles()
 }
 
+/// The least, the median and the most.
+///
+/// # Panics
+/// If there are no values.
+pub fn spread(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
+    let mut values: Vec<_> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let median = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
+    (values[0], median, values[values.len() - 1])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +153,12 @@ mod tests {
         let mut latencies = Latencies::new();
         [10, 10, 20, 40].into_iter().for_each(|ns| latencies.record(ns));
         assert_eq!(latencies.ccdf(), [(10, 1.0), (20, 0.5), (40, 0.25)]);
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_the_middle_two() {
+        assert_eq!(spread([4.0, 1.0, 3.0].into_iter()), (1.0, 3.0, 4.0));
+        assert_eq!(spread([4.0, 1.0, 3.0, 2.0].into_iter()), (1.0, 2.5, 4.0));
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod results;
 
 pub use ccdf::{Curve, write_ccdf_csv, write_ccdf_svg};
 pub use figures::{Io, Memory, Report, Versus};
-pub use latency::{Latencies, Percentiles, noise_floor};
-pub use memory::peak_rss_bytes;
+pub use latency::{Latencies, Percentiles, noise_floor, spread};
+pub use memory::{peak_rss_bytes, resident_bytes};
 pub use progress::Progress;
 pub use results::ResultsWriter;

@@ -18,7 +18,9 @@ use super::clock_unsafe::{fenced, thread_time};
 use super::state::State;
 use crate::args::RmwArgs;
 use crate::peers::{Engine, Hashbrown, Ours, Peer, Record};
-use crate::report::{Latencies, Percentiles, Progress, Report, noise_floor, peak_rss_bytes};
+use crate::report::{
+    Latencies, Percentiles, Progress, Report, noise_floor, peak_rss_bytes, spread,
+};
 use crate::workload::{Keys, RecordShape};
 use crate::{Error, Result};
 
@@ -246,14 +248,6 @@ impl Side {
         report.set_rate(args.ops, args.ops as f64 / self.rate().1);
         report.latency_ns = Some(self.latencies.percentiles());
     }
-}
-
-/// The least, the median and the most.
-fn spread(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
-    let mut values: Vec<_> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let median = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
-    (values[0], median, values[values.len() - 1])
 }
 
 #[inline(never)]

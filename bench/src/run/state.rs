@@ -45,6 +45,8 @@ impl State {
             bytes_read: stats.io.bytes_read,
             reads: stats.io.reads,
             flushes: total.pages_flushed,
+            bytes_prefetched: total.prefetched_bytes,
+            bytes_prefetched_in_vain: total.prefetch_wasted_bytes,
         };
         report.codec_calls = total.codec_calls;
         Ok(())

@@ -50,20 +50,20 @@ impl ByHand {
 }
 
 impl Engine for ByHand {
-    fn push(&mut self, event: Event) -> Result<()> {
+    fn push(&mut self, events: &[Event]) -> Result<()> {
         match &mut self.0 {
-            Kind::Aligned(aligned) => aligned.push(event),
-            Kind::Sessions(sessions) => sessions.push(event),
+            Kind::Aligned(aligned) => events.iter().for_each(|event| aligned.push(*event)),
+            Kind::Sessions(sessions) => events.iter().for_each(|event| sessions.push(*event)),
         }
         Ok(())
     }
 
-    fn advance(&mut self, watermark: Time, tell: &mut dyn FnMut(Answer)) -> Result<()> {
+    fn advance(&mut self, watermark: Time, tell: &mut dyn FnMut(Answer)) -> Result<bool> {
         match &mut self.0 {
             Kind::Aligned(aligned) => aligned.advance(watermark, tell),
             Kind::Sessions(sessions) => sessions.advance(watermark, tell),
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -124,13 +124,13 @@ impl Contents {
     pub(super) fn answer(self, question: Question, mut tell: impl FnMut([i64; 3])) {
         match self {
             Contents::Count(count) => tell([count, 0, 0]),
-            Contents::Values(values) => figures_of(values, question, tell),
+            Contents::Values(mut values) => figures_of(&mut values, question, tell),
         }
     }
 }
 
-/// The figures of a window's values.
-pub(super) fn figures_of(mut values: Vec<i64>, question: Question, mut tell: impl FnMut([i64; 3])) {
+/// The figures of a window's values, which it orders as it likes.
+pub(super) fn figures_of(values: &mut [i64], question: Question, mut tell: impl FnMut([i64; 3])) {
     match question {
         Question::Count => tell([values.len() as i64, 0, 0]),
         Question::Rank => {

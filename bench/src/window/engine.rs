@@ -33,15 +33,17 @@ pub trait EventStream {
 /// A tumbling or sliding window [start, end) is over when W >= end, a session when W > its end, as
 /// an event at its end still belongs to it.
 pub trait Engine {
-    /// Takes an event, which is not before the watermark.
+    /// Takes events, none of which is before the watermark.
     ///
     /// # Errors
     /// The store's.
-    fn push(&mut self, event: Event) -> Result<()>;
+    fn push(&mut self, events: &[Event]) -> Result<()>;
 
-    /// Moves the watermark on and tells the answers of the windows that are over now, in any order.
+    /// Moves the watermark on and tells answers of the windows that are over now, in any order;
+    /// says whether that were all. Otherwise, to be called again with the same watermark, before
+    /// anything else.
     ///
     /// # Errors
     /// The store's.
-    fn advance(&mut self, watermark: Time, tell: &mut dyn FnMut(Answer)) -> Result<()>;
+    fn advance(&mut self, watermark: Time, tell: &mut dyn FnMut(Answer)) -> Result<bool>;
 }

@@ -1,5 +1,5 @@
 //! Windows over a stream of keyed numbers: what is asked, where the events come from, the plain
-//! recomputation of the answers, and what others would use.
+//! recomputation of the answers, our windows, and what others would use.
 //!
 //! COUNT and RANK are those of the HotStorage'20 testbed, whose windows hold all auctions: a stream
 //! with one key is that, one with more asks the same of each key's windows. Each is an [`Engine`],
@@ -14,6 +14,7 @@ mod question;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
 mod sessions;
+mod stored;
 mod synthetic;
 mod traces;
 mod windows;
@@ -25,6 +26,7 @@ pub use oracle::recompute;
 pub use question::Question;
 #[cfg(feature = "rocksdb")]
 pub use rocksdb::RocksDbWindows;
+pub use stored::StoredWindows;
 pub use synthetic::Synthetic;
 pub use traces::Trace;
 pub use windows::Windows;

@@ -46,6 +46,21 @@ impl RocksDbWindows {
         Ok(RocksDbWindows { db, length, slide, question, live: BTreeSet::new() })
     }
 
+    fn merge(&mut self, event: &Event) -> Result<()> {
+        let operand = match self.question {
+            Question::Count => 1,
+            _ => event.value,
+        };
+        let mut key = [0; 16];
+        key[8..].copy_from_slice(&event.key.to_be_bytes());
+        for start in starts(event.time, self.length, self.slide) {
+            key[..8].copy_from_slice(&ordered(start));
+            self.db.merge(&key, &operand.to_le_bytes())?;
+            self.live.insert(start);
+        }
+        Ok(())
+    }
+
     fn fire(&mut self, start: Time, tell: &mut dyn FnMut(Answer)) -> Result<()> {
         let end = Time(start.0.saturating_add(self.length));
         let (question, mut broken) = (self.question, Ok(()));
@@ -56,7 +71,7 @@ impl RocksDbWindows {
                     let mut tell = |figures| tell(Answer { key, start, end, figures });
                     match question {
                         Question::Count => numbers.for_each(|count| tell([count, 0, 0])),
-                        _ => figures_of(numbers.collect(), question, tell),
+                        _ => figures_of(&mut numbers.collect::<Vec<_>>(), question, tell),
                     }
                 }
                 None => broken = Err(Error::Wrong("rocksdb gave back other bytes".to_owned())),
@@ -80,22 +95,11 @@ fn parsed<'a>(key: &[u8], value: &'a [u8]) -> Option<(u64, impl Iterator<Item = 
 }
 
 impl Engine for RocksDbWindows {
-    fn push(&mut self, event: Event) -> Result<()> {
-        let operand = match self.question {
-            Question::Count => 1,
-            _ => event.value,
-        };
-        let mut key = [0; 16];
-        key[8..].copy_from_slice(&event.key.to_be_bytes());
-        for start in starts(event.time, self.length, self.slide) {
-            key[..8].copy_from_slice(&ordered(start));
-            self.db.merge(&key, &operand.to_le_bytes())?;
-            self.live.insert(start);
-        }
-        Ok(())
+    fn push(&mut self, events: &[Event]) -> Result<()> {
+        events.iter().try_for_each(|event| self.merge(event))
     }
 
-    fn advance(&mut self, watermark: Time, tell: &mut dyn FnMut(Answer)) -> Result<()> {
+    fn advance(&mut self, watermark: Time, tell: &mut dyn FnMut(Answer)) -> Result<bool> {
         while let Some(&start) = self.live.first() {
             if start.0.saturating_add(self.length) > watermark.0 {
                 break;
@@ -103,6 +107,6 @@ impl Engine for RocksDbWindows {
             self.fire(start, tell)?;
             self.live.pop_first();
         }
-        Ok(())
+        Ok(true)
     }
 }

@@ -107,6 +107,8 @@ fn report<Q: Query>(args: &NexmarkArgs, parts: impl Iterator<Item = Part>) -> Re
             bytes_read: io.bytes_read + part.live.io.bytes_read,
             reads: io.reads + part.live.io.reads,
             flushes: io.flushes + total.pages_flushed,
+            bytes_prefetched: io.bytes_prefetched + total.prefetched_bytes,
+            bytes_prefetched_in_vain: io.bytes_prefetched_in_vain + total.prefetch_wasted_bytes,
         };
         *codec_calls += total.codec_calls;
     }

@@ -1,0 +1,160 @@
+//! `window`: a question of each window of a stream, answered by our windows, by what others would
+//! use, or by both in turns.
+//!
+//! Every round is the whole stream on windows that are empty. Events are read ahead of what is
+//! timed, a stretch at a time, and pushed in batches; after each batch the windows are told the
+//! watermark. The rate is of all events, the time of answering included. Answers are added up by
+//! their digests, outside of what is timed; all rounds of both must come to the same sum.
+
+mod held;
+mod side;
+
+use std::time::Duration;
+
+use held::Held;
+use side::Side;
+
+use super::state::State;
+use crate::args::WindowArgs;
+use crate::peers::Peer;
+use crate::report::{Percentiles, Progress, Report, noise_floor, peak_rss_bytes};
+use crate::window::{ByHand, Engine, EventStream, StoredWindows, Synthetic, Trace};
+use crate::{Error, Result};
+
+/// Answers the question of all windows; prints a table of medians and spread.
+///
+/// The report has the first round's memory and traffic, so that its resident memory is not the
+/// peer's. The checksum is that of all answers, whatever their order.
+///
+/// # Errors
+/// The stream's, the windows' or of writing the answers; [`Error::Wrong`] if two of the rounds
+/// differ in their answers, [`Error::Usage`] for a layout or peer that cannot answer.
+pub fn window(args: &WindowArgs) -> Result<Report> {
+    let windows = args.windows()?;
+    let layout = args.layout.as_ref();
+    if let Some(layout) = layout {
+        StoredWindows::check_layout(&layout.layout, args.query)?;
+    }
+    let mut ours = layout.map(|layout| Side::new(&layout.name));
+    let mut theirs = args.vs.map(|peer| Side::new(&peer.to_string()));
+    let name = ours.as_ref().or(theirs.as_ref()).map_or("", |side| &side.name);
+    let mut report = Report::new(format!("window-{}", args.query), name);
+    let mut results = args.results.as_deref();
+    let progress = Progress::new("window", args.rounds);
+    for round in 0..args.rounds {
+        if let (Some(side), Some(layout)) = (&mut ours, layout) {
+            let state = State::open(&args.state(layout))?;
+            let mut engine = StoredWindows::open(&state.store, windows, args.query)?;
+            let held = args.held.as_deref().filter(|_| round == 0);
+            let held = held.map(|path| Held::create(path, &state.store, windows)).transpose()?;
+            side.round(args, &mut *stream(args)?, &mut engine, results.take(), held)?;
+            if round == 0 {
+                state.describe(&mut report)?;
+            }
+        }
+        if let (Some(side), Some(peer)) = (&mut theirs, args.vs) {
+            let mut answer = |engine: &mut dyn Engine| {
+                side.round(args, &mut *stream(args)?, engine, results.take(), None)
+            };
+            match peer {
+                Peer::Hashbrown => answer(&mut ByHand::new(windows, args.query))?,
+                Peer::RocksDb => on_rocksdb(args, answer)?,
+            }
+        }
+        progress.set(round + 1);
+    }
+    drop(progress);
+    let floor = noise_floor(Duration::from_millis(50));
+    print_table(args, &report, [&ours, &theirs], floor);
+    report.noise_floor_ns = Some(floor);
+    if ours.is_none() {
+        report.memory.peak_rss = peak_rss_bytes();
+    }
+    if let (Some(ours), Some(theirs)) = (&ours, &theirs) {
+        ours.agrees_with(theirs)?;
+    }
+    let (first, second) = if ours.is_some() { (ours, theirs) } else { (theirs, None) };
+    let first = first.ok_or_else(|| Error::Usage("--layout or --vs".to_owned()))?;
+    first.report(&mut report);
+    if let Some(second) = second {
+        report.set_versus(&second.name, second.rate().1, Some(second.answering()));
+    }
+    Ok(report)
+}
+
+#[cfg(feature = "rocksdb")]
+fn on_rocksdb(
+    args: &WindowArgs,
+    mut answer: impl FnMut(&mut dyn Engine) -> Result<()>,
+) -> Result<()> {
+    let directory = super::state::temporary_dir()?;
+    let (path, memory) = (directory.path().join("rocksdb"), args.memory.0);
+    let opened = crate::window::RocksDbWindows::open(&path, memory, args.windows()?, args.query);
+    answer(&mut opened?)
+}
+
+#[cfg(not(feature = "rocksdb"))]
+fn on_rocksdb(_: &WindowArgs, _: impl FnMut(&mut dyn Engine) -> Result<()>) -> Result<()> {
+    Err(Error::Usage("this program was built without the feature rocksdb".to_owned()))
+}
+
+fn stream(args: &WindowArgs) -> Result<Box<dyn EventStream>> {
+    Ok(match (&args.azure, &args.borg) {
+        (Some(path), _) => Box::new(Trace::azure(path)?),
+        (None, Some(path)) => Box::new(Trace::borg(path)?),
+        (None, None) => {
+            let events = args.events.unwrap_or(0);
+            Box::new(Synthetic::new(events, args.rate, args.keys, args.dist, args.seed)?)
+        }
+    })
+}
+
+fn print_table(
+    args: &WindowArgs,
+    report: &Report,
+    [ours, theirs]: [&Option<Side>; 2],
+    floor: Percentiles,
+) {
+    let sides = || [ours, theirs].into_iter().flatten();
+    let (events, answers) = sides().next().map_or((0, 0), |side| (side.events, side.answers));
+    println!("{events} events, {answers} answers, {} rounds", args.rounds);
+    println!(
+        "{:<16} {:>12} {:>12} {:>12} {:>8} {:>9} {:>9} {:>10} {:>11}",
+        "", "events/s med", "least", "most", "p50 ns", "p99", "p99.9", "p99.99", "max"
+    );
+    for side in sides() {
+        let (least, median, most) = side.rate();
+        let pushing = columns(side.pushing());
+        println!("{:<16} {median:>12.0} {least:>12.0} {most:>12.0} {pushing}", side.name);
+        println!("{:<16} {:>38} {}", "  answering", "", columns(side.answering()));
+    }
+    println!("{:<16} {:>38} {}", "noise floor", "", columns(floor));
+    if let Some(ours) = ours {
+        let (memory, io) = (&report.memory, &report.io);
+        println!(
+            "{}: {} calls answered; tracked memory at most {} of {} bytes; {} bytes written, {} \
+             read; {} bytes prefetched, {} of them in vain",
+            ours.name,
+            ours.calls(),
+            memory.peak_tracked,
+            memory.budget,
+            io.bytes_written,
+            io.bytes_read,
+            io.bytes_prefetched,
+            io.bytes_prefetched_in_vain,
+        );
+    }
+    if let (Some(ours), Some(theirs)) = (ours, theirs) {
+        let (least, median, most) = ours.ratio_to(theirs);
+        let longest = |side: &Side| side.answering().max.max(1) as f64;
+        println!(
+            "ratio round by round: {median:.3} ({least:.3} to {most:.3}); longest call that \
+             answers 1/{:.1}",
+            longest(theirs) / longest(ours)
+        );
+    }
+}
+
+fn columns(p: Percentiles) -> String {
+    format!("{:>8} {:>9} {:>9} {:>10} {:>11}", p.p50, p.p99, p.p99_9, p.p99_99, p.max)
+}
