@@ -224,28 +224,33 @@ fn answers_are_right_beyond(
 }
 
 #[test]
-fn counts_larger_than_memory_in_the_layouts_that_spill() {
+fn counts_larger_than_memory_in_window_segments() {
     let stream = || Synthetic::new(80_000, 4_000, 60_000, Distribution::Uniform, 7).unwrap();
-    let sliding = Windows::aligned(12 * SECOND, 2 * SECOND).unwrap();
-    let tumbling = Windows::aligned(15 * SECOND, 15 * SECOND).unwrap();
-    let sessions = Windows::sessions(5 * SECOND).unwrap();
-    for windows in [sliding, tumbling] {
-        let segments = WindowSegments::new();
-        answers_are_right_beyond(segments, MIB, Question::Count, windows, stream);
+    for (memory, length, slide) in [(2 * MIB, 12, 2), (MIB, 15, 15)] {
+        let windows = Windows::aligned(length * SECOND, slide * SECOND).unwrap();
+        answers_are_right_beyond(WindowSegments::new(), memory, Question::Count, windows, stream);
     }
-    for windows in [tumbling, sessions] {
-        answers_are_right_beyond(HybridLog::new(), 2 * MIB, Question::Count, windows, stream);
+}
+
+#[test]
+fn counts_larger_than_memory_in_a_hybrid_log() {
+    let stream = || Synthetic::new(32_000, 4_000, 60_000, Distribution::Uniform, 7).unwrap();
+    let memory = MIB + 512 * KIB;
+    for windows in [
+        Windows::aligned(15 * SECOND, 15 * SECOND).unwrap(),
+        Windows::sessions(5 * SECOND).unwrap(),
+    ] {
+        answers_are_right_beyond(HybridLog::new(), memory, Question::Count, windows, stream);
     }
 }
 
 #[test]
 fn values_larger_than_memory_in_the_append_log() {
     let stream = || Synthetic::new(160_000, 8_000, 2_000, Distribution::Uniform, 7).unwrap();
-    for (question, windows) in [
-        (Question::Rank, Windows::aligned(15 * SECOND, 15 * SECOND).unwrap()),
-        (Question::Median, Windows::aligned(16 * SECOND, 8 * SECOND).unwrap()),
-        (Question::Top, Windows::sessions(SECOND).unwrap()),
-    ] {
+    for (question, length, slide) in
+        [(Question::Rank, 15, 15), (Question::Median, 16, 8), (Question::Top, 10, 5)]
+    {
+        let windows = Windows::aligned(length * SECOND, slide * SECOND).unwrap();
         answers_are_right_beyond(AppendLog::new(), 2 * MIB, question, windows, stream);
     }
 }
@@ -320,8 +325,8 @@ impl EventStream for Shuffled {
     }
 }
 
-fn stream_of(events: &[Event]) -> Shuffled {
-    Shuffled { events: events.to_vec().into_iter(), slack: 6, latest: i64::MIN + 10 }
+fn stream_of(events: Vec<Event>) -> Shuffled {
+    Shuffled { events: events.into_iter(), slack: 6, latest: i64::MIN + 10 }
 }
 
 proptest! {
@@ -345,7 +350,7 @@ proptest! {
         for windows in [Windows::aligned(length, slide), Windows::sessions(slide)] {
             let windows = windows.unwrap();
             for question in Question::ALL {
-                let mut stream = stream_of(&events);
+                let mut stream = stream_of(events.clone());
                 let mut engine = ByHand::new(windows, question);
                 let (told, events) = run(&mut engine, &mut stream, every);
                 let expected = recompute(&events, windows, question);
@@ -356,7 +361,7 @@ proptest! {
                 let layouts = layouts(question);
                 let layout = &layouts[every % layouts.len()];
                 let mut engine = in_memory(layout, windows, question);
-                let (told, _) = run(&mut engine, &mut stream_of(&events), every);
+                let (told, _) = run(&mut engine, &mut stream_of(events.clone()), every);
                 is_right(windows, told, &expected)
                     .map_err(|error| TestCaseError::fail(format!("{layout:?}: {error}")))?;
             }

@@ -170,7 +170,6 @@ mod tests {
             ("--query count --length 1 --events 1 --vs hashbrown", "30s"),
             ("--query count --length 0s --events 1 --vs hashbrown", "30s"),
             ("--query count --length 9999999999h --events 1 --vs hashbrown", "30s"),
-            ("--query count --length 1s --events 1", "--vs"),
             ("--query count --length 1s --events 1", "--layout"),
             ("--query count --length 1s --events 1 --layout tree", "window-segments"),
             ("--query count --length 1s --events 1 --vs hashbrown --dir d", "--layout"),

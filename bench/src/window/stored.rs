@@ -12,8 +12,10 @@ use super::by_hand::figures_of;
 use super::{Answer, Engine, Event, Question, Windows};
 use crate::{Error, Result};
 
-/// Keys, or events of windows that keep them, that a call of [`StoredWindows::advance`] looks at.
+/// Keys that a call of [`StoredWindows::advance`] looks at.
 const FUEL: usize = 4_096;
+/// The same of windows that keep their events, all of which a key's answer needs.
+const FUEL_OF_EVENTS: usize = 64;
 
 /// Windows in a store.
 #[derive(Debug)]
@@ -109,7 +111,7 @@ impl Engine for StoredWindows {
                 })?
             }
             Kind::Kept { windows, .. } => {
-                windows.advance(watermark, FUEL, &mut |key, window, figures, _| {
+                windows.advance(watermark, FUEL_OF_EVENTS, &mut |key, window, figures, _| {
                     answer(key, window, figures);
                 })?
             }
