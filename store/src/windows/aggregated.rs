@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use alluvium_layouts::{AppendLog, ListsLayout, Merge, PanesLayout, WindowSegments};
+use alluvium_layouts::{Heap, ListsLayout, Merge, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
@@ -19,7 +19,7 @@ use crate::store::StateBuilder;
 
 type PanesOf<K, A, L> = <<L as WindowLayout<K, A>>::Panes as PanesLayout<K, A>>::Panes;
 type TotalsOf<K, A> = <WindowSegments as PanesLayout<K, Total<A>>>::Panes;
-type LateOf<K, A> = <AppendLog as ListsLayout<K, (Time, A)>>::Lists;
+type LateOf<K, A> = <Heap as ListsLayout<K, (Time, A)>>::Lists;
 
 /// Windows of fewer slices are folded anew each time.
 const TOTALS_SLICES_MIN: i128 = 3;
@@ -96,7 +96,7 @@ where
         let name = self.name().to_owned();
         let (store, layout) = (self.store(), self.chosen_layout());
         let late =
-            store.open_lists::<K, (Time, A::Acc), _>(&format!("{name}/late"), &AppendLog::new())?;
+            store.open_lists::<K, (Time, A::Acc), _>(&format!("{name}/late"), &Heap::new())?;
         let progress = store.open_progress(&format!("{name}/progress"))?;
         let shape = match windows.shape {
             Shape::Aligned { length, slide, offset } => {

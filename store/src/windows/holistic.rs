@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use alluvium_layouts::{AppendLog, Elements, ListsLayout};
+use alluvium_layouts::{Elements, Heap, ListsLayout};
 use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time};
 
 use super::aligned::Aligned;
@@ -73,7 +73,7 @@ where
 }
 
 type ListsOf<K, E, L> = <<L as HolisticLayout<K, E>>::Lists as ListsLayout<K, E>>::Lists;
-type LateOf<K, E> = <AppendLog as ListsLayout<K, (Time, E)>>::Lists;
+type LateOf<K, E> = <Heap as ListsLayout<K, (Time, E)>>::Lists;
 
 /// The primitive of [`Holistic`] windows.
 #[derive(Debug)]
@@ -146,8 +146,7 @@ where
         }
         let name = self.name().to_owned();
         let (store, layout) = (self.store(), self.chosen_layout());
-        let late =
-            store.open_lists::<K, (Time, E), _>(&format!("{name}/late"), &AppendLog::new())?;
+        let late = store.open_lists::<K, (Time, E), _>(&format!("{name}/late"), &Heap::new())?;
         let progress = store.open_progress(&format!("{name}/progress"))?;
         let lists = store.open_lists::<K, E, _>(&name, &layout.lists())?;
         let shape = match windows.shape {

@@ -1,5 +1,5 @@
 //! Which layouts the parts of windowed state are in. Running totals are in window segments and late
-//! events in an append-and-merge log, whatever the rest is in: both are small.
+//! events on the heap, whatever the rest is in.
 
 use alluvium_layouts::{Layout, ListsLayout, PanesLayout};
 use alluvium_pagestore::{Key, State};
