@@ -248,7 +248,7 @@ fn counts_larger_than_memory_in_a_hybrid_log() {
 fn values_larger_than_memory_in_the_append_log() {
     let stream = || Synthetic::new(160_000, 8_000, 2_000, Distribution::Uniform, 7).unwrap();
     for (question, length, slide) in
-        [(Question::Rank, 15, 15), (Question::Median, 16, 8), (Question::Top, 10, 5)]
+        [(Question::Rank, 15, 15), (Question::Median, 16, 8), (Question::Top, 16, 4)]
     {
         let windows = Windows::aligned(length * SECOND, slide * SECOND).unwrap();
         answers_are_right_beyond(AppendLog::new(), 2 * MIB, question, windows, stream);
