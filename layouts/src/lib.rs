@@ -1,5 +1,6 @@
 //! Physical layouts of state, behind small traits: plain [`heap`](Heap) state, the hash-indexed
-//! [hybrid log](HybridLog), and [window segments](WindowSegments) for state by slices of time.
+//! [hybrid log](HybridLog), the [append-and-merge log](AppendLog) for lists, and
+//! [window segments](WindowSegments) for state by slices of time.
 //!
 //! A layout opens a [`Table`]: one keyed state of one worker. The traits are public and small, so
 //! that a user can add a backend; [`write_entries`] and [`read_entries`] give it checkpoints.
