@@ -2,11 +2,12 @@
 
 #![no_main]
 
-use alluvium_pagestore::{Manifest, Serde, codec};
+use alluvium_pagestore::{CheckpointImage, Manifest, Serde, codec};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = Manifest::parse(bytes);
+    let _ = CheckpointImage::parse("checkpoint-0000000000000001", bytes);
     // Archives must be aligned, as they are in a page.
     let mut aligned = alluvium_pagestore::io::IoBuffer::zeroed(bytes.len().max(1));
     aligned.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);

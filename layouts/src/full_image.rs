@@ -166,7 +166,7 @@ fn sum(segments: &[(SegmentId, u64)]) -> u64 {
 /// and counted, at the next open.
 fn remove_segments(store: &SegmentStore, ids: impl Iterator<Item = SegmentId>) {
     for id in ids {
-        let _ = store.device().remove(&id.file_name());
+        let _ = store.remove(id);
     }
 }
 

@@ -317,6 +317,19 @@ pub trait Table<K: Key, V>: 'static {
     /// Synchronous; cost proportional to what is not durable yet, plus a bit per stored record.
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage>;
 
+    /// Begins a checkpoint of what the table is now; the image, if that is all. Else the table can be
+    /// used, and the image comes from [`continue_checkpoint`](Table::continue_checkpoint). The
+    /// default takes it as a whole.
+    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.checkpoint(blobs).map(Some)
+    }
+
+    /// Does a bounded share of the checkpoint that was begun; the image, once that is durable. After
+    /// an error it is given up.
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.checkpoint(blobs).map(Some)
+    }
+
     /// Tells what became of the last [`checkpoint`](Table::checkpoint)'s image.
     fn checkpointed(&mut self, outcome: CheckpointOutcome);
 

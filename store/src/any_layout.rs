@@ -237,6 +237,14 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         each!(self, table => table.checkpoint(blobs))
     }
 
+    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        each!(self, table => table.begin_checkpoint(blobs))
+    }
+
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        each!(self, table => table.continue_checkpoint(blobs))
+    }
+
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
         each!(self, table => table.checkpointed(outcome))
     }

@@ -18,6 +18,7 @@ pub struct StoreBuilder {
     config: StoreConfig,
     device: Option<Arc<dyn Device>>,
     owned: Option<Range<u16>>,
+    restore: Option<u64>,
 }
 
 /// The least [`StoreBuilder::memory`] that opens a store; each state needs more, by layout.
@@ -25,7 +26,7 @@ pub const MEMORY_BYTES_MIN: u64 = 16 * KIB;
 
 impl StoreBuilder {
     pub(crate) fn new(config: StoreConfig) -> Self {
-        Self { config, device: None, owned: None }
+        Self { config, device: None, owned: None, restore: None }
     }
 
     /// Memory the store may hold: indexes, pages, buffers and the heap of values together. More
@@ -87,13 +88,32 @@ impl StoreBuilder {
         self
     }
 
+    /// How many checkpoints are kept that can be restored. Each keeps the files it names, also those
+    /// that nothing else needs any more. Default: 1.
+    #[must_use]
+    pub fn retain(mut self, checkpoints: usize) -> Self {
+        self.config.retain = checkpoints;
+        self
+    }
+
+    /// Restores the checkpoint of this number instead of the newest: one of those retained
+    /// ([`Store::checkpoints`]), or one that was [sealed](Store::seal) in full but not confirmed
+    /// before a crash. Later ones stay until the next checkpoint replaces them.
+    #[must_use]
+    pub fn restore(mut self, checkpoint: u64) -> Self {
+        self.restore = Some(checkpoint);
+        self
+    }
+
     /// Opens the store: takes the directory's lock, reads the last checkpoint and removes what a
     /// crash left over. States are restored when they are opened.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for options that cannot work, [`ErrorKind::Locked`] if the directory
-    /// is in use, [`ErrorKind::Corrupt`] and [`ErrorKind::FormatVersion`] for a manifest that
-    /// cannot be read, [`ErrorKind::Mismatch`] for other key groups than the directory's.
+    /// is in use, [`ErrorKind::Corrupt`] and [`ErrorKind::FormatVersion`] for a manifest or
+    /// checkpoint that cannot be read (the message names the checkpoints that are there beside it),
+    /// [`ErrorKind::Missing`] if the checkpoint asked for is not there, [`ErrorKind::Mismatch`] for
+    /// other key groups than the directory's.
     pub fn open(self) -> Result<Store> {
         let config = self.config;
         let bad = |message: String| Err(Error::new(ErrorKind::Config, message));
@@ -108,6 +128,9 @@ impl StoreBuilder {
         if owned.is_empty() || owned.end > config.key_groups {
             return bad(format!("key groups {owned:?} of {} cannot be owned", config.key_groups));
         }
+        if config.retain == 0 {
+            return bad("no checkpoint would be retained; 1 is the least".into());
+        }
         if config.max_value_bytes() >= config.memory.0 {
             let (value, memory) = (config.max_value_bytes(), config.memory);
             return bad(format!(
@@ -119,7 +142,7 @@ impl StoreBuilder {
             (None, Some(directory)) => Some(open_directory(directory, &config.io)?),
             (None, None) => None,
         };
-        Store::open(config, device, owned)
+        Store::open(config, device, owned, self.restore)
     }
 }
 

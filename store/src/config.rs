@@ -37,6 +37,8 @@ pub struct StoreConfig {
     /// The most heap a single value may own; so much of the budget is kept free for values to
     /// grow into. Default: a sixteenth of the memory, between 4 KiB and 1 MiB.
     pub max_value: Option<ByteSize>,
+    /// How many checkpoints are kept that can be restored. Default: 1.
+    pub retain: usize,
     /// How files are read and written.
     pub io: IoOptions,
     /// Where background work runs.
@@ -68,6 +70,7 @@ impl Default for StoreConfig {
             memory: ByteSize(DEFAULT_MEMORY_BYTES),
             key_groups: 256,
             max_value: None,
+            retain: 1,
             io: IoOptions::default(),
             helpers: Helpers::default(),
             layout: AnyLayout::default(),

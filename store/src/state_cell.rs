@@ -203,7 +203,16 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
 /// What the store does with a state whatever its types are.
 pub(crate) trait Hooks {
     fn poisoned(&self) -> bool;
+    /// Makes the state durable as of now.
     fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage>;
+    /// Begins to; the image, if that is all.
+    fn begin_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.checkpoint(blobs).map(Some)
+    }
+    /// A bounded share of what was begun; the image at the end.
+    fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.checkpoint(blobs).map(Some)
+    }
     fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()>;
     fn tick(&self, work: usize) -> Result<usize>;
     fn stats(&self) -> Result<TableStats>;
@@ -224,6 +233,14 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
 
     fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage> {
         self.enter()?.checkpoint(blobs)
+    }
+
+    fn begin_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.enter()?.begin_checkpoint(blobs)
+    }
+
+    fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.enter()?.continue_checkpoint(blobs)
     }
 
     fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()> {

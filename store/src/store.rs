@@ -1,6 +1,6 @@
 //! The store: one worker's states under one budget and one directory.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -8,21 +8,18 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use alluvium_layouts::{
-    CheckpointOutcome, Layout, ListsLayout, Merge, PanesLayout, StateContext, trace_event,
-    trace_span,
-};
+use alluvium_layouts::{Layout, ListsLayout, Merge, PanesLayout, StateContext, trace_span};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, CODEC, Error, ErrorKind, HASH_VERSION, Helper, Key, MANIFEST,
-    MANIFEST_NEW, Manifest, MemoryKind, Reclaim, Result, SegmentId, SegmentStore, State,
-    StateManifest, Time, description_of,
+    Account, BlobReader, Error, ErrorKind, Helper, Key, MemoryKind, Reclaim, Result, SegmentStore,
+    State, StateManifest, Time, description_of,
 };
 
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
 use crate::builder::StoreBuilder;
 use crate::cells::{ListsCell, PanesCell};
+use crate::checkpoints::{Checkpoint, Checkpoints, RetainedCheckpoint, Seal};
 use crate::config::{Helpers, StoreConfig};
 use crate::count::Count;
 use crate::list::List;
@@ -40,27 +37,26 @@ use crate::windows::{AggregatedOf, HolisticOf, ProgressCell, Record};
 /// Handles ([`Map`], [`Value`], [`Count`], [`Timers`]) own the record path and can be moved into
 /// operators; the store keeps what concerns all of them: checkpoints, statistics, the lock.
 #[derive(Clone)]
-pub struct Store(Rc<Inner>);
+pub struct Store(pub(crate) Rc<Inner>);
 
-struct Inner {
-    config: StoreConfig,
+pub(crate) struct Inner {
+    pub(crate) config: StoreConfig,
     root: Rc<Account>,
-    segments: Option<SegmentStore>,
+    pub(crate) segments: Option<SegmentStore>,
     helper: Helper,
-    owned: Range<u16>,
-    restored: RefCell<Option<(Manifest, BlobReader)>>,
-    checkpoint: Cell<u64>,
-    states: RefCell<Vec<OpenState>>,
+    pub(crate) owned: Range<u16>,
+    pub(crate) checkpoints: RefCell<Checkpoints>,
+    pub(crate) states: RefCell<Vec<OpenState>>,
     elastic: Elastic,
     leftovers: u64,
     /// Released last, and not before the last handle that writes to the directory is gone.
     lock: Option<Lock>,
 }
 
-struct OpenState {
-    manifest: StateManifest,
+pub(crate) struct OpenState {
+    pub(crate) manifest: StateManifest,
     account: Rc<Account>,
-    hooks: Rc<dyn Hooks>,
+    pub(crate) hooks: Rc<dyn Hooks>,
 }
 
 impl OpenState {
@@ -112,19 +108,8 @@ impl Drop for Reservation {
     }
 }
 
-/// What [`Store::checkpoint`] made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
-    /// Its number, from 1.
-    pub number: u64,
-    /// The position given by the caller.
-    pub position: u64,
-    /// Keys in it, over all states.
-    pub entries: u64,
-}
-
 /// Bytes of the buffer that checkpoint files are written with.
-const BLOB_CHUNK_BYTES: usize = 4 << 10;
+pub(crate) const BLOB_CHUNK_BYTES: usize = 4 << 10;
 
 impl Store {
     /// A builder for a store in `directory`, which is created if missing.
@@ -146,6 +131,7 @@ impl Store {
         config: StoreConfig,
         device: Option<Arc<dyn Device>>,
         owned: Range<u16>,
+        restore: Option<u64>,
     ) -> Result<Store> {
         let helper = match config.helpers {
             Helpers::Thread => Helper::thread()?,
@@ -159,8 +145,7 @@ impl Store {
             segments: None,
             helper,
             owned,
-            restored: RefCell::new(None),
-            checkpoint: Cell::new(0),
+            checkpoints: RefCell::default(),
             states: RefCell::new(Vec::new()),
             elastic,
             leftovers: 0,
@@ -171,7 +156,10 @@ impl Store {
             inner.lock = Some(Lock::new(device.lock()?));
             let what = "the buffer of checkpoints";
             inner.root.reserve(MemoryKind::Buffers, BLOB_CHUNK_BYTES as u64, what)?;
-            inner.recover(device)?;
+            let (checkpoints, segments, leftovers) =
+                Checkpoints::recover(device, &inner.config, &inner.owned, restore)?;
+            inner.checkpoints = RefCell::new(checkpoints);
+            (inner.segments, inner.leftovers) = (Some(segments), leftovers);
         }
         Ok(Store(Rc::new(inner)))
     }
@@ -341,25 +329,43 @@ impl Store {
         Ok(Timers::new(cell))
     }
 
-    /// Makes all states durable as of now, replacing the last checkpoint once it is complete.
-    /// Synchronous: everything not durable yet is written. States that are in the directory but
-    /// not open are carried over.
+    /// Makes all states durable as of now: [`seal`](Store::seal) and [`confirm`](Seal::confirm) in
+    /// one, waiting for all that has to be written. States that are in the directory but not open
+    /// are carried over.
     ///
     /// `position` is the caller's: how much of the input the states reflect. It comes back from
     /// [`restored_position`](Store::restored_position).
     ///
     /// # Errors
-    /// The last checkpoint stays what a reopen restores, except that after a device failure while
-    /// the manifest is replaced it may be either. [`ErrorKind::Poisoned`] if a closure panicked
-    /// in a state, [`ErrorKind::InUse`] if a value is borrowed or a closure is running,
-    /// [`ErrorKind::Unsupported`] without a directory.
+    /// Those of [`seal`](Store::seal) and [`confirm`](Seal::confirm).
     pub fn checkpoint(&self, position: u64) -> Result<Checkpoint> {
-        self.0.take_checkpoint(position)
+        self.seal(position)?.confirm()
     }
 
-    /// The position of the checkpoint this store was opened from.
+    /// Begins a checkpoint of all states as of now. The states can be used at once; what they are
+    /// becomes durable while [`Seal::advance`] is called. Nothing is restored from it before it is
+    /// [confirmed](Seal::confirm); one that is dropped is aborted.
+    ///
+    /// A hybrid log's part is taken in steps while the stream goes on, see
+    /// `docs/design.md`; other states write theirs in this call.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Poisoned`] if a closure panicked in a state, [`ErrorKind::InUse`] if a value is
+    /// borrowed, a closure is running or another checkpoint is under way,
+    /// [`ErrorKind::Unsupported`] without a directory. The states and the checkpoints there are stay
+    /// as they were.
+    pub fn seal(&self, position: u64) -> Result<Seal> {
+        Seal::begin(self, position)
+    }
+
+    /// The checkpoints that can be restored, the oldest first, with what each keeps on storage.
+    pub fn checkpoints(&self) -> Vec<RetainedCheckpoint> {
+        self.0.checkpoints.borrow().describe()
+    }
+
+    /// The position of the last checkpoint, or of the one this store was opened from.
     pub fn restored_position(&self) -> Option<u64> {
-        self.0.restored.borrow().as_ref().map(|(manifest, _)| manifest.position)
+        self.0.checkpoints.borrow().base().map(|image| image.position)
     }
 
     /// Does up to `work` units of background work over all states and says how many were done; 0
@@ -425,45 +431,6 @@ impl Store {
 }
 
 impl Inner {
-    /// Reads the manifest and removes files it does not name.
-    fn recover(&mut self, device: Arc<dyn Device>) -> Result<()> {
-        let manifest = Manifest::load(&*device)?;
-        let files = device.list()?;
-        let mut next_segment = 1;
-        if let Some(manifest) = &manifest {
-            let owned = (self.owned.start, self.owned.end);
-            if (manifest.key_groups, manifest.owned) != (self.config.key_groups, owned) {
-                let message = format!(
-                    "the directory has key groups {}..{} of {}, asked for are {}..{} of {}",
-                    manifest.owned.0,
-                    manifest.owned.1,
-                    manifest.key_groups,
-                    owned.0,
-                    owned.1,
-                    self.config.key_groups
-                );
-                return Err(Error::new(ErrorKind::Mismatch, message));
-            }
-            next_segment = manifest.next_segment;
-        }
-        for name in files {
-            if is_ours(&name) && !manifest.as_ref().is_some_and(|m| names(m, &name)) {
-                if let Some(id) = SegmentId::of_file(&name) {
-                    next_segment = next_segment.max(id.0 + 1);
-                }
-                device.remove(&name)?;
-                self.leftovers += 1;
-            }
-        }
-        if let Some(manifest) = manifest {
-            let blobs = BlobReader::open(device.clone(), &manifest.blobs)?;
-            self.checkpoint.set(manifest.checkpoint);
-            self.restored.replace(Some((manifest, blobs)));
-        }
-        self.segments = Some(SegmentStore::new(device, next_segment));
-        Ok(())
-    }
-
     fn context(&self, name: &str, limit: Option<u64>) -> Result<StateContext> {
         if name.is_empty() || name.len() > 200 {
             let message = format!("\"{name}\" cannot name a state; 1 to 200 bytes can");
@@ -491,9 +458,9 @@ impl Inner {
         mut context: StateContext,
         asked: &StateManifest,
     ) -> Result<StateContext> {
-        let restored = self.restored.borrow();
-        let Some((manifest, blobs)) = &*restored else { return Ok(context) };
-        let Some(stored) = manifest.states.iter().find(|state| state.name == asked.name) else {
+        let checkpoints = self.checkpoints.borrow();
+        let Some(base) = checkpoints.base() else { return Ok(context) };
+        let Some(stored) = base.states.iter().find(|state| state.name == asked.name) else {
             return Ok(context);
         };
         for (what, stored, asked) in [
@@ -512,115 +479,14 @@ impl Inner {
             let message = format!("the stored layout is {stored}, asked for is {asked}");
             return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
         }
-        context.restored = Some((stored.image.clone(), blobs.clone()));
+        let device = context.segment_store()?.shared_device();
+        context.restored = Some((stored.image.clone(), BlobReader::new(device)));
         Ok(context)
     }
 
     fn register(&self, manifest: StateManifest, account: Rc<Account>, hooks: Rc<dyn Hooks>) {
         self.elastic.0.borrow_mut().push(Rc::downgrade(&hooks));
         self.states.borrow_mut().push(OpenState { manifest, account, hooks });
-    }
-
-    fn take_checkpoint(&self, position: u64) -> Result<Checkpoint> {
-        let segments = self.segments.as_ref().ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "a store without a directory takes no checkpoints")
-        })?;
-        let states = self.states.borrow();
-        if let Some(state) = states.iter().find(|state| state.hooks.poisoned()) {
-            let message = "a closure panicked in this state; clear the poison or restore";
-            let name = &state.manifest.name;
-            return Err(Error::new(ErrorKind::Poisoned, message).with("state", name));
-        }
-        let number = self.checkpoint.get() + 1;
-        trace_span!(INFO, "checkpoint", number = number, position = position);
-        // A number is used once, also when the checkpoint fails: its file may be half there.
-        self.checkpoint.set(number);
-        let device = segments.shared_device();
-        let blobs_name = blobs_name(number);
-        let written = self.write_states(device, &blobs_name, &states);
-        let committed = written.and_then(|states| {
-            let manifest = Manifest {
-                checkpoint: number,
-                next_segment: segments.peek_id(),
-                hash_version: HASH_VERSION,
-                codec: CODEC.into(),
-                key_groups: self.config.key_groups,
-                owned: (self.owned.start, self.owned.end),
-                blobs: blobs_name.clone(),
-                position,
-                states,
-            };
-            manifest.commit(segments.device()).map(|()| manifest)
-        });
-        let outcome = match &committed {
-            Ok(_) => CheckpointOutcome::Committed,
-            Err(_) if self.is_committed(segments.device(), number) => CheckpointOutcome::Unknown,
-            Err(_) => CheckpointOutcome::Abandoned,
-        };
-        for state in &*states {
-            // A state that is in use has refused to take part and has nothing to be told.
-            let _ = state.hooks.checkpointed(outcome);
-        }
-        match &committed {
-            Ok(_) => trace_event!(INFO, "checkpoint committed"),
-            Err(error) => {
-                trace_event!(WARN, "checkpoint failed", error = error.to_string().as_str());
-            }
-        }
-        let manifest = match (committed, outcome) {
-            (Ok(manifest), _) => manifest,
-            (Err(error), CheckpointOutcome::Abandoned) => {
-                let _ = segments.device().remove(&blobs_name);
-                return Err(error);
-            }
-            (Err(error), _) => return Err(error),
-        };
-        let entries = manifest.states.iter().map(|state| state.image.entries).sum();
-        let blobs = BlobReader::open(segments.shared_device(), &manifest.blobs)?;
-        let replaced = self.restored.replace(Some((manifest, blobs)));
-        if let Some((old, _)) = replaced {
-            // If it cannot be removed now, the next open does.
-            let _ = segments.device().remove(&old.blobs);
-        }
-        Ok(Checkpoint { number, position, entries })
-    }
-
-    /// Whether the manifest file is, as far as can be seen, the one of checkpoint `number`.
-    fn is_committed(&self, device: &dyn Device, number: u64) -> bool {
-        // A device that cannot be read may have either.
-        Manifest::load(device).map_or(true, |m| m.is_some_and(|m| m.checkpoint == number))
-    }
-
-    fn write_states(
-        &self,
-        device: Arc<dyn Device>,
-        blobs_name: &str,
-        states: &[OpenState],
-    ) -> Result<Vec<StateManifest>> {
-        let mut blobs = BlobWriter::create(device, blobs_name, BLOB_CHUNK_BYTES)?;
-        let mut written = Vec::new();
-        for state in states {
-            let name = &state.manifest.name;
-            trace_span!(DEBUG, "state", state = name.as_str());
-            let image = state.hooks.checkpoint(&mut blobs).map_err(|e| e.with("state", name))?;
-            written.push(StateManifest { image, ..state.manifest.clone() });
-        }
-        if let Some((manifest, old_blobs)) = &*self.restored.borrow() {
-            for state in &manifest.states {
-                if states.iter().any(|open| open.manifest.name == state.name) {
-                    continue;
-                }
-                let mut carried = state.clone();
-                for segment in &mut carried.image.segments {
-                    if let Some(blob) = &mut segment.live {
-                        *blob = blobs.append(&old_blobs.read(blob)?)?;
-                    }
-                }
-                written.push(carried);
-            }
-        }
-        blobs.finish()?;
-        Ok(written)
     }
 }
 
@@ -633,26 +499,6 @@ fn manifest(
 ) -> StateManifest {
     let (name, primitive, layout) = (name.into(), primitive.into(), layout.into());
     StateManifest { name, primitive, layout, key, value, image: Default::default() }
-}
-
-fn blobs_name(checkpoint: u64) -> String {
-    format!("live-{checkpoint:016x}")
-}
-
-/// Whether a file name is one that we give.
-fn is_ours(name: &str) -> bool {
-    let is_blobs = || {
-        let number = name.strip_prefix("live-").and_then(|n| u64::from_str_radix(n, 16).ok());
-        number.is_some_and(|number| blobs_name(number) == name)
-    };
-    SegmentId::of_file(name).is_some() || is_blobs() || name == MANIFEST_NEW
-}
-
-/// Whether a checkpoint needs the file.
-fn names(manifest: &Manifest, file: &str) -> bool {
-    let named =
-        |id| manifest.states.iter().any(|state| state.image.segments.iter().any(|s| s.id == id));
-    file == MANIFEST || file == manifest.blobs || SegmentId::of_file(file).is_some_and(named)
 }
 
 impl fmt::Debug for Store {

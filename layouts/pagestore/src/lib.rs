@@ -8,6 +8,7 @@ mod blob;
 pub mod block;
 pub mod codec;
 mod error;
+mod framed;
 mod hash;
 mod heap_size;
 mod helper;
@@ -22,12 +23,15 @@ mod state;
 mod time;
 
 pub use account::{Account, AccountStats, MEMORY_KINDS, MemoryKind, Reclaim};
-pub use blob::{BlobReader, BlobRef, BlobWriter};
+pub use blob::{BlobReader, BlobRef, BlobWriter, blobs_name};
 pub use error::{Error, ErrorKind, Rejected, Result};
 pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};
 pub use heap_size::{HeapSize, rounded};
 pub use helper::Helper;
-pub use manifest::{CODEC, MANIFEST, MANIFEST_NEW, Manifest, StateManifest};
+pub use manifest::{
+    CODEC, CheckpointFile, CheckpointImage, MANIFEST, MANIFEST_NEW, Manifest, StateManifest,
+    checkpoint_name, checkpoint_of_file,
+};
 pub use rewrite::{PATIENT_FUEL, Progress, Rewrite, SegmentMeta};
 pub use schema::{Schema, description_of, fingerprint};
 pub use segment::{

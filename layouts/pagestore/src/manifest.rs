@@ -1,13 +1,14 @@
-//! The manifest: what a checkpoint consists of.
+//! The manifest: which checkpoints a directory has.
 //!
-//! A file of a short binary header (magic, format version, length, checksum) and a JSON body, so
-//! that a person can read it. It is written beside the old one, synced, and renamed over it: a
-//! crash leaves the old or the new manifest, never a mixture.
+//! Each checkpoint is a file of its own, written once. The manifest lists those that can be
+//! restored, each with its checksum. It is written beside the old one, synced, and renamed over it:
+//! a crash leaves the old list or the new, never a mixture.
 
 use serde::{Deserialize, Serialize};
 
-use crate::io::{BLOCK_BYTES, Device, IoBuffer, Operation, run_blocking};
-use crate::segment::{FORMAT_VERSION, StateImage};
+use crate::framed::Framed;
+use crate::io::Device;
+use crate::segment::StateImage;
 use crate::{Error, ErrorKind, HASH_VERSION, Result};
 
 /// Name of the committed manifest.
@@ -15,17 +16,33 @@ pub const MANIFEST: &str = "MANIFEST";
 /// Name of a manifest being written.
 pub const MANIFEST_NEW: &str = "MANIFEST.new";
 
-const MAGIC: &[u8; 8] = b"ALVMANI\0";
-const HEADER_BYTES: usize = 32;
-
 /// What rkyv's format depends on; a directory written with another one is refused.
 pub const CODEC: &str = "rkyv-0.8 little-endian pointer-32 aligned";
 
-/// A committed checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+const MANIFEST_FILE: Framed = Framed { magic: b"ALVMANI\0", what: "the manifest" };
+const CHECKPOINT_FILE: Framed = Framed { magic: b"ALVCHKP\0", what: "the checkpoint" };
+
+/// The checkpoints of a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Number of the checkpoint, from 1.
-    pub checkpoint: u64,
+    /// Those that can be restored, the oldest first; the last is what an open restores.
+    pub checkpoints: Vec<CheckpointFile>,
+}
+
+/// What the manifest says of one checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointFile {
+    /// Its number, from 1.
+    pub number: u64,
+    /// CRC-32C of the body of its file.
+    pub crc: u32,
+}
+
+/// What a checkpoint consists of: the body of its file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointImage {
+    /// Its number, from 1; greater than that of any checkpoint before it in the directory.
+    pub number: u64,
     /// Every segment id given so far is below this.
     pub next_segment: u64,
     /// Version of the key hash.
@@ -36,15 +53,13 @@ pub struct Manifest {
     pub key_groups: u16,
     /// The first key group of this store and the one after its last.
     pub owned: (u16, u16),
-    /// File with the sets of live records.
-    pub blobs: String,
     /// A position the caller gave, such as how much of the input the state reflects.
     pub position: u64,
     /// The states, by name.
     pub states: Vec<StateManifest>,
 }
 
-/// What a manifest says of one state.
+/// What a checkpoint says of one state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateManifest {
     /// The state's name.
@@ -61,27 +76,25 @@ pub struct StateManifest {
     pub image: StateImage,
 }
 
+/// Name of the file of a checkpoint.
+pub fn checkpoint_name(number: u64) -> String {
+    format!("checkpoint-{number:016x}")
+}
+
+/// The number of the checkpoint whose file this is.
+pub fn checkpoint_of_file(name: &str) -> Option<u64> {
+    let number = u64::from_str_radix(name.strip_prefix("checkpoint-")?, 16).ok()?;
+    (checkpoint_name(number) == name).then_some(number)
+}
+
 impl Manifest {
-    /// Replaces the directory's manifest by this one. What the manifest names must be durable.
+    /// Replaces the directory's manifest by this one. The files of its checkpoints, and what they
+    /// name, must be durable, but for their names.
     pub fn commit(&self, device: &dyn Device) -> Result<()> {
-        let body = serde_json::to_vec_pretty(self).map_err(|e| {
-            Error::new(ErrorKind::Config, "the manifest cannot be written").caused_by(e)
-        })?;
-        let mut buffer = IoBuffer::zeroed(HEADER_BYTES + body.len());
-        let bytes = buffer.as_mut_slice();
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&crc32c::crc32c(&body).to_le_bytes());
-        bytes[16..24].copy_from_slice(&(body.len() as u64).to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..28]);
-        bytes[28..32].copy_from_slice(&crc.to_le_bytes());
-        bytes[HEADER_BYTES..HEADER_BYTES + body.len()].copy_from_slice(&body);
         if device.list()?.iter().any(|name| name == MANIFEST_NEW) {
             device.remove(MANIFEST_NEW)?;
         }
-        let file = device.create(MANIFEST_NEW)?;
-        run_blocking(device, &file, Operation::Write { offset: 0 }, buffer).1?;
-        run_blocking(device, &file, Operation::Sync, IoBuffer::empty()).1?;
+        MANIFEST_FILE.write(device, MANIFEST_NEW, self)?;
         // The names of the data files must not be lost when the manifest's is not.
         device.sync_directory()?;
         device.rename(MANIFEST_NEW, MANIFEST)?;
@@ -93,53 +106,69 @@ impl Manifest {
         if !device.list()?.iter().any(|name| name == MANIFEST) {
             return Ok(None);
         }
-        let file = device.open(MANIFEST)?;
-        let len = device.len(&file)?;
-        let whole = len / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-        if whole == 0 || len > 1 << 30 {
-            return Err(corrupt(&format!("the manifest has {len} bytes")));
-        }
-        let buffer = IoBuffer::zeroed(whole as usize);
-        let (buffer, done) = run_blocking(device, &file, Operation::Read { offset: 0 }, buffer);
-        done?;
-        Manifest::parse(buffer.as_slice()).map(Some)
+        Ok(Some(MANIFEST_FILE.read(device, MANIFEST)?.0))
     }
 
     /// Verifies and parses the bytes of a manifest file.
     pub fn parse(bytes: &[u8]) -> Result<Manifest> {
-        if bytes.len() < HEADER_BYTES || &bytes[..8] != MAGIC {
-            return Err(corrupt("this is not a manifest of Alluvium"));
-        }
-        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
-        let version = u32_at(8);
-        if version != FORMAT_VERSION {
-            let what = format!("format {version}; this build reads format {FORMAT_VERSION}");
-            return Err(Error::new(ErrorKind::FormatVersion, what).with("file", MANIFEST));
-        }
-        if u32_at(28) != crc32c::crc32c(&bytes[..28]) {
-            return Err(corrupt("the manifest's header is damaged"));
-        }
-        let len = u64::from_le_bytes(bytes[16..24].try_into().expect("eight"));
-        let body = usize::try_from(len)
-            .ok()
-            .and_then(|len| bytes[HEADER_BYTES..].get(..len))
-            .ok_or_else(|| corrupt("the manifest is cut short"))?;
-        if u32_at(12) != crc32c::crc32c(body) {
-            return Err(corrupt("the manifest's body is damaged"));
-        }
-        let manifest: Manifest = serde_json::from_slice(body)
-            .map_err(|e| corrupt("the manifest does not parse").caused_by(e))?;
-        if manifest.hash_version != HASH_VERSION || manifest.codec != CODEC {
-            let what = format!(
-                "written with key hash {} and {}; this build has key hash {HASH_VERSION} and {CODEC}",
-                manifest.hash_version, manifest.codec
-            );
-            return Err(Error::new(ErrorKind::FormatVersion, what).with("file", MANIFEST));
-        }
-        Ok(manifest)
+        Ok(MANIFEST_FILE.parse(MANIFEST, bytes)?.0)
     }
 }
 
-fn corrupt(what: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, what).with("file", MANIFEST)
+impl CheckpointImage {
+    /// Writes the checkpoint's file, durable with its name.
+    pub fn write(&self, device: &dyn Device) -> Result<CheckpointFile> {
+        let crc = CHECKPOINT_FILE.write(device, &checkpoint_name(self.number), self)?;
+        device.sync_directory()?;
+        Ok(CheckpointFile { number: self.number, crc })
+    }
+
+    /// Reads the file of the checkpoint `number`, which has this checksum if the manifest lists it.
+    pub fn load(
+        device: &dyn Device,
+        number: u64,
+        crc: Option<u32>,
+    ) -> Result<(Self, CheckpointFile)> {
+        let name = checkpoint_name(number);
+        let (image, found) = CHECKPOINT_FILE.read::<CheckpointImage>(device, &name)?;
+        if image.number != number || crc.is_some_and(|crc| crc != found) {
+            let what = "the checkpoint is not the one that was committed";
+            return Err(Error::new(ErrorKind::Corrupt, what).with("file", name));
+        }
+        image.check()?;
+        Ok((image, CheckpointFile { number, crc: found }))
+    }
+
+    /// Verifies and parses the bytes of a checkpoint's file.
+    pub fn parse(name: &str, bytes: &[u8]) -> Result<CheckpointImage> {
+        let image: CheckpointImage = CHECKPOINT_FILE.parse(name, bytes)?.0;
+        image.check()?;
+        Ok(image)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.hash_version != HASH_VERSION || self.codec != CODEC {
+            let (hash, codec) = (self.hash_version, &self.codec);
+            let what = format!(
+                "written with key hash {hash} and {codec}; this build has key hash {HASH_VERSION} \
+                 and {CODEC}"
+            );
+            let name = checkpoint_name(self.number);
+            return Err(Error::new(ErrorKind::FormatVersion, what).with("file", name));
+        }
+        Ok(())
+    }
+
+    /// Names of all files that the checkpoint needs, its own not among them; some twice.
+    pub fn files(&self) -> impl Iterator<Item = String> + '_ {
+        self.states.iter().flat_map(StateManifest::files)
+    }
+}
+
+impl StateManifest {
+    /// Names of all files that the state needs; some twice.
+    pub fn files(&self) -> impl Iterator<Item = String> + '_ {
+        let segments = self.image.segments.iter().map(|segment| segment.id.file_name());
+        segments.chain(self.image.blob_files().map(crate::blob::blobs_name))
+    }
 }

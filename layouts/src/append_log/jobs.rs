@@ -221,7 +221,7 @@ impl Jobs {
 fn remove(store: Option<&SegmentStore>, ids: impl Iterator<Item = SegmentId>) {
     let Some(store) = store else { return };
     for id in ids {
-        let _ = store.device().remove(&id.file_name());
+        let _ = store.remove(id);
     }
 }
 

@@ -181,10 +181,7 @@ impl Stored {
         let (id, bytes) = (segment.info.id, segment.info.bytes);
         let free = segment.live_records == 0 && segment.info.sealed;
         assert!(free && !self.committed.contains(&id), "{id:?} is needed: {segment:?}");
-        match self.store.device().remove(&id.file_name()) {
-            Err(error) if error.kind() != ErrorKind::Missing => return Err(error),
-            _ => {}
-        }
+        self.store.remove(id)?;
         self.bytes -= bytes;
         self.segments[number as usize] = None;
         self.by_id.remove(&id);

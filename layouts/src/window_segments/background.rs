@@ -102,7 +102,7 @@ impl<K: Key, A: State> Background<K, A> {
         let store = self.storage.as_ref().expect("a state with storage").store.clone();
         self.submit(move || {
             for (id, _) in &files {
-                let _ = store.device().remove(&id.file_name());
+                let _ = store.remove(*id);
             }
             Answer::Removed { bytes: files.iter().map(|(_, bytes)| bytes).sum() }
         });

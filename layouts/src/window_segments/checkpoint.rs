@@ -120,7 +120,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 if done.is_err() {
                     give_up(pages.writer, store);
                     for segment in &own {
-                        let _ = store.device().remove(&segment.id.file_name());
+                        let _ = store.remove(segment.id);
                     }
                 }
                 done.map(|()| (own, entries))

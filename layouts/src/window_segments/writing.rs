@@ -112,7 +112,7 @@ fn write_run(
 pub fn give_up(writer: &mut SegmentWriter, store: &SegmentStore) {
     writer.abandon();
     for segment in writer.take_sealed() {
-        let _ = store.device().remove(&segment.id.file_name());
+        let _ = store.remove(segment.id);
     }
 }
 

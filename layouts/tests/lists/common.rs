@@ -34,7 +34,7 @@ pub struct Ground {
     pub threads: bool,
     segments: Option<SegmentStore>,
     /// The committed checkpoint.
-    committed: Option<(StateImage, String)>,
+    committed: Option<StateImage>,
     blobs: u64,
 }
 
@@ -52,15 +52,15 @@ impl Ground {
         let mut restored = None;
         if let Some(device) = &self.device {
             let named = |name: &String| {
-                self.committed.as_ref().is_some_and(|(image, blobs)| {
-                    name == blobs || image.segments.iter().any(|s| s.id.file_name() == *name)
-                })
+                self.committed
+                    .as_ref()
+                    .is_some_and(|image| image.segments.iter().any(|s| s.id.file_name() == *name))
             };
             for name in device.list()?.into_iter().filter(|name| !named(name)) {
                 device.remove(&name)?;
             }
-            if let Some((image, blobs)) = &self.committed {
-                restored = Some((image.clone(), BlobReader::open(device.clone(), blobs)?));
+            if let Some(image) = &self.committed {
+                restored = Some((image.clone(), BlobReader::new(device.clone())));
             }
         }
         let root = Account::root(self.memory);
@@ -88,8 +88,7 @@ impl Ground {
     ) -> Result<()> {
         let device = self.device.clone().expect("a checkpoint needs a device");
         self.blobs += 1;
-        let name = format!("live-{:016x}", self.blobs);
-        let mut blobs = BlobWriter::create(device.clone(), &name, 4096)?;
+        let mut blobs = BlobWriter::new(device.clone(), self.blobs, 4096);
         let taken = lists.checkpoint(&mut blobs).and_then(|image| {
             blobs.finish()?;
             Ok(image)
@@ -97,7 +96,7 @@ impl Ground {
         match taken {
             Ok(image) => {
                 if outcome == CheckpointOutcome::Committed {
-                    self.committed = Some((image, name));
+                    self.committed = Some(image);
                 }
                 lists.checkpointed(outcome);
                 Ok(())

@@ -84,7 +84,7 @@ pub struct Place {
     pub max_value_bytes: u64,
     next_segment: u64,
     checkpoints: u64,
-    committed: Option<(StateImage, String)>,
+    committed: Option<StateImage>,
 }
 
 impl Place {
@@ -123,9 +123,8 @@ impl Place {
         layout: &L,
     ) -> alluvium_pagestore::Result<L::Panes> {
         let device = self.device.clone();
-        let restored = self.committed.clone().map(|(image, name)| {
-            (image, BlobReader::open(device.clone().unwrap(), &name).unwrap())
-        });
+        let restored =
+            self.committed.clone().map(|image| (image, BlobReader::new(device.clone().unwrap())));
         let segments = device.map(|device| SegmentStore::new(device, self.next_segment));
         let context = StateContext {
             name: "panes".into(),
@@ -163,11 +162,10 @@ impl Place {
         panes: &mut impl Panes<u64, A>,
     ) -> alluvium_pagestore::Result<StateImage> {
         self.checkpoints += 1;
-        let name = format!("live-{}", self.checkpoints);
-        let mut blobs = BlobWriter::create(self.device.clone().unwrap(), &name, 4096)?;
+        let mut blobs = BlobWriter::new(self.device.clone().unwrap(), self.checkpoints, 4096);
         let image = panes.checkpoint(&mut blobs)?;
         blobs.finish()?;
-        self.committed = Some((image.clone(), name));
+        self.committed = Some(image.clone());
         Ok(image)
     }
 

@@ -385,14 +385,16 @@ fn what_one_layout_stored_another_restores() {
 fn foreign_files_in_the_directory_are_left_alone() {
     let device = device();
     open(&device, "heap").checkpoint(1).unwrap();
-    let foreign = ["notes.txt", "live-notes", "seg-", "seg-1", "seg-backup", "MANIFEST.old"];
+    let foreign =
+        ["notes.txt", "live-notes", "seg-", "seg-1", "seg-backup", "MANIFEST.old", "checkpoint-1"];
     for name in foreign {
         device.place(name, b"mine");
     }
     device.place("live-00000000000000ff", b"ours");
     device.place("seg-00000000000000ff", b"ours");
+    device.place("checkpoint-00000000000000ff", b"ours");
     let store = open(&device, "heap");
-    assert_eq!(store.leftovers(), 2);
+    assert_eq!(store.leftovers(), 3);
     for name in foreign {
         assert_eq!(device.bytes(name).as_deref(), Some(&b"mine"[..]), "{name}");
     }

@@ -14,6 +14,7 @@ mod every_layout_answers_like_a_map;
 mod every_short_history_equals_the_model;
 mod panics_of_values_lose_nothing;
 mod reads_run_ahead_of_calls;
+mod retained_checkpoints_can_each_be_restored;
 mod small_budgets_work_or_name_the_number;
 mod statistics_agree_with_a_count;
 mod storage_trouble_is_told_and_passes;

@@ -9,7 +9,7 @@ use crate::io::{BLOCK_BYTES, FileHandle};
 use crate::{Error, ErrorKind, Result};
 
 /// Version of the segment format.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Unit of record offsets, and alignment of records.
 pub const GRAIN_BYTES: u64 = 16;
 /// No segment is longer: record offsets in units of [`GRAIN_BYTES`] take 21 bits.

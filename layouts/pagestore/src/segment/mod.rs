@@ -3,6 +3,7 @@
 mod format;
 mod image;
 mod live;
+mod pins;
 mod reader;
 mod writer;
 
@@ -19,20 +20,53 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::Result;
 use crate::io::{Device, FileHandle, IoBuffer, Operation, run_blocking};
+use crate::{ErrorKind, Result};
+use pins::Pins;
 
 /// Where segments live: a device and the source of segment ids. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SegmentStore {
     device: Arc<dyn Device>,
     next_id: Arc<AtomicU64>,
+    pins: Arc<Pins>,
 }
 
 impl SegmentStore {
     /// A store whose next segment has the id `next_id`.
     pub fn new(device: Arc<dyn Device>, next_id: u64) -> Self {
-        Self { device, next_id: Arc::new(AtomicU64::new(next_id)) }
+        Self { device, next_id: Arc::new(AtomicU64::new(next_id)), pins: Arc::default() }
+    }
+
+    /// Removes the file of a segment that its owner needs no more: now, or when the last checkpoint
+    /// that names it is dropped. A file that is not there is no error.
+    pub fn remove(&self, id: SegmentId) -> Result<()> {
+        self.remove_file(&id.file_name())
+    }
+
+    /// [`remove`](SegmentStore::remove) for any file.
+    pub fn remove_file(&self, name: &str) -> Result<()> {
+        if self.pins.doom(name) { Ok(()) } else { self.remove_now(name) }
+    }
+
+    fn remove_now(&self, name: &str) -> Result<()> {
+        match self.device.remove(name) {
+            Err(error) if error.kind() != ErrorKind::Missing => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// A checkpoint names these files: they stay until it is [unpinned](SegmentStore::unpin).
+    pub fn pin<'a>(&self, names: impl Iterator<Item = &'a str>) {
+        self.pins.pin(names);
+    }
+
+    /// A checkpoint that named these files is dropped: those that nobody else needs are removed. One
+    /// that cannot be removed now is removed at the next open.
+    pub fn unpin<'a>(&self, names: impl Iterator<Item = &'a str>) {
+        for name in self.pins.unpin(names) {
+            let _ = self.remove_now(&name);
+        }
     }
 
     /// The device.
@@ -102,6 +136,13 @@ pub struct StateImage {
     pub entries: u64,
     /// The segments that hold them.
     pub segments: Vec<SegmentImage>,
+}
+
+impl StateImage {
+    /// Numbers of the checkpoints whose blobs this refers to.
+    pub fn blob_files(&self) -> impl Iterator<Item = u64> + '_ {
+        self.segments.iter().filter_map(|segment| segment.live).map(|blob| blob.file)
+    }
 }
 
 impl SegmentInfo {

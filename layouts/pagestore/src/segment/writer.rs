@@ -249,7 +249,7 @@ impl SegmentWriter {
         // A page that was begun is no page any more.
         self.page.records = 0;
         if let Some(open) = self.open.take() {
-            let _ = self.store.device().remove(&open.id.file_name());
+            let _ = self.store.remove(open.id);
         }
     }
 
@@ -270,7 +270,7 @@ impl SegmentWriter {
         self.chunk = chunk;
         if let Err(error) = done {
             // Nothing refers to the file; if it cannot be removed now, the next open does.
-            let _ = self.store.device().remove(&id.file_name());
+            let _ = self.store.remove(id);
             return Err(error);
         }
         Ok(OpenSegment {

@@ -1,0 +1,97 @@
+//! Small files that a person can read: a short binary header (magic, format version, length,
+//! checksum) and a JSON body.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::io::{BLOCK_BYTES, Device, IoBuffer, Operation, run_blocking};
+use crate::segment::FORMAT_VERSION;
+use crate::{Error, ErrorKind, Result};
+
+const HEADER_BYTES: usize = 32;
+/// No such file is longer.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// A kind of such files: its magic, and what messages call one.
+pub(crate) struct Framed {
+    pub(crate) magic: &'static [u8; 8],
+    pub(crate) what: &'static str,
+}
+
+impl Framed {
+    /// Creates the file `name`, writes `body` to it and syncs it; the name is not durable yet. Gives
+    /// the checksum of the body.
+    pub(crate) fn write(
+        &self,
+        device: &dyn Device,
+        name: &str,
+        body: &impl Serialize,
+    ) -> Result<u32> {
+        let body = serde_json::to_vec_pretty(body).map_err(|e| {
+            Error::new(ErrorKind::Config, format!("{} cannot be written", self.what)).caused_by(e)
+        })?;
+        let body_crc = crc32c::crc32c(&body);
+        let mut buffer = IoBuffer::zeroed(HEADER_BYTES + body.len());
+        let bytes = buffer.as_mut_slice();
+        bytes[..8].copy_from_slice(self.magic);
+        bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&body_crc.to_le_bytes());
+        bytes[16..24].copy_from_slice(&(body.len() as u64).to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..28]);
+        bytes[28..32].copy_from_slice(&crc.to_le_bytes());
+        bytes[HEADER_BYTES..HEADER_BYTES + body.len()].copy_from_slice(&body);
+        let file = device.create(name)?;
+        run_blocking(device, &file, Operation::Write { offset: 0 }, buffer).1?;
+        run_blocking(device, &file, Operation::Sync, IoBuffer::empty()).1?;
+        Ok(body_crc)
+    }
+
+    /// Reads and verifies the file `name`; gives the body and its checksum.
+    pub(crate) fn read<T: DeserializeOwned>(
+        &self,
+        device: &dyn Device,
+        name: &str,
+    ) -> Result<(T, u32)> {
+        let file = device.open(name)?;
+        let len = device.len(&file)?;
+        let whole = len / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        if whole == 0 || len > BYTES_MAX {
+            return Err(self.damaged(name, &format!("has {len} bytes")));
+        }
+        let buffer = IoBuffer::zeroed(whole as usize);
+        let (buffer, done) = run_blocking(device, &file, Operation::Read { offset: 0 }, buffer);
+        done?;
+        self.parse(name, buffer.as_slice())
+    }
+
+    /// Verifies and parses the bytes of the file `name`.
+    pub(crate) fn parse<T: DeserializeOwned>(&self, name: &str, bytes: &[u8]) -> Result<(T, u32)> {
+        if bytes.len() < HEADER_BYTES || &bytes[..8] != self.magic {
+            return Err(self.damaged(name, "is not one of Alluvium"));
+        }
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
+        let version = u32_at(8);
+        if version != FORMAT_VERSION {
+            let what = format!("format {version}; this build reads format {FORMAT_VERSION}");
+            return Err(Error::new(ErrorKind::FormatVersion, what).with("file", name));
+        }
+        if u32_at(28) != crc32c::crc32c(&bytes[..28]) {
+            return Err(self.damaged(name, "has a damaged header"));
+        }
+        let len = u64::from_le_bytes(bytes[16..24].try_into().expect("eight"));
+        let body = usize::try_from(len)
+            .ok()
+            .and_then(|len| bytes[HEADER_BYTES..].get(..len))
+            .ok_or_else(|| self.damaged(name, "is cut short"))?;
+        if u32_at(12) != crc32c::crc32c(body) {
+            return Err(self.damaged(name, "has a damaged body"));
+        }
+        let parsed = serde_json::from_slice(body)
+            .map_err(|e| self.damaged(name, "does not parse").caused_by(e))?;
+        Ok((parsed, u32_at(12)))
+    }
+
+    fn damaged(&self, name: &str, what: &str) -> Error {
+        Error::new(ErrorKind::Corrupt, format!("{} {what}", self.what)).with("file", name)
+    }
+}
