@@ -4,7 +4,7 @@
 //! in `Table::checkpoint`, [`read_entries`] in `Layout::open`, [`Images`] for what may go.
 
 use alluvium_pagestore::{
-    BlobReader, Error, ErrorKind, FooterEntry, Key, LiveSet, MemoryKind, Result, SegmentId,
+    BlobReader, Error, ErrorKind, FooterEntry, Key, Liveness, MemoryKind, Result, SegmentId,
     SegmentReader, SegmentStore, SegmentWriter, State, StateImage, codec, fingerprint,
 };
 
@@ -94,14 +94,17 @@ pub fn read_entries<K: Key, V: State>(
 ) -> Result<()> {
     let store = context.segment_store()?;
     let chunk_bytes = chunk_bytes(context);
-    let memory = (chunk_bytes + PAGE_RECORDS as usize * size_of::<FooterEntry>()) as u64;
+    let memory = (chunk_bytes + PAGE_RECORDS as usize * size_of::<FooterEntry>()) as u64
+        + Liveness::memory_bytes(image);
     context.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
     let mut reader = SegmentReader::new(store.clone(), fingerprint(&context.name), chunk_bytes);
-    let read = image.segments.iter().try_for_each(|segment| {
-        let live = LiveSet::load(segment, Some(blobs))?;
-        reader.for_each(&segment.open(store)?, live.as_ref(), |_, record| {
-            let (key, value) = codec::decode::<K, V>(record.payload)?;
-            entry(key, value)
+    let read = Liveness::load(image, Some(blobs)).and_then(|liveness| {
+        image.segments.iter().try_for_each(|segment| {
+            let live = liveness.of(segment)?;
+            reader.for_each(&segment.open(store)?, live.as_ref(), |_, record| {
+                let (key, value) = codec::decode::<K, V>(record.payload)?;
+                entry(key, value)
+            })
         })
     });
     context.account.release(MemoryKind::Buffers, memory);

@@ -90,11 +90,11 @@ macro_rules! cell {
                 }
             }
 
-            fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()> {
-                if !self.0.is_derived {
-                    self.0.enter()?.checkpointed(outcome);
+            fn checkpointed(&self, outcome: CheckpointOutcome) {
+                // Its own closures, which alone could be inside, do not reach the store.
+                if let (false, Ok(mut inner)) = (self.0.is_derived, self.0.enter()) {
+                    inner.checkpointed(outcome);
                 }
-                Ok(())
             }
 
             fn tick(&self, work: usize) -> Result<usize> {

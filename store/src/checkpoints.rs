@@ -159,7 +159,7 @@ impl Seal {
     /// can be restored by its number, also before it is confirmed.
     ///
     /// # Errors
-    /// Those of the device, such as [`ErrorKind::NoSpace`]; [`ErrorKind::InUse`] if a value is
+    /// Those of the device, such as [`ErrorKind::DiskFull`]; [`ErrorKind::InUse`] if a value is
     /// borrowed. Try again, or drop this: the states are intact, and so are older checkpoints.
     pub fn advance(&mut self) -> Result<bool> {
         let inner = &*self.store.0;
@@ -262,8 +262,7 @@ impl Seal {
     /// Tells the states what became of it.
     fn tell(&self, outcome: CheckpointOutcome) {
         for state in &*self.store.0.states.borrow() {
-            // A state that is in use has refused to take part and has nothing to be told.
-            let _ = state.hooks.checkpointed(outcome);
+            state.hooks.checkpointed(outcome);
         }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct StateCell<K, V, T> {
     compactor: RefCell<Compactor>,
     /// The last error of compaction; writes go on without it.
     compaction_error: RefCell<Option<Error>>,
+    /// What became of a checkpoint while a value was borrowed.
+    outcome: Cell<Option<CheckpointOutcome>>,
     types: PhantomData<(K, V)>,
     /// Declared last, so that the table's helpers are done with the directory before it is free.
     _lock: Option<Lock>,
@@ -83,6 +85,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             owed: Cell::new(0),
             compactor: RefCell::default(),
             compaction_error: RefCell::default(),
+            outcome: Cell::new(None),
             types: PhantomData,
             _lock: lock,
         }
@@ -213,7 +216,8 @@ pub(crate) trait Hooks {
     fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.checkpoint(blobs).map(Some)
     }
-    fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()>;
+    /// Tells what became of the last one.
+    fn checkpointed(&self, outcome: CheckpointOutcome);
     fn tick(&self, work: usize) -> Result<usize>;
     fn stats(&self) -> Result<TableStats>;
     /// Gives memory up to other states, unless this one is in use; says how much.
@@ -236,16 +240,22 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
     }
 
     fn begin_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.enter()?.begin_checkpoint(blobs)
+        let mut table = self.enter()?;
+        if let Some(outcome) = self.outcome.take() {
+            table.checkpointed(outcome);
+        }
+        table.begin_checkpoint(blobs)
     }
 
     fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.enter()?.continue_checkpoint(blobs)
     }
 
-    fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()> {
-        self.enter()?.checkpointed(outcome);
-        Ok(())
+    fn checkpointed(&self, outcome: CheckpointOutcome) {
+        match self.enter() {
+            Ok(mut table) => table.checkpointed(outcome),
+            Err(_) => self.outcome.set(Some(outcome)),
+        }
     }
 
     fn tick(&self, work: usize) -> Result<usize> {

@@ -5,7 +5,7 @@
 //! blob at a time.
 
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::io::{BLOCK_BYTES, Device, FileHandle, IoBuffer, Operation, run_blocking};
 use crate::{Error, ErrorKind, Result};
@@ -28,9 +28,12 @@ pub fn blobs_name(checkpoint: u64) -> String {
     format!("live-{checkpoint:016x}")
 }
 
-/// Writes the blobs of one checkpoint.
+/// Writes the blobs of one checkpoint. Clones write to the same file, also from helper threads.
+#[derive(Clone, Debug)]
+pub struct BlobWriter(Arc<Mutex<Writer>>);
+
 #[derive(Debug)]
-pub struct BlobWriter {
+struct Writer {
     device: Arc<dyn Device>,
     checkpoint: u64,
     /// Created for the first blob.
@@ -43,50 +46,64 @@ impl BlobWriter {
     /// A writer for the file of a checkpoint, with `chunk_bytes` of memory.
     pub fn new(device: Arc<dyn Device>, checkpoint: u64, chunk_bytes: usize) -> Self {
         let chunk = IoBuffer::zeroed(chunk_bytes.max(BLOCK_BYTES));
-        Self { device, checkpoint, file: None, end: 0, chunk }
+        Self(Arc::new(Mutex::new(Writer { device, checkpoint, file: None, end: 0, chunk })))
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        // What a write that panicked has left is a blob that nothing refers to.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Appends one blob.
-    pub fn append(&mut self, bytes: &[u8]) -> Result<BlobRef> {
-        let file = match &self.file {
+    pub fn append(&self, bytes: &[u8]) -> Result<BlobRef> {
+        let writer = &mut *self.writer();
+        let file = match &writer.file {
             Some(file) => file.clone(),
-            None => self.file.insert(self.device.create(&blobs_name(self.checkpoint))?).clone(),
+            None => {
+                let created = writer.device.create(&blobs_name(writer.checkpoint))?;
+                writer.file.insert(created).clone()
+            }
         };
-        let crc = crc(self.end, bytes);
-        let (file_number, len) = (self.checkpoint, bytes.len() as u64);
-        let blob = BlobRef { file: file_number, offset: self.end, len, crc };
-        for part in bytes.chunks(self.chunk.capacity()) {
-            self.chunk.set_len(part.len().next_multiple_of(BLOCK_BYTES));
-            let memory = self.chunk.as_mut_slice();
+        let (offset, len) = (writer.end, bytes.len() as u64);
+        let blob = BlobRef { file: writer.checkpoint, offset, len, crc: crc(offset, bytes) };
+        for part in bytes.chunks(writer.chunk.capacity().max(BLOCK_BYTES)) {
+            let mut chunk = std::mem::replace(&mut writer.chunk, IoBuffer::empty());
+            if chunk.capacity() == 0 {
+                // The one before was lost with its request.
+                chunk = IoBuffer::zeroed(BLOCK_BYTES.max(part.len()));
+            }
+            chunk.set_len(part.len().next_multiple_of(BLOCK_BYTES));
+            let memory = chunk.as_mut_slice();
             memory[..part.len()].copy_from_slice(part);
             memory[part.len()..].fill(0);
             let length = memory.len() as u64;
-            let chunk = std::mem::replace(&mut self.chunk, IoBuffer::empty());
-            let operation = Operation::Write { offset: self.end };
-            let (chunk, done) = run_blocking(&*self.device, &file, operation, chunk);
-            self.chunk = chunk;
+            let operation = Operation::Write { offset: writer.end };
+            let (chunk, done) = run_blocking(&*writer.device, &file, operation, chunk);
+            writer.chunk = chunk;
             done?;
-            self.end += length;
+            writer.end += length;
         }
         Ok(blob)
     }
 
     /// Bytes written so far.
     pub fn bytes(&self) -> u64 {
-        self.end
+        self.writer().end
     }
 
     /// Makes all blobs durable, but for the file's name.
-    pub fn finish(&mut self) -> Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
-        run_blocking(&*self.device, file, Operation::Sync, IoBuffer::empty()).1
+    pub fn finish(&self) -> Result<()> {
+        let writer = self.writer();
+        let Some(file) = &writer.file else { return Ok(()) };
+        run_blocking(&*writer.device, file, Operation::Sync, IoBuffer::empty()).1
     }
 
     /// Removes the file: the checkpoint is given up. One that cannot be removed now is removed at
     /// the next open.
     pub fn abandon(self) {
-        if self.file.is_some() {
-            let _ = self.device.remove(&blobs_name(self.checkpoint));
+        let writer = self.writer();
+        if writer.file.is_some() {
+            let _ = writer.device.remove(&blobs_name(writer.checkpoint));
         }
     }
 }

@@ -121,7 +121,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             }
             return Err(error);
         }
-        let mut image = StateImage { entries: self.elements, segments: Vec::new() };
+        let mut image = StateImage { entries: self.elements, ..StateImage::default() };
         image.segments.extend(catalog.iter().map(SegmentInfo::all_live));
         let runs = self.files.all.values().filter(|(_, runs)| *runs > 0);
         image.segments.extend(runs.map(|(info, _)| info.all_live()));

@@ -1,125 +1,17 @@
-//! Checkpoints of a hybrid log (fold-over: everything is sealed and written), restoring, and
-//! iterating over everything.
-
-use std::collections::HashMap;
-use std::ops::Range;
+//! Restoring a hybrid log from a checkpoint, and iterating over everything.
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    BlobReader, BlobWriter, Error, ErrorKind, FooterEntry, Key, LiveSet, MemoryKind, Result,
+    BlobReader, Error, ErrorKind, FooterEntry, Key, LiveSet, Liveness, MemoryKind, Result,
     SegmentImage, SegmentReader, State, StateImage, codec, fingerprint,
 };
 
 use super::address::{Address, Place, StoredAt};
-use super::frames_unsafe::Stage;
 use super::stored::Stored;
 use super::table::{HybridLogTable, stored_address};
-use crate::table::{CheckpointOutcome, Cursor};
+use crate::table::Cursor;
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
-    pub(super) fn take_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.context.segment_store()?;
-        self.give_up_rewrite();
-        // The error of a page that could not be written before now: it is tried again.
-        let _ = self.log.poll();
-        self.log.write_all()?;
-        let stored = self.log.stored.as_ref().expect("a log with segments");
-        let mut numbers: Vec<u32> = stored.numbers().collect();
-        numbers.sort_by_key(|&number| stored.info(number).id);
-        let mut image = StateImage { entries: self.log.index.len(), segments: Vec::new() };
-        let mut next = 0;
-        while next < numbers.len() {
-            // As many segments per pass over the index as half of the free memory has room for.
-            let allowance = self.log.account.available() / 2;
-            let mut bytes = 0;
-            let mut end = next;
-            while end < numbers.len() {
-                let more = self.set_bytes(numbers[end]);
-                if end > next && bytes + more > allowance {
-                    break;
-                }
-                bytes += more;
-                end += 1;
-            }
-            while self.log.account.available() < bytes {
-                // Everything is written, so that frames can go at once.
-                self.log.free_a_frame()?;
-            }
-            self.log.account.charge(MemoryKind::Buffers, bytes);
-            let written = self.write_live_sets(&numbers, next..end, blobs, &mut image);
-            self.log.account.release(MemoryKind::Buffers, bytes);
-            written?;
-            next = end;
-        }
-        let live: u64 = image.segments.iter().map(|segment| segment.live_records).sum();
-        assert_eq!(live, image.entries, "every key has one live record");
-        self.taken = image.segments.iter().map(|segment| segment.id).collect();
-        Ok(image)
-    }
-
-    fn set_bytes(&self, number: u32) -> u64 {
-        let stored = self.log.stored.as_ref().expect("a log with segments");
-        LiveSet::memory_bytes(stored.info(number).bytes) + 64
-    }
-
-    /// Where a record is on storage; all are, once everything is written.
-    fn stored_at(&self, address: Address) -> StoredAt {
-        match address.place() {
-            Place::Stored(at) => at,
-            Place::Memory(address) => {
-                let (number, slot) = self.log.slot_of(address);
-                let state = self.log.frames.state(number);
-                assert_eq!(state.stage, Stage::Clean, "frame {number} is not written");
-                StoredAt { segment: state.segment, grain: self.log.frame(number).grain(slot) }
-            }
-        }
-    }
-
-    fn write_live_sets(
-        &self,
-        numbers: &[u32],
-        range: Range<usize>,
-        blobs: &mut BlobWriter,
-        image: &mut StateImage,
-    ) -> Result<()> {
-        let stored = self.log.stored.as_ref().expect("a log with segments");
-        let numbers = &numbers[range];
-        let mut sets: HashMap<u32, LiveSet> = numbers
-            .iter()
-            .map(|&number| (number, LiveSet::new(stored.info(number).bytes)))
-            .collect();
-        let mut from = Some(0);
-        while let Some(prefix) = from {
-            from = self.log.index.visit(prefix, |address| {
-                let at = self.stored_at(address);
-                if let Some(set) = sets.get_mut(&at.segment) {
-                    set.insert(at.grain);
-                }
-            });
-        }
-        for number in numbers {
-            let (set, info) = (&sets[number], stored.info(*number));
-            let live_records = set.len();
-            if live_records == 0 {
-                continue;
-            }
-            assert!(info.sealed, "segment {:?} is not sealed", info.id);
-            let live = if live_records == info.records { None } else { Some(set.write(blobs)?) };
-            image.segments.push(SegmentImage { live_records, live, ..info.all_live() });
-        }
-        Ok(())
-    }
-
-    pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
-        let taken = std::mem::take(&mut self.taken);
-        let Some(stored) = &mut self.log.stored else { return };
-        match outcome {
-            CheckpointOutcome::Committed => stored.set_committed(taken.into_iter(), false),
-            CheckpointOutcome::Unknown => stored.set_committed(taken.into_iter(), true),
-            CheckpointOutcome::Abandoned => {}
-        }
-    }
-
     pub(super) fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
         let store = self.context.segment_store()?.clone();
         let account = self.log.account.clone();
@@ -127,12 +19,18 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let window = self.log.sizes.window_bytes;
         let mut reader = SegmentReader::new(store.clone(), state, window);
         let mut entries = Vec::new();
+        let dead_bytes = Liveness::memory_bytes(image);
+        account.reserve(MemoryKind::Buffers, dead_bytes, "the lists of dead records")?;
+        let liveness = Liveness::load(image, Some(blobs));
+        let liveness = liveness.inspect_err(|_| {
+            account.release(MemoryKind::Buffers, dead_bytes);
+        })?;
         for segment in &image.segments {
             let info = segment.open(&store)?;
             let mut memory = set_bytes_of(segment);
             account.reserve(MemoryKind::Buffers, memory, "restoring a segment")?;
             let restored: Result<()> = (|| {
-                let live = LiveSet::load(segment, Some(blobs))?;
+                let live = liveness.of(segment)?;
                 let directory = reader.open(&info)?;
                 let longest = directory.images().iter().map(|image| image.records).max();
                 let more = self.footer_bytes_unbooked(longest.unwrap_or(0));
@@ -140,6 +38,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 memory += more;
                 let stored = self.log.stored.as_mut().expect("a log with segments");
                 let number = stored.update(&info, segment.live_records)?;
+                stored.restored(number, segment.live);
                 // What restoring takes is there again for pages when this segment is done.
                 self.log.reserve_tables()?;
                 // Segments that came after the index had grown are no reason to refuse it now.
@@ -159,8 +58,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             })();
             account.release(MemoryKind::Buffers, memory);
             self.log.index.set_floor(self.log.floor_bytes());
+            if restored.is_err() {
+                account.release(MemoryKind::Buffers, dead_bytes);
+            }
             restored?;
         }
+        drop(liveness);
+        account.release(MemoryKind::Buffers, dead_bytes);
+        self.known_deaths.clone_from(&image.deaths);
         if self.log.index.len() != image.entries {
             let what = format!(
                 "{} keys in the segments, {} expected",
@@ -269,10 +174,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
 /// The set of a segment's live records, read as a whole into a buffer and copied.
 fn set_bytes_of(segment: &SegmentImage) -> u64 {
-    match segment.live {
-        Some(_) => 2 * LiveSet::memory_bytes(segment.bytes) + BLOCK_BYTES as u64,
-        None => 0,
+    if segment.live.is_none() && segment.live_records == segment.records {
+        return 0;
     }
+    2 * LiveSet::memory_bytes(segment.bytes) + BLOCK_BYTES as u64
 }
 
 fn place_of(address: Address) -> StoredAt {

@@ -1,8 +1,8 @@
 //! Options of a hybrid log, and the sizes that follow from its memory.
 
 use alluvium_pagestore::{
-    ByteSize, Error, ErrorKind, FooterEntry, Key, MIB, Result, SegmentWriter, State, UNSPLIT_BYTES,
-    io::BLOCK_BYTES,
+    ByteSize, Death, Error, ErrorKind, FooterEntry, Key, MIB, Result, SegmentWriter, State,
+    UNSPLIT_BYTES, io::BLOCK_BYTES,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -47,6 +47,8 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 const SEGMENT_TABLE_BYTES_MIN: u64 = 13 << 10;
 /// Frames a table works with at the least: filling, cooling, being written, being recycled.
 pub const FRAMES_MIN: u64 = 5;
+/// Bytes of a death in a checkpoint, with its part of its segment's head.
+const DEATH_WRITTEN_BYTES: usize = 8;
 
 impl HybridLog {
     /// A hybrid log with default options.
@@ -171,6 +173,7 @@ impl HybridLog {
             headroom_bytes,
             frames_max,
             tables_bytes: frames_max * (Frames::<K, V>::BYTES_EACH + 10) as u64 + 512,
+            deaths_max: (memory_bytes / 2048).clamp(8, 1 << 20) as usize,
             buckets,
             segment_bytes,
             queue_depth,
@@ -209,6 +212,9 @@ pub struct Sizes {
     /// Frames that the memory has room for, and the tables for so many.
     pub frames_max: u64,
     pub tables_bytes: u64,
+    /// Deaths between two checkpoints that there is room to note; more of them make the next one
+    /// look at every record of the segments concerned.
+    pub deaths_max: usize,
     pub buckets: usize,
     pub segment_bytes: u64,
     pub queue_depth: usize,
@@ -232,7 +238,9 @@ impl Sizes {
         }
         let reads = (self.queue_depth * self.read_bytes) as u64;
         let fetches = Fetches::memory_bytes(self.queue_depth - 1);
-        reads + fetches + self.writer_bytes + self.rewrite_bytes()
+        let deaths = 2 * size_of::<Death>() + DEATH_WRITTEN_BYTES;
+        let deaths = (self.deaths_max * deaths) as u64;
+        reads + fetches + self.writer_bytes + self.rewrite_bytes() + deaths
     }
 
     /// Memory for rewriting: a window, and the footer entries of a page twice.

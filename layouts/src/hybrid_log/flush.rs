@@ -131,6 +131,12 @@ impl<K: Key, V: State> Flusher<K, V> {
         }
     }
 
+    /// Does the work of an inline helper.
+    pub fn drive(&self) {
+        self.helper.drive();
+        self.store.device().drive();
+    }
+
     /// Waits a moment for an answer, doing the work of an inline helper.
     pub fn wait(&mut self) -> Option<Answer<K, V>> {
         self.helper.drive();

@@ -22,7 +22,8 @@ use super::pool_unsafe::{Piece, piece_bytes};
 #[repr(C)]
 struct Slot<K, V> {
     hash: u32,
-    /// `USED`, and where the record is in the frame's page image once it is written.
+    /// `USED`, the epoch in which the record died if it has, and where it is in the frame's page
+    /// image once that is written.
     place: AtomicU32,
     entry: std::mem::MaybeUninit<Entry<K, V>>,
 }
@@ -34,6 +35,9 @@ struct Entry<K, V> {
 }
 
 const USED: u32 = 1 << 31;
+/// The record has died, but stays for whoever writes it: in an even epoch, or in an odd one.
+const DIED: [u32; 2] = [1 << 30, 1 << 29];
+const GRAIN: u32 = DIED[1] - 1;
 
 /// Where a frame's slots are. Valid while a [`Memory`] of it lives.
 struct Slots<K, V> {
@@ -239,7 +243,22 @@ impl<K, V> Frame<K, V> {
 
     /// Where the record is in the frame's page image, in grains; of use once it is written.
     pub fn grain(&self, slot: u32) -> u32 {
-        self.memory.place(slot).load(Ordering::Relaxed) & !USED
+        self.memory.place(slot).load(Ordering::Relaxed) & GRAIN
+    }
+
+    /// Notes that the record in a used slot has died in this epoch, and leaves it there: it is being
+    /// written, or is yet to be.
+    pub fn mark_dead(&mut self, slot: u32, epoch: u32) {
+        debug_assert!(self.memory.is_used(slot) && self.death(slot).is_none());
+        self.memory.place(slot).fetch_or(DIED[epoch as usize % 2], Ordering::Relaxed);
+    }
+
+    /// If the record in a slot was [marked](Frame::mark_dead): whether its epoch was an odd one.
+    pub fn death(&self, slot: u32) -> Option<bool> {
+        match self.memory.place(slot).load(Ordering::Relaxed) & (DIED[0] | DIED[1]) {
+            0 => None,
+            died => Some(died == DIED[1]),
+        }
     }
 
     /// Puts an entry into an unused slot.
@@ -336,8 +355,11 @@ impl<K, V> FrozenFrame<K, V> {
 
     /// Says where the record in a used slot is in the page image.
     pub fn set_grain(&self, slot: u32, grain: u32) {
-        debug_assert!(grain < USED);
-        self.0.slots.place(slot).store(USED | grain, Ordering::Relaxed);
+        debug_assert!(grain <= GRAIN);
+        // The owner may mark the record as dead meanwhile.
+        let place = self.0.slots.place(slot);
+        let _ = place
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(old & !GRAIN | grain));
     }
 }
 
@@ -399,6 +421,24 @@ mod tests {
         assert_eq!((strings, theirs), (2016, 2016));
         frame.thaw(frozen);
         assert_eq!((frame.grain(5), frame.take(5).2.len()), (6, 5));
+    }
+
+    #[test]
+    fn a_record_marked_dead_is_there_until_it_is_taken() {
+        let mut frame = frame(2);
+        frame.put(0, IndexHash(0), 1u8, 1u8);
+        frame.put(1, IndexHash(1), 2u8, 2u8);
+        let frozen = frame.freeze();
+        frame.mark_dead(0, 4);
+        frozen.set_grain(0, 77);
+        frozen.set_grain(1, 78);
+        frame.mark_dead(1, 7);
+        assert_eq!((frozen.get(0), frozen.get(1)), (Some((&1, &1)), Some((&2, &2))));
+        frame.thaw(frozen);
+        assert_eq!((frame.death(0), frame.death(1)), (Some(false), Some(true)));
+        assert_eq!((frame.grain(0), frame.grain(1)), (77, 78));
+        frame.take(0);
+        assert_eq!((frame.death(0), frame.get(0), frame.used()), (None, None, 1));
     }
 
     #[test]

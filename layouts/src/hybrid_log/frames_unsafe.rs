@@ -36,12 +36,20 @@ pub struct FrameState<K, V> {
     pub heap_bytes: u64,
     /// Number of the segment it was written to.
     pub segment: u32,
+    /// The epoch it was begun in.
+    pub epoch: u32,
+    /// Records in it that are marked as dead.
+    pub dead: u32,
 }
 
 /// The frames of one table.
 pub struct Frames<K, V> {
     states: Vec<FrameState<K, V>>,
     bases: Vec<Base<K, V>>,
+    /// To take the place of `bases` when all short cuts are forgotten at once: none in those before
+    /// `blank`.
+    spare: Vec<Base<K, V>>,
+    blank: usize,
     slots: u32,
     /// Bits of an address that name the slot.
     slot_bits: u32,
@@ -51,13 +59,14 @@ pub struct Frames<K, V> {
 
 impl<K, V> Frames<K, V> {
     /// Bytes that one more frame takes here.
-    pub const BYTES_EACH: usize = size_of::<FrameState<K, V>>() + size_of::<Base<K, V>>();
+    pub const BYTES_EACH: usize = size_of::<FrameState<K, V>>() + 2 * size_of::<Base<K, V>>();
 
     /// Room for `frames_max` frames of `slots` slots.
     pub fn new(frames_max: usize, slots: u32) -> Self {
         let (states, bases) = (Vec::with_capacity(frames_max), Vec::with_capacity(frames_max));
+        let spare = Vec::with_capacity(frames_max);
         let slot_bits = slots.next_power_of_two().trailing_zeros();
-        Self { states, bases, slots, slot_bits, slot_mask: (1 << slot_bits) - 1 }
+        Self { states, bases, spare, blank: 0, slots, slot_bits, slot_mask: (1 << slot_bits) - 1 }
     }
 
     /// The address of a slot.
@@ -80,6 +89,7 @@ impl<K, V> Frames<K, V> {
         assert!(self.states.len() < self.states.capacity(), "more frames than memory");
         self.states.push(state);
         self.bases.push(Base::NONE);
+        self.spare.push(Base::NONE);
         self.states.len() as u32 - 1
     }
 
@@ -118,6 +128,24 @@ impl<K, V> Frames<K, V> {
             .as_ref()
             .filter(|frame| state.stage == Stage::Mutable && frame.slots() == self.slots);
         self.bases[number as usize] = frame.map_or(Base::NONE, Frame::base);
+    }
+
+    /// Forgets all short cuts. Cost: O(1), if [`prepare_to_forget`](Frames::prepare_to_forget) has
+    /// said so since the last time.
+    pub fn forget_all(&mut self) {
+        self.prepare_to_forget(usize::MAX);
+        std::mem::swap(&mut self.bases, &mut self.spare);
+        self.blank = 0;
+    }
+
+    /// Does a share of what makes forgetting cheap.
+    #[inline]
+    pub fn prepare_to_forget(&mut self, share: usize) {
+        let end = self.spare.len().min(self.blank.saturating_add(share));
+        if self.blank < end {
+            self.spare[self.blank..end].fill(Base::NONE);
+            self.blank = end;
+        }
     }
 
     /// Key and value at an address of a frame that there is a short cut to.
@@ -203,6 +231,7 @@ impl<K, V> Frames<K, V> {
     /// Drops all frames.
     pub fn clear(&mut self) {
         self.bases.clear();
+        self.spare.clear();
         self.states.clear();
     }
 }
@@ -225,6 +254,8 @@ mod tests {
             stage: Stage::Mutable,
             heap_bytes: 0,
             segment: 0,
+            epoch: 0,
+            dead: 0,
         };
         let (one, two) = (frames.push(state()), frames.push(state()));
         let slot = frames.vacant(one).unwrap();
@@ -244,6 +275,13 @@ mod tests {
         assert_eq!(value(&mut frames, one, slot).unwrap().pop(), Some('c'));
         for (number, slot) in [(one, 1), (one, 3), (two, 0), (2, 0), (9, 3)] {
             assert!(value(&mut frames, number, slot).is_none());
+        }
+        for _ in 0..2 {
+            frames.forget_all();
+            assert!(value(&mut frames, one, slot).is_none(), "all were forgotten");
+            frames.shorten(one);
+            assert_eq!(value(&mut frames, one, slot).unwrap(), "ab");
+            frames.prepare_to_forget(1);
         }
         let frozen = frames.state_mut(one).frame.as_mut().unwrap().freeze();
         frames.shorten(one);

@@ -29,7 +29,7 @@ use super::frame_unsafe::Frame;
 use super::frames_unsafe::{FrameState, Frames, Stage};
 use super::index::{Index, IndexHash, Position};
 use super::pool_unsafe::Pool;
-use super::stored::Stored;
+use super::stored::{SegmentBefore, Stored};
 use crate::split_table::HashRange;
 use crate::table::{StateContext, TableStats};
 
@@ -43,6 +43,9 @@ const SPARES_MAX: usize = 4;
 const ROUNDS_MAX: usize = 8;
 /// Least free memory below which frames are on their way out.
 pub const WANT_FREE_MIN: u64 = 4096;
+
+/// Short cuts to frames that are prepared to be forgotten with each new frame.
+const FORGET_SHARE: usize = 64;
 
 /// An address that no record has.
 pub const NOWHERE: u64 = u64::MAX;
@@ -89,6 +92,31 @@ pub struct Log<K: Key, V: State> {
     want_free: u64,
     tables_booked: u64,
     flush_error: Option<Error>,
+    /// How many barriers there were: frames begun before the last one are of the checkpoint that
+    /// began there.
+    epoch: u32,
+    /// Frames of earlier epochs are due: nothing in them changes until they are written. 0 while no
+    /// checkpoint is being taken.
+    due_before: u32,
+    /// Whether the segment with the last of the due frames was given to be sealed.
+    pub sealing: Sealing,
+    /// The segments as they were at the barrier, from when they are durable.
+    pub at_barrier: Vec<SegmentBefore>,
+}
+
+/// How far the due frames of a checkpoint are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sealing {
+    /// No checkpoint is being taken, or all of its frames are there to be read.
+    Idle,
+    /// Frames are to be frozen yet.
+    Freezing,
+    /// All are with the helper, and so is their segment.
+    Handed,
+    /// Their segments are durable.
+    Sealed,
+    /// Not all could be written.
+    Failed,
 }
 
 impl<K: Key, V: State> Log<K, V> {
@@ -97,7 +125,9 @@ impl<K: Key, V: State> Log<K, V> {
         let storage = context.segments.clone().map(|store| {
             let (helper, account) = (context.helper.clone(), context.account.clone());
             let (depth, read_bytes) = (sizes.queue_depth, sizes.read_bytes);
-            let stored = Stored::new(store.clone(), helper.clone(), account, depth, read_bytes);
+            let deaths = sizes.deaths_max;
+            let stored =
+                Stored::new(store.clone(), helper.clone(), account, depth, read_bytes, deaths);
             let state = fingerprint(&context.name);
             let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
             let writer = SegmentWriter::new(store.clone(), state, chunk, segment);
@@ -135,6 +165,10 @@ impl<K: Key, V: State> Log<K, V> {
             want_free,
             tables_booked: 0,
             flush_error: None,
+            epoch: 0,
+            due_before: 0,
+            sealing: Sealing::Idle,
+            at_barrier: Vec::new(),
         };
         assert!(log.book_tables(), "the tables are part of the least memory: {:?}", log.account);
         log
@@ -319,8 +353,51 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// Takes an entry out of a frame that is not frozen; the index is the caller's.
+    /// Whether nothing in a frame may change: it is being written, or is yet to be for a
+    /// checkpoint.
+    #[inline]
+    pub fn is_kept(&self, number: u32) -> bool {
+        let state = self.frames.state(number);
+        match state.stage {
+            Stage::Frozen => true,
+            Stage::Clean | Stage::Vacant => false,
+            Stage::Mutable | Stage::Cooling | Stage::Failed => state.epoch < self.due_before,
+        }
+    }
+
+    /// A copy of an entry of a frame that is kept; what stays there is marked as dead. The index is
+    /// the caller's.
+    pub fn copy(&mut self, number: u32, slot: u32) -> (K, V) {
+        let (key, value) = self.frame(number).get(slot).expect("an indexed slot");
+        // Cloning runs user code, which may panic: before anything is changed.
+        let copy = (key.clone(), value.clone());
+        self.leave_for_dead(number, slot);
+        self.stats.clones += 1;
+        copy
+    }
+
+    /// Marks an entry of a frame that is kept as dead.
+    pub fn leave_for_dead(&mut self, number: u32, slot: u32) {
+        let epoch = self.epoch;
+        let state = self.frames.state_mut(number);
+        state.dead += 1;
+        state.frame.as_mut().expect("a frame in use").mark_dead(slot, epoch);
+    }
+
+    /// Takes an entry out of a frame that is not kept; the index is the caller's.
     pub fn take(&mut self, number: u32, slot: u32) -> (K, V) {
+        let stage = self.stage(number);
+        if stage == Stage::Clean {
+            let (segment, grain) =
+                (self.frames.state(number).segment, self.frame(number).grain(slot));
+            let stored = self.stored.as_mut().expect("a clean frame is stored");
+            stored.record_died(StoredAt { segment, grain });
+        }
+        self.remove(number, slot)
+    }
+
+    /// Takes an entry out of a frame whose death, if it is on storage, is known.
+    fn remove(&mut self, number: u32, slot: u32) -> (K, V) {
         let stage = self.stage(number);
         let state = self.frames.state_mut(number);
         let (_, key, value) = state.frame.as_mut().expect("a frame in use").take(slot);
@@ -332,10 +409,6 @@ impl<K: Key, V: State> Log<K, V> {
         let has_room = |used: u32, heap_bytes: u64| {
             used <= slots - slots.div_ceil(8) && heap_bytes <= heap_max - heap_max / 8
         };
-        if stage == Stage::Clean {
-            let segment = state.segment;
-            self.stored.as_mut().expect("a clean frame is stored").record_died(segment);
-        }
         if used == 0 && Some(number) != self.fill && self.evicting.map(|e| e.0) != Some(number) {
             self.retire(number);
         } else if stage == Stage::Mutable
@@ -381,8 +454,15 @@ impl<K: Key, V: State> Log<K, V> {
             self.free_a_frame()?;
         };
         self.stats.pages_begun += 1;
-        let state =
-            FrameState { frame: Some(frame), stage: Stage::Mutable, heap_bytes: 0, segment: 0 };
+        let state = FrameState {
+            frame: Some(frame),
+            stage: Stage::Mutable,
+            heap_bytes: 0,
+            segment: 0,
+            epoch: self.epoch,
+            dead: 0,
+        };
+        self.frames.prepare_to_forget(FORGET_SHARE);
         let number = match self.vacant_numbers.pop() {
             Some(number) => {
                 *self.frames.state_mut(number) = state;

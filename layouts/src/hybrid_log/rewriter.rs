@@ -14,6 +14,7 @@ use alluvium_pagestore::{
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
+use super::address::StoredAt;
 use super::table::{HybridLogTable, stored_address};
 
 /// The rewrite under way, if there is one.
@@ -89,7 +90,8 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
     }
 
     fn segments(&self, out: &mut Vec<SegmentMeta>) {
-        if let Some(stored) = &self.log.stored {
+        // While a checkpoint is taken nothing is moved or removed.
+        if let Some(stored) = self.log.stored.as_ref().filter(|_| !self.is_capturing()) {
             stored.metas(out);
         }
     }
@@ -259,10 +261,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn install(&mut self, old: u32, entry: &FooterEntry, new: u32, grain: u32) {
         let hash = self.log.index_hash(entry.hash);
         let (from, to) = (stored_address(old, entry.grain), stored_address(new, grain));
-        if self.log.index.replace(hash, from, to) {
-            let stored = self.log.stored.as_mut().expect("a log with segments");
-            stored.record_died(old);
+        let replaced = self.log.index.replace(hash, from, to);
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        let copy = StoredAt { segment: new, grain };
+        if replaced {
+            stored.record_died(StoredAt { segment: old, grain: entry.grain });
             stored.record_lives(new);
+        } else {
+            stored.copy_is_dead(copy);
         }
     }
 }

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::{BLOCK_BYTES, Completion, IoBuffer, Operation, Reply, Request, Waker};
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, Helper, MemoryKind, RecordBytes, Result, SegmentId, SegmentInfo,
-    SegmentMeta, SegmentStore, UNSPLIT_BYTES, Verified, damaged, verify_record,
+    Account, BlobRef, Death, Error, ErrorKind, Helper, MemoryKind, RecordBytes, Result, SegmentId,
+    SegmentImage, SegmentInfo, SegmentMeta, SegmentStore, UNSPLIT_BYTES, Verified, damaged,
+    verify_record,
 };
 use crossbeam_channel::Receiver;
 
@@ -42,6 +43,23 @@ pub struct Stored {
     bytes: u64,
     /// Live records, and the estimated bytes of them.
     live_records: u64,
+    /// How many barriers there were.
+    epoch: u32,
+    deaths: Deaths,
+}
+
+/// Records that have died since the last checkpoint. What there is no room for is not noted: the
+/// segment's numbers do not add up then, and the next checkpoint looks at it in full.
+#[derive(Debug)]
+struct Deaths {
+    /// Since the last barrier.
+    now: Vec<Death>,
+    /// Before it, of the checkpoint being taken or not decided yet.
+    before: Vec<Death>,
+    /// Neither list gets longer.
+    capacity: usize,
+    /// Whether one since the last barrier was not noted.
+    is_full: bool,
 }
 
 /// Bit of the tokens of reads that run ahead.
@@ -53,7 +71,28 @@ const GROWTH: usize = 8;
 #[derive(Debug)]
 struct Segment {
     info: SegmentInfo,
-    live_records: u64,
+    live_records: u32,
+    /// Dead records that checkpoints know of, or that are noted.
+    known_dead: u32,
+    /// The barrier since which records have died, and both numbers at that time.
+    epoch: u32,
+    live_before: u32,
+    known_before: u32,
+    /// The set of live records that a checkpoint has made; those noted since are dead.
+    base: Option<Box<BlobRef>>,
+}
+
+/// A segment as it was at the last barrier.
+#[derive(Clone, Debug)]
+pub struct SegmentBefore {
+    /// Its number.
+    pub number: u32,
+    /// What a checkpoint says of it, if it need not be looked at in full.
+    pub image: SegmentImage,
+    /// Whether it need not: all of its dead records are known.
+    pub is_known: bool,
+    /// Whether a checkpoint's lists have dead records of it.
+    pub has_dead: bool,
 }
 
 /// A record being read, or read.
@@ -68,13 +107,15 @@ pub struct Read {
 }
 
 impl Stored {
-    /// No segments; `queue_depth` buffers of `read_bytes`, which the caller has booked.
+    /// No segments; `queue_depth` buffers of `read_bytes`, and two lists of `deaths_max` deaths,
+    /// which the caller has booked.
     pub fn new(
         store: SegmentStore,
         helper: Helper,
         account: Rc<Account>,
         queue_depth: usize,
         read_bytes: usize,
+        deaths_max: usize,
     ) -> Self {
         let (reply, completions) = crossbeam_channel::unbounded();
         Self {
@@ -93,7 +134,19 @@ impl Stored {
             completions,
             bytes: 0,
             live_records: 0,
+            epoch: 0,
+            deaths: Deaths {
+                now: Vec::with_capacity(deaths_max),
+                before: Vec::with_capacity(deaths_max),
+                capacity: deaths_max,
+                is_full: false,
+            },
         }
+    }
+
+    /// Does the work of a device that has to be driven.
+    pub fn drive(&self) {
+        self.store.device().drive();
     }
 
     /// Bytes of all segment files.
@@ -127,10 +180,22 @@ impl Stored {
                 self.bytes += info.bytes - segment.info.bytes;
                 segment.info = info.clone();
             }
-            segment.live_records += live;
+            segment.live_records += live as u32;
+            if segment.epoch == self.epoch {
+                // What is written between a barrier and the end of its checkpoint is of before.
+                segment.live_before += live as u32;
+            }
             return Ok(number);
         }
-        let segment = Segment { info: info.clone(), live_records: live };
+        let segment = Segment {
+            info: info.clone(),
+            live_records: live as u32,
+            known_dead: 0,
+            base: None,
+            epoch: 0,
+            live_before: 0,
+            known_before: 0,
+        };
         let number = match self.vacant.pop() {
             Some(number) => number,
             None if self.segments.len() < SEGMENTS_MAX => {
@@ -151,28 +216,174 @@ impl Stored {
         Ok(number)
     }
 
-    /// One record of a segment is not live any more.
-    pub fn record_died(&mut self, number: u32) {
-        self.records_died(number, 1);
+    /// A record is not live any more.
+    #[inline]
+    pub fn record_died(&mut self, at: StoredAt) {
+        self.live_records -= 1;
+        let epoch = self.epoch;
+        let segment = self.segment_since(at.segment, epoch);
+        segment.live_records -= 1;
+        segment.known_dead += 1;
+        let death = Death::of(segment.info.id, at.grain);
+        if self.deaths.now.len() < self.deaths.capacity {
+            self.deaths.now.push(death);
+        } else {
+            self.deaths.is_full = true;
+            self.segment_since(at.segment, epoch).known_dead -= 1;
+        }
     }
 
-    /// So many records of a segment are not live any more.
+    /// A record that was written after the last barrier, for the checkpoint begun there, had died
+    /// before it.
+    pub fn record_died_before(&mut self, at: StoredAt) {
+        self.live_records -= 1;
+        let noted = self.deaths.before.len() < self.deaths.capacity;
+        let segment = self.segments[at.segment as usize].as_mut().expect("a numbered segment");
+        segment.live_records -= 1;
+        segment.known_dead += u32::from(noted);
+        if segment.epoch == self.epoch {
+            segment.live_before -= 1;
+            segment.known_before += u32::from(noted);
+        }
+        if noted {
+            let death = Death::of(segment.info.id, at.grain);
+            self.deaths.before.push(death);
+        }
+    }
+
+    /// A copy of a record that nothing refers to.
+    pub fn copy_is_dead(&mut self, at: StoredAt) {
+        self.record_lives(at.segment);
+        self.record_died(at);
+    }
+
+    /// So many records of a segment are not live any more; which ones is not noted.
     pub fn records_died(&mut self, number: u32, records: u64) {
         self.live_records -= records;
-        let segment = self.segments[number as usize].as_mut().expect("a dying record's segment");
-        segment.live_records -= records;
+        self.deaths.is_full = true;
+        let epoch = self.epoch;
+        self.segment_since(number, epoch).live_records -= records as u32;
     }
 
     /// No record of a segment is live any more.
     pub fn all_died(&mut self, number: u32) {
-        let segment = self.segments[number as usize].as_mut().expect("a numbered segment");
-        self.live_records -= std::mem::take(&mut segment.live_records);
+        self.deaths.is_full = true;
+        let epoch = self.epoch;
+        let segment = self.segment_since(number, epoch);
+        let died = std::mem::take(&mut segment.live_records);
+        self.live_records -= u64::from(died);
     }
 
     /// Records are live in another segment than before.
     pub fn record_lives(&mut self, number: u32) {
         self.live_records += 1;
-        self.segments[number as usize].as_mut().expect("a numbered segment").live_records += 1;
+        let epoch = self.epoch;
+        self.segment_since(number, epoch).live_records += 1;
+    }
+
+    /// A segment about to change, with its numbers at the last barrier kept.
+    #[inline]
+    fn segment_since(&mut self, number: u32, epoch: u32) -> &mut Segment {
+        let segment = self.segments[number as usize].as_mut().expect("a numbered segment");
+        if segment.epoch != epoch {
+            segment.epoch = epoch;
+            segment.live_before = segment.live_records;
+            segment.known_before = segment.known_dead;
+        }
+        segment
+    }
+
+    /// A checkpoint begins: what dies from now on is of the next one.
+    pub fn barrier(&mut self) {
+        assert!(self.deaths.before.is_empty(), "the last checkpoint is not decided");
+        self.epoch += 1;
+        std::mem::swap(&mut self.deaths.now, &mut self.deaths.before);
+        self.deaths.is_full = false;
+    }
+
+    /// All segments, as they were at the barrier.
+    pub fn segments_before(&self) -> Vec<SegmentBefore> {
+        let before = |(&id, &number): (&SegmentId, &u32)| {
+            let segment = self.segments[number as usize].as_ref().expect("numbered");
+            debug_assert_eq!(segment.info.id, id);
+            let (live_records, known) = match segment.epoch == self.epoch {
+                true => (segment.live_before, segment.known_before),
+                false => (segment.live_records, segment.known_dead),
+            };
+            let is_known = u64::from(live_records + known) == segment.info.records;
+            let live = segment.base.as_deref().copied();
+            let live_records = live_records.into();
+            let image = SegmentImage { live_records, live, ..segment.info.all_live() };
+            SegmentBefore { number, image, is_known, has_dead: known > 0 }
+        };
+        self.by_id.iter().map(before).filter(|before| before.image.live_records > 0).collect()
+    }
+
+    /// The deaths before the barrier, to be written; [`give_back`](Stored::give_back) them.
+    pub fn lend_deaths(&mut self) -> Vec<Death> {
+        std::mem::take(&mut self.deaths.before)
+    }
+
+    /// The list that was lent.
+    pub fn give_back(&mut self, deaths: Vec<Death>) {
+        self.deaths.before = deaths;
+    }
+
+    /// The deaths since the barrier; none if some were not noted.
+    pub fn deaths_since(&self) -> Option<&[Death]> {
+        (!self.deaths.is_full).then_some(&self.deaths.now)
+    }
+
+    /// The checkpoint is one that can be restored: it knows of the deaths before its barrier, and
+    /// has made these sets of live records.
+    pub fn deaths_are_known(&mut self, sets: impl Iterator<Item = (SegmentId, Option<BlobRef>)>) {
+        self.deaths.before.clear();
+        for (id, base) in sets {
+            let Some(&number) = self.by_id.get(&id) else { continue };
+            let segment = self.segments[number as usize].as_mut().expect("numbered");
+            // What the set leaves out is known; what has died since and was not noted is not.
+            let unknown = match segment.epoch == self.epoch {
+                true => {
+                    let known = segment.live_before + segment.known_before;
+                    let unknown = segment.info.records as u32 - known;
+                    segment.known_before += unknown;
+                    unknown
+                }
+                false => segment.info.records as u32 - segment.live_records - segment.known_dead,
+            };
+            segment.known_dead += unknown;
+            segment.base = base.map(Box::new);
+        }
+    }
+
+    /// What was noted is lost: every segment is looked at by the next checkpoint.
+    pub fn forget_deaths(&mut self) {
+        for segment in self.segments.iter_mut().flatten() {
+            (segment.known_dead, segment.known_before) = (0, 0);
+        }
+        self.deaths.now.clear();
+        self.deaths.before = Vec::with_capacity(self.deaths.capacity);
+        self.deaths.is_full = true;
+    }
+
+    /// The checkpoint is given up: its deaths are of the next one.
+    pub fn deaths_are_unknown(&mut self) {
+        let mut before = std::mem::take(&mut self.deaths.before);
+        for death in before.drain(..) {
+            if self.deaths.now.len() < self.deaths.capacity {
+                self.deaths.now.push(death);
+            } else if let Some(&number) = self.by_id.get(&death.segment()) {
+                self.segments[number as usize].as_mut().expect("numbered").known_dead -= 1;
+            }
+        }
+        self.deaths.before = before;
+    }
+
+    /// Tells of a segment that is restored which of its dead records the checkpoint knew: all.
+    pub fn restored(&mut self, number: u32, base: Option<BlobRef>) {
+        let segment = self.segments[number as usize].as_mut().expect("a numbered segment");
+        segment.known_dead = segment.info.records as u32 - segment.live_records;
+        segment.base = base.map(Box::new);
     }
 
     /// Removes the file of a segment without live records that no checkpoint names.
@@ -479,7 +690,7 @@ impl Segment {
             sequence: self.info.id.0,
             bytes: self.info.bytes,
             records: self.info.records,
-            live_records: self.live_records,
+            live_records: self.live_records.into(),
             sealed: self.info.sealed,
             pinned,
         }

@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    Account, BlobWriter, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind, Rejected, Result,
-    Rewrite, SegmentId, State, StateImage, codec, description_of,
+    Account, BlobRef, BlobWriter, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind, Rejected,
+    Result, Rewrite, State, StateImage, codec, description_of,
 };
 
 use super::address::{Address, StoredAt};
+use super::capture::Capture;
 use super::config::HybridLog;
 use super::frames_unsafe::Stage;
 use super::index::{IndexHash, Position};
@@ -32,8 +33,13 @@ pub struct HybridLogTable<K: Key, V: State> {
     pub(super) log: Log<K, V>,
     pub(super) context: StateContext,
     pub(super) rewriter: Rewriter,
-    /// Segments of the checkpoint being taken.
-    pub(super) taken: Vec<SegmentId>,
+    /// The checkpoint being taken, or not decided yet.
+    pub(super) capture: Option<Capture>,
+    /// Where the last checkpoint has the records that have died.
+    pub(super) known_deaths: Vec<BlobRef>,
+    /// The last checkpoint could not note all that died while it was taken: the next one is taken
+    /// at once.
+    pub(super) at_once: bool,
     /// The value that the last cold `get` read, unless a write came after it.
     scratch: Option<Scratch<K, V>>,
     /// Hashes of keys that were read from storage lately: read again, they move to memory.
@@ -98,7 +104,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             log,
             context,
             rewriter: Rewriter::default(),
-            taken: Vec::new(),
+            capture: None,
+            known_deaths: Vec::new(),
+            at_once: false,
             scratch: None,
             touched: vec![0; TOUCHED].into_boxed_slice(),
             group: (0..GROUP).map(|_| None).collect(),
@@ -124,7 +132,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 
     #[cold]
-    fn forget_scratch(&mut self) {
+    pub(super) fn forget_scratch(&mut self) {
         if let Some(scratch) = self.scratch.take() {
             self.log.account.release(MemoryKind::Values, scratch.heap);
         }
@@ -213,16 +221,15 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let (at, k, v) = match self.log.locate(hash, key) {
             Located::Absent => return Ok(None),
             Located::Resident { at, number, slot } => match self.log.stage(number) {
+                _ if self.log.is_kept(number) => {
+                    let (k, v) = self.log.copy(number, slot);
+                    (at, k, v)
+                }
                 Stage::Mutable => {
                     self.log.frames.shorten(number);
                     return Ok(Some((number, slot)));
                 }
-                Stage::Frozen => {
-                    let (k, v) = self.log.frame(number).get(slot).expect("an indexed slot");
-                    let copy = (k.clone(), v.clone());
-                    self.log.stats.clones += 1;
-                    (at, copy.0, copy.1)
-                }
+                Stage::Frozen => unreachable!("a frozen frame is kept"),
                 Stage::Cooling | Stage::Failed | Stage::Clean => {
                     let (k, v) = self.log.take(number, slot);
                     self.log.stats.moves += 1;
@@ -234,7 +241,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 let Some((at, place, k, v)) = self.read_cold(hash, key, ahead.take())? else {
                     return Ok(None);
                 };
-                self.log.stored.as_mut().expect("a store").record_died(place.segment);
+                self.log.stored.as_mut().expect("a store").record_died(place);
                 (at, k, v)
             }
         };
@@ -583,12 +590,9 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         match self.log.locate(hash, key) {
             Located::Absent => Ok(None),
             Located::Resident { at, number, slot } => {
-                let value = if self.log.stage(number) == Stage::Frozen {
-                    self.log.stats.clones += 1;
-                    let (_, value) = self.log.frame(number).get(slot).expect("an indexed slot");
-                    value.clone()
-                } else {
-                    self.log.take(number, slot).1
+                let (_, value) = match self.log.is_kept(number) {
+                    true => self.log.copy(number, slot),
+                    false => self.log.take(number, slot),
                 };
                 self.log.index.remove(at);
                 Ok(Some(value))
@@ -598,7 +602,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
                 let Some((at, place, _, value)) = self.read_cold(hash, key, None)? else {
                     return Ok(None);
                 };
-                self.log.stored.as_mut().expect("a store").record_died(place.segment);
+                self.log.stored.as_mut().expect("a store").record_died(place);
                 self.log.index.remove(at);
                 Ok(Some(value))
             }
@@ -728,12 +732,22 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.drop_scratch();
-        self.take_checkpoint(blobs)
+        self.take_at_once(blobs)
+    }
+
+    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        if self.at_once {
+            return self.take_at_once(blobs).map(Some);
+        }
+        self.begin_capture().map(|()| None)
+    }
+
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_capture(blobs)
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        self.decide_checkpoint(outcome);
+        self.decide_capture(outcome);
     }
 
     fn stats(&self) -> TableStats {
@@ -769,6 +783,11 @@ enum Put<K, V> {
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
+    /// Whether records of a frame change where they are.
+    fn is_in_place(&self, number: u32) -> bool {
+        self.log.stage(number) == Stage::Mutable && !self.log.is_kept(number)
+    }
+
     /// Everything about a put that can fail: afterwards the old record, if it is not where the new
     /// one goes, is gone.
     fn put_checked(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<Put<K, V>> {
@@ -782,7 +801,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             self.log.make_headroom()?;
         }
         if let Located::Resident { number, slot, .. } = self.log.locate(hash, key) {
-            if self.log.stage(number) == Stage::Mutable {
+            if self.is_in_place(number) {
                 return Ok(Put::Over(number, slot));
             }
         }
@@ -792,14 +811,19 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let to = self.log.make_room_to_move()?;
         match self.log.locate(hash, key) {
             Located::Absent => Ok(Put::New(self.log.make_room(hash)?)),
-            Located::Resident { at, number, slot } => match self.log.stage(number) {
-                Stage::Mutable => Ok(Put::Over(number, slot)),
-                Stage::Frozen => Ok(Put::Instead(at, to, None)),
-                _ => Ok(Put::Instead(at, to, Some(self.log.take(number, slot)))),
-            },
+            Located::Resident { number, slot, .. } if self.is_in_place(number) => {
+                Ok(Put::Over(number, slot))
+            }
+            Located::Resident { at, number, slot } if self.log.is_kept(number) => {
+                self.log.leave_for_dead(number, slot);
+                Ok(Put::Instead(at, to, None))
+            }
+            Located::Resident { at, number, slot } => {
+                Ok(Put::Instead(at, to, Some(self.log.take(number, slot))))
+            }
             Located::Cold => match self.read_cold(hash, key, None)? {
                 Some((at, place, k, v)) => {
-                    self.log.stored.as_mut().expect("a store").record_died(place.segment);
+                    self.log.stored.as_mut().expect("a store").record_died(place);
                     Ok(Put::Instead(at, to, Some((k, v))))
                 }
                 None => Ok(Put::New(self.log.make_room(hash)?)),

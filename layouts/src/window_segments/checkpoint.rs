@@ -82,7 +82,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.account.release(MemoryKind::Buffers, CATALOG_BYTES);
         let (own, entries) = written?;
         let mut image =
-            StateImage { entries: entries + self.stored_records(), segments: Vec::new() };
+            StateImage { entries: entries + self.stored_records(), ..StateImage::default() };
         image.segments.extend(self.run_segments().map(SegmentInfo::all_live));
         image.segments.extend(own.iter().map(SegmentInfo::all_live));
         let own: Vec<_> = own.iter().map(|segment| (segment.id, segment.bytes)).collect();

@@ -58,9 +58,8 @@ impl Hooks for ProgressCell {
         table.checkpoint(blobs)
     }
 
-    fn checkpointed(&self, outcome: CheckpointOutcome) -> Result<()> {
+    fn checkpointed(&self, outcome: CheckpointOutcome) {
         self.table.borrow_mut().checkpointed(outcome);
-        Ok(())
     }
 
     fn tick(&self, _: usize) -> Result<usize> {

@@ -112,6 +112,16 @@ impl Everything {
         assert_eq!(self.timers.next_time(), model.timers.first().map(|t| t.0), "{when}");
     }
 
+    /// Takes a checkpoint of what the states are now while they go on changing.
+    fn checkpoint(&mut self, position: u64, now: &Model, dice: &mut Dice) -> Result<()> {
+        let (mut seal, mut later) = (self.store.seal(position)?, now.clone());
+        while !seal.advance()? {
+            self.changes(&mut later, dice, 3)?;
+        }
+        self.changes(&mut later, dice, 20)?;
+        seal.confirm().map(|_| ())
+    }
+
     /// The timers can only be looked at by firing them.
     fn assert_timers(&mut self, model: &mut Model, when: &str) {
         let fired: Vec<_> = std::iter::from_fn(|| self.timers.pop_due(Time(100))).collect();
@@ -141,17 +151,23 @@ fn history(layout: &AnyLayout, seed: u64, crash_at: Option<u64>) -> History {
         carried.remove(&(key / 2)).unwrap();
     }
     model.carried = entries(&mut carried).unwrap();
-    all.changes(&mut model, &mut dice, 500).unwrap();
+    all.changes(&mut model, &mut dice, 300).unwrap();
+    // What changes while it is taken is not in it.
+    all.checkpoint(1, &model, &mut dice).unwrap();
+    drop((carried, all));
+    let mut all = Everything::open(&device, layout).unwrap();
+    all.changes(&mut model, &mut dice, 200).unwrap();
     all.store.checkpoint(1).unwrap();
     let first = model.clone();
-    drop((carried, all));
+    drop(all);
 
     let mut all = Everything::open(&device, layout).unwrap();
     let start = device.steps();
     if let Some(steps) = crash_at {
         device.fail_after(steps);
     }
-    let done = all.changes(&mut model, &mut dice, 500).and_then(|()| all.store.checkpoint(2));
+    let done =
+        all.changes(&mut model, &mut dice, 500).and_then(|()| all.checkpoint(2, &model, &mut dice));
     if crash_at.is_none() {
         let rewritten = all.store.stats().unwrap().total().rewritten;
         assert!(rewritten > 0 || matches!(layout, AnyLayout::Heap(_)), "nothing was rewritten");

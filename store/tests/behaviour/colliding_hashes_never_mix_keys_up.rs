@@ -16,7 +16,7 @@ fn run(bits: u32, page_records: u32, keys: u64, ops: u64, seed: u64) -> (u64, u6
     let layout = HybridLog::new().page_records(page_records).queue_depth(3).segment(16 * KIB);
     let layout = layout.hash_bits(bits);
     // A few dozen records fit.
-    let memory = 140 * KIB + 40 * keys;
+    let memory = 164 * KIB + 40 * keys;
     let store = common::open_on(Arc::new(device), layout, memory).unwrap();
     let mut map: Map<u64, [u64; 40]> = store.map("m").open().unwrap();
     let mut model: BTreeMap<u64, [u64; 40]> = BTreeMap::new();

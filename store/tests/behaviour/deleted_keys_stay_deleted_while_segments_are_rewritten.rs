@@ -16,7 +16,7 @@ use alluvium::{AnyLayout, Helpers, HybridLog, KIB, Map, Store};
 type Record = [u64; 4];
 type Model = BTreeMap<u64, Record>;
 
-const MEMORY: u64 = 192 * KIB;
+const MEMORY: u64 = 204 * KIB;
 
 fn layouts() -> [AnyLayout; 2] {
     [common::tiny().into(), common::tiny().hash_bits(1).into()]

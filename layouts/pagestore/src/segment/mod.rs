@@ -12,7 +12,7 @@ pub use format::{
     SEGMENT_BYTES_MAX, SegmentId, UNSPLIT_BYTES, Verified, damaged, verify_record,
 };
 pub use image::Image;
-pub use live::LiveSet;
+pub use live::{Death, LiveSet, Liveness};
 pub use reader::{SegmentDirectory, SegmentReader};
 pub use writer::{SegmentWriter, WrittenPage};
 
@@ -125,7 +125,8 @@ pub struct SegmentImage {
     pub max_record_bytes: u64,
     /// Records that belong to the checkpoint.
     pub live_records: u64,
-    /// Which ones they are, a bit per grain; `None` if all do.
+    /// Which ones they were when the segment was last looked at in full, a bit per grain; `None` if
+    /// all did. Those of [`StateImage::deaths`] do not any more.
     pub live: Option<crate::blob::BlobRef>,
 }
 
@@ -136,12 +137,15 @@ pub struct StateImage {
     pub entries: u64,
     /// The segments that hold them.
     pub segments: Vec<SegmentImage>,
+    /// Lists of records that have died since their segments were looked at in full.
+    pub deaths: Vec<crate::blob::BlobRef>,
 }
 
 impl StateImage {
     /// Numbers of the checkpoints whose blobs this refers to.
     pub fn blob_files(&self) -> impl Iterator<Item = u64> + '_ {
-        self.segments.iter().filter_map(|segment| segment.live).map(|blob| blob.file)
+        let sets = self.segments.iter().filter_map(|segment| segment.live);
+        sets.chain(self.deaths.iter().copied()).map(|blob| blob.file)
     }
 }
 

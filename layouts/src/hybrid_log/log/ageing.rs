@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State};
 
-use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MAX, needs_reaper};
+use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MAX, Sealing, needs_reaper};
 use crate::hybrid_log::address::{Address, StoredAt};
 use crate::hybrid_log::config::FRAMES_MIN;
 use crate::hybrid_log::flush::{Answer, Flusher, drop_entries};
@@ -35,38 +35,97 @@ impl<K: Key, V: State> Log<K, V> {
                 self.evict(u32::MAX);
             }
         }
-        for &number in self.order.iter().take(self.sealed) {
-            let state = self.frames.state_mut(number);
+        for at in 0..self.sealed {
+            let state = self.frames.state_mut(self.order[at]);
             if state.stage == Stage::Clean && state.segment == segment {
                 state.stage = Stage::Failed;
                 self.failed += 1;
-                let records = u64::from(state.frame.as_ref().expect("a frame in use").used());
+                let used = state.frame.as_ref().expect("a frame in use").used();
+                let records = u64::from(used - state.dead);
                 let stored = self.stored.as_mut().expect("a clean frame is stored");
                 stored.records_died(segment, records);
             }
         }
+        self.sweep_dead();
     }
 
-    /// Freezes every frame, and waits until all are written and the open segment is sealed.
-    pub fn write_all(&mut self) -> Result<()> {
-        let start = Instant::now();
-        loop {
-            self.poll()?;
-            let more = self.frozen < FROZEN_MAX && self.freeze_oldest();
-            if !more && self.frozen == 0 {
-                break;
+    /// Takes the dead out of frames that are not on storage and not being written.
+    fn sweep_dead(&mut self) {
+        let mut at = 0;
+        while let Some(&number) = self.order.get(at) {
+            let state = self.frames.state(number);
+            if state.dead > 0 && !matches!(state.stage, Stage::Frozen | Stage::Clean) {
+                self.drop_dead(number);
             }
-            if !more {
-                self.wait()?;
-            }
-            self.check_patience(start)?;
+            // A frame that is left empty leaves the order.
+            at += usize::from(self.order.get(at) == Some(&number));
         }
-        self.flusher.as_mut().expect("a stored log").seal();
-        while self.pending() > 0 {
+    }
+
+    /// Drops the entries of a frame that are marked as dead, which it may be left empty by.
+    fn drop_dead(&mut self, number: u32) {
+        self.frames.state_mut(number).dead = 0;
+        for slot in 0..self.sizes.slots {
+            // The last one may retire the frame.
+            let Some(frame) = &self.frames.state(number).frame else { break };
+            if frame.death(slot).is_some() {
+                drop(self.remove(number, slot));
+            }
+        }
+    }
+
+    /// A checkpoint begins: what is in memory now is of it. Cost: O(1), but for frames that a
+    /// checkpoint that was given up has left with the helper.
+    pub fn barrier(&mut self) -> Result<()> {
+        let start = Instant::now();
+        while self.sealing != Sealing::Idle && self.frozen > 0 {
             self.wait()?;
             self.check_patience(start)?;
         }
+        self.stored.as_mut().expect("a stored log").barrier();
+        self.epoch += 1;
+        self.due_before = self.epoch;
+        self.sealing = Sealing::Freezing;
+        self.fill = None;
+        self.sparse.clear();
+        self.frames.forget_all();
         Ok(())
+    }
+
+    /// Whether the frame at a place of the order is due.
+    fn is_due_at(&self, at: usize) -> bool {
+        self.order.get(at).is_some_and(|&n| self.frames.state(n).epoch < self.due_before)
+    }
+
+    /// Does a bounded share of writing what was in memory at the barrier, and says how far it is.
+    pub fn seal_some(&mut self) -> Result<Sealing> {
+        self.poll()?;
+        while self.sealing == Sealing::Freezing && self.frozen < FROZEN_MAX {
+            if self.failed == 0 && !self.is_due_at(self.sealed) {
+                self.hand_over();
+            } else {
+                self.freeze_oldest();
+            }
+        }
+        self.flusher.as_mut().expect("a stored log").drive();
+        self.poll()?;
+        Ok(self.sealing)
+    }
+
+    /// All due frames are with the helper: what it writes from now on is of the next checkpoint.
+    fn hand_over(&mut self) {
+        self.flusher.as_mut().expect("a stored log").seal();
+        self.sealing = Sealing::Handed;
+    }
+
+    /// The checkpoint has its image, or is given up: frames change again.
+    pub fn end_sealing(&mut self, given_up: bool) {
+        self.due_before = 0;
+        if given_up {
+            self.sweep_dead();
+        }
+        // Frames that are with the helper are waited for by the next barrier.
+        self.sealing = if given_up && self.frozen > 0 { Sealing::Failed } else { Sealing::Idle };
     }
 
     /// Removes a frame from the order and gives its number back.
@@ -238,6 +297,33 @@ impl<K: Key, V: State> Log<K, V> {
         self.poll()
     }
 
+    /// A frame is on storage: what died in it meanwhile is known there, and goes.
+    fn bury(&mut self, number: u32) {
+        let state = self.frames.state(number);
+        let (segment, marked) = (state.segment, state.dead);
+        if marked == 0 {
+            return;
+        }
+        let odd_now = self.epoch % 2 == 1;
+        let used = self.frame(number).used();
+        for slot in 0..self.sizes.slots {
+            let Some(odd) = self.frame(number).death(slot) else { continue };
+            let at = StoredAt { segment, grain: self.frame(number).grain(slot) };
+            let stored = self.stored.as_mut().expect("a clean frame is stored");
+            if odd == odd_now { stored.record_died(at) } else { stored.record_died_before(at) }
+        }
+        if !needs_reaper::<K, V>() {
+            self.drop_dead(number);
+        } else if used == marked {
+            // Nothing else is in it: the helper drops it.
+            let state = self.frames.state_mut(number);
+            let frame = state.frame.take().expect("a frame in use");
+            let heap_bytes = std::mem::take(&mut state.heap_bytes);
+            self.leave(number);
+            self.flusher.as_mut().expect("it was flushed").reap(frame, heap_bytes);
+        }
+    }
+
     fn take_answer(&mut self, answer: Answer<K, V>) {
         match answer {
             Answer::Flushed { number, frozen, result, sealed } => {
@@ -260,9 +346,17 @@ impl<K: Key, V: State> Log<K, V> {
                     stored.update(&page.segment, records)
                 });
                 let state = self.frames.state_mut(number);
+                let is_due = state.epoch < self.due_before;
                 match numbered {
-                    Ok(segment) => (state.stage, state.segment) = (Stage::Clean, segment),
+                    Ok(segment) => {
+                        (state.stage, state.segment) = (Stage::Clean, segment);
+                        self.bury(number);
+                    }
                     Err(error) => {
+                        if is_due && self.sealing == Sealing::Handed {
+                            // It would be written among frames of the next checkpoint.
+                            self.sealing = Sealing::Failed;
+                        }
                         trace_event!(
                             WARN,
                             "page not written",
@@ -282,6 +376,13 @@ impl<K: Key, V: State> Log<K, V> {
             }
             Answer::Sealed { result, sealed } => {
                 self.take_sealed(&sealed);
+                if self.sealing == Sealing::Handed {
+                    let sealed = result.is_ok();
+                    self.sealing = if sealed { Sealing::Sealed } else { Sealing::Failed };
+                    // Now, before the answers of pages that were written after those.
+                    let stored = self.stored.as_ref().expect("a flusher has a store");
+                    self.at_barrier = stored.segments_before();
+                }
                 if let Err(error) = result {
                     self.flush_error = Some(error.with("state", &self.name));
                 }
@@ -301,6 +402,9 @@ impl<K: Key, V: State> Log<K, V> {
     pub fn freeze_oldest(&mut self) -> bool {
         if self.flusher.is_none() {
             return false;
+        }
+        if self.sealing == Sealing::Freezing && self.failed == 0 && !self.is_due_at(self.sealed) {
+            self.hand_over();
         }
         let failed = |log: &Self, n: u32| log.stage(n) == Stage::Failed;
         let again = if self.failed > 0 {
@@ -366,12 +470,12 @@ impl<K: Key, V: State> Log<K, V> {
         let segment = self.frames.state(number).segment;
         for slot in start..end {
             let Some(hash) = self.frame(number).hash(slot) else { continue };
-            let grain = self.frame(number).grain(slot);
-            let (old, new) =
-                (self.address_of(number, slot), Address::stored(StoredAt { segment, grain }));
-            if !self.index.replace(hash, old, new) {
-                // Changed or removed while the frame was frozen.
-                self.stored.as_mut().expect("a clean frame is stored").record_died(segment);
+            let at = StoredAt { segment, grain: self.frame(number).grain(slot) };
+            let old = self.address_of(number, slot);
+            // Those that died while the frame was written are known as dead.
+            if self.frame(number).death(slot).is_none() {
+                let replaced = self.index.replace(hash, old, Address::stored(at));
+                assert!(replaced, "a live record of page {number} is not in the index");
             }
             if !needs_reaper::<K, V>() {
                 self.frame_mut(number).take(slot);
@@ -398,8 +502,13 @@ impl<K: Key, V: State> Log<K, V> {
     /// Forgets everything in memory and in the index; segments are left to die. A panic of a value
     /// that is dropped goes on once all are dropped.
     pub fn clear(&mut self) -> Result<()> {
-        while self.frozen > 0 || self.pending() > 0 {
+        let start = Instant::now();
+        while self.frozen > 0 || self.pending() > 0 || self.sealing == Sealing::Freezing {
+            if self.sealing == Sealing::Freezing {
+                self.seal_some()?;
+            }
             self.wait()?;
+            self.check_patience(start)?;
         }
         let segments: Vec<u32> = self.stored.iter().flat_map(Stored::numbers).collect();
         if let Some(stored) = &mut self.stored {
@@ -424,7 +533,7 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// Gives up when storage has not answered for long.
-    fn check_patience(&self, start: Instant) -> Result<()> {
+    pub fn check_patience(&self, start: Instant) -> Result<()> {
         let patience = self.sizes.patience;
         if start.elapsed() < patience {
             return Ok(());

@@ -1,0 +1,408 @@
+//! Taking a checkpoint of a hybrid log while the stream goes on.
+//!
+//! It begins with a barrier, which costs the same whatever the log holds: short cuts to frames are
+//! forgotten, and the frames that are there are *due*. Nothing in a due frame changes until it is
+//! written; the first change of a record after the barrier copies that one record to the fill frame.
+//! Due frames go to the helper a few at a time, then their segment is sealed.
+//!
+//! What a checkpoint says of records that have died is what the one before said, and a list of those
+//! that have died between the two barriers. A segment whose deaths were not all noted is looked at in
+//! full: the index is visited in steps, and what has died since the barrier is added again.
+//!
+//! What it keeps true:
+//! - The image is of the barrier: it has no record that was written after it, and every record that
+//!   has died after it.
+//! - While it is taken no segment is rewritten or removed.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::time::Instant;
+
+use alluvium_pagestore::{
+    BlobRef, BlobWriter, Death, Error, ErrorKind, Key, LiveSet, MemoryKind, Result, SegmentId,
+    State, StateImage,
+};
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
+
+use super::address::{Address, Place, StoredAt};
+use super::frames_unsafe::Stage;
+use super::log::Sealing;
+use super::stored::{SegmentBefore, Stored};
+use super::table::HybridLogTable;
+use crate::table::CheckpointOutcome;
+
+/// Lists that a checkpoint refers to at most, before it looks at the segments again.
+const LISTS_MAX: usize = 64;
+/// Deaths added again at a time.
+const AGAIN: usize = 4096;
+
+/// A checkpoint being taken, or not decided yet.
+pub struct Capture {
+    /// Keys at the barrier.
+    entries: u64,
+    step: Step,
+    /// The segments at the barrier; those to be looked at have their places in `looked_at`.
+    segments: Vec<SegmentBefore>,
+    looked_at: Vec<usize>,
+    /// The lists that the checkpoint goes on from, and then its own.
+    deaths: Vec<BlobRef>,
+}
+
+enum Step {
+    /// Due frames are being written.
+    Writing,
+    /// Segments are looked at: those before `next` of `looked_at` have been.
+    Looking { next: usize },
+    /// The index is visited for a group of them.
+    Visiting { sets: Sets, from: Option<u32> },
+    /// What has died since the barrier is added again: those before `added` have been.
+    Adding { sets: Sets, added: usize, all: usize },
+    /// The helper writes the sets.
+    WritingSets { group: Range<usize>, bytes: u64, answer: Receiver<Result<Vec<BlobRef>>> },
+    /// The helper writes the list of what died before the barrier.
+    Listing(Receiver<(Vec<Death>, Result<Option<BlobRef>>)>),
+    /// The image was given.
+    Done,
+}
+
+/// Live records of a group of the segments that are looked at, by their numbers.
+struct Sets {
+    group: Range<usize>,
+    sets: HashMap<u32, LiveSet>,
+    /// Booked for them.
+    bytes: u64,
+}
+
+impl<K: Key, V: State> HybridLogTable<K, V> {
+    /// Takes a checkpoint in one call.
+    pub(super) fn take_at_once(&mut self, blobs: &BlobWriter) -> Result<StateImage> {
+        self.begin_capture()?;
+        let start = Instant::now();
+        loop {
+            match self.continue_capture(blobs) {
+                Ok(Some(image)) => {
+                    self.at_once = false;
+                    return Ok(image);
+                }
+                Ok(None) if self.log.pending() > 0 => self.log.wait()?,
+                Ok(None) => std::thread::yield_now(),
+                Err(error) => {
+                    self.decide_capture(CheckpointOutcome::Abandoned);
+                    return Err(error);
+                }
+            }
+            self.log.check_patience(start)?;
+        }
+    }
+
+    /// Everything in the table now is of the checkpoint.
+    pub(super) fn begin_capture(&mut self) -> Result<()> {
+        self.context.segment_store()?;
+        self.forget_scratch();
+        self.give_up_rewrite();
+        if self.capture.is_some() {
+            // The store has not said what became of the last one, so that it may be either.
+            self.decide_capture(CheckpointOutcome::Unknown);
+        }
+        // The error of a page that could not be written before now: it is tried again.
+        let _ = self.log.poll();
+        self.log.barrier()?;
+        self.capture = Some(Capture {
+            entries: self.log.index.len(),
+            step: Step::Writing,
+            segments: Vec::new(),
+            looked_at: Vec::new(),
+            deaths: self.known_deaths.clone(),
+        });
+        Ok(())
+    }
+
+    /// Whether a checkpoint is being taken.
+    pub(super) fn is_capturing(&self) -> bool {
+        self.capture.as_ref().is_some_and(|capture| !matches!(capture.step, Step::Done))
+    }
+
+    /// Does a bounded share; the image at the end.
+    pub(super) fn continue_capture(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
+        let Some(mut capture) = self.capture.take() else {
+            return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
+        };
+        self.context.helper.drive();
+        let step = std::mem::replace(&mut capture.step, Step::Writing);
+        let next = self.take_step(&mut capture, step, blobs);
+        let (next, failed) = match next {
+            Ok(next) => (next, None),
+            Err((step, error)) => (step, Some(error)),
+        };
+        let done = matches!(next, Step::Done) && failed.is_none();
+        capture.step = next;
+        let image = done.then(|| self.image_of(&capture));
+        self.capture = Some(capture);
+        failed.map_or(Ok(image), Err)
+    }
+
+    fn take_step(
+        &mut self,
+        capture: &mut Capture,
+        step: Step,
+        blobs: &BlobWriter,
+    ) -> std::result::Result<Step, (Step, Error)> {
+        match step {
+            Step::Writing => match self.log.seal_some() {
+                Ok(Sealing::Sealed) => {
+                    self.look_over(capture);
+                    Ok(Step::Looking { next: 0 })
+                }
+                Ok(Sealing::Failed) => {
+                    let what = "a page of the checkpoint could not be written; begin it again";
+                    let error = Error::new(ErrorKind::Io, what);
+                    Err((Step::Writing, error.with("state", &self.context.name)))
+                }
+                Ok(_) => Ok(Step::Writing),
+                Err(error) => Err((Step::Writing, error)),
+            },
+            Step::Looking { next } if next == capture.looked_at.len() => {
+                Ok(self.begin_listing(capture, blobs))
+            }
+            Step::Looking { next } => {
+                self.begin_looking(capture, next).map_err(|error| (Step::Looking { next }, error))
+            }
+            Step::Visiting { mut sets, from } => {
+                let next = self.visit_some(&mut sets, from.unwrap_or(0));
+                if next.is_some() {
+                    return Ok(Step::Visiting { sets, from: next });
+                }
+                let stored = self.log.stored.as_ref().expect("a log with segments");
+                let all = stored.deaths_since().map_or(0, <[Death]>::len);
+                Ok(Step::Adding { sets, added: 0, all })
+            }
+            Step::Adding { mut sets, added, all } => {
+                let stored = self.log.stored.as_ref().expect("a log with segments");
+                let Some(deaths) = stored.deaths_since() else {
+                    self.release(sets.bytes);
+                    self.at_once = true;
+                    let next = sets.group.start;
+                    let what = "more records died than there was room to note while the checkpoint \
+                                was taken; the next one is taken at once";
+                    let error = Error::new(ErrorKind::OverBudget, what);
+                    return Err((Step::Looking { next }, error.with("state", &self.context.name)));
+                };
+                let end = all.min(added + AGAIN);
+                for death in &deaths[added..end] {
+                    let number = stored.number_of(death.segment());
+                    if let Some(set) = number.and_then(|number| sets.sets.get_mut(&number)) {
+                        set.insert(death.grain());
+                    }
+                }
+                if end < all {
+                    return Ok(Step::Adding { sets, added: end, all });
+                }
+                Ok(self.begin_writing_sets(capture, sets, blobs))
+            }
+            Step::WritingSets { group, bytes, answer } => match answer.try_recv() {
+                Err(TryRecvError::Empty) => Ok(Step::WritingSets { group, bytes, answer }),
+                Err(TryRecvError::Disconnected) => {
+                    self.release(bytes);
+                    Err((Step::Looking { next: group.start }, helper_is_lost()))
+                }
+                Ok(Err(error)) => {
+                    self.release(bytes);
+                    Err((Step::Looking { next: group.start }, error))
+                }
+                Ok(Ok(written)) => {
+                    self.release(bytes);
+                    let mut written = written.into_iter();
+                    for at in &capture.looked_at[group.clone()] {
+                        let image = &mut capture.segments[*at].image;
+                        image.live = match image.live_records < image.records {
+                            true => written.next(),
+                            false => None,
+                        };
+                    }
+                    Ok(Step::Looking { next: group.end })
+                }
+            },
+            Step::Listing(answer) => match answer.try_recv() {
+                Err(TryRecvError::Empty) => Ok(Step::Listing(answer)),
+                Err(TryRecvError::Disconnected) => {
+                    self.log.stored.as_mut().expect("a log with segments").forget_deaths();
+                    Err((Step::Writing, helper_is_lost()))
+                }
+                Ok((deaths, written)) => {
+                    self.log.stored.as_mut().expect("a log with segments").give_back(deaths);
+                    match written {
+                        Ok(list) => {
+                            capture.deaths.extend(list);
+                            Ok(Step::Done)
+                        }
+                        Err(error) => Err((Step::Looking { next: capture.looked_at.len() }, error)),
+                    }
+                }
+            },
+            Step::Done => Ok(Step::Done),
+        }
+    }
+
+    /// Everything is written: which segments there are, and which are to be looked at.
+    fn look_over(&mut self, capture: &mut Capture) {
+        capture.segments = self.log.at_barrier.clone();
+        let listed: u64 = capture.deaths.iter().map(|blob| blob.len).sum();
+        let sets = capture.segments.iter().map(|s| LiveSet::memory_bytes(s.image.bytes));
+        // Lists are shorter than sets until many have died.
+        let begin_anew = capture.deaths.len() >= LISTS_MAX || listed > sets.sum::<u64>() + 4096;
+        if begin_anew {
+            capture.deaths.clear();
+        }
+        let segments = capture.segments.iter().enumerate();
+        let looked_at = segments.filter(|(_, s)| !s.is_known || begin_anew && s.has_dead);
+        capture.looked_at = looked_at.map(|(at, _)| at).collect();
+    }
+
+    /// Begins to look at as many segments as half of the free memory has room for.
+    fn begin_looking(&mut self, capture: &Capture, next: usize) -> Result<Step> {
+        let allowance = self.log.account.available() / 2;
+        let (mut bytes, mut end) = (0, next);
+        for &at in &capture.looked_at[next..] {
+            let more = LiveSet::memory_bytes(capture.segments[at].image.bytes) + 64;
+            if end > next && bytes + more > allowance {
+                break;
+            }
+            bytes += more;
+            end += 1;
+        }
+        while self.log.account.available() < bytes {
+            self.log.free_a_frame()?;
+        }
+        self.log.account.charge(MemoryKind::Buffers, bytes);
+        let segments = capture.looked_at[next..end].iter().map(|&at| &capture.segments[at]);
+        let sets = segments.map(|s| (s.number, LiveSet::new(s.image.bytes))).collect();
+        Ok(Step::Visiting { sets: Sets { group: next..end, sets, bytes }, from: Some(0) })
+    }
+
+    /// Visits one segment of the index; gives where the next begins.
+    fn visit_some(&self, sets: &mut Sets, from: u32) -> Option<u32> {
+        self.log.index.visit(from, |address| {
+            let Some(at) = self.stored_at(address) else { return };
+            if let Some(set) = sets.sets.get_mut(&at.segment) {
+                set.insert(at.grain);
+            }
+        })
+    }
+
+    /// Where a record is on storage, if it is.
+    fn stored_at(&self, address: Address) -> Option<StoredAt> {
+        match address.place() {
+            Place::Stored(at) => Some(at),
+            Place::Memory(address) => {
+                let (number, slot) = self.log.slot_of(address);
+                let state = self.log.frames.state(number);
+                let grain = || self.log.frame(number).grain(slot);
+                let is_stored = state.stage == Stage::Clean;
+                is_stored.then(|| StoredAt { segment: state.segment, grain: grain() })
+            }
+        }
+    }
+
+    fn begin_writing_sets(&mut self, capture: &Capture, sets: Sets, blobs: &BlobWriter) -> Step {
+        let Sets { group, mut sets, bytes } = sets;
+        let mut written = Vec::new();
+        for &at in &capture.looked_at[group.clone()] {
+            let SegmentBefore { number, image, .. } = &capture.segments[at];
+            let set = sets.remove(number).expect("made for the group");
+            assert_eq!(set.len(), image.live_records, "every key has one live record: {image:?}");
+            if image.live_records < image.records {
+                written.push(set);
+            }
+        }
+        let (reply, answer) = bounded(1);
+        let blobs = blobs.clone();
+        self.context.helper.submit(move || {
+            let _ = reply.send(written.iter().map(|set| set.write(&blobs)).collect());
+        });
+        Step::WritingSets { group, bytes, answer }
+    }
+
+    fn begin_listing(&mut self, capture: &Capture, blobs: &BlobWriter) -> Step {
+        let mut deaths = self.log.stored.as_mut().expect("a log with segments").lend_deaths();
+        let looked_at: HashSet<usize> = capture.looked_at.iter().copied().collect();
+        let known = capture.segments.iter().enumerate().filter(|(at, _)| !looked_at.contains(at));
+        let wanted: HashSet<SegmentId> = known.map(|(_, segment)| segment.image.id).collect();
+        let (reply, answer) = bounded(1);
+        let blobs = blobs.clone();
+        self.context.helper.submit(move || {
+            let written = Death::write(&mut deaths, |id| wanted.contains(&id), &blobs);
+            let _ = reply.send((deaths, written));
+        });
+        Step::Listing(answer)
+    }
+
+    fn image_of(&mut self, capture: &Capture) -> StateImage {
+        self.log.end_sealing(false);
+        let segments: Vec<_> = capture.segments.iter().map(|s| s.image.clone()).collect();
+        let live: u64 = segments.iter().map(|segment| segment.live_records).sum();
+        assert_eq!(live, capture.entries, "every key has one live record");
+        StateImage { entries: capture.entries, segments, deaths: capture.deaths.clone() }
+    }
+
+    /// What became of the checkpoint.
+    pub(super) fn decide_capture(&mut self, outcome: CheckpointOutcome) {
+        let Some(capture) = self.capture.take() else { return };
+        let Capture { step, segments, looked_at, deaths, .. } = capture;
+        if !matches!(step, Step::Done) {
+            self.stop(step);
+        }
+        let Some(stored) = &mut self.log.stored else { return };
+        if outcome == CheckpointOutcome::Abandoned {
+            return stored.deaths_are_unknown();
+        }
+        stored.deaths_are_known(looked_at.iter().map(|&at| {
+            let image = &segments[at].image;
+            (image.id, image.live)
+        }));
+        let keep_old = outcome == CheckpointOutcome::Unknown;
+        stored.set_committed(segments.iter().map(|segment| segment.image.id), keep_old);
+        self.known_deaths = deaths;
+    }
+
+    /// Gives up what was begun.
+    fn stop(&mut self, step: Step) {
+        self.log.end_sealing(true);
+        match step {
+            Step::Visiting { sets, .. } | Step::Adding { sets, .. } => self.release(sets.bytes),
+            Step::WritingSets { bytes, answer, .. } => {
+                self.wait_for(&answer);
+                self.release(bytes);
+            }
+            Step::Listing(answer) => {
+                let lent = self.wait_for(&answer);
+                let stored = self.log.stored.as_mut().expect("a log with segments");
+                match lent {
+                    Some((deaths, _)) => stored.give_back(deaths),
+                    None => stored.forget_deaths(),
+                }
+            }
+            Step::Writing | Step::Looking { .. } | Step::Done => {}
+        }
+    }
+
+    /// The helper's answer; none if it is lost.
+    fn wait_for<T>(&self, answer: &Receiver<T>) -> Option<T> {
+        loop {
+            self.context.helper.drive();
+            self.log.stored.iter().for_each(Stored::drive);
+            match answer.recv_timeout(std::time::Duration::from_millis(1)) {
+                Ok(answer) => return Some(answer),
+                Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
+                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+    }
+
+    fn release(&self, bytes: u64) {
+        self.log.account.release(MemoryKind::Buffers, bytes);
+    }
+}
+
+fn helper_is_lost() -> Error {
+    Error::new(ErrorKind::Io, "the helper lost a part of a checkpoint")
+}
