@@ -37,8 +37,8 @@ pub use schema::{Schema, description_of, fingerprint};
 pub use segment::{
     FORMAT_VERSION, FooterEntry, GRAIN_BYTES, Image, ImageInfo, LiveSet, RECORD_HEADER_BYTES,
     RecordBytes, SEGMENT_BYTES_MAX, SegmentDirectory, SegmentId, SegmentImage, SegmentInfo,
-    SegmentReader, SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WrittenPage,
-    damaged, verify_record,
+    SegmentReader, SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WholeSegment,
+    WrittenPage, damaged, verify_record,
 };
 pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, KIB, MIB};
