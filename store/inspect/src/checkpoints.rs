@@ -49,19 +49,15 @@ pub struct SegmentAt<'a> {
 pub struct Live(Option<LiveSet>);
 
 impl Checkpoints {
-    /// Reads the manifest and the files of the checkpoints that it lists.
-    ///
-    /// # Errors
-    /// The directory cannot be listed. What is damaged is no error.
-    pub fn read(directory: &ClosedDirectory) -> Result<Self> {
+    /// Reads the manifest and the files of the checkpoints that it lists. What is damaged or cannot be read is told, not an error.
+    pub fn read(directory: &ClosedDirectory) -> Self {
         let device = directory.device();
         let mut found = Self { all: Vec::new(), damage: Vec::new(), listed: Vec::new() };
-        directory.files()?;
         let manifest = match Manifest::load(&**device) {
             Ok(manifest) => manifest.unwrap_or_default(),
             Err(error) => {
                 found.damage.push(error);
-                return Ok(found);
+                return found;
             }
         };
         for file in manifest.checkpoints.iter().rev() {
@@ -73,7 +69,7 @@ impl Checkpoints {
                 Err(error) => found.damage.push(error),
             }
         }
-        Ok(found)
+        found
     }
 
     /// The checkpoint with this number, or the newest that is listed.

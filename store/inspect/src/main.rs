@@ -111,6 +111,12 @@ fn execute(command: Command) -> Result<ExitCode> {
                 let line = format!("alluvium: {records} records of {state} are as bytes: {why}");
                 let _ = writeln!(std::io::stderr(), "{line}");
             }
+            for (state, why) in &done.skipped {
+                let _ = writeln!(std::io::stderr(), "alluvium: {state} is not exported: {why}");
+            }
+            if !done.skipped.is_empty() {
+                return Ok(ExitCode::FAILURE);
+            }
             Ok(())
         }
     }?;

@@ -51,7 +51,7 @@ pub struct Damage {
 /// # Errors
 /// There is no checkpoint and no damaged one, or the directory cannot be listed.
 pub fn verify(directory: &ClosedDirectory) -> Result<Verified> {
-    let mut found = Checkpoints::read(directory)?;
+    let mut found = Checkpoints::read(directory);
     let mut verified = Verified::default();
     verified.take_all(found.damage.drain(..), None);
     if found.all.is_empty() && verified.damage.is_empty() {

@@ -41,7 +41,7 @@ pub fn export(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<Exported> {
-    let checkpoint = Checkpoints::read(directory)?.choose(options.checkpoint, directory)?;
+    let checkpoint = Checkpoints::read(directory).choose(options.checkpoint, directory)?;
     let wanted =
         |state: &StateAt<'_>| options.state.as_deref().is_none_or(|name| name == state.name());
     let states: Vec<_> = checkpoint.states().filter(wanted).collect();
@@ -55,7 +55,13 @@ pub fn export(
         if sink.is_full() {
             break;
         }
-        export_state(directory, state, &mut sink).map_err(|e| e.with("state", state.name()))?;
+        match export_state(directory, state, &mut sink) {
+            // What is live is not known; other states are not affected.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                sink.skip(state.name(), error.message());
+            }
+            done => done.map_err(|error| error.with("state", state.name()))?,
+        }
     }
     sink.finish()
 }

@@ -14,6 +14,8 @@ pub struct Exported {
     pub lines: u64,
     /// Records of these states that were written as bytes, and why the first of each was.
     pub undecoded: BTreeMap<String, (u64, String)>,
+    /// States of which nothing was written, and why.
+    pub skipped: BTreeMap<String, String>,
     /// Whether there was more than the limit, or whoever reads has gone.
     pub cut: bool,
 }
@@ -73,6 +75,11 @@ impl<'o> Sink<'o> {
             count.0 += 1;
         }
         Ok(enough)
+    }
+
+    /// Notes that a state cannot be exported.
+    pub fn skip(&mut self, state: &str, why: &str) {
+        self.done.skipped.insert(state.into(), why.into());
     }
 
     pub fn finish(self) -> Result<Exported> {

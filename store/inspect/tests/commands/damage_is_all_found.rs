@@ -61,16 +61,18 @@ fn exported(directory: &ClosedDirectory) -> Result<String, alluvium::Error> {
     Ok(String::from_utf8(out).unwrap())
 }
 
-/// Whether the damage was found; if it was not, that there is none.
-fn found(directory: &ClosedDirectory, file: &str, sound: &str, when: &str) -> bool {
+/// Whether the damage was found; if it was not, that there is none. If `sound` is given, that what is
+/// exported is that, or an error.
+fn found(directory: &ClosedDirectory, file: &str, sound: Option<&String>, when: &str) -> bool {
     let verified = verify(directory).unwrap_or_else(|error| panic!("{when}: {error}"));
     let told = verified.damage.iter().any(|damage| {
         assert!(damage.what.len() > 5, "{when}: {damage}");
         damage.file.as_deref() == Some(file)
     });
     assert!(told || verified.is_sound(), "{when}: {verified}");
+    let Some(sound) = sound else { return told };
     match exported(directory) {
-        Ok(lines) => assert!(lines == sound, "{when}: wrong lines"),
+        Ok(lines) => assert!(lines == *sound, "{when}: wrong lines"),
         Err(error) => {
             assert!(!verified.is_sound(), "{when}: {error}");
             assert!(error.to_string().len() > 10);
@@ -94,14 +96,16 @@ fn a_changed_byte_is_told_or_harmless() {
         let mut told_here = 0;
         // Each 7th byte, fewer of the zeros, which are padding for the most part.
         let places = (0..bytes.len()).filter(|at| match bytes[*at] {
-            0 => at % 203 == 0,
+            0 => at % 607 == 0,
             _ => at % 7 == 0 || *at < 64 || *at >= bytes.len() - 64,
         });
         for at in places {
             let bit = 1 << (at % 8);
             file.write_all_at(&[bytes[at] ^ bit], at as u64).unwrap();
             let when = format!("bit {bit} at {at} of {name}");
-            match found(&directory, &name, &sound, &when) {
+            // Damage is exported now and then, what may be padding always.
+            let exports = told_here % 8 == 0 || bytes[at] == 0;
+            match found(&directory, &name, exports.then_some(&sound), &when) {
                 true => told_here += 1,
                 // Only padding has no checksum.
                 false if bytes[at] == 0 => harmless += 1,
@@ -159,11 +163,11 @@ fn files_that_are_cut_exchanged_or_lost_are_told() {
         for length in [0, 1, 63, 64, 4095, 4096, bytes.len() / 2, bytes.len() - 1] {
             fs::write(&path, &bytes[..length.min(bytes.len() - 1)]).unwrap();
             let when = format!("{name} cut to {length}");
-            assert!(found(&directory, name, &sound, &when), "{when}");
+            assert!(found(&directory, name, Some(&sound), &when), "{when}");
         }
         let other = fs::read(place.path().join(&names[(i + 1) % names.len()])).unwrap();
         fs::write(&path, &other).unwrap();
-        assert!(found(&directory, name, &sound, &format!("{name} exchanged")));
+        assert!(found(&directory, name, Some(&sound), &format!("{name} exchanged")));
         if name != "MANIFEST" {
             fs::remove_file(&path).unwrap();
             let verified = verify(&directory).unwrap();
@@ -183,7 +187,7 @@ fn what_is_sound_opens_with_the_right_values() {
     let (place, model) = sample();
     for name in files(place.path()) {
         let bytes = fs::read(place.path().join(&name)).unwrap();
-        let step = bytes.len() / 12 + 1;
+        let step = bytes.len() / 5 + 1;
         for at in (5..bytes.len()).step_by(step) {
             let copy = tempfile::tempdir().unwrap();
             for file in files(place.path()) {
