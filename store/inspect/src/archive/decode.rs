@@ -310,3 +310,74 @@ fn utf8(bytes: &[u8]) -> Result<String> {
         Err(_) => refuse("a text that is not UTF-8"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+
+    use alluvium_pagestore::block::AlignedVec;
+    use alluvium_pagestore::{State, codec, description_of};
+
+    use super::*;
+
+    type Plain = Vec<(u8, Option<String>, Box<[u16]>, Result2)>;
+    type Result2 = std::result::Result<u64, (bool, char)>;
+
+    fn archive_of<V: State>(value: &V) -> (Types, TypeId, AlignedVec) {
+        let mut types = Types::default();
+        let (key, of) = (types.parse("u32"), types.parse(&description_of::<V>()));
+        let root = types.add_struct(&[("key", key), ("value", of)]);
+        let mut bytes = AlignedVec::new();
+        codec::encode(&mut bytes, &7u32, value).unwrap();
+        (types, root, bytes)
+    }
+
+    /// Calls `check` with the archive of a value, each of its bytes changed in turn, and cut.
+    fn damage<V: State>(value: &V, check: impl Fn(&[u8], super::Result<Value>)) {
+        let (types, root, bytes) = archive_of(value);
+        assert!(Archive::decode(&types, root, &bytes).is_ok());
+        for at in 0..bytes.len() {
+            for change in [1, 2, 4, 8, 16, 32, 64, 128, 255] {
+                let mut bytes = bytes.clone();
+                bytes[at] ^= change;
+                check(&bytes, Archive::decode(&types, root, &bytes));
+            }
+            assert!(Archive::decode(&types, root, &bytes[..at]).is_err(), "cut to {at}");
+        }
+    }
+
+    /// What both read of damaged bytes is the same. Checksums keep such bytes away; this is about
+    /// pointers and lengths.
+    #[test]
+    fn damaged_bytes_are_refused_or_read_as_rkyv_reads_them() {
+        let text = |length: usize| Some("é".repeat(length));
+        let value: Plain = vec![
+            (1, None, Box::new([]), Ok(5)),
+            (2, text(3), Box::new([1, 2, 3]), Err((true, 'x'))),
+            (3, text(40), Box::new([4; 9]), Ok(u64::MAX)),
+        ];
+        let compared = std::cell::Cell::new(0);
+        damage(&value, |bytes, ours| {
+            let (Ok(ours), Ok((key, value))) = (ours, codec::decode::<u32, Plain>(bytes)) else {
+                return;
+            };
+            let value = serde_json::to_string(&value).unwrap();
+            assert_eq!(ours.to_json(), format!(r#"{{"key":{key},"value":{value}}}"#));
+            compared.set(compared.get() + 1);
+        });
+        assert!(compared.get() > 100);
+    }
+
+    #[test]
+    fn damaged_maps_are_read_without_a_panic() {
+        let sorted: BTreeMap<u16, String> = (0..40).map(|n| (n, n.to_string())).collect();
+        let hashed: HashMap<u16, Vec<u8>> = (0..20).map(|n| (n, vec![1; n as usize % 3])).collect();
+        let refused = std::cell::Cell::new(0);
+        let count = |_: &[u8], ours: super::Result<Value>| {
+            refused.set(refused.get() + u32::from(ours.is_err()));
+        };
+        damage(&sorted, count);
+        damage(&hashed, count);
+        assert!(refused.get() > 100);
+    }
+}
