@@ -3,12 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::rc::Rc;
 
+use alluvium::io::{IoOptions, open_device};
 use alluvium::{
-    AnyLayout, AppendLog, Counting, Elements, Heap, HeapSize, KeyHash, MIB, Schema, Store, Time,
-    WindowSegments, Windows, hash_word, process,
+    AnyLayout, AppendLog, Counting, Elements, Heap, HeapSize, KeyHash, MIB, Merge, Panes,
+    PanesLayout, Schema, StateContext, Store, Time, WindowSegments, Windows, hash_word, process,
 };
 use alluvium_inspect::ExportOptions;
+use alluvium_pagestore::{
+    Account, BlobWriter, CODEC, CheckpointImage, HASH_VERSION, Helper, Manifest, SegmentStore,
+    StateManifest,
+};
 use serde_json::{Value, json};
 
 use crate::common::{all_lines, lines, store};
@@ -229,4 +235,62 @@ fn of_lists_whose_keys_are_unknown_nothing_that_was_cleared_comes_out() {
     let (found, done) = lines(place.path(), &ExportOptions::default());
     assert_eq!(found, [r#"{"state":"other","key":1,"value":2}"#]);
     assert!(done.skipped["list"].contains("ByHand@1"), "{done:?}");
+}
+
+/// Window segments by themselves, as few windows remove single keys: what was removed is in runs still,
+/// and cut off by the table.
+#[test]
+fn panes_come_out_without_what_was_removed() {
+    let place = tempfile::tempdir().unwrap();
+    let device = open_device(place.path(), &IoOptions::default()).unwrap();
+    let segments = SegmentStore::new(device.clone(), 1);
+    let root = Account::root(MIB);
+    let context = StateContext {
+        name: "panes".into(),
+        account: Account::below(&root, "panes", u64::MAX),
+        segments: Some(segments.clone()),
+        helper: Helper::inline(),
+        max_value_bytes: 4 << 10,
+        key_groups: 256,
+        owned: 0..256,
+        restored: None,
+    };
+    let merge: Merge<i64> = Rc::new(|sum: &mut i64, later: &i64| *sum += later);
+    let mut panes =
+        PanesLayout::<String, i64>::open_panes(&WindowSegments::new(), context, merge).unwrap();
+    let mut model = BTreeMap::new();
+    let mut removed_late = 0;
+    for n in 0..40_000u64 {
+        let (slice, key) =
+            (hash_word(n) % 2, format!("a key of some length {:06}", hash_word(n + 9) % 9000));
+        let place = (slice as i64, key.clone());
+        if n % 7 == 3 {
+            panes.remove(Time(slice as i64), &key).unwrap();
+            removed_late += u64::from(model.remove(&place).is_some() && n > 30_000);
+        } else {
+            panes.update(Time(slice as i64), &key, || 0, |sum| *sum += n as i64).unwrap();
+            *model.entry(place).or_insert(0) += n as i64;
+        }
+    }
+    let mut blobs = BlobWriter::new(device.clone(), 1, 8 << 10);
+    let image = panes.checkpoint(&mut blobs).unwrap();
+    blobs.finish().unwrap();
+    let names = ["panes", "panes", "window-segments", "String", "i64"].map(String::from);
+    let [name, primitive, layout, key, value] = names;
+    let image = CheckpointImage {
+        number: 1,
+        next_segment: segments.peek_id(),
+        hash_version: HASH_VERSION,
+        codec: CODEC.into(),
+        key_groups: 256,
+        owned: (0, 256),
+        position: 0,
+        states: vec![StateManifest { name, primitive, layout, key, value, image }],
+    };
+    let file = image.write(&*device).unwrap();
+    Manifest { checkpoints: vec![file] }.commit(&*device).unwrap();
+    drop((panes, segments, device));
+    let lines = of_state(place.path(), "panes");
+    assert!(removed_late > 100 && lines.len() > model.len(), "{removed_late} {}", lines.len());
+    assert_eq!(sums(&lines), model);
 }
