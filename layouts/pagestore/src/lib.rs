@@ -38,7 +38,7 @@ pub use segment::{
     Death, FORMAT_VERSION, FooterEntry, GRAIN_BYTES, Image, ImageInfo, LiveSet, Liveness,
     RECORD_HEADER_BYTES, RecordBytes, SEGMENT_BYTES_MAX, SegmentDirectory, SegmentId, SegmentImage,
     SegmentInfo, SegmentReader, SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified,
-    WrittenPage, damaged, verify_record,
+    WholeSegment, WrittenPage, damaged, verify_record,
 };
 pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, KIB, MIB};

@@ -3,12 +3,16 @@
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident};
 use syn::ext::IdentExt;
-use syn::{Data, DeriveInput, Generics, Index, Member, Type, TypeParamBound, Variant, parse_quote};
+use syn::{
+    Attribute, Data, DeriveInput, Generics, Index, Member, Type, TypeParamBound, Variant,
+    parse_quote,
+};
 
 /// One field of a struct or of a variant.
 pub struct Field<'a> {
     pub member: Member,
     pub ty: &'a Type,
+    pub attrs: &'a [Attribute],
     /// The variable a pattern binds it to.
     pub binding: Ident,
 }
@@ -31,7 +35,7 @@ pub fn fields(fields: &syn::Fields) -> Vec<Field<'_>> {
             Some(ident) => Member::Named(ident.clone()),
             None => Member::Unnamed(Index::from(i)),
         };
-        Field { member, ty: &field.ty, binding: format_ident!("field_{i}") }
+        Field { member, ty: &field.ty, attrs: &field.attrs, binding: format_ident!("field_{i}") }
     };
     fields.iter().enumerate().map(field).collect()
 }

@@ -9,6 +9,7 @@ mod fields;
 mod key_hash;
 mod options;
 mod state;
+mod stored;
 
 use proc_macro::TokenStream;
 use syn::{DeriveInput, Error, parse_macro_input};
@@ -45,7 +46,8 @@ use syn::{DeriveInput, Error, parse_macro_input};
 /// # Schema
 ///
 /// `Name@version{field:type,…}` for structs, fields of tuple structs being named `0`, `1`, …, and
-/// `Name@version|Variant{field:type,…}|…|` for enums. Renaming or reordering the type, a variant or
+/// `Name@version|Variant{field:type,…}|…|` for enums, `Variant=number` where a number is given. What
+/// rkyv is told to store another way stands in `rkyv(…)(type)`. Renaming or reordering the type, a variant or
 /// a field changes it, and so does changing the type of a field at any depth; a directory written
 /// before is refused. Change the version where the meaning changes and nothing else does.
 ///

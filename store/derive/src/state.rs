@@ -11,6 +11,7 @@ use syn::{Data, DeriveInput, Path, Result, TypeParam, WherePredicate, parse_quot
 
 use crate::fields::{Field, bounded, fields, pattern};
 use crate::options::Options;
+use crate::stored;
 
 pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let options = Options::of(input)?;
@@ -156,7 +157,7 @@ fn schema(input: &DeriveInput, options: &Options) -> TokenStream {
         Data::Struct(data) => describe_fields(root, &fields(&data.fields)),
         Data::Enum(data) => {
             let variants = data.variants.iter().map(|variant| {
-                let name = variant.ident.unraw().to_string();
+                let name = format!("{}{}", variant.ident.unraw(), stored::discriminant(variant));
                 let fields = describe_fields(root, &fields(&variant.fields));
                 quote!(out.push_str(#name); #fields out.push('|');)
             });
@@ -178,7 +179,10 @@ fn schema(input: &DeriveInput, options: &Options) -> TokenStream {
                 |out: &mut ::std::string::String| { #described },
             )
         },
-        false => described,
+        false => match stored::of_type(&input.attrs) {
+            Some(how) => quote!(out.push_str(#how); out.push('('); #described; out.push(')');),
+            None => described,
+        },
     };
     quote! {
         #[automatically_derived]
@@ -190,12 +194,18 @@ fn schema(input: &DeriveInput, options: &Options) -> TokenStream {
     }
 }
 
-/// Statements that append `{field:type,…}`.
+/// Statements that append `{field:type,…}`, the type inside of what rkyv is told to make of it.
 fn describe_fields(root: &Path, fields: &[Field]) -> TokenStream {
     let parts = fields.iter().map(|field| {
         let (label, ty) = (format!("{}:", field.name()), field.ty);
         let describe = quote_spanned!(ty.span()=> <#ty as #root::Schema>::describe);
-        quote!(out.push_str(#label); #describe(out); out.push(',');)
+        match stored::of_field(field.attrs) {
+            Some(how) => quote! {
+                out.push_str(#label); out.push_str(#how);
+                out.push('('); #describe(out); out.push_str("),");
+            },
+            None => quote!(out.push_str(#label); #describe(out); out.push(',');),
+        }
     });
     quote!(out.push('{'); #(#parts)* out.push('}');)
 }

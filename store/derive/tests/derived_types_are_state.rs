@@ -309,3 +309,30 @@ fn names_of_variables_do_not_clash_with_fields() {
     Clash::describe(&mut description);
     assert_eq!(description, "Clash@1{out:u8,hash:u8,this:u8,field_0:u8,}");
 }
+
+/// What rkyv makes of a type beside its fields is told, as records of one form would else be read as
+/// those of another.
+#[test]
+fn descriptions_tell_what_changes_the_stored_form() {
+    #[derive(Clone, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
+    #[state(crate = alluvium_pagestore)]
+    #[rkyv(attr(derive(Debug)))]
+    #[allow(dead_code)]
+    enum Numbered {
+        A = 3,
+        B,
+        C = 1 + 6,
+    }
+    assert_eq!(description_of::<Numbered>(), "Numbered@1|A=3{}|B{}|C=(1 + 6){}|");
+    #[derive(Clone, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
+    #[state(crate = alluvium_pagestore)]
+    struct Boxed {
+        #[rkyv(with = rkyv::with::AsBox)]
+        a: u64,
+        b: u8,
+    }
+    let told = description_of::<Boxed>();
+    assert_eq!(told.replace(' ', ""), "Boxed@1{a:rkyv(with=rkyv::with::AsBox)(u64),b:u8,}");
+    let boxed = Boxed { a: 1, b: 2 };
+    assert_eq!(u64::from(boxed.b) + boxed.a, 3);
+}

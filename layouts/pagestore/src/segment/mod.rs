@@ -5,6 +5,7 @@ mod image;
 mod live;
 mod pins;
 mod reader;
+mod whole;
 mod writer;
 
 pub use format::{
@@ -14,6 +15,7 @@ pub use format::{
 pub use image::Image;
 pub use live::{Death, LiveSet, Liveness};
 pub use reader::{SegmentDirectory, SegmentReader};
+pub use whole::WholeSegment;
 pub use writer::{SegmentWriter, WrittenPage};
 
 use serde::{Deserialize, Serialize};

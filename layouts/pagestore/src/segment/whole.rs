@@ -1,0 +1,282 @@
+//! A sealed segment all of whose bytes are at hand, as of a mapped file: each structure by itself.
+//!
+//! [`SegmentReader`](super::SegmentReader) stops at the first damage, as whoever opens a state must.
+//! Who wants to know all of it asks here: what is damaged is told and passed over, and what stands
+//! beside it is still checked. Nothing is handed out unverified, and nothing panics on any bytes.
+
+use super::SegmentInfo;
+use super::format::{
+    FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, RecordBytes, TRAILER_BYTES, Tail, Verified,
+    checksum, damaged, verify_header, verify_record,
+};
+use crate::io::BLOCK_BYTES;
+use crate::{Error, Result};
+
+/// A sealed segment in memory, and what is damaged of its own structures.
+#[derive(Debug)]
+pub struct WholeSegment<'a> {
+    info: SegmentInfo,
+    bytes: &'a [u8],
+    images: Vec<ImageInfo>,
+    damage: Vec<Error>,
+}
+
+impl<'a> WholeSegment<'a> {
+    /// Looks at header, tail, directory and trailers of the segment of `state` in `bytes`, which
+    /// are those of its file. Cost: a block per image; all blocks if tail or directory are damaged,
+    /// to find the images by their trailers.
+    pub fn open(info: &SegmentInfo, state: u64, bytes: &'a [u8]) -> Self {
+        let mut whole = Self { info: info.clone(), bytes, images: Vec::new(), damage: Vec::new() };
+        whole.look(state);
+        whole
+    }
+
+    /// What is damaged of header, tail, directory and trailers.
+    pub fn damage(&self) -> &[Error] {
+        &self.damage
+    }
+
+    /// Takes [`damage`](Self::damage).
+    pub fn take_damage(&mut self) -> Vec<Error> {
+        std::mem::take(&mut self.damage)
+    }
+
+    /// The images that were found, in the order of the directory.
+    pub fn images(&self) -> &[ImageInfo] {
+        &self.images
+    }
+
+    /// What the footer of an image tells of its records.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it is not what was written there.
+    pub fn footer(&self, image: &ImageInfo) -> Result<Vec<FooterEntry>> {
+        let length = u64::from(image.records) * FOOTER_ENTRY_BYTES as u64;
+        let footer = self.slice(image.footer_offset, length);
+        let sound =
+            |bytes: &&[u8]| checksum(self.info.id, image.footer_offset, bytes) == image.footer_crc;
+        match footer.filter(sound) {
+            Some(footer) => {
+                Ok(footer.chunks_exact(FOOTER_ENTRY_BYTES).map(FooterEntry::read_from).collect())
+            }
+            None => Err(self.damaged(image.footer_offset, "an image's footer is damaged")),
+        }
+    }
+
+    /// A record of an image, verified.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it is not what was written there.
+    pub fn record(&self, image: &ImageInfo, entry: &FooterEntry) -> Result<RecordBytes<'a>> {
+        let offset = entry.offset();
+        let other = || self.damaged(offset, "a record is not the one its footer tells of");
+        if offset < image.offset || offset >= image.footer_offset {
+            return Err(other());
+        }
+        let bytes = self.slice(offset, image.footer_offset - offset).ok_or_else(other)?;
+        match verify_record(&self.info.file, self.info.id, offset, bytes)? {
+            Verified::Record(record)
+                if record.hash == entry.hash && record.payload.len() == entry.len as usize =>
+            {
+                Ok(record)
+            }
+            _ => Err(other()),
+        }
+    }
+
+    fn look(&mut self, state: u64) {
+        let there = self.bytes.len() as u64;
+        if there < self.info.bytes {
+            let what = format!("the file has {there} bytes, {} were written", self.info.bytes);
+            self.tell(there, &what);
+        }
+        match self.slice(0, TRAILER_BYTES as u64) {
+            Some(header) => {
+                let header = verify_header(&self.info.file, self.info.id, state, header);
+                self.damage.extend(header.err());
+            }
+            None => self.tell(0, "the segment has no header"),
+        }
+        let complete = self.read_directory();
+        if !complete {
+            self.find_trailers();
+        }
+        let records: u64 = self.images.iter().map(|image| u64::from(image.records)).sum();
+        if complete && records != self.info.records {
+            let what =
+                format!("{records} records in the directory, {} expected", self.info.records);
+            self.tell(self.tail_offset().unwrap_or(0), &what);
+        }
+    }
+
+    fn tail_offset(&self) -> Option<u64> {
+        self.info.bytes.checked_sub(TRAILER_BYTES as u64)
+    }
+
+    /// Takes in the images of the directory, and says whether all of it could be read.
+    fn read_directory(&mut self) -> bool {
+        let place = self.tail_offset().unwrap_or(0);
+        let Some(tail) = self.slice(place, TRAILER_BYTES as u64) else {
+            self.tell(place, "the segment has no tail");
+            return false;
+        };
+        let tail = Tail::from_bytes(&self.info.file, self.info.id, self.info.bytes, tail);
+        let tail = match tail {
+            Ok(tail) => tail,
+            Err(error) => {
+                self.damage.push(error);
+                return false;
+            }
+        };
+        let mut complete = true;
+        for number in 0..u64::from(tail.images) {
+            let place = tail.directory_offset + number * TRAILER_BYTES as u64;
+            match self.image_at(place).filter(|image| self.fits(image, tail.directory_offset)) {
+                Some(image) => {
+                    self.check_trailer(&image);
+                    self.images.push(image);
+                }
+                None => {
+                    self.tell(place, "an entry of the segment's directory is damaged");
+                    complete = false;
+                }
+            }
+        }
+        complete
+    }
+
+    /// The image that the 64 bytes at `place` tell of, if they are sound.
+    fn image_at(&self, place: u64) -> Option<ImageInfo> {
+        let bytes = self.slice(place, TRAILER_BYTES as u64)?;
+        ImageInfo::from_bytes(&self.info.file, self.info.id, bytes).ok()
+    }
+
+    /// Whether an image lies in front of `end`, and all of it inside itself.
+    fn fits(&self, image: &ImageInfo, end: u64) -> bool {
+        let footer_bytes = u64::from(image.records) * FOOTER_ENTRY_BYTES as u64;
+        let after = image.offset.checked_add(image.bytes);
+        let footer_end = image.footer_offset.checked_add(footer_bytes + TRAILER_BYTES as u64);
+        image.offset.is_multiple_of(BLOCK_BYTES as u64)
+            && image.bytes.is_multiple_of(BLOCK_BYTES as u64)
+            && image.footer_offset >= image.offset
+            && after.is_some_and(|after| after <= end)
+            && footer_end.zip(after).is_some_and(|(footer_end, after)| footer_end <= after)
+    }
+
+    fn check_trailer(&mut self, image: &ImageInfo) {
+        let place = image.offset + image.bytes - TRAILER_BYTES as u64;
+        if self.image_at(place) != Some(*image) {
+            self.tell(place, "an image's trailer is damaged");
+        }
+    }
+
+    /// Adds the images that are not known yet, from the trailers at the ends of blocks.
+    fn find_trailers(&mut self) {
+        let block = BLOCK_BYTES as u64;
+        for end in (2..=self.bytes.len() as u64 / block).map(|blocks| blocks * block) {
+            let found = self.image_at(end - TRAILER_BYTES as u64);
+            let found =
+                found.filter(|image| self.fits(image, end) && image.offset + image.bytes == end);
+            if let Some(image) = found.filter(|image| !self.images.contains(image)) {
+                self.images.push(image);
+            }
+        }
+        self.images.sort_by_key(|image| image.offset);
+    }
+
+    /// Bytes of the segment, if it has them.
+    fn slice(&self, offset: u64, length: u64) -> Option<&'a [u8]> {
+        let end = usize::try_from(offset.checked_add(length)?).ok()?;
+        self.bytes.get(offset as usize..end)
+    }
+
+    fn tell(&mut self, offset: u64, what: &str) {
+        let error = self.damaged(offset, what);
+        self.damage.push(error);
+    }
+
+    fn damaged(&self, offset: u64, what: &str) -> Error {
+        damaged(&self.info.file, offset, what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{SegmentId, SegmentStore, SegmentWriter};
+    use super::*;
+    use crate::io::{Faults, IoBuffer, Operation, Simulated, run_blocking};
+    use std::sync::Arc;
+
+    /// A segment of several images with 60 records, and its bytes.
+    fn sample() -> (SegmentInfo, Vec<u8>) {
+        let store = SegmentStore::new(Arc::new(Simulated::new(1, Faults::none())), 1);
+        let mut writer = SegmentWriter::new(store.clone(), 7, 8 << 10, 1 << 20);
+        for page in 0..6u64 {
+            writer.begin_page().unwrap();
+            for key in 0..10 {
+                writer.push(page * 10 + key, &key, &vec![page as u8; 50]).unwrap();
+            }
+            writer.finish_page().unwrap();
+        }
+        writer.seal().unwrap();
+        let info = writer.take_sealed().pop().unwrap();
+        assert_eq!(info.id, SegmentId(1));
+        let buffer = IoBuffer::zeroed(info.bytes as usize);
+        let read = Operation::Read { offset: 0 };
+        let (buffer, done) = run_blocking(store.device(), &info.file, read, buffer);
+        done.unwrap();
+        let bytes = buffer.as_slice()[..info.bytes as usize].to_vec();
+        (info, bytes)
+    }
+
+    /// How many records are sound, and how many errors there are.
+    fn count(info: &SegmentInfo, bytes: &[u8]) -> (u64, usize) {
+        let whole = WholeSegment::open(info, 7, bytes);
+        let (mut sound, mut errors) = (0, whole.damage().len());
+        for image in whole.images() {
+            match whole.footer(image) {
+                Err(_) => errors += 1,
+                Ok(entries) => entries.iter().for_each(|e| match whole.record(image, e) {
+                    Ok(_) => sound += 1,
+                    Err(_) => errors += 1,
+                }),
+            }
+        }
+        (sound, errors)
+    }
+
+    #[test]
+    fn damage_hides_only_what_it_is_in() {
+        let (info, bytes) = sample();
+        assert_eq!(count(&info, &bytes), (60, 0));
+        for at in 0..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1;
+            let (sound, errors) = count(&info, &bytes);
+            assert!(sound >= 50 && (sound == 60 || errors > 0), "{at}: {sound}, {errors}");
+        }
+    }
+
+    #[test]
+    fn all_damage_is_told() {
+        let (info, mut bytes) = sample();
+        let length = bytes.len();
+        let first = WholeSegment::open(&info, 7, &bytes).images()[0];
+        // Header, a record of the first image, its trailer, the tail.
+        for at in [9, 4096 + 20, (first.offset + first.bytes) as usize - 30, length - 30] {
+            bytes[at] ^= 4;
+        }
+        // Without tail and trailer the first image cannot be found; the others can.
+        assert_eq!(count(&info, &bytes), (50, 2));
+        bytes[length - 30] ^= 4;
+        assert_eq!(count(&info, &bytes), (59, 3));
+    }
+
+    #[test]
+    fn a_file_of_any_length_is_told_of() {
+        let (info, bytes) = sample();
+        for length in (0..bytes.len()).step_by(61) {
+            assert!(count(&info, &bytes[..length]).1 > 0, "{length}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Lists of the append log: a line for each stretch of a key's elements in a run.
+//!
+//! The catalog says which records are of which run, and what notes hide or lend. A key's stretches
+//! come in the order of runs, which need not be that of the list: `rank` says it. Only notes are kept in
+//! memory.
+
+use std::collections::HashMap;
+
+use alluvium_pagestore::{Error, ErrorKind, RecordBytes, Result, SegmentId, codec};
+
+use super::for_each;
+use super::plain::{pair, record_of};
+use super::sink::Sink;
+use crate::archive::{Archive, Types, Undecodable, Value};
+use crate::checkpoints::StateAt;
+use crate::directory::ClosedDirectory;
+
+/// What a note's record has as its value: bucket, cut and lowest rank, then imports.
+const NOTE: &str = "((i64,u64,i64,),Vec<(i64,u64,u64,i64,)>,)";
+
+/// Newest run, and how many records of runs and of notes follow.
+type CatalogHead = (u64, u64, u64);
+type RunKey = (i64, u64);
+type RunValue = (u64, bool, Vec<(u64, u32, u32)>);
+
+/// A stretch of records of one run in a segment.
+#[derive(Debug)]
+struct Part {
+    /// Grain of its first record.
+    first: u32,
+    records: u32,
+    bucket: i64,
+    run: u64,
+    purged: bool,
+}
+
+/// What the catalog says.
+#[derive(Debug, Default)]
+struct Catalog {
+    parts: HashMap<SegmentId, Vec<Part>>,
+    /// Of a bucket and a key, the first run that is the key's.
+    cuts: HashMap<(i64, String), u64>,
+    /// Of a key, what its lists in other buckets have from a bucket's runs.
+    imports: HashMap<(i64, String), Vec<Import>>,
+}
+
+#[derive(Debug)]
+struct Import {
+    bucket: i64,
+    runs: (u64, u64),
+    shift: i64,
+}
+
+pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    let mut types = Types::default();
+    let (catalog, catalog_segments) = match read_catalog(directory, state)? {
+        Ok(found) => found,
+        Err(why) => {
+            let what = format!(
+                "notes of lists cannot be read, so it is not known what is live: {}",
+                why.0
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+    };
+    let block = block_of(&mut types, state);
+    for segment in state.segments().skip(catalog_segments) {
+        let parts = catalog.parts.get(&segment.id()).map_or(&[][..], |parts| parts);
+        let (mut current, mut left) = (None, 0);
+        let enough = for_each(directory, state, segment, &mut |entry, record| {
+            if let Some(part) = parts.iter().find(|part| part.first == entry.grain) {
+                (current, left) = (Some(part), part.records);
+            }
+            // A record that the catalog does not name is of a run that is gone.
+            let Some(part) = current.filter(|_| left > 0) else { return Ok(false) };
+            left -= 1;
+            export_block(&types, block, state, &catalog, part, record, sink)
+        })?;
+        if enough {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The type of blocks: a vector of entries.
+fn block_of(types: &mut Types, state: StateAt<'_>) -> usize {
+    let (key, rank) = (types.parse(state.key()), types.parse("i64"));
+    let elements = types.parse(&format!("Vec<{}>", state.value()));
+    let entry = types.add_struct(&[("key", key), ("rank", rank), ("elements", elements)]);
+    types.add(crate::archive::Type::List(entry))
+}
+
+fn export_block(
+    types: &Types,
+    block: usize,
+    state: StateAt<'_>,
+    catalog: &Catalog,
+    part: &Part,
+    record: RecordBytes<'_>,
+    sink: &mut Sink<'_>,
+) -> Result<bool> {
+    let entries = match Archive::decode(types, block, record.payload) {
+        Ok(Value::List(entries)) => entries,
+        Ok(other) => unreachable!("a list decodes to {other:?}"),
+        Err(why) => {
+            let text =
+                format!("Vec<{{key:{},rank:i64,elements:Vec<{}>,}}>", state.key(), state.value());
+            return sink.undecoded(state.name(), text, record.payload, why);
+        }
+    };
+    for entry in entries {
+        let Value::Fields(fields) = entry else { unreachable!("an entry is a struct") };
+        let mut fields = fields.into_iter().map(|(_, value)| value);
+        let (Some(key), Some(Value::Number(rank)), Some(elements)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            unreachable!("an entry has three fields")
+        };
+        let rank: i64 = rank.parse().expect("an i64 that was decoded");
+        for (bucket, rank) in catalog.owners(part, &key, rank) {
+            let mut line = Vec::with_capacity(4);
+            if state.primitive() != "list" {
+                line.push(("slice", Value::Number(bucket.to_string())));
+            }
+            line.push(("key", key.clone()));
+            line.push(("rank", Value::Number(rank.to_string())));
+            line.push(("value", elements.clone()));
+            if sink.line(state.name(), line)? {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+impl Catalog {
+    /// The buckets in which a key has what it has in a run, with its rank there.
+    fn owners(&self, part: &Part, key: &Value, rank: i64) -> Vec<(i64, i64)> {
+        let place = (part.bucket, name_of(key));
+        let mut owners = Vec::new();
+        if !part.purged && part.run >= self.cuts.get(&place).copied().unwrap_or(0) {
+            owners.push((part.bucket, rank));
+        }
+        for import in self.imports.get(&place).into_iter().flatten() {
+            if (import.runs.0..=import.runs.1).contains(&part.run) {
+                owners.push((import.bucket, rank.saturating_add(import.shift)));
+            }
+        }
+        owners
+    }
+}
+
+/// A key as text, the same for equal keys only: JSON would not tell `None` from a unit.
+fn name_of(key: &Value) -> String {
+    format!("{key:?}")
+}
+
+/// Reads the catalog, and says how many segments it takes.
+fn read_catalog(
+    directory: &ClosedDirectory,
+    state: StateAt<'_>,
+) -> Result<std::result::Result<(Catalog, usize), Undecodable>> {
+    let mut types = Types::default();
+    let note = record_of(&mut types, state.key(), NOTE);
+    let mut catalog = Catalog::default();
+    let (mut head, mut seen, mut unknown) = (None::<CatalogHead>, 0, None);
+    for (number, segment) in state.segments().enumerate() {
+        for_each(directory, state, segment, &mut |_, record| {
+            let Some((_, runs, _)) = head else {
+                head = Some(codec::decode::<(), CatalogHead>(record.payload)?.1);
+                return Ok(false);
+            };
+            if seen < runs {
+                let (key, value) = codec::decode::<RunKey, RunValue>(record.payload)?;
+                catalog.add_run(key, value);
+            } else {
+                match pair(&types, note, record.payload) {
+                    Ok([key, value]) => catalog.add_note(&key, value),
+                    Err(why) => unknown = Some(why),
+                }
+            }
+            seen += 1;
+            Ok(false)
+        })?;
+        if head.is_some_and(|(_, runs, notes)| runs.saturating_add(notes) <= seen) {
+            return Ok(unknown.map_or(Ok((catalog, number + 1)), Err));
+        }
+    }
+    match state.segments().len() {
+        0 => Ok(Ok((catalog, 0))),
+        _ => Err(Error::new(ErrorKind::Corrupt, "the catalog of runs is not complete")),
+    }
+}
+
+impl Catalog {
+    fn add_run(&mut self, (bucket, run): RunKey, (_, purged, parts): RunValue) {
+        for (segment, first, records) in parts {
+            let part = Part { first, records, bucket, run, purged };
+            self.parts.entry(SegmentId(segment)).or_default().push(part);
+        }
+    }
+
+    fn add_note(&mut self, key: &Value, note: Value) {
+        let numbers = numbers_of(&note);
+        let (Some(&bucket), Some(&cut)) = (numbers.first(), numbers.get(1)) else { return };
+        let (name, bucket) = (name_of(key), bucket as i64);
+        self.cuts.insert((bucket, name.clone()), cut as u64);
+        for import in numbers[3..].chunks_exact(4) {
+            let runs = (import[1] as u64, import[2] as u64);
+            let import = (import[0] as i64, Import { bucket, runs, shift: import[3] as i64 });
+            self.imports.entry((import.0, name.clone())).or_default().push(import.1);
+        }
+    }
+}
+
+/// The numbers of a value, from first to last.
+fn numbers_of(value: &Value) -> Vec<i128> {
+    match value {
+        Value::Number(number) => number.parse().into_iter().collect(),
+        Value::List(values) => values.iter().flat_map(numbers_of).collect(),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,174 @@
+//! Panes of window segments: a line for each accumulator of a part of a slice.
+//!
+//! A key's accumulator of a slice may be in several parts, which only its own function can combine:
+//! `part` is their order. What was removed is left out.
+
+use std::collections::{BTreeMap, HashMap};
+
+use alluvium_pagestore::{Error, ErrorKind, Result, Time, codec};
+
+use super::for_each;
+use super::plain::{pair, record_of};
+use super::sink::Sink;
+use crate::archive::{Types, Value};
+use crate::checkpoints::{SegmentAt, StateAt};
+use crate::directory::ClosedDirectory;
+
+/// What the catalog says.
+#[derive(Debug, Default)]
+struct Catalog {
+    /// Slice, accumulators and cuts in its table, number of its next part: in the tables' order.
+    tables: Vec<(Time, u64, u64, u64)>,
+    /// Slice, number, first segment and how many.
+    runs: Vec<(Time, u64, u64, u64)>,
+    /// Segments of runs, and of tables.
+    ends: Option<(u64, u64)>,
+}
+
+/// Of a slice and a key, the first part that was not removed.
+type Cuts = HashMap<(Time, String), u64>;
+
+pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    let segments: Vec<_> = state.segments().collect();
+    if segments.is_empty() {
+        return Ok(());
+    }
+    let catalog = read_catalog(directory, state, &segments)?;
+    let (runs, tables) = catalog.ends.unwrap_or_default();
+    let tables = &segments[runs as usize..(runs + tables) as usize];
+    let mut types = Types::default();
+    let root = record_of(&mut types, state.key(), state.value());
+    let cut = record_of(&mut types, state.key(), "u64");
+    let mut cuts = Cuts::new();
+    walk_tables(directory, state, tables, &catalog, &mut |table, is_cut, payload| {
+        if is_cut {
+            let what = |why: crate::archive::Undecodable| {
+                let what = format!(
+                    "removed keys cannot be read, so it is not known what is live: {}",
+                    why.0
+                );
+                Error::new(ErrorKind::Unsupported, what)
+            };
+            let [key, before] = pair(&types, cut, payload).map_err(what)?;
+            if let Value::Number(before) = before {
+                let before = before.parse().unwrap_or(u64::MAX);
+                cuts.insert((table.0, format!("{key:?}")), before);
+            }
+        }
+        Ok(false)
+    })?;
+    let mut tell = |slice: Time, part: u64, payload: &[u8]| match pair(&types, root, payload) {
+        Ok([key, value]) => {
+            if cuts.get(&(slice, format!("{key:?}"))).is_some_and(|before| part < *before) {
+                return Ok(false);
+            }
+            let number = |number: String| Value::Number(number);
+            let (slice, part) = (number(slice.0.to_string()), number(part.to_string()));
+            sink.line(
+                state.name(),
+                vec![("slice", slice), ("part", part), ("key", key), ("value", value)],
+            )
+        }
+        Err(why) => {
+            let text = format!("Record{{key:{},value:{},}}", state.key(), state.value());
+            sink.undecoded(state.name(), text, payload, why)
+        }
+    };
+    for &(slice, number, first, files) in &catalog.runs {
+        let files = usize::try_from(first).ok().zip(first.checked_add(files));
+        let files = files.and_then(|(first, end)| segments.get(first..end as usize));
+        for segment in files.ok_or_else(|| wrong("lost segments"))? {
+            if for_each(directory, state, *segment, &mut |_, r| tell(slice, number, r.payload))? {
+                return Ok(());
+            }
+        }
+    }
+    walk_tables(directory, state, tables, &catalog, &mut |table, is_cut, payload| {
+        if is_cut { Ok(false) } else { tell(table.0, table.3, payload) }
+    })
+}
+
+/// What is called with each record of the tables: its table, whether it is a cut, its bytes.
+type Visit<'v> = &'v mut dyn FnMut(&(Time, u64, u64, u64), bool, &[u8]) -> Result<bool>;
+
+/// Walks the records of the tables, slice by slice first accumulators and then cuts.
+fn walk_tables(
+    directory: &ClosedDirectory,
+    state: StateAt<'_>,
+    segments: &[SegmentAt<'_>],
+    catalog: &Catalog,
+    visit: Visit<'_>,
+) -> Result<()> {
+    let mut tables = catalog.tables.iter().filter(|table| table.1.saturating_add(table.2) > 0);
+    let (mut table, mut passed) = (tables.next(), 0);
+    for segment in segments {
+        let enough = for_each(directory, state, *segment, &mut |_, record| {
+            let Some(of) = table else { return Err(wrong("more accumulators than it tells of")) };
+            let is_cut = passed >= of.1;
+            passed += 1;
+            if passed >= of.1.saturating_add(of.2) {
+                (table, passed) = (tables.next(), 0);
+            }
+            visit(of, is_cut, record.payload)
+        })?;
+        if enough {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn read_catalog(
+    directory: &ClosedDirectory,
+    state: StateAt<'_>,
+    segments: &[SegmentAt<'_>],
+) -> Result<Catalog> {
+    let mut catalog = Catalog::default();
+    let last = segments.len() - 1;
+    read_part(directory, state, segments[last], &mut catalog)?;
+    let ends = catalog.ends.and_then(|(runs, tables)| runs.checked_add(tables));
+    let Some(first) = ends.filter(|end| *end <= last as u64) else {
+        return Err(wrong("it has no end"));
+    };
+    // The last segment has the end, the others what comes before it.
+    let end = std::mem::take(&mut catalog).ends;
+    for segment in &segments[first as usize..] {
+        read_part(directory, state, *segment, &mut catalog)?;
+    }
+    catalog.ends = end;
+    let mut known: BTreeMap<Time, u64> = BTreeMap::new();
+    for table in &catalog.tables {
+        known.insert(table.0, table.3);
+    }
+    if catalog.runs.iter().any(|run| !known.contains_key(&run.0)) {
+        return Err(wrong("a run of no slice"));
+    }
+    Ok(catalog)
+}
+
+fn read_part(
+    directory: &ClosedDirectory,
+    state: StateAt<'_>,
+    segment: SegmentAt<'_>,
+    catalog: &mut Catalog,
+) -> Result<()> {
+    for_each(directory, state, segment, &mut |_, record| {
+        let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
+        match (kind, &told[..]) {
+            (0, &[entries, cuts, next]) => catalog.tables.push((slice, entries, cuts, next)),
+            (1, &[number, _, _, first, files]) => {
+                catalog.runs.push((slice, number, first, files));
+            }
+            // Images: all of a run are read here, one after the other.
+            (2, _) => {}
+            (3, &[runs, tables]) => catalog.ends = Some((runs, tables)),
+            _ => return Err(wrong("a record of an unknown kind")),
+        }
+        Ok(false)
+    })
+    .map(drop)
+}
+
+fn wrong(what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the catalog of slices does not hold: {what}"))
+}

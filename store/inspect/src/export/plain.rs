@@ -1,0 +1,90 @@
+//! Records of a key and a value, as maps, counts, values and timers have them in every layout, and
+//! lists and panes in those that keep them under keys of slice and key.
+
+use alluvium_pagestore::Result;
+
+use super::for_each;
+use super::sink::Sink;
+use crate::archive::{Archive, Types, Value};
+use crate::checkpoints::StateAt;
+use crate::directory::ClosedDirectory;
+
+/// The type of records of a key and a value.
+pub fn record_of(types: &mut Types, key: &str, value: &str) -> usize {
+    let (key, value) = (types.parse(key), types.parse(value));
+    types.add_struct(&[("key", key), ("value", value)])
+}
+
+/// Records whose key is the state's.
+pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    export_as(directory, state, (state.key(), state.value()), sink, &mut |fields| fields)
+}
+
+/// Records whose key is a slice of time, or a bucket, and the state's key. Their values are `value`.
+pub fn export_sliced(
+    directory: &ClosedDirectory,
+    state: StateAt<'_>,
+    value: &str,
+    sink: &mut Sink<'_>,
+) -> Result<()> {
+    let key = format!("(Time,{},)", state.key());
+    let has_slices = state.primitive() != "list";
+    export_as(directory, state, (&key, value), sink, &mut |fields| {
+        let mut fields = fields.into_iter();
+        let (Some((_, Value::List(key))), Some(value)) = (fields.next(), fields.next()) else {
+            return Vec::new();
+        };
+        let mut key = key.into_iter();
+        let slice = key.next().filter(|_| has_slices).map(|slice| ("slice", slice));
+        slice.into_iter().chain(key.next().map(|key| ("key", key))).chain([value]).collect()
+    })
+}
+
+/// How a record's fields become those of its line.
+type Shape<'s> = &'s mut dyn FnMut(Vec<(&'static str, Value)>) -> Vec<(&'static str, Value)>;
+
+fn export_as(
+    directory: &ClosedDirectory,
+    state: StateAt<'_>,
+    (key, value): (&str, &str),
+    sink: &mut Sink<'_>,
+    shape: Shape<'_>,
+) -> Result<()> {
+    let mut types = Types::default();
+    let root = record_of(&mut types, key, value);
+    for segment in state.segments() {
+        let enough = for_each(directory, state, segment, &mut |_, record| match pair(
+            &types,
+            root,
+            record.payload,
+        ) {
+            Ok([key, value]) => {
+                sink.line(state.name(), shape(vec![("key", key), ("value", value)]))
+            }
+            Err(why) => {
+                let text = format!("Record{{key:{key},value:{value},}}");
+                sink.undecoded(state.name(), text, record.payload, why)
+            }
+        })?;
+        if enough {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Key and value of a record.
+pub fn pair(
+    types: &Types,
+    root: usize,
+    payload: &[u8],
+) -> std::result::Result<[Value; 2], crate::archive::Undecodable> {
+    match Archive::decode(types, root, payload)? {
+        Value::Fields(fields) if fields.len() == 2 => {
+            let mut values = fields.into_iter().map(|(_, value)| value);
+            let next = &mut values;
+            Ok([next.next(), next.next()].map(|value| value.expect("two fields")))
+        }
+        other => unreachable!("a struct of two fields decodes to {other:?}"),
+    }
+}

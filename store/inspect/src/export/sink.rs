@@ -1,0 +1,93 @@
+//! Where lines go.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind as IoKind, Write};
+
+use alluvium_pagestore::{Error, Result};
+
+use crate::archive::{Undecodable, Value};
+
+/// What was exported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Lines that were written.
+    pub lines: u64,
+    /// Records of these states that were written as bytes, and why the first of each was.
+    pub undecoded: BTreeMap<String, (u64, String)>,
+    /// States of which nothing was written, and why.
+    pub skipped: BTreeMap<String, String>,
+    /// Whether there was more than the limit, or whoever reads has gone.
+    pub cut: bool,
+}
+
+/// Writes lines up to a limit.
+pub struct Sink<'o> {
+    out: &'o mut dyn Write,
+    limit: u64,
+    done: Exported,
+}
+
+impl<'o> Sink<'o> {
+    pub fn new(out: &'o mut dyn Write, limit: Option<u64>) -> Self {
+        Self { out, limit: limit.unwrap_or(u64::MAX), done: Exported::default() }
+    }
+
+    /// Whether no more lines are wanted.
+    pub fn is_full(&self) -> bool {
+        self.done.cut
+    }
+
+    /// Writes a line of these fields after the state's name, and says whether that was enough.
+    pub fn line(&mut self, state: &str, fields: Vec<(&str, Value)>) -> Result<bool> {
+        if self.done.lines >= self.limit {
+            self.done.cut = true;
+            return Ok(true);
+        }
+        let mut all = vec![("state".to_owned(), Value::Text(state.into()))];
+        all.extend(fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        let line = Value::Fields(all).to_json();
+        match writeln!(self.out, "{line}") {
+            Ok(()) => {
+                self.done.lines += 1;
+                Ok(false)
+            }
+            // As with `| head`.
+            Err(error) if error.kind() == IoKind::BrokenPipe => {
+                self.done.cut = true;
+                Ok(true)
+            }
+            Err(error) => Err(Error::io("write", "the output", error)),
+        }
+    }
+
+    /// Writes a record that is not decoded, as its bytes with its type.
+    pub fn undecoded(
+        &mut self,
+        state: &str,
+        type_text: String,
+        payload: &[u8],
+        why: Undecodable,
+    ) -> Result<bool> {
+        let record = Value::Bytes { type_text, bytes: payload.to_vec() };
+        let enough = self.line(state, vec![("record", record)])?;
+        if !enough {
+            let count = self.done.undecoded.entry(state.into()).or_insert((0, why.0));
+            count.0 += 1;
+        }
+        Ok(enough)
+    }
+
+    /// Notes that a state cannot be exported.
+    pub fn skip(&mut self, state: &str, why: &str) {
+        self.done.skipped.insert(state.into(), why.into());
+    }
+
+    pub fn finish(self) -> Result<Exported> {
+        match self.out.flush() {
+            Err(error) if error.kind() != IoKind::BrokenPipe => {
+                Err(Error::io("write", "the output", error))
+            }
+            _ => Ok(self.done),
+        }
+    }
+}

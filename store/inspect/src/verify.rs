@@ -1,0 +1,205 @@
+//! All checksums of all files that checkpoints name.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+
+use alluvium_pagestore::{Error, ErrorKind, MANIFEST, Result, WholeSegment};
+use serde::Serialize;
+
+use crate::checkpoints::{Checkpoints, SegmentAt, StateAt};
+use crate::directory::ClosedDirectory;
+use crate::table::Short;
+
+/// What was read, and what is damaged of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Verified {
+    /// Checkpoints that were read.
+    pub checkpoints: u64,
+    /// Files that they name and that are there.
+    pub files: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Segments among the files.
+    pub segments: u64,
+    /// Page images in them.
+    pub images: u64,
+    /// Records that are sound, live or not.
+    pub records: u64,
+    /// Sets of live records that are sound.
+    pub live_sets: u64,
+    /// All that is not as it was written.
+    pub damage: Vec<Damage>,
+}
+
+/// Something that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Damage {
+    /// The file, if it is known.
+    pub file: Option<String>,
+    /// Where in it, in bytes.
+    pub offset: Option<u64>,
+    /// The state it is of.
+    pub state: Option<String>,
+    /// What is wrong, in words.
+    pub what: String,
+}
+
+/// Reads every byte that a checksum covers of every file that a checkpoint names. Damage is told, not
+/// an error; of what is damaged, as much as can still be found is checked.
+///
+/// # Errors
+/// There is no checkpoint and no damaged one, or the directory cannot be listed.
+pub fn verify(directory: &ClosedDirectory) -> Result<Verified> {
+    let mut found = Checkpoints::read(directory);
+    let mut verified = Verified::default();
+    verified.take_all(found.damage.drain(..), None);
+    if found.all.is_empty() && verified.damage.is_empty() {
+        return Err(found.none(directory));
+    }
+    let mut files = BTreeSet::from([MANIFEST.to_owned()]);
+    let mut segments = BTreeSet::new();
+    for checkpoint in &found.all {
+        verified.checkpoints += 1;
+        files.extend(checkpoint.files());
+        for state in checkpoint.states() {
+            for segment in state.segments() {
+                // A segment that several checkpoints name is read once, its live records for each.
+                let first = segments.insert(segment.id());
+                verified.segment(directory, state, segment, first);
+            }
+        }
+    }
+    for (name, bytes) in directory.files()? {
+        if files.contains(&name) {
+            verified.files += 1;
+            verified.bytes += bytes;
+        }
+    }
+    verified.damage.sort();
+    verified.damage.dedup();
+    Ok(verified)
+}
+
+impl Verified {
+    /// Whether nothing is damaged.
+    pub fn is_sound(&self) -> bool {
+        self.damage.is_empty()
+    }
+
+    fn segment(
+        &mut self,
+        directory: &ClosedDirectory,
+        state: StateAt<'_>,
+        segment: SegmentAt<'_>,
+        first: bool,
+    ) {
+        if let Err(error) = self.read_segment(directory, state, segment, first) {
+            // Not all errors of readers know where they are.
+            let file = segment.file_name();
+            let error =
+                if error.context("file").is_none() { error.with("file", file) } else { error };
+            self.take_all([error], Some(state.name()));
+        }
+    }
+
+    fn read_segment(
+        &mut self,
+        directory: &ClosedDirectory,
+        state: StateAt<'_>,
+        segment: SegmentAt<'_>,
+        first: bool,
+    ) -> Result<()> {
+        let name = Some(state.name());
+        let live = match segment.live() {
+            Ok(live) => Some(live),
+            Err(error) => {
+                self.take_all([error], name);
+                None
+            }
+        };
+        self.live_sets += u64::from(live.is_some() && !segment.is_live_in_full());
+        let info = segment.open(directory)?;
+        let bytes = directory.map(&segment.file_name())?;
+        let mut whole = WholeSegment::open(&info, state.fingerprint(), &bytes);
+        let mut damage = whole.take_damage();
+        let (mut records, mut live_records, mut all) = (0, 0, damage.is_empty());
+        for image in whole.images() {
+            let entries = match whole.footer(image) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    damage.push(error);
+                    all = false;
+                    continue;
+                }
+            };
+            for entry in &entries {
+                live_records += u64::from(live.as_ref().is_some_and(|l| l.contains(entry.grain)));
+                match whole.record(image, entry) {
+                    Ok(_) => records += 1,
+                    Err(error) => damage.push(error),
+                }
+            }
+        }
+        if first {
+            self.segments += 1;
+            self.images += whole.images().len() as u64;
+            self.records += records;
+            self.take_all(damage, name);
+        }
+        if all && live.is_some() && live_records != segment.live_records() {
+            let expected = segment.live_records();
+            let what = format!("{live_records} of its records are live, {expected} expected");
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        Ok(())
+    }
+
+    fn take_all(&mut self, errors: impl IntoIterator<Item = Error>, state: Option<&str>) {
+        self.damage.extend(errors.into_iter().map(|error| Damage {
+            // The operating system's errors have whole paths.
+            file: error.context("file").map(|file| match Path::new(file).file_name() {
+                Some(name) => name.to_string_lossy().into_owned(),
+                None => file.into(),
+            }),
+            offset: error.context("offset").and_then(|offset| offset.parse().ok()),
+            state: state.map(String::from),
+            what: std::error::Error::source(&error).map_or(error.message().to_owned(), |cause| {
+                format!("{}: {cause}", error.message())
+            }),
+        }));
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.file.as_deref().unwrap_or("the directory"))?;
+        if let Some(offset) = self.offset {
+            write!(f, ", offset {offset}")?;
+        }
+        if let Some(state) = &self.state {
+            write!(f, ", state {state}")?;
+        }
+        write!(f, ": {}", self.what)
+    }
+}
+
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for damage in &self.damage {
+            writeln!(f, "{damage}")?;
+        }
+        let Self { checkpoints, files, segments, images, records, live_sets, .. } = self;
+        writeln!(
+            f,
+            "read: {checkpoints} checkpoints, {files} files of {}, {segments} segments, \
+             {images} images, {records} sound records, {live_sets} sets of live records",
+            Short(self.bytes)
+        )?;
+        match self.damage.len() {
+            0 => writeln!(f, "all is as it was written"),
+            1 => writeln!(f, "1 place is damaged"),
+            places => writeln!(f, "{places} places are damaged"),
+        }
+    }
+}
