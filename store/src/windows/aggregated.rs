@@ -8,7 +8,8 @@ use alluvium_layouts::{Heap, ListsLayout, Merge, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
-use super::contents::{Contents, Folded, Out};
+use super::contents::{Contents, Out};
+use super::folded::Folded;
 use super::session_contents::FoldedSessions;
 use super::sessions::{Rules, Sessions};
 use super::totals::{Total, Totals};

@@ -7,7 +7,8 @@ use alluvium_layouts::{Elements, Heap, ListsLayout};
 use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time};
 
 use super::aligned::Aligned;
-use super::contents::{Contents, Kept, Out};
+use super::contents::{Contents, Out};
+use super::kept::Kept;
 use super::session_contents::KeptSessions;
 use super::sessions::{Rules, Sessions};
 use super::{Advanced, Emit, Grid, HolisticLayout, Late, SessionSet, Shape, Window, Windows};

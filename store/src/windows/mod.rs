@@ -8,8 +8,10 @@
 mod aggregated;
 mod aligned;
 mod contents;
+mod folded;
 mod grid;
 mod holistic;
+mod kept;
 mod layout;
 mod progress;
 mod session_contents;

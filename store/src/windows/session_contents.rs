@@ -7,8 +7,9 @@ use alluvium_layouts::Lists;
 use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::Window;
-use super::contents::{Collected, Out};
+use super::contents::Out;
 use super::holistic::Process;
+use super::kept::Collected;
 use super::sessions::{Session, SessionContents};
 use crate::aggregate::Aggregate;
 use crate::cells::ListsCell;
