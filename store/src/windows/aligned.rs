@@ -266,7 +266,7 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
         };
         let done = self.contents.fire(slices, window, &mut firing.cursor, fuel, count);
         self.firing = Some(firing);
-        done?;
+        used += done?;
         if firing.cursor.done {
             self.firing = None;
             if firing.is_early {

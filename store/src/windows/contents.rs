@@ -37,7 +37,8 @@ pub(crate) trait Contents<K: Key>: 'static {
     /// The first slice at or after `from` that has something.
     fn next_slice(&self, from: Time) -> Result<Option<Time>>;
 
-    /// Tells the result of each key of the window whose slices are given; about `fuel` of them.
+    /// Tells the result of each key of the window whose slices are given; about `fuel` of them. Says
+    /// how many keys were looked at that nothing was told of.
     fn fire(
         &mut self,
         slices: Range<Time>,
@@ -45,7 +46,7 @@ pub(crate) trait Contents<K: Key>: 'static {
         cursor: &mut Cursor,
         fuel: usize,
         out: Out<'_, K, Self::Row>,
-    ) -> Result<()>;
+    ) -> Result<usize>;
 
     /// Tells how the result of `key` in a window that has fired changes when `item` comes into
     /// `slice` of it.
@@ -66,7 +67,7 @@ pub(crate) trait Contents<K: Key>: 'static {
     /// Slices before `until` will be fired soon.
     fn prefetch(&mut self, until: Time) -> Result<()>;
 
-    fn clear_poison(&self);
+    fn clear_poison(&mut self);
 }
 
 /// The slice of the last event, which is the slice of most of the next ones: saves divisions.

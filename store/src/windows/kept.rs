@@ -77,13 +77,14 @@ where
         cursor: &mut Cursor,
         fuel: usize,
         out: Out<'_, K, F::Row>,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let process = &mut self.process;
         self.lists.0.run(0, |lists| {
             lists.fold(slices, cursor, fuel, &mut |key, elements| {
                 process.process(key, window, elements, &mut |row| out(key, window, row, 1))
             })
-        })?
+        })??;
+        Ok(0)
     }
 
     fn refire(
@@ -130,7 +131,7 @@ where
         self.lists.0.enter()?.prefetch(until)
     }
 
-    fn clear_poison(&self) {
+    fn clear_poison(&mut self) {
         self.lists.0.clear_poison();
     }
 }

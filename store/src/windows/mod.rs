@@ -16,6 +16,7 @@ mod layout;
 mod progress;
 mod session_contents;
 mod sessions;
+mod stacks;
 mod totals;
 
 use alluvium_pagestore::{Error, ErrorKind, Result, Time};
