@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use alluvium_layouts::{ListsLayout, Merge, PanesLayout};
+use alluvium_layouts::{ListsLayout, Merge, PanesLayout, StateContext};
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, description_of};
 
 use super::{Store, manifest};
@@ -10,6 +10,21 @@ use crate::cells::{ListsCell, PanesCell};
 use crate::windows::{ProgressCell, Record};
 
 impl Store {
+    /// What a part could be opened with that is opened to see whether it can be, and dropped.
+    pub(crate) fn context_to_try(
+        &self,
+        name: &str,
+        limit: Option<u64>,
+        primitive: &str,
+        layout: &str,
+        types: (String, String),
+    ) -> Result<StateContext> {
+        let context = self.0.context(name, limit)?;
+        let context = self.0.with_restored(context, &manifest(name, primitive, layout, types))?;
+        // Reading what is stored would take as long as opening does.
+        Ok(StateContext { restored: None, ..context })
+    }
+
     /// Panes, as a part of windowed state.
     pub(crate) fn open_panes<K: Key, A: State, L: PanesLayout<K, A>>(
         &self,

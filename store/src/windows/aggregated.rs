@@ -21,6 +21,7 @@ use crate::store::{StateBuilder, Store};
 
 type PanesOf<K, A, L> = <<L as WindowLayout<K, A>>::Panes as PanesLayout<K, A>>::Panes;
 type TotalsOf<K, A> = <WindowSegments as PanesLayout<K, Total<A>>>::Panes;
+type RunningOf<K, A> = Running<K, A, TotalsOf<K, A>>;
 type LateOf<K, A> = <Heap as ListsLayout<K, (Time, A)>>::Lists;
 
 /// Windows of fewer slices are folded anew each time.
@@ -171,7 +172,7 @@ fn running<K: Key, E: 'static, A: Aggregate<E>>(
     name: &str,
     aggregate: &Rc<A>,
     slices: i128,
-) -> Result<Running<K, A::Acc, TotalsOf<K, A::Acc>>> {
+) -> Result<RunningOf<K, A::Acc>> {
     let merging = aggregate.clone();
     let merge: Merge<Total<A::Acc>> = Rc::new(move |total, later| {
         merging.merge(&mut total.0, &later.0);

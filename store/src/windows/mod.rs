@@ -100,6 +100,11 @@ impl Windows {
         Self::of(Shape::Session { gap })
     }
 
+    /// Whether they are sessions.
+    pub(crate) fn are_sessions(&self) -> bool {
+        matches!(self.shape, Shape::Session { .. })
+    }
+
     fn of(shape: Shape) -> Self {
         Self { shape, lateness: 0, emit: Emit::OnClose }
     }
