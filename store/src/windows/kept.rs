@@ -20,8 +20,8 @@ pub(crate) struct Kept<K, E, F, L> {
 }
 
 /// Elements in memory.
-pub(crate) struct Collected<'a, E> {
-    pub(crate) elements: std::slice::Iter<'a, E>,
+struct Collected<'a, E> {
+    elements: std::slice::Iter<'a, E>,
 }
 
 impl<E> Elements<E> for Collected<'_, E> {
