@@ -10,6 +10,7 @@ use alluvium_pagestore::{Key, Result, Time};
 use super::aligned::Aligned;
 use super::contents::{Contents, Out};
 use super::folded::{Folded, Running};
+use super::late::LateEvents;
 use super::session_contents::FoldedSessions;
 use super::sessions::{Rules, Sessions};
 use super::stacks::Stacks;
@@ -105,6 +106,7 @@ where
         let (store, layout) = (self.store(), self.chosen_layout());
         let late =
             store.open_lists::<K, (Time, A::Acc), _>(&format!("{name}/late"), &Heap::new())?;
+        let late = LateEvents::new(late);
         let progress = store.open_progress(&format!("{name}/progress"))?;
         let shape = match windows.shape {
             Shape::Aligned { length, slide, offset } => {
@@ -143,8 +145,6 @@ where
                     firing: None,
                     early: Time::MIN,
                     early_fired: None,
-                    coming: Default::default(),
-                    unloading: None,
                     changes: Vec::new(),
                 }))
             }
@@ -158,8 +158,6 @@ where
                 unset: Vec::new(),
                 emptied: Vec::new(),
                 telling: Default::default(),
-                coming: Default::default(),
-                unloading: None,
             })),
         };
         Ok(Aggregated { name, shape })

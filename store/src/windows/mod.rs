@@ -12,6 +12,7 @@ mod folded;
 mod grid;
 mod holistic;
 mod kept;
+mod late;
 mod layout;
 mod progress;
 mod session_contents;
