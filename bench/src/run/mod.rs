@@ -15,7 +15,7 @@ mod window;
 pub use adapter::adapter;
 pub use generate::generate;
 pub use main_job::{Scale, main_job};
-pub use nexmark::nexmark;
+pub use nexmark::{ClockKind, nexmark};
 pub use replay::replay;
 pub use rmw::rmw;
 pub use window::window;
