@@ -7,6 +7,7 @@ mod clock_unsafe;
 mod generate;
 mod main_job;
 mod nexmark;
+mod questions;
 mod replay;
 mod rmw;
 mod state;
