@@ -13,6 +13,7 @@ use timely::CommunicationConfig;
 use crate::nexmark::Config;
 use crate::peers::Peer;
 use crate::queries::SideTable;
+use crate::run::ClockKind;
 use crate::workload::{Distribution, RecordShape};
 use crate::{Error, Result};
 
@@ -190,6 +191,9 @@ pub struct NexmarkArgs {
     /// unless given
     #[arg(long, value_name = "R")]
     pub rate: Option<u64>,
+    /// Which clock tells when events arrive, for a query in processing time: position unless given
+    #[arg(long, value_name = "C")]
+    pub clock: Option<ClockKind>,
     /// Timely workers of each process
     #[arg(long, value_name = "W", default_value_t = 1,
           value_parser = workers)]
@@ -228,11 +232,12 @@ impl NexmarkArgs {
     /// A digest of the options that all processes of a run need to have in common, not negative.
     /// Files may be in other places on other machines.
     pub fn common_digest(&self) -> i64 {
-        let Self { query, events, stream, rate, workers, checkpoint_at, .. } = self;
+        let Self { query, events, stream, rate, clock, workers, checkpoint_at, .. } = self;
         let files = [&self.input, &self.side_input, &self.results, &self.changes];
         let files = files.map(Option::is_some);
-        let text =
-            format!("{query} {events:?} {stream:?} {rate:?} {workers} {checkpoint_at:?} {files:?}");
+        let text = format!(
+            "{query} {events:?} {stream:?} {rate:?} {clock:?} {workers} {checkpoint_at:?} {files:?}"
+        );
         (hash_bytes(text.as_bytes()) >> 1).cast_signed()
     }
 }

@@ -12,7 +12,8 @@ use alluvium_bench::{Result, run};
 use clap::{Parser, Subcommand};
 
 /// Workloads for Alluvium, with their figures. Without a command: the main job, which runs Nexmark
-/// q3 and q4 with state that fits and with four times the memory, and compares the results.
+/// q3 and q4 with state that fits and with four times the memory, answers two questions of windows beside
+/// hashbrown maps, and compares the results.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {

@@ -118,6 +118,8 @@ fn every_query_can_be_run_and_says_its_columns() {
              avg_price sum_price"
                 .to_owned(),
         ),
+        ("q12", "bidder bid_count starttime endtime".to_owned()),
+        ("q12-processing-time", "bidder bid_count starttime endtime".to_owned()),
         ("q18", bid.to_owned()),
         ("q19", format!("{bid} rank_number")),
         ("q20", format!("{bid} itemName {lot} ADateTime expires seller category Aextra")),
@@ -140,6 +142,27 @@ fn every_query_can_be_run_and_says_its_columns() {
         }
         assert!(answers[0] == answers[1], "{query}");
     }
+}
+
+#[test]
+fn bids_by_the_wall_clock_are_as_many_and_now() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("results.csv");
+    let mut counts = Vec::new();
+    for clock in ["wall", "position"] {
+        let options = format!("--query q12-processing-time --events 30000 --clock {clock}");
+        report(dir.path(), &format!("{options} --results {}", results.display()));
+        let number = |text: &String| text.parse::<i64>().unwrap();
+        let (_, rows) = csv_rows(&results);
+        counts.push(rows.iter().map(|row| number(&row[1])).sum::<i64>());
+        let begins = rows.iter().map(|row| number(&row[2]));
+        match clock {
+            // 30,000 events at 10,000 a second.
+            "position" => assert!(begins.eq(rows.iter().map(|_| 0))),
+            _ => assert!(begins.min().unwrap() > 1_700_000_000_000),
+        }
+    }
+    assert!(counts[0] > 20_000 && counts[0] == counts[1], "{counts:?}");
 }
 
 #[test]
@@ -209,6 +232,8 @@ fn what_cannot_be_run_is_refused_in_words() {
         ("--query q4 --events 400000 --in-flight 100000 --memory 100KiB", "of 102400 bytes"),
         ("--query q3 --events 2000000 --memory 300KiB --workers 2", "state failed in an operator"),
         ("--query q4 --events 5 --checkpoint-at 3", "--dir"),
+        ("--query q12 --events 5 --clock wall", "q12 is in event time"),
+        ("--query q12-processing-time --events 5 --clock sun", "position"),
         ("--query q4 --events 5 --results /nowhere/r.csv", "/nowhere/r.csv"),
     ] {
         let message = refusal(&format!("{options} --layout heap"));

@@ -1,15 +1,18 @@
 //! Whoever answers questions of windows, against a plain recomputation from all events at once.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::rc::Rc;
 
 use alluvium::{AnyLayout, AppendLog, Heap, HybridLog, KIB, MIB, Store, Time, WindowSegments};
+use alluvium_bench::args::WindowArgs;
 use alluvium_bench::input::shared_dir;
 use alluvium_bench::window::{
     Answer, ByHand, Engine, Event, EventStream, Question, StoredWindows, Synthetic, Trace, Windows,
     recompute,
 };
 use alluvium_bench::workload::Distribution;
+use clap::Parser;
 use proptest::prelude::*;
 
 /// Answers with the watermark at which each was told, and all events.
@@ -301,6 +304,36 @@ fn memory_and_disk_are_at_the_floor_after_each_firing() {
     nothing_is_left_after_each_firing(&segments, 512 * KIB, Question::Count);
     let log = AnyLayout::AppendLog(AppendLog::new());
     nothing_is_left_after_each_firing(&log, 512 * KIB, Question::Median);
+}
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: WindowArgs,
+}
+
+#[test]
+fn what_is_held_is_written_and_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rows, plot) = (dir.path().join("held.csv"), dir.path().join("held.svg"));
+    let held_in = |file: &Path| {
+        let words = "window --query count --length 1s --slide 100ms --keys 40 --events 60000 \
+                     --layout window-segments --vs hashbrown --memory 8MiB --held";
+        let file = file.display().to_string();
+        let line = Line::parse_from(words.split_whitespace().chain([&*file]));
+        alluvium_bench::run::window(&line.args)
+    };
+    let report = held_in(&rows).unwrap();
+    assert!(report.latencies.is_some() && report.vs.unwrap().latencies.is_some());
+    let text = std::fs::read_to_string(&rows).unwrap();
+    // Six seconds of ten windows each, and what is left at the end.
+    assert!(text.lines().count() > 50, "{text}");
+    let image = std::fs::read_to_string(plot).unwrap();
+    for word in ["tracked", "resident", "disk", "event time, s", "polyline"] {
+        assert!(image.contains(word), "no {word} in the plot");
+    }
+    let message = held_in(&dir.path().join("held.svg")).unwrap_err().to_string();
+    assert!(message.contains("CSV"), "{message}");
 }
 
 /// Events that arrive up to some time late, with the watermark that allows it.

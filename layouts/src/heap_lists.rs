@@ -206,17 +206,16 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         Ok(())
     }
 
-    fn read<Q: Lookup<K> + ?Sized>(
+    fn stream<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
         key: &Q,
-        visit: &mut dyn FnMut(&E) -> Result<()>,
-    ) -> Result<u64> {
+        visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
+    ) -> Result<()> {
         let bucket = self.buckets.get(&bucket);
         let found = bucket.and_then(|b| b.lists.find(key.key_hash(), |(k, _)| key.is(k)));
-        let Some((_, list)) = found else { return Ok(0) };
-        list.iter().try_for_each(visit)?;
-        Ok(list.len() as u64)
+        let Some((_, list)) = found.filter(|(_, list)| !list.is_empty()) else { return Ok(()) };
+        visit(&mut Listed(list.iter()))
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
@@ -349,6 +348,15 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         };
         self.images.describe(&mut stats);
         stats
+    }
+}
+
+/// Elements of one list.
+struct Listed<'a, E>(std::slice::Iter<'a, E>);
+
+impl<E> Elements<E> for Listed<'_, E> {
+    fn next(&mut self) -> Result<Option<&E>> {
+        Ok(self.0.next())
     }
 }
 

@@ -52,13 +52,32 @@ pub trait Lists<K: Key, E>: 'static {
         Ok(())
     }
 
+    /// Hands the elements of `key` in `bucket` to `visit`, once, to be read one after the other; not
+    /// if there are none.
+    fn stream<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        bucket: Time,
+        key: &Q,
+        visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
+    ) -> Result<()>;
+
     /// Visits the elements of `key` in `bucket`, and says how many there are.
     fn read<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
         key: &Q,
         visit: &mut dyn FnMut(&E) -> Result<()>,
-    ) -> Result<u64>;
+    ) -> Result<u64> {
+        let mut count = 0;
+        self.stream(bucket, key, &mut |elements| {
+            while let Some(element) = elements.next()? {
+                count += 1;
+                visit(element)?;
+            }
+            Ok(())
+        })?;
+        Ok(count)
+    }
 
     /// Removes all elements of `key` in `bucket`: memory at once, storage when its bucket goes or
     /// is rewritten.

@@ -44,7 +44,9 @@ pub trait Aggregate<E>: 'static {
 
     /// Takes the elements of `first` out of `acc`, whose first elements they are, and says
     /// that this was done. Aggregates that can do it make sliding windows cheap: a slide costs two
-    /// steps per key, whatever the length. The default cannot.
+    /// steps per key, whatever the length. An event that is late but still allowed is then merged
+    /// last, wherever its time is: if that makes a difference, do not subtract. The default cannot:
+    /// long sliding windows then take three merges per slice and key.
     fn subtract(&self, acc: &mut Self::Acc, first: &Self::Acc) -> bool {
         let _ = (acc, first);
         false

@@ -235,13 +235,13 @@ impl<K: Key, E: State> Lists<K, E> for AnyLists<K, E> {
         lists!(self, lists => lists.append_batch(batch))
     }
 
-    fn read<Q: Lookup<K> + ?Sized>(
+    fn stream<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
         key: &Q,
-        visit: &mut dyn FnMut(&E) -> Result<()>,
-    ) -> Result<u64> {
-        lists!(self, lists => lists.read(bucket, key, visit))
+        visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
+    ) -> Result<()> {
+        lists!(self, lists => lists.stream(bucket, key, visit))
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {

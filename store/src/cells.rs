@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::marker::PhantomData;
 
 use alluvium_layouts::{CheckpointOutcome, Lists, Panes, TableStats};
-use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, Result, State, StateImage};
+use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, Result, State, StateImage, Time};
 
 use crate::state_cell::{Hooks, Lock, Mark};
 
@@ -17,6 +17,9 @@ pub(crate) struct Shared<T> {
     calls: Cell<u64>,
     /// Can be made again: no checkpoint has it.
     is_derived: bool,
+    /// May be emptied to make room, and was.
+    droppable: Cell<bool>,
+    dropped: Cell<bool>,
     /// Declared last, so that the helpers are done with the directory before it is free.
     _lock: Option<Lock>,
 }
@@ -25,7 +28,9 @@ impl<T> Shared<T> {
     pub(crate) fn new(name: &str, inner: T, lock: Option<Lock>) -> Self {
         let (poisoned, calls) = (Cell::new(false), Cell::new(0));
         let inner = RefCell::new(inner);
-        Self { name: name.into(), inner, poisoned, calls, is_derived: false, _lock: lock }
+        let (droppable, dropped) = (Cell::new(false), Cell::new(false));
+        let name = name.into();
+        Self { name, inner, poisoned, calls, is_derived: false, droppable, dropped, _lock: lock }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -60,6 +65,43 @@ impl<T> Shared<T> {
     pub(crate) fn clear_poison(&self) {
         self.poisoned.set(false);
     }
+
+    /// Lets all of it be dropped when other states need room that storage cannot make.
+    pub(crate) fn may_drop(&self) {
+        self.droppable.set(true);
+    }
+
+    /// Takes that back.
+    pub(crate) fn keep(&self) {
+        self.droppable.set(false);
+    }
+
+    /// Whether it was dropped since this was asked last.
+    pub(crate) fn was_dropped(&self) -> bool {
+        self.dropped.take()
+    }
+
+    /// Has `inner` give up memory; if that is not enough, `purge` all of it that may be dropped.
+    fn give_up(
+        &self,
+        bytes: u64,
+        mut part: impl FnMut(&mut T, Wanted) -> Result<u64>,
+    ) -> Result<u64> {
+        let Ok(mut inner) = self.inner.try_borrow_mut() else { return Ok(0) };
+        let mut given = part(&mut inner, Wanted::Bytes(bytes))?;
+        if given < bytes && self.droppable.take() {
+            self.dropped.set(true);
+            part(&mut inner, Wanted::Everything)?;
+            given += part(&mut inner, Wanted::Bytes(bytes - given))?;
+        }
+        Ok(given)
+    }
+}
+
+/// What a part is asked to give up.
+enum Wanted {
+    Bytes(u64),
+    Everything,
 }
 
 /// [`Panes`] of a store.
@@ -102,12 +144,12 @@ macro_rules! cell {
             }
 
             fn reclaim(&self, bytes: u64) -> Result<u64> {
-                match self.0.inner.try_borrow_mut() {
-                    Ok(mut inner) => {
-                        inner.reclaim(bytes).map_err(|e| e.with("state", &self.0.name))
-                    }
-                    Err(_) => Ok(0),
-                }
+                let part = |inner: &mut T, wanted| match wanted {
+                    Wanted::Bytes(bytes) => inner.reclaim(bytes),
+                    // Out of sight at once; the memory comes with what is asked for next.
+                    Wanted::Everything => inner.purge(Time::MAX, 1).map(u64::from),
+                };
+                self.0.give_up(bytes, part).map_err(|e| e.with("state", &self.0.name))
             }
 
             fn stats(&self) -> Result<TableStats> {

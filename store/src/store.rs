@@ -1,5 +1,7 @@
 //! The store: one worker's states under one budget and one directory.
 
+mod parts;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +10,7 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use alluvium_layouts::{Layout, ListsLayout, Merge, PanesLayout, StateContext, trace_span};
+use alluvium_layouts::{Layout, ListsLayout, StateContext, trace_span};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
     Account, BlobReader, Error, ErrorKind, Helper, Key, MemoryKind, Reclaim, Result, SegmentStore,
@@ -18,7 +20,6 @@ use alluvium_pagestore::{
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
 use crate::builder::StoreBuilder;
-use crate::cells::{ListsCell, PanesCell};
 use crate::checkpoints::{Checkpoint, Checkpoints, RetainedCheckpoint, Seal};
 use crate::config::{Helpers, StoreConfig};
 use crate::count::Count;
@@ -29,7 +30,7 @@ use crate::stats::{StateStats, StoreStats};
 use crate::time_map::TimeMapOf;
 use crate::timers::{Timers, TimersCell};
 use crate::value::Value;
-use crate::windows::{AggregatedOf, HolisticOf, ProgressCell, Record};
+use crate::windows::{AggregatedOf, HolisticOf};
 
 /// One worker's states under one memory budget and one directory. Cheap to clone; stays on its
 /// thread.
@@ -217,89 +218,6 @@ impl Store {
         name: &str,
     ) -> StateBuilder<'_, HolisticOf<K, E>> {
         StateBuilder::new(self, name)
-    }
-
-    /// Panes, as a part of windowed state.
-    pub(crate) fn open_panes<K: Key, A: State, L: PanesLayout<K, A>>(
-        &self,
-        name: &str,
-        layout: &L,
-        merge: Merge<A>,
-    ) -> Result<Rc<PanesCell<K, A, L::Panes>>> {
-        let context = self.0.context(name, layout.memory_limit())?;
-        let types = (description_of::<K>(), description_of::<A>());
-        let manifest = manifest(name, "panes", layout.name(), types);
-        let context = self.0.with_restored(context, &manifest)?;
-        let account = context.account.clone();
-        let panes = layout.open_panes(context, merge).map_err(|e| e.with("state", name))?;
-        let cell = Rc::new(PanesCell::new(name, panes, self.0.lock.clone()));
-        self.0.register(manifest, account, cell.clone());
-        Ok(cell)
-    }
-
-    /// Panes that can be made again from others: no checkpoint has them.
-    pub(crate) fn open_derived_panes<K: Key, A: State, L: PanesLayout<K, A>>(
-        &self,
-        name: &str,
-        layout: &L,
-        merge: Merge<A>,
-    ) -> Result<Rc<PanesCell<K, A, L::Panes>>> {
-        let context = self.0.context(name, layout.memory_limit())?;
-        let types = (description_of::<K>(), description_of::<A>());
-        let manifest = manifest(name, "derived panes", layout.name(), types);
-        let account = context.account.clone();
-        let panes = layout.open_panes(context, merge).map_err(|e| e.with("state", name))?;
-        let cell = Rc::new(PanesCell::derived(name, panes, self.0.lock.clone()));
-        self.0.register(manifest, account, cell.clone());
-        Ok(cell)
-    }
-
-    /// Lists, as a part of windowed state.
-    pub(crate) fn open_lists<K: Key, E: State, L: ListsLayout<K, E>>(
-        &self,
-        name: &str,
-        layout: &L,
-    ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
-        self.open_lists_as("lists", name, layout)
-    }
-
-    /// Lists, as what a primitive is kept in.
-    pub(crate) fn open_lists_as<K: Key, E: State, L: ListsLayout<K, E>>(
-        &self,
-        primitive: &str,
-        name: &str,
-        layout: &L,
-    ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
-        let context = self.0.context(name, layout.memory_limit())?;
-        let types = (description_of::<K>(), description_of::<E>());
-        let manifest = manifest(name, primitive, layout.name(), types);
-        let context = self.0.with_restored(context, &manifest)?;
-        let account = context.account.clone();
-        let lists = layout.open_lists(context).map_err(|e| e.with("state", name))?;
-        let cell = Rc::new(ListsCell::new(name, lists, self.0.lock.clone()));
-        self.0.register(manifest, account, cell.clone());
-        Ok(cell)
-    }
-
-    /// The account of an open state.
-    pub(crate) fn account_of(&self, name: &str) -> Result<Rc<Account>> {
-        let states = self.0.states.borrow();
-        let state = states.iter().find(|state| state.manifest.name == name);
-        state.map(|state| state.account.clone()).ok_or_else(|| {
-            Error::new(ErrorKind::UnknownState, "the state is not open").with("state", name)
-        })
-    }
-
-    /// How far windowed state has come.
-    pub(crate) fn open_progress(&self, name: &str) -> Result<Rc<ProgressCell>> {
-        let context = self.0.context(name, None)?;
-        let types = (description_of::<()>(), description_of::<Record>());
-        let manifest = manifest(name, "progress", "heap", types);
-        let context = self.0.with_restored(context, &manifest)?;
-        let account = context.account.clone();
-        let cell = ProgressCell::open(name, context).map_err(|e| e.with("state", name))?;
-        self.0.register(manifest, account, cell.clone());
-        Ok(cell)
     }
 
     /// The lists `name`.

@@ -66,7 +66,7 @@ pub struct WindowArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub rounds: u64,
     /// Write what our windows hold to this file as CSV: bytes of memory and disk at each end of a
-    /// window, before and after it fires
+    /// window, before and after it fires; and a plot of them beside it, with the extension svg
     #[arg(long, value_name = "FILE", requires = "layout")]
     pub held: Option<PathBuf>,
     /// Write the answers to this file as CSV

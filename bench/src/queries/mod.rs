@@ -1,6 +1,6 @@
 //! The Nexmark queries with the semantics of the SQL ones, on managed state.
 //!
-//! Timely's timestamp is event time, and the frontier is the watermark W: no event before it is
+//! Timely's timestamp is event time (but for `q12-processing-time`), and the frontier is the watermark W: no event before it is
 //! still to come. Input tables are multisets of rows. A query emits changes of its result, which
 //! at any time add up to what SQL gives for the events so far. Where SQL leaves open which of
 //! several rows comes first, the ordinals of events decide. The two queries of `hotstorage.rs` are
@@ -58,7 +58,7 @@ pub use q6::Q6;
 pub use q7::{Q7, Q7HotStorage};
 pub use q8::{Q8, Q8HotStorage};
 pub use q9::Q9;
-pub use q11::{Q11, Q12};
+pub use q11::{Q11, Q12, Q12ProcessingTime};
 pub use q13::Q13;
 pub use q15::Q15;
 pub use q16::Q16;
@@ -86,6 +86,9 @@ pub trait Query: 'static {
 
     /// Its name, such as `q4`.
     const NAME: &'static str;
+
+    /// Timestamps are when events arrive, by a clock of the caller's, and not when they happened.
+    const IN_PROCESSING_TIME: bool = false;
 
     /// Declares the tables that the query's workers share.
     ///
@@ -149,6 +152,7 @@ registry!(
     Q9,
     Q11,
     Q12,
+    Q12ProcessingTime,
     Q13,
     Q15,
     Q16,

@@ -4,9 +4,18 @@
 //!
 //! A bid belongs to the session of the one before it if it comes 10 s after that or sooner; a session
 //! ends 10 s after its last bid. State: `bids/windows`, dropped as windows close.
+//!
+//! `q12-processing-time` is q12 as it stands in the suite: windows of when bids arrive, `TUMBLE` of
+//! `PROCTIME()`. That time is the timestamp which the caller sends an event with, by whatever clock he
+//! has; so the frontier closes windows as in event time, no bid is late, and the result is a function
+//! of the input and its timestamps.
 
 use alluvium::{KeyHash, SECOND, Time, Window, Windows};
 use alluvium_timely::{Changes, Counting, KeyBy, Spec, Windowing, WorkerState};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Map as _;
 
 use super::{Events, Fields, Query, Row};
@@ -19,6 +28,10 @@ pub struct Q11;
 /// Bids by tumbling window.
 #[derive(Clone, Copy, Debug)]
 pub struct Q12;
+
+/// Bids by tumbling window of the time at which they arrive.
+#[derive(Clone, Copy, Debug)]
+pub struct Q12ProcessingTime;
 
 /// A bidder's bids in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +68,15 @@ fn counted<'scope>(
         Event::Bid(bid) => Some((bid.bidder, bid.date_time)),
         _ => None,
     });
+    counted_bids(bids, state, windows)
+}
+
+/// The bidders of bids, with the times that count, in windows.
+fn counted_bids<'scope>(
+    bids: StreamVec<'scope, i64, (u64, Time)>,
+    state: &WorkerState,
+    windows: Windows,
+) -> alluvium::Result<Changes<'scope, i64, WindowBidsRow>> {
     let counts = bids
         .key_by(state, |bid: &(u64, Time)| bid.0)
         .window(windows, |bid: &(u64, Time)| bid.1)
@@ -85,5 +107,32 @@ impl Query for Q12 {
         state: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, WindowBidsRow>> {
         counted(events, state, Windows::tumbling(10 * SECOND))
+    }
+}
+
+impl Query for Q12ProcessingTime {
+    type Row = WindowBidsRow;
+    const NAME: &'static str = "q12-processing-time";
+    const IN_PROCESSING_TIME: bool = true;
+
+    fn build<'scope>(
+        events: Events<'scope>,
+        state: &WorkerState,
+    ) -> alluvium::Result<Changes<'scope, i64, WindowBidsRow>> {
+        type Builder = CapacityContainerBuilder<Vec<(u64, Time)>>;
+        let arrived = events.unary::<Builder, _, _, _>(Pipeline, "arrived", |_, _| {
+            move |input, output| {
+                input.for_each_time(|capability, batches| {
+                    let now = Time(*capability.time());
+                    let events = batches.flat_map(|batch| batch.drain(..));
+                    let bids = events.filter_map(|record| match record.event {
+                        Event::Bid(bid) => Some((bid.bidder, now)),
+                        _ => None,
+                    });
+                    output.session(&capability).give_iterator(bids);
+                });
+            }
+        });
+        counted_bids(arrived, state, Windows::tumbling(10 * SECOND))
     }
 }

@@ -90,6 +90,9 @@ pub struct Versus {
     pub ratio: f64,
     /// Its latencies.
     pub latency_ns: Option<Percentiles>,
+    /// All of them, for plots; not in the file.
+    #[serde(skip)]
+    pub latencies: Option<Latencies>,
 }
 
 impl Report {
@@ -131,7 +134,7 @@ impl Report {
         latency_ns: Option<Percentiles>,
     ) {
         let ratio = if ops_per_s > 0.0 { self.ops_per_s / ops_per_s } else { 0.0 };
-        self.vs = Some(Versus { name: name.into(), ops_per_s, ratio, latency_ns });
+        self.vs = Some(Versus { name: name.into(), ops_per_s, ratio, latency_ns, latencies: None });
     }
 
     /// Writes the report to `path`, replacing what was there.

@@ -3,6 +3,7 @@
 mod ccdf;
 mod figures;
 mod latency;
+mod lines;
 mod memory;
 mod progress;
 mod results;
@@ -10,6 +11,7 @@ mod results;
 pub use ccdf::{Curve, write_ccdf_csv, write_ccdf_svg};
 pub use figures::{Io, Memory, Report, Versus};
 pub use latency::{Latencies, Percentiles, noise_floor, spread};
+pub use lines::{Line, write_lines_svg};
 pub use memory::{peak_rss_bytes, resident_bytes};
 pub use progress::Progress;
 pub use results::ResultsWriter;

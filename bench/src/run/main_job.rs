@@ -1,6 +1,8 @@
 //! The main job: Nexmark q3 and q4 on heap and on the hybrid log, with state that fits and with
 //! four times the memory; the latter also killed in the middle and opened again. Results must be
-//! equal. Leaves a table, the reports, a latency plot and its points in `target/alluvium-report/`.
+//! equal. Then two questions of windows, COUNT of 30 s every second and RANK of 30 s, answered by
+//! ours and by hashbrown maps in turns, with equal answers. Leaves tables, the reports, latency plots
+//! and their points in `target/alluvium-report/`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,6 +12,7 @@ use alluvium::ByteSize;
 use clap::Parser;
 
 use super::nexmark::nexmark;
+use super::questions::{draw, questions, window_table};
 use super::state::temporary_dir;
 use crate::args::NexmarkArgs;
 use crate::report::{Curve, Report, write_ccdf_csv, write_ccdf_svg};
@@ -24,14 +27,21 @@ pub struct Scale {
     pub q4_events: u64,
     /// Auctions open at a time in q4.
     pub in_flight: u64,
+    /// Events of each question of windows.
+    pub window_events: u64,
 }
 
 impl Scale {
     /// About a minute and a half on two cores.
-    pub const FULL: Scale =
-        Scale { q3_events: 4_000_000, q4_events: 3_000_000, in_flight: 120_000 };
+    pub const FULL: Scale = Scale {
+        q3_events: 4_000_000,
+        q4_events: 3_000_000,
+        in_flight: 120_000,
+        window_events: 1_000_000,
+    };
     /// A few seconds.
-    pub const SMOKE: Scale = Scale { q3_events: 400_000, q4_events: 450_000, in_flight: 24_000 };
+    pub const SMOKE: Scale =
+        Scale { q3_events: 400_000, q4_events: 450_000, in_flight: 24_000, window_events: 400_000 };
 }
 
 /// Memory of the runs that have plenty.
@@ -66,8 +76,12 @@ pub fn main_job(scale: Scale) -> Result<()> {
     let runs: Vec<Run> = q3.into_iter().chain(q4).collect();
     let table = table(&runs);
     print!("{table}");
+    let windows = questions(&out, scale.window_events)?;
+    let of_windows = window_table(&windows);
+    print!("{of_windows}");
     let path = out.join("report.txt");
-    std::fs::write(&path, table).map_err(|source| Error::io(&path, "write", source))?;
+    let text = format!("{table}\n{of_windows}");
+    std::fs::write(&path, text).map_err(|source| Error::io(&path, "write", source))?;
     let curves: Vec<_> = runs
         .iter()
         .filter_map(|run| {
@@ -76,7 +90,8 @@ pub fn main_job(scale: Scale) -> Result<()> {
         .collect();
     write_ccdf_csv(&out.join("latency.csv"), &curves)?;
     write_ccdf_svg(&out.join("latency.svg"), "Latency of Nexmark events", &curves)?;
-    println!("results equal; table, plot and reports in {}", out.display());
+    draw(&out, &windows)?;
+    println!("results equal; tables, plots and reports in {}", out.display());
     Ok(())
 }
 
@@ -227,10 +242,15 @@ fn table(runs: &[Run]) -> String {
             report.checksum.clone(),
         ]);
     }
+    aligned(&lines)
+}
+
+/// Lines with their columns side by side.
+pub(super) fn aligned(lines: &[Vec<String>]) -> String {
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
     let widths: Vec<_> = (0..lines[0].len()).map(width).collect();
     let mut text = String::new();
-    for line in &lines {
+    for line in lines {
         for (cell, width) in line.iter().zip(&widths) {
             text.push_str(&format!("{cell:>width$}  "));
         }

@@ -5,5 +5,6 @@ mod cases;
 mod generated;
 mod models;
 mod oracle;
+mod processing_time;
 mod run;
 mod windowed;

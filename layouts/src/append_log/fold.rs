@@ -194,16 +194,16 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
     }
 
-    /// Visits the elements of one key, and counts them.
+    /// Hands over the elements of one key, if there are some.
     pub(super) fn read_key<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
         key: &Q,
-        visit: &mut dyn FnMut(&E) -> Result<()>,
-    ) -> Result<u64> {
+        visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
+    ) -> Result<()> {
         self.poll()?;
         let hash = key.key_hash();
-        let Some(found) = self.buckets.get(&bucket) else { return Ok(0) };
+        let Some(found) = self.buckets.get(&bucket) else { return Ok(()) };
         let mut seen = Vec::new();
         views(found, 0, hash, key, &mut seen);
         let place = self.range.place(hash);
@@ -232,8 +232,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         (hash, place): (u64, u64),
         seen: &[View],
         cursors: &mut [RunCursor<K, E>],
-        visit: &mut dyn FnMut(&E) -> Result<()>,
-    ) -> Result<u64> {
+        visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
+    ) -> Result<()> {
         let mut pieces = Vec::new();
         // Making room may have frozen what was in memory.
         if let Some(found) = self.buckets.get(&bucket) {
@@ -246,12 +246,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let (owned, mut others) = (key.to_owned(), Vec::new());
         let pieces = pieces.into_iter();
         let mut list = Gathered::new((&owned, place), seen, cursors, pieces, &mut others)?;
-        let mut count = 0;
-        while let Some(element) = list.next()? {
-            count += 1;
-            visit(element)?;
+        if !list.is_empty() {
+            visit(&mut list)?;
         }
-        Ok(count)
+        Ok(())
     }
 
     /// Adds the pieces of a key that are in memory in runs of buckets that it imports from.

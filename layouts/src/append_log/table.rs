@@ -300,12 +300,12 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         self.append_hashed(bucket, (key.key_hash(), key), element)
     }
 
-    fn read<Q: Lookup<K> + ?Sized>(
+    fn stream<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
         key: &Q,
-        visit: &mut dyn FnMut(&E) -> Result<()>,
-    ) -> Result<u64> {
+        visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
+    ) -> Result<()> {
         self.resume = None;
         self.read_key(bucket, key, visit)
     }

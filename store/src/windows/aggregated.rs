@@ -8,21 +8,28 @@ use alluvium_layouts::{Heap, ListsLayout, Merge, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
-use super::contents::{Contents, Folded, Out};
+use super::contents::{Contents, Out};
+use super::folded::{Folded, Running};
+use super::late::LateEvents;
 use super::session_contents::FoldedSessions;
 use super::sessions::{Rules, Sessions};
+use super::stacks::Stacks;
 use super::totals::{Total, Totals};
 use super::{Advanced, Emit, Grid, Late, SessionSet, Shape, WindowLayout, Windows};
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
-use crate::store::StateBuilder;
+use crate::store::{StateBuilder, Store};
 
 type PanesOf<K, A, L> = <<L as WindowLayout<K, A>>::Panes as PanesLayout<K, A>>::Panes;
 type TotalsOf<K, A> = <WindowSegments as PanesLayout<K, Total<A>>>::Panes;
+type RunningOf<K, A> = Running<K, A, TotalsOf<K, A>>;
 type LateOf<K, A> = <Heap as ListsLayout<K, (Time, A)>>::Lists;
 
 /// Windows of fewer slices are folded anew each time.
 const TOTALS_SLICES_MIN: i128 = 3;
+/// The same where sums are kept in stacks, which takes some ten look-ups per slice and key, and as
+/// much memory again: with accumulators of a word it was even at 16 to 30 slices.
+const STACKS_SLICES_MIN: i128 = 24;
 
 /// The primitive of [`Aggregated`] windows.
 #[derive(Debug)]
@@ -86,7 +93,9 @@ where
 {
     /// Opens the windows, restoring them from the last checkpoint. They take the states `name`,
     /// `name/late`, `name/progress`, for sessions `name/timers`, for early results `name/told`, and
-    /// for sliding windows of an aggregate that can subtract `name/totals`.
+    /// for sliding windows
+    /// `name/totals` if they are of three slices or more and the aggregate can subtract, or
+    /// `name/stacks` if they are of 24 or more and it cannot.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for windows that cannot be, and those of
@@ -97,6 +106,7 @@ where
         let (store, layout) = (self.store(), self.chosen_layout());
         let late =
             store.open_lists::<K, (Time, A::Acc), _>(&format!("{name}/late"), &Heap::new())?;
+        let late = LateEvents::new(late);
         let progress = store.open_progress(&format!("{name}/progress"))?;
         let shape = match windows.shape {
             Shape::Aligned { length, slide, offset } => {
@@ -111,20 +121,11 @@ where
                     Emit::OnClose | Emit::OnWatermark => None,
                 };
                 let grid = Grid::new(length, slide, offset);
-                let can_subtract = aggregate.subtract(&mut aggregate.init(), &aggregate.init());
-                let totals = match windows.emit {
-                    Emit::OnClose if can_subtract && grid.slices() >= TOTALS_SLICES_MIN => {
-                        let merging = aggregate.clone();
-                        let merge: Merge<Total<A::Acc>> = Rc::new(move |total, later| {
-                            merging.merge(&mut total.0, &later.0);
-                            total.1 += later.1;
-                        });
-                        let name = format!("{name}/totals");
-                        let panes =
-                            store.open_derived_panes(&name, &WindowSegments::new(), merge)?;
-                        Some(Totals::new(panes))
+                let running = match windows.emit {
+                    Emit::Early(_) => Running::Nothing,
+                    Emit::OnClose | Emit::OnWatermark => {
+                        running(store, &name, &aggregate, grid.slices())?
                     }
-                    _ => None,
                 };
                 Kind::Aligned(Box::new(Aligned {
                     grid,
@@ -134,7 +135,7 @@ where
                         aggregate,
                         panes,
                         told,
-                        totals,
+                        running,
                         fold: Default::default(),
                         telling: Default::default(),
                         element: PhantomData,
@@ -144,8 +145,6 @@ where
                     firing: None,
                     early: Time::MIN,
                     early_fired: None,
-                    coming: Default::default(),
-                    unloading: None,
                     changes: Vec::new(),
                 }))
             }
@@ -159,11 +158,32 @@ where
                 unset: Vec::new(),
                 emptied: Vec::new(),
                 telling: Default::default(),
-                coming: Default::default(),
-                unloading: None,
             })),
         };
         Ok(Aggregated { name, shape })
+    }
+}
+
+/// What is kept of windows of so many slices, from one to the next.
+fn running<K: Key, E: 'static, A: Aggregate<E>>(
+    store: &Store,
+    name: &str,
+    aggregate: &Rc<A>,
+    slices: i128,
+) -> Result<RunningOf<K, A::Acc>> {
+    let merging = aggregate.clone();
+    let merge: Merge<Total<A::Acc>> = Rc::new(move |total, later| {
+        merging.merge(&mut total.0, &later.0);
+        total.1 += later.1;
+    });
+    let open =
+        |what| store.open_derived_panes(&format!("{name}/{what}"), &WindowSegments::new(), merge);
+    match aggregate.subtract(&mut aggregate.init(), &aggregate.init()) {
+        true if slices >= TOTALS_SLICES_MIN => Ok(Running::Totals(Totals::new(open("totals")?))),
+        false if slices >= STACKS_SLICES_MIN => {
+            Ok(Running::Stacks(Stacks::new(open("stacks")?), slices))
+        }
+        _ => Ok(Running::Nothing),
     }
 }
 

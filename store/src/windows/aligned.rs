@@ -5,26 +5,22 @@
 //! that were open at the time it was sent with, whatever the watermark was when it came. So an event
 //! that is late for some of its windows waits, in a list of its own, until these have fired.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use alluvium_layouts::{Cursor, Lists};
-use alluvium_pagestore::{Key, Result, Time};
+use alluvium_pagestore::{Error, Key, Result, Time};
 
 use super::contents::{Contents, Out};
+use super::late::LateEvents;
 use super::progress::ProgressCell;
 use super::{Advanced, Emit, Grid, Late, Window, clipped, has_come};
-use crate::cells::ListsCell;
-
-/// Events that wait, by the time they were sent with.
-pub(crate) type LateLists<K, I, D> = Rc<ListsCell<K, (Time, I), D>>;
 
 pub(crate) struct Aligned<K: Key, C: Contents<K>, D> {
     pub(crate) grid: Grid,
     pub(crate) lateness: i128,
     pub(crate) emit: Emit,
     pub(crate) contents: C,
-    pub(crate) late: LateLists<K, C::Item, D>,
+    pub(crate) late: LateEvents<K, C::Item, D>,
     pub(crate) progress: Rc<ProgressCell>,
     /// The window that is being fired.
     pub(crate) firing: Option<Firing>,
@@ -32,9 +28,6 @@ pub(crate) struct Aligned<K: Key, C: Contents<K>, D> {
     pub(crate) early: Time,
     /// The end of the last window that gave one this time.
     pub(crate) early_fired: Option<i128>,
-    /// Events that waited and may come in now, and where their list was left.
-    pub(crate) coming: VecDeque<(Time, K, C::Item)>,
-    pub(crate) unloading: Option<(Time, Cursor)>,
     /// Changes of windows that have fired, until the event that makes them is in.
     pub(crate) changes: Vec<(Window, C::Row, i64)>,
 }
@@ -114,7 +107,7 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
             self.emit != Emit::OnClose && self.firing.is_some_and(|firing| end <= firing.end);
         let item = self.contents.item(element);
         if may_be_closed || is_firing {
-            self.late.0.enter()?.append(sent, key, (at, item))?;
+            self.late.keep(sent, key, at, item).map_err(Error::from)?;
         } else {
             self.put(sent, at, &key.clone(), item, out)?;
         }
@@ -178,10 +171,11 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
         progress.busy.set(true);
         let mut fuel = fuel.max(1);
         while fuel > 0 {
-            let used = if !self.coming.is_empty() {
-                self.take_in(fuel, out)?
-            } else if let Some((sent, cursor)) = self.unloading {
-                self.unload(sent, cursor, fuel)?
+            let let_in = self.let_in(fuel, out)?;
+            let used = if let_in > 0 {
+                let_in
+            } else if self.late.unload(fuel)? {
+                1
             } else if let Some(firing) = self.firing {
                 self.fire(firing, fuel, out)?
             } else {
@@ -191,7 +185,7 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
                     Step::Unload(sent) => {
                         // All windows that were closed then are over, also the empty ones.
                         progress.settled.set(sent.max(progress.settled.get()));
-                        self.unloading = Some((sent, Cursor::default()));
+                        self.late.begin(sent);
                     }
                     Step::Nothing => return self.settle(watermark, fuel),
                 }
@@ -206,8 +200,7 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
     /// wait come in when all windows that were closed for them have fired.
     fn next_step(&mut self, watermark: Time) -> Result<Step> {
         let due = self.next_due()?;
-        let waiting = self.late.0.enter()?.next_bucket(Time::MIN);
-        if let Some(sent) = waiting.filter(|sent| *sent <= watermark)
+        if let Some(sent) = self.late.first()?.filter(|sent| *sent <= watermark)
             && !due.is_some_and(|end| has_come(self.close_of(end), sent))
         {
             return Ok(Step::Unload(sent));
@@ -266,7 +259,7 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
         };
         let done = self.contents.fire(slices, window, &mut firing.cursor, fuel, count);
         self.firing = Some(firing);
-        done?;
+        used += done?;
         if firing.cursor.done {
             self.firing = None;
             if firing.is_early {
@@ -283,37 +276,16 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
         Ok(used)
     }
 
-    /// Takes events that have waited out of their list.
-    fn unload(&mut self, sent: Time, mut cursor: Cursor, fuel: usize) -> Result<usize> {
-        let (mut late, coming) = (self.late.0.enter()?, &mut self.coming);
-        if !cursor.done {
-            let visited = late.fold(sent..sent.plus(1), &mut cursor, fuel, &mut |key, elements| {
-                while let Some((at, item)) = elements.next()? {
-                    coming.push_back((*at, key.clone(), item.clone()));
-                }
-                Ok(())
-            });
-            self.unloading = Some((sent, cursor));
-            visited?;
-        } else {
-            // Not seen any more from the first call on; what is left of it goes with the next.
-            late.purge(sent.plus(1), fuel)?;
-            self.unloading = None;
-        }
-        Ok(1)
-    }
-
-    /// Lets events that have waited come in.
-    fn take_in(&mut self, fuel: usize, out: Out<'_, K, C::Row>) -> Result<usize> {
-        let sent = self.unloading.map_or(Time::MIN, |(sent, _)| sent);
+    /// Lets events that have waited come in; says how many.
+    fn let_in(&mut self, fuel: usize, out: Out<'_, K, C::Row>) -> Result<usize> {
         let mut used = 0;
         while used < fuel
-            && let Some((at, key, item)) = self.coming.pop_front()
+            && let Some((sent, (at, key, item))) = self.late.take()
         {
             used += 1;
             // Cloned, so that it is not lost by an error: there are few of these.
             if let Err(error) = self.put(sent, at, &key, item.clone(), out) {
-                self.coming.push_front((at, key, item));
+                self.late.give_back((at, key, item));
                 return Err(error);
             }
         }

@@ -7,7 +7,9 @@ use alluvium_layouts::{Elements, Heap, ListsLayout};
 use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time};
 
 use super::aligned::Aligned;
-use super::contents::{Contents, Kept, Out};
+use super::contents::{Contents, Out};
+use super::kept::Kept;
+use super::late::LateEvents;
 use super::session_contents::KeptSessions;
 use super::sessions::{Rules, Sessions};
 use super::{Advanced, Emit, Grid, HolisticLayout, Late, SessionSet, Shape, Window, Windows};
@@ -147,6 +149,7 @@ where
         let name = self.name().to_owned();
         let (store, layout) = (self.store(), self.chosen_layout());
         let late = store.open_lists::<K, (Time, E), _>(&format!("{name}/late"), &Heap::new())?;
+        let late = LateEvents::new(late);
         let progress = store.open_progress(&format!("{name}/progress"))?;
         let lists = store.open_lists::<K, E, _>(&name, &layout.lists())?;
         let shape = match windows.shape {
@@ -160,8 +163,6 @@ where
                 firing: None,
                 early: Time::MIN,
                 early_fired: None,
-                coming: Default::default(),
-                unloading: None,
                 changes: Vec::new(),
             })),
             Shape::Session { gap } => Kind::Sessions(Box::new(Sessions {
@@ -177,8 +178,6 @@ where
                 unset: Vec::new(),
                 emptied: Vec::new(),
                 telling: Default::default(),
-                coming: Default::default(),
-                unloading: None,
             })),
         };
         Ok(Holistic { name, shape })

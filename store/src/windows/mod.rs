@@ -8,12 +8,16 @@
 mod aggregated;
 mod aligned;
 mod contents;
+mod folded;
 mod grid;
 mod holistic;
+mod kept;
+mod late;
 mod layout;
 mod progress;
 mod session_contents;
 mod sessions;
+mod stacks;
 mod totals;
 
 use alluvium_pagestore::{Error, ErrorKind, Result, Time};
@@ -95,6 +99,11 @@ impl Windows {
     /// belongs to it if it comes at or before that.
     pub fn session(gap: i64) -> Self {
         Self::of(Shape::Session { gap })
+    }
+
+    /// Whether they are sessions.
+    pub(crate) fn are_sessions(&self) -> bool {
+        matches!(self.shape, Shape::Session { .. })
     }
 
     fn of(shape: Shape) -> Self {

@@ -7,7 +7,7 @@ use alluvium_layouts::Lists;
 use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::Window;
-use super::contents::{Collected, Out};
+use super::contents::Out;
 use super::holistic::Process;
 use super::sessions::{Session, SessionContents};
 use crate::aggregate::Aggregate;
@@ -156,14 +156,12 @@ where
         diff: i64,
         out: Out<'_, K, F::Row>,
     ) -> Result<()> {
-        let mut elements = Vec::new();
-        let bucket = self.bucket(window.end);
-        self.lists.0.enter()?.read(bucket, key, &mut |element| {
-            elements.push(element.clone());
-            Ok(())
-        })?;
-        let mut all = Collected { elements: elements.iter() };
-        self.process.process(key, window, &mut all, &mut |row| out(key, window, row, diff))
+        let (bucket, process) = (self.bucket(window.end), &mut self.process);
+        self.lists.0.run(0, |lists| {
+            lists.stream(bucket, key, &mut |elements| {
+                process.process(key, window, elements, &mut |row| out(key, window, row, diff))
+            })
+        })?
     }
 
     fn forget(&mut self, key: &K, window: Window) -> Result<()> {

@@ -9,11 +9,11 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use alluvium_layouts::{Cursor, Layout, Lists};
-use alluvium_pagestore::{Key, Result, State, Time};
+use alluvium_layouts::{Layout, Lists};
+use alluvium_pagestore::{Error, Key, Result, State, Time};
 
-use super::aligned::LateLists;
 use super::contents::Out;
+use super::late::LateEvents;
 use super::progress::ProgressCell;
 use super::{Advanced, Emit, Late, Window, clipped, has_come};
 use crate::map::Map;
@@ -91,7 +91,7 @@ where
     pub(crate) contents: C,
     pub(crate) sets: Map<K, SessionSet<C::Part>, L>,
     pub(crate) timers: Timers<K>,
-    pub(crate) late: LateLists<K, C::Item, D>,
+    pub(crate) late: LateEvents<K, C::Item, D>,
     pub(crate) progress: Rc<ProgressCell>,
     /// Timers that found no room yet.
     pub(crate) unset: Vec<(Time, K)>,
@@ -99,9 +99,6 @@ where
     pub(crate) emptied: Vec<K>,
     /// What is to be told of sessions, and whether they are closed.
     pub(crate) telling: VecDeque<(K, Window, C::Part, Tell)>,
-    /// Events that waited and may come in now, and where their list was left.
-    pub(crate) coming: VecDeque<(Time, K, C::Item)>,
-    pub(crate) unloading: Option<(Time, Cursor)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -266,11 +263,7 @@ where
             let item = self.contents.item(&element);
             let waits = self.has_to_wait(at, sent);
             let done = match waits {
-                true => self
-                    .late
-                    .0
-                    .enter()
-                    .and_then(|mut late| Ok(late.append(sent, &key, (at, item))?)),
+                true => self.late.keep(sent, &key, at, item).map_err(Error::from),
                 false => self.put(at, &key, &item, out),
             };
             if let Err(error) = done {
@@ -424,19 +417,17 @@ where
         while fuel > 0 {
             fuel -= 1;
             self.catch_up(out)?;
-            if let Some((at, key, item)) = self.coming.pop_front() {
+            if let Some((_, (at, key, item))) = self.late.take() {
                 if let Err(error) = self.put(at, &key, &item, out) {
-                    self.coming.push_front((at, key, item));
+                    self.late.give_back((at, key, item));
                     return Err(error);
                 }
                 continue;
             }
-            if let Some((sent, cursor)) = self.unloading {
-                self.unload(sent, cursor, fuel.max(1))?;
+            if self.late.unload(fuel.max(1))? {
                 continue;
             }
-            let waiting = self.late.0.enter()?.next_bucket(Time::MIN);
-            let waiting = waiting.filter(|sent| *sent <= watermark);
+            let waiting = self.late.first()?.filter(|sent| *sent <= watermark);
             // Sessions that were closed for an event that waits close first.
             if self.fire_next(waiting.unwrap_or(watermark))? {
                 continue;
@@ -445,7 +436,7 @@ where
                 Some(sent) => {
                     // All sessions that were closed then are closed: nothing else joins these.
                     progress.settled.set(sent.max(progress.settled.get()));
-                    self.unloading = Some((sent, Cursor::default()));
+                    self.late.begin(sent);
                 }
                 None => return self.settle(watermark, fuel),
             }
@@ -503,24 +494,6 @@ where
             }
         }
         Ok(true)
-    }
-
-    fn unload(&mut self, sent: Time, mut cursor: Cursor, fuel: usize) -> Result<()> {
-        let (mut late, coming) = (self.late.0.enter()?, &mut self.coming);
-        if !cursor.done {
-            let visited = late.fold(sent..sent.plus(1), &mut cursor, fuel, &mut |key, elements| {
-                while let Some((at, item)) = elements.next()? {
-                    coming.push_back((*at, key.clone(), item.clone()));
-                }
-                Ok(())
-            });
-            self.unloading = Some((sent, cursor));
-            visited?;
-        } else {
-            late.purge(sent.plus(1), fuel)?;
-            self.unloading = None;
-        }
-        Ok(())
     }
 
     fn settle(&mut self, watermark: Time, fuel: usize) -> Result<Advanced> {

@@ -92,7 +92,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         aggregate: &impl Aggregate<E, Acc = A>,
         slices: &PanesCell<K, A, impl Panes<K, A>>,
         before: Time,
-        fuel: usize,
+        fuel: &mut usize,
     ) -> Result<bool> {
         while self.removed < before {
             let end = before.min(self.added);
@@ -129,7 +129,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         aggregate: &impl Aggregate<E, Acc = A>,
         slices: &PanesCell<K, A, impl Panes<K, A>>,
         before: Time,
-        fuel: usize,
+        fuel: &mut usize,
     ) -> Result<bool> {
         while self.added < before {
             let Some(slice) = self.next_slice(slices, self.added..before)? else {
@@ -159,24 +159,28 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         Ok(next.filter(|slice| range.contains(slice)))
     }
 
-    /// Moves some accumulators of a slice; says whether that were the last.
+    /// Moves some accumulators of a slice, as far as there is fuel; says whether that were the last.
     fn step(
         &mut self,
         slices: &PanesCell<K, A, impl Panes<K, A>>,
         slice: Time,
-        fuel: usize,
+        fuel: &mut usize,
         mut apply: impl FnMut(&Self, &K, &A) -> Result<()>,
     ) -> Result<bool> {
         let (_, mut cursor) = *self.moving.get_or_insert((slice, Cursor::default()));
         if self.moved.is_empty() && !cursor.done {
+            if *fuel == 0 {
+                return Ok(false);
+            }
             let moved = &mut self.moved;
             let done = slices.0.run(0, |panes| {
-                panes.fold(slice..slice.plus(1), &mut cursor, fuel, &mut |key, acc| {
+                panes.fold(slice..slice.plus(1), &mut cursor, *fuel, &mut |key, acc| {
                     moved.push_back((key.clone(), acc));
                     Ok(())
                 })
             });
             self.moving = Some((slice, cursor));
+            *fuel = fuel.saturating_sub(1 + self.moved.len());
             done??;
         }
         while let Some((key, acc)) = self.moved.front() {

@@ -228,15 +228,16 @@ impl<K: Key + Ord, E: State> Lists<K, E> for BTreeLists<K, E> {
         done.map_err(|error: Error| Rejected::new(error, kept))
     }
 
-    fn read<Q: Lookup<K> + ?Sized>(
+    fn stream<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
         key: &Q,
-        visit: &mut dyn FnMut(&E) -> Result<()>,
-    ) -> Result<u64> {
-        let Some(list) = self.0.entries.get(&(bucket, key.to_owned())) else { return Ok(0) };
-        list.iter().try_for_each(visit)?;
-        Ok(list.len() as u64)
+        visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
+    ) -> Result<()> {
+        match self.0.entries.get(&(bucket, key.to_owned())) {
+            Some(list) => visit(&mut Several(Box::new(list.iter()))),
+            None => Ok(()),
+        }
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {

@@ -1,11 +1,12 @@
 //! Windows of four times the memory fire rightly, within the memory, and leave nothing behind.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    Aggregate, AnyLayout, Elements, Helpers, KIB, MIB, Store, Time, Windows, hash_bytes, hash_word,
-    process,
+    Aggregate, AnyLayout, Elements, Helpers, KIB, MIB, State, Store, Time, Windows, hash_bytes,
+    hash_word, process,
 };
 
 fn store(device: &Simulated, memory: u64) -> Store {
@@ -105,6 +106,75 @@ fn a_holistic_window_of_one_key() {
 #[test]
 fn a_holistic_window_of_many_keys() {
     windows_of(700, 40_000, MIB, Windows::tumbling(1_000_000), 1_000_000);
+}
+
+/// A text that counts how often it is copied.
+#[derive(Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
+struct Copied(String);
+
+thread_local! {
+    static COPIES: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Clone for Copied {
+    fn clone(&self) -> Self {
+        COPIES.set(COPIES.get() + 1);
+        Copied(self.0.clone())
+    }
+}
+
+/// Sessions of one key that pause for longer than the gap between them.
+fn sessions_of(events: u64, memory: u64, gap: i64) {
+    let device = Simulated::new(7, Faults::none());
+    let store = store(&device, memory);
+    let digest =
+        process(|_: &u64, _, texts: &mut dyn Elements<Copied>, emit: &mut dyn FnMut(Digest)| {
+            let mut digest = Digest::default();
+            while let Some(text) = texts.next()? {
+                digest.add(&text.0);
+            }
+            emit(digest);
+            Ok(())
+        });
+    let mut kept =
+        store.holistic::<u64, Copied>("kept").open(Windows::session(gap), digest).unwrap();
+    for round in 0..2 {
+        let mut expected = Digest::default();
+        let first = round * (events as i64 + 2 * gap);
+        let mut batch = Vec::new();
+        for n in 0..events {
+            let text = text(round as u64 * events + n);
+            expected.add(&text);
+            batch.push((Time(first + n as i64), 7, Copied(text)));
+            if batch.len() == 64 || n + 1 == events {
+                kept.add_batch(Time(first), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
+                assert!(store.stats().unwrap().memory.used <= memory);
+            }
+        }
+        let mut told = Vec::new();
+        COPIES.set(0);
+        let end = Time(first + events as i64 + 2 * gap);
+        while !kept.advance(end, 100, &mut |_, _, digest, _| told.push(digest)).unwrap().done {
+            store.tick(10).unwrap();
+        }
+        assert_eq!(told, [expected], "round {round}");
+        // What is in memory is read where it is, the rest as it comes from storage.
+        assert_eq!(COPIES.get(), 0, "round {round}: a session is not collected");
+    }
+    while store.tick(1000).unwrap() > 0 {}
+    let stats = store.stats().unwrap();
+    assert!(stats.io.bytes_written > 4 * memory, "{stats}");
+    assert!(stats.memory.peak <= memory, "{stats}");
+}
+
+#[test]
+fn a_holistic_session_is_read_as_a_stream() {
+    sessions_of(40_000, MIB, 100_000);
+}
+
+#[test]
+fn a_holistic_session_that_moves_again_and_again_is_read_as_a_stream() {
+    sessions_of(40_000, MIB, 5_000);
 }
 
 /// The last text in the order of texts.

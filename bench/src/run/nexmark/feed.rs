@@ -2,6 +2,7 @@
 
 use alluvium::Time;
 
+use super::clock::Clock;
 use crate::Result;
 use crate::args::NexmarkArgs;
 use crate::input::CsvStream;
@@ -11,8 +12,10 @@ use crate::nexmark::{Bounded, EventSource, Generator, Record, Stride};
 pub(super) struct Feed {
     source: Box<dyn EventSource>,
     next: Option<Record>,
-    /// No event from `next` on is before it.
+    /// No event from `next` on is before it; in processing time when that arrives.
     watermark: Time,
+    /// Of processing time.
+    clock: Option<Clock>,
 }
 
 impl Feed {
@@ -22,6 +25,7 @@ impl Feed {
         index: usize,
         peers: usize,
         position: u64,
+        clock: Option<Clock>,
     ) -> Result<Self> {
         let stride = Stride::of_worker(index, peers);
         let events = args.events.unwrap_or(u64::MAX);
@@ -33,7 +37,7 @@ impl Feed {
                 Box::new(Bounded::new(generator, events))
             }
         };
-        let mut feed = Self { source, next: None, watermark: Time::MIN };
+        let mut feed = Self { source, next: None, watermark: Time::MIN, clock };
         feed.advance()?;
         while feed.next.as_ref().is_some_and(|record| record.ordinal < position) {
             feed.advance()?;
@@ -51,6 +55,11 @@ impl Feed {
         self.watermark
     }
 
+    /// Whether time is when events arrive.
+    pub(super) fn has_clock(&self) -> bool {
+        self.clock.is_some()
+    }
+
     /// Takes the next event.
     pub(super) fn take(&mut self) -> Result<Option<Record>> {
         let taken = self.next.take();
@@ -59,8 +68,13 @@ impl Feed {
     }
 
     fn advance(&mut self) -> Result<()> {
-        self.watermark = self.source.watermark();
+        let watermark = self.source.watermark();
         self.next = self.source.next_record()?;
+        self.watermark = match (&mut self.clock, &self.next) {
+            (Some(clock), Some(next)) => clock.at(next.ordinal),
+            (Some(_), None) => self.watermark,
+            (None, _) => watermark,
+        };
         Ok(())
     }
 }

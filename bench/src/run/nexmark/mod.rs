@@ -17,6 +17,7 @@
 //! number and its directory. The figures are those of its own workers, the checksum is that of all;
 //! the first process writes the result.
 
+mod clock;
 mod feed;
 mod output;
 mod worker;
@@ -34,6 +35,8 @@ use crate::queries::{ForQuery, NAMES, Query, with_query};
 use crate::report::{Io, Latencies, Memory, Report, noise_floor, peak_rss_bytes};
 use crate::{Error, Result};
 use worker::Part;
+
+pub use clock::ClockKind;
 
 pub(super) use worker::{AHEAD_BYTES, BATCH};
 
@@ -56,6 +59,10 @@ impl ForQuery for Run<'_> {
 
     fn run<Q: Query>(self) -> Result<Report> {
         let args = self.0;
+        if args.clock.is_some() && !Q::IN_PROCESSING_TIME {
+            let message = format!("{} is in event time and has no --clock", Q::NAME);
+            return Err(Error::Usage(message));
+        }
         // What is wrong with the input is better said before workers are started.
         if let Some(dir) = &args.input {
             CsvStream::open(dir, Stride::ALL)?;

@@ -9,6 +9,7 @@ use timely::dataflow::InputHandleVec;
 use timely::dataflow::operators::vec::Input;
 use timely::worker::Worker;
 
+use super::clock::{Clock, ClockKind};
 use super::feed::Feed;
 use super::output::Output;
 use crate::args::NexmarkArgs;
@@ -102,7 +103,10 @@ struct Built {
 
 fn build<Q: Query>(timely: &mut Worker, state: &WorkerState, args: &NexmarkArgs) -> Result<Built> {
     let restored = state.store().restored_position();
-    let feed = Feed::open(args, timely.index(), timely.peers(), restored.unwrap_or(0))?;
+    let kind = args.clock.unwrap_or(ClockKind::Position);
+    let rate = args.stream.config(args.rate).rate;
+    let clock = Q::IN_PROCESSING_TIME.then(|| Clock::new(kind, rate));
+    let feed = Feed::open(args, timely.index(), timely.peers(), restored.unwrap_or(0), clock)?;
     let mut checksum =
         state.store().value::<u64>("checksum").layout(AnyLayout::from(Heap::new())).open()?;
     let (input, output) = timely.dataflow::<i64, _, _>(|scope| -> Result<_> {
@@ -197,14 +201,16 @@ impl Driver<'_> {
     }
 
     /// Sends a batch of events that are due and have ordinals below `limit`. A batch ends where
-    /// time moves on, so that its timestamp can be left, and it with its events be done.
+    /// time moves on, so that its timestamp can be left, and it with its events be done; in
+    /// processing time wherever that moves on, as the timestamp is when its events arrive.
     fn send(&mut self, limit: u64) -> Result<()> {
         self.leave_time();
         let time = *self.input.time();
         let Some(first_ordinal) = self.feed.ordinal() else { return Ok(()) };
         let (mut events, sent) = (0, Instant::now());
         while let Some(ordinal) = self.feed.ordinal() {
-            let full = events >= BATCH && self.feed.watermark().0 > time;
+            let is_long = events >= BATCH || (events > 0 && self.feed.has_clock());
+            let full = is_long && self.feed.watermark().0 > time;
             if full || ordinal >= limit || (events > 0 && !self.is_due(ordinal)) {
                 break;
             }

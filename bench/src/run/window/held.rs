@@ -1,15 +1,15 @@
 //! What the store holds as windows pass: a row for each end of a window, before it fires and after.
 //!
 //! Looking is not among what is timed. After the last row nothing should be left but what an empty
-//! store has.
+//! store has. Beside the rows the same is drawn, as an SVG file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use alluvium::{Store, Time};
 
-use crate::Result;
-use crate::report::{ResultsWriter, resident_bytes};
+use crate::report::{Line, ResultsWriter, resident_bytes, write_lines_svg};
 use crate::window::Windows;
+use crate::{Error, Result};
 
 /// Writes the rows.
 pub(super) struct Held<'a> {
@@ -21,6 +21,9 @@ pub(super) struct Held<'a> {
     next: Option<i64>,
     /// What there was before the windows fired that are firing.
     before: Option<Sample>,
+    plot: PathBuf,
+    /// Tracked, resident and disk, in MiB, by seconds of event time.
+    drawn: [Vec<(f64, f64)>; 3],
 }
 
 /// Bytes at one moment.
@@ -35,6 +38,10 @@ impl Sample {
         let stats = store.stats()?;
         let (tracked, disk) = (stats.memory.used, stats.total().disk_bytes);
         Ok(Sample { tracked, disk, resident: resident_bytes() })
+    }
+
+    fn drawn(&self) -> [u64; 3] {
+        [self.tracked, self.resident, self.disk]
     }
 
     fn fields(&self) -> [String; 3] {
@@ -59,8 +66,14 @@ impl<'a> Held<'a> {
             Windows::Aligned { slide, .. } => slide,
             Windows::Sessions { gap } => gap,
         };
+        let plot = path.with_extension("svg");
+        if plot == path {
+            let message =
+                format!("{}: the rows are CSV; the plot beside them is SVG", path.display());
+            return Err(Error::Usage(message));
+        }
         let rows = ResultsWriter::create(path, &Self::COLUMNS)?;
-        Ok(Held { store, rows, step, next: None, before: None })
+        Ok(Held { store, rows, step, next: None, before: None, plot, drawn: Default::default() })
     }
 
     /// Before the windows fire that end at this watermark.
@@ -75,6 +88,12 @@ impl<'a> Held<'a> {
     pub(super) fn after(&mut self, watermark: Time) -> Result<()> {
         if let (Some(end), Some(before)) = (self.next, self.before.take()) {
             let after = Sample::take(self.store)?;
+            for sample in [&before, &after] {
+                let at = end as f64 / 1e9;
+                for (line, bytes) in self.drawn.iter_mut().zip(sample.drawn()) {
+                    line.push((at, bytes as f64 / (1 << 20) as f64));
+                }
+            }
             let end = (end / 1_000_000).to_string();
             let fields = [end].into_iter().chain(before.fields()).chain(after.fields());
             self.rows.row(fields.map(Some))?;
@@ -84,8 +103,13 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    /// Writes what is still buffered.
+    /// Writes what is still buffered, and the plot.
     pub(super) fn finish(self) -> Result<()> {
-        self.rows.finish()
+        self.rows.finish()?;
+        let names = ["tracked", "resident", "disk"];
+        let lines = names.iter().zip(&self.drawn);
+        let lines: Vec<_> = lines.map(|(name, points)| Line { name, points }).collect();
+        let title = "Held before and after windows fire";
+        write_lines_svg(&self.plot, title, ["event time, s", "MiB"], &lines)
     }
 }

@@ -77,7 +77,7 @@ pub fn window(args: &WindowArgs) -> Result<Report> {
     let first = first.ok_or_else(|| Error::Usage("--layout or --vs".to_owned()))?;
     first.report(&mut report);
     if let Some(second) = second {
-        report.set_versus(&second.name, second.rate().1, Some(second.answering()));
+        second.report_versus(&mut report);
     }
     Ok(report)
 }

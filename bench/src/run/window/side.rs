@@ -124,6 +124,15 @@ impl Side {
         report.set_rate(self.events, self.events as f64 / self.rate().1);
         report.set_checksum(self.checksum.unwrap_or(0));
         report.latency_ns = Some(self.answering());
+        report.latencies = Some(self.answering.clone());
+    }
+
+    /// Adds it as the other that did the same.
+    pub(super) fn report_versus(&self, report: &mut Report) {
+        report.set_versus(&self.name, self.rate().1, Some(self.answering()));
+        if let Some(versus) = &mut report.vs {
+            versus.latencies = Some(self.answering.clone());
+        }
     }
 }
 

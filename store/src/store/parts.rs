@@ -1,0 +1,110 @@
+//! Opening the parts that windowed state and lists are made of.
+
+use std::rc::Rc;
+
+use alluvium_layouts::{ListsLayout, Merge, PanesLayout, StateContext};
+use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, description_of};
+
+use super::{Store, manifest};
+use crate::cells::{ListsCell, PanesCell};
+use crate::windows::{ProgressCell, Record};
+
+impl Store {
+    /// What a part could be opened with that is opened to see whether it can be, and dropped.
+    pub(crate) fn context_to_try(
+        &self,
+        name: &str,
+        limit: Option<u64>,
+        primitive: &str,
+        layout: &str,
+        types: (String, String),
+    ) -> Result<StateContext> {
+        let context = self.0.context(name, limit)?;
+        let context = self.0.with_restored(context, &manifest(name, primitive, layout, types))?;
+        // Reading what is stored would take as long as opening does.
+        Ok(StateContext { restored: None, ..context })
+    }
+
+    /// Panes, as a part of windowed state.
+    pub(crate) fn open_panes<K: Key, A: State, L: PanesLayout<K, A>>(
+        &self,
+        name: &str,
+        layout: &L,
+        merge: Merge<A>,
+    ) -> Result<Rc<PanesCell<K, A, L::Panes>>> {
+        let context = self.0.context(name, layout.memory_limit())?;
+        let types = (description_of::<K>(), description_of::<A>());
+        let manifest = manifest(name, "panes", layout.name(), types);
+        let context = self.0.with_restored(context, &manifest)?;
+        let account = context.account.clone();
+        let panes = layout.open_panes(context, merge).map_err(|e| e.with("state", name))?;
+        let cell = Rc::new(PanesCell::new(name, panes, self.0.lock.clone()));
+        self.0.register(manifest, account, cell.clone());
+        Ok(cell)
+    }
+
+    /// Panes that can be made again from others: no checkpoint has them.
+    pub(crate) fn open_derived_panes<K: Key, A: State, L: PanesLayout<K, A>>(
+        &self,
+        name: &str,
+        layout: &L,
+        merge: Merge<A>,
+    ) -> Result<Rc<PanesCell<K, A, L::Panes>>> {
+        let context = self.0.context(name, layout.memory_limit())?;
+        let types = (description_of::<K>(), description_of::<A>());
+        let manifest = manifest(name, "derived panes", layout.name(), types);
+        let account = context.account.clone();
+        let panes = layout.open_panes(context, merge).map_err(|e| e.with("state", name))?;
+        let cell = Rc::new(PanesCell::derived(name, panes, self.0.lock.clone()));
+        self.0.register(manifest, account, cell.clone());
+        Ok(cell)
+    }
+
+    /// Lists, as a part of windowed state.
+    pub(crate) fn open_lists<K: Key, E: State, L: ListsLayout<K, E>>(
+        &self,
+        name: &str,
+        layout: &L,
+    ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
+        self.open_lists_as("lists", name, layout)
+    }
+
+    /// Lists, as what a primitive is kept in.
+    pub(crate) fn open_lists_as<K: Key, E: State, L: ListsLayout<K, E>>(
+        &self,
+        primitive: &str,
+        name: &str,
+        layout: &L,
+    ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
+        let context = self.0.context(name, layout.memory_limit())?;
+        let types = (description_of::<K>(), description_of::<E>());
+        let manifest = manifest(name, primitive, layout.name(), types);
+        let context = self.0.with_restored(context, &manifest)?;
+        let account = context.account.clone();
+        let lists = layout.open_lists(context).map_err(|e| e.with("state", name))?;
+        let cell = Rc::new(ListsCell::new(name, lists, self.0.lock.clone()));
+        self.0.register(manifest, account, cell.clone());
+        Ok(cell)
+    }
+
+    /// The account of an open state.
+    pub(crate) fn account_of(&self, name: &str) -> Result<Rc<Account>> {
+        let states = self.0.states.borrow();
+        let state = states.iter().find(|state| state.manifest.name == name);
+        state.map(|state| state.account.clone()).ok_or_else(|| {
+            Error::new(ErrorKind::UnknownState, "the state is not open").with("state", name)
+        })
+    }
+
+    /// How far windowed state has come.
+    pub(crate) fn open_progress(&self, name: &str) -> Result<Rc<ProgressCell>> {
+        let context = self.0.context(name, None)?;
+        let types = (description_of::<()>(), description_of::<Record>());
+        let manifest = manifest(name, "progress", "heap", types);
+        let context = self.0.with_restored(context, &manifest)?;
+        let account = context.account.clone();
+        let cell = ProgressCell::open(name, context).map_err(|e| e.with("state", name))?;
+        self.0.register(manifest, account, cell.clone());
+        Ok(cell)
+    }
+}

@@ -1,0 +1,313 @@
+//! Slices of aligned windows that have accumulators: events are folded in as they come.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::rc::Rc;
+
+use alluvium_layouts::{Cursor, Panes};
+use alluvium_pagestore::{ErrorKind, Key, Rejected, Result, Time};
+
+use super::contents::{Contents, Out, SliceCache};
+use super::stacks::Stacks;
+use super::totals::{Total, Totals};
+use super::{Grid, Window};
+use crate::aggregate::Aggregate;
+use crate::cells::PanesCell;
+
+/// An accumulator per slice and key.
+pub(crate) struct Folded<K, E, A: Aggregate<E>, P, S> {
+    pub(crate) aggregate: Rc<A>,
+    pub(crate) panes: Rc<PanesCell<K, A::Acc, P>>,
+    /// What was told of windows, by their ends, if it may be told before they end.
+    pub(crate) told: Option<Rc<PanesCell<K, A::Acc, P>>>,
+    /// What spares folding all slices of each window.
+    pub(crate) running: Running<K, A::Acc, S>,
+    /// Where the fold of a window that is told stands, and what it gave that is not told yet.
+    pub(crate) fold: Cursor,
+    pub(crate) telling: VecDeque<(K, A::Acc)>,
+    pub(crate) element: PhantomData<E>,
+}
+
+/// What is kept of the last window that fired for the next one, which shares slices with it.
+pub(crate) enum Running<K, A, S> {
+    /// Nothing.
+    Nothing,
+    /// Of windows whose parts can be taken back.
+    Totals(Totals<K, A, S>),
+    /// Of others, of so many slices.
+    Stacks(Stacks<K, A, S>, i128),
+}
+
+impl<K, E, A, P, S> Folded<K, E, A, P, S>
+where
+    K: Key,
+    E: 'static,
+    A: Aggregate<E>,
+    P: Panes<K, A::Acc>,
+    S: Panes<K, Total<A::Acc>>,
+{
+    /// Tells results from what is kept of the last window; says whether these were the last, or
+    /// nothing if the window is to be folded without. Takes fuel.
+    fn fire_running(
+        &mut self,
+        slices: &Range<Time>,
+        window: Window,
+        fuel: &mut usize,
+        out: Out<'_, K, A::Out>,
+    ) -> Result<Option<bool>> {
+        let (aggregate, panes) = (&*self.aggregate, &*self.panes);
+        match &mut self.running {
+            Running::Nothing => Ok(None),
+            Running::Totals(totals) => {
+                let done = totals.leave(aggregate, panes, slices.start, fuel)?
+                    && totals.enter(aggregate, panes, slices.end, fuel)?
+                    && totals.tell(aggregate, window, (*fuel).max(1), out)?;
+                Ok(Some(done))
+            }
+            Running::Stacks(stacks, windows) => {
+                if !stacks.rests() {
+                    match stacks.fire(aggregate, panes, slices, window, fuel, out) {
+                        // What can be done without must not keep a window from firing.
+                        Err(error)
+                            if error.kind() == ErrorKind::OverBudget && !stacks.has_told() =>
+                        {
+                            stacks.rest_for(*windows);
+                        }
+                        done => return done.map(Some),
+                    }
+                }
+                Ok((!stacks.clear(fuel)?).then_some(false))
+            }
+        }
+    }
+
+    /// The accumulator of a key over some slices, as it is and with `item` in `slice`.
+    fn folded_with(
+        &self,
+        slices: &Range<Time>,
+        key: &K,
+        slice: Time,
+        item: &A::Acc,
+    ) -> Result<(Option<A::Acc>, A::Acc)> {
+        let aggregate = &*self.aggregate;
+        let fold = |whole: &mut Option<A::Acc>, part: &A::Acc| match whole {
+            None => *whole = Some(part.clone()),
+            Some(whole) => aggregate.merge(whole, part),
+        };
+        let mut panes = self.panes.0.enter()?;
+        let mut next = panes.next_slice(slices.start);
+        // The second from the slice on in which they differ.
+        let (mut whole, mut with) = (None, None);
+        while let Some(at) = next.filter(|at| slices.contains(at)) {
+            if at > slice && with.is_none() {
+                with = whole.clone();
+                fold(&mut with, item);
+            }
+            if let Some(part) = panes.get(at, key)? {
+                fold(&mut whole, &part);
+                with.iter_mut().for_each(|with| aggregate.merge(with, &part));
+            }
+            next = panes.next_slice(at.plus(1));
+        }
+        let with = with.unwrap_or_else(|| {
+            let mut with = whole.clone();
+            fold(&mut with, item);
+            with.unwrap_or_else(|| aggregate.init())
+        });
+        Ok((whole, with))
+    }
+}
+
+impl<K, E, A, P, S> Contents<K> for Folded<K, E, A, P, S>
+where
+    K: Key,
+    E: 'static,
+    A: Aggregate<E>,
+    P: Panes<K, A::Acc>,
+    S: Panes<K, Total<A::Acc>>,
+{
+    type Element = E;
+    type Item = A::Acc;
+    type Row = A::Out;
+
+    fn item(&self, element: &E) -> A::Acc {
+        let mut acc = self.aggregate.init();
+        self.aggregate.add(&mut acc, element);
+        acc
+    }
+
+    fn add_batch(&mut self, grid: &Grid, batch: &mut Vec<(Time, K, E)>) -> Result<()> {
+        let aggregate = &*self.aggregate;
+        let slices = SliceCache::new(grid);
+        let done = self.panes.0.run(batch.len(), |panes| {
+            panes.update_batch(
+                batch,
+                |(at, key, _)| (slices.slice_of(*at), key),
+                |_| aggregate.init(),
+                |(_, _, element), acc| aggregate.add(acc, element),
+            )
+        })?;
+        done.map_err(|error| error.leave_rest(batch))?;
+        batch.clear();
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        slice: Time,
+        key: &K,
+        item: A::Acc,
+    ) -> std::result::Result<(), Rejected<A::Acc>> {
+        let aggregate = &*self.aggregate;
+        let totals = match &self.running {
+            Running::Totals(totals) if totals.has(slice) => Some(totals),
+            _ => None,
+        };
+        let mut is_new = false;
+        if let Some(totals) = totals {
+            let known = self.panes.0.enter().and_then(|mut panes| panes.get(slice, key));
+            let added = known.and_then(|known| {
+                is_new = known.is_none();
+                totals.add(aggregate, key, &item, is_new)
+            });
+            if let Err(error) = added {
+                return Err(Rejected::new(error, item));
+            }
+        }
+        let add = |acc: &mut A::Acc| aggregate.merge(acc, &item);
+        let done = self.panes.0.run(1, |panes| panes.update(slice, key, || aggregate.init(), add));
+        match done {
+            Ok(Ok(())) => {
+                if let Running::Stacks(stacks, _) = &mut self.running {
+                    stacks.changed(aggregate, &self.panes, slice, key);
+                }
+                Ok(())
+            }
+            Ok(Err(error)) | Err(error) => {
+                if let Some(totals) = totals {
+                    // In memory since it was added just now: this finds room.
+                    let _ = totals.take_back(aggregate, key, &item, is_new);
+                }
+                Err(Rejected::new(error, item))
+            }
+        }
+    }
+
+    fn next_slice(&self, from: Time) -> Result<Option<Time>> {
+        Ok(self.panes.0.enter()?.next_slice(from))
+    }
+
+    fn fire(
+        &mut self,
+        slices: Range<Time>,
+        window: Window,
+        cursor: &mut Cursor,
+        fuel: usize,
+        out: Out<'_, K, A::Out>,
+    ) -> Result<usize> {
+        let mut left = fuel;
+        if let Some(done) = self.fire_running(&slices, window, &mut left, out)? {
+            cursor.done = done;
+            return Ok(fuel - left);
+        }
+        let aggregate = &*self.aggregate;
+        let Some(told) = &self.told else {
+            self.panes.0.run(0, |panes| {
+                panes.fold(slices, cursor, left.max(1), &mut |key, acc| {
+                    aggregate.out(&acc).into_iter().for_each(|row| out(key, window, row, 1));
+                    Ok(())
+                })
+            })??;
+            if let Running::Stacks(stacks, _) = &mut self.running
+                && cursor.done
+            {
+                stacks.has_rested();
+            }
+            return Ok(fuel - left);
+        };
+        // Taken out first: what is visited may not come again, and telling it may fail.
+        if self.telling.is_empty() {
+            let telling = &mut self.telling;
+            self.panes.0.run(0, |panes| {
+                panes.fold(slices, &mut self.fold, fuel, &mut |key, acc| {
+                    telling.push_back((key.clone(), acc));
+                    Ok(())
+                })
+            })??;
+        }
+        while let Some((key, acc)) = self.telling.front() {
+            let mut told = told.0.enter()?;
+            let old = told.get(window.end, key)?.and_then(|acc| aggregate.out(&acc));
+            let new = aggregate.out(acc);
+            if old != new {
+                // Put anew, not changed: a part of the old may be on storage.
+                told.remove(window.end, key)?;
+                told.update(window.end, key, || acc.clone(), |_| ())?;
+                old.into_iter().for_each(|row| out(key, window, row, -1));
+                new.into_iter().for_each(|row| out(key, window, row, 1));
+            }
+            self.telling.pop_front();
+        }
+        if self.fold.done {
+            (self.fold, cursor.done) = (Cursor::default(), true);
+        }
+        Ok(0)
+    }
+
+    fn refire(
+        &mut self,
+        slices: Range<Time>,
+        window: Window,
+        key: &K,
+        slice: Time,
+        item: &A::Acc,
+        out: Out<'_, K, A::Out>,
+    ) -> Result<()> {
+        let (old, new) = self.folded_with(&slices, key, slice, item)?;
+        let old = old.and_then(|acc| self.aggregate.out(&acc));
+        let new = self.aggregate.out(&new);
+        if old != new {
+            old.into_iter().for_each(|row| out(key, window, row, -1));
+            new.into_iter().for_each(|row| out(key, window, row, 1));
+        }
+        Ok(())
+    }
+
+    fn purge(&mut self, before: Time, open: Time, fuel: usize) -> Result<bool> {
+        let (aggregate, mut left) = (&*self.aggregate, fuel);
+        let done = match &mut self.running {
+            Running::Nothing => true,
+            Running::Totals(totals) => {
+                totals.leave(aggregate, &self.panes, before, &mut left)?
+                    && totals.drop_if_empty(&self.panes, left.max(1))?
+            }
+            Running::Stacks(stacks, _) => {
+                stacks.purge(aggregate, &self.panes, before, &mut left)?
+            }
+        };
+        if !done {
+            return Ok(false);
+        }
+        if let Some(told) = &self.told
+            && !told.0.enter()?.purge(open, fuel)?
+        {
+            return Ok(false);
+        }
+        self.panes.0.enter()?.purge(before, fuel)
+    }
+
+    fn prefetch(&mut self, until: Time) -> Result<()> {
+        self.panes.0.enter()?.prefetch(until)
+    }
+
+    fn clear_poison(&mut self) {
+        self.panes.0.clear_poison();
+        self.told.iter().for_each(|told| told.0.clear_poison());
+        match &mut self.running {
+            Running::Nothing => {}
+            Running::Totals(totals) => totals.panes.0.clear_poison(),
+            Running::Stacks(stacks, _) => stacks.clear_poison(),
+        }
+    }
+}

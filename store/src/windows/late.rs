@@ -1,0 +1,84 @@
+//! Events that wait until the windows that were closed for them have fired.
+//!
+//! They are in a list of its own, by the time they were sent with. When that has come they are taken
+//! out of it, by fuel, and let in one by one. What it keeps true: an event is in the list, or on its
+//! way, until it is in; none comes twice.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use alluvium_layouts::{Cursor, Lists};
+use alluvium_pagestore::{Key, Rejected, Result, State, Time};
+
+use crate::cells::ListsCell;
+
+/// Events that wait, by the time they were sent with.
+pub(crate) struct LateEvents<K, I, D> {
+    lists: Rc<ListsCell<K, (Time, I), D>>,
+    /// Those that may come in now, and where their list was left.
+    coming: VecDeque<(Time, K, I)>,
+    unloading: Option<(Time, Cursor)>,
+}
+
+impl<K: Key, I: State, D: Lists<K, (Time, I)>> LateEvents<K, I, D> {
+    pub(crate) fn new(lists: Rc<ListsCell<K, (Time, I), D>>) -> Self {
+        Self { lists, coming: VecDeque::new(), unloading: None }
+    }
+
+    /// Keeps an event that was sent with `sent`.
+    pub(crate) fn keep(
+        &self,
+        sent: Time,
+        key: &K,
+        at: Time,
+        item: I,
+    ) -> std::result::Result<(), Rejected<(Time, I)>> {
+        match self.lists.0.enter() {
+            Ok(mut lists) => lists.append(sent, key, (at, item)),
+            Err(error) => Err(Rejected::new(error, (at, item))),
+        }
+    }
+
+    /// The time that the first were sent with.
+    pub(crate) fn first(&self) -> Result<Option<Time>> {
+        Ok(self.lists.0.enter()?.next_bucket(Time::MIN))
+    }
+
+    /// Lets those come that were sent with `sent`, the first.
+    pub(crate) fn begin(&mut self, sent: Time) {
+        self.unloading = Some((sent, Cursor::default()));
+    }
+
+    /// The next event that may come in, and the time that it was sent with. If it cannot, it is
+    /// [given back](LateEvents::give_back).
+    pub(crate) fn take(&mut self) -> Option<(Time, (Time, K, I))> {
+        let sent = self.unloading.map_or(Time::MIN, |(sent, _)| sent);
+        Some((sent, self.coming.pop_front()?))
+    }
+
+    pub(crate) fn give_back(&mut self, event: (Time, K, I)) {
+        self.coming.push_front(event);
+    }
+
+    /// Goes on taking events out of their list, when all that were taken are in; says whether there
+    /// was something to do.
+    pub(crate) fn unload(&mut self, fuel: usize) -> Result<bool> {
+        let Some((sent, mut cursor)) = self.unloading else { return Ok(false) };
+        let (mut lists, coming) = (self.lists.0.enter()?, &mut self.coming);
+        if !cursor.done {
+            let visited = lists.fold(sent..sent.plus(1), &mut cursor, fuel, &mut |key, events| {
+                while let Some((at, item)) = events.next()? {
+                    coming.push_back((*at, key.clone(), item.clone()));
+                }
+                Ok(())
+            });
+            self.unloading = Some((sent, cursor));
+            visited?;
+        } else {
+            // Not seen any more from the first call on; what is left of it goes with the next.
+            lists.purge(sent.plus(1), fuel)?;
+            self.unloading = None;
+        }
+        Ok(true)
+    }
+}
