@@ -13,7 +13,7 @@ use timely::CommunicationConfig;
 use crate::nexmark::Config;
 use crate::peers::Peer;
 use crate::queries::SideTable;
-use crate::run::ClockKind;
+use crate::run::{ClockKind, percents};
 use crate::workload::{Distribution, RecordShape};
 use crate::{Error, Result};
 
@@ -330,6 +330,31 @@ pub struct AdapterArgs {
     pub report: ReportArgs,
 }
 
+/// `checkpoint`: counters updated while checkpoints are taken.
+#[derive(Args, Clone, Debug)]
+pub struct CheckpointArgs {
+    /// Counters there are, of 16 bytes with their keys
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    pub records: u64,
+    /// Updates of random counters before each checkpoint
+    #[arg(long, value_name = "M", default_value_t = 1_000_000,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub ops: u64,
+    /// Checkpoints to take
+    #[arg(long, value_name = "C", default_value_t = 50,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub checkpoints: u64,
+    /// Percentages of the counters to change before a checkpoint whose bytes are counted
+    #[arg(long, value_name = "P,P,...", default_value = "0.1,1,10", value_parser = percents)]
+    pub churn: std::vec::Vec<f64>,
+    /// Where state lives
+    #[command(flatten)]
+    pub state: StateArgs,
+    /// The report
+    #[command(flatten)]
+    pub report: ReportArgs,
+}
+
 /// `replay`: the history of a git repository, checked against git.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
@@ -365,6 +390,7 @@ mod tests {
         Rmw(RmwArgs),
         Replay(ReplayArgs),
         Adapter(AdapterArgs),
+        Checkpoint(CheckpointArgs),
         Gen(GenArgs),
     }
 
@@ -388,6 +414,7 @@ mod tests {
             "adapter --keys 10 --dist zipf:0.99 --ops 5 --rounds 2 --layout heap --memory 1MiB",
             "adapter --query q4 --events 10 --in-flight 5 --rounds 2 --memory 1MiB",
             "gen --events 5",
+            "checkpoint --records 10 --ops 5 --checkpoints 3 --churn 0.1,100 --memory 1MiB --dir d",
         ] {
             parse(&line.replace("  ", "")).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
@@ -406,6 +433,7 @@ mod tests {
             ("rmw --keys 1 --ops 1 --memory 1MiB --vs other", "hashbrown"),
             ("rmw --keys 1 --ops 1 --memory 1MiB --dependent --batch 2", "--batch"),
             ("replay --memory 1MiB", "--input"),
+            ("checkpoint --records 5 --memory 1MiB --churn 1,0", "above 0 and at most 100"),
             ("adapter --memory 1MiB", "--keys"),
             ("adapter --memory 1MiB --keys 5", "--ops"),
             ("adapter --memory 1MiB --query q4", "--events"),

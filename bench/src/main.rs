@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use alluvium_bench::args::{
-    AdapterArgs, GenArgs, NexmarkArgs, ReplayArgs, ReportArgs, RmwArgs, WindowArgs,
+    AdapterArgs, CheckpointArgs, GenArgs, NexmarkArgs, ReplayArgs, ReportArgs, RmwArgs, WindowArgs,
 };
 use alluvium_bench::report::Report;
 use alluvium_bench::run::Scale;
@@ -36,6 +36,8 @@ enum Command {
     Adapter(AdapterArgs),
     /// A question of each window of a stream, answered by our windows, by what others would use, or both
     Window(WindowArgs),
+    /// What checkpoints cost while state changes, how much they write, how fast they are restored
+    Checkpoint(CheckpointArgs),
     /// Replay the history of a git repository and check the result
     Replay(ReplayArgs),
 }
@@ -62,6 +64,7 @@ fn execute(cli: Cli) -> Result<()> {
         Command::Rmw(args) => finish(&run::rmw(&args)?, &args.report),
         Command::Adapter(args) => finish(&run::adapter(&args)?, &args.report),
         Command::Window(args) => finish(&run::window(&args)?, &args.report),
+        Command::Checkpoint(args) => finish(&run::checkpoint(&args)?, &args.report),
         Command::Replay(args) => finish(&run::replay(&args)?, &args.report),
     }
 }

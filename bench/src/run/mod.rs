@@ -3,6 +3,7 @@
 //! [`Report`]: crate::report::Report
 
 mod adapter;
+mod checkpoint;
 mod clock_unsafe;
 mod generate;
 mod main_job;
@@ -14,6 +15,7 @@ mod state;
 mod window;
 
 pub use adapter::adapter;
+pub use checkpoint::{checkpoint, percents};
 pub use generate::generate;
 pub use main_job::{Scale, main_job};
 pub use nexmark::{ClockKind, nexmark};

@@ -1,6 +1,8 @@
 //! The store of a workload that drives state without Timely: where it lives, what it says at the
 //! end.
 
+use std::path::{Path, PathBuf};
+
 use alluvium::Store;
 use tempfile::TempDir;
 
@@ -11,6 +13,7 @@ use crate::{Error, Result};
 /// An open store and the temporary directory it lives in, if it was given none.
 pub(crate) struct State {
     pub(crate) store: Store,
+    directory: PathBuf,
     /// Released after the store.
     _temporary: Option<TempDir>,
 }
@@ -23,10 +26,20 @@ impl State {
             None => Some(temporary_dir()?),
         };
         let dir = args.dir.as_deref().or(temporary.as_ref().map(TempDir::path));
-        let dir = dir.expect("one of the two is there");
+        let dir = dir.expect("one of the two is there").to_owned();
         let layout = args.layout.layout.clone();
-        let store = Store::builder(dir).memory(args.memory.0).layout(layout).open()?;
-        Ok(State { store, _temporary: temporary })
+        let store = Store::builder(&dir).memory(args.memory.0).layout(layout).open()?;
+        Ok(State { store, directory: dir, _temporary: temporary })
+    }
+
+    /// Where it lives.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Closes the store; the directory stays while what this gives does.
+    pub(crate) fn close(self) -> Option<TempDir> {
+        self._temporary
     }
 
     /// Adds the store's own figures to a report.
