@@ -11,6 +11,7 @@ use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alluvium_layouts::{CheckpointOutcome, trace_event, trace_span};
 use alluvium_pagestore::io::Device;
@@ -20,9 +21,14 @@ use alluvium_pagestore::{
     checkpoint_name, checkpoint_of_file,
 };
 
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
+
 use crate::config::StoreConfig;
 use crate::state_cell::Hooks;
-use crate::store::{BLOB_CHUNK_BYTES, Store};
+use crate::store::{BLOB_CHUNK_BYTES, Inner, Store};
+
+/// Between two looks whether the helper has answered.
+const MOMENT: Duration = Duration::from_micros(100);
 
 /// What [`Store::checkpoint`] made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +59,7 @@ pub(crate) struct Checkpoints {
     /// Those that the manifest lists, the oldest first.
     retained: Vec<Retained>,
     /// What states that are opened are restored from.
-    base: Option<Rc<CheckpointImage>>,
+    base: Option<Arc<CheckpointImage>>,
     /// No number up to this is given again.
     last: u64,
     sealing: Option<Sealing>,
@@ -61,7 +67,7 @@ pub(crate) struct Checkpoints {
 
 struct Retained {
     file: CheckpointFile,
-    image: Rc<CheckpointImage>,
+    image: Arc<CheckpointImage>,
 }
 
 struct Sealing {
@@ -72,6 +78,10 @@ struct Sealing {
     parts: Vec<(StateManifest, Option<Rc<dyn Hooks>>)>,
     /// Files pinned so far.
     pinned: Vec<String>,
+    /// What it says, from when all states have given their part.
+    image: Option<Arc<CheckpointImage>>,
+    /// The helper makes it durable.
+    preparing: Option<Receiver<Result<CheckpointFile>>>,
     /// Durable, with its file.
     prepared: Option<Retained>,
 }
@@ -112,6 +122,8 @@ impl Seal {
             blobs: BlobWriter::new(device, number, BLOB_CHUNK_BYTES),
             parts: Vec::new(),
             pinned: Vec::new(),
+            image: None,
+            preparing: None,
             prepared: None,
         };
         let mut begun = Ok(());
@@ -170,6 +182,20 @@ impl Seal {
             return Ok(true);
         }
         let Sealing { blobs, parts, pinned, .. } = sealing;
+        if let (Some(image), Some(answer)) = (&sealing.image, &sealing.preparing) {
+            inner.drive();
+            let file = match answer.try_recv() {
+                Err(TryRecvError::Empty) => return Ok(false),
+                Ok(file) => file,
+                Err(TryRecvError::Disconnected) => {
+                    Err(Error::new(ErrorKind::Io, "the helper lost the checkpoint's file"))
+                }
+            };
+            sealing.preparing = None;
+            sealing.prepared = Some(Retained { file: file?, image: image.clone() });
+            trace_event!(DEBUG, "checkpoint sealed", number = self.number);
+            return Ok(true);
+        }
         for (manifest, hooks) in parts.iter_mut() {
             let Some(working) = hooks else { continue };
             let image = working.continue_checkpoint(blobs);
@@ -180,8 +206,7 @@ impl Seal {
             *hooks = None;
             pin(segments, manifest, pinned);
         }
-        blobs.finish()?;
-        let image = CheckpointImage {
+        let image = Arc::new(CheckpointImage {
             number: sealing.number,
             next_segment: segments.peek_id(),
             hash_version: HASH_VERSION,
@@ -190,14 +215,23 @@ impl Seal {
             owned: (inner.owned.start, inner.owned.end),
             position: sealing.position,
             states: sealing.parts.iter().map(|(manifest, _)| manifest.clone()).collect(),
-        };
-        let name = checkpoint_name(sealing.number);
-        // What an attempt before this one may have left.
-        segments.remove_file(&name)?;
-        let file = image.write(segments.device())?;
-        sealing.prepared = Some(Retained { file, image: Rc::new(image) });
-        trace_event!(DEBUG, "checkpoint sealed", number = self.number);
-        Ok(true)
+        });
+        let (reply, answer) = bounded(1);
+        let (blobs, segments) = (sealing.blobs.clone(), segments.clone());
+        sealing.image = Some(image.clone());
+        sealing.preparing = Some(answer);
+        inner.helper.submit(move || {
+            let write = || {
+                blobs.finish()?;
+                // What an attempt before this one may have left.
+                segments.remove_file(&checkpoint_name(image.number))?;
+                image.write(segments.device())
+            };
+            // If the checkpoint was given up nobody minds the answer.
+            let _ = reply.send(write());
+        });
+        inner.drive();
+        Ok(false)
     }
 
     /// Makes it the checkpoint that an open restores, waiting until it is durable; older ones beyond
@@ -237,7 +271,7 @@ impl Seal {
             }
         }
         match outcome {
-            CheckpointOutcome::Abandoned => sealing.give_up(segments),
+            CheckpointOutcome::Abandoned => sealing.give_up(segments, inner),
             CheckpointOutcome::Committed | CheckpointOutcome::Unknown => {
                 let Sealing { prepared, .. } = sealing;
                 let prepared = prepared.expect("looked at above");
@@ -274,7 +308,8 @@ impl Drop for Seal {
         }
         let inner = &*self.store.0;
         if let Some(sealing) = inner.checkpoints.borrow_mut().sealing.take() {
-            sealing.give_up(inner.segments.as_ref().expect("it was begun with a directory"));
+            let segments = inner.segments.as_ref().expect("it was begun with a directory");
+            sealing.give_up(segments, inner);
         }
         self.tell(CheckpointOutcome::Abandoned);
     }
@@ -300,7 +335,12 @@ impl Sealing {
     }
 
     /// Removes what was made.
-    fn give_up(self, segments: &SegmentStore) {
+    fn give_up(self, segments: &SegmentStore, inner: &Inner) {
+        if let Some(answer) = &self.preparing {
+            while let Err(RecvTimeoutError::Timeout) = answer.recv_timeout(MOMENT) {
+                inner.drive();
+            }
+        }
         segments.unpin(self.pinned.iter().map(String::as_str));
         self.blobs.abandon();
         // One that cannot be removed now is removed at the next open.
@@ -346,7 +386,7 @@ impl Checkpoints {
         let mut unreadable = Vec::new();
         for file in &manifest.checkpoints {
             match CheckpointImage::load(&*device, file.number, Some(file.crc)) {
-                Ok((image, file)) => found.retained.push(Retained { file, image: Rc::new(image) }),
+                Ok((image, file)) => found.retained.push(Retained { file, image: Arc::new(image) }),
                 Err(error) => unreadable.push((file.number, error)),
             }
         }
@@ -394,7 +434,7 @@ impl Checkpoints {
         device: &dyn Device,
         unreadable: &mut [(u64, Error)],
         restore: Option<u64>,
-    ) -> Result<Option<Rc<CheckpointImage>>> {
+    ) -> Result<Option<Arc<CheckpointImage>>> {
         let newest = manifest.checkpoints.last().map(|file| file.number);
         let Some(number) = restore.or(newest) else { return Ok(None) };
         if let Some(found) = self.retained.iter().find(|r| r.file.number == number) {
@@ -418,7 +458,7 @@ impl Checkpoints {
         manifest.checkpoints.push(file);
         manifest.checkpoints.sort_by_key(|file| file.number);
         manifest.commit(device)?;
-        let image = Rc::new(image);
+        let image = Arc::new(image);
         self.retained.push(Retained { file, image: image.clone() });
         self.retained.sort_by_key(|retained| retained.file.number);
         Ok(Some(image))
@@ -453,7 +493,7 @@ impl Checkpoints {
     }
 
     /// What states that are opened are restored from: the last checkpoint.
-    pub(crate) fn base(&self) -> Option<&Rc<CheckpointImage>> {
+    pub(crate) fn base(&self) -> Option<&Arc<CheckpointImage>> {
         self.base.as_ref()
     }
 

@@ -44,7 +44,7 @@ pub(crate) struct Inner {
     pub(crate) config: StoreConfig,
     root: Rc<Account>,
     pub(crate) segments: Option<SegmentStore>,
-    helper: Helper,
+    pub(crate) helper: Helper,
     pub(crate) owned: Range<u16>,
     pub(crate) checkpoints: RefCell<Checkpoints>,
     pub(crate) states: RefCell<Vec<OpenState>>,
@@ -349,6 +349,12 @@ impl Store {
 }
 
 impl Inner {
+    /// Does the work of a helper without threads, and of a device that has to be driven.
+    pub(crate) fn drive(&self) {
+        self.helper.drive();
+        self.segments.iter().for_each(|segments| segments.device().drive());
+    }
+
     fn context(&self, name: &str, limit: Option<u64>) -> Result<StateContext> {
         if name.is_empty() || name.len() > 200 {
             let message = format!("\"{name}\" cannot name a state; 1 to 200 bytes can");

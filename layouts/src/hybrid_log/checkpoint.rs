@@ -106,7 +106,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             let next = self.log.index.visit(cursor.position as u32, |a| addresses.push(a));
             visited += addresses.len().max(1);
             // Records on storage in the order they stand there.
-            addresses.sort_unstable_by_key(|address| address.0);
+            sort(&mut addresses);
             let done = self.visit_addresses(&addresses, visit);
             self.log.account.release(MemoryKind::Buffers, memory);
             done?;
@@ -178,6 +178,11 @@ fn set_bytes_of(segment: &SegmentImage) -> u64 {
         return 0;
     }
     2 * LiveSet::memory_bytes(segment.bytes) + BLOCK_BYTES as u64
+}
+
+/// Not generic: compiled once for all types of records.
+fn sort(addresses: &mut [Address]) {
+    addresses.sort_unstable_by_key(|address| address.0);
 }
 
 fn place_of(address: Address) -> StoredAt {
