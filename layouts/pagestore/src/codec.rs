@@ -74,6 +74,21 @@ pub fn decode<K: State, V: State>(payload: &[u8]) -> Result<(K, V)> {
     Ok((key, value))
 }
 
+/// Encodes one key or value alone into `scratch`, replacing what it holds.
+pub fn encode_one<T: State>(scratch: &mut AlignedVec, one: &T) -> Result<()> {
+    scratch.clear();
+    let buffer = std::mem::take(scratch);
+    *scratch = to_bytes_in::<_, RkyvError>(one, buffer)
+        .map_err(|e| Error::new(ErrorKind::Config, "a value cannot be encoded").caused_by(e))?;
+    Ok(())
+}
+
+/// Decodes what [`encode_one`] encoded.
+pub fn decode_one<T: State>(bytes: &[u8]) -> Result<T> {
+    rkyv::from_bytes::<T, RkyvError>(bytes)
+        .map_err(|e| Error::new(ErrorKind::Corrupt, "a key or value does not decode").caused_by(e))
+}
+
 /// Decodes the key only.
 pub fn decode_key<K: State, V: State>(payload: &[u8]) -> Result<K> {
     let archived = checked::<K, V>(payload)?;
@@ -94,6 +109,16 @@ mod tests {
         assert_eq!(decode_key::<u64, Vec<String>>(&scratch).unwrap(), 7);
         encode(&mut scratch, &String::from("k"), &3u8).unwrap();
         assert_eq!(decode::<String, u8>(&scratch).unwrap(), ("k".into(), 3));
+    }
+
+    #[test]
+    fn keys_and_values_round_trip_alone() {
+        let mut scratch = AlignedVec::new();
+        encode_one(&mut scratch, &String::from("long enough to be out of line")).unwrap();
+        assert_eq!(decode_one::<String>(&scratch).unwrap(), "long enough to be out of line");
+        encode_one(&mut scratch, &()).unwrap();
+        decode_one::<()>(&scratch).unwrap();
+        assert_eq!(decode_one::<u64>(&scratch).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
     #[test]

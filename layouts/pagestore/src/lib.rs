@@ -7,6 +7,7 @@ mod account;
 mod blob;
 pub mod block;
 pub mod codec;
+mod entry_codec;
 mod error;
 mod framed;
 mod hash;
@@ -24,6 +25,7 @@ mod time;
 
 pub use account::{Account, AccountStats, MEMORY_KINDS, MemoryKind, Reclaim};
 pub use blob::{BlobReader, BlobRef, BlobWriter, blobs_name};
+pub use entry_codec::{Encoded, EntryCodec};
 pub use error::{Error, ErrorKind, Rejected, Result};
 pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};
 pub use heap_size::{HeapSize, rounded};

@@ -39,6 +39,8 @@ pub(super) struct Directory {
     handle: File,
     /// Whether files are opened for direct I/O.
     direct: bool,
+    /// Whether files are opened only to be read.
+    read_only: bool,
     /// Why direct I/O is not used although it was asked for.
     pub(super) direct_refused: Option<String>,
     pub(super) counters: Arc<Counters>,
@@ -62,7 +64,17 @@ impl Directory {
             }
         };
         let counters = Arc::new(Counters::default());
-        Ok(Self { path: path.to_owned(), handle, direct, direct_refused, counters })
+        let (path, read_only) = (path.to_owned(), false);
+        Ok(Self { path, handle, direct, read_only, direct_refused, counters })
+    }
+
+    /// Opens `path`, which must exist, only to read what is there: nothing is created in it.
+    pub(super) fn open_to_read(path: &Path, direct: DirectIo) -> Result<Self> {
+        let handle =
+            File::open(path).map_err(|e| Error::io("open directory", path.display(), e))?;
+        let (path, direct, read_only) = (path.to_owned(), direct != DirectIo::Off, true);
+        let counters = Arc::new(Counters::default());
+        Ok(Self { path, handle, direct, read_only, direct_refused: None, counters })
     }
 
     /// Whether files are opened for direct I/O.
@@ -77,7 +89,7 @@ impl Directory {
 
     /// Opens a file that must exist.
     pub(super) fn open_file(&self, name: &str) -> Result<FileHandle> {
-        self.open_with(name, "open", OpenOptions::new().read(true).write(true))
+        self.open_with(name, "open", OpenOptions::new().read(true).write(!self.read_only))
     }
 
     fn open_with(&self, name: &str, what: &str, options: &mut OpenOptions) -> Result<FileHandle> {
@@ -138,6 +150,22 @@ impl Directory {
     /// Takes the lock until the guard is dropped. The file stays; only the lock on it counts.
     pub(super) fn lock(&self) -> Result<Box<dyn Send + Sync>> {
         Ok(Box::new(take_lock(&self.path)?))
+    }
+
+    /// Keeps writers out until the guard is dropped, and no other readers. Where no store has ever
+    /// taken the lock, as in a copy of a directory, there is nothing to hold.
+    pub(super) fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+        let path = self.path.join(LOCK_NAME);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Box::new(())),
+            Err(e) => return Err(Error::io("lock", path.display(), e)),
+        };
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(Box::new(LockGuard(file))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(held_by_another(&self.path, file)),
+            Err(e) => Err(Error::io("lock", path.display(), e.into())),
+        }
     }
 
     fn path_of(&self, name: &str) -> Result<PathBuf> {
@@ -343,6 +371,26 @@ mod tests {
         assert!(take_lock(&directory.path).is_err());
         drop(guard);
         take_lock(&directory.path).unwrap();
+    }
+
+    #[test]
+    fn readers_keep_writers_out_and_not_each_other() {
+        let place = tempfile::tempdir().unwrap();
+        let reader = || Directory::open_to_read(place.path(), DirectIo::Auto).unwrap();
+        drop(reader().lock_to_read().unwrap());
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "nothing is created");
+        let directory = Directory::open(place.path(), DirectIo::Auto).unwrap();
+        let writer = directory.lock().unwrap();
+        let error = reader().lock_to_read().map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Locked);
+        drop(writer);
+        let readers = [reader().lock_to_read().unwrap(), reader().lock_to_read().unwrap()];
+        assert_eq!(directory.lock().map(drop).unwrap_err().kind(), ErrorKind::Locked);
+        drop(readers);
+        directory.lock().unwrap();
+        let missing = place.path().join("missing");
+        let error = Directory::open_to_read(&missing, DirectIo::Auto).map(drop).unwrap_err();
+        assert_eq!((error.kind(), missing.exists()), (ErrorKind::Missing, false));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod buffer;
 mod directory;
 mod open;
 mod primitive;
+mod read_only;
 mod reply;
 #[cfg(target_os = "linux")]
 mod ring_unsafe;
@@ -27,6 +28,7 @@ mod wake;
 pub use buffer::{BLOCK_BYTES, IoBuffer};
 pub use directory::{DirectIo, lock_directory};
 pub use open::{EngineChoice, IoOptions, open_device};
+pub use read_only::{ReadOnly, open_device_to_read};
 pub use reply::Reply;
 pub use simulated::{CrashPolicy, Fault, Faults, Simulated};
 pub use stats::IoStats;
@@ -177,6 +179,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Takes the directory's lock until the guard is dropped; a directory held by anyone else is
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked).
     fn lock(&self) -> Result<Box<dyn Send + Sync>>;
+
+    /// Keeps [`lock`](Device::lock) from being taken until the guard is dropped, while others may do
+    /// the same: for reading what no store has open. The default takes the lock itself, so that
+    /// there is one reader at a time.
+    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+        self.lock()
+    }
 }
 
 /// Submits one request and waits for its end. For rare, small I/O such as manifests.

@@ -61,9 +61,18 @@ impl ThreadPool {
         if options.threads == 0 {
             return Err(Error::new(ErrorKind::Config, "threads is 0, but at least 1 is needed"));
         }
+        Self::over(Directory::open(directory, options.direct)?, options)
+    }
+
+    /// Opens `directory`, which must exist, to read what is there; its files cannot be written.
+    pub(super) fn to_read(directory: &Path, options: ThreadPoolOptions) -> Result<Self> {
+        Self::over(Directory::open_to_read(directory, options.direct)?, options)
+    }
+
+    fn over(directory: Directory, options: ThreadPoolOptions) -> Result<Self> {
         let (sender, receiver) = crossbeam_channel::unbounded();
         let mut pool = Self {
-            directory: Directory::open(directory, options.direct)?,
+            directory,
             requests: Some(sender),
             closing: Arc::new(AtomicBool::new(false)),
             helpers: Vec::with_capacity(options.threads),
@@ -147,6 +156,10 @@ impl Device for ThreadPool {
 
     fn lock(&self) -> Result<Box<dyn Send + Sync>> {
         self.directory.lock()
+    }
+
+    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+        self.directory.lock_to_read()
     }
 }
 

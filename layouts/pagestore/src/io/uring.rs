@@ -167,6 +167,10 @@ impl Device for Uring {
     fn lock(&self) -> Result<Box<dyn Send + Sync>> {
         self.directory.lock()
     }
+
+    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+        self.directory.lock_to_read()
+    }
 }
 
 impl Drop for Uring {

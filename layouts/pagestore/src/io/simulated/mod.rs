@@ -56,6 +56,8 @@ struct World {
     in_flight_at_crash: Vec<Change>,
     capacity_bytes: Option<u64>,
     locked: bool,
+    /// Guards that keep the lock from being taken.
+    readers: usize,
     trace: Option<Vec<String>>,
 }
 
@@ -93,6 +95,7 @@ impl Simulated {
             in_flight_at_crash: Vec::new(),
             capacity_bytes: None,
             locked: false,
+            readers: 0,
             trace: None,
         };
         let counters = Arc::new(Counters::default());
@@ -375,12 +378,30 @@ impl Device for Simulated {
     fn lock(&self) -> Result<Box<dyn Send + Sync>> {
         let mut world = self.world();
         world.refuse_if_crashed()?;
-        if world.locked {
-            let message = "the simulated directory is in use";
+        world.refuse_if_locked()?;
+        if world.readers > 0 {
+            let message = "the simulated directory is being read";
             return Err(Error::new(ErrorKind::Locked, message));
         }
         world.locked = true;
         Ok(Box::new(LockGuard(Arc::clone(&self.world))))
+    }
+
+    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+        let mut world = self.world();
+        world.refuse_if_crashed()?;
+        world.refuse_if_locked()?;
+        world.readers += 1;
+        Ok(Box::new(ReadGuard(Arc::clone(&self.world))))
+    }
+}
+
+/// Lets the lock be taken again.
+struct ReadGuard(Arc<Mutex<World>>);
+
+impl Drop for ReadGuard {
+    fn drop(&mut self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).readers -= 1;
     }
 }
 
@@ -394,6 +415,13 @@ impl Drop for LockGuard {
 }
 
 impl World {
+    fn refuse_if_locked(&self) -> Result<()> {
+        match self.locked {
+            true => Err(Error::new(ErrorKind::Locked, "the simulated directory is in use")),
+            false => Ok(()),
+        }
+    }
+
     fn script(&mut self, aim: Aim, n: u64, fault: Fault) {
         let before = self.submitted.get(&aim).copied().unwrap_or(0);
         self.scripts.insert((aim, before + n), fault);

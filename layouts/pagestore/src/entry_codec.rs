@@ -1,0 +1,82 @@
+//! How the entries of a table become bytes and come back: what a state is exported, imported and
+//! moved between stores with, whatever its layout.
+
+use rkyv::util::AlignedVec;
+
+use crate::{Key, Result, State, codec};
+
+/// Encodes and decodes keys and values that are [`State`]. State of a
+/// layout that has one can be exported, imported and restored by key groups.
+pub struct EntryCodec<K, V> {
+    encode: fn(&mut Encoded, &K, &V) -> Result<()>,
+    decode: Decode<K, V>,
+    decode_record: fn(&[u8]) -> Result<(K, V)>,
+}
+
+type Decode<K, V> = fn(&[u8], &[u8]) -> Result<(K, V)>;
+
+/// The bytes of a key and of its value, each an archive of its own.
+#[derive(Debug, Default)]
+pub struct Encoded {
+    /// Of the key.
+    pub key: AlignedVec,
+    /// Of the value.
+    pub value: AlignedVec,
+}
+
+impl Encoded {
+    /// Replaces the bytes by those of these two.
+    pub fn set<K: State, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
+        codec::encode_one(&mut self.key, key)?;
+        codec::encode_one(&mut self.value, value)
+    }
+
+    /// Key and value again.
+    pub fn get<K: State, V: State>(key: &[u8], value: &[u8]) -> Result<(K, V)> {
+        Ok((codec::decode_one(key)?, codec::decode_one(value)?))
+    }
+}
+
+impl<K: Key, V: State> EntryCodec<K, V> {
+    /// That of these types.
+    pub fn new() -> Self {
+        Self { encode: Encoded::set, decode: Encoded::get, decode_record: codec::decode }
+    }
+}
+
+impl<K, V> EntryCodec<K, V> {
+    /// Encodes an entry.
+    pub fn encode(&self, encoded: &mut Encoded, key: &K, value: &V) -> Result<()> {
+        (self.encode)(encoded, key, value)
+    }
+
+    /// Decodes the bytes of a key and of a value, both aligned to 16.
+    pub fn decode(&self, key: &[u8], value: &[u8]) -> Result<(K, V)> {
+        (self.decode)(key, value)
+    }
+
+    /// Decodes a record of a segment.
+    pub fn decode_record(&self, record: &[u8]) -> Result<(K, V)> {
+        (self.decode_record)(record)
+    }
+}
+
+impl<K: Key, V: State> Default for EntryCodec<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K, V> Clone for EntryCodec<K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, V> Copy for EntryCodec<K, V> {}
+
+impl<K, V> std::fmt::Debug for EntryCodec<K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EntryCodec")
+    }
+}
