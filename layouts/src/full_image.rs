@@ -58,7 +58,7 @@ pub(crate) fn write_each<K: Key, V: State>(
     }
 }
 
-fn chunk_bytes(context: &StateContext) -> usize {
+pub(crate) fn chunk_bytes(context: &StateContext) -> usize {
     (context.account.limit() / 64).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX) as usize / 4096 * 4096
 }
 

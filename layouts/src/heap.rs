@@ -7,8 +7,8 @@
 use std::marker::PhantomData;
 
 use alluvium_pagestore::{
-    Account, BlobWriter, ByteSize, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result,
-    State, StateImage, description_of,
+    Account, BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected,
+    Result, State, StateImage, description_of,
 };
 use hashbrown::HashTable;
 
@@ -108,6 +108,10 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
 
     fn value_description(&self) -> String {
         description_of::<V>()
+    }
+
+    fn codec(&self) -> Option<EntryCodec<K, V>> {
+        Some(EntryCodec::new())
     }
 
     fn memory_limit(&self) -> Option<u64> {

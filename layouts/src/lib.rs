@@ -13,6 +13,7 @@ mod heap_lists;
 mod hybrid_log;
 mod lists;
 mod panes;
+mod parts;
 mod prefetch_unsafe;
 mod split_table;
 mod table;
@@ -33,8 +34,9 @@ pub use hybrid_log::{
     COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN,
     PATIENCE, QUEUE_DEPTH,
 };
-pub use lists::{Elements, Lists, ListsLayout};
+pub use lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
 pub use panes::{Merge, Panes, PanesLayout};
+pub use parts::Part;
 pub use table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
 };

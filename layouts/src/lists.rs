@@ -7,7 +7,9 @@
 
 use std::ops::{Bound, Range};
 
-use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, StateImage, Time};
+use alluvium_pagestore::{
+    BlobWriter, Error, ErrorKind, Key, Lookup, Rejected, Result, StateImage, Time,
+};
 
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 
@@ -175,4 +177,40 @@ pub(crate) fn span(buckets: &Range<Time>) -> (Bound<Time>, Bound<Time>) {
         end => Bound::Excluded(end.max(buckets.start)),
     };
     (Bound::Included(buckets.start), end)
+}
+
+/// What to fold for one bucket alone; `None` if that cannot be said, since a range that ends with the
+/// end of time has that bucket too.
+pub(crate) fn span_of<K: Key, E>(lists: &impl Lists<K, E>, bucket: Time) -> Option<Range<Time>> {
+    let end = bucket.plus(1);
+    let has_both = bucket < Time::MAX && end == Time::MAX && lists.next_bucket(end).is_some();
+    (!has_both).then_some(bucket..end)
+}
+
+/// Takes the lists of all buckets: each with its bucket, key and elements.
+pub type VisitList<'v, K, E> = &'v mut dyn FnMut(Time, &K, &mut dyn Elements<E>) -> Result<()>;
+
+/// Visits all lists, bucket by bucket.
+///
+/// # Errors
+/// Those of `visit` and of [`Lists::fold`].
+pub fn for_each_list<K: Key, E>(
+    lists: &mut impl Lists<K, E>,
+    visit: VisitList<'_, K, E>,
+) -> Result<()> {
+    let mut next = lists.next_bucket(Time::MIN);
+    while let Some(bucket) = next {
+        let span = span_of(lists, bucket).ok_or_else(|| {
+            let message = "lists in the last bucket of time and in the one for ever";
+            Error::new(ErrorKind::Unsupported, message)
+        })?;
+        let mut cursor = Cursor::default();
+        while !cursor.done {
+            lists.fold(span.clone(), &mut cursor, 4096, &mut |key, elements| {
+                visit(bucket, key, elements)
+            })?;
+        }
+        next = bucket.0.checked_add(1).and_then(|after| lists.next_bucket(Time(after)));
+    }
+    Ok(())
 }

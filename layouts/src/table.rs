@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, Helper, Key, Lookup, Rejected, Result, Rewrite, SegmentStore,
-    StateImage,
+    Account, BlobReader, BlobWriter, EntryCodec, Helper, Key, Lookup, Rejected, Result, Rewrite,
+    SegmentStore, StateImage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -207,6 +207,26 @@ pub trait Table<K: Key, V>: 'static {
     /// there before.
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>>;
 
+    /// Tells that about so many keys are going to be there, so that they may come in any order, that
+    /// of their hashes too. Takes no memory. The default does nothing.
+    fn expect(&mut self, keys: u64) {
+        let _ = keys;
+    }
+
+    /// [`put`](Table::put) for each entry of `batch`, in order, leaving it empty. Layouts overlap the
+    /// memory accesses of a batch. What was not put, because of an error, is left in it.
+    fn put_batch(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
+        let mut rest = batch.drain(..);
+        while let Some((key, value)) = rest.next() {
+            if let Err(rejected) = self.put(key, value) {
+                let left = std::iter::once(rejected.value).chain(rest).collect();
+                *batch = left;
+                return Err(rejected.error);
+            }
+        }
+        Ok(())
+    }
+
     /// Removes `key` and returns its value.
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>>;
 
@@ -378,6 +398,12 @@ pub trait Layout<K: Key, V>: Clone + 'static {
 
     /// The most memory this state may take, if less than what the store has.
     fn memory_limit(&self) -> Option<u64> {
+        None
+    }
+
+    /// How keys and values become bytes. State of a layout without that, which is the default, can
+    /// neither be exported and imported nor restored by key groups.
+    fn codec(&self) -> Option<EntryCodec<K, V>> {
         None
     }
 

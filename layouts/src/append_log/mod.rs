@@ -22,6 +22,8 @@ mod relocate;
 mod run;
 mod spill;
 mod table;
+mod taking;
 
 pub use config::{AppendLog, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
 pub use table::AppendLogLists;
+pub(crate) use taking::for_each_list;

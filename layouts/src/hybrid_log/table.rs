@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    Account, BlobRef, BlobWriter, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind, Rejected,
-    Result, Rewrite, State, StateImage, codec, description_of,
+    Account, BlobRef, BlobWriter, EntryCodec, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind,
+    Rejected, Result, Rewrite, State, StateImage, codec, description_of,
 };
 
 use super::address::{Address, StoredAt};
@@ -77,6 +77,10 @@ impl<K: Key, V: State> Layout<K, V> for HybridLog {
 
     fn value_description(&self) -> String {
         description_of::<V>()
+    }
+
+    fn codec(&self) -> Option<EntryCodec<K, V>> {
+        Some(EntryCodec::new())
     }
 
     fn memory_limit(&self) -> Option<u64> {
@@ -582,6 +586,30 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             }
             Err(error) => Err(Rejected::new(error, (key, value))),
         }
+    }
+
+    fn expect(&mut self, keys: u64) {
+        self.log.index.expect(keys);
+    }
+
+    fn put_batch(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
+        let mut rest = batch.drain(..);
+        let mut hinted = 0;
+        while let Some((key, value)) = rest.next() {
+            if hinted == 0 {
+                // New keys need their bucket and nothing else.
+                let next = &rest.as_slice()[..rest.len().min(GROUP)];
+                next.iter().for_each(|(key, _)| self.log.index.prefetch(self.hash::<K>(key)));
+                hinted = next.len() + 1;
+            }
+            hinted -= 1;
+            if let Err(rejected) = self.put(key, value) {
+                let left = std::iter::once(rejected.value).chain(rest).collect();
+                *batch = left;
+                return Err(rejected.error);
+            }
+        }
+        Ok(())
     }
 
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {

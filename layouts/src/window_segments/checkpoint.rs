@@ -22,10 +22,10 @@ use crate::panes::Panes;
 use crate::table::CheckpointOutcome;
 
 /// What a record of the catalog tells, with the slice that it is of.
-const OF_SLICE: u8 = 0;
-const OF_RUN: u8 = 1;
-const OF_IMAGES: u8 = 2;
-const END: u8 = 3;
+pub(super) const OF_SLICE: u8 = 0;
+pub(super) const OF_RUN: u8 = 1;
+pub(super) const OF_IMAGES: u8 = 2;
+pub(super) const END: u8 = 3;
 /// Images told of by one record.
 const IMAGES_PER_RECORD: usize = 256;
 /// Memory for a record of the catalog and its archive.
@@ -317,7 +317,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 }
 
 /// Where the segments of runs end, and those of tables.
-fn ends(
+pub(super) fn ends(
     reader: &mut SegmentReader,
     store: &SegmentStore,
     segments: &[SegmentImage],
@@ -340,6 +340,6 @@ fn ends(
     Ok((runs as usize, tables as usize))
 }
 
-fn catalog_is_wrong(what: &str) -> Error {
+pub(super) fn catalog_is_wrong(what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the catalog of slices does not hold: {what}"))
 }

@@ -22,7 +22,9 @@ mod slots;
 mod source;
 mod space;
 mod table;
+mod taking;
 mod writing;
 
 pub use config::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, WindowSegments};
 pub use table::SegmentPanes;
+pub(crate) use taking::for_each_part_of_a_pane;

@@ -82,6 +82,8 @@ pub struct Index {
     buckets: usize,
     strays: Vec<(IndexHash, Address)>,
     len: u64,
+    /// Entries that are going to be there, as far as anybody has told.
+    expected: u64,
     splits: u64,
     /// Bytes booked for everything but the segments themselves.
     booked_tables: u64,
@@ -104,6 +106,7 @@ impl Index {
             buckets,
             strays: Vec::new(),
             len: 0,
+            expected: 0,
             splits: 0,
             booked_tables: Self::memory_bytes_min(buckets) - segment_bytes(buckets),
             floor_bytes: 0,
@@ -268,6 +271,11 @@ impl Index {
         Ok(())
     }
 
+    /// So many entries are going to be there.
+    pub fn expect(&mut self, entries: u64) {
+        self.expected = entries;
+    }
+
     /// Inserts an entry after [`prepare`](Index::prepare) has said that there is room.
     pub fn insert(&mut self, hash: IndexHash, address: Address) {
         self.len += 1;
@@ -295,10 +303,11 @@ impl Index {
 
     /// Whether splitting a segment can be of use. Hashes that are all alike in their top bits
     /// would deepen the directory without end: a segment is split only while it is not deeper
-    /// than three levels below an even split.
+    /// than three levels below an even split, of the keys that are expected if there are less. Keys
+    /// that come in the order of their hashes need that: all so far are alike in their top bits.
     fn may_split(&self, number: u32) -> bool {
         let (depth, _) = self.segments.shape(number);
-        let even = self.len / (self.buckets * bucket::SLOTS) as u64 + 1;
+        let even = self.len.max(self.expected) / (self.buckets * bucket::SLOTS) as u64 + 1;
         depth < PREFIX_BITS && 1 << depth <= even << 3
     }
 
@@ -559,6 +568,33 @@ mod tests {
     fn hash(key: u64) -> IndexHash {
         let hash = alluvium_pagestore::hash_word(key);
         IndexHash::of(hash, hash)
+    }
+
+    /// What is imported comes so: the first of four million keys were all taken for alike, and kept
+    /// in a list until that was full.
+    #[test]
+    fn keys_in_the_order_of_their_hashes_are_no_strays_if_they_are_expected() {
+        let keys = 60_000u64;
+        let mut hashes: Vec<u64> = (0..keys).map(alluvium_pagestore::hash_word).collect();
+        hashes.sort_unstable();
+        let most_strays = |expected: u64| {
+            let mut index = index(8);
+            index.expect(expected);
+            let mut most = 0;
+            for (n, hash) in hashes.iter().enumerate() {
+                let hash = IndexHash::of(*hash, *hash);
+                index.prepare(hash).unwrap();
+                index.insert(hash, Address(n as u64));
+                most = most.max(index.strays.len());
+            }
+            for (n, hash) in hashes.iter().enumerate() {
+                let hash = IndexHash::of(*hash, *hash);
+                assert!(index.find(hash, |a| a == Address(n as u64)).is_some());
+            }
+            most
+        };
+        let (expected, not) = (most_strays(keys), most_strays(0));
+        assert!(expected < 1000 && not > 10 * expected, "{expected} and {not} strays");
     }
 
     /// Every entry is found, nothing else is, and a visit sees each once.

@@ -1,0 +1,237 @@
+//! Reading what the checkpoint of another store has of some key groups of a state.
+//!
+//! What it keeps true: nothing of the other store changes. Footers have the hashes of keys, so that
+//! of state by key only what is wanted is decoded; timers and other state whose records have the key
+//! inside a larger one are decoded to be told apart. Memory is one window, the footer of one image
+//! and the live records of one segment, booked; what a layout needs beside that it books itself.
+
+use std::ops::Range;
+
+use alluvium_pagestore::{
+    BlobReader, Error, ErrorKind, FooterEntry, Key, KeyGroup, LiveSet, Liveness, MemoryKind,
+    Result, SegmentImage, SegmentReader, State, StateImage, Time, codec, fingerprint,
+};
+
+use crate::append_log::for_each_list;
+use crate::full_image::chunk_bytes;
+use crate::table::StateContext;
+use crate::window_segments::for_each_part_of_a_pane;
+
+/// One state in the checkpoint of another store, and the key groups that are wanted of it.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The state as the other store has it: its segments, on a device that is only read, and the key
+    /// groups it owns. Memory is booked on this account.
+    pub context: StateContext,
+    /// The layout that wrote it.
+    pub layout: String,
+    /// Where its records are.
+    pub image: StateImage,
+    /// The key groups that are wanted.
+    pub wanted: Range<u16>,
+    /// Whether a key whose group the other store does not own is an error. Else it is passed over.
+    pub strict: bool,
+}
+
+impl Part {
+    /// Whether a key with this hash is wanted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] if the other store does not own its key group: then no store that
+    /// takes key groups over would get it.
+    pub fn takes(&self, hash: u64) -> Result<bool> {
+        let group = KeyGroup::of(hash, self.context.key_groups).0;
+        let owned = &self.context.owned;
+        if self.strict && !owned.contains(&group) {
+            let message = format!(
+                "a key is of group {group}, and its store owns {}..{}: keys of this state were not \
+                 given to workers by key group",
+                owned.start, owned.end
+            );
+            return Err(self.error(ErrorKind::Mismatch, &message));
+        }
+        Ok(owned.contains(&group) && self.wanted.contains(&group))
+    }
+
+    /// Gives the records of a table that are wanted, as [`codec`] encodes them.
+    ///
+    /// # Errors
+    /// Those of `record` and of reading; [`ErrorKind::Corrupt`] for what is damaged.
+    pub fn for_each_record(&self, mut record: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.read(&self.image.segments, &mut |entry, reader| {
+            if self.takes(entry.hash)? { record(reader.payload(entry)?) } else { Ok(()) }
+        })
+    }
+
+    /// Gives the records whose keys contain the key that tells the group, which `hash_of` gives the
+    /// hash of.
+    ///
+    /// # Errors
+    /// As for [`for_each_record`](Part::for_each_record).
+    pub fn for_each_entry<K: State, V: State>(
+        &self,
+        hash_of: impl Fn(&K) -> u64,
+        mut entry: impl FnMut(K, V) -> Result<()>,
+    ) -> Result<()> {
+        self.read(&self.image.segments, &mut |at, reader| {
+            let (key, value) = codec::decode::<K, V>(reader.payload(at)?)?;
+            if self.takes(hash_of(&key))? { entry(key, value) } else { Ok(()) }
+        })
+    }
+
+    /// Gives the elements of lists that are wanted: of each bucket and key in their order.
+    ///
+    /// # Errors
+    /// As for [`for_each_record`](Part::for_each_record); [`ErrorKind::Unsupported`] if no layout of
+    /// ours wrote them.
+    pub fn for_each_element<K: Key, E: State>(
+        &self,
+        mut element: impl FnMut(Time, &K, &E) -> Result<()>,
+    ) -> Result<()> {
+        match &*self.layout {
+            "heap" => self.for_each_entry(
+                |(_, key): &(Time, K)| key.key_hash(),
+                |(time, key), elements: Vec<E>| {
+                    elements.iter().try_for_each(|one| element(time, &key, one))
+                },
+            ),
+            "append-log" => for_each_list::<K, E>(self, &mut |time, key, elements| {
+                while let Some(one) = elements.next()? {
+                    element(time, key, one)?;
+                }
+                Ok(())
+            }),
+            _ => Err(self.unknown_layout()),
+        }
+    }
+
+    /// Gives the accumulators of slices that are wanted. One may come in parts, which are to be
+    /// merged in the order in which they come.
+    ///
+    /// # Errors
+    /// As for [`for_each_element`](Part::for_each_element).
+    pub fn for_each_pane<K: Key, A: State>(
+        &self,
+        mut pane: impl FnMut(Time, K, A) -> Result<()>,
+    ) -> Result<()> {
+        match &*self.layout {
+            "heap" | "hybrid-log" => self.for_each_entry(
+                |(_, key): &(Time, K)| key.key_hash(),
+                |(slice, key), acc| pane(slice, key, acc),
+            ),
+            "window-segments" => for_each_part_of_a_pane(self, &mut pane),
+            _ => Err(self.unknown_layout()),
+        }
+    }
+
+    /// Gives all entries, whatever their keys: of what is a store's and not a key's.
+    ///
+    /// # Errors
+    /// As for [`for_each_record`](Part::for_each_record).
+    pub fn for_each_of_all<K: State, V: State>(
+        &self,
+        mut entry: impl FnMut(K, V) -> Result<()>,
+    ) -> Result<()> {
+        self.read(&self.image.segments, &mut |at, reader| {
+            let (key, value) = codec::decode::<K, V>(reader.payload(at)?)?;
+            entry(key, value)
+        })
+    }
+
+    /// How many entries are likely to be wanted: the share of the key groups.
+    pub fn entries_likely(&self) -> u64 {
+        let owned = &self.context.owned;
+        let wanted = owned.start.max(self.wanted.start)..owned.end.min(self.wanted.end);
+        self.image.entries * wanted.len() as u64 / owned.len().max(1) as u64
+    }
+
+    /// Memory that reading takes at the least: a window, the footers and live records of a segment.
+    pub fn reading_bytes(&self) -> u64 {
+        self.memory_bytes(&self.image.segments)
+    }
+
+    fn memory_bytes(&self, segments: &[SegmentImage]) -> u64 {
+        let of_segment = |segment: &SegmentImage| {
+            let has_dead = segment.live.is_some() || !self.image.deaths.is_empty();
+            let set = 2 * LiveSet::memory_bytes(segment.bytes) + 4096;
+            let live = if has_dead { set } else { 0 };
+            segment.records * size_of::<FooterEntry>() as u64 + live
+        };
+        let segment = segments.iter().map(of_segment).max().unwrap_or(0);
+        chunk_bytes(&self.context) as u64 + segment + Liveness::memory_bytes(&self.image)
+    }
+
+    /// Calls `visit` with what the footers tell of each live record, in the order written.
+    pub(crate) fn read(&self, segments: &[SegmentImage], visit: Visit<'_>) -> Result<()> {
+        let store = self.context.segment_store()?;
+        let (account, memory) = (&self.context.account, self.memory_bytes(segments));
+        account.reserve(MemoryKind::Buffers, memory, "reading another store's state")?;
+        let state = fingerprint(&self.context.name);
+        let mut reader = SegmentReader::new(store.clone(), state, chunk_bytes(&self.context));
+        let read = self.liveness().and_then(|liveness| {
+            segments.iter().try_for_each(|segment| {
+                let live = liveness.of(segment)?;
+                self.read_segment(segment, live.as_ref(), &mut reader, &mut *visit)
+            })
+        });
+        account.release(MemoryKind::Buffers, memory);
+        read
+    }
+
+    fn liveness(&self) -> Result<Liveness> {
+        let blobs = BlobReader::new(self.context.segment_store()?.shared_device());
+        Liveness::load(&self.image, Some(&blobs))
+    }
+
+    fn read_segment(
+        &self,
+        segment: &SegmentImage,
+        live: Option<&LiveSet>,
+        reader: &mut SegmentReader,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        let store = self.context.segment_store()?;
+        let is_live = |entry: &FooterEntry| live.is_none_or(|live| live.contains(entry.grain));
+        let info = segment.open(store)?;
+        let directory = reader.open(&info)?;
+        let (mut entries, mut found) = (Vec::new(), 0);
+        for image in directory.images() {
+            reader.footer(&directory, image, &mut entries)?;
+            for entry in entries.iter().filter(|entry| is_live(entry)) {
+                found += 1;
+                visit(entry, &mut OneRecord { reader, info: &info })?;
+            }
+        }
+        if found != segment.live_records {
+            let expected = segment.live_records;
+            let message = format!("{found} live records in a segment, {expected} expected");
+            let error = self.error(ErrorKind::Corrupt, &message);
+            return Err(error.with("file", segment.id.file_name()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn error(&self, kind: ErrorKind, message: &str) -> Error {
+        Error::new(kind, message).with("state", &self.context.name)
+    }
+
+    fn unknown_layout(&self) -> Error {
+        let message = format!("no layout of this build reads what \"{}\" wrote", self.layout);
+        self.error(ErrorKind::Unsupported, &message)
+    }
+}
+
+type Visit<'v> = &'v mut dyn FnMut(&FooterEntry, &mut OneRecord<'_>) -> Result<()>;
+
+/// Where the record that a footer tells of can be read.
+pub(crate) struct OneRecord<'r> {
+    reader: &'r mut SegmentReader,
+    info: &'r alluvium_pagestore::SegmentInfo,
+}
+
+impl OneRecord<'_> {
+    /// Reads it, verified.
+    pub(crate) fn payload(&mut self, entry: &FooterEntry) -> Result<&[u8]> {
+        Ok(self.reader.record(self.info, entry)?.payload)
+    }
+}

@@ -1,0 +1,163 @@
+//! Reading the slices of another store: records of runs, the oldest run of a slice first, then those
+//! of the tables that were in memory. What was cut from a key is passed over; the cuts of the wanted
+//! keys are in memory meanwhile.
+
+use std::collections::HashMap;
+
+use alluvium_pagestore::{
+    Error, FooterEntry, Key, MemoryKind, Result, SegmentImage, SegmentReader, State, Time, codec,
+    fingerprint, rounded,
+};
+use hashbrown::HashTable;
+
+use super::checkpoint::{END, OF_IMAGES, OF_RUN, OF_SLICE, catalog_is_wrong, ends};
+use crate::full_image::chunk_bytes;
+use crate::parts::{OneRecord, Part};
+
+/// A slice of the catalog.
+struct SliceAt {
+    slice: Time,
+    /// Accumulators and cuts in its table.
+    entries: u64,
+    cuts: u64,
+    runs: Vec<RunAt>,
+}
+
+struct RunAt {
+    number: u64,
+    first: u64,
+    files: u64,
+}
+
+/// Removed keys of a slice, and the number of the first part that counts.
+type Cuts<K> = HashMap<Time, HashTable<(K, u64)>>;
+
+/// Gives each wanted accumulator of a part, in pieces of which an earlier one has what came before.
+pub fn for_each_part_of_a_pane<K: Key, A: State>(
+    part: &Part,
+    pane: &mut dyn FnMut(Time, K, A) -> Result<()>,
+) -> Result<()> {
+    if part.image.segments.is_empty() && part.image.entries == 0 {
+        return Ok(());
+    }
+    let account = &part.context.account;
+    let before = account.used_for(MemoryKind::Tables);
+    let read = read(part, pane);
+    let taken = account.used_for(MemoryKind::Tables) - before;
+    account.release(MemoryKind::Tables, taken);
+    read.map_err(|error| error.with("state", &part.context.name))
+}
+
+fn read<K: Key, A: State>(
+    part: &Part,
+    pane: &mut dyn FnMut(Time, K, A) -> Result<()>,
+) -> Result<()> {
+    let segments = &part.image.segments;
+    let (runs, tables) = {
+        let (store, account) = (part.context.segment_store()?.clone(), &part.context.account);
+        let window = chunk_bytes(&part.context);
+        account.reserve(MemoryKind::Buffers, window as u64, "the catalog of slices")?;
+        let state = fingerprint(&part.context.name);
+        let mut reader = SegmentReader::new(store.clone(), state, window);
+        let found = ends(&mut reader, &store, segments);
+        account.release(MemoryKind::Buffers, window as u64);
+        found?
+    };
+    let slices = read_catalog(part, &segments[tables..])?;
+    let tables = &segments[runs..tables];
+    let mut cuts = Cuts::<K>::new();
+    for_each_of_tables(part, &slices, tables, &mut |slice, is_cut, entry, record| {
+        if !is_cut || !part.takes(entry.hash)? {
+            return Ok(());
+        }
+        let (key, before) = codec::decode::<K, u64>(record.payload(entry)?)?;
+        // Twice, for the table that grows.
+        let bytes = 4 * (size_of::<(K, u64)>() + 1) + rounded(key.heap_bytes());
+        let account = &part.context.account;
+        account.reserve(MemoryKind::Tables, bytes as u64 + 64, "the removed keys of slices")?;
+        let of_slice = cuts.entry(slice).or_default();
+        of_slice.insert_unique(entry.hash, (key, before), |(key, _)| key.key_hash());
+        Ok(())
+    })?;
+    for slice in &slices {
+        let cuts = cuts.get(&slice.slice);
+        for run in &slice.runs {
+            let files = run.first as usize..run.first.saturating_add(run.files) as usize;
+            let files =
+                segments[..runs].get(files).ok_or_else(|| catalog_is_wrong("lost files"))?;
+            part.read(files, &mut |entry, record| {
+                if !part.takes(entry.hash)? {
+                    return Ok(());
+                }
+                let (key, acc) = codec::decode::<K, A>(record.payload(entry)?)?;
+                let cut = cuts.and_then(|cuts| cuts.find(entry.hash, |(known, _)| *known == key));
+                match cut {
+                    Some((_, before)) if run.number < *before => Ok(()),
+                    _ => pane(slice.slice, key, acc),
+                }
+            })?;
+        }
+    }
+    for_each_of_tables(part, &slices, tables, &mut |slice, is_cut, entry, record| {
+        if is_cut || !part.takes(entry.hash)? {
+            return Ok(());
+        }
+        let (key, acc) = codec::decode::<K, A>(record.payload(entry)?)?;
+        pane(slice, key, acc)
+    })
+}
+
+fn read_catalog(part: &Part, catalog: &[SegmentImage]) -> Result<Vec<SliceAt>> {
+    let account = &part.context.account;
+    let mut slices: Vec<SliceAt> = Vec::new();
+    part.read(catalog, &mut |entry, record| {
+        let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload(entry)?)?;
+        // Twice, for vectors that grow.
+        let bytes = 2 * (size_of::<SliceAt>() + size_of::<RunAt>()) as u64;
+        account.reserve(MemoryKind::Tables, bytes, "the catalog of slices")?;
+        match (kind, &told[..]) {
+            (OF_SLICE, &[entries, cuts, _]) => {
+                slices.push(SliceAt { slice, entries, cuts, runs: Vec::new() });
+            }
+            (OF_RUN, &[number, _, _, first, files]) => {
+                let of = slices.last_mut().filter(|last| last.slice == slice);
+                let of = of.ok_or_else(|| catalog_is_wrong("a run of no slice"))?;
+                of.runs.push(RunAt { number, first, files });
+            }
+            (OF_IMAGES | END, _) => {}
+            _ => return Err(catalog_is_wrong("a record of an unknown kind")),
+        }
+        Ok(())
+    })?;
+    Ok(slices)
+}
+
+type VisitTable<'v> = &'v mut dyn FnMut(Time, bool, &FooterEntry, &mut OneRecord<'_>) -> Result<()>;
+
+/// Visits what footers tell of the tables: slice by slice the accumulators, then the cuts.
+fn for_each_of_tables(
+    part: &Part,
+    slices: &[SliceAt],
+    tables: &[SegmentImage],
+    visit: VisitTable<'_>,
+) -> Result<()> {
+    let lengths =
+        slices.iter().flat_map(|s| [(s.slice, false, s.entries), (s.slice, true, s.cuts)]);
+    let mut stretches = lengths.filter(|(.., count)| *count > 0);
+    let mut of = stretches.next();
+    part.read(tables, &mut |entry, record| {
+        let Some((slice, is_cut, left)) = &mut of else {
+            return Err::<(), Error>(catalog_is_wrong("more accumulators than it tells of"));
+        };
+        visit(*slice, *is_cut, entry, record)?;
+        *left -= 1;
+        if *left == 0 {
+            of = stretches.next();
+        }
+        Ok(())
+    })?;
+    match of {
+        None => Ok(()),
+        Some(_) => Err(catalog_is_wrong("fewer accumulators than it tells of")),
+    }
+}
