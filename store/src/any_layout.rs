@@ -8,7 +8,8 @@ use alluvium_layouts::{
 };
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    BlobWriter, Key, Lookup, Rejected, Result, Rewrite, State, StateImage, description_of,
+    BlobWriter, EntryCodec, Key, Lookup, Rejected, Result, Rewrite, State, StateImage,
+    description_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +99,10 @@ impl<K: Key, V: State> Layout<K, V> for AnyLayout {
         description_of::<V>()
     }
 
+    fn codec(&self) -> Option<EntryCodec<K, V>> {
+        Some(EntryCodec::new())
+    }
+
     fn memory_limit(&self) -> Option<u64> {
         match self {
             AnyLayout::Heap(layout) => Layout::<K, V>::memory_limit(layout),
@@ -152,6 +157,14 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
     #[inline]
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         each!(self, table => table.put(key, value))
+    }
+
+    fn expect(&mut self, keys: u64) {
+        each!(self, table => table.expect(keys));
+    }
+
+    fn put_batch(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
+        each!(self, table => table.put_batch(batch))
     }
 
     #[inline]

@@ -9,6 +9,7 @@ use alluvium_pagestore::{Error, ErrorKind, Result};
 
 use crate::any_layout::AnyLayout;
 use crate::config::{Helpers, StoreConfig};
+use crate::sources::Source;
 use crate::store::Store;
 use alluvium_pagestore::{ByteSize, KIB};
 
@@ -19,6 +20,7 @@ pub struct StoreBuilder {
     device: Option<Arc<dyn Device>>,
     owned: Option<Range<u16>>,
     restore: Option<u64>,
+    sources: Option<Vec<Source>>,
 }
 
 /// The least [`StoreBuilder::memory`] that opens a store; each state needs more, by layout.
@@ -26,7 +28,7 @@ pub const MEMORY_BYTES_MIN: u64 = 16 * KIB;
 
 impl StoreBuilder {
     pub(crate) fn new(config: StoreConfig) -> Self {
-        Self { config, device: None, owned: None, restore: None }
+        Self { config, device: None, owned: None, restore: None, sources: None }
     }
 
     /// Memory the store may hold: indexes, pages, buffers and the heap of values together. More
@@ -105,6 +107,33 @@ impl StoreBuilder {
         self
     }
 
+    /// Makes a new store of checkpoints of other stores: each state that is opened takes what they
+    /// have of the [key groups owned](StoreBuilder::owned_groups). Stores of any number can so become
+    /// stores of any other number, in other layouts too. The other directories are only read: none
+    /// of them may be open in a store meanwhile, but any number of new stores may read one at the
+    /// same time, and what each makes of it is its own. (To go on in the directory itself, open it.)
+    ///
+    /// The store's own directory must have no checkpoint. States are restored when they are opened,
+    /// which reads what is wanted of the sources and writes it here as far as it does not fit into
+    /// memory; the sources are let go with the last. No checkpoint is taken before all states that
+    /// the sources have are open, or [left out](Store::leave_out). A [`Value`](crate::Value) belongs
+    /// to the store that owns the key group of `()`.
+    ///
+    /// ```no_run
+    /// # use alluvium::Store;
+    /// // Two workers become three: the second of them.
+    /// let store = Store::builder("new/worker-1")
+    ///     .owned_groups(86..171)
+    ///     .restore_from([("old/worker-0", None), ("old/worker-1", None)])
+    ///     .open()?;
+    /// # Ok::<(), alluvium::Error>(())
+    /// ```
+    #[must_use]
+    pub fn restore_from<S: Into<Source>>(mut self, sources: impl IntoIterator<Item = S>) -> Self {
+        self.sources = Some(sources.into_iter().map(Into::into).collect());
+        self
+    }
+
     /// Opens the store: takes the directory's lock, reads the last checkpoint and removes what a
     /// crash left over. States are restored when they are opened.
     ///
@@ -113,7 +142,10 @@ impl StoreBuilder {
     /// is in use, [`ErrorKind::Corrupt`] and [`ErrorKind::FormatVersion`] for a manifest or
     /// checkpoint that cannot be read (the message names the checkpoints that are there beside it),
     /// [`ErrorKind::Missing`] if the checkpoint asked for is not there, [`ErrorKind::Mismatch`] for
-    /// other key groups than the directory's.
+    /// other key groups than the directory's. With [`restore_from`](StoreBuilder::restore_from) also
+    /// [`ErrorKind::Mismatch`] for key groups that none or two of the sources have, for sources with
+    /// another number of key groups or with states of different types, and if the directory has a
+    /// checkpoint; the same errors as for the directory for each source, naming it.
     pub fn open(self) -> Result<Store> {
         let config = self.config;
         let bad = |message: String| Err(Error::new(ErrorKind::Config, message));
@@ -142,7 +174,10 @@ impl StoreBuilder {
             (None, Some(directory)) => Some(open_directory(directory, &config.io)?),
             (None, None) => None,
         };
-        Store::open(config, device, owned, self.restore)
+        if self.sources.is_some() && (self.restore.is_some() || device.is_none()) {
+            return bad("a store that is restored from others is a new one, in a directory".into());
+        }
+        Store::open(config, device, owned, self.restore, self.sources)
     }
 }
 

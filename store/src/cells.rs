@@ -1,12 +1,17 @@
 //! Panes and lists, shared between windowed state and the store's maintenance hooks.
 
 use std::cell::{Cell, RefCell, RefMut};
+use std::fmt;
 use std::marker::PhantomData;
 
-use alluvium_layouts::{CheckpointOutcome, Lists, Panes, TableStats};
-use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, Result, State, StateImage, Time};
+use alluvium_layouts::{CheckpointOutcome, Cursor, Lists, Merge, Panes, TableStats, for_each_list};
+use alluvium_pagestore::{
+    BlobWriter, Encoded, Error, ErrorKind, Key, Result, State, StateImage, Time, codec,
+};
 
+use crate::export::{Entry, Visit, check_hash};
 use crate::state_cell::{Hooks, Lock, Mark};
+use crate::store::put;
 
 /// A part of a layout, its name, and whether a user's closure panicked in it.
 #[derive(Debug)]
@@ -106,7 +111,16 @@ enum Wanted {
 
 /// [`Panes`] of a store.
 #[derive(Debug)]
-pub(crate) struct PanesCell<K, A, P>(pub(crate) Shared<P>, PhantomData<(K, A)>);
+pub(crate) struct PanesCell<K, A, P>(pub(crate) Shared<P>, PanesTypes<K, A>);
+
+/// How accumulators are merged.
+struct PanesTypes<K, A>(Merge<A>, PhantomData<K>);
+
+impl<K, A> fmt::Debug for PanesTypes<K, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PanesTypes")
+    }
+}
 
 /// [`Lists`] of a store.
 #[derive(Debug)]
@@ -114,12 +128,6 @@ pub(crate) struct ListsCell<K, E, L>(pub(crate) Shared<L>, PhantomData<(K, E)>);
 
 macro_rules! cell {
     ($cell:ident: $part:ident) => {
-        impl<K: Key, V: State, T: $part<K, V>> $cell<K, V, T> {
-            pub(crate) fn new(name: &str, inner: T, lock: Option<Lock>) -> Self {
-                Self(Shared::new(name, inner, lock), PhantomData)
-            }
-        }
-
         impl<K: Key, V: State, T: $part<K, V>> Hooks for $cell<K, V, T> {
             fn poisoned(&self) -> bool {
                 self.0.poisoned.get()
@@ -137,6 +145,14 @@ macro_rules! cell {
                 if let (false, Ok(mut inner)) = (self.0.is_derived, self.0.enter()) {
                     inner.checkpointed(outcome);
                 }
+            }
+
+            fn export(&self, visit: Visit<'_>) -> Result<()> {
+                self.export_all(visit)
+            }
+
+            fn import(&self, entry: Entry<'_>) -> Result<()> {
+                self.import_one(entry)
             }
 
             fn tick(&self, work: usize) -> Result<usize> {
@@ -160,10 +176,65 @@ macro_rules! cell {
 }
 
 impl<K: Key, V: State, T: Panes<K, V>> PanesCell<K, V, T> {
+    pub(crate) fn new(name: &str, inner: T, merge: Merge<V>, lock: Option<Lock>) -> Self {
+        Self(Shared::new(name, inner, lock), PanesTypes(merge, PhantomData))
+    }
+
     /// Panes that can be made again from others.
-    pub(crate) fn derived(name: &str, inner: T, lock: Option<Lock>) -> Self {
+    pub(crate) fn derived(name: &str, inner: T, merge: Merge<V>, lock: Option<Lock>) -> Self {
         let shared = Shared { is_derived: true, ..Shared::new(name, inner, lock) };
-        Self(shared, PhantomData)
+        Self(shared, PanesTypes(merge, PhantomData))
+    }
+
+    /// Merges, which is the user's code.
+    fn export_all(&self, visit: Visit<'_>) -> Result<()> {
+        let mut encoded = Encoded::default();
+        self.0.run(0, |panes| {
+            let mut next = panes.next_slice(Time::MIN);
+            while let Some(slice) = next {
+                let mut cursor = Cursor::default();
+                while !cursor.done {
+                    panes.fold(slice..slice.plus(1), &mut cursor, 4096, &mut |key, acc| {
+                        encoded.set(key, &acc)?;
+                        let Encoded { key: bytes, value } = &encoded;
+                        visit(Entry { hash: key.key_hash(), order: slice.0, key: bytes, value })
+                    })?;
+                }
+                next = slice.0.checked_add(1).and_then(|after| panes.next_slice(Time(after)));
+            }
+            Ok(())
+        })?
+    }
+
+    fn import_one(&self, entry: Entry<'_>) -> Result<()> {
+        let (key, acc) = Encoded::get::<K, V>(entry.key, entry.value)?;
+        check_hash(entry.hash, key.key_hash())?;
+        self.0.run(1, |panes| put(panes, &self.1.0, Time(entry.order), &key, acc))?
+    }
+}
+
+impl<K: Key, V: State, T: Lists<K, V>> ListsCell<K, V, T> {
+    pub(crate) fn new(name: &str, inner: T, lock: Option<Lock>) -> Self {
+        Self(Shared::new(name, inner, lock), PhantomData)
+    }
+
+    fn export_all(&self, visit: Visit<'_>) -> Result<()> {
+        let mut encoded = Encoded::default();
+        for_each_list(&mut *self.0.enter()?, &mut |bucket, key: &K, elements| {
+            codec::encode_one(&mut encoded.key, key)?;
+            while let Some(element) = elements.next()? {
+                codec::encode_one(&mut encoded.value, element)?;
+                let Encoded { key: bytes, value } = &encoded;
+                visit(Entry { hash: key.key_hash(), order: bucket.0, key: bytes, value })?;
+            }
+            Ok(())
+        })
+    }
+
+    fn import_one(&self, entry: Entry<'_>) -> Result<()> {
+        let (key, element) = Encoded::get::<K, V>(entry.key, entry.value)?;
+        check_hash(entry.hash, key.key_hash())?;
+        Ok(self.0.enter()?.append(Time(entry.order), &key, element)?)
     }
 }
 

@@ -24,6 +24,7 @@ use alluvium_pagestore::{
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
 
 use crate::config::StoreConfig;
+use crate::sources::Sources;
 use crate::state_cell::Hooks;
 use crate::store::{BLOB_CHUNK_BYTES, Inner, Store};
 
@@ -101,6 +102,7 @@ impl Seal {
         let segments = inner.segments.as_ref().ok_or_else(|| {
             Error::new(ErrorKind::Unsupported, "a store without a directory takes no checkpoints")
         })?;
+        inner.sources.as_ref().map_or(Ok(()), Sources::check_all_opened)?;
         let states = inner.states.borrow();
         if let Some(state) = states.iter().find(|state| state.hooks.poisoned()) {
             let message = "a closure panicked in this state; clear the poison or restore";
@@ -367,7 +369,7 @@ fn is_committed(device: &dyn Device, number: u64) -> bool {
         .map_or(true, |m| m.is_some_and(|m| m.checkpoints.iter().any(|c| c.number == number)))
 }
 
-fn entries_of(image: &CheckpointImage) -> u64 {
+pub(crate) fn entries_of(image: &CheckpointImage) -> u64 {
     image.states.iter().map(|state| state.image.entries).sum()
 }
 

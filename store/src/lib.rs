@@ -21,10 +21,12 @@ mod checkpoints;
 mod config;
 mod count;
 mod explain;
+mod export;
 mod fetcher;
 mod list;
 mod map;
 mod sorted_blocks;
+mod sources;
 mod state_cell;
 mod stats;
 mod store;
@@ -44,10 +46,10 @@ pub use alluvium_layouts::{
 pub use alluvium_pagestore::derived;
 pub use alluvium_pagestore::io;
 pub use alluvium_pagestore::{
-    Account, AccountStats, BlobReader, BlobWriter, ByteSize, Error, ErrorKind, GIB, HeapSize, KIB,
-    Key, KeyGroup, KeyHash, Lookup, MEMORY_KINDS, MIB, MILLISECOND, MemoryKind, Rejected, Result,
-    SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes, SerdeResolver, State, StateImage, Time,
-    combine, hash_bytes, hash_word, rounded,
+    Account, AccountStats, BlobReader, BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, GIB,
+    HeapSize, KIB, Key, KeyGroup, KeyHash, Lookup, MEMORY_KINDS, MIB, MILLISECOND, MemoryKind,
+    Rejected, Result, SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes, SerdeResolver, State,
+    StateImage, Time, combine, hash_bytes, hash_word, rounded,
 };
 pub use any_layout::{AnyLayout, AnyTable};
 pub use any_windows::{AnyLists, AnyPanes};
@@ -56,9 +58,11 @@ pub use checkpoints::{Checkpoint, RetainedCheckpoint, Seal};
 pub use config::{DEFAULT_MEMORY_BYTES, Helpers, StoreConfig};
 pub use count::Count;
 pub use explain::{Explanation, Fit};
+pub use export::{Exported, Imported};
 pub use fetcher::Fetcher;
 pub use list::List;
 pub use map::Map;
+pub use sources::{RestoredFrom, Source};
 pub use state_cell::ValueRef;
 pub use stats::{StateStats, StoreStats};
 pub use store::{CountOf, ListOf, MapOf, Reservation, StateBuilder, Store, ValueOf};

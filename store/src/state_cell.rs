@@ -5,13 +5,17 @@
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::fmt;
-use std::marker::PhantomData;
 use std::ops::Deref;
 use std::rc::Rc;
 
 use alluvium_compaction::Compactor;
-use alluvium_layouts::{CheckpointOutcome, Table, TableStats, trace_event};
-use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, PATIENT_FUEL, Result, StateImage};
+use alluvium_layouts::{CheckpointOutcome, Cursor, Table, TableStats, trace_event};
+use alluvium_pagestore::{
+    BlobWriter, Encoded, EntryCodec, Error, ErrorKind, Key, PATIENT_FUEL, Result, StateImage,
+};
+
+use crate::export::{Entry, Visit, check_hash};
+use crate::store::not_encoded;
 
 /// A table, its name, and whether a user's closure panicked in it.
 #[derive(Debug)]
@@ -30,7 +34,8 @@ pub(crate) struct StateCell<K, V, T> {
     compaction_error: RefCell<Option<Error>>,
     /// What became of a checkpoint while a value was borrowed.
     outcome: Cell<Option<CheckpointOutcome>>,
-    types: PhantomData<(K, V)>,
+    /// How entries become bytes, if the layout says.
+    codec: Option<EntryCodec<K, V>>,
     /// Declared last, so that the table's helpers are done with the directory before it is free.
     _lock: Option<Lock>,
 }
@@ -75,7 +80,12 @@ impl Drop for Mark<'_> {
 }
 
 impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
-    pub(crate) fn new(name: &str, table: T, lock: Option<Lock>) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        table: T,
+        codec: Option<EntryCodec<K, V>>,
+        lock: Option<Lock>,
+    ) -> Self {
         Self {
             name: name.into(),
             table: RefCell::new(table),
@@ -86,7 +96,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             compactor: RefCell::default(),
             compaction_error: RefCell::default(),
             outcome: Cell::new(None),
-            types: PhantomData,
+            codec,
             _lock: lock,
         }
     }
@@ -218,6 +228,15 @@ pub(crate) trait Hooks {
     }
     /// Tells what became of the last one.
     fn checkpointed(&self, outcome: CheckpointOutcome);
+    /// Gives all entries, encoded, in any order.
+    fn export(&self, visit: Visit<'_>) -> Result<()>;
+    /// About so many keys will be imported.
+    fn expect(&self, keys: u64) -> Result<()> {
+        let _ = keys;
+        Ok(())
+    }
+    /// Puts one entry, which was exported.
+    fn import(&self, entry: Entry<'_>) -> Result<()>;
     fn tick(&self, work: usize) -> Result<usize>;
     fn stats(&self) -> Result<TableStats>;
     /// Gives memory up to other states, unless this one is in use; says how much.
@@ -256,6 +275,35 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
             Ok(mut table) => table.checkpointed(outcome),
             Err(_) => self.outcome.set(Some(outcome)),
         }
+    }
+
+    fn export(&self, visit: Visit<'_>) -> Result<()> {
+        let codec = self.codec.ok_or_else(|| not_encoded("exported"))?;
+        let (mut cursor, mut encoded) = (Cursor::default(), Encoded::default());
+        let mut table = self.enter()?;
+        while !cursor.done {
+            table.scan(&mut cursor, 4096, &mut |key, value| {
+                codec.encode(&mut encoded, key, value)?;
+                let Encoded { key: bytes, value } = &encoded;
+                visit(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
+            })?;
+        }
+        Ok(())
+    }
+
+    fn expect(&self, keys: u64) -> Result<()> {
+        let mut table = self.enter()?;
+        let there = table.len();
+        table.expect(there.saturating_add(keys));
+        Ok(())
+    }
+
+    fn import(&self, entry: Entry<'_>) -> Result<()> {
+        let codec = self.codec.ok_or_else(|| not_encoded("imported"))?;
+        let (key, value) = codec.decode(entry.key, entry.value)?;
+        check_hash(entry.hash, key.key_hash())?;
+        self.enter_to_write(1)?.put(key, value)?;
+        Ok(())
     }
 
     fn tick(&self, work: usize) -> Result<usize> {

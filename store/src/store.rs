@@ -1,6 +1,7 @@
 //! The store: one worker's states under one budget and one directory.
 
 mod parts;
+mod taking;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -10,11 +11,11 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use alluvium_layouts::{Layout, ListsLayout, StateContext, trace_span};
+use alluvium_layouts::{Layout, ListsLayout, StateContext, Table, trace_span};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
-    Account, BlobReader, Error, ErrorKind, Helper, Key, MemoryKind, Reclaim, Result, SegmentStore,
-    State, StateManifest, Time, description_of,
+    Account, BlobReader, CheckpointImage, Error, ErrorKind, Helper, Key, MemoryKind, Reclaim,
+    Result, SegmentStore, State, StateManifest, Time, description_of,
 };
 
 use crate::aggregate::Aggregate;
@@ -25,12 +26,15 @@ use crate::config::{Helpers, StoreConfig};
 use crate::count::Count;
 use crate::list::List;
 use crate::map::Map;
+use crate::sources::{RestoredFrom, Source, Sources};
 use crate::state_cell::{Hooks, Lock, StateCell};
 use crate::stats::{StateStats, StoreStats};
 use crate::time_map::TimeMapOf;
 use crate::timers::{Timers, TimersCell};
 use crate::value::Value;
 use crate::windows::{AggregatedOf, HolisticOf};
+pub(crate) use taking::put;
+use taking::{batch_bytes, put_records};
 
 /// One worker's states under one memory budget and one directory. Cheap to clone; stays on its
 /// thread.
@@ -47,6 +51,7 @@ pub(crate) struct Inner {
     pub(crate) helper: Helper,
     pub(crate) owned: Range<u16>,
     pub(crate) checkpoints: RefCell<Checkpoints>,
+    pub(crate) sources: Option<Sources>,
     pub(crate) states: RefCell<Vec<OpenState>>,
     elastic: Elastic,
     leftovers: u64,
@@ -133,6 +138,7 @@ impl Store {
         device: Option<Arc<dyn Device>>,
         owned: Range<u16>,
         restore: Option<u64>,
+        sources: Option<Vec<Source>>,
     ) -> Result<Store> {
         let helper = match config.helpers {
             Helpers::Thread => Helper::thread()?,
@@ -147,6 +153,7 @@ impl Store {
             helper,
             owned,
             checkpoints: RefCell::default(),
+            sources: None,
             states: RefCell::new(Vec::new()),
             elastic,
             leftovers: 0,
@@ -161,6 +168,17 @@ impl Store {
                 Checkpoints::recover(device, &inner.config, &inner.owned, restore)?;
             inner.checkpoints = RefCell::new(checkpoints);
             (inner.segments, inner.leftovers) = (Some(segments), leftovers);
+        }
+        if let Some(sources) = sources {
+            if let Some(base) = inner.checkpoints.get_mut().base() {
+                let number = base.number;
+                let message = format!(
+                    "the directory has checkpoint {number}; a store that is \
+                     restored from others is a new one"
+                );
+                return Err(Error::new(ErrorKind::Mismatch, message));
+            }
+            inner.sources = Some(Sources::open(&sources, &inner.config, &inner.owned)?);
         }
         Ok(Store(Rc::new(inner)))
     }
@@ -242,7 +260,9 @@ impl Store {
         let manifest = manifest(name, "timers", "timers", types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let cell = TimersCell::open(context).map_err(|e| e.with("state", name))?;
+        let opened = TimersCell::open(context.clone());
+        let cell = opened.map_err(|e| e.with("state", name))?;
+        self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| cell.take(part)))?;
         self.0.register(manifest, account, cell.clone());
         Ok(Timers::new(cell))
     }
@@ -281,9 +301,30 @@ impl Store {
         self.0.checkpoints.borrow().describe()
     }
 
-    /// The position of the last checkpoint, or of the one this store was opened from.
+    /// The position of the last checkpoint, or of the one this store was opened from; of several it
+    /// was [restored from](StoreBuilder::restore_from) if they all have the same.
     pub fn restored_position(&self) -> Option<u64> {
-        self.0.checkpoints.borrow().base().map(|image| image.position)
+        let own = self.0.checkpoints.borrow().base().map(|image| image.position);
+        own.or_else(|| self.0.sources.as_ref()?.position())
+    }
+
+    /// The checkpoints of other stores that this one was restored from, those that have key groups
+    /// of it.
+    pub fn restored_from(&self) -> &[RestoredFrom] {
+        self.0.sources.as_ref().map_or(&[], |sources| &sources.restored_from)
+    }
+
+    /// Says that a state which the checkpoints have that this store is
+    /// [restored from](StoreBuilder::restore_from) will not be opened: it is given up here.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnknownState`] if they have none of this name that is not open.
+    pub fn leave_out(&self, state: &str) -> Result<()> {
+        if self.0.sources.as_ref().is_some_and(|sources| sources.done_with(state)) {
+            return Ok(());
+        }
+        let message = "there is no such state to be restored";
+        Err(Error::new(ErrorKind::UnknownState, message).with("state", state))
     }
 
     /// Does up to `work` units of background work over all states and says how many were done; 0
@@ -304,6 +345,22 @@ impl Store {
     pub fn reserve(&self, bytes: u64, what: &str) -> Result<Reservation> {
         self.0.root.reserve(MemoryKind::Buffers, bytes, what)?;
         Ok(Reservation { account: self.0.root.clone(), bytes })
+    }
+
+    pub(crate) fn root(&self) -> &Rc<Account> {
+        &self.0.root
+    }
+
+    /// Names of states that the last checkpoint, or the sources, have and that are not open.
+    pub(crate) fn unopened(&self) -> Vec<String> {
+        let states = self.0.states.borrow();
+        let is_open = |name: &str| states.iter().any(|state| state.manifest.name == name);
+        let checkpoints = self.0.checkpoints.borrow();
+        let carried = checkpoints.base().into_iter().flat_map(|base| &base.states);
+        let carried = carried.filter(|state| state.image.entries > 0 && !is_open(&state.name));
+        let carried = carried.map(|state| state.name.clone());
+        let sources = self.0.sources.as_ref().map(Sources::unopened).unwrap_or_default();
+        carried.chain(sources).collect()
     }
 
     /// The memory this store may hold, in bytes.
@@ -383,10 +440,13 @@ impl Inner {
         asked: &StateManifest,
     ) -> Result<StateContext> {
         let checkpoints = self.checkpoints.borrow();
-        let Some(base) = checkpoints.base() else { return Ok(context) };
-        let Some(stored) = base.states.iter().find(|state| state.name == asked.name) else {
-            return Ok(context);
+        let find = |base: &Arc<CheckpointImage>| {
+            base.states.iter().find(|state| state.name == asked.name).cloned()
         };
+        let own = checkpoints.base().map(find);
+        let other = || self.sources.as_ref().and_then(|sources| sources.state(&asked.name));
+        let is_own = own.is_some();
+        let Some(stored) = own.unwrap_or_else(other) else { return Ok(context) };
         for (what, stored, asked) in [
             ("primitive", &stored.primitive, &asked.primitive),
             ("key type", &stored.key, &asked.key),
@@ -396,6 +456,9 @@ impl Inner {
                 let message = format!("the stored {what} is {stored}, asked for is {asked}");
                 return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
             }
+        }
+        if !is_own {
+            return Ok(context);
         }
         // Other primitives' layouts read each other's records.
         if matches!(&*asked.primitive, "list" | "lists") && stored.layout != asked.layout {
@@ -423,6 +486,12 @@ fn manifest(
 ) -> StateManifest {
     let (name, primitive, layout) = (name.into(), primitive.into(), layout.into());
     StateManifest { name, primitive, layout, key, value, image: Default::default() }
+}
+
+/// The error of a layout that does not say how its entries become bytes.
+pub(crate) fn not_encoded(what: &str) -> Error {
+    let message = format!("state of a layout without a codec cannot be {what}");
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 impl fmt::Debug for Store {
@@ -495,12 +564,20 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         let manifest = manifest(&self.name, primitive, self.layout.name(), types);
         let context = inner.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let table = {
+        let mut table = {
             let restored = context.restored.is_some();
             trace_span!(INFO, "open", state = self.name.as_str(), restored = restored);
-            self.layout.open(context).map_err(|e| e.with("state", &self.name))?
+            self.layout.open(context.clone()).map_err(|e| e.with("state", &self.name))?
         };
-        let cell = Rc::new(StateCell::new(&self.name, table, inner.lock.clone()));
+        let codec = self.layout.codec();
+        inner.take_parts(&context, &manifest, batch_bytes::<K, V>(), |part| {
+            let Some(codec) = codec else { return Err(not_encoded("restored by key groups")) };
+            part.read(|part| {
+                table.expect(table.len() + part.entries_likely());
+                put_records(part, &codec, &mut table)
+            })
+        })?;
+        let cell = Rc::new(StateCell::new(&self.name, table, codec, inner.lock.clone()));
         inner.register(manifest, account, cell.clone());
         Ok(Map::new(cell))
     }

@@ -7,12 +7,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use alluvium_layouts::{CheckpointOutcome, Images, StateContext, TableStats};
+use alluvium_layouts::{CheckpointOutcome, Images, Part, StateContext, TableStats};
 use alluvium_layouts::{read_entries, write_entries};
 use alluvium_pagestore::{
-    BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, State, StateImage, Time,
+    BlobWriter, Encoded, Error, ErrorKind, Key, MemoryKind, Result, State, StateImage, Time,
 };
 
+use crate::export::{Entry, Visit, check_hash};
 use crate::sorted_blocks::SortedBlocks;
 use crate::state_cell::Hooks;
 
@@ -109,6 +110,18 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
             pending.images.restored(&image);
         }
         Ok(Rc::new(Self(RefCell::new(pending))))
+    }
+
+    /// Adds the timers that another store's checkpoint has of keys that are wanted.
+    pub(crate) fn take(&self, part: &Part) -> Result<()> {
+        let mut pending = self.enter()?;
+        part.for_each_entry(
+            |(_, key): &(Time, K)| key.key_hash(),
+            |at, namespace: N| {
+                pending.codec_calls += 1;
+                pending.insert((at, namespace)).map(drop)
+            },
+        )
     }
 }
 
@@ -247,6 +260,21 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
             let segments = pending.context.segments.clone();
             pending.images.decide(outcome, segments.as_ref());
         }
+    }
+
+    fn export(&self, visit: Visit<'_>) -> Result<()> {
+        let (pending, mut encoded) = (self.enter()?, Encoded::default());
+        pending.timers.iter().try_for_each(|((at, key), namespace)| {
+            encoded.set(key, namespace)?;
+            let Encoded { key: bytes, value } = &encoded;
+            visit(Entry { hash: key.key_hash(), order: at.0, key: bytes, value })
+        })
+    }
+
+    fn import(&self, entry: Entry<'_>) -> Result<()> {
+        let (key, namespace) = Encoded::get::<K, N>(entry.key, entry.value)?;
+        check_hash(entry.hash, key.key_hash())?;
+        self.enter()?.insert(((Time(entry.order), key), namespace)).map(drop)
     }
 
     fn tick(&self, _: usize) -> Result<usize> {

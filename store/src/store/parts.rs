@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use alluvium_layouts::{ListsLayout, Merge, PanesLayout, StateContext};
+use alluvium_layouts::{Lists, ListsLayout, Merge, PanesLayout, StateContext};
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, description_of};
 
-use super::{Store, manifest};
+use super::{Store, manifest, put};
 use crate::cells::{ListsCell, PanesCell};
 use crate::windows::{ProgressCell, Record};
 
@@ -37,8 +37,14 @@ impl Store {
         let manifest = manifest(name, "panes", layout.name(), types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let panes = layout.open_panes(context, merge).map_err(|e| e.with("state", name))?;
-        let cell = Rc::new(PanesCell::new(name, panes, self.0.lock.clone()));
+        let opened = layout.open_panes(context.clone(), merge.clone());
+        let mut panes = opened.map_err(|e| e.with("state", name))?;
+        self.0.take_parts(&context, &manifest, 0, |part| {
+            part.read(|part| {
+                part.for_each_pane(|slice, key, acc| put(&mut panes, &merge, slice, &key, acc))
+            })
+        })?;
+        let cell = Rc::new(PanesCell::new(name, panes, merge, self.0.lock.clone()));
         self.0.register(manifest, account, cell.clone());
         Ok(cell)
     }
@@ -54,8 +60,9 @@ impl Store {
         let types = (description_of::<K>(), description_of::<A>());
         let manifest = manifest(name, "derived panes", layout.name(), types);
         let account = context.account.clone();
-        let panes = layout.open_panes(context, merge).map_err(|e| e.with("state", name))?;
-        let cell = Rc::new(PanesCell::derived(name, panes, self.0.lock.clone()));
+        let opened = layout.open_panes(context, merge.clone());
+        let panes = opened.map_err(|e| e.with("state", name))?;
+        let cell = Rc::new(PanesCell::derived(name, panes, merge, self.0.lock.clone()));
         self.0.register(manifest, account, cell.clone());
         Ok(cell)
     }
@@ -81,7 +88,15 @@ impl Store {
         let manifest = manifest(name, primitive, layout.name(), types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let lists = layout.open_lists(context).map_err(|e| e.with("state", name))?;
+        let opened = layout.open_lists(context.clone());
+        let mut lists = opened.map_err(|e| e.with("state", name))?;
+        self.0.take_parts(&context, &manifest, 0, |part| {
+            part.read(|part| {
+                part.for_each_element(|bucket, key: &K, element: &E| {
+                    Ok(lists.append(bucket, key, element.clone())?)
+                })
+            })
+        })?;
         let cell = Rc::new(ListsCell::new(name, lists, self.0.lock.clone()));
         self.0.register(manifest, account, cell.clone());
         Ok(cell)
@@ -103,7 +118,9 @@ impl Store {
         let manifest = manifest(name, "progress", "heap", types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let cell = ProgressCell::open(name, context).map_err(|e| e.with("state", name))?;
+        let opened = ProgressCell::open(name, context.clone());
+        let cell = opened.map_err(|e| e.with("state", name))?;
+        self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| cell.take(part)))?;
         self.0.register(manifest, account, cell.clone());
         Ok(cell)
     }

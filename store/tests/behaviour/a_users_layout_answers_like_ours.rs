@@ -7,7 +7,7 @@ use crate::common::btree_layout::BTree;
 use crate::common::history::{Op, Value, op, run_on};
 use crate::common::open_on;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Heap, KIB, MIB, Store};
+use alluvium::{Heap, KIB, MIB, Source, Store};
 use proptest::prelude::*;
 
 fn run<V: Value>(seed: u64, ops: &[Op]) {
@@ -64,4 +64,31 @@ fn it_stands_beside_our_layouts_and_shares_their_budget() {
     let mut tree = store.map::<String, Vec<u64>>("tree").layout(BTree).open().unwrap();
     assert_eq!(tree.len().unwrap(), kept);
     assert_eq!(tree.get("77").unwrap().as_deref(), Some(&vec![77; 10]));
+}
+
+#[test]
+fn its_state_moves_to_other_stores_and_layouts() {
+    let device = || Simulated::new(5, Faults::none());
+    let old = device();
+    let store = open_on(Arc::new(old.clone()), Heap::new(), MIB).unwrap();
+    let mut tree = store.map::<String, Vec<u64>>("tree").layout(BTree).open().unwrap();
+    tree.load((0..100).map(|n| (format!("{n}"), vec![n; 10]))).unwrap();
+    store.checkpoint(1).unwrap();
+    let mut exported = Vec::new();
+    store.export(&mut exported).unwrap();
+    drop((tree, store));
+    let new = || {
+        let source = Source::device(Arc::new(old.clone()));
+        let builder = Store::in_memory().memory(MIB).device(Arc::new(device()));
+        builder.restore_from([source]).open().unwrap()
+    };
+    let (kept, ours) = (new(), new());
+    let tree = kept.map::<String, Vec<u64>>("tree").layout(BTree).open().unwrap();
+    let log = ours.map::<String, Vec<u64>>("tree").layout(common::tiny()).open().unwrap();
+    assert_eq!((tree.len().unwrap(), log.len().unwrap()), (100, 100));
+    for store in [kept, ours] {
+        let mut bytes = Vec::new();
+        store.export(&mut bytes).unwrap();
+        assert!(bytes == exported);
+    }
 }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use alluvium::{
-    BlobWriter, CheckpointOutcome, Cursor, Error, Images, Key, Layout, Lookup, MemoryKind, Peek,
-    Rejected, Result, State, StateContext, StateImage, Table, TableStats, read_entries,
-    write_entries,
+    BlobWriter, CheckpointOutcome, Cursor, EntryCodec, Error, Images, Key, Layout, Lookup,
+    MemoryKind, Peek, Rejected, Result, State, StateContext, StateImage, Table, TableStats,
+    read_entries, write_entries,
 };
 
 /// Keeps a state in a `BTreeMap`.
@@ -29,6 +29,10 @@ impl<K: Key + Ord, V: State> Layout<K, V> for BTree {
 
     fn name(&self) -> &'static str {
         "btree"
+    }
+
+    fn codec(&self) -> Option<EntryCodec<K, V>> {
+        Some(EntryCodec::new())
     }
 
     fn open(&self, mut context: StateContext) -> Result<Self::Table> {

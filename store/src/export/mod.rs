@@ -1,0 +1,184 @@
+//! Canonical files: the contents of states, sorted, in a form that knows no layout.
+//!
+//! What it keeps true: equal states give equal bytes, whatever their layout, history, memory and
+//! number of key groups; what does not fit into memory is sorted through files of the store's own,
+//! which are gone afterwards. `docs/format.md` has the bytes.
+
+mod file;
+mod sort;
+
+use std::io::{Read, Write};
+
+use alluvium_pagestore::{Error, ErrorKind, KeyGroup, Result};
+
+use crate::store::{OpenState, Store};
+use file::{FileReader, FileWriter, Item, StateHeader};
+use sort::Sorter;
+
+/// One entry of a state in its canonical form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    /// The key's hash.
+    pub(crate) hash: u64,
+    /// Tells entries of a key apart: a timer's time, a list's bucket, a slice; 0 for maps.
+    pub(crate) order: i64,
+    /// The key's archive.
+    pub(crate) key: &'a [u8],
+    /// The archive of the value, of one element, of an accumulator.
+    pub(crate) value: &'a [u8],
+}
+
+/// Takes the entries of a state one by one.
+pub(crate) type Visit<'v> = &'v mut dyn FnMut(Entry<'_>) -> Result<()>;
+
+/// What [`Store::export`] wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// States.
+    pub states: u64,
+    /// Keys of maps, timers, elements of lists, accumulators of slices.
+    pub entries: u64,
+}
+
+/// What [`Store::import`] read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// Entries that are in the states now.
+    pub taken: u64,
+    /// Entries of key groups that this store does not own.
+    pub passed_over: u64,
+}
+
+/// The primitive of what can be made again from other states.
+const DERIVED: &str = "derived panes";
+
+impl Store {
+    /// Writes all states, which are all open, as they are now, to a canonical file: sorted by key
+    /// group, then hash, then key, and the same bytes for the same contents. Such a file can be
+    /// [imported](Store::import) in any layout, on any machine.
+    ///
+    /// Cost: reads all states, sorts and writes them before it returns. Takes an eighth of the store's
+    /// memory, if that can be had, and less if not; sorts through files of the directory what is
+    /// larger. To export while a job runs, restore a checkpoint of it elsewhere
+    /// ([`restore_from`](crate::StoreBuilder::restore_from)).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] naming states that the store has and that are not open;
+    /// [`ErrorKind::Unsupported`] for a layout without a codec; [`ErrorKind::Poisoned`],
+    /// [`ErrorKind::InUse`], [`ErrorKind::OverBudget`] if there is not even memory for the largest
+    /// entry, and those of storage and of `out`. What was written is of no use then.
+    pub fn export(&self, out: impl Write) -> Result<Exported> {
+        let unopened = self.unopened();
+        if !unopened.is_empty() {
+            let message = "states that are not open would be missing from the file";
+            let error = Error::new(ErrorKind::Mismatch, message);
+            return Err(error.with("states", unopened.join(", ")));
+        }
+        self.export_where(out, |_| true)
+    }
+
+    /// [`export`](Store::export) of these states only.
+    ///
+    /// # Errors
+    /// Those of [`export`](Store::export); [`ErrorKind::UnknownState`] for one that is not open.
+    pub fn export_states(&self, names: &[&str], out: impl Write) -> Result<Exported> {
+        for name in names {
+            self.account_of(name)?;
+        }
+        self.export_where(out, |name| names.contains(&name))
+    }
+
+    fn export_where(&self, out: impl Write, is_wanted: impl Fn(&str) -> bool) -> Result<Exported> {
+        let states = self.0.states.borrow();
+        let mut wanted: Vec<&OpenState> = states
+            .iter()
+            .filter(|state| state.manifest.primitive != DERIVED && is_wanted(&state.manifest.name))
+            .collect();
+        wanted.sort_by(|a, b| a.manifest.name.cmp(&b.manifest.name));
+        let mut file = FileWriter::begin(out, self.root())?;
+        let mut exported = Exported::default();
+        for state in wanted {
+            let name = &state.manifest.name;
+            if state.hooks.poisoned() {
+                let message = "a closure panicked in this state; clear the poison or restore";
+                return Err(Error::new(ErrorKind::Poisoned, message).with("state", name));
+            }
+            let entries = self.write_sorted(state, &mut file);
+            exported.entries += entries.map_err(|error| error.with("state", name))?;
+            exported.states += 1;
+        }
+        file.end()?;
+        Ok(exported)
+    }
+
+    fn write_sorted(&self, state: &OpenState, file: &mut FileWriter<impl Write>) -> Result<u64> {
+        // An entry is encoded beside what it is copied to.
+        let encoded = self.0.config.max_value_bytes();
+        let encoded = self.reserve(encoded, "encoding an entry of an export")?;
+        let mut sorter = Sorter::begin(self.root(), self.0.segments.clone())?;
+        state.hooks.export(&mut |entry| sorter.push(entry))?;
+        drop(encoded);
+        file.begin_state(&StateHeader::of(&state.manifest, sorter.entries()))?;
+        sorter.finish(&mut |entry| file.push(entry))?;
+        file.end_state()
+    }
+
+    /// Puts what a canonical file has into the open states of the same names and types, as far as it
+    /// is of key groups that this store owns: each worker of a job can read the same file, and one
+    /// file after the other. A key that a map has is replaced; timers are a set; list elements are
+    /// appended, and accumulators merged, so that a file is to be imported once. How far windows have
+    /// come must be the same in all files, and as in the store unless that is new.
+    ///
+    /// Cost: decodes what it takes and puts it as a caller would. Memory is that of a block, 64 KiB
+    /// unless an entry is larger.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnknownState`] for a state that is not open; [`ErrorKind::Mismatch`] for other
+    /// types, naming both; [`ErrorKind::Corrupt`] for a damaged file, [`ErrorKind::FormatVersion`] for
+    /// another format; those of the states and of `input`. What came before the error is in the
+    /// states then: begin with a new store.
+    pub fn import(&self, input: impl Read) -> Result<Imported> {
+        let mut file = FileReader::begin(input, self.root())?;
+        let mut imported = Imported::default();
+        let states = self.0.states.borrow();
+        let mut open: Option<&OpenState> = None;
+        loop {
+            match file.next()? {
+                Item::State(header) => {
+                    let found = states.iter().find(|state| state.manifest.name == header.name);
+                    let Some(state) = found else {
+                        let message = "the file has a state that is not open";
+                        let error = Error::new(ErrorKind::UnknownState, message);
+                        return Err(error.with("state", header.name));
+                    };
+                    header.check(&state.manifest)?;
+                    let share = self.0.owned.len() as u64 * header.entries;
+                    state.hooks.expect(share / u64::from(self.0.config.key_groups))?;
+                    open = Some(state);
+                }
+                Item::Entry(entry) => {
+                    let state = open.expect("the reader gives entries in a state only");
+                    let group = KeyGroup::of(entry.hash, self.0.config.key_groups).0;
+                    // How far windows have come is not a key's.
+                    let is_all = state.manifest.primitive == "progress";
+                    if !is_all && !self.0.owned.contains(&group) {
+                        imported.passed_over += 1;
+                        continue;
+                    }
+                    let put = state.hooks.import(entry);
+                    put.map_err(|error| error.with("state", &state.manifest.name))?;
+                    imported.taken += 1;
+                }
+                Item::End => return Ok(imported),
+            }
+        }
+    }
+}
+
+/// Checks that a key is the one whose hash the file tells.
+pub(crate) fn check_hash(told: u64, hash: u64) -> Result<()> {
+    match told == hash {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Corrupt, "an entry has the hash of another key")),
+    }
+}

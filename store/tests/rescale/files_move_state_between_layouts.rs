@@ -1,0 +1,154 @@
+//! A canonical file has the contents and nothing else: equal states give equal bytes, whatever they
+//! are kept in, went through or have as memory; what is imported is what was exported.
+
+use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store};
+
+use crate::dice::Dice;
+use crate::job::{Job, Model, builder, layouts};
+
+fn export(store: &Store) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    store.export(&mut bytes).unwrap();
+    bytes
+}
+
+fn exports(job: &Job) -> Vec<Vec<u8>> {
+    job.workers.iter().map(|worker| export(&worker.store)).collect()
+}
+
+fn lived(job: &mut Job, seed: u64) -> Model {
+    let (mut model, mut dice) = (Model::default(), Dice(seed));
+    for _ in 0..3 {
+        job.change(&mut model, &mut dice, 500);
+        job.stream(&mut dice, 80);
+    }
+    model
+}
+
+#[test]
+fn the_same_history_gives_the_same_bytes_in_all_layouts() {
+    let mut first: Option<Vec<Vec<u8>>> = None;
+    for (name, layout) in layouts() {
+        let mut job = Job::new(2, &layout);
+        lived(&mut job, 5);
+        let bytes = exports(&job);
+        assert!(bytes.iter().all(|bytes| bytes.len() > 20_000), "{name}");
+        // Neither a checkpoint nor an export changes anything.
+        job.workers[0].store.checkpoint(1).unwrap();
+        assert!(exports(&job) == bytes, "{name}: again");
+        assert!(*first.get_or_insert_with(|| bytes.clone()) == bytes, "{name}");
+    }
+}
+
+#[test]
+fn two_to_three_to_two_gives_the_same_bytes() {
+    for (name, layout) in layouts() {
+        let mut job = Job::new(2, &layout);
+        lived(&mut job, 7);
+        let before = exports(&job);
+        let job = job.rescaled(3, &Heap::new().into()).rescaled(2, &layout);
+        assert!(exports(&job) == before, "{name}");
+    }
+}
+
+#[test]
+fn what_is_imported_is_what_was_exported() {
+    let layouts = layouts();
+    for (n, (name, from)) in layouts.iter().enumerate() {
+        let into = &layouts[(n + 1) % layouts.len()].1;
+        let mut job = Job::new(1, from);
+        let model = lived(&mut job, 11);
+        let bytes = export(&job.workers[0].store);
+        let mut other = Job::new(3, into);
+        let mut taken = 0;
+        for worker in &other.workers {
+            let imported = worker.store.import(&bytes[..]).unwrap();
+            taken += imported.taken;
+            assert!(imported.passed_over > 0, "{name}");
+        }
+        assert!(taken > 1000);
+        assert_eq!(other.read(), model.in_order(), "{name}");
+        // Several files into one store.
+        let parts = exports(&other);
+        let whole = Job::new(1, from);
+        for part in &parts {
+            whole.workers[0].store.import(&part[..]).unwrap();
+        }
+        assert!(export(&whole.workers[0].store) == bytes, "{name}");
+    }
+}
+
+fn large(layout: impl Into<AnyLayout>, memory: u64) -> (Store, Map<u64, Vec<u8>>) {
+    let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
+    let store =
+        builder(&layout.into()).memory(memory).device(std::sync::Arc::new(device)).open().unwrap();
+    let mut map = store.map("large").open().unwrap();
+    let mut dice = Dice(3);
+    for key in 0..3000u64 {
+        let value = vec![key as u8; dice.below(if key == 77 { 4000 } else { 2500 }) as usize];
+        map.put(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), value).unwrap();
+    }
+    (store, map)
+}
+
+#[test]
+fn state_larger_than_memory_is_sorted_through_files_that_are_gone_afterwards() {
+    let (all, _map) = large(Heap::new(), 64 * MIB);
+    let bytes = export(&all);
+    assert!(bytes.len() > 3 << 20);
+    let layout = HybridLog::new().page_records(8).queue_depth(4).segment(64 * KIB);
+    let (small, _small_map) = large(layout, 768 * KIB);
+    let before = small.stats().unwrap();
+    let mut sorted = Vec::new();
+    small.export(&mut sorted).unwrap();
+    assert!(sorted == bytes);
+    let after = small.stats().unwrap();
+    assert!(after.memory.peak <= after.memory.limit, "{:?}", after.memory);
+    assert!(after.memory.used <= before.memory.limit);
+    // What was sorted through files was written to the device.
+    assert!(after.io.bytes_written - before.io.bytes_written > 3 << 20);
+    let store = Store::in_memory().memory(64 * MIB).layout(Heap::new()).open().unwrap();
+    let map = store.map::<u64, Vec<u8>>("large").open().unwrap();
+    assert_eq!(store.import(&sorted[..]).unwrap().taken, 3000);
+    assert_eq!(map.len().unwrap(), 3000);
+}
+
+#[test]
+fn a_file_that_is_damaged_or_of_other_states_is_refused() {
+    let fresh = || {
+        let store = Store::in_memory().layout(Heap::new()).open().unwrap();
+        let map = store.map::<u64, u32>("map").open().unwrap();
+        (store, map)
+    };
+    let (store, mut map) = fresh();
+    for key in 0..20u64 {
+        map.put(key, key as u32 * 7).unwrap();
+    }
+    let mut bytes = Vec::new();
+    let exported = store.export(&mut bytes).unwrap();
+    assert_eq!((exported.states, exported.entries), (1, 20));
+    for at in 0..bytes.len() {
+        for bit in [1u8, 128] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= bit;
+            let (store, mut map) = fresh();
+            let error = store.import(&damaged[..]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}");
+            map.for_each(|key, value| {
+                assert_eq!(*value, *key as u32 * 7);
+                Ok(())
+            })
+            .unwrap();
+        }
+        let error = fresh().0.import(&bytes[..at]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io), "{at}: {error}");
+    }
+    let none = Store::in_memory().open().unwrap();
+    let error = none.import(&bytes[..]).unwrap_err();
+    assert_eq!((error.kind(), error.context("state")), (ErrorKind::UnknownState, Some("map")));
+    let other = Store::in_memory().open().unwrap();
+    let _map = other.map::<u64, String>("map").open().unwrap();
+    let error = other.import(&bytes[..]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Mismatch);
+    assert!(error.message().contains("u32") && error.message().contains("String"), "{error}");
+}

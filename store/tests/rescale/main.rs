@@ -1,0 +1,10 @@
+//! State moves between stores: by key groups from checkpoints, and as canonical files.
+
+#[path = "../behaviour/common/dice.rs"]
+#[expect(dead_code, reason = "shared with other programs")]
+mod dice;
+mod job;
+
+mod files_move_state_between_layouts;
+mod stores_are_restored_by_key_groups;
+mod what_cannot_be_restored_is_named;
