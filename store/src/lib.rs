@@ -42,6 +42,9 @@ pub use alluvium_layouts::{
 };
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;
+// For whoever commits the checkpoints of several stores as one.
+#[doc(hidden)]
+pub use alluvium_pagestore::{Framed, checkpoint_name};
 pub use alluvium_pagestore::io;
 pub use alluvium_pagestore::{
     Account, AccountStats, BlobReader, BlobWriter, ByteSize, Error, ErrorKind, GIB, HeapSize, KIB,
