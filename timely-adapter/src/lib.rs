@@ -85,6 +85,7 @@
 mod admission;
 #[cfg(doctest)]
 mod book;
+mod checkpoints;
 mod event_time;
 mod execute;
 mod fault;
@@ -110,6 +111,7 @@ use timely::dataflow::StreamVec;
 
 pub use admission::{Gate, IN_FLIGHT_BYTES_MAX};
 pub use alluvium::{Aggregate, Counting};
+pub use checkpoints::{JobCheckpoint, JobCheckpoints, Turn, WorkerCheckpoint};
 pub use event_time::EventTime;
 pub use execute::{execute, execute_with};
 pub use fault::Fault;

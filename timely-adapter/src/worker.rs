@@ -7,12 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alluvium::io::Device;
+use alluvium::io::{Device, open_device};
 use alluvium::{AnyLayout, ByteSize, Error, ErrorKind, Key, KeyGroup, Result, State, Store};
 use timely::worker::Worker;
 
+use crate::checkpoints::{JobCheckpoint, RETAIN_MIN, Record, restore};
 use crate::fault::Fault;
-use crate::group::{Meeting, Met};
+use crate::group::{Group, Meeting, Met};
 use crate::node::Node;
 use crate::shared_table::SharedTable;
 use crate::stats_log::StatsLog;
@@ -60,6 +61,14 @@ struct Inner {
     index: usize,
     peers: usize,
     node: Arc<Node>,
+    /// Where this worker's files are, and the name of their directory in the node's.
+    device: Option<Arc<dyn Device>>,
+    directory_name: String,
+    /// Where the job's record is, if that is not in the node's directory.
+    record_device: Option<Arc<dyn Device>>,
+    in_group: bool,
+    restored: Option<JobCheckpoint>,
+    retain: usize,
     meetings: Cell<u64>,
     policy: Fault,
     /// Operators that wait for storage, and why.
@@ -75,47 +84,176 @@ impl Drop for Inner {
     }
 }
 
-impl WorkerState {
-    /// Opens the worker's store as its node and `overrides` say. Operators share it; a worker
-    /// needs one, for all its dataflows.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Config`] without [`install`](crate::install); else as
-    /// [`StoreBuilder::open`](alluvium::StoreBuilder::open).
-    pub fn new(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
+/// Where a worker's store is to be opened.
+struct Place {
+    node: Arc<Node>,
+    overrides: WorkerOverrides,
+    index: usize,
+    peers: usize,
+    directory_name: String,
+    device: Option<Arc<dyn Device>>,
+}
+
+impl Place {
+    fn new(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
         let node = Node::of(worker)?;
         node.group.enlist();
         let (index, peers) = (worker.index(), worker.peers());
+        let (mut directory_name, mut device) = (String::new(), overrides.device.clone());
+        if let (None, Some(directory)) = (&device, &node.config.store.directory) {
+            directory_name = format!("worker-{index}");
+            let opened = open_device(&directory.join(&directory_name), &node.config.store.io);
+            device = Some(opened.map_err(|error| error.with("worker", index))?);
+        }
+        Ok(Self { node, overrides, index, peers, directory_name, device })
+    }
+
+    /// The job's record; an empty one without a directory.
+    fn record(&self) -> Result<Record> {
+        match (&self.overrides.device, &self.node.config.store.directory) {
+            (Some(device), _) => Record::load(&**device),
+            (None, Some(directory)) => Record::load(&*restore::record_device(directory)?),
+            (None, None) => Ok(Record::default()),
+        }
+    }
+
+    /// The names of the files there are to restore from.
+    fn files(&self, origin: &restore::Origin) -> Result<Vec<String>> {
+        match &self.device {
+            Some(device) if self.directory_name == origin.directory => device.list(),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn open(
+        self,
+        restored: Option<JobCheckpoint>,
+        meetings: u64,
+        in_group: bool,
+    ) -> Result<WorkerState> {
+        let Self { node, overrides, index, peers, directory_name, device } = self;
         let mut config = node.config.store.clone();
         let groups = config.key_groups;
-        config.directory = config.directory.map(|node| node.join(format!("worker-{index}")));
+        config.directory = config.directory.map(|node| node.join(&directory_name));
         config.memory = ByteSize(overrides.memory_bytes.unwrap_or(node.share_bytes));
         config.layout = overrides.layout.unwrap_or(config.layout);
         config.states.extend(overrides.states);
-        let owned = owned_groups(index, groups, peers);
-        let mut builder = Store::from_config(config).owned_groups(owned);
-        if let Some(device) = overrides.device {
-            builder = builder.device(device);
+        if in_group {
+            config.retain = config.retain.max(RETAIN_MIN);
+        }
+        let retain = config.retain;
+        let mut builder =
+            Store::from_config(config).owned_groups(owned_groups(index, groups, peers));
+        if let Some(device) = &device {
+            builder = builder.device(device.clone());
+        }
+        if let Some(checkpoint) = &restored {
+            for origin in restore::origins(checkpoint, index, peers, groups)? {
+                builder = builder.restore(origin.number);
+            }
         }
         let store = builder.open().map_err(|error| error.with("worker", index))?;
-        Ok(Self(Rc::new(Inner {
+        Ok(WorkerState(Rc::new(Inner {
             store,
             key_groups: groups,
             index,
             peers,
             policy: overrides.fault.unwrap_or(node.config.fault),
             node,
-            meetings: Cell::new(0),
+            device,
+            directory_name,
+            record_device: overrides.device,
+            in_group,
+            restored,
+            retain,
+            meetings: Cell::new(meetings),
             waiting: RefCell::default(),
             parked: RefCell::default(),
             ids: RefCell::default(),
             stats_log: StatsLog::default(),
         })))
     }
+}
+
+impl WorkerState {
+    /// Opens the worker's store as its node and `overrides` say. Operators share it; a worker
+    /// needs one, for all its dataflows.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] without [`install`](crate::install); [`ErrorKind::Unsupported`] in a
+    /// directory with [checkpoints of a job](crate::JobCheckpoints), which only
+    /// [`execute`](crate::execute()) goes on from; else as
+    /// [`StoreBuilder::open`](alluvium::StoreBuilder::open).
+    pub fn new(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
+        let place = Place::new(worker, overrides)?;
+        if worker.index() == 0 {
+            restore::refuse_job(&place.record()?)?;
+        }
+        place.open(None, 0, false)
+    }
+
+    /// [`new`](WorkerState::new) for a worker that is started together with all others: restores
+    /// what the job has committed last.
+    pub(crate) fn in_group(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
+        let place = Place::new(worker, overrides)?;
+        let (index, peers) = (place.index, place.peers);
+        let groups = place.node.config.store.key_groups;
+        let group = &place.node.group;
+        let restored = restore::agree(
+            group,
+            0,
+            (index, peers),
+            groups,
+            || place.record(),
+            |origin| place.files(origin),
+        )?;
+        place.open(restored, 2, true)
+    }
 
     /// The worker's store: statistics, checkpoints, background work.
     pub fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    /// The job's checkpoint that this run goes on from; `None` if it begins.
+    pub fn restored(&self) -> Option<&JobCheckpoint> {
+        self.0.restored.as_ref()
+    }
+
+    /// Whether all workers have been started together, so that they can take checkpoints together.
+    pub(crate) fn is_in_group(&self) -> bool {
+        self.0.in_group
+    }
+
+    pub(crate) fn has_directory(&self) -> bool {
+        self.0.device.is_some()
+    }
+
+    /// The name of the store's directory in the node's; empty on a device of its own.
+    pub(crate) fn directory_name(&self) -> String {
+        self.0.directory_name.clone()
+    }
+
+    /// Checkpoints that the store retains.
+    pub(crate) fn store_retains(&self) -> usize {
+        self.0.retain
+    }
+
+    pub(crate) fn key_groups(&self) -> u16 {
+        self.0.key_groups
+    }
+
+    pub(crate) fn group(&self) -> &Group {
+        &self.0.node.group
+    }
+
+    /// Where the job's record is, on the first worker.
+    pub(crate) fn record_device(&self) -> Result<Arc<dyn Device>> {
+        match (&self.0.record_device, &self.0.node.config.store.directory) {
+            (Some(device), _) => Ok(device.clone()),
+            (None, Some(directory)) => restore::record_device(directory),
+            (None, None) => Err(Error::new(ErrorKind::Unsupported, "there is no directory")),
+        }
     }
 
     /// Where the store's statistics are logged.
@@ -197,9 +335,19 @@ impl WorkerState {
     /// # Errors
     /// [`ErrorKind::Unsupported`] in a cluster that [`execute`](crate::execute()) has not started.
     pub fn arrive(&self, said: i64) -> Result<Meeting> {
+        self.arrive_saying(said, String::new())
+    }
+
+    /// [`arrive`](WorkerState::arrive), saying more than a number.
+    pub(crate) fn arrive_saying(&self, said: i64, note: String) -> Result<Meeting> {
         let number = self.0.meetings.get();
         self.0.meetings.set(number + 1);
-        self.0.node.group.arrive(number, said)
+        self.0.node.group.arrive(number, self.0.index, said, note)
+    }
+
+    /// What each worker has said at a meeting, ordered by worker, once all are there.
+    pub(crate) fn notes(&self, meeting: &Meeting) -> Option<Vec<(i64, String)>> {
+        self.0.node.group.notes(meeting)
     }
 
     /// What all workers have said at a meeting; `None` until all are there, and again after this
