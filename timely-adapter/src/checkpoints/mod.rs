@@ -1,10 +1,13 @@
 //! Checkpoints of a whole job: all stores at one point of the input, committed once.
 //!
 //! One checkpoint goes through these steps, each of which ends when all workers are through it:
-//! 1. *Agree*: each says the latest time it has sent at; the greatest is where all stop.
-//! 2. *Align*: each sends what it has up to that time and nothing after it, and steps until the
-//!    probe has passed it: then everything sent is applied, whatever had to wait for reads included.
-//!    Only here and in step 3 the input stands still.
+//! 1. *Agree*: each says a time after all that it has sent; the latest of these is where all stop.
+//! 2. *Align*: each sends what it has before that time, moves its inputs to that time exactly, and
+//!    steps until the probe is there too. Then everything sent is applied, whatever had to wait for
+//!    reads included, and nothing is under way between workers: what fires because the watermark
+//!    has come to a time is sent at times before it. If inputs stood at different times, what the
+//!    least of them lets fire could be on its way still. Only here and in step 3 the input stands
+//!    still.
 //! 3. *Seal*: each begins a checkpoint of its store. Once all have, the input goes on.
 //! 4. *Write*: each store's checkpoint becomes durable, in steps between those of the worker.
 //! 5. *Commit*: the first worker replaces the job's record, one small file. That is the point at
@@ -43,15 +46,15 @@ pub(crate) const RETAIN_MIN: usize = 2;
 pub enum Turn {
     /// Send as it likes.
     Go,
-    /// Send what it has up to this time, the time included, and nothing after it. When nothing of
-    /// that is left, advance all inputs beyond it. Step.
+    /// Send what it has before this time, and nothing at it or after; when nothing of that is left,
+    /// advance all inputs to this time, and no further. Step.
     Until(Time),
     /// Call [`JobCheckpoints::seal`] before the next step: all that was sent is applied.
     Seal,
-    /// Step without sending: the others are not there yet.
+    /// Step, and neither send nor advance an input: the others are not there yet.
     Wait,
-    /// Send nothing more and ask no more: all workers have ended. The time is the latest that any of
-    /// them has sent at.
+    /// Send nothing more and ask no more: all workers have ended. The time is after all that any of
+    /// them has sent, and no input is past it.
     End(Time),
 }
 
@@ -92,21 +95,24 @@ pub enum Turn {
 ///         if next == 50 && job.committed().is_none() && !job.is_busy() {
 ///             job.request();
 ///         }
-///         let limit = match job.turn(Time(next - 2), next >= 100)? {
-///             Turn::Go => 100,
-///             Turn::Until(Time(time)) => time + 1,
-///             Turn::Seal => {
-///                 job.seal(&[next as u64])?;
-///                 continue;
+///         let turn = job.turn(Time(next), next >= 100)?;
+///         match turn {
+///             Turn::Go if next < 100 => {
+///                 input.send(next);
+///                 next += 2;
+///                 input.advance_to(next);
 ///             }
-///             Turn::Wait => 0,
+///             Turn::Go | Turn::Wait => {}
+///             Turn::Until(Time(until)) => {
+///                 while next < until.min(100) {
+///                     input.send(next);
+///                     next += 2;
+///                 }
+///                 input.advance_to(until);
+///             }
+///             Turn::Seal => job.seal(&[next as u64])?,
 ///             Turn::End(_) => break,
-///         };
-///         if next < limit {
-///             input.send(next);
-///             next += 2;
 ///         }
-///         input.advance_to(next);
 ///         state.step(worker)?;
 ///     }
 ///     assert!(job.committed().is_some());
@@ -119,6 +125,8 @@ pub struct JobCheckpoints<T: EventTime> {
     probe: ProbeHandle<T>,
     /// Checkpoints that all workers have begun, aborted ones too.
     begun: u64,
+    /// Where the inputs stood at the last of them: none is before it.
+    stood_at: Time,
     phase: Phase,
     committed: Option<JobCheckpoint>,
     abandoned: Option<String>,
@@ -170,6 +178,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             state: state.clone(),
             probe,
             begun: 0,
+            stood_at: Time::MIN,
             phase: Phase::Idle,
             committed: state.restored().cloned(),
             abandoned: None,
@@ -211,8 +220,9 @@ impl<T: EventTime> JobCheckpoints<T> {
     }
 
     /// Goes on with what is under way, as far as it goes without waiting, and says what the worker
-    /// may do. `sent` is the latest time of what it has sent, the time of a row and not only that of
-    /// the input; `ended` is whether it has nothing more to send, for good.
+    /// may do. `at` is a time after that of every row it has sent, which no input of it is past,
+    /// not counting that [`Turn::Until`] may have moved it on;
+    /// `ended` is whether it has nothing more to send, for good.
     ///
     /// Cost when nothing is under way: one load. One call does a bounded part of the writing, but
     /// the commit and the confirmation wait for the device, a few times each.
@@ -220,10 +230,10 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// # Errors
     /// Those of the store that do not pass by themselves, and of writing the record; the fault that
     /// ends the run. The run ends with them, and can be started again.
-    pub fn turn(&mut self, sent: Time, ended: bool) -> Result<Turn> {
+    pub fn turn(&mut self, at: Time, ended: bool) -> Result<Turn> {
         loop {
             let phase = mem::replace(&mut self.phase, Phase::Idle);
-            let (next, turn) = self.go_on(phase, sent, ended)?;
+            let (next, turn) = self.go_on(phase, at, ended)?;
             self.phase = next;
             if let Some(turn) = turn {
                 return Ok(turn);
@@ -232,19 +242,19 @@ impl<T: EventTime> JobCheckpoints<T> {
     }
 
     /// The phase after `phase`, and what the worker may do in it; without that it is to go on.
-    fn go_on(&mut self, phase: Phase, sent: Time, ended: bool) -> Result<(Phase, Option<Turn>)> {
+    fn go_on(&mut self, phase: Phase, at: Time, ended: bool) -> Result<(Phase, Option<Turn>)> {
         Ok(match phase {
             Phase::Idle if ended || self.is_asked() => {
                 self.stopped = Instant::now();
                 let note = note_of(&(ended, self.is_asked()));
-                (Phase::Agreeing(self.state.arrive_saying(sent.0, note)?), None)
+                (Phase::Agreeing(self.state.arrive_saying(at.max(self.stood_at).0, note)?), None)
             }
             Phase::Idle => (Phase::Idle, Some(Turn::Go)),
             Phase::Agreeing(meeting) => match self.state.notes(&meeting) {
                 None => (Phase::Agreeing(meeting), Some(Turn::Wait)),
                 Some(said) => (self.agreed(&said)?, None),
             },
-            Phase::Aligning(until) if self.probe.less_equal(&T::from_time(until)) => {
+            Phase::Aligning(until) if self.probe.less_than(&T::from_time(until)) => {
                 (Phase::Aligning(until), Some(Turn::Until(until)))
             }
             Phase::Aligning(until) => (Phase::Aligning(until), Some(Turn::Seal)),
@@ -283,6 +293,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             return Ok(Phase::Ended(latest));
         }
         self.begun += 1;
+        self.stood_at = latest;
         Ok(Phase::Aligning(latest))
     }
 
@@ -380,7 +391,9 @@ impl<T: EventTime> JobCheckpoints<T> {
     ) -> Result<()> {
         match *verdict {
             COMMITTED => {
-                part.seal?.confirm()?;
+                // It counts whether its store lists it or not: an open finds it by its number. What
+                // passes by itself is no reason to end the run.
+                let _ = passing(part.seal?.confirm())?;
                 self.committed = Some(new);
                 self.abandoned = None;
                 Ok(())

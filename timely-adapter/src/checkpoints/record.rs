@@ -20,7 +20,7 @@ const RECORD_FILE: Framed = Framed { magic: b"ALVJOBC\0", what: "the job's recor
 pub struct JobCheckpoint {
     /// Its number, from 1; greater than that of any before it.
     pub number: u64,
-    /// What was sent at this time or before is in it, and nothing else.
+    /// What was sent before this time is in it, and nothing else; the watermark of every state.
     pub until: Time,
     /// Key groups of the job.
     pub key_groups: u16,

@@ -5,7 +5,6 @@ mod common;
 mod a_dataflow_reads_the_stores_statistics;
 mod a_failed_operator_holds_its_time;
 mod a_group_ends_as_one;
-mod a_job_goes_on_from_one_checkpoint_on_all_workers;
 mod cold_reads_are_parked;
 mod join_pairs_all_rows_in_any_order_of_arrival;
 mod look_ups_see_the_table_as_it_is;
