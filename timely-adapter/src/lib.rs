@@ -54,6 +54,12 @@
 //! it has produced rows that were not reported yet, and stepping reports them. `flush` does not
 //! help. So send, advance, then step.
 //!
+//! # Checkpoints
+//!
+//! [`JobCheckpoints`] takes checkpoints of all workers' stores at one time of the input and commits
+//! them as one. A run in the same directories goes on from the last; [`WorkerState::restored`] says
+//! where each input goes on.
+//!
 //! # Tables
 //!
 //! A table that does not change is loaded once per process and read by all its workers

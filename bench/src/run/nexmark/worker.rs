@@ -12,7 +12,7 @@ use timely::worker::Worker;
 
 use super::clock::{Clock, ClockKind};
 use super::feed::Feed;
-use super::output::{NO_LEDGER, Output};
+use super::output::Output;
 use super::schedule::Schedule;
 use crate::args::NexmarkArgs;
 use crate::nexmark::Record;
