@@ -104,6 +104,7 @@ mod key_by;
 mod lookup_join;
 mod node;
 mod parking;
+mod place;
 mod rolling;
 mod shared_table;
 mod source;

@@ -2,19 +2,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alluvium::io::{Device, open_device};
-use alluvium::{AnyLayout, ByteSize, Error, ErrorKind, Key, KeyGroup, Result, State, Store};
+use alluvium::io::Device;
+use alluvium::{AnyLayout, Error, ErrorKind, Key, KeyGroup, Result, State, Store};
 use timely::worker::Worker;
 
-use crate::checkpoints::{JobCheckpoint, RETAIN_MIN, Record, restore};
+use crate::checkpoints::{JobCheckpoint, restore};
 use crate::fault::Fault;
 use crate::group::{Group, Meeting, Met};
 use crate::node::Node;
+use crate::place::Place;
 use crate::shared_table::SharedTable;
 use crate::stats_log::StatsLog;
 
@@ -61,14 +61,10 @@ struct Inner {
     index: usize,
     peers: usize,
     node: Arc<Node>,
-    /// Where this worker's files are, and the name of their directory in the node's.
-    device: Option<Arc<dyn Device>>,
-    directory_name: String,
-    /// Where the job's record is, if that is not in the node's directory.
-    record_device: Option<Arc<dyn Device>>,
+    place: Place,
+    /// All workers were started together.
     in_group: bool,
     restored: Option<JobCheckpoint>,
-    retain: usize,
     meetings: Cell<u64>,
     policy: Fault,
     /// Operators that wait for storage, and why.
@@ -81,97 +77,6 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.stats_log.end(&self.store, self.index);
-    }
-}
-
-/// Where a worker's store is to be opened.
-struct Place {
-    node: Arc<Node>,
-    overrides: WorkerOverrides,
-    index: usize,
-    peers: usize,
-    directory_name: String,
-    device: Option<Arc<dyn Device>>,
-}
-
-impl Place {
-    fn new(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
-        let node = Node::of(worker)?;
-        node.group.enlist();
-        let (index, peers) = (worker.index(), worker.peers());
-        let (mut directory_name, mut device) = (String::new(), overrides.device.clone());
-        if let (None, Some(directory)) = (&device, &node.config.store.directory) {
-            directory_name = format!("worker-{index}");
-            let opened = open_device(&directory.join(&directory_name), &node.config.store.io);
-            device = Some(opened.map_err(|error| error.with("worker", index))?);
-        }
-        Ok(Self { node, overrides, index, peers, directory_name, device })
-    }
-
-    /// The job's record; an empty one without a directory.
-    fn record(&self) -> Result<Record> {
-        match (&self.overrides.device, &self.node.config.store.directory) {
-            (Some(device), _) => Record::load(&**device),
-            (None, Some(directory)) => Record::load(&*restore::record_device(directory)?),
-            (None, None) => Ok(Record::default()),
-        }
-    }
-
-    /// The names of the files there are to restore from.
-    fn files(&self, origin: &restore::Origin) -> Result<Vec<String>> {
-        match &self.device {
-            Some(device) if self.directory_name == origin.directory => device.list(),
-            _ => Ok(Vec::new()),
-        }
-    }
-
-    fn open(
-        self,
-        restored: Option<JobCheckpoint>,
-        meetings: u64,
-        in_group: bool,
-    ) -> Result<WorkerState> {
-        let Self { node, overrides, index, peers, directory_name, device } = self;
-        let mut config = node.config.store.clone();
-        let groups = config.key_groups;
-        config.directory = config.directory.map(|node| node.join(&directory_name));
-        config.memory = ByteSize(overrides.memory_bytes.unwrap_or(node.share_bytes));
-        config.layout = overrides.layout.unwrap_or(config.layout);
-        config.states.extend(overrides.states);
-        if in_group {
-            config.retain = config.retain.max(RETAIN_MIN);
-        }
-        let retain = config.retain;
-        let mut builder =
-            Store::from_config(config).owned_groups(owned_groups(index, groups, peers));
-        if let Some(device) = &device {
-            builder = builder.device(device.clone());
-        }
-        if let Some(checkpoint) = &restored {
-            for origin in restore::origins(checkpoint, index, peers, groups)? {
-                builder = builder.restore(origin.number);
-            }
-        }
-        let store = builder.open().map_err(|error| error.with("worker", index))?;
-        Ok(WorkerState(Rc::new(Inner {
-            store,
-            key_groups: groups,
-            index,
-            peers,
-            policy: overrides.fault.unwrap_or(node.config.fault),
-            node,
-            device,
-            directory_name,
-            record_device: overrides.device,
-            in_group,
-            restored,
-            retain,
-            meetings: Cell::new(meetings),
-            waiting: RefCell::default(),
-            parked: RefCell::default(),
-            ids: RefCell::default(),
-            stats_log: StatsLog::default(),
-        })))
     }
 }
 
@@ -189,25 +94,38 @@ impl WorkerState {
         if worker.index() == 0 {
             restore::refuse_job(&place.record()?)?;
         }
-        place.open(None, 0, false)
+        let store = place.open(None, false)?;
+        Ok(Self::of(place, store, None, 0))
     }
 
     /// [`new`](WorkerState::new) for a worker that is started together with all others: restores
     /// what the job has committed last.
     pub(crate) fn in_group(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
         let place = Place::new(worker, overrides)?;
-        let (index, peers) = (place.index, place.peers);
-        let groups = place.node.config.store.key_groups;
-        let group = &place.node.group;
-        let restored = restore::agree(
-            group,
-            0,
-            (index, peers),
-            groups,
-            || place.record(),
-            |origin| place.files(origin),
-        )?;
-        place.open(restored, 2, true)
+        let restored = restore::agree(&place, 0)?;
+        let store = place.open(restored.as_ref(), true)?;
+        Ok(Self::of(place, store, restored, 2))
+    }
+
+    /// The state of a worker that has been at so many meetings.
+    fn of(place: Place, store: Store, restored: Option<JobCheckpoint>, meetings: u64) -> Self {
+        let config = &place.node.config;
+        Self(Rc::new(Inner {
+            store,
+            key_groups: config.store.key_groups,
+            index: place.index,
+            peers: place.peers,
+            policy: place.overrides.fault.unwrap_or(config.fault),
+            node: place.node.clone(),
+            in_group: meetings > 0,
+            place,
+            restored,
+            meetings: Cell::new(meetings),
+            waiting: RefCell::default(),
+            parked: RefCell::default(),
+            ids: RefCell::default(),
+            stats_log: StatsLog::default(),
+        }))
     }
 
     /// The worker's store: statistics, checkpoints, background work.
@@ -225,18 +143,9 @@ impl WorkerState {
         self.0.in_group
     }
 
-    pub(crate) fn has_directory(&self) -> bool {
-        self.0.device.is_some()
-    }
-
-    /// The name of the store's directory in the node's; empty on a device of its own.
-    pub(crate) fn directory_name(&self) -> String {
-        self.0.directory_name.clone()
-    }
-
-    /// Checkpoints that the store retains.
-    pub(crate) fn store_retains(&self) -> usize {
-        self.0.retain
+    /// Where the store is.
+    pub(crate) fn place(&self) -> &Place {
+        &self.0.place
     }
 
     pub(crate) fn key_groups(&self) -> u16 {
@@ -245,15 +154,6 @@ impl WorkerState {
 
     pub(crate) fn group(&self) -> &Group {
         &self.0.node.group
-    }
-
-    /// Where the job's record is, on the first worker.
-    pub(crate) fn record_device(&self) -> Result<Arc<dyn Device>> {
-        match (&self.0.record_device, &self.0.node.config.store.directory) {
-            (Some(device), _) => Ok(device.clone()),
-            (None, Some(directory)) => restore::record_device(directory),
-            (None, None) => Err(Error::new(ErrorKind::Unsupported, "there is no directory")),
-        }
     }
 
     /// Where the store's statistics are logged.
@@ -442,33 +342,4 @@ impl WorkerState {
 #[inline]
 fn owner(key_hash: u64, groups: u16, peers: usize) -> usize {
     KeyGroup::of(key_hash, groups).owner(groups, peers)
-}
-
-/// The key groups of worker `index`: those whose owner it is, a contiguous range.
-fn owned_groups(index: usize, groups: u16, peers: usize) -> Range<u16> {
-    let first_of = |worker: usize| {
-        let first = (worker * usize::from(groups)).div_ceil(peers);
-        u16::try_from(first).unwrap_or(groups)
-    };
-    first_of(index)..first_of(index + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn owned_groups_are_those_the_router_sends() {
-        for groups in [1u16, 2, 7, 256, 1 << 15] {
-            for peers in 1..=usize::from(groups).min(9) {
-                for index in 0..peers {
-                    let expected: Vec<_> = (0..groups)
-                        .filter(|&group| KeyGroup(group).owner(groups, peers) == index)
-                        .collect();
-                    let owned: Vec<_> = owned_groups(index, groups, peers).collect();
-                    assert_eq!(owned, expected, "{index} of {peers}, {groups} groups");
-                }
-            }
-        }
-    }
 }

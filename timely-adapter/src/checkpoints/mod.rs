@@ -170,7 +170,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             let message = "checkpoints of a job need one that was started with `execute`";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        if !state.has_directory() {
+        if !state.place().has_device() {
             let message = "a job without a directory takes no checkpoints";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
@@ -329,7 +329,7 @@ impl<T: EventTime> JobCheckpoints<T> {
         }
         let said = match &part.seal {
             Ok(seal) => Ok(WorkerCheckpoint {
-                directory: self.state.directory_name(),
+                directory: self.state.place().directory_name.clone(),
                 number: seal.number(),
                 position: part.position.clone(),
             }),
@@ -366,11 +366,12 @@ impl<T: EventTime> JobCheckpoints<T> {
 
     /// Replaces the record, and says what became of it, and why.
     fn commit(&self, new: &JobCheckpoint) -> (i64, String) {
-        let device = match self.state.record_device() {
-            Ok(device) => device,
+        let device = match self.state.place().record_device() {
+            Ok(Some(device)) => device,
+            Ok(None) => unreachable!("looked at when this was made"),
             Err(error) => return (NOT_COMMITTED, error.to_string()),
         };
-        let retain = self.state.store_retains();
+        let retain = self.state.place().retain();
         let committed = Record::load(&*device).and_then(|mut record| {
             record.add(new.clone(), retain);
             record.commit(&*device)

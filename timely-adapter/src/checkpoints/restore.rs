@@ -11,7 +11,7 @@ use alluvium::io::{Device, DirectIo, ThreadPool, ThreadPoolOptions};
 use alluvium::{Error, ErrorKind, Result, checkpoint_name};
 
 use super::record::{COMMITTED, JobCheckpoint, Record};
-use crate::group::Group;
+use crate::place::Place;
 
 /// Where a worker's state comes from: a checkpoint of one store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,16 +57,11 @@ pub(crate) fn record_device(directory: &Path) -> Result<Arc<dyn Device>> {
 
 /// Agrees with all other workers on the checkpoint that the run goes on from; `None` if there is
 /// none. Takes two meetings, the first being `meeting`.
-pub(crate) fn agree(
-    group: &Group,
-    meeting: u64,
-    (index, workers): (usize, usize),
-    key_groups: u16,
-    record: impl FnOnce() -> Result<Record>,
-    files: impl Fn(&Origin) -> Result<Vec<String>>,
-) -> Result<Option<JobCheckpoint>> {
+pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Option<JobCheckpoint>> {
+    let (group, index, workers) = (&place.node.group, place.index, place.peers);
+    let key_groups = place.node.config.store.key_groups;
     let told = match index {
-        0 => serde_json::to_string(&record()?.last()).map_err(unreadable)?,
+        0 => serde_json::to_string(&place.record()?.last()).map_err(unreadable)?,
         _ => String::new(),
     };
     let first = group.arrive(meeting, index, 0, told)?;
@@ -76,7 +71,7 @@ pub(crate) fn agree(
     if let Some(checkpoint) = &checkpoint {
         for origin in origins(checkpoint, index, workers, key_groups)? {
             let name = checkpoint_name(origin.number);
-            if !files(&origin)?.contains(&name) {
+            if !place.files(&origin)?.contains(&name) {
                 missing = format!("worker {index} does not see {}/{name}", origin.directory);
             }
         }
