@@ -42,9 +42,6 @@ pub use alluvium_layouts::{
 };
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;
-// For whoever commits the checkpoints of several stores as one.
-#[doc(hidden)]
-pub use alluvium_pagestore::{Framed, checkpoint_name};
 pub use alluvium_pagestore::io;
 pub use alluvium_pagestore::{
     Account, AccountStats, BlobReader, BlobWriter, ByteSize, Error, ErrorKind, GIB, HeapSize, KIB,
@@ -52,6 +49,9 @@ pub use alluvium_pagestore::{
     SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes, SerdeResolver, State, StateImage, Time,
     combine, hash_bytes, hash_word, rounded,
 };
+// For whoever commits the checkpoints of several stores as one.
+#[doc(hidden)]
+pub use alluvium_pagestore::{Framed, checkpoint_name};
 pub use any_layout::{AnyLayout, AnyTable};
 pub use any_windows::{AnyLists, AnyPanes};
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
