@@ -2,7 +2,7 @@
 
 mod window;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use alluvium::{AnyLayout, ByteSize, hash_bytes};
@@ -18,6 +18,7 @@ use crate::workload::{Distribution, RecordShape};
 use crate::{Error, Result};
 
 pub use window::WindowArgs;
+use window::span;
 
 /// Which stream of Nexmark events.
 #[derive(Args, Clone, Debug)]
@@ -208,10 +209,20 @@ pub struct NexmarkArgs {
     /// (keys 0 to 9999, each with itself as its value, unless given)
     #[arg(long, value_name = "FILE")]
     pub side_input: Option<PathBuf>,
-    /// Make a checkpoint of all state in DIR once N events were fed; a later run with the same
-    /// options goes on there
-    #[arg(long, value_name = "N", requires = "dir", conflicts_with_all = ["results", "changes"])]
+    /// Make a checkpoint of all state in DIR once N events were fed
+    #[arg(long, value_name = "N")]
     pub checkpoint_at: Option<u64>,
+    /// Make a checkpoint of all state in DIR each time so long after the one before, such as 10s; a
+    /// later run in DIR goes on from the last
+    #[arg(long, value_name = "SPAN", value_parser = duration)]
+    pub checkpoint_every: Option<Duration>,
+    /// Make a checkpoint of all state in DIR each time N events further
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub checkpoint_every_events: Option<u64>,
+    /// Go on from the last checkpoint in this directory, and in it, with the options of the run that
+    /// made it
+    #[arg(long, value_name = "DIR", conflicts_with = "dir")]
+    pub restore: Option<PathBuf>,
     /// Write the rows of the result at the end to this file as CSV
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
@@ -229,17 +240,41 @@ impl NexmarkArgs {
         self.side_input.clone().map_or(SideTable::Generated, SideTable::File)
     }
 
+    /// Where state lives, if that is given.
+    pub fn directory(&self) -> Option<&Path> {
+        self.restore.as_deref().or(self.state.dir.as_deref())
+    }
+
+    /// Whether checkpoints are asked for.
+    pub fn has_checkpoints(&self) -> bool {
+        let every = self.checkpoint_every.is_some() || self.checkpoint_every_events.is_some();
+        every || self.checkpoint_at.is_some()
+    }
+
+    /// Whether the changes of the result are kept for a later run, or taken over from one before.
+    pub fn keeps_changes(&self, is_restored: bool) -> bool {
+        let wanted = self.results.is_some() || self.changes.is_some();
+        wanted && (self.has_checkpoints() || is_restored)
+    }
+
     /// A digest of the options that all processes of a run need to have in common, not negative.
     /// Files may be in other places on other machines.
     pub fn common_digest(&self) -> i64 {
         let Self { query, events, stream, rate, clock, workers, checkpoint_at, .. } = self;
+        let every = (&self.checkpoint_every, &self.checkpoint_every_events);
+        let place = self.restore.is_some();
         let files = [&self.input, &self.side_input, &self.results, &self.changes];
         let files = files.map(Option::is_some);
         let text = format!(
-            "{query} {events:?} {stream:?} {rate:?} {clock:?} {workers} {checkpoint_at:?} {files:?}"
+            "{query} {events:?} {stream:?} {rate:?} {clock:?} {workers} {checkpoint_at:?} {every:?} \
+             {place} {files:?}"
         );
         (hash_bytes(text.as_bytes()) >> 1).cast_signed()
     }
+}
+
+fn duration(text: &str) -> Result<Duration> {
+    Ok(Duration::from_nanos(span(text)?.unsigned_abs()))
 }
 
 fn workers(text: &str) -> Result<usize> {
@@ -406,6 +441,8 @@ mod tests {
             "nexmark --query q4 --layout heap --memory 256MiB --events 10 --in-flight 5 --rate 9 \
              --workers 2 --input d --results r --changes c --dir d --json j",
             "nexmark --query q3 --memory 64KiB --input d",
+            "nexmark --query q3 --memory 64KiB --events 9 --dir d --checkpoint-every 10s",
+            "nexmark --query q3 --memory 64KiB --events 9 --restore d --checkpoint-every-events 5",
             "rmw --keys 10 --dist zipf:0.99 --record strings --ops 5 --layout heap --memory 1GiB \
              --batch 64 --vs hashbrown --rounds 3 --loads 2 --sample 8",
             "rmw --keys 10 --ops 5 --memory 1GiB --dependent",
@@ -426,6 +463,8 @@ mod tests {
             ("nexmark --query q4 --memory 1MiB --events 1 --layout tree", "no layout \"tree\""),
             ("nexmark --query q4 --memory 1MB --events 1", "64KiB"),
             ("nexmark --query q4 --memory 1MiB", "--events"),
+            ("nexmark --query q4 --memory 1MiB --events 1 --checkpoint-every 3", "like 30s"),
+            ("nexmark --query q4 --memory 1MiB --events 1 --dir d --restore d", "--restore"),
             ("nexmark --query q4 --memory 1MiB --events 1 --workers 0", "workers"),
             ("rmw --keys 0 --ops 1 --memory 1MiB", "--keys"),
             ("rmw --keys 1 --ops 1 --memory 1MiB --dist normal", "zipf:0.99"),

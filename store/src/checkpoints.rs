@@ -87,12 +87,14 @@ struct Sealing {
     prepared: Option<Retained>,
 }
 
-/// A checkpoint under way; see [`Store::seal`]. Dropped without a decision, it is aborted.
+/// A checkpoint under way; see [`Store::seal`]. Dropped without a decision, it is aborted, unless it
+/// is to be [kept](Seal::keep).
 #[must_use = "a checkpoint that is dropped is aborted"]
 pub struct Seal {
     store: Store,
     number: u64,
     position: u64,
+    kept: bool,
     decided: bool,
 }
 
@@ -155,7 +157,7 @@ impl Seal {
         checkpoints.sealing = Some(sealing);
         drop((checkpoints, states));
         // From here on, what is dropped is aborted.
-        let seal = Self { store: store.clone(), number, position, decided: false };
+        let seal = Self { store: store.clone(), number, position, kept: false, decided: false };
         begun.map(|()| seal)
     }
 
@@ -236,6 +238,15 @@ impl Seal {
         Ok(false)
     }
 
+    /// Has its files left in place from now on if it is dropped, or if it cannot be confirmed: for
+    /// one of several stores whose checkpoints count together, once somebody else may have decided
+    /// that they do. [`StoreBuilder::restore`](crate::StoreBuilder::restore) restores it by its
+    /// number, until this store's next checkpoint is confirmed. Only [`abort`](Seal::abort) removes
+    /// it. Without effect before it is durable.
+    pub fn keep(&mut self) {
+        self.kept = true;
+    }
+
     /// Makes it the checkpoint that an open restores, waiting until it is durable; older ones beyond
     /// [those retained](crate::StoreBuilder::retain) are dropped.
     ///
@@ -263,7 +274,9 @@ impl Seal {
         let committed = manifest.commit(segments.device());
         let outcome = match &committed {
             Ok(()) => CheckpointOutcome::Committed,
-            Err(_) if is_committed(segments.device(), self.number) => CheckpointOutcome::Unknown,
+            Err(_) if self.kept || is_committed(segments.device(), self.number) => {
+                CheckpointOutcome::Unknown
+            }
             Err(_) => CheckpointOutcome::Abandoned,
         };
         match &committed {
@@ -293,7 +306,9 @@ impl Seal {
     }
 
     /// Gives it up: what only it needs is removed.
-    pub fn abort(self) {}
+    pub fn abort(mut self) {
+        self.kept = false;
+    }
 
     /// Tells the states what became of it.
     fn tell(&self, outcome: CheckpointOutcome) {
@@ -309,11 +324,21 @@ impl Drop for Seal {
             return;
         }
         let inner = &*self.store.0;
-        if let Some(sealing) = inner.checkpoints.borrow_mut().sealing.take() {
-            let segments = inner.segments.as_ref().expect("it was begun with a directory");
-            sealing.give_up(segments, inner);
+        let mut outcome = CheckpointOutcome::Abandoned;
+        // What is given up may wait for the helper, which is told by others too.
+        let sealing = inner.checkpoints.borrow_mut().sealing.take();
+        match sealing {
+            Some(Sealing { prepared: Some(prepared), .. }) if self.kept => {
+                outcome = CheckpointOutcome::Unknown;
+                inner.checkpoints.borrow_mut().retained.push(prepared);
+            }
+            Some(sealing) => {
+                let segments = inner.segments.as_ref().expect("it was begun with a directory");
+                sealing.give_up(segments, inner);
+            }
+            None => {}
         }
-        self.tell(CheckpointOutcome::Abandoned);
+        self.tell(outcome);
     }
 }
 
@@ -383,7 +408,6 @@ impl Checkpoints {
         restore: Option<u64>,
     ) -> Result<(Self, SegmentStore, u64)> {
         let mut manifest = Manifest::load(&*device)?.unwrap_or_default();
-        let names = device.list()?;
         let mut found = Self::default();
         let mut unreadable = Vec::new();
         for file in &manifest.checkpoints {
@@ -405,7 +429,7 @@ impl Checkpoints {
         let needed: BTreeSet<String> =
             found.retained.iter().flat_map(|retained| retained.image.files()).collect();
         let mut leftovers = Vec::new();
-        for name in names.into_iter().filter(|name| name != MANIFEST) {
+        for name in device.list()?.into_iter().filter(|name| name != MANIFEST) {
             let id = SegmentId::of_file(&name).map(|id| id.0);
             let checkpoint = checkpoint_of_file(&name);
             next_segment = id.map_or(next_segment, |id| next_segment.max(id + 1));

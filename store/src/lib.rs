@@ -51,6 +51,9 @@ pub use alluvium_pagestore::{
     Rejected, Result, SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes, SerdeResolver, State,
     StateImage, Time, combine, hash_bytes, hash_word, rounded,
 };
+// For whoever commits the checkpoints of several stores as one.
+#[doc(hidden)]
+pub use alluvium_pagestore::{Framed, checkpoint_name};
 pub use any_layout::{AnyLayout, AnyTable};
 pub use any_windows::{AnyLists, AnyPanes};
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};

@@ -9,6 +9,8 @@ mod layouts {}
 mod sizing {}
 #[doc = include_str!("../../docs/src/from.md")]
 mod from {}
+#[doc = include_str!("../../docs/src/checkpoints.md")]
+mod checkpoints {}
 #[doc = include_str!("../../docs/src/moving.md")]
 mod moving {}
 #[doc = include_str!("../../docs/src/errors.md")]

@@ -182,7 +182,7 @@ fn work<R>(
 ) -> Option<R> {
     group.enlist();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let state = WorkerState::new(worker, overrides(worker.index()))?;
+        let state = WorkerState::in_group(worker, overrides(worker.index()))?;
         state.meet(worker, 0)?;
         let result = job(worker, &state)?;
         while worker.has_dataflows() {

@@ -54,6 +54,12 @@
 //! it has produced rows that were not reported yet, and stepping reports them. `flush` does not
 //! help. So send, advance, then step.
 //!
+//! # Checkpoints
+//!
+//! [`JobCheckpoints`] takes checkpoints of all workers' stores at one time of the input and commits
+//! them as one. A run in the same directories goes on from the last; [`WorkerState::restored`] says
+//! where each input goes on.
+//!
 //! # Tables
 //!
 //! A table that does not change is loaded once per process and read by all its workers
@@ -85,6 +91,7 @@
 mod admission;
 #[cfg(doctest)]
 mod book;
+mod checkpoints;
 mod event_time;
 mod execute;
 mod fault;
@@ -97,6 +104,7 @@ mod key_by;
 mod lookup_join;
 mod node;
 mod parking;
+mod place;
 mod rolling;
 mod shared_table;
 mod source;
@@ -110,6 +118,7 @@ use timely::dataflow::StreamVec;
 
 pub use admission::{Gate, IN_FLIGHT_BYTES_MAX};
 pub use alluvium::{Aggregate, Counting};
+pub use checkpoints::{JobCheckpoint, JobCheckpoints, Turn, WorkerCheckpoint};
 pub use event_time::EventTime;
 pub use execute::{execute, execute_with};
 pub use fault::Fault;

@@ -2,18 +2,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium::io::Device;
-use alluvium::{AnyLayout, ByteSize, Error, ErrorKind, Key, KeyGroup, Result, State, Store};
+use alluvium::{AnyLayout, Error, ErrorKind, Key, KeyGroup, Result, State, Store};
 use timely::worker::Worker;
 
+use crate::checkpoints::{JobCheckpoint, restore};
 use crate::fault::Fault;
-use crate::group::{Meeting, Met};
+use crate::group::{Group, Meeting, Met};
 use crate::node::Node;
+use crate::place::Place;
 use crate::shared_table::SharedTable;
 use crate::stats_log::StatsLog;
 
@@ -60,6 +61,10 @@ struct Inner {
     index: usize,
     peers: usize,
     node: Arc<Node>,
+    place: Place,
+    /// All workers were started together.
+    in_group: bool,
+    restored: Option<JobCheckpoint>,
     meetings: Cell<u64>,
     policy: Fault,
     /// Operators that wait for storage, and why.
@@ -80,42 +85,75 @@ impl WorkerState {
     /// needs one, for all its dataflows.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] without [`install`](crate::install); else as
+    /// [`ErrorKind::Config`] without [`install`](crate::install); [`ErrorKind::Unsupported`] in a
+    /// directory with [checkpoints of a job](crate::JobCheckpoints), which only
+    /// [`execute`](crate::execute()) goes on from; else as
     /// [`StoreBuilder::open`](alluvium::StoreBuilder::open).
     pub fn new(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
-        let node = Node::of(worker)?;
-        node.group.enlist();
-        let (index, peers) = (worker.index(), worker.peers());
-        let mut config = node.config.store.clone();
-        let groups = config.key_groups;
-        config.directory = config.directory.map(|node| node.join(format!("worker-{index}")));
-        config.memory = ByteSize(overrides.memory_bytes.unwrap_or(node.share_bytes));
-        config.layout = overrides.layout.unwrap_or(config.layout);
-        config.states.extend(overrides.states);
-        let owned = owned_groups(index, groups, peers);
-        let mut builder = Store::from_config(config).owned_groups(owned);
-        if let Some(device) = overrides.device {
-            builder = builder.device(device);
+        let place = Place::new(worker, overrides)?;
+        if worker.index() == 0 {
+            restore::refuse_job(&place.record()?)?;
         }
-        let store = builder.open().map_err(|error| error.with("worker", index))?;
-        Ok(Self(Rc::new(Inner {
+        let store = place.open(None, false)?;
+        Ok(Self::of(place, store, None, 0))
+    }
+
+    /// [`new`](WorkerState::new) for a worker that is started together with all others: restores
+    /// what the job has committed last.
+    pub(crate) fn in_group(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
+        let place = Place::new(worker, overrides)?;
+        let restored = restore::agree(&place, 0)?;
+        let store = place.open(restored.as_ref(), true)?;
+        Ok(Self::of(place, store, restored, 2))
+    }
+
+    /// The state of a worker that has been at so many meetings.
+    fn of(place: Place, store: Store, restored: Option<JobCheckpoint>, meetings: u64) -> Self {
+        let config = &place.node.config;
+        Self(Rc::new(Inner {
             store,
-            key_groups: groups,
-            index,
-            peers,
-            policy: overrides.fault.unwrap_or(node.config.fault),
-            node,
-            meetings: Cell::new(0),
+            key_groups: config.store.key_groups,
+            index: place.index,
+            peers: place.peers,
+            policy: place.overrides.fault.unwrap_or(config.fault),
+            node: place.node.clone(),
+            in_group: meetings > 0,
+            place,
+            restored,
+            meetings: Cell::new(meetings),
             waiting: RefCell::default(),
             parked: RefCell::default(),
             ids: RefCell::default(),
             stats_log: StatsLog::default(),
-        })))
+        }))
     }
 
     /// The worker's store: statistics, checkpoints, background work.
     pub fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    /// The job's checkpoint that this run goes on from; `None` if it begins.
+    pub fn restored(&self) -> Option<&JobCheckpoint> {
+        self.0.restored.as_ref()
+    }
+
+    /// Whether all workers have been started together, so that they can take checkpoints together.
+    pub(crate) fn is_in_group(&self) -> bool {
+        self.0.in_group
+    }
+
+    /// Where the store is.
+    pub(crate) fn place(&self) -> &Place {
+        &self.0.place
+    }
+
+    pub(crate) fn key_groups(&self) -> u16 {
+        self.0.key_groups
+    }
+
+    pub(crate) fn group(&self) -> &Group {
+        &self.0.node.group
     }
 
     /// Where the store's statistics are logged.
@@ -197,9 +235,19 @@ impl WorkerState {
     /// # Errors
     /// [`ErrorKind::Unsupported`] in a cluster that [`execute`](crate::execute()) has not started.
     pub fn arrive(&self, said: i64) -> Result<Meeting> {
+        self.arrive_saying(said, String::new())
+    }
+
+    /// [`arrive`](WorkerState::arrive), saying more than a number.
+    pub(crate) fn arrive_saying(&self, said: i64, note: String) -> Result<Meeting> {
         let number = self.0.meetings.get();
         self.0.meetings.set(number + 1);
-        self.0.node.group.arrive(number, said)
+        self.0.node.group.arrive(number, self.0.index, said, note)
+    }
+
+    /// What each worker has said at a meeting, ordered by worker, once all are there.
+    pub(crate) fn notes(&self, meeting: &Meeting) -> Option<Vec<(i64, String)>> {
+        self.0.node.group.notes(meeting)
     }
 
     /// What all workers have said at a meeting; `None` until all are there, and again after this
@@ -294,33 +342,4 @@ impl WorkerState {
 #[inline]
 fn owner(key_hash: u64, groups: u16, peers: usize) -> usize {
     KeyGroup::of(key_hash, groups).owner(groups, peers)
-}
-
-/// The key groups of worker `index`: those whose owner it is, a contiguous range.
-fn owned_groups(index: usize, groups: u16, peers: usize) -> Range<u16> {
-    let first_of = |worker: usize| {
-        let first = (worker * usize::from(groups)).div_ceil(peers);
-        u16::try_from(first).unwrap_or(groups)
-    };
-    first_of(index)..first_of(index + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn owned_groups_are_those_the_router_sends() {
-        for groups in [1u16, 2, 7, 256, 1 << 15] {
-            for peers in 1..=usize::from(groups).min(9) {
-                for index in 0..peers {
-                    let expected: Vec<_> = (0..groups)
-                        .filter(|&group| KeyGroup(group).owner(groups, peers) == index)
-                        .collect();
-                    let owned: Vec<_> = owned_groups(index, groups, peers).collect();
-                    assert_eq!(owned, expected, "{index} of {peers}, {groups} groups");
-                }
-            }
-        }
-    }
 }

@@ -105,7 +105,7 @@ fn layout_named(name: &str) -> Result<Layout> {
 }
 
 /// A span of time in nanoseconds.
-fn span(text: &str) -> Result<i64> {
+pub(super) fn span(text: &str) -> Result<i64> {
     let refuse = || Error::Usage(format!("{text:?} is not a span like 30s, 500ms, 5m or 1h"));
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

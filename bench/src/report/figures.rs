@@ -39,6 +39,9 @@ pub struct Report {
     pub codec_calls: u64,
     /// 16 hex digits that are equal for equal answers.
     pub checksum: String,
+    /// Checkpoints of the run, if it was to make any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<Pauses>,
     /// The same work on something else, if there was such a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vs: Option<Versus>,
@@ -60,6 +63,29 @@ pub struct Memory {
     pub live_bytes: u64,
     /// Live keys at the end, a count.
     pub live_keys: u64,
+}
+
+/// Checkpoints, and how long the input stood still for them.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Pauses {
+    /// How many were committed.
+    pub committed: u64,
+    /// How many were given up.
+    pub abandoned: u64,
+    /// The longest pause of any worker.
+    pub pause_max_ns: u64,
+    /// All pauses of the worker that stood still longest, added up.
+    pub pause_sum_ns: u64,
+}
+
+impl Pauses {
+    /// Adds those of another worker.
+    pub fn merge(&mut self, other: Pauses) {
+        self.committed = self.committed.max(other.committed);
+        self.abandoned = self.abandoned.max(other.abandoned);
+        self.pause_max_ns = self.pause_max_ns.max(other.pause_max_ns);
+        self.pause_sum_ns = self.pause_sum_ns.max(other.pause_sum_ns);
+    }
 }
 
 /// Storage traffic.
@@ -111,6 +137,7 @@ impl Report {
             io: Io::default(),
             codec_calls: 0,
             checksum: checksum_text(0),
+            checkpoints: None,
             vs: None,
             latencies: None,
         }

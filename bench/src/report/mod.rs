@@ -9,7 +9,7 @@ mod progress;
 mod results;
 
 pub use ccdf::{Curve, write_ccdf_csv, write_ccdf_svg};
-pub use figures::{Io, Memory, Report, Versus};
+pub use figures::{Io, Memory, Pauses, Report, Versus};
 pub use latency::{Latencies, Percentiles, noise_floor, spread};
 pub use lines::{Line, write_lines_svg};
 pub use memory::{peak_rss_bytes, resident_bytes};

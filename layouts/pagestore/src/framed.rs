@@ -13,12 +13,49 @@ const HEADER_BYTES: usize = 32;
 const BYTES_MAX: u64 = 1 << 30;
 
 /// A kind of such files: its magic, and what messages call one.
-pub(crate) struct Framed {
-    pub(crate) magic: &'static [u8; 8],
-    pub(crate) what: &'static str,
+#[derive(Clone, Copy, Debug)]
+pub struct Framed {
+    /// The first bytes of each.
+    pub magic: &'static [u8; 8],
+    /// What messages call one.
+    pub what: &'static str,
 }
 
 impl Framed {
+    /// Replaces the file `name` by one with `body`, by way of the file `new`: a crash leaves the old
+    /// one or the new, never a mixture.
+    ///
+    /// # Errors
+    /// Those of the device. The old file is in its place, unless the last step failed: then it may
+    /// be either.
+    pub fn replace(
+        &self,
+        device: &dyn Device,
+        name: &str,
+        new: &str,
+        body: &impl Serialize,
+    ) -> Result<()> {
+        if device.list()?.iter().any(|name| name == new) {
+            device.remove(new)?;
+        }
+        self.write(device, new, body)?;
+        // The names of files made before this one must not be lost when its own is not.
+        device.sync_directory()?;
+        device.rename(new, name)?;
+        device.sync_directory()
+    }
+
+    /// Reads and verifies the file `name`; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] and [`ErrorKind::FormatVersion`], naming the file; those of the device.
+    pub fn load<T: DeserializeOwned>(&self, device: &dyn Device, name: &str) -> Result<Option<T>> {
+        if !device.list()?.iter().any(|found| found == name) {
+            return Ok(None);
+        }
+        Ok(Some(self.read(device, name)?.0))
+    }
+
     /// Creates the file `name`, writes `body` to it and syncs it; the name is not durable yet. Gives
     /// the checksum of the body.
     pub(crate) fn write(

@@ -27,6 +27,7 @@ pub use account::{Account, AccountStats, MEMORY_KINDS, MemoryKind, Reclaim};
 pub use blob::{BlobReader, BlobRef, BlobWriter, blobs_name};
 pub use entry_codec::{Encoded, EntryCodec};
 pub use error::{Error, ErrorKind, Rejected, Result};
+pub use framed::Framed;
 pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};
 pub use heap_size::{HeapSize, rounded};
 pub use helper::Helper;

@@ -91,22 +91,12 @@ impl Manifest {
     /// Replaces the directory's manifest by this one. The files of its checkpoints, and what they
     /// name, must be durable, but for their names.
     pub fn commit(&self, device: &dyn Device) -> Result<()> {
-        if device.list()?.iter().any(|name| name == MANIFEST_NEW) {
-            device.remove(MANIFEST_NEW)?;
-        }
-        MANIFEST_FILE.write(device, MANIFEST_NEW, self)?;
-        // The names of the data files must not be lost when the manifest's is not.
-        device.sync_directory()?;
-        device.rename(MANIFEST_NEW, MANIFEST)?;
-        device.sync_directory()
+        MANIFEST_FILE.replace(device, MANIFEST, MANIFEST_NEW, self)
     }
 
     /// Reads the directory's manifest; `None` if there is none.
     pub fn load(device: &dyn Device) -> Result<Option<Manifest>> {
-        if !device.list()?.iter().any(|name| name == MANIFEST) {
-            return Ok(None);
-        }
-        Ok(Some(MANIFEST_FILE.read(device, MANIFEST)?.0))
+        MANIFEST_FILE.load(device, MANIFEST)
     }
 
     /// Verifies and parses the bytes of a manifest file.

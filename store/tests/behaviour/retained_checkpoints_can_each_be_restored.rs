@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::common::{self, Dice, assert_equal};
-use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
+use alluvium::io::{CrashPolicy, Device, Fault, Faults, Simulated};
 use alluvium::{
     AnyLayout, ErrorKind, Helpers, KIB, Map, Result, Seal, Store, StoreBuilder, Time, Timers,
 };
@@ -188,6 +188,44 @@ fn what_is_sealed_and_not_confirmed_is_restored_by_its_number_only() {
             let again = Kept::open(self::builder(&device, &layout, 1)).unwrap();
             let position = if std::ptr::eq(expected, &sealed) { 2 } else { 1 };
             assert_eq!(again.store.restored_position(), Some(position), "{when}");
+        }
+    }
+}
+
+#[test]
+fn one_that_is_kept_outlives_a_store_that_cannot_confirm_it_or_is_not_told() {
+    for (name, layout) in common::durable_layouts() {
+        for is_told in [false, true] {
+            let device = Simulated::new(13, Faults::none());
+            let mut kept = Kept::open(builder(&device, &layout, 2)).unwrap();
+            let (mut model, mut dice) = (Model::default(), Dice(37));
+            kept.change(&mut model, &mut dice, 300);
+            kept.store.checkpoint(1).unwrap();
+            let first = model.clone();
+            kept.change(&mut model, &mut dice, 300);
+            let mut seal = seal_in_full(&kept.store, 2);
+            let (number, sealed) = (seal.number(), model.clone());
+            kept.change(&mut model, &mut dice, 300);
+            seal.keep();
+            if is_told {
+                device.on_nth_write(1, Fault::Error);
+                seal.confirm().unwrap_err();
+            } else {
+                drop(seal);
+            }
+            // The store's life goes on, and its files are not taken for garbage.
+            kept.change(&mut model, &mut dice, 600);
+            drop(kept);
+            for (restore, expected) in [(number, &sealed), (1, &first)] {
+                let image = device.crash(CrashPolicy::Nothing);
+                let when = format!("{name}, told: {is_told}, asked for {restore}");
+                let opened = Kept::open(builder(&image, &layout, 2).restore(restore));
+                opened.unwrap_or_else(|e| panic!("{when}: {e}")).assert_equal(expected, &when);
+            }
+            // Until another one takes its place.
+            let mut kept = Kept::open(builder(&device, &layout, 1).restore(number)).unwrap();
+            kept.store.checkpoint(3).unwrap();
+            kept.assert_equal(&sealed, name);
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use alluvium::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::meeting::Met;
+use super::meeting::Said;
 use super::{Group, locked};
 
 /// How often a process says that it is there.
@@ -31,7 +31,9 @@ pub(super) enum Message {
     /// Nothing new.
     Alive,
     /// All workers of the sender are at a meeting.
-    Met { number: u64, met: Met },
+    Met { number: u64, said: Vec<Said> },
+    /// Workers of the sender ask for the checkpoint of this number.
+    Asked { checkpoint: u64 },
     /// The run has failed.
     Failed(Failed),
     /// All workers of the sender have ended well.
@@ -210,7 +212,8 @@ fn listen(group: &Group, at: usize, stream: TcpStream) {
 fn hear(group: &Group, link: &Link, message: Message) {
     match message {
         Message::Alive => {}
-        Message::Met { number, met } => group.met_elsewhere(number, met),
+        Message::Met { number, said } => group.met_elsewhere(number, said),
+        Message::Asked { checkpoint } => group.asked_elsewhere(checkpoint),
         Message::Failed(failed) => {
             link.ended.store(true, Ordering::Release);
             group.fail_elsewhere(failed);

@@ -12,7 +12,7 @@ pub struct Meeting {
 }
 
 /// What all workers said at a meeting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Met {
     /// The greatest number.
     pub max: i64,
@@ -20,14 +20,15 @@ pub struct Met {
     pub sum: i64,
 }
 
-impl Met {
-    /// What it is before anyone has said anything.
-    const NOBODY: Self = Self { max: i64::MIN, sum: 0 };
-
-    fn add(&mut self, other: Met) {
-        self.max = self.max.max(other.max);
-        self.sum = self.sum.wrapping_add(other.sum);
-    }
+/// What one worker says at a meeting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Said {
+    /// The worker's index.
+    pub(super) worker: usize,
+    pub(super) number: i64,
+    /// What it has to say beside the number; mostly nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) note: String,
 }
 
 /// The meetings of a process that are not past, by number.
@@ -37,57 +38,57 @@ pub(super) struct Meetings {
 }
 
 /// Who has come to one meeting.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Tally {
-    workers_here: usize,
-    here: Met,
+    /// Of this process.
+    here: Vec<Said>,
     /// Processes of which all workers have come.
     processes: usize,
-    all: Met,
+    /// What their workers have said.
+    all: Vec<Said>,
 }
 
 impl Meetings {
     /// Adds a worker of this process, which has `threads` of them; gives what they said when it
     /// is the last.
-    pub(super) fn arrive(&mut self, number: u64, said: i64, threads: usize) -> Option<Met> {
-        let tally = self.tally(number);
-        tally.workers_here += 1;
-        tally.here.add(Met { max: said, sum: said });
-        if tally.workers_here < threads {
+    pub(super) fn arrive(&mut self, number: u64, said: Said, threads: usize) -> Option<Vec<Said>> {
+        let tally = self.open.entry(number).or_default();
+        tally.here.push(said);
+        if tally.here.len() < threads {
             return None;
         }
-        let here = tally.here;
-        tally.come(here);
+        let here = std::mem::take(&mut tally.here);
+        tally.come(here.clone());
         // Who has arrived here has left the meeting before this one.
         self.open.retain(|&open, _| open >= number);
         Some(here)
     }
 
     /// Adds all workers of another process.
-    pub(super) fn met_elsewhere(&mut self, number: u64, met: Met) {
-        self.tally(number).come(met);
+    pub(super) fn met_elsewhere(&mut self, number: u64, said: Vec<Said>) {
+        self.open.entry(number).or_default().come(said);
     }
 
-    /// What was said at a meeting of `processes`, if all have come.
-    pub(super) fn met(&self, number: u64, processes: usize) -> Option<Met> {
+    /// What was said at a meeting of `processes`, ordered by worker, if all have come.
+    pub(super) fn said(&self, number: u64, processes: usize) -> Option<&[Said]> {
         let tally = self.open.get(&number)?;
-        (tally.processes == processes).then_some(tally.all)
-    }
-
-    fn tally(&mut self, number: u64) -> &mut Tally {
-        self.open.entry(number).or_insert(Tally {
-            workers_here: 0,
-            here: Met::NOBODY,
-            processes: 0,
-            all: Met::NOBODY,
-        })
+        (tally.processes == processes).then_some(&tally.all)
     }
 }
 
 impl Tally {
-    fn come(&mut self, met: Met) {
+    fn come(&mut self, said: Vec<Said>) {
         self.processes += 1;
-        self.all.add(met);
+        self.all.extend(said);
+        self.all.sort_by_key(|said| said.worker);
+    }
+}
+
+impl Met {
+    pub(super) fn of(said: &[Said]) -> Self {
+        let max = said.iter().map(|said| said.number).max().unwrap_or(i64::MIN);
+        let sum = said.iter().fold(0i64, |sum, said| sum.wrapping_add(said.number));
+        Self { max, sum }
     }
 }
 
@@ -95,26 +96,33 @@ impl Tally {
 mod tests {
     use super::*;
 
+    fn said(worker: usize, number: i64) -> Said {
+        Said { worker, number, note: format!("of {worker}") }
+    }
+
     #[test]
     fn a_meeting_is_complete_when_all_workers_of_all_processes_have_come() {
         let mut meetings = Meetings::default();
-        // Another process may be there first.
-        meetings.met_elsewhere(1, Met { max: 9, sum: 4 });
-        assert_eq!(meetings.arrive(1, -5, 2), None);
-        assert_eq!(meetings.met(1, 2), None);
-        assert_eq!(meetings.arrive(1, 3, 2), Some(Met { max: 3, sum: -2 }));
-        assert_eq!(meetings.met(1, 2), Some(Met { max: 9, sum: 2 }));
-        assert_eq!(meetings.met(1, 3), None);
+        // Another process may be there first, and the last worker before the first.
+        meetings.met_elsewhere(1, vec![said(2, 9), said(3, -5)]);
+        assert_eq!(meetings.arrive(1, said(1, -5), 2), None);
+        assert_eq!(meetings.said(1, 2), None);
+        assert_eq!(meetings.arrive(1, said(0, 3), 2), Some(vec![said(1, -5), said(0, 3)]));
+        let all = [said(0, 3), said(1, -5), said(2, 9), said(3, -5)];
+        assert_eq!(meetings.said(1, 2), Some(&all[..]));
+        assert_eq!(Met::of(&all), Met { max: 9, sum: 2 });
+        assert_eq!(meetings.said(1, 3), None);
     }
 
     #[test]
     fn past_meetings_are_forgotten_and_sums_wrap() {
         let mut meetings = Meetings::default();
         for number in 1..=1_000 {
-            assert_eq!(meetings.arrive(number, i64::MAX, 2), None);
-            assert!(meetings.met(number - 1, 1).is_some() || number == 1, "who is late may ask");
-            let met = meetings.arrive(number, i64::MAX, 2);
-            assert_eq!(met, Some(Met { max: i64::MAX, sum: -2 }));
+            assert_eq!(meetings.arrive(number, said(0, i64::MAX), 2), None);
+            assert!(meetings.said(number - 1, 1).is_some() || number == 1, "who is late may ask");
+            assert!(meetings.arrive(number, said(1, i64::MAX), 2).is_some());
+            let met = Met::of(meetings.said(number, 1).unwrap());
+            assert_eq!(met, Met { max: i64::MAX, sum: -2 });
         }
         assert_eq!(meetings.open.len(), 1);
     }

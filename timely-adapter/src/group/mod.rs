@@ -12,6 +12,7 @@ mod link;
 mod meeting;
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ pub(crate) use link::{Connected, Links, SILENCE};
 pub use meeting::{Meeting, Met};
 
 use link::{Failed, Message};
-use meeting::Meetings;
+use meeting::{Meetings, Said};
 
 /// How long a wait for a change sleeps at most.
 const NAP: Duration = Duration::from_millis(20);
@@ -33,6 +34,8 @@ pub(crate) struct Group {
     processes: usize,
     fault: OnceLock<Fault>,
     meetings: Mutex<Meetings>,
+    /// The greatest number of a checkpoint that a worker has asked for.
+    asked: AtomicU64,
     /// Of the other processes; absent in a process that is alone.
     links: OnceLock<Links>,
     /// Threads that may be parked.
@@ -57,6 +60,7 @@ impl Group {
             processes,
             fault: OnceLock::new(),
             meetings: Mutex::default(),
+            asked: AtomicU64::new(0),
             links: OnceLock::new(),
             workers: Mutex::default(),
             changed: Condvar::new(),
@@ -129,16 +133,29 @@ impl Group {
         self.wait_until(Some(Instant::now() + patience), || self.fault().is_some())
     }
 
-    /// Notes that a worker of this process has arrived at its meeting `number` and what it said.
-    pub(crate) fn arrive(&self, number: u64, said: i64) -> Result<Meeting> {
-        if self.processes > 1 && self.links.get().is_none() {
+    /// Whether workers can meet: all processes are connected.
+    pub(crate) fn can_meet(&self) -> bool {
+        self.processes == 1 || self.links.get().is_some()
+    }
+
+    /// Notes that `worker`, one of this process, has arrived at its meeting `number`, and what it
+    /// said.
+    pub(crate) fn arrive(
+        &self,
+        number: u64,
+        worker: usize,
+        said: i64,
+        note: String,
+    ) -> Result<Meeting> {
+        if !self.can_meet() {
             let message = "processes meet only in a run that `execute` has started";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
+        let said = Said { worker, number: said, note };
         let complete_here = locked(&self.meetings).arrive(number, said, self.threads);
-        if let Some(met) = complete_here {
+        if let Some(said) = complete_here {
             if let Some(links) = self.links.get() {
-                links.tell(&Message::Met { number, met });
+                links.tell(&Message::Met { number, said });
             }
             self.wake();
         }
@@ -147,11 +164,52 @@ impl Group {
 
     /// What was said at a meeting, once all workers of all processes have arrived.
     pub(crate) fn met(&self, meeting: &Meeting) -> Option<Met> {
-        locked(&self.meetings).met(meeting.number, self.processes)
+        locked(&self.meetings).said(meeting.number, self.processes).map(Met::of)
     }
 
-    fn met_elsewhere(&self, number: u64, met: Met) {
-        locked(&self.meetings).met_elsewhere(number, met);
+    /// The numbers and notes of all workers at a meeting, ordered by worker, once all have arrived.
+    pub(crate) fn notes(&self, meeting: &Meeting) -> Option<Vec<(i64, String)>> {
+        let meetings = locked(&self.meetings);
+        let said = meetings.said(meeting.number, self.processes)?;
+        Some(said.iter().map(|said| (said.number, said.note.clone())).collect())
+    }
+
+    /// [`notes`](Group::notes), waiting for them; for before there is anything to step.
+    ///
+    /// # Errors
+    /// The fault that ends the run.
+    pub(crate) fn await_notes(&self, meeting: &Meeting) -> Result<Vec<(i64, String)>> {
+        let mut notes = None;
+        self.wait_until(None, || {
+            notes = self.notes(meeting);
+            notes.is_some() || self.fault().is_some()
+        });
+        self.check()?;
+        Ok(notes.expect("it was waited for"))
+    }
+
+    /// Asks all workers for the checkpoint of this number, from 1.
+    pub(crate) fn ask(&self, checkpoint: u64) {
+        if self.asked.fetch_max(checkpoint, Ordering::AcqRel) < checkpoint {
+            if let Some(links) = self.links.get() {
+                links.tell(&Message::Asked { checkpoint });
+            }
+            self.wake();
+        }
+    }
+
+    /// The greatest number of a checkpoint that was asked for. Cost: one load.
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    fn asked_elsewhere(&self, checkpoint: u64) {
+        self.asked.fetch_max(checkpoint, Ordering::AcqRel);
+        self.wake();
+    }
+
+    fn met_elsewhere(&self, number: u64, said: Vec<Said>) {
+        locked(&self.meetings).met_elsewhere(number, said);
         self.wake();
     }
 

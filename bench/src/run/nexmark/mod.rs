@@ -9,9 +9,12 @@
 //! The figures end with the result of the last event; state is measured there, before the input is
 //! closed, which makes all of it that is bound to time go.
 //!
-//! The checksum is the sum of the digests of all changes, which is that of the result. With
-//! `--checkpoint-at` the workers make a checkpoint once events of such ordinals are due, and a run
-//! in the same directory goes on there, checksum included.
+//! The checksum is the sum of the digests of all changes, which is that of the result.
+//!
+//! Checkpoints (`--checkpoint-every` and the like) are of all workers, asked for by the first. A run
+//! in the same directory goes on from the last one, checksum and results included: what a worker has
+//! fed is in its part of the checkpoint, and so are its share of the checksum and the length of the
+//! [`ledger`] of changes.
 //!
 //! With `--processes` this is one process of several, each started with the same options but for its
 //! number and its directory. The figures are those of its own workers, the checksum is that of all;
@@ -19,9 +22,12 @@
 
 mod clock;
 mod feed;
+mod ledger;
 mod output;
+mod schedule;
 mod worker;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use alluvium::StoreConfig;
@@ -32,7 +38,7 @@ use crate::args::NexmarkArgs;
 use crate::input::CsvStream;
 use crate::nexmark::Stride;
 use crate::queries::{ForQuery, NAMES, Query, with_query};
-use crate::report::{Io, Latencies, Memory, Report, noise_floor, peak_rss_bytes};
+use crate::report::{Io, Latencies, Memory, Pauses, Report, noise_floor, peak_rss_bytes};
 use crate::{Error, Result};
 use worker::Part;
 
@@ -69,13 +75,23 @@ impl ForQuery for Run<'_> {
         } else {
             args.stream.config(args.rate).schedule()?;
         }
-        let temporary = match args.state.dir {
+        if args.has_checkpoints() && args.directory().is_none() {
+            let message = "checkpoints need a directory: give --dir, or --restore to go on in it";
+            return Err(Error::Usage(message.to_owned()));
+        }
+        if let Some(dir) = args.restore.as_ref().filter(|dir| !dir.is_dir()) {
+            return Err(Error::Usage(format!(
+                "there is no directory {} to go on in",
+                dir.display()
+            )));
+        }
+        let temporary = match args.directory() {
             Some(_) => None,
             None => Some(temporary_dir()?),
         };
         let directory = temporary.as_ref().map(|dir| dir.path().to_owned());
         let store = StoreConfig {
-            directory: args.state.dir.clone().or(directory),
+            directory: args.directory().map(PathBuf::from).or(directory),
             memory: args.state.memory,
             layout: args.state.layout.layout.clone(),
             ..StoreConfig::default()
@@ -94,12 +110,16 @@ fn report<Q: Query>(args: &NexmarkArgs, parts: impl Iterator<Item = Part>) -> Re
     let mut report = Report::new(format!("nexmark-{}", Q::NAME), &args.state.layout.name);
     report.workers = args.workers;
     let (mut ops, mut seconds, mut checksum) = (0, 0f64, 0);
+    let mut pauses: Option<Pauses> = None;
     let mut latencies = Latencies::new();
     let Report { memory, io, codec_calls, .. } = &mut report;
     for part in parts {
         ops += part.ops;
         seconds = seconds.max(part.seconds);
         checksum = part.checksum;
+        if args.has_checkpoints() {
+            pauses.get_or_insert_default().merge(part.pauses);
+        }
         latencies.merge(&part.latencies);
         let total = part.live.total();
         *memory = Memory {
@@ -122,6 +142,7 @@ fn report<Q: Query>(args: &NexmarkArgs, parts: impl Iterator<Item = Part>) -> Re
     memory.peak_rss = peak_rss_bytes();
     report.set_rate(ops, seconds);
     report.set_checksum(checksum);
+    report.checkpoints = pauses;
     report.latency_ns = Some(latencies.percentiles());
     report.latencies = Some(latencies);
     report.noise_floor_ns = Some(noise_floor(Duration::from_millis(50)));

@@ -1,4 +1,6 @@
 //! Where changes go: into the checksum, and from all workers to files on the first.
+//!
+//! If there are to be checkpoints the first worker also keeps all changes in a [`Ledger`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,13 +12,14 @@ use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Exchange, Inspect, Probe};
 
-use crate::Result;
+use super::ledger::Ledger;
 use crate::args::NexmarkArgs;
 use crate::queries::{Fields, Row};
 use crate::report::ResultsWriter;
+use crate::{Error, Result};
 
 /// Changes as text, on their way to the first worker.
-type Line = (Fields, i64, i64);
+pub(super) type Line = (Fields, i64, i64);
 
 /// The end of the dataflow on one worker.
 pub(super) struct Output {
@@ -33,21 +36,40 @@ struct Gathered {
     /// The result so far, if it is to be written.
     result: Option<HashMap<Fields, i64>>,
     changes: Option<ResultsWriter>,
+    /// The changes again, if a later run is to go on from a checkpoint.
+    ledger: Option<Ledger>,
 }
 
+/// What a checkpoint says in place of the length of a ledger if there is none.
+pub(super) const NO_LEDGER: u64 = u64::MAX;
+
 impl Output {
-    /// Attaches the outputs that `args` asks for to `changes`.
+    /// Attaches the outputs that `args` asks for to `changes`; `ledger_bytes` are those of the
+    /// checkpoint that the run goes on from, or 0.
     pub(super) fn attach<R: Row>(
         changes: Changes<'_, i64, R>,
         args: &NexmarkArgs,
         state: &WorkerState,
+        ledger_bytes: u64,
     ) -> Result<Self> {
         let is_first = changes.scope().index() == 0;
         let columns: Vec<&str> = ["time", "diff"].iter().chain(R::COLUMNS).copied().collect();
         let writer = args.changes.as_deref().filter(|_| is_first);
-        let gathered = Gathered {
+        let mut gathered = Gathered {
             result: args.results.as_ref().filter(|_| is_first).map(|_| HashMap::new()),
             changes: writer.map(|path| ResultsWriter::create(path, &columns)).transpose()?,
+            ledger: None,
+        };
+        gathered.ledger = match args.directory() {
+            Some(directory) if is_first && args.keeps_changes(ledger_bytes > 0) => {
+                if ledger_bytes == NO_LEDGER {
+                    let message = "the runs before this one kept no changes; give --results or \
+                                   --changes from the first run on";
+                    return Err(Error::Usage(message.to_owned()));
+                }
+                Some(Ledger::open(directory, ledger_bytes, |line| gathered.add(line))?)
+            }
+            _ => None,
         };
         let gathered = Rc::new(RefCell::new(gathered));
         let (checksum, probe) = (Rc::new(Cell::new(0u64)), ProbeHandle::new());
@@ -73,9 +95,14 @@ impl Output {
         Ok(Self { checksum, probe, gathered })
     }
 
+    /// Makes the ledger durable, and gives its length.
+    pub(super) fn sync_ledger(&self) -> Result<u64> {
+        self.gathered.borrow_mut().ledger.as_mut().map_or(Ok(NO_LEDGER), Ledger::sync)
+    }
+
     /// Writes what is still to be written.
     pub(super) fn finish<R: Row>(&self, args: &NexmarkArgs) -> Result<()> {
-        let Gathered { result, changes } = self.gathered.take();
+        let Gathered { result, changes, ledger: _ } = self.gathered.take();
         changes.map_or(Ok(()), ResultsWriter::finish)?;
         let (Some(result), Some(path)) = (result, &args.results) else { return Ok(()) };
         let mut writer = ResultsWriter::create(path, R::COLUMNS)?;
@@ -89,7 +116,11 @@ impl Output {
 }
 
 impl Gathered {
-    fn add(&mut self, (row, time, diff): &Line) -> Result<()> {
+    fn add(&mut self, line: &Line) -> Result<()> {
+        let (row, time, diff) = line;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.add(line)?;
+        }
         if let Some(changes) = &mut self.changes {
             let at = [Time(*time).as_ms().to_string(), diff.to_string()];
             let at = at.iter().map(|field| Some(field.as_str()));

@@ -1,10 +1,11 @@
 //! One worker of a run: feeds its share of the events and bounds how far it is ahead.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alluvium::{AnyLayout, Heap, StoreStats, Time, Value};
-use alluvium_timely::{Gate, Met, WorkerState};
+use alluvium::{StoreStats, Time};
+use alluvium_timely::{Gate, JobCheckpoint, JobCheckpoints, Met, Turn, WorkerState};
 use timely::dataflow::InputHandleVec;
 use timely::dataflow::operators::vec::Input;
 use timely::worker::Worker;
@@ -12,10 +13,11 @@ use timely::worker::Worker;
 use super::clock::{Clock, ClockKind};
 use super::feed::Feed;
 use super::output::Output;
+use super::schedule::Schedule;
 use crate::args::NexmarkArgs;
 use crate::nexmark::Record;
 use crate::queries::Query;
-use crate::report::{Latencies, Progress};
+use crate::report::{Latencies, Pauses, Progress};
 use crate::{Error, Result};
 
 /// Events sent at a time.
@@ -32,6 +34,7 @@ pub(super) struct Part {
     /// Of all workers of all processes.
     pub(super) checksum: u64,
     pub(super) latencies: Latencies,
+    pub(super) pauses: Pauses,
     /// The store with the last event applied, the input still open.
     pub(super) live: StoreStats,
     /// The store at the end.
@@ -44,22 +47,25 @@ pub(super) fn work<Q: Query>(
     state: &WorkerState,
     args: &NexmarkArgs,
 ) -> Result<Part> {
-    let Built { input, output, feed, checksum, restored } = build::<Q>(timely, state, args)?;
-    agree(timely, state, args, restored.is_some())?;
+    agree(timely, state, args)?;
+    let Built { input, output, feed, restored } = build::<Q>(timely, state, args)?;
+    // The last to know lets all begin.
+    state.meet(timely, 0)?;
     let what = format!("{} on {}", Q::NAME, args.state.layout.name);
-    let progress = (timely.index() == 0).then(|| Progress::new(what, args.events.unwrap_or(0)));
-    let gate = Gate::new(output.probe.clone()).bytes_max(AHEAD_BYTES);
+    let is_first = timely.index() == 0;
     let driver = Driver {
         peers: timely.peers() as u64,
-        timely,
         args,
         state,
+        gate: Gate::new(output.probe.clone()).bytes_max(AHEAD_BYTES),
+        schedule: Schedule::new(args, is_first, restored),
+        checkpoints: JobCheckpoints::new(state, output.probe.clone())?,
+        pauses: Pauses::default(),
+        progress: is_first.then(|| Progress::new(what, args.events.unwrap_or(0))),
+        timely,
         input,
-        gate,
         output,
         feed,
-        checksum,
-        progress,
         ops: 0,
         last: i64::MIN,
         under_way: VecDeque::new(),
@@ -70,25 +76,23 @@ pub(super) fn work<Q: Query>(
     driver.run::<Q>()
 }
 
-/// Meets the other workers, all having built their dataflows, and makes sure that they do the same.
-fn agree(
-    timely: &mut Worker,
-    state: &WorkerState,
-    args: &NexmarkArgs,
-    restored: bool,
-) -> Result<()> {
+/// Meets the other workers and makes sure that they do the same.
+fn agree(timely: &mut Worker, state: &WorkerState, args: &NexmarkArgs) -> Result<()> {
     let options = args.common_digest();
     if state.meet(timely, options)?.max != options {
         let message = "the processes were started with different options";
         return Err(Error::Usage(message.to_owned()));
     }
-    let (all, found) = (timely.peers(), state.meet(timely, restored.into())?.sum);
-    if found != 0 && found != all as i64 {
-        let message = format!("{found} of {all} workers found a checkpoint");
-        return Err(Error::Usage(message + "; empty the directory and begin again"));
+    let none = |what: &str| {
+        let dir = args.directory().unwrap_or(Path::new("the directory")).display();
+        Err(Error::Usage(format!("{dir} has no checkpoint {what}")))
+    };
+    if args.restore.is_some() && state.restored().is_none() {
+        return none("to go on from");
     }
-    // The last to know lets all begin.
-    state.meet(timely, 0)?;
+    if state.restored().is_none() && state.store().restored_position().is_some() {
+        return none("of all workers, but one of a single store; empty it and begin again");
+    }
     Ok(())
 }
 
@@ -97,25 +101,53 @@ struct Built {
     input: InputHandleVec<i64, Record>,
     output: Output,
     feed: Feed,
-    checksum: Value<u64>,
     restored: Option<u64>,
 }
 
+/// What a worker says in a checkpoint, besides what is in its store.
+struct Said {
+    /// The ordinal of its next event; after the last that of no event.
+    next: u64,
+    /// Sum of the digests of its changes.
+    checksum: u64,
+    /// Bytes of the ledger, on the first worker.
+    ledger_bytes: u64,
+}
+
+impl Said {
+    fn words(&self) -> [u64; 3] {
+        [self.next, self.checksum, self.ledger_bytes]
+    }
+
+    /// What worker `index` goes on from.
+    fn of(checkpoint: &JobCheckpoint, index: usize) -> Result<Self> {
+        match checkpoint.workers.get(index).map(|worker| &worker.position[..]) {
+            Some(&[next, checksum, ledger_bytes]) => Ok(Self { next, checksum, ledger_bytes }),
+            _ => {
+                let message = "the directory's checkpoint is not one of this program";
+                Err(Error::Usage(message.to_owned()))
+            }
+        }
+    }
+}
+
 fn build<Q: Query>(timely: &mut Worker, state: &WorkerState, args: &NexmarkArgs) -> Result<Built> {
-    let restored = state.store().restored_position();
+    let said = state.restored().map(|all| Said::of(all, state.index())).transpose()?;
+    let restored = said.as_ref().map(|said| said.next);
     let kind = args.clock.unwrap_or(ClockKind::Position);
     let rate = args.stream.config(args.rate).rate;
     let clock = Q::IN_PROCESSING_TIME.then(|| Clock::new(kind, rate));
     let feed = Feed::open(args, timely.index(), timely.peers(), restored.unwrap_or(0), clock)?;
-    let mut checksum =
-        state.store().value::<u64>("checksum").layout(AnyLayout::from(Heap::new())).open()?;
+    let ledger_bytes = said.as_ref().map_or(0, |said| said.ledger_bytes);
     let (input, output) = timely.dataflow::<i64, _, _>(|scope| -> Result<_> {
         let (input, events) = scope.new_input::<Record>();
         let changes = Q::build(events, state)?;
-        Ok((input, Output::attach(changes, args, state)?))
+        Ok((input, Output::attach(changes, args, state, ledger_bytes)?))
     })?;
-    output.checksum.set(checksum.get()?.map_or(0, |sum| *sum));
-    Ok(Built { input, output, feed, checksum, restored })
+    if let Some(said) = said {
+        output.checksum.set(said.checksum);
+    }
+    Ok(Built { input, output, feed, restored })
 }
 
 /// Events that were sent at one timestamp.
@@ -135,8 +167,9 @@ struct Driver<'a> {
     gate: Gate<i64>,
     output: Output,
     feed: Feed,
-    /// Takes the checksum into checkpoints.
-    checksum: Value<u64>,
+    schedule: Schedule,
+    checkpoints: JobCheckpoints<i64>,
+    pauses: Pauses,
     progress: Option<Progress>,
     ops: u64,
     /// What the events' watermark was when one was sent last.
@@ -150,31 +183,32 @@ struct Driver<'a> {
 
 impl Driver<'_> {
     fn run<Q: Query>(mut self) -> Result<Part> {
-        // Each worker makes one, or all go on after one.
-        let mut checkpoint_at = self.args.checkpoint_at.filter(|_| self.restored.is_none());
-        while let Some(ordinal) = self.feed.ordinal() {
-            if checkpoint_at.is_some_and(|at| ordinal >= at) {
-                checkpoint_at = None;
-                self.checkpoint()?;
+        let latest = loop {
+            if self.schedule.is_due(self.feed.ordinal()) {
+                self.checkpoints.request();
             }
-            if self.is_due(ordinal) {
-                self.send(checkpoint_at.unwrap_or(u64::MAX))?;
+            match self.turn()? {
+                Turn::Go => self.go()?,
+                Turn::Until(Time(time)) => {
+                    self.send_until(time)?;
+                    self.step(NAP)?;
+                }
+                Turn::Seal => {
+                    self.seal()?;
+                    self.step(Duration::ZERO)?;
+                }
+                Turn::Wait => self.step(NAP)?,
+                Turn::End(Time(latest)) => break latest,
             }
-            self.leave_time();
-            self.wait()?;
-        }
-        if checkpoint_at.is_some() {
-            self.checkpoint()?;
-        }
+        };
         // As far as it goes without making time-bound state go: nothing comes at this time.
-        let end = self.latest()?.saturating_add(1);
-        self.input.advance_to(end);
+        self.input.advance_to(latest);
         self.drain()?;
         let seconds = self.begin.elapsed().as_secs_f64();
         self.meet(0)?;
         let live = self.state.store().stats()?;
         self.meet(0)?;
-        let Self { timely, args, state, input, output, ops, latencies, .. } = self;
+        let Self { timely, args, state, input, output, ops, latencies, pauses, .. } = self;
         input.close();
         while !output.probe.done() {
             state.step_or_nap(timely, NAP)?;
@@ -184,7 +218,7 @@ impl Driver<'_> {
         }
         let all = state.meet(timely, output.checksum.get().cast_signed())?;
         let (checksum, end) = (all.sum.cast_unsigned(), state.store().stats()?);
-        Ok(Part { ops, seconds, checksum, latencies, live, end })
+        Ok(Part { ops, seconds, checksum, latencies, pauses, live, end })
     }
 
     /// Whether an event is to be sent by now.
@@ -200,18 +234,80 @@ impl Driver<'_> {
         Some(Duration::from_nanos(nanos.try_into().unwrap_or(u64::MAX)))
     }
 
-    /// Sends a batch of events that are due and have ordinals below `limit`. A batch ends where
-    /// time moves on, so that its timestamp can be left, and it with its events be done; in
-    /// processing time wherever that moves on, as the timestamp is when its events arrive.
-    fn send(&mut self, limit: u64) -> Result<()> {
+    /// What this worker may do now.
+    fn turn(&mut self) -> Result<Turn> {
+        let at = Time((*self.input.time()).max(self.last.saturating_add(1)));
+        let committed = self.checkpoints.committed().map(|checkpoint| checkpoint.number);
+        let was_abandoned = self.checkpoints.abandoned().is_some();
+        let turn = self.checkpoints.turn(at, self.feed.ordinal().is_none())?;
+        let is_new = self.checkpoints.committed().map(|checkpoint| checkpoint.number) != committed;
+        let is_abandoned = self.checkpoints.abandoned().is_some() && !was_abandoned;
+        if is_new || is_abandoned {
+            let pause = u64::try_from(self.checkpoints.pause().as_nanos()).unwrap_or(u64::MAX);
+            self.pauses.committed += u64::from(is_new);
+            self.pauses.abandoned += u64::from(is_abandoned);
+            self.pauses.pause_max_ns = self.pauses.pause_max_ns.max(pause);
+            self.pauses.pause_sum_ns += pause;
+        }
+        Ok(turn)
+    }
+
+    /// Sends a batch if one is due and not too much is under way, and steps.
+    fn go(&mut self) -> Result<()> {
+        let next = self.feed.ordinal();
+        let waits = self.can_be_left() && !self.gate.admits(self.input.time());
+        let mut nap = NAP;
+        match next {
+            Some(ordinal) if !waits && self.is_due(ordinal) => {
+                self.send(i64::MAX)?;
+                nap = Duration::ZERO;
+            }
+            Some(ordinal) if !waits => {
+                let due = self.due(ordinal).unwrap_or_default();
+                nap = nap.min(due.saturating_sub(self.begin.elapsed()));
+            }
+            _ => {}
+        }
+        self.leave_time();
+        self.step(nap)
+    }
+
+    /// Sends what is before `until`, so that all events before the next of any worker are sent and no
+    /// other, and goes to that time.
+    fn send_until(&mut self, until: i64) -> Result<()> {
+        while self.feed.ordinal().is_some() && self.feed.watermark().0 < until {
+            self.send(until)?;
+        }
+        self.input.advance_to(until);
+        Ok(())
+    }
+
+    /// Seals this worker's part of a checkpoint.
+    fn seal(&mut self) -> Result<()> {
+        let said = Said {
+            next: self.feed.ordinal().or(self.args.events).unwrap_or(u64::MAX),
+            checksum: self.output.checksum.get(),
+            ledger_bytes: self.output.sync_ledger()?,
+        };
+        self.checkpoints.seal(&said.words())?;
+        Ok(())
+    }
+
+    /// Sends a batch of events that are due and before `until`. A batch ends where time moves on,
+    /// so that its timestamp can be left, and it with its events be done; in processing time wherever
+    /// that moves on, as the timestamp is when its events arrive.
+    fn send(&mut self, until: i64) -> Result<()> {
         self.leave_time();
         let time = *self.input.time();
         let Some(first_ordinal) = self.feed.ordinal() else { return Ok(()) };
         let (mut events, sent) = (0, Instant::now());
         while let Some(ordinal) = self.feed.ordinal() {
+            let Time(watermark) = self.feed.watermark();
             let is_long = events >= BATCH || (events > 0 && self.feed.has_clock());
-            let full = is_long && self.feed.watermark().0 > time;
-            if full || ordinal >= limit || (events > 0 && !self.is_due(ordinal)) {
+            let full = is_long && watermark > time;
+            // What is to be in a checkpoint is sent whether it is due or not.
+            let waits = until == i64::MAX && events > 0 && !self.is_due(ordinal);
+            if full || watermark >= until || waits {
                 break;
             }
             self.send_next()?;
@@ -249,22 +345,6 @@ impl Driver<'_> {
         if next > *self.input.time() {
             self.input.advance_to(next);
         }
-    }
-
-    /// Steps until not too much is under way, and in an open loop until the next event is due.
-    fn wait(&mut self) -> Result<()> {
-        self.step(Duration::ZERO)?;
-        while self.can_be_left() && !self.gate.admits(self.input.time()) {
-            self.step(NAP)?;
-        }
-        while let Some(due) = self.feed.ordinal().and_then(|next| self.due(next)) {
-            let left = due.saturating_sub(self.begin.elapsed());
-            if left.is_zero() {
-                break;
-            }
-            self.step(left.min(NAP))?;
-        }
-        Ok(())
     }
 
     /// Whether the oldest batch can be done without further events being sent.
@@ -312,34 +392,5 @@ impl Driver<'_> {
                 None => self.step(NAP)?,
             }
         }
-    }
-
-    /// Meets the other workers and gives the latest timestamp that any of them has sent at.
-    fn latest(&mut self) -> Result<i64> {
-        Ok(self.meet(*self.input.time())?.max)
-    }
-
-    /// Makes a checkpoint of what was sent so far, together with the other workers.
-    ///
-    /// Each first sends what is not after the latest time that any of them has sent at: only then
-    /// can all leave that time, and what was sent be done.
-    fn checkpoint(&mut self) -> Result<()> {
-        let latest = self.latest()?;
-        while self.feed.ordinal().is_some() && self.feed.watermark().0 <= latest {
-            self.send(u64::MAX)?;
-        }
-        match self.feed.ordinal() {
-            Some(_) => self.leave_time(),
-            None => self.input.advance_to(latest.saturating_add(1)),
-        }
-        self.drain()?;
-        self.meet(0)?;
-        let end = self.args.events.unwrap_or(u64::MAX);
-        let position = self.feed.ordinal().unwrap_or(end);
-        let set = self.checksum.set(self.output.checksum.get());
-        set.map_err(|rejected| Error::Store(rejected.error))?;
-        self.state.store().checkpoint(position)?;
-        self.meet(0)?;
-        Ok(())
     }
 }

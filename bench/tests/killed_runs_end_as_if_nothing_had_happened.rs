@@ -1,0 +1,257 @@
+//! `alluvium-bench nexmark` with checkpoints, killed at random moments and started again: what it
+//! says at the end is what a run says that was left alone.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+fn bench(words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_alluvium-bench"));
+    command.arg("nexmark").args(words.split_whitespace()).stdin(Stdio::null());
+    command.env("RUST_BACKTRACE", "0").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn start(words: &str) -> Child {
+    bench(words).spawn().expect("the program starts")
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn sorted_lines(path: &Path) -> Vec<String> {
+    let text = fs::read_to_string(path).expect("a file");
+    let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// The first process's report and the result's rows.
+type Answer = (Value, Vec<String>);
+
+/// A run as one or more processes, each with the same options but for its number and directory.
+struct Run {
+    dir: PathBuf,
+    options: String,
+    processes: usize,
+}
+
+impl Run {
+    fn answer_files(&self) -> (PathBuf, PathBuf) {
+        (self.dir.join("report.json"), self.dir.join("results.csv"))
+    }
+
+    /// Starts all processes; `more` is said to each, `{}` being its number.
+    fn start(&self, more: &str) -> Vec<Child> {
+        let (report, results) = self.answer_files();
+        let hosts = self.dir.join("hosts");
+        if self.processes > 1 {
+            fs::write(&hosts, free_addresses(self.processes).join("\n")).expect("a file");
+        }
+        let process = |process: usize| {
+            let more = more.replace("{}", &process.to_string());
+            let results = results.display();
+            let mut words = format!("{} {more} --results {results}", self.options);
+            if self.processes > 1 {
+                let (n, hosts) = (self.processes, hosts.display());
+                words.push_str(&format!(" -n {n} -p {process} --hostfile {hosts}"));
+            }
+            if process == 0 {
+                words.push_str(&format!(" --json {}", report.display()));
+            }
+            start(&words)
+        };
+        (0..self.processes).map(process).collect()
+    }
+
+    /// Lets all processes end.
+    fn end(&self, children: Vec<Child>) -> Answer {
+        for child in children {
+            let output = child.wait_with_output().expect("it ends");
+            assert!(output.status.success(), "{}: {}", self.options, errors(&output));
+        }
+        let (report, results) = self.answer_files();
+        let report = fs::read(report).expect("a report");
+        (serde_json::from_slice(&report).expect("JSON"), sorted_lines(&results))
+    }
+}
+
+/// Addresses on this machine that nobody listens at. Not of the ports that the system gives to those
+/// who call: one of them could be taken by a call before the process listens.
+fn free_addresses(processes: usize) -> Vec<String> {
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let mut addresses = Vec::new();
+    while addresses.len() < processes {
+        // Other test programs begin elsewhere.
+        let next = std::process::id() * 101 + TAKEN.fetch_add(1, Ordering::Relaxed);
+        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
+        if TcpListener::bind(&address).is_ok() {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+/// A small generator, so that runs repeat as far as a machine lets them.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+/// Kills a run again and again while it does anything, be it opening, aligning, writing or
+/// committing, then lets it end. Says how often it was killed, and how often after it had gone on
+/// from a checkpoint.
+fn kill_and_compare(run: &Run, kills: u32, seed: u64) -> (u32, u32) {
+    let whole = run.end(run.start(&format!("--dir {}/whole-{{}}", dir_of(run))));
+    assert!(whole.1.len() > 1, "there are results");
+    let more = format!("--dir {}/killed-{{}} --checkpoint-every-events 1500", dir_of(run));
+    let record = run.dir.join("killed-0/COMMITTED");
+    let (mut dice, mut killed, mut after_one, mut longest) = (Dice(seed), 0, 0, 60);
+    let mut generations = 0;
+    while killed < kills {
+        let is_later = record.exists();
+        let mut children = run.start(&more);
+        let ended = |child: &mut Child| child.try_wait().expect("a process").is_some();
+        // At any moment, or at one after it has committed something.
+        if killed % 2 == 0 {
+            let before = fs::read(&record).ok();
+            while fs::read(&record).ok() == before && !children.iter_mut().all(ended) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(dice.below(longest)));
+        // One of them; those that are left notice, and are killed if they have not ended by then.
+        let victim = dice.below(children.len() as u64) as usize;
+        let all_over = children.iter_mut().all(ended);
+        let _ = children[victim].kill();
+        std::thread::sleep(Duration::from_millis(dice.below(20)));
+        for child in &mut children {
+            let _ = child.kill();
+        }
+        let outputs: Vec<_> =
+            children.into_iter().map(|child| child.wait_with_output().expect("it ends")).collect();
+        if all_over && outputs.iter().all(|output| output.status.success()) {
+            // It came to its end first: from the beginning, and not so long.
+            generations += 1;
+            assert!(generations < 1_000, "it is never killed");
+            longest = (longest * 3 / 4).max(20);
+            (0..run.processes).for_each(|process| {
+                fs::remove_dir_all(run.dir.join(format!("killed-{process}"))).expect("a directory");
+            });
+            continue;
+        }
+        killed += 1;
+        after_one += u32::from(is_later);
+        // The further it is, the longer the next may take, so that it comes to an end.
+        longest = (longest + 20).min(400);
+    }
+    let place = format!("--restore {}/killed-{{}}", dir_of(run));
+    let rest = match record.exists() {
+        true => run.end(run.start(&place)),
+        false => run.end(run.start(&more)),
+    };
+    assert_eq!(rest.0["checksum"], whole.0["checksum"], "{}", run.options);
+    assert!(rest.1 == whole.1, "{}: the rows differ", run.options);
+    (killed, after_one)
+}
+
+fn dir_of(run: &Run) -> String {
+    run.dir.display().to_string()
+}
+
+#[test]
+fn killed_at_random_moments_a_run_goes_on_to_the_same_results() {
+    let (kills, seed) = match std::env::var_os("ALLUVIUM_LONG") {
+        Some(_) => (70, u64::from(std::process::id()) | 1),
+        None => (3, 7),
+    };
+    println!("seed {seed}");
+    let (mut killed, mut after_one) = (0, 0);
+    for (at, (query, layout, workers, processes)) in
+        [("q4", "hybrid-log", 2, 1), ("q5", "window-segments", 2, 1), ("q4", "hybrid-log", 1, 2)]
+            .into_iter()
+            .enumerate()
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let options = format!(
+            "--query {query} --events 60000 --in-flight 2000 --layout {layout} --memory 8MiB \
+             --workers {workers}"
+        );
+        let run = Run { dir: dir.path().to_owned(), options, processes };
+        let (some, later) = kill_and_compare(&run, kills, seed + at as u64);
+        killed += some;
+        after_one += later;
+    }
+    println!("killed {killed} times, {after_one} of them after a checkpoint");
+    assert!(killed >= 3 * kills);
+    assert!(after_one > 0, "no run was killed after a checkpoint");
+}
+
+#[test]
+fn checkpoints_by_time_are_made_while_the_stream_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = "--query q4 --events 40000 --rate 40000 --layout hybrid-log --memory 8MiB";
+    let run = Run { dir: dir.path().to_owned(), options: options.to_owned(), processes: 1 };
+    let whole = run.end(run.start(""));
+    assert!(whole.0.get("checkpoints").is_none());
+    let more = format!("--dir {}/state --checkpoint-every 100ms", dir_of(&run));
+    let with = run.end(run.start(&more));
+    assert_eq!((&with.0["checksum"], &with.1), (&whole.0["checksum"], &whole.1));
+    let checkpoints = &with.0["checkpoints"];
+    assert!(checkpoints["committed"].as_u64().unwrap() >= 2, "{checkpoints}");
+    assert_eq!(checkpoints["abandoned"], 0);
+    // Going on from the last of them gives the same once more.
+    let again = run.end(run.start(&format!("--restore {}/state", dir_of(&run))));
+    assert_eq!((&again.0["checksum"], &again.1), (&whole.0["checksum"], &whole.1));
+    assert!(again.0["ops"].as_u64().unwrap() < 40_000);
+}
+
+#[test]
+fn what_cannot_be_restored_is_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("state").display().to_string();
+    let refusal = |options: &str| {
+        let words = format!("--query q4 --events 6000 --memory 8MiB {options}");
+        let output = bench(&words).output().expect("it runs");
+        assert!(!output.status.success(), "{options}");
+        errors(&output)
+    };
+    let message = refusal("--restore /nowhere/at-all");
+    assert!(message.contains("there is no directory /nowhere/at-all"), "{message}");
+    for option in ["--checkpoint-every 1s", "--checkpoint-every-events 9", "--checkpoint-at 9"] {
+        let message = refusal(option);
+        assert!(message.contains("--dir"), "{message}");
+    }
+    fs::create_dir_all(&place).unwrap();
+    let message = refusal(&format!("--restore {place}"));
+    assert!(message.contains("has no checkpoint to go on from"), "{message}");
+    let options = format!("--dir {place} --checkpoint-every-events 2000 --workers 2");
+    let words = format!("--query q4 --events 6000 --memory 8MiB {options}");
+    let output = bench(&words).output().expect("it runs");
+    assert!(output.status.success(), "{}", errors(&output));
+    let message = refusal(&format!("--restore {place} --workers 3"));
+    assert!(message.contains("made by 2 workers, this run has 3"), "{message}");
+    let results = dir.path().join("r.csv");
+    let message =
+        refusal(&format!("--restore {place} --workers 2 --results {}", results.display()));
+    assert!(message.contains("kept no changes"), "{message}");
+    // A record that is damaged is not taken for none.
+    let record = Path::new(&place).join("COMMITTED");
+    let mut bytes = fs::read(&record).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&record, bytes).unwrap();
+    let message = refusal(&format!("--restore {place} --workers 2"));
+    assert!(message.contains("the job's record has a damaged body"), "{message}");
+}

@@ -1,0 +1,129 @@
+//! Counts words on two workers with a checkpoint every 1,000 lines, is killed three times on the way,
+//! and goes on each time; then compares the counts with those of a run that was left alone.
+//!
+//! `cargo run -p alluvium-timely --example kill_and_restore`
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use alluvium::{Error, StoreConfig, Time};
+use alluvium_timely::{Counting, JobCheckpoints, KeyBy, Rolling, Spec, Turn, execute};
+use timely::dataflow::ProbeHandle;
+use timely::dataflow::operators::vec::{Input, Map};
+use timely::dataflow::operators::{Inspect, Probe};
+
+const LINES: u64 = 20_000;
+/// Lines between two checkpoints.
+const EVERY: u64 = 1_000;
+const WORDS: [&str; 7] = ["to", "be", "or", "not", "the", "question", "is"];
+
+/// The input: a line per number, which can be read again from any place on.
+fn line(number: u64) -> String {
+    // The last ones have every word, so that every count is said once more at the end.
+    let words = (0..3).map(|at| WORDS[((number * (at + 3)) % 7) as usize]);
+    if number < LINES - 10 { words.collect::<Vec<_>>().join(" ") } else { WORDS.join(" ") }
+}
+
+/// Counts the words of all lines in `directory`, from the last checkpoint there on. Gives the counts
+/// and the line that it began at.
+fn count(directory: &Path, slowly: bool) -> alluvium::Result<(BTreeMap<String, i64>, u64)> {
+    let store = StoreConfig { directory: Some(directory.into()), ..StoreConfig::default() };
+    let parts = execute(timely::Config::process(2), store.into(), move |worker, state| {
+        let probe = ProbeHandle::new();
+        let (told, counts) = std::sync::mpsc::channel();
+        let mut input = worker.dataflow::<i64, _, _>(|scope| {
+            let (input, lines) = scope.new_input::<String>();
+            lines
+                .flat_map(|line: String| line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+                .key_by(state, String::clone)
+                .rolling(Spec::new("words"), Counting)?
+                .inspect(move |(change, _, diff)| {
+                    if *diff > 0 {
+                        let _ = told.send(change.clone());
+                    }
+                })
+                .probe_with(&probe);
+            Ok::<_, Error>(input)
+        })?;
+        // Each worker reads every second line, and goes on where it was at the checkpoint.
+        let mine = state.index() as u64;
+        let begin = state.restored().map_or(mine, |all| all.workers[state.index()].position[0]);
+        let (mut next, mut asked) = (begin, begin);
+        let mut checkpoints = JobCheckpoints::new(state, probe)?;
+        loop {
+            if mine == 0 && next >= asked + EVERY {
+                asked = next;
+                checkpoints.request();
+            }
+            // A line's time is its number.
+            let turn = checkpoints.turn(Time(next as i64), next >= LINES)?;
+            match turn {
+                Turn::Go if next < LINES => {
+                    input.send(line(next));
+                    next += 2;
+                    input.advance_to(next as i64);
+                }
+                Turn::Go | Turn::Wait => {}
+                Turn::Until(Time(until)) => {
+                    while next < LINES.min(until as u64) {
+                        input.send(line(next));
+                        next += 2;
+                    }
+                    input.advance_to(until);
+                }
+                Turn::Seal => checkpoints.seal(&[next])?,
+                Turn::End(_) => break,
+            }
+            state.step_or_nap(worker, Duration::from_micros(50))?;
+            if slowly {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+        input.close();
+        while worker.has_dataflows() {
+            state.step(worker)?;
+        }
+        Ok((counts.into_iter().collect::<BTreeMap<_, _>>(), begin))
+    })?;
+    let begin = parts.iter().map(|part| part.1).min().unwrap_or(0);
+    Ok((parts.into_iter().flat_map(|part| part.0).collect(), begin))
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // This program started again, to be killed.
+    if let Some(directory) = std::env::args().nth(1) {
+        count(Path::new(&directory), true)?;
+        return Ok(());
+    }
+    let place = tempfile::tempdir()?;
+    let (whole, _) = count(&place.path().join("whole"), false)?;
+    let directory = place.path().join("killed");
+    let record = directory.join("COMMITTED");
+    for kill in 1..=3 {
+        let written = || std::fs::read(&record).ok();
+        let before = written();
+        let exe = std::env::current_exe()?;
+        let mut child = Command::new(exe).arg(&directory).stdin(Stdio::null()).spawn()?;
+        // Until it has made a checkpoint, and is somewhere after it.
+        let begin = Instant::now();
+        while written() == before && child.try_wait()?.is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "there is no checkpoint");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(15));
+        child.kill()?;
+        child.wait()?;
+        println!("killed {kill} times");
+    }
+    let (counts, begin) = count(&directory, false)?;
+    println!("went on at line {begin} of {LINES}");
+    for (word, count) in &counts {
+        println!("{count:>6} {word}");
+    }
+    assert!(begin > 0, "it went on");
+    assert_eq!(counts, whole, "as if nothing had happened");
+    println!("the counts are those of a run that was left alone");
+    Ok(())
+}

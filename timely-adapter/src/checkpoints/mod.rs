@@ -1,0 +1,453 @@
+//! Checkpoints of a whole job: all stores at one point of the input, committed once.
+//!
+//! One checkpoint goes through these steps, each of which ends when all workers are through it:
+//! 1. *Agree*: each says a time after all that it has sent; the latest of these is where all stop.
+//! 2. *Align*: each sends what it has before that time, moves its inputs to that time exactly, and
+//!    steps until the probe is there too. Then everything sent is applied, whatever had to wait for
+//!    reads included, and nothing is under way between workers: what fires because the watermark
+//!    has come to a time is sent at times before it. If inputs stood at different times, what the
+//!    least of them lets fire could be on its way still. Only here and in step 3 the input stands
+//!    still.
+//! 3. *Seal*: each begins a checkpoint of its store. Once all have, the input goes on.
+//! 4. *Write*: each store's checkpoint becomes durable, in steps between those of the worker.
+//! 5. *Commit*: the first worker replaces the job's record, one small file. That is the point at
+//!    which the checkpoint counts.
+//! 6. *Confirm*: the stores are told, and let go of an older one.
+//!
+//! What it keeps true: whenever the run ends, and however, what the record names can be restored on
+//! all workers. A store's checkpoint is removed only while nobody can have committed it, or after
+//! the record names a later one. It leaves to the driver what is sent, and to
+//! [`restore`] what a run begins with.
+
+mod record;
+pub(crate) mod restore;
+
+use std::fmt;
+use std::mem;
+use std::time::{Duration, Instant};
+
+use alluvium::io::Device;
+use alluvium::{Error, ErrorKind, Result, Seal, Time};
+use timely::dataflow::ProbeHandle;
+
+use crate::event_time::EventTime;
+use crate::fault::is_passing;
+use crate::group::Meeting;
+use crate::worker::WorkerState;
+pub(crate) use record::Record;
+pub use record::{JobCheckpoint, WorkerCheckpoint};
+
+/// Checkpoints that a store retains at least: the job's last, and the one before it, as the record
+/// may say either when a store has confirmed the later one.
+pub(crate) const RETAIN_MIN: usize = 2;
+
+/// What a worker may do until it asks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Send as it likes.
+    Go,
+    /// Send what it has before this time, and nothing at it or after; when nothing of that is left,
+    /// advance all inputs to this time, and no further. Step.
+    Until(Time),
+    /// Call [`JobCheckpoints::seal`] before the next step: all that was sent is applied.
+    Seal,
+    /// Step, and neither send nor advance an input: the others are not there yet.
+    Wait,
+    /// Send nothing more and ask no more: all workers have ended. The time is after all that any of
+    /// them has sent, and no input is past it.
+    End(Time),
+}
+
+/// One worker's part in the checkpoints of a job started with [`execute`](crate::execute()).
+///
+/// A worker makes one when its dataflows are built, asks for its [`turn`](JobCheckpoints::turn)
+/// before each step, and does as that says. While a checkpoint is under way the workers meet in
+/// here, so that a job has no [meetings](WorkerState::meet) of its own between its first turn and
+/// [`Turn::End`].
+///
+/// A run in the same directories goes on from the last checkpoint that was committed:
+/// [`WorkerState::restored`] has it, with where each worker's input goes on. Nothing that came
+/// after it is there then, in no store.
+///
+/// ```
+/// use alluvium::{Error, StoreConfig, Time};
+/// use alluvium_timely::{Counting, JobCheckpoints, KeyBy, Rolling, Spec, Turn, execute};
+/// use timely::dataflow::ProbeHandle;
+/// use timely::dataflow::operators::Probe;
+/// use timely::dataflow::operators::vec::Input;
+///
+/// # let place = tempfile::tempdir().unwrap();
+/// let store = StoreConfig { directory: Some(place.path().into()), ..StoreConfig::default() };
+/// execute(timely::Config::process(2), store.into(), |worker, state| {
+///     let probe = ProbeHandle::new();
+///     let mut input = worker.dataflow::<i64, _, _>(|scope| {
+///         let (input, rows) = scope.new_input::<i64>();
+///         rows.key_by(state, |row| row % 10)
+///             .rolling(Spec::new("counts"), Counting)?
+///             .probe_with(&probe);
+///         Ok::<_, Error>(input)
+///     })?;
+///     // Worker w has the numbers w, w + 2, ... up to 100, each at its own time.
+///     let restored = state.restored().map(|all| all.workers[state.index()].position[0]);
+///     let mut next = restored.map_or(state.index() as i64, |position| position as i64);
+///     let mut job = JobCheckpoints::new(state, probe)?;
+///     loop {
+///         if next == 50 && job.committed().is_none() && !job.is_busy() {
+///             job.request();
+///         }
+///         let turn = job.turn(Time(next), next >= 100)?;
+///         match turn {
+///             Turn::Go if next < 100 => {
+///                 input.send(next);
+///                 next += 2;
+///                 input.advance_to(next);
+///             }
+///             Turn::Go | Turn::Wait => {}
+///             Turn::Until(Time(until)) => {
+///                 while next < until.min(100) {
+///                     input.send(next);
+///                     next += 2;
+///                 }
+///                 input.advance_to(until);
+///             }
+///             Turn::Seal => job.seal(&[next as u64])?,
+///             Turn::End(_) => break,
+///         }
+///         state.step(worker)?;
+///     }
+///     assert!(job.committed().is_some());
+///     Ok(())
+/// })?;
+/// # Ok::<(), alluvium::Error>(())
+/// ```
+pub struct JobCheckpoints<T: EventTime> {
+    state: WorkerState,
+    probe: ProbeHandle<T>,
+    /// Checkpoints that all workers have begun, aborted ones too.
+    begun: u64,
+    /// Where the inputs stood at the last of them: none is before it.
+    stood_at: Time,
+    phase: Phase,
+    committed: Option<JobCheckpoint>,
+    abandoned: Option<String>,
+    /// When the input was stopped.
+    stopped: Instant,
+    pause: Duration,
+}
+
+enum Phase {
+    Idle,
+    Agreeing(Meeting),
+    Aligning(Time),
+    Sealing(Meeting, Part),
+    Writing(Part),
+    Written(Meeting, Part),
+    Deciding(Meeting, Part, JobCheckpoint),
+    Ended(Time),
+}
+
+/// This worker's part of the checkpoint under way.
+struct Part {
+    until: Time,
+    position: Vec<u64>,
+    /// Its store's checkpoint, or why there is none.
+    seal: std::result::Result<Seal, Error>,
+}
+
+/// What the first worker says of its attempt to commit.
+const COMMITTED: i64 = 0;
+const NOT_COMMITTED: i64 = 1;
+const UNKNOWN: i64 = 2;
+
+impl<T: EventTime> JobCheckpoints<T> {
+    /// The checkpoints of the job of `state`; `probe` is behind everything that its inputs lead to.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] without a directory, and for a job that was not started with
+    /// [`execute`](crate::execute()).
+    pub fn new(state: &WorkerState, probe: ProbeHandle<T>) -> Result<Self> {
+        if !state.is_in_group() {
+            let message = "checkpoints of a job need one that was started with `execute`";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        if !state.place().has_device() {
+            let message = "a job without a directory takes no checkpoints";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        Ok(Self {
+            state: state.clone(),
+            probe,
+            begun: 0,
+            stood_at: Time::MIN,
+            phase: Phase::Idle,
+            committed: state.restored().cloned(),
+            abandoned: None,
+            stopped: Instant::now(),
+            pause: Duration::ZERO,
+        })
+    }
+
+    /// Asks all workers for a checkpoint, the next that is not begun yet. Any worker may; asking
+    /// twice is asking once. Cheap.
+    pub fn request(&self) {
+        self.state.group().ask(self.begun + 1);
+    }
+
+    /// Whether a checkpoint is under way, or asked for.
+    pub fn is_busy(&self) -> bool {
+        !matches!(self.phase, Phase::Idle | Phase::Ended(_)) || self.is_asked()
+    }
+
+    /// The last checkpoint that was committed, of this run or the one it goes on from: it is
+    /// durable, and a source may forget what is before it.
+    pub fn committed(&self) -> Option<&JobCheckpoint> {
+        self.committed.as_ref()
+    }
+
+    /// Why the last checkpoint that was begun was given up, if it was: a full disk, for one. The run
+    /// goes on, and the checkpoint before it still counts.
+    pub fn abandoned(&self) -> Option<&str> {
+        self.abandoned.as_deref()
+    }
+
+    /// How long the input stood still for the last checkpoint that was begun.
+    pub fn pause(&self) -> Duration {
+        self.pause
+    }
+
+    fn is_asked(&self) -> bool {
+        self.state.group().asked() > self.begun
+    }
+
+    /// Goes on with what is under way, as far as it goes without waiting, and says what the worker
+    /// may do. `at` is a time after that of every row it has sent, which no input of it is past,
+    /// not counting that [`Turn::Until`] may have moved it on;
+    /// `ended` is whether it has nothing more to send, for good.
+    ///
+    /// Cost when nothing is under way: one load. One call does a bounded part of the writing, but
+    /// the commit and the confirmation wait for the device, a few times each.
+    ///
+    /// # Errors
+    /// Those of the store that do not pass by themselves, and of writing the record; the fault that
+    /// ends the run. The run ends with them, and can be started again.
+    pub fn turn(&mut self, at: Time, ended: bool) -> Result<Turn> {
+        loop {
+            let phase = mem::replace(&mut self.phase, Phase::Idle);
+            let (next, turn) = self.go_on(phase, at, ended)?;
+            self.phase = next;
+            if let Some(turn) = turn {
+                return Ok(turn);
+            }
+        }
+    }
+
+    /// The phase after `phase`, and what the worker may do in it; without that it is to go on.
+    fn go_on(&mut self, phase: Phase, at: Time, ended: bool) -> Result<(Phase, Option<Turn>)> {
+        Ok(match phase {
+            Phase::Idle if ended || self.is_asked() => {
+                self.stopped = Instant::now();
+                let note = note_of(&(ended, self.is_asked()));
+                (Phase::Agreeing(self.state.arrive_saying(at.max(self.stood_at).0, note)?), None)
+            }
+            Phase::Idle => (Phase::Idle, Some(Turn::Go)),
+            Phase::Agreeing(meeting) => match self.state.notes(&meeting) {
+                None => (Phase::Agreeing(meeting), Some(Turn::Wait)),
+                Some(said) => (self.agreed(&said)?, None),
+            },
+            Phase::Aligning(until) if self.probe.less_than(&T::from_time(until)) => {
+                (Phase::Aligning(until), Some(Turn::Until(until)))
+            }
+            Phase::Aligning(until) => (Phase::Aligning(until), Some(Turn::Seal)),
+            Phase::Sealing(meeting, part) => match self.state.met(&meeting) {
+                None => (Phase::Sealing(meeting, part), Some(Turn::Wait)),
+                Some(_) => {
+                    self.pause = self.stopped.elapsed();
+                    (Phase::Writing(part), None)
+                }
+            },
+            Phase::Writing(part) => self.write(part)?,
+            Phase::Written(meeting, part) => match self.state.notes(&meeting) {
+                None => (Phase::Written(meeting, part), Some(Turn::Go)),
+                Some(said) => (self.decide(part, &said)?, None),
+            },
+            Phase::Deciding(meeting, part, new) => match self.state.notes(&meeting) {
+                None => (Phase::Deciding(meeting, part, new), Some(Turn::Go)),
+                Some(said) => {
+                    self.decided(part, new, &said[0])?;
+                    (Phase::Idle, None)
+                }
+            },
+            Phase::Ended(latest) => (Phase::Ended(latest), Some(Turn::End(latest))),
+        })
+    }
+
+    /// All have said how far they are: where they stop, or that all have ended.
+    fn agreed(&mut self, said: &[(i64, String)]) -> Result<Phase> {
+        let latest = Time(said.iter().map(|said| said.0).max().unwrap_or(i64::MIN));
+        let mut goes_on = false;
+        for (_, note) in said {
+            let (ended, asked): (bool, bool) = of_note(note)?;
+            goes_on |= asked || !ended;
+        }
+        if !goes_on {
+            return Ok(Phase::Ended(latest));
+        }
+        self.begun += 1;
+        self.stood_at = latest;
+        Ok(Phase::Aligning(latest))
+    }
+
+    /// Begins the checkpoint of this worker's store: the answer to [`Turn::Seal`]. `position` comes
+    /// back from [`WorkerState::restored`]: where this worker's part of the input goes on, and
+    /// whatever else is not in the store; its first number is also the store's own position.
+    ///
+    /// # Errors
+    /// Those of [`Store::seal`](alluvium::Store::seal) that do not pass by themselves.
+    ///
+    /// # Panics
+    /// If it is not its turn.
+    pub fn seal(&mut self, position: &[u64]) -> Result<()> {
+        let Phase::Aligning(until) = mem::replace(&mut self.phase, Phase::Idle) else {
+            panic!("a store is sealed when it is its turn");
+        };
+        let first = position.first().copied().unwrap_or_default();
+        let seal = passing(self.state.store().seal(first))?;
+        let part = Part { until, position: position.to_vec(), seal };
+        self.phase = Phase::Sealing(self.state.arrive_saying(0, String::new())?, part);
+        Ok(())
+    }
+
+    /// A step of writing.
+    fn write(&self, mut part: Part) -> Result<(Phase, Option<Turn>)> {
+        if let Ok(seal) = &mut part.seal {
+            match passing(seal.advance())? {
+                // From now on the others may count on it.
+                Ok(true) => seal.keep(),
+                Err(error) if error.kind() != ErrorKind::Backpressure => part.seal = Err(error),
+                Ok(false) | Err(_) => return Ok((Phase::Writing(part), Some(Turn::Go))),
+            }
+        }
+        let said = match &part.seal {
+            Ok(seal) => Ok(WorkerCheckpoint {
+                directory: self.state.place().directory_name.clone(),
+                number: seal.number(),
+                position: part.position.clone(),
+            }),
+            Err(error) => Err(error.to_string()),
+        };
+        let meeting = self.state.arrive_saying(0, note_of(&said))?;
+        Ok((Phase::Written(meeting, part), None))
+    }
+
+    /// All have written, or could not: the first worker commits.
+    fn decide(&mut self, part: Part, said: &[(i64, String)]) -> Result<Phase> {
+        let mut workers = Vec::new();
+        let mut failed = None;
+        for (index, (_, note)) in said.iter().enumerate() {
+            match of_note::<std::result::Result<WorkerCheckpoint, String>>(note)? {
+                Ok(worker) => workers.push(worker),
+                Err(error) => failed = failed.or(Some(format!("worker {index}: {error}"))),
+            }
+        }
+        if let Some(error) = failed {
+            self.abandon(part, error);
+            return Ok(Phase::Idle);
+        }
+        let number = self.committed.as_ref().map_or(0, |last| last.number) + 1;
+        let key_groups = self.state.key_groups();
+        let new = JobCheckpoint { number, until: part.until, key_groups, workers };
+        let (verdict, why) = match self.state.index() {
+            0 => self.commit(&new),
+            _ => (COMMITTED, String::new()),
+        };
+        let meeting = self.state.arrive_saying(verdict, why)?;
+        Ok(Phase::Deciding(meeting, part, new))
+    }
+
+    /// Replaces the record, and says what became of it, and why.
+    fn commit(&self, new: &JobCheckpoint) -> (i64, String) {
+        let device = match self.state.place().record_device() {
+            Ok(Some(device)) => device,
+            Ok(None) => unreachable!("looked at when this was made"),
+            Err(error) => return (NOT_COMMITTED, error.to_string()),
+        };
+        let retain = self.state.place().retain();
+        let committed = Record::load(&*device).and_then(|mut record| {
+            record.add(new.clone(), retain);
+            record.commit(&*device)
+        });
+        match committed {
+            Ok(()) => (COMMITTED, String::new()),
+            Err(error) if says_otherwise(&*device, new) => (NOT_COMMITTED, error.to_string()),
+            Err(error) => (UNKNOWN, error.to_string()),
+        }
+    }
+
+    /// The first worker has said what became of the record.
+    fn decided(
+        &mut self,
+        part: Part,
+        new: JobCheckpoint,
+        (verdict, why): &(i64, String),
+    ) -> Result<()> {
+        match *verdict {
+            COMMITTED => {
+                // It counts whether its store lists it or not: an open finds it by its number. What
+                // passes by itself is no reason to end the run.
+                let _ = passing(part.seal?.confirm())?;
+                self.committed = Some(new);
+                self.abandoned = None;
+                Ok(())
+            }
+            NOT_COMMITTED => {
+                self.abandon(part, why.clone());
+                Ok(())
+            }
+            // Either may count: both are left in place, and the next run reads which it is.
+            _ => {
+                let message = "the job's record may have been replaced or not; start again";
+                Err(Error::new(ErrorKind::Io, message).caused_by(why.clone()))
+            }
+        }
+    }
+
+    fn abandon(&mut self, part: Part, why: String) {
+        if let Ok(seal) = part.seal {
+            seal.abort();
+        }
+        self.abandoned = Some(why);
+    }
+}
+
+impl<T: EventTime> fmt::Debug for JobCheckpoints<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobCheckpoints")
+            .field("begun", &self.begun)
+            .field("is_busy", &self.is_busy())
+            .field("committed", &self.committed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether the record is certainly one that has not `new`.
+fn says_otherwise(device: &dyn Device, new: &JobCheckpoint) -> bool {
+    Record::load(device).is_ok_and(|record| record.last() != Some(new))
+}
+
+/// Takes an error that passes by itself for a result: the checkpoint is given up, the run is not.
+fn passing<R>(result: Result<R>) -> Result<std::result::Result<R, Error>> {
+    match result {
+        Err(error) if !is_passing(error.kind()) => Err(error),
+        other => Ok(other),
+    }
+}
+
+fn note_of(said: &impl serde::Serialize) -> String {
+    serde_json::to_string(said).expect("plain data can be written")
+}
+
+fn of_note<R: serde::de::DeserializeOwned>(note: &str) -> Result<R> {
+    serde_json::from_str(note).map_err(|error| {
+        Error::new(ErrorKind::Input, "a worker says what is not understood").caused_by(error)
+    })
+}

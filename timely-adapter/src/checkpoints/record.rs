@@ -1,0 +1,75 @@
+//! The job's record: which checkpoints of the workers' stores count together.
+//!
+//! It is one small file of the first process, `COMMITTED`, replaced as a whole: what it says is what
+//! the job goes on from, and a store's own last checkpoint counts only if the record has it. Each
+//! entry is whole: nothing outside of it is needed to find the checkpoints.
+
+use alluvium::io::Device;
+use alluvium::{Error, ErrorKind, Framed, Result, Time};
+use serde::{Deserialize, Serialize};
+
+/// Name of the record.
+pub(crate) const COMMITTED: &str = "COMMITTED";
+/// Name of a record being written.
+const COMMITTED_NEW: &str = "COMMITTED.new";
+
+const RECORD_FILE: Framed = Framed { magic: b"ALVJOBC\0", what: "the job's record" };
+
+/// A checkpoint of all workers of a job: of each store, at one point of the input.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobCheckpoint {
+    /// Its number, from 1; greater than that of any before it.
+    pub number: u64,
+    /// What was sent before this time is in it, and nothing else; the watermark of every state.
+    pub until: Time,
+    /// Key groups of the job.
+    pub key_groups: u16,
+    /// What each worker contributed, ordered by worker.
+    pub workers: Vec<WorkerCheckpoint>,
+}
+
+/// One worker's part of a [`JobCheckpoint`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerCheckpoint {
+    /// The directory of its store, inside its process's; empty if it is on a device of its own.
+    pub directory: String,
+    /// The number of its store's checkpoint.
+    pub number: u64,
+    /// What it gave to [`JobCheckpoints::seal`](crate::JobCheckpoints::seal): where its part of the
+    /// input goes on, and what else it needs to.
+    pub position: Vec<u64>,
+}
+
+/// The body of the record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Those that can be restored, the oldest first.
+    pub(crate) checkpoints: Vec<JobCheckpoint>,
+}
+
+impl Record {
+    /// Reads the record; an empty one if there is none.
+    pub(crate) fn load(device: &dyn Device) -> Result<Self> {
+        let record: Self = RECORD_FILE.load(device, COMMITTED)?.unwrap_or_default();
+        if record.checkpoints.iter().any(|checkpoint| checkpoint.workers.is_empty()) {
+            let message = "the job's record has a checkpoint of no workers";
+            return Err(Error::new(ErrorKind::Corrupt, message).with("file", COMMITTED));
+        }
+        Ok(record)
+    }
+
+    /// Replaces the record by this one.
+    pub(crate) fn commit(&self, device: &dyn Device) -> Result<()> {
+        RECORD_FILE.replace(device, COMMITTED, COMMITTED_NEW, self)
+    }
+
+    /// Adds a checkpoint and forgets the oldest, so that at most `retain` are left.
+    pub(crate) fn add(&mut self, checkpoint: JobCheckpoint, retain: usize) {
+        self.checkpoints.push(checkpoint);
+        self.checkpoints.drain(..self.checkpoints.len().saturating_sub(retain));
+    }
+
+    pub(crate) fn last(&self) -> Option<&JobCheckpoint> {
+        self.checkpoints.last()
+    }
+}
