@@ -27,7 +27,7 @@ use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use super::address::{Address, Place, StoredAt};
 use super::frames_unsafe::Stage;
 use super::log::Sealing;
-use super::stored::{SegmentBefore, Stored};
+use super::stored::{DeathList, SegmentBefore, Stored};
 use super::table::HybridLogTable;
 use crate::table::CheckpointOutcome;
 
@@ -60,7 +60,7 @@ enum Step {
     /// The helper writes the sets.
     WritingSets { group: Range<usize>, bytes: u64, answer: Receiver<Result<Vec<BlobRef>>> },
     /// The helper writes the list of what died before the barrier.
-    Listing(Receiver<(Vec<Death>, Result<Option<BlobRef>>)>),
+    Listing(Receiver<(DeathList, Result<Vec<BlobRef>>)>),
     /// The image was given.
     Done,
 }
@@ -173,12 +173,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     return Ok(Step::Visiting { sets, from: next });
                 }
                 let stored = self.log.stored.as_ref().expect("a log with segments");
-                let all = stored.deaths_since().map_or(0, <[Death]>::len);
+                let all = stored.count_since().unwrap_or(0);
                 Ok(Step::Adding { sets, added: 0, all })
             }
             Step::Adding { mut sets, added, all } => {
                 let stored = self.log.stored.as_ref().expect("a log with segments");
-                let Some(deaths) = stored.deaths_since() else {
+                if stored.count_since().is_none() {
                     self.release(sets.bytes);
                     self.at_once = true;
                     let next = sets.group.start;
@@ -186,9 +186,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                                 was taken; the next one is taken at once";
                     let error = Error::new(ErrorKind::OverBudget, what);
                     return Err((Step::Looking { next }, error.with("state", &self.context.name)));
-                };
-                let end = all.min(added + AGAIN);
-                for death in &deaths[added..end] {
+                }
+                let deaths = stored.deaths_since(added, all.min(added + AGAIN));
+                let end = added + deaths.len();
+                for death in deaths {
                     let number = stored.number_of(death.segment());
                     if let Some(set) = number.and_then(|number| sets.sets.get_mut(&number)) {
                         set.insert(death.grain());
@@ -231,8 +232,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 Ok((deaths, written)) => {
                     self.log.stored.as_mut().expect("a log with segments").give_back(deaths);
                     match written {
-                        Ok(list) => {
-                            capture.deaths.extend(list);
+                        Ok(lists) => {
+                            capture.deaths.extend(lists);
                             Ok(Step::Done)
                         }
                         Err(error) => Err((Step::Looking { next: capture.looked_at.len() }, error)),
@@ -330,7 +331,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let (reply, answer) = bounded(1);
         let blobs = blobs.clone();
         self.context.helper.submit(move || {
-            let written = Death::write(&mut deaths, |id| wanted.contains(&id), &blobs);
+            let lists = deaths
+                .iter_mut()
+                .map(|part| Death::write(part, |id| wanted.contains(&id), &blobs).transpose());
+            let written = lists.flatten().collect();
             let _ = reply.send((deaths, written));
         });
         Step::Listing(answer)

@@ -125,7 +125,7 @@ impl<K: Key, V: State> Log<K, V> {
         let storage = context.segments.clone().map(|store| {
             let (helper, account) = (context.helper.clone(), context.account.clone());
             let (depth, read_bytes) = (sizes.queue_depth, sizes.read_bytes);
-            let deaths = sizes.deaths_max;
+            let deaths = (sizes.deaths_max, sizes.floor_bytes(0));
             let stored =
                 Stored::new(store.clone(), helper.clone(), account, depth, read_bytes, deaths);
             let state = fingerprint(&context.name);

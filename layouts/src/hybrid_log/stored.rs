@@ -53,13 +53,69 @@ pub struct Stored {
 #[derive(Debug)]
 struct Deaths {
     /// Since the last barrier.
-    now: Vec<Death>,
+    now: DeathList,
     /// Before it, of the checkpoint being taken or not decided yet.
-    before: Vec<Death>,
-    /// Neither list gets longer.
-    capacity: usize,
+    before: DeathList,
+    account: Rc<Account>,
+    /// Deaths in a part of a list.
+    part: usize,
+    /// What further parts must leave free.
+    floor_bytes: u64,
     /// Whether one since the last barrier was not noted.
     is_full: bool,
+}
+
+/// Deaths in parts of so many, so that no call moves those that are there. The memory of the first
+/// part of each list is always there; the others are booked while they are.
+pub type DeathList = Vec<Vec<Death>>;
+
+impl Deaths {
+    fn new(account: Rc<Account>, part: usize, floor_bytes: u64) -> Self {
+        let list = || vec![Vec::with_capacity(part)];
+        Self { now: list(), before: list(), account, part, floor_bytes, is_full: false }
+    }
+
+    /// Bytes of a part beyond the first.
+    fn part_bytes(&self) -> u64 {
+        (self.part * size_of::<Death>() + 64) as u64
+    }
+
+    /// Notes a death in a list, if there is room; says whether.
+    #[inline]
+    fn note(&mut self, before: bool, death: Death) -> bool {
+        let list = if before { &mut self.before } else { &mut self.now };
+        match list.last_mut() {
+            Some(part) if part.len() < self.part => part.push(death),
+            _ => return self.note_in_new(before, death),
+        }
+        true
+    }
+
+    #[cold]
+    fn note_in_new(&mut self, before: bool, death: Death) -> bool {
+        let bytes = self.part_bytes();
+        let has_room = self.account.available() >= bytes + self.floor_bytes
+            && self.account.try_reserve(MemoryKind::Tables, bytes);
+        if has_room {
+            let mut part = Vec::with_capacity(self.part);
+            part.push(death);
+            if before { self.before.push(part) } else { self.now.push(part) }
+        } else if !before {
+            self.is_full = true;
+        }
+        has_room
+    }
+
+    /// Empties the list of what was before the barrier.
+    fn clear_before(&mut self) {
+        let more = self.before.len().saturating_sub(1) as u64;
+        self.account.release(MemoryKind::Tables, more * self.part_bytes());
+        self.before.truncate(1);
+        match self.before.first_mut() {
+            Some(first) => first.clear(),
+            None => self.before.push(Vec::with_capacity(self.part)),
+        }
+    }
 }
 
 /// Bit of the tokens of reads that run ahead.
@@ -107,16 +163,17 @@ pub struct Read {
 }
 
 impl Stored {
-    /// No segments; `queue_depth` buffers of `read_bytes`, and two lists of `deaths_max` deaths,
-    /// which the caller has booked.
+    /// No segments; `queue_depth` buffers of `read_bytes`, and two lists of so many deaths, which
+    /// the caller has booked; longer lists leave so many bytes free.
     pub fn new(
         store: SegmentStore,
         helper: Helper,
         account: Rc<Account>,
         queue_depth: usize,
         read_bytes: usize,
-        deaths_max: usize,
+        (deaths, floor_bytes): (usize, u64),
     ) -> Self {
+        let deaths = Deaths::new(account.clone(), deaths, floor_bytes);
         let (reply, completions) = crossbeam_channel::unbounded();
         Self {
             store,
@@ -135,12 +192,7 @@ impl Stored {
             bytes: 0,
             live_records: 0,
             epoch: 0,
-            deaths: Deaths {
-                now: Vec::with_capacity(deaths_max),
-                before: Vec::with_capacity(deaths_max),
-                capacity: deaths_max,
-                is_full: false,
-            },
+            deaths,
         }
     }
 
@@ -225,10 +277,7 @@ impl Stored {
         segment.live_records -= 1;
         segment.known_dead += 1;
         let death = Death::of(segment.info.id, at.grain);
-        if self.deaths.now.len() < self.deaths.capacity {
-            self.deaths.now.push(death);
-        } else {
-            self.deaths.is_full = true;
+        if !self.deaths.note(false, death) {
             self.segment_since(at.segment, epoch).known_dead -= 1;
         }
     }
@@ -237,17 +286,13 @@ impl Stored {
     /// before it.
     pub fn record_died_before(&mut self, at: StoredAt) {
         self.live_records -= 1;
-        let noted = self.deaths.before.len() < self.deaths.capacity;
+        let noted = self.deaths.note(true, Death::of(self.info(at.segment).id, at.grain));
         let segment = self.segments[at.segment as usize].as_mut().expect("a numbered segment");
         segment.live_records -= 1;
         segment.known_dead += u32::from(noted);
         if segment.epoch == self.epoch {
             segment.live_before -= 1;
             segment.known_before += u32::from(noted);
-        }
-        if noted {
-            let death = Death::of(segment.info.id, at.grain);
-            self.deaths.before.push(death);
         }
     }
 
@@ -295,7 +340,8 @@ impl Stored {
 
     /// A checkpoint begins: what dies from now on is of the next one.
     pub fn barrier(&mut self) {
-        assert!(self.deaths.before.is_empty(), "the last checkpoint is not decided");
+        let decided = self.deaths.before.iter().all(Vec::is_empty);
+        assert!(decided, "the last checkpoint is not decided");
         self.epoch += 1;
         std::mem::swap(&mut self.deaths.now, &mut self.deaths.before);
         self.deaths.is_full = false;
@@ -320,24 +366,33 @@ impl Stored {
     }
 
     /// The deaths before the barrier, to be written; [`give_back`](Stored::give_back) them.
-    pub fn lend_deaths(&mut self) -> Vec<Death> {
+    pub fn lend_deaths(&mut self) -> DeathList {
         std::mem::take(&mut self.deaths.before)
     }
 
     /// The list that was lent.
-    pub fn give_back(&mut self, deaths: Vec<Death>) {
+    pub fn give_back(&mut self, deaths: DeathList) {
         self.deaths.before = deaths;
     }
 
-    /// The deaths since the barrier; none if some were not noted.
-    pub fn deaths_since(&self) -> Option<&[Death]> {
-        (!self.deaths.is_full).then_some(&self.deaths.now)
+    /// How many deaths there were since the barrier; none if some were not noted.
+    pub fn count_since(&self) -> Option<usize> {
+        let full = self.deaths.now.len().saturating_sub(1) * self.deaths.part;
+        let last = self.deaths.now.last().map_or(0, Vec::len);
+        (!self.deaths.is_full).then_some(full + last)
+    }
+
+    /// Some deaths since the barrier, from the `from`th on and before the `to`th; none at the end.
+    pub fn deaths_since(&self, from: usize, to: usize) -> &[Death] {
+        let (part, at) = (from / self.deaths.part, from % self.deaths.part);
+        let Some(part) = self.deaths.now.get(part) else { return &[] };
+        &part[at.min(part.len())..part.len().min(at + to.saturating_sub(from))]
     }
 
     /// The checkpoint is one that can be restored: it knows of the deaths before its barrier, and
     /// has made these sets of live records.
     pub fn deaths_are_known(&mut self, sets: impl Iterator<Item = (SegmentId, Option<BlobRef>)>) {
-        self.deaths.before.clear();
+        self.deaths.clear_before();
         for (id, base) in sets {
             let Some(&number) = self.by_id.get(&id) else { continue };
             let segment = self.segments[number as usize].as_mut().expect("numbered");
@@ -361,22 +416,28 @@ impl Stored {
         for segment in self.segments.iter_mut().flatten() {
             (segment.known_dead, segment.known_before) = (0, 0);
         }
-        self.deaths.now.clear();
-        self.deaths.before = Vec::with_capacity(self.deaths.capacity);
+        let parts = self.deaths.now.len().saturating_sub(1) as u64;
+        self.account.release(MemoryKind::Tables, parts * self.deaths.part_bytes());
+        // What the helper has lost may not be gone: it stays booked.
+        let (account, part) = (self.deaths.account.clone(), self.deaths.part);
+        self.deaths = Deaths::new(account, part, self.deaths.floor_bytes);
         self.deaths.is_full = true;
     }
 
     /// The checkpoint is given up: its deaths are of the next one.
     pub fn deaths_are_unknown(&mut self) {
         let mut before = std::mem::take(&mut self.deaths.before);
-        for death in before.drain(..) {
-            if self.deaths.now.len() < self.deaths.capacity {
-                self.deaths.now.push(death);
-            } else if let Some(&number) = self.by_id.get(&death.segment()) {
-                self.segments[number as usize].as_mut().expect("numbered").known_dead -= 1;
+        let further = before.split_off(1.min(before.len()));
+        self.deaths.now.splice(0..0, further);
+        let mut first = before.pop().unwrap_or_else(|| Vec::with_capacity(self.deaths.part));
+        for death in first.drain(..) {
+            if !self.deaths.note(false, death) {
+                if let Some(&number) = self.by_id.get(&death.segment()) {
+                    self.segments[number as usize].as_mut().expect("numbered").known_dead -= 1;
+                }
             }
         }
-        self.deaths.before = before;
+        self.deaths.before.push(first);
     }
 
     /// Tells of a segment that is restored which of its dead records the checkpoint knew: all.
