@@ -43,6 +43,8 @@ pub enum Answer<K, V> {
     },
     /// The open segment was sealed.
     Sealed {
+        /// What it was given with.
+        epoch: u32,
         /// Whether it was.
         result: Result<()>,
         /// All segments sealed since the last answer.
@@ -108,15 +110,15 @@ impl<K: Key, V: State> Flusher<K, V> {
         });
     }
 
-    /// Has the open segment sealed and made durable.
-    pub fn seal(&mut self) {
+    /// Has the open segment sealed and made durable; the answer has the epoch.
+    pub fn seal(&mut self, epoch: u32) {
         let (writer, reply) = (self.writer.clone(), self.reply.clone());
         self.pending += 1;
         self.helper.submit(move || {
             let mut writer = writer.lock().expect("a writer's user does not panic");
             let result = writer.seal();
             let sealed = writer.take_sealed();
-            let _ = reply.send(Answer::Sealed { result, sealed });
+            let _ = reply.send(Answer::Sealed { epoch, result, sealed });
         });
     }
 

@@ -4,6 +4,7 @@
 //! to where its records are on storage, a few with each call. Whoever needs memory sends the oldest
 //! frames that way, and waits for one only if none is free.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State};
@@ -69,7 +70,10 @@ impl<K: Key, V: State> Log<K, V> {
             // The last one may retire the frame.
             let Some(frame) = &self.frames.state(number).frame else { break };
             if frame.death(slot).is_some() {
-                drop(self.remove(number, slot));
+                let dead = self.remove(number, slot);
+                // One that panics while it is dropped panics for nobody: there is no call that it
+                // belongs to. Those after it are dropped all the same.
+                let _panic = catch_unwind(AssertUnwindSafe(|| drop(dead)));
             }
         }
     }
@@ -114,7 +118,7 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// All due frames are with the helper: what it writes from now on is of the next checkpoint.
     fn hand_over(&mut self) {
-        self.flusher.as_mut().expect("a stored log").seal();
+        self.flusher.as_mut().expect("a stored log").seal(self.epoch);
         self.sealing = Sealing::Handed;
     }
 
@@ -304,13 +308,18 @@ impl<K: Key, V: State> Log<K, V> {
         if marked == 0 {
             return;
         }
-        let odd_now = self.epoch % 2 == 1;
+        // Once a checkpoint is given up, what died before its barrier is of the next one as well.
+        let odd_before = (self.due_before > 0).then_some(self.epoch % 2 == 0);
         let used = self.frame(number).used();
         for slot in 0..self.sizes.slots {
             let Some(odd) = self.frame(number).death(slot) else { continue };
             let at = StoredAt { segment, grain: self.frame(number).grain(slot) };
             let stored = self.stored.as_mut().expect("a clean frame is stored");
-            if odd == odd_now { stored.record_died(at) } else { stored.record_died_before(at) }
+            if Some(odd) == odd_before {
+                stored.record_died_before(at);
+            } else {
+                stored.record_died(at);
+            }
         }
         if !needs_reaper::<K, V>() {
             self.drop_dead(number);
@@ -366,6 +375,10 @@ impl<K: Key, V: State> Log<K, V> {
                         state.stage = Stage::Failed;
                         self.failed += 1;
                         self.flush_error = Some(error.with("state", &self.name));
+                        if self.frames.state(number).dead > 0 && !self.is_kept(number) {
+                            // Marks tell only this epoch's deaths from those of the one before.
+                            self.drop_dead(number);
+                        }
                     }
                 }
                 self.book_tables();
@@ -374,9 +387,10 @@ impl<K: Key, V: State> Log<K, V> {
                 self.account.release(MemoryKind::Values, heap_bytes);
                 self.keep_or_drop(frame);
             }
-            Answer::Sealed { result, sealed } => {
+            Answer::Sealed { epoch, result, sealed } => {
                 self.take_sealed(&sealed);
-                if self.sealing == Sealing::Handed {
+                // Not for one that was given up since.
+                if self.sealing == Sealing::Handed && epoch == self.epoch {
                     let sealed = result.is_ok();
                     self.sealing = if sealed { Sealing::Sealed } else { Sealing::Failed };
                     // Now, before the answers of pages that were written after those.
