@@ -1,4 +1,4 @@
-//! A segment with bytes changed reads as it was written, or is refused; nothing panics and no
+//! A segment with bytes changed, anywhere or at its end, where the directory is, or cut, reads as it was written, or is refused; nothing panics and no
 //! other value is served.
 
 #![no_main]
@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use alluvium_pagestore::io::{Device, Faults, Simulated};
-use alluvium_pagestore::{SegmentReader, SegmentStore, SegmentWriter, codec};
+use alluvium_pagestore::{SegmentReader, SegmentStore, SegmentWriter, WholeSegment, codec};
 use libfuzzer_sys::fuzz_target;
 
 const STATE: u64 = 7;
@@ -15,7 +15,8 @@ fn value_of(key: u64) -> String {
     format!("value of {key} ").repeat(1 + key as usize % 40)
 }
 
-fuzz_target!(|changes: Vec<(u32, u8)>| {
+fuzz_target!(|input: (Vec<(u32, bool, u8)>, Option<u16>)| {
+    let (changes, cut) = input;
     let device = Simulated::new(1, Faults::none());
     let store = SegmentStore::new(Arc::new(device.clone()), 1);
     let mut writer = SegmentWriter::new(store.clone(), STATE, 8192, 1 << 20);
@@ -28,11 +29,27 @@ fuzz_target!(|changes: Vec<(u32, u8)>| {
     }
     writer.seal().unwrap();
     let info = writer.take_sealed().pop().unwrap();
-    for (offset, xor) in &changes {
-        let offset = u64::from(*offset) % info.bytes;
+    for (offset, at_end, xor) in &changes {
+        let offset = u64::from(*offset) % if *at_end { info.bytes.min(512) } else { info.bytes };
+        let offset = if *at_end { info.bytes - 1 - offset } else { offset };
         for bit in 0..8 {
             if xor >> bit & 1 == 1 {
-                device.corrupt(&info.id.file_name(), offset, bit);
+                device.corrupt(&info.id.file_name(), offset, bit).unwrap();
+            }
+        }
+    }
+    if let Some(cut) = cut {
+        device.truncate(&info.id.file_name(), info.bytes - u64::from(cut) % info.bytes).unwrap();
+    }
+    // As a whole, all of its damage told.
+    let bytes = device.bytes(&info.id.file_name()).unwrap();
+    let whole = WholeSegment::open(&info, STATE, &bytes);
+    for image in whole.images() {
+        let Ok(entries) = whole.footer(image) else { continue };
+        for entry in entries {
+            if let Ok(record) = whole.record(image, &entry) {
+                let (key, value) = codec::decode::<u64, String>(record.payload).unwrap();
+                assert_eq!(value, value_of(key), "a damaged record was served");
             }
         }
     }

@@ -324,21 +324,22 @@ impl Drop for Seal {
             return;
         }
         let inner = &*self.store.0;
-        let mut outcome = CheckpointOutcome::Abandoned;
-        // What is given up may wait for the helper, which is told by others too.
+        let segments = inner.segments.as_ref().expect("it was begun with a directory");
         let sealing = inner.checkpoints.borrow_mut().sealing.take();
         match sealing {
             Some(Sealing { prepared: Some(prepared), .. }) if self.kept => {
-                outcome = CheckpointOutcome::Unknown;
+                // Nobody but checkpoints needs this file.
+                let _ = segments.remove_file(&blobs_name(self.number));
                 inner.checkpoints.borrow_mut().retained.push(prepared);
+                self.tell(CheckpointOutcome::Unknown);
             }
-            Some(sealing) => {
-                let segments = inner.segments.as_ref().expect("it was begun with a directory");
-                sealing.give_up(segments, inner);
+            sealing => {
+                // First, so that no helper writes a file that was removed.
+                self.tell(CheckpointOutcome::Abandoned);
+                // What is given up may wait for the helper, which is told by others too.
+                sealing.into_iter().for_each(|sealing| sealing.give_up(segments, inner));
             }
-            None => {}
         }
-        self.tell(outcome);
     }
 }
 
@@ -416,6 +417,7 @@ impl Checkpoints {
                 Err(error) => unreadable.push((file.number, error)),
             }
         }
+        let listed_before = manifest.checkpoints.len();
         found.base = found.choose(&mut manifest, &*device, unreadable.as_mut(), restore)?;
         let mut next_segment = 1;
         for Retained { image, .. } in &found.retained {
@@ -425,6 +427,12 @@ impl Checkpoints {
         found.last = unreadable.iter().fold(found.last, |last, (number, _)| last.max(*number));
         if let Some(base) = &found.base {
             check_groups(base, config, owned)?;
+        }
+        if manifest.checkpoints.len() > listed_before {
+            // One that was sealed and not confirmed. It is what an open finds from now on, so that
+            // it has to be whole.
+            check_files(found.base.as_ref().expect("it was chosen"), &device.list()?)?;
+            manifest.commit(&*device)?;
         }
         let needed: BTreeSet<String> =
             found.retained.iter().flat_map(|retained| retained.image.files()).collect();
@@ -453,7 +461,8 @@ impl Checkpoints {
         Ok((found, segments, removed))
     }
 
-    /// The checkpoint to restore: the newest, or the one asked for, which is listed if it was not.
+    /// The checkpoint to restore: the newest, or the one asked for, which is added to those listed if
+    /// it is not among them.
     fn choose(
         &mut self,
         manifest: &mut Manifest,
@@ -483,7 +492,6 @@ impl Checkpoints {
         })?;
         manifest.checkpoints.push(file);
         manifest.checkpoints.sort_by_key(|file| file.number);
-        manifest.commit(device)?;
         let image = Arc::new(image);
         self.retained.push(Retained { file, image: image.clone() });
         self.retained.sort_by_key(|retained| retained.file.number);
@@ -555,6 +563,18 @@ fn check_groups(image: &CheckpointImage, config: &StoreConfig, owned: &Range<u16
         image.owned.0, image.owned.1, image.key_groups, owned.start, owned.end, config.key_groups
     );
     Err(Error::new(ErrorKind::Mismatch, message))
+}
+
+/// Whether every file is there that a checkpoint names.
+fn check_files(image: &CheckpointImage, names: &[String]) -> Result<()> {
+    let there: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    match image.files().find(|file| !there.contains(&**file)) {
+        Some(file) => {
+            let message = format!("checkpoint {} needs a file that is not there", image.number);
+            Err(Error::new(ErrorKind::Missing, message).with("file", file))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Whether this is the name of a file of live records.

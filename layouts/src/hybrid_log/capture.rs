@@ -68,9 +68,21 @@ enum Step {
 /// Live records of a group of the segments that are looked at, by their numbers.
 struct Sets {
     group: Range<usize>,
-    sets: HashMap<u32, LiveSet>,
+    sets: HashMap<u32, Counted>,
     /// Booked for them.
     bytes: u64,
+}
+
+/// A set and how many are in it, so that no call counts them all.
+struct Counted {
+    set: LiveSet,
+    live: u64,
+}
+
+impl Counted {
+    fn insert(&mut self, grain: u32) {
+        self.live += u64::from(self.set.insert(grain));
+    }
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
@@ -101,8 +113,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.forget_scratch();
         self.give_up_rewrite();
         if self.capture.is_some() {
-            // The store has not said what became of the last one, so that it may be either.
-            self.decide_capture(CheckpointOutcome::Unknown);
+            // The store has not said what became of the last one: if it was whole it may be either.
+            let is_whole = !self.is_capturing();
+            self.decide_capture(match is_whole {
+                true => CheckpointOutcome::Unknown,
+                false => CheckpointOutcome::Abandoned,
+            });
         }
         // The error of a page that could not be written before now: it is tried again.
         let _ = self.log.poll();
@@ -227,6 +243,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 Err(TryRecvError::Empty) => Ok(Step::Listing(answer)),
                 Err(TryRecvError::Disconnected) => {
                     self.log.stored.as_mut().expect("a log with segments").forget_deaths();
+                    // What this one would say of the dead is lost: only the next can be whole.
+                    self.log.sealing = Sealing::Failed;
                     Err((Step::Writing, helper_is_lost()))
                 }
                 Ok((deaths, written)) => {
@@ -276,7 +294,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
         self.log.account.charge(MemoryKind::Buffers, bytes);
         let segments = capture.looked_at[next..end].iter().map(|&at| &capture.segments[at]);
-        let sets = segments.map(|s| (s.number, LiveSet::new(s.image.bytes))).collect();
+        let empty = |bytes| Counted { set: LiveSet::new(bytes), live: 0 };
+        let sets = segments.map(|s| (s.number, empty(s.image.bytes))).collect();
         Ok(Step::Visiting { sets: Sets { group: next..end, sets, bytes }, from: Some(0) })
     }
 
@@ -309,8 +328,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let mut written = Vec::new();
         for &at in &capture.looked_at[group.clone()] {
             let SegmentBefore { number, image, .. } = &capture.segments[at];
-            let set = sets.remove(number).expect("made for the group");
-            assert_eq!(set.len(), image.live_records, "every key has one live record: {image:?}");
+            let Counted { set, live } = sets.remove(number).expect("made for the group");
+            assert_eq!(live, image.live_records, "every key has one live record: {image:?}");
             if image.live_records < image.records {
                 written.push(set);
             }

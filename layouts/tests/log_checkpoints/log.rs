@@ -48,11 +48,10 @@ impl Value for String {
     }
 }
 
-type Model<V> = BTreeMap<u64, V>;
+pub type Model<V> = BTreeMap<u64, V>;
 
 /// A checkpoint under way.
 struct Sealing<V> {
-    number: u64,
     blobs: BlobWriter,
     /// What the log held at the barrier.
     model: Model<V>,
@@ -70,17 +69,19 @@ pub struct Log<V: Value> {
     segments: SegmentStore,
     layout: HybridLog,
     memory: u64,
-    keys: u64,
+    pub keys: u64,
     threads: bool,
     late: u32,
     account: Rc<Account>,
+    /// Of its buffers, after it was opened.
+    idle_bytes: u64,
     table: Option<HybridLogTable<u64, V>>,
     model: Model<V>,
     sealing: Option<Sealing<V>>,
     taken: Vec<Taken<V>>,
     number: u64,
     compared: u64,
-    dice: Dice,
+    pub dice: Dice,
 }
 
 /// Bytes that the buffers of a log take while it does nothing.
@@ -121,7 +122,10 @@ fn entries<V: Value>(table: &mut HybridLogTable<u64, V>) -> Result<Model<V>, Err
         let mut again = BTreeSet::new();
         table.scan(&mut cursor, 16, &mut |key, value| {
             assert!(again.insert(*key), "{key} twice");
-            assert!(seen.insert(*key, value.clone()).is_none_or(|old| old == *value), "{key} twice");
+            assert!(
+                seen.insert(*key, value.clone()).is_none_or(|old| old == *value),
+                "{key} twice"
+            );
             Ok(())
         })?;
     }
@@ -130,8 +134,13 @@ fn entries<V: Value>(table: &mut HybridLogTable<u64, V>) -> Result<Model<V>, Err
 
 /// Trouble that the device was told to make.
 fn is_planned(error: &Error) {
-    let kinds =
-        [ErrorKind::Io, ErrorKind::DiskFull, ErrorKind::Backpressure, ErrorKind::OverBudget];
+    let kinds = [
+        ErrorKind::Io,
+        ErrorKind::DiskFull,
+        ErrorKind::Backpressure,
+        ErrorKind::OverBudget,
+        ErrorKind::Poisoned,
+    ];
     assert!(kinds.contains(&error.kind()), "{error:?}");
 }
 
@@ -147,7 +156,7 @@ impl<V: Value> Log<V> {
             .segment([8, 12, 32][dice.below(3) as usize] * KIB)
             .cooling_percent([0, 25, 60][dice.below(3) as usize])
             .hash_bits([0, 4, 64, 64][dice.below(4) as usize])
-            .patience(Duration::from_millis(200));
+            .patience(Duration::from_secs(3));
         // The least that it opens with, and a little or much more.
         let mut memory = 16 * KIB;
         while open::<V>(&layout, &segments, memory, false, None).is_err() {
@@ -164,6 +173,7 @@ impl<V: Value> Log<V> {
             keys,
             threads,
             late,
+            idle_bytes: idle(&account),
             account,
             table: Some(table),
             model: Model::new(),
@@ -186,7 +196,7 @@ impl<V: Value> Log<V> {
                 45..48 => self.compare(),
                 48..58 => self.begin(),
                 58..80 => self.advance(),
-                80..83 => self.abort(),
+                80..83 => drop(self.abort()),
                 83..88 => self.confirm(),
                 88..90 => self.trouble(),
                 90..92 => self.trouble_ends(),
@@ -206,18 +216,23 @@ impl<V: Value> Log<V> {
         self.trouble_ends();
         self.abort();
         self.compare();
-        self.begin();
-        while self.sealing.as_ref().is_some_and(|sealing| sealing.image.is_none()) {
-            self.advance();
+        assert_eq!(idle(&self.account), self.idle_bytes, "memory of checkpoints given up");
+        self.compare();
+        let before = self.compared;
+        while self.compared < before + 2 {
+            self.begin();
+            while self.sealing.as_ref().is_some_and(|sealing| sealing.image.is_none()) {
+                self.advance();
+            }
+            self.confirm();
         }
-        self.confirm();
         self.compare_restored(self.taken.len() - 1);
         self.restore();
         self.compare();
         self.compared
     }
 
-    fn change_some(&mut self) {
+    pub fn change_some(&mut self) {
         let many = [1, 3, 10, 60][self.dice.below(4) as usize];
         for _ in 0..=self.dice.below(many) {
             self.change();
@@ -236,11 +251,7 @@ impl<V: Value> Log<V> {
                 Ok(()) => drop(self.model.insert(key, V::of(n))),
                 Err(error) => is_planned(&error),
             },
-            5 => match table.modify(&key, |value| *value = V::of(n)) {
-                Ok(None) => assert!(!self.model.contains_key(&key), "{key} is missing"),
-                Ok(Some(())) => assert!(self.model.insert(key, V::of(n)).is_some(), "{key} is back"),
-                Err(error) => is_planned(&error),
-            },
+            5 => self.modify(key, n),
             6 => {
                 let batch: Vec<u64> = (0..n % 20).map(|i| (key + i * 7) % self.keys).collect();
                 let change = |_: &u64, value: &mut V| *value = V::of(n);
@@ -263,7 +274,15 @@ impl<V: Value> Log<V> {
                 Err(error) => is_planned(&error),
             },
         }
-        assert_eq!(table.len(), self.model.len() as u64);
+        assert_eq!(self.table().len(), self.model.len() as u64);
+    }
+
+    pub fn modify(&mut self, key: u64, n: u64) {
+        match self.table().modify(&key, |value| *value = V::of(n)) {
+            Ok(None) => assert!(!self.model.contains_key(&key), "{key} is missing"),
+            Ok(Some(())) => assert!(self.model.insert(key, V::of(n)).is_some(), "{key} is back"),
+            Err(error) => is_planned(&error),
+        }
     }
 
     fn compare(&mut self) {
@@ -280,16 +299,15 @@ impl<V: Value> Log<V> {
         }
     }
 
-    fn begin(&mut self) {
+    pub fn begin(&mut self) {
         if self.sealing.is_some() {
             return;
         }
         self.number += 1;
-        let number = self.number;
-        let mut blobs = BlobWriter::new(self.segments.shared_device(), number, 4096);
+        let mut blobs = BlobWriter::new(self.segments.shared_device(), self.number, 4096);
         let begun = self.table().begin_checkpoint(&mut blobs);
         let model = self.model.clone();
-        self.sealing = Some(Sealing { number, blobs, model, image: None });
+        self.sealing = Some(Sealing { blobs, model, image: None });
         match begun {
             Ok(None) => {}
             Ok(Some(image)) => self.sealed(image),
@@ -300,7 +318,7 @@ impl<V: Value> Log<V> {
         }
     }
 
-    fn advance(&mut self) {
+    pub fn advance(&mut self) {
         let Some(sealing) = &mut self.sealing else { return };
         if sealing.image.is_some() {
             return;
@@ -312,10 +330,9 @@ impl<V: Value> Log<V> {
             Err(error) => {
                 is_planned(&error);
                 // It may be tried again, or not.
-                if self.dice.below(3) == 0 || error.message().contains("begin it again") {
-                    self.abort();
-                    self.begin();
-                } else if error.message().contains("at once") {
+                let is_hopeless = ["begin it again", "at once"];
+                let is_hopeless = is_hopeless.iter().any(|what| error.message().contains(what));
+                if is_hopeless || self.dice.below(3) == 0 {
                     self.abort();
                     self.begin();
                 }
@@ -334,27 +351,25 @@ impl<V: Value> Log<V> {
         sealing.image = Some(image);
     }
 
-    fn abort(&mut self) {
-        let Some(Sealing { number, blobs, image, .. }) = self.sealing.take() else { return };
+    /// Gives a checkpoint up, and gives back what it would have held.
+    pub fn abort(&mut self) -> Option<Model<V>> {
+        let Sealing { blobs, image, model } = self.sealing.take()?;
         if let Some(image) = &image {
             self.segments.unpin(files(image).iter().map(String::as_str));
         }
         self.table().checkpointed(CheckpointOutcome::Abandoned);
         blobs.abandon();
-        if self.device.list().unwrap().contains(&blobs_name(number)) {
-            // It could not be removed, as at a crash.
-            assert!(self.device.remove(&blobs_name(number)).is_ok() || true);
-        }
+        Some(model)
     }
 
-    fn confirm(&mut self) {
+    pub fn confirm(&mut self) {
         if self.sealing.as_ref().is_none_or(|sealing| sealing.image.is_none()) {
             return;
         }
         let sealing = self.sealing.as_ref().expect("looked at above");
         if let Err(error) = sealing.blobs.finish() {
             is_planned(&error);
-            return self.abort();
+            return drop(self.abort());
         }
         let Sealing { image, model, .. } = self.sealing.take().expect("looked at above");
         let image = image.expect("looked at above");
@@ -406,18 +421,10 @@ impl<V: Value> Log<V> {
             }
         }
         let Taken { image, model } = &self.taken[which];
-        let mut memory = self.memory;
-        // Lists of the dead may take more to read than the least memory has room for.
-        let (table, account) = loop {
-            match open(&self.layout, &self.segments, memory, self.threads, Some(image)) {
-                Ok(opened) => break opened,
-                Err(error) if memory < 4 * MIB => {
-                    assert_eq!(error.kind(), ErrorKind::OverBudget, "{error:?}");
-                    memory *= 2;
-                }
-                Err(error) => panic!("{error:?}"),
-            }
-        };
+        let (memory, threads) = (self.memory, self.threads);
+        let opened = open(&self.layout, &self.segments, memory, threads, Some(image));
+        let (table, account) = opened.unwrap_or_else(|e| panic!("in {memory} bytes: {e:?}"));
+        self.idle_bytes = idle(&account);
         (self.table, self.account) = (Some(table), account);
         self.model.clone_from(model);
         self.compare();
@@ -473,8 +480,8 @@ fn restored<V: Value>(
 ) {
     let copy = device.crash(CrashPolicy::Everything);
     let segments = SegmentStore::new(Arc::new(copy), 1 << 20);
-    let (mut table, account) =
-        open::<V>(layout, &segments, 4 * MIB, false, Some(image)).unwrap_or_else(|e| panic!("{e:?}"));
+    let (mut table, account) = open::<V>(layout, &segments, 4 * MIB, false, Some(image))
+        .unwrap_or_else(|e| panic!("{e:?}"));
     let before = idle(&account);
     assert_eq!(entries(&mut table).unwrap(), *model, "restored from {image:?}");
     assert_eq!(table.len(), model.len() as u64);

@@ -7,6 +7,7 @@
 //! memory of a checkpoint that is not given back.
 
 mod log;
+mod panics;
 
 use log::{Log, Value};
 
@@ -42,20 +43,20 @@ fn histories<V: Value>(seeds: u64, threads: bool) {
 
 #[test]
 fn of_plain_values() {
-    histories::<u64>(60, false);
+    histories::<u64>(40, false);
 }
 
 #[test]
 fn of_values_that_own_heap() {
-    histories::<String>(60, false);
+    histories::<String>(40, false);
 }
 
 #[test]
 fn of_plain_values_written_by_a_thread() {
-    histories::<u64>(25, true);
+    histories::<u64>(12, true);
 }
 
 #[test]
 fn of_values_that_own_heap_written_by_a_thread() {
-    histories::<String>(25, true);
+    histories::<String>(12, true);
 }

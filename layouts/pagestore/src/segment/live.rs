@@ -1,7 +1,7 @@
 //! Which records of segments belong to a checkpoint: for a segment a bit per grain, and for the
 //! records that have died since that was written, or that are few, a list.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::format::{GRAIN_BYTES, SEGMENT_BYTES_MAX};
 use super::{SegmentId, SegmentImage, StateImage};
@@ -23,9 +23,12 @@ impl LiveSet {
         (segment_bytes / GRAIN_BYTES).div_ceil(8)
     }
 
-    /// Adds a record.
-    pub fn insert(&mut self, grain: u32) {
-        self.0[grain as usize / 8] |= 1 << (grain % 8);
+    /// Adds a record, and says whether it was not there.
+    pub fn insert(&mut self, grain: u32) -> bool {
+        let (byte, bit) = (&mut self.0[grain as usize / 8], 1 << (grain % 8));
+        let is_new = *byte & bit == 0;
+        *byte |= bit;
+        is_new
     }
 
     /// Whether the record is in the set.
@@ -126,6 +129,7 @@ impl Liveness {
     /// [`ErrorKind::Corrupt`] and [`ErrorKind::Missing`] with the file.
     pub fn load(image: &StateImage, blobs: Option<&BlobReader>) -> Result<Self> {
         let mut dead: BTreeMap<SegmentId, Vec<u32>> = BTreeMap::new();
+        let named: BTreeSet<SegmentId> = image.segments.iter().map(|segment| segment.id).collect();
         for blob in &image.deaths {
             let bytes = blobs.ok_or_else(lost)?.read(blob)?;
             let mut rest = &bytes[..];
@@ -133,7 +137,7 @@ impl Liveness {
                 let id = SegmentId(u64::from_le_bytes(head[..8].try_into().expect("eight")));
                 let count = u32::from_le_bytes(head[8..].try_into().expect("four")) as usize;
                 let Some((grains, after)) = after.split_at_checked(4 * count) else { break };
-                if image.segments.iter().any(|segment| segment.id == id) {
+                if named.contains(&id) {
                     let grains = grains.chunks_exact(4);
                     let grains = grains.map(|g| u32::from_le_bytes(g.try_into().expect("four")));
                     dead.entry(id).or_default().extend(grains);

@@ -1,0 +1,72 @@
+//! Bits flipped in every kind of file that checkpoints of all layouts are made of: what is read is
+//! right, or the error says which file is damaged.
+
+use std::collections::BTreeMap;
+
+use alluvium::ErrorKind;
+use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
+use alluvium_pagestore::CheckpointImage;
+
+use crate::dice::Dice;
+use crate::everything::Model;
+use crate::{long, open};
+
+/// A directory whose last checkpoint has both sets of live records and lists of dead ones, and what
+/// it holds.
+fn sample() -> (Simulated, Model) {
+    for seed in 1..40 {
+        let device = Simulated::new(seed, Faults::none());
+        let (mut model, mut dice) = (Model::default(), Dice(seed));
+        let mut all = open(&device, None).unwrap();
+        // More die than there is room to note, and then few.
+        for changes in [1000, 250 + 30 * seed, 40] {
+            all.changes(&mut model, &mut dice, changes).unwrap();
+            all.store.checkpoint(0).unwrap();
+        }
+        let last = all.store.checkpoints().last().unwrap().checkpoint.number;
+        let name = format!("checkpoint-{last:016x}");
+        let image = CheckpointImage::parse(&name, &device.bytes(&name).unwrap()).unwrap();
+        let has_lists = image.states.iter().any(|state| !state.image.deaths.is_empty());
+        let mut segments = image.states.iter().flat_map(|state| &state.image.segments);
+        if has_lists && segments.any(|segment| segment.live.is_some()) {
+            println!("seed {seed}");
+            return (device.crash(CrashPolicy::Everything), model);
+        }
+    }
+    panic!("no checkpoint has both sets and lists");
+}
+
+#[test]
+fn flipped_bits_are_found_or_harmless_in_every_kind_of_file() {
+    let (device, model) = sample();
+    let mut dice = Dice(5);
+    let mut seen: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for file in device.list().unwrap() {
+        let bytes = device.bytes(&file).unwrap();
+        let offsets = (0..bytes.len()).filter(|at| bytes[*at] != 0);
+        let offsets: Vec<usize> = offsets.collect();
+        let share = if long() { 1 } else { (offsets.len() / 24).max(1) };
+        for offset in offsets.into_iter().skip(dice.below(share as u64) as usize).step_by(share) {
+            let bit = dice.below(8) as u32;
+            let when = format!("{file}, byte {offset}, bit {bit}");
+            let copy = device.crash(CrashPolicy::Everything);
+            copy.corrupt(&file, offset as u64, bit).unwrap();
+            let errors = match open(&copy, None) {
+                Ok(mut all) => all.compare(&model, &when),
+                Err(error) => vec![error],
+            };
+            for error in &errors {
+                let kinds = [ErrorKind::Corrupt, ErrorKind::FormatVersion];
+                assert!(kinds.contains(&error.kind()), "{when}: {error:?}");
+                assert_eq!(error.context("file"), Some(&*file), "{when}: {error:?}");
+            }
+            let kind = file.split('-').next().expect("a first part").to_owned();
+            let (refused, harmless) = seen.entry(kind).or_default();
+            *if errors.is_empty() { harmless } else { refused } += 1;
+        }
+    }
+    println!("refused and harmless, by kind of file: {seen:?}");
+    for kind in ["MANIFEST", "checkpoint", "live", "seg"] {
+        assert!(seen.get(kind).is_some_and(|(refused, _)| *refused > 0), "{kind}: {seen:?}");
+    }
+}

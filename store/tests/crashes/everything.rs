@@ -1,0 +1,264 @@
+//! One store with a state of every kind and layout, and what they should hold, in plain maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use alluvium::io::Simulated;
+use alluvium::{
+    Aggregated, AppendLog, Count, Counting, Elements, Error, Heap, Helpers, Holistic, HybridLog,
+    KIB, Key, List, MIB, Map, Process, Result, State, Store, StoreBuilder, Time, TimeMap, Timers,
+    Value, Window, WindowSegments, Windows,
+};
+
+use crate::dice::Dice;
+
+/// Length of the windows.
+const LENGTH: i64 = 10;
+
+/// Gives all elements of a window at once.
+pub struct Collect;
+
+impl Process<u64, u64> for Collect {
+    type Row = Vec<u64>;
+
+    fn process(
+        &mut self,
+        _: &u64,
+        _: Window,
+        elements: &mut dyn Elements<u64>,
+        emit: &mut dyn FnMut(Vec<u64>),
+    ) -> Result<()> {
+        let mut all = Vec::new();
+        while let Some(element) = elements.next()? {
+            all.push(*element);
+        }
+        emit(all);
+        Ok(())
+    }
+}
+
+/// What the states should hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Model {
+    heap: BTreeMap<u64, u64>,
+    plain: BTreeMap<u64, u64>,
+    owning: BTreeMap<String, Vec<u64>>,
+    counts: BTreeMap<u16, i64>,
+    value: Option<String>,
+    timers: BTreeSet<(Time, u64)>,
+    list: BTreeMap<u64, Vec<u64>>,
+    times: BTreeMap<(u64, Time), Vec<u64>>,
+    watermark: i64,
+    /// Elements of windows that have not fired, by their ends and keys.
+    windows: BTreeMap<(i64, u64), Vec<u64>>,
+}
+
+pub struct Everything {
+    pub store: Store,
+    heap: Map<u64, u64>,
+    plain: Map<u64, u64>,
+    owning: Map<String, Vec<u64>>,
+    counts: Count<u16>,
+    value: Value<String>,
+    timers: Timers<u64>,
+    list: List<u64, u64>,
+    times: TimeMap<u64, u64>,
+    folded: Aggregated<u64, u64, Counting>,
+    kept: Holistic<u64, u64, Collect>,
+}
+
+pub fn builder(device: &Simulated) -> StoreBuilder {
+    Store::in_memory()
+        .memory(4 * MIB)
+        .max_value(KIB)
+        .helpers(Helpers::Inline)
+        .device(Arc::new(device.clone()))
+        .retain(3)
+}
+
+/// A hybrid log of so little memory that it evicts.
+fn log(bytes: u64) -> HybridLog {
+    HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB).memory(bytes)
+}
+
+impl Everything {
+    pub fn open(builder: StoreBuilder) -> Result<Self> {
+        let store = builder.open()?;
+        let windows = Windows::tumbling(LENGTH);
+        Ok(Self {
+            heap: store.map("heap").layout(Heap::new().into()).open()?,
+            plain: store.map("plain").layout(log(112 * KIB).into()).open()?,
+            owning: store.map("owning").layout(log(144 * KIB).into()).open()?,
+            counts: store.count("counts").layout(log(112 * KIB).hash_bits(3).into()).open()?,
+            value: store.value("value").layout(log(144 * KIB).into()).open()?,
+            timers: store.timers("timers")?,
+            list: store.list("list").layout(AppendLog::new().memory(400 * KIB).into()).open()?,
+            times: store.time_map("times").open(LENGTH)?,
+            folded: store
+                .aggregated("folded")
+                .layout(WindowSegments::new().memory(400 * KIB).into())
+                .open(windows, Counting)?,
+            kept: store.holistic("kept").open(windows, Collect)?,
+            store,
+        })
+    }
+
+    /// One seeded operation on both.
+    pub fn change(&mut self, model: &mut Model, dice: &mut Dice) -> Result<()> {
+        let (key, n) = (dice.below(300), dice.next() % 1000);
+        let word = format!("key {}", key % 60);
+        match dice.below(24) {
+            0 | 1 => {
+                self.heap.put(key, n)?;
+                model.heap.insert(key, n);
+            }
+            2 => {
+                self.heap.remove(&key)?;
+                model.heap.remove(&key);
+            }
+            3..7 => {
+                self.plain.put(key, n)?;
+                model.plain.insert(key, n);
+            }
+            7 | 8 => {
+                self.plain.remove(&key)?;
+                model.plain.remove(&key);
+            }
+            9..12 => {
+                let new = vec![n; n as usize % 60];
+                self.owning.put(word.clone(), new.clone())?;
+                model.owning.insert(word, new);
+            }
+            12 => {
+                self.owning.remove(word.as_str())?;
+                model.owning.remove(&word);
+            }
+            13 | 14 => {
+                self.counts.add(&(key as u16), 3)?;
+                *model.counts.entry(key as u16).or_default() += 3;
+            }
+            15 | 16 => {
+                let timer = (Time(n as i64 % 50), key % 9);
+                if model.timers.remove(&timer) {
+                    assert!(self.timers.cancel(timer.0, timer.1));
+                } else {
+                    assert!(self.timers.set(timer.0, timer.1)?);
+                    model.timers.insert(timer);
+                }
+            }
+            17 => {
+                self.list.append(&(key % 20), n)?;
+                model.list.entry(key % 20).or_default().push(n);
+            }
+            18 => {
+                self.list.clear(&(key % 20))?;
+                model.list.remove(&(key % 20));
+            }
+            19 => {
+                let at = Time(n as i64 % 40);
+                self.times.insert(at, &(key % 20), n)?;
+                model.times.entry((key % 20, at)).or_default().push(n);
+            }
+            20 | 21 => {
+                let (key, at) = (key % 20, model.watermark + n as i64 % (2 * LENGTH));
+                let batch = || vec![(Time(at), key, n)];
+                let sent = Time(model.watermark);
+                let never = &mut |late| panic!("{late:?} is late");
+                self.folded.add_batch(sent, &mut batch(), never, &mut |_, _, _, _| ())?;
+                self.kept.add_batch(sent, &mut batch(), never, &mut |_, _, _, _| ())?;
+                let end = (at / LENGTH + 1) * LENGTH;
+                model.windows.entry((end, key)).or_default().push(n);
+            }
+            22 => self.fire(model, model.watermark + n as i64 % 6)?,
+            _ => {
+                self.value.set(word.clone())?;
+                model.value = Some(word);
+                self.store.tick(60)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn changes(&mut self, model: &mut Model, dice: &mut Dice, count: u64) -> Result<()> {
+        (0..count).try_for_each(|_| self.change(model, dice))
+    }
+
+    /// Fires windows up to a watermark, and compares what comes out.
+    fn fire(&mut self, model: &mut Model, watermark: i64) -> Result<()> {
+        let (mut counts, mut rows) = (BTreeMap::new(), BTreeMap::new());
+        let mut count = |key: &u64, window: Window, count: i64, by: i64| {
+            assert!(by == 1 && counts.insert((window.end.0, *key), count as usize).is_none());
+        };
+        while !self.folded.advance(Time(watermark), 1000, &mut count)?.done {}
+        let mut row = |key: &u64, window: Window, mut row: Vec<u64>, by: i64| {
+            row.sort_unstable();
+            assert!(by == 1 && rows.insert((window.end.0, *key), row).is_none());
+        };
+        while !self.kept.advance(Time(watermark), 1000, &mut row)?.done {}
+        let mut fired = std::mem::take(&mut model.windows);
+        model.windows = fired.split_off(&(watermark.saturating_add(1), 0));
+        fired.values_mut().for_each(|elements| elements.sort_unstable());
+        assert_eq!(rows, fired, "windows up to {watermark}");
+        let fired: BTreeMap<_, _> = fired.iter().map(|(of, all)| (*of, all.len())).collect();
+        assert_eq!(counts, fired, "counts up to {watermark}");
+        model.watermark = watermark;
+        Ok(())
+    }
+
+    /// Everything is as the model says, or an error says that it cannot be read. Fires what waits,
+    /// so that the store is of no further use.
+    pub fn compare(&mut self, model: &Model, when: &str) -> Vec<Error> {
+        let mut model = model.clone();
+        let mut errors = Vec::new();
+        errors.extend(compare_map(&mut self.heap, &model.heap, when).err());
+        errors.extend(compare_map(&mut self.plain, &model.plain, when).err());
+        errors.extend(compare_map(&mut self.owning, &model.owning, when).err());
+        errors.extend(compare_map(self.counts.as_map(), &model.counts, when).err());
+        match self.value.get() {
+            Ok(value) => assert_eq!(value.as_deref(), model.value.as_ref(), "{when}"),
+            Err(error) => errors.push(error),
+        }
+        errors.extend(self.compare_lists(&model, when).err());
+        let due: Vec<_> = std::iter::from_fn(|| self.timers.pop_due(Time(100))).collect();
+        assert!(due.iter().eq(&model.timers), "{when}: timers {due:?}, {:?}", model.timers);
+        assert_eq!(self.folded.watermark(), self.kept.watermark(), "{when}");
+        errors.extend(self.fire(&mut model, i64::MAX).err());
+        errors
+    }
+
+    fn compare_lists(&mut self, model: &Model, when: &str) -> Result<()> {
+        for key in 0..20 {
+            let expected = model.list.get(&key).cloned().unwrap_or_default();
+            assert_eq!(self.list.to_vec(&key)?, expected, "{when}: list {key}");
+            let mut found: BTreeMap<Time, Vec<u64>> = BTreeMap::new();
+            self.times.range(&key, Time(0)..Time(100), |at, value| {
+                found.entry(at).or_default().push(*value);
+                Ok(())
+            })?;
+            let of_key = model.times.iter().filter(|((of, _), _)| *of == key);
+            let expected: BTreeMap<_, _> =
+                of_key.map(|((_, at), values)| (*at, values.clone())).collect();
+            assert_eq!(found, expected, "{when}: times {key}");
+        }
+        Ok(())
+    }
+}
+
+/// The entries of a map; each once.
+fn compare_map<K: Key + Ord + std::fmt::Debug, V: State + PartialEq + std::fmt::Debug>(
+    map: &mut Map<K, V>,
+    model: &BTreeMap<K, V>,
+    when: &str,
+) -> Result<()> {
+    assert_eq!(map.len()?, model.len() as u64, "{when}");
+    let mut seen = BTreeMap::new();
+    map.for_each(|key, value| {
+        assert!(seen.insert(key.clone(), value.clone()).is_none(), "{when}: {key:?} twice");
+        Ok(())
+    })?;
+    assert_eq!(seen, *model, "{when}");
+    for (key, value) in model {
+        assert_eq!(map.get(key)?.as_deref(), Some(value), "{when}: {key:?}");
+    }
+    Ok(())
+}
