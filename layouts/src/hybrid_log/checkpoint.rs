@@ -43,7 +43,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 self.log.reserve_tables()?;
                 // Segments that came after the index had grown are no reason to refuse it now.
                 let floor = self.log.sizes.floor_bytes(0);
-                self.log.index.set_floor(floor.saturating_sub(memory));
+                self.log.index.set_floor(floor.saturating_sub(memory + dead_bytes));
                 for image in directory.images() {
                     reader.footer(&directory, image, &mut entries)?;
                     for entry in &entries {

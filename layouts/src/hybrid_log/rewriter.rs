@@ -84,6 +84,8 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
         }
         let stored = self.log.stored.as_mut().expect("a log without segments has none");
         match stored.number_of(id) {
+            // A checkpoint may have been confirmed since the policy saw it: it waits for that one.
+            Some(_) if stored.is_committed(id) => Ok(()),
             Some(number) => stored.unlink(number),
             None => Ok(()),
         }

@@ -471,6 +471,11 @@ impl Stored {
         }
     }
 
+    /// Whether the committed checkpoint names the segment.
+    pub fn is_committed(&self, id: SegmentId) -> bool {
+        self.committed.contains(&id)
+    }
+
     /// The segment with this number.
     pub fn info(&self, number: u32) -> &SegmentInfo {
         &self.segments[number as usize].as_ref().expect("a numbered segment").info

@@ -78,6 +78,8 @@ pub struct Log<V: Value> {
     table: Option<HybridLogTable<u64, V>>,
     model: Model<V>,
     sealing: Option<Sealing<V>>,
+    /// Segments that were found to be dead and are to be removed.
+    dead: Vec<u64>,
     taken: Vec<Taken<V>>,
     number: u64,
     compared: u64,
@@ -178,6 +180,7 @@ impl<V: Value> Log<V> {
             table: Some(table),
             model: Model::new(),
             sealing: None,
+            dead: Vec::new(),
             taken: Vec::new(),
             number: 0,
             compared: 0,
@@ -403,6 +406,7 @@ impl<V: Value> Log<V> {
         }
         self.trouble_ends();
         self.table = None;
+        self.dead.clear();
         let which = self.dice.below(self.taken.len() as u64) as usize;
         self.taken.truncate(which + 1);
         let next = self.segments.peek_id();
@@ -421,9 +425,18 @@ impl<V: Value> Log<V> {
             }
         }
         let Taken { image, model } = &self.taken[which];
-        let (memory, threads) = (self.memory, self.threads);
-        let opened = open(&self.layout, &self.segments, memory, threads, Some(image));
-        let (table, account) = opened.unwrap_or_else(|e| panic!("in {memory} bytes: {e:?}"));
+        let (mut memory, threads) = (self.memory, self.threads);
+        // Of memories near the least a restore may ask for more.
+        let (table, account) = loop {
+            match open(&self.layout, &self.segments, memory, threads, Some(image)) {
+                Ok(opened) => break opened,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::OverBudget, "{error:?}");
+                    assert!(memory < 4 * MIB, "{error:?}");
+                    memory *= 2;
+                }
+            }
+        };
         self.idle_bytes = idle(&account);
         (self.table, self.account) = (Some(table), account);
         self.model.clone_from(model);
@@ -456,11 +469,15 @@ impl<V: Value> Log<V> {
     fn rewrite(&mut self) {
         let (pick, fuel) = (self.dice.next(), 1 + self.dice.below(60) as usize);
         let begin = self.dice.below(3) == 0;
+        let (some, mut dead) = (self.dice.below(4) as usize, std::mem::take(&mut self.dead));
         let rewriter = self.table().rewriter().expect("a log with segments");
         let mut all = Vec::new();
         rewriter.segments(&mut all);
-        for dead in all.iter().filter(|s| s.sealed && s.live_records == 0 && !s.pinned) {
-            rewriter.unlink(dead.id).unwrap_or_else(|e| is_planned(&e));
+        // As a policy does, some of those that it saw an earlier time.
+        let found = all.iter().filter(|s| s.sealed && s.live_records == 0 && !s.pinned);
+        dead.extend(found.map(|segment| segment.id));
+        for id in dead.drain(..some.min(dead.len())) {
+            rewriter.unlink(id).unwrap_or_else(|e| is_planned(&e));
         }
         let sealed: Vec<_> = all.iter().filter(|s| s.sealed && s.live_records > 0).collect();
         if begin && !sealed.is_empty() {
@@ -468,6 +485,7 @@ impl<V: Value> Log<V> {
             rewriter.begin(segment).unwrap_or_else(|e| is_planned(&e));
         }
         rewriter.step(fuel).map_or_else(|e| is_planned(&e), drop);
+        self.dead = dead;
     }
 }
 

@@ -45,7 +45,7 @@ fn flipped_bits_are_found_or_harmless_in_every_kind_of_file() {
         let bytes = device.bytes(&file).unwrap();
         let offsets = (0..bytes.len()).filter(|at| bytes[*at] != 0);
         let offsets: Vec<usize> = offsets.collect();
-        let share = if long() { 1 } else { (offsets.len() / 24).max(1) };
+        let share = if long() { 1 } else { (offsets.len() / 10).max(1) };
         for offset in offsets.into_iter().skip(dice.below(share as u64) as usize).step_by(share) {
             let bit = dice.below(8) as u32;
             let when = format!("{file}, byte {offset}, bit {bit}");
