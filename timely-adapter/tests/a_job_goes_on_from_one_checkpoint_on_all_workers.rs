@@ -306,7 +306,7 @@ fn processes_go_on_together_and_other_numbers_of_workers_are_refused() {
     };
     assert_eq!(together(&ends), expected(job));
     let committed: Vec<_> = ends.iter().map(|end| end.committed).collect();
-    assert!(committed[0] >= 3 && committed.iter().all(|n| *n == committed[0]), "{committed:?}");
+    assert!(committed[0] >= 1 && committed.iter().all(|n| *n == committed[0]), "{committed:?}");
     assert!(ends.iter().all(|end| end.abandoned == 0));
     assert!(ends.iter().map(|end| end.sent).sum::<i64>() < job.numbers, "it began again");
     assert!(directory.path().join("0/COMMITTED").exists());
