@@ -116,6 +116,16 @@ pub trait Panes<K: Key, A>: 'static {
     /// As [`Table::checkpoint`](crate::Table::checkpoint).
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage>;
 
+    /// As [`Table::begin_checkpoint`](crate::Table::begin_checkpoint).
+    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.checkpoint(blobs).map(Some)
+    }
+
+    /// As [`Table::continue_checkpoint`](crate::Table::continue_checkpoint).
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.checkpoint(blobs).map(Some)
+    }
+
     /// As [`Table::checkpointed`](crate::Table::checkpointed).
     fn checkpointed(&mut self, outcome: CheckpointOutcome);
 

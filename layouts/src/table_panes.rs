@@ -370,6 +370,17 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         self.table.checkpoint(blobs)
     }
 
+    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        while !self.dying.is_empty() {
+            self.bury(None, usize::MAX)?;
+        }
+        self.table.begin_checkpoint(blobs)
+    }
+
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.table.continue_checkpoint(blobs)
+    }
+
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
         self.table.checkpointed(outcome);
     }

@@ -201,6 +201,14 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
         panes!(self, panes => panes.checkpoint(blobs))
     }
 
+    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        panes!(self, panes => panes.begin_checkpoint(blobs))
+    }
+
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        panes!(self, panes => panes.continue_checkpoint(blobs))
+    }
+
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
         panes!(self, panes => panes.checkpointed(outcome))
     }
@@ -288,6 +296,14 @@ impl<K: Key, E: State> Lists<K, E> for AnyLists<K, E> {
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
         lists!(self, lists => lists.checkpoint(blobs))
+    }
+
+    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        lists!(self, lists => lists.begin_checkpoint(blobs))
+    }
+
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        lists!(self, lists => lists.continue_checkpoint(blobs))
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {

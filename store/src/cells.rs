@@ -140,6 +140,20 @@ macro_rules! cell {
                 }
             }
 
+            fn begin_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+                match self.0.is_derived {
+                    true => Ok(Some(StateImage::default())),
+                    false => self.0.enter()?.begin_checkpoint(blobs),
+                }
+            }
+
+            fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+                match self.0.is_derived {
+                    true => Ok(Some(StateImage::default())),
+                    false => self.0.enter()?.continue_checkpoint(blobs),
+                }
+            }
+
             fn checkpointed(&self, outcome: CheckpointOutcome) {
                 // Its own closures, which alone could be inside, do not reach the store.
                 if let (false, Ok(mut inner)) = (self.0.is_derived, self.0.enter()) {
