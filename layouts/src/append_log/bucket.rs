@@ -10,10 +10,13 @@ use super::chain_unsafe::{Chain, Drain};
 use super::frozen::{Booked, Early, Frozen, Head, LIVE, Piece, sooner};
 use super::notes::{Import, Note};
 use super::run::Run;
+use crate::snapshot::Snapshot;
 use crate::split_table::{FrozenTable, HashRange, SplitTable};
 
 /// Bytes booked for a bucket without lists.
 pub const BUCKET_BYTES: u64 = 768;
+/// Less than a note that could not be kept takes.
+const KEPT_BYTES: u64 = 4 << 10;
 
 /// A bucket.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub struct Bucket<K, E> {
     pub early: SplitTable<Early<K, E>>,
     notes: SplitTable<Note<K>>,
     notes_bytes: u64,
+    /// The notes at the barrier of a checkpoint that is being taken.
+    noted: Option<Box<Snapshot<K, Note<K>>>>,
     /// How many imports there are from each other bucket.
     pub sources: BTreeMap<Time, u64>,
     /// By number.
@@ -58,6 +63,7 @@ impl<K: Key, E: State> Bucket<K, E> {
             early: SplitTable::new(account.clone(), range),
             notes: SplitTable::new(account.clone(), range),
             notes_bytes: 0,
+            noted: None,
             sources: BTreeMap::new(),
             runs: Vec::new(),
             arena: Arena::new(piece_bytes_max),
@@ -263,8 +269,63 @@ impl<K: Key, E: State> Bucket<K, E> {
         Ok(())
     }
 
+    /// The notes as they are now are to be taken.
+    pub fn begin_snapshot(&mut self) {
+        if !self.notes.is_empty() {
+            self.noted = Some(Box::new(Snapshot::new(&self.account, self.range)));
+        }
+    }
+
+    /// Whether notes are still to be taken.
+    pub fn has_snapshot(&self) -> bool {
+        self.noted.is_some()
+    }
+
+    /// The notes that are still to be taken, for whoever drops the bucket, or nobody.
+    pub fn take_snapshot(&mut self) -> Option<Box<Snapshot<K, Note<K>>>> {
+        self.noted.take()
+    }
+
+    /// Gives some of the notes of the barrier that were not taken yet to `take`; says whether there
+    /// are more.
+    pub fn take_notes(&mut self, mut take: impl FnMut(&Note<K>) -> Result<()>) -> Result<bool> {
+        let Some(noted) = &mut self.noted else { return Ok(false) };
+        if noted.is_lost() {
+            let what = "what a checkpoint keeps of notes that change";
+            return Err(self.account.over_budget(KEPT_BYTES, what));
+        }
+        let more = match noted.next() {
+            Some(place) => {
+                let (part, end) = self.notes.part_at(place);
+                noted.take(part, end, take)?;
+                true
+            }
+            None => noted.take_kept(&mut take)?,
+        };
+        if !more {
+            self.noted = None;
+        }
+        Ok(more)
+    }
+
+    /// Keeps what is noted of a key for a checkpoint that has not got it, before that changes. If
+    /// there is no room, the checkpoint is told.
+    fn keep_note<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) {
+        let Some(noted) = self.noted.as_mut().filter(|noted| noted.wants(hash, key)) else {
+            return;
+        };
+        let known = self.notes.find(hash, |note| key.is(&note.key));
+        if !noted.keep(hash, key, known) {
+            noted.lose();
+        }
+    }
+
     /// Drops the notes that only tell of runs up to `number`, which are merged now.
     pub fn drop_notes(&mut self, number: u64) {
+        if self.has_snapshot() {
+            // They do no harm. The next merge drops them.
+            return;
+        }
         let mut from = Some(0);
         while let Some(place) = from {
             let (notes, end) = self.notes.part_at(place);
@@ -279,6 +340,7 @@ impl<K: Key, E: State> Bucket<K, E> {
 
     /// Takes the note of a key out.
     pub fn take_note<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Note<K>> {
+        self.keep_note(hash, key);
         let note = self.notes.remove(hash, |note| key.is(&note.key))?;
         self.book_note(note.heap_bytes(), 0);
         self.count_imports(&note.imports, &[]);
@@ -293,6 +355,8 @@ impl<K: Key, E: State> Bucket<K, E> {
         let bytes = note.heap_bytes();
         self.account.ensure(bytes, "a note")?;
         let (hash, imports) = (note.key.key_hash(), note.imports.clone());
+        self.keep_note(hash, &note.key);
+        self.account.ensure(bytes, "a note")?;
         if let Some(known) = self.notes.find_mut(hash, |known| known.key == note.key) {
             let old = std::mem::replace(known, note);
             self.book_note(old.heap_bytes(), bytes);

@@ -1,19 +1,17 @@
-//! Checkpoints: all lists in memory become runs and are written, runs that are written already are
-//! named again. A catalog, in segments of its own, says what runs there are and what is noted of
-//! keys. `docs/format.md` has its bytes.
+//! What checkpoints name: the files of runs, those that are written already too, and a catalog, in
+//! segments of its own, that says what runs there are and what is noted of keys; and restoring one.
+//! `docs/format.md` has its bytes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
     Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage,
-    SegmentInfo, SegmentReader, SegmentWriter, State, StateImage, Time, codec,
+    SegmentInfo, SegmentReader, State, StateImage, Time, codec,
 };
 
 use super::bucket::Bucket;
-use super::config::PAGE_BLOCKS;
 use super::notes::{Import, Note};
 use super::run::{BlockAt, RUN_BYTES, Run, StoredRun};
 use super::table::AppendLogLists;
@@ -74,8 +72,25 @@ impl Files {
         ids
     }
 
+    /// A checkpoint that is being taken names all files of runs.
+    pub fn name_all(&mut self) {
+        let named = self.all.iter().filter(|(_, (_, runs))| *runs > 0);
+        self.taken = named.map(|(id, _)| *id).collect();
+    }
+
+    /// It names those of this run too.
+    pub fn name(&mut self, run: &StoredRun) {
+        self.taken.extend(run.files.iter().map(|info| info.id));
+    }
+
+    /// It is taken: it has this catalog, and names these files.
+    pub fn take(&mut self, catalog: &[SegmentInfo], all: impl Iterator<Item = SegmentId>) {
+        catalog.iter().for_each(|info| self.add_file(info, 0));
+        self.taken = all.collect();
+    }
+
     /// What became of the checkpoint: tells the files that nobody needs any more.
-    fn decide(&mut self, outcome: CheckpointOutcome) -> Vec<SegmentId> {
+    pub fn decide(&mut self, outcome: CheckpointOutcome) -> Vec<SegmentId> {
         let taken = std::mem::take(&mut self.taken);
         match outcome {
             CheckpointOutcome::Committed => self.committed = taken,
@@ -95,74 +110,15 @@ impl Files {
 }
 
 /// Newest run, and how many records of runs and of notes follow.
-type CatalogHead = (u64, u64, u64);
+pub type CatalogHead = (u64, u64, u64);
 /// Bucket and number of a run.
-type RunKey = (i64, u64);
+pub type RunKey = (i64, u64);
 /// Elements; whether its bucket was purged; per file its id, the run's first block, and how many.
-type RunValue = (u64, bool, Vec<(u64, u32, u32)>);
+pub type RunValue = (u64, bool, Vec<(u64, u32, u32)>);
 /// Bucket, cut and lowest rank; per import source, first and last run, shift of ranks.
-type NoteValue = ((i64, u64, i64), Vec<(i64, u64, u64, i64)>);
+pub type NoteValue = ((i64, u64, i64), Vec<(i64, u64, u64, i64)>);
 
 impl<K: Key, E: State> AppendLogLists<K, E> {
-    pub(super) fn take_checkpoint(&mut self) -> Result<StateImage> {
-        self.context.segment_store()?;
-        self.write_all()?;
-        let written = self.jobs.with_writer(|writer| {
-            let written = self.write_catalog(writer).and_then(|()| writer.seal());
-            if written.is_err() {
-                writer.abandon();
-            }
-            (written, writer.take_sealed())
-        });
-        let (written, catalog) = written;
-        if let Err(error) = written {
-            if !catalog.is_empty() {
-                self.jobs.remove(catalog.iter().map(|info| info.id).collect());
-            }
-            return Err(error);
-        }
-        let mut image = StateImage { entries: self.elements, ..StateImage::default() };
-        image.segments.extend(catalog.iter().map(SegmentInfo::all_live));
-        let runs = self.files.all.values().filter(|(_, runs)| *runs > 0);
-        image.segments.extend(runs.map(|(info, _)| info.all_live()));
-        catalog.iter().for_each(|info| self.files.add_file(info, 0));
-        self.files.taken = image.segments.iter().map(|segment| segment.id).collect();
-        Ok(image)
-    }
-
-    fn write_catalog(&self, writer: &mut SegmentWriter) -> Result<()> {
-        let own =
-            self.buckets.iter().flat_map(|(time, b)| b.runs.iter().map(|r| (*time, false, r)));
-        let graves =
-            self.graves.iter().flat_map(|(time, runs)| runs.iter().map(|r| (*time, true, r)));
-        let runs: Vec<_> = own.chain(graves).collect();
-        let notes = self.buckets.values().map(Bucket::notes).sum();
-        let mut catalog = Catalog(writer);
-        let head: CatalogHead = (self.epoch, runs.len() as u64, notes);
-        catalog.push(0, &(), &head)?;
-        for (time, purged, run) in runs {
-            let parts = parts_of(run.stored.as_ref().expect("all runs are written"));
-            let value: RunValue = (run.elements, purged, parts);
-            catalog.push::<RunKey, RunValue>(0, &(time.0, run.number), &value)?;
-        }
-        for (time, bucket) in &self.buckets {
-            bucket.for_each_note(|note| {
-                let imports = note.imports.iter();
-                let imports = imports.map(|i| (i.source.0, i.runs.0, i.runs.1, i.delta)).collect();
-                let value: NoteValue = ((time.0, note.cut, note.low), imports);
-                catalog.push(note.key.key_hash(), &note.key, &value)
-            })?;
-        }
-        catalog.finish()
-    }
-
-    pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
-        let useless = self.files.decide(outcome);
-        if !useless.is_empty() {
-            self.jobs.remove(useless);
-        }
-    }
-
     pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
         let store = self.context.segment_store()?.clone();
         let state = self.source.as_ref().map_or(0, |source| source.state);
@@ -302,32 +258,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 /// The segments of runs with all their blocks.
 type BlocksOf = HashMap<SegmentId, (SegmentInfo, Vec<FooterEntry>)>;
 
-/// Writes the records of a catalog in pages.
-struct Catalog<'w>(&'w mut SegmentWriter);
-
-impl Catalog<'_> {
-    fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<()> {
-        if self.0.page_records() == 0 {
-            self.0.begin_page()?;
-        }
-        self.0.push(hash, key, value)?;
-        let full = self.0.page_bytes() >= 16 * BLOCK_BYTES as u64;
-        if full || self.0.page_records() as usize >= PAGE_BLOCKS {
-            self.0.finish_page()?;
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<()> {
-        if self.0.page_records() > 0 {
-            self.0.finish_page()?;
-        }
-        Ok(())
-    }
-}
-
 /// Per file of a run its id, the run's first block there, and how many blocks.
-fn parts_of(run: &StoredRun) -> Vec<(u64, u32, u32)> {
+pub fn parts_of(run: &StoredRun) -> Vec<(u64, u32, u32)> {
     let mut parts: Vec<(u64, u32, u32)> = Vec::with_capacity(run.files.len());
     for block in &run.blocks {
         if parts.len() as u32 == block.file {

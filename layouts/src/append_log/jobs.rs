@@ -115,12 +115,6 @@ impl Jobs {
         });
     }
 
-    /// Calls `write` with the writer of runs, on this thread. Nothing is written meanwhile.
-    pub fn with_writer<R>(&self, write: impl FnOnce(&mut SegmentWriter) -> R) -> R {
-        let writer = self.writer.as_ref().expect("a checkpoint is taken where there is storage");
-        write(&mut writer.lock().expect("a writer's user does not panic"))
-    }
-
     /// Has lists dropped, which are booked as told.
     pub fn reap<T: Send + 'static>(&mut self, lists: T, booked: Booked) {
         self.submit(move |_| {

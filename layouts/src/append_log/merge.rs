@@ -50,6 +50,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let bucket = self.buckets.get(&time)?;
         let imported = self.buckets.values().any(|other| other.sources.contains_key(&time));
         let (many, noted) = (bucket.runs.len() > self.sizes.runs_max, bucket.notes() >= NOTES_MAX);
+        // Notes that a checkpoint still takes are not dropped.
+        let noted = noted && !bucket.has_snapshot();
         (!imported && (many || noted)).then_some(noted)
     }
 

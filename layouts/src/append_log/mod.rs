@@ -7,6 +7,7 @@
 
 mod arena_unsafe;
 mod bucket;
+mod capture;
 #[cfg(test)]
 mod chain_tests;
 mod chain_unsafe;

@@ -8,6 +8,7 @@ use alluvium_pagestore::{Key, Lookup, State, Time, rounded};
 
 use super::bucket::Bucket;
 use super::frozen::LIVE;
+use crate::snapshot::Entry;
 
 /// Elements in runs of another bucket that belong to a key here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,16 @@ impl<K: Key> Note<K> {
     /// Bytes that it owns.
     pub fn heap_bytes(&self) -> u64 {
         (self.key.heap_bytes() + rounded(self.imports.capacity() * size_of::<Import>())) as u64
+    }
+}
+
+impl<K: Key> Entry<K> for Note<K> {
+    fn key(&self) -> &K {
+        &self.key
+    }
+
+    fn owned_bytes(&self) -> u64 {
+        self.heap_bytes()
     }
 }
 

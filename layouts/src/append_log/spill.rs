@@ -33,7 +33,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         Ok(())
     }
 
-    fn take(&mut self, answer: Answer) {
+    pub(super) fn take(&mut self, answer: Answer) {
         match answer {
             Answer::Written { runs, result: Ok(stored) } => {
                 self.writing -= 1;
@@ -47,6 +47,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             Answer::Written { runs, result: Err(error) } => {
                 self.writing -= 1;
                 for (time, number) in runs {
+                    self.not_captured((time, number));
                     if let Some(run) = self.run_mut(time, number) {
                         run.busy = false;
                     }
@@ -70,11 +71,13 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     /// A run was written.
     fn install(&mut self, (time, number): (Time, u64), stored: StoredRun) {
         self.files.add(&stored);
+        let stored = Arc::new(stored);
+        self.captured((time, number), &stored);
         match self.run_mut(time, number) {
             Some(run) => {
                 run.busy = false;
                 let bytes = stored.memory_bytes();
-                run.stored = Some(Arc::new(stored));
+                run.stored = Some(stored);
                 self.account.charge(MemoryKind::Tables, bytes);
                 self.crowded.insert(time);
             }
@@ -197,13 +200,15 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     /// Has frozen runs written.
-    fn write(&mut self, batch: Vec<Arc<Frozen<K, E>>>) -> bool {
+    pub(super) fn write(&mut self, batch: Vec<Arc<Frozen<K, E>>>) -> bool {
         if batch.is_empty() {
             return false;
         }
         for frozen in &batch {
-            let run = self.run_mut(frozen.bucket, frozen.number).expect("a frozen run");
-            run.busy = true;
+            // What a checkpoint keeps of a purged bucket is no run of the lists any more.
+            if let Some(run) = self.run_mut(frozen.bucket, frozen.number) {
+                run.busy = true;
+            }
         }
         self.writing += 1;
         self.jobs.write(batch, self.sizes.block_bytes);
@@ -211,11 +216,13 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     /// Runs that are nowhere but in memory and are not being written.
-    fn unwritten(&self) -> Vec<Arc<Frozen<K, E>>> {
+    pub(super) fn unwritten(&mut self) -> Vec<Arc<Frozen<K, E>>> {
+        let mut batch = self.orphans();
         let own = self.buckets.values().flat_map(|bucket| &bucket.runs);
         let all = own.chain(self.graves.values().flatten());
         let waiting = all.filter(|run| run.stored.is_none() && !run.busy);
-        waiting.filter_map(|run| run.memory.clone()).take(BATCH_RUNS_MAX).collect()
+        batch.extend(waiting.filter_map(|run| run.memory.clone()).take(BATCH_RUNS_MAX));
+        batch
     }
 
     /// Freezes the lists of the last buckets, about `bytes` of them.
@@ -233,33 +240,14 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         batch
     }
 
-    /// Freezes all lists and has all written that is not, and waits for it.
-    pub(super) fn write_all(&mut self) -> Result<()> {
-        let start = Instant::now();
-        self.failed = None;
-        loop {
-            self.poll()?;
-            if let Some(error) = self.failed.take() {
-                return Err(error);
-            }
-            if self.writing == 0 {
-                let mut batch = self.unwritten();
-                if batch.is_empty() {
-                    batch = self.freeze_some(u64::MAX);
-                }
-                if !self.write(batch) {
-                    return Ok(());
-                }
-            }
-            let waited = start.elapsed() > self.sizes.patience.saturating_mul(8);
-            if waited {
-                let message = "storage does not take what a checkpoint writes";
-                return Err(Error::new(ErrorKind::Backpressure, message));
-            }
-            if let Some(answer) = self.jobs.wait() {
-                self.take(answer);
-            }
+    /// Freezes all lists, without any of them written.
+    pub(super) fn freeze_all(&mut self) {
+        let number = self.epoch + 1;
+        for bucket in self.buckets.values_mut().filter(|bucket| bucket.elements > 0) {
+            freeze(bucket, number);
+            self.account.charge(MemoryKind::Tables, RUN_BYTES);
         }
+        self.epoch = number;
     }
 
     /// Gives memory up to other states.
@@ -314,11 +302,19 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     pub(super) fn drop_bucket(&mut self, mut bucket: Bucket<K, E>, pinned: &BTreeSet<Time>) {
         self.elements -= bucket.elements;
         let frozen = bucket.freeze(0);
-        let (notes, mut booked) = bucket.freeze_notes();
-        booked.index += frozen.booked.index;
-        booked.pages += frozen.booked.pages;
-        booked.values += frozen.booked.values;
-        self.reap((frozen, notes), booked);
+        let (snapshot, notes) = (bucket.take_snapshot(), bucket.freeze_notes());
+        match self.adopt_notes(bucket.time, snapshot, notes) {
+            Some((notes, mut booked)) => {
+                booked.index += frozen.booked.index;
+                booked.pages += frozen.booked.pages;
+                booked.values += frozen.booked.values;
+                self.reap((frozen, notes), booked);
+            }
+            None => {
+                let booked = frozen.booked;
+                self.reap(frozen, booked);
+            }
+        }
         for run in std::mem::take(&mut bucket.runs) {
             if pinned.contains(&bucket.time) {
                 self.graves.entry(bucket.time).or_default().push(run);
@@ -334,7 +330,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         if let Some(cached) = run.cached {
             self.drop_cached(cached);
         }
-        if let Some(frozen) = run.memory {
+        let unwritten = run.stored.is_none();
+        if let Some(frozen) = run.memory.filter(|f| !unwritten || !self.adopt(f, run.busy)) {
             let booked = frozen.booked;
             self.reap(frozen, booked);
         }

@@ -14,6 +14,7 @@ use alluvium_pagestore::{
 };
 
 use super::bucket::{Bucket, hash_of_head};
+use super::capture::Capture;
 use super::chain_unsafe::Chain;
 use super::checkpoint::Files;
 use super::config::{AppendLog, Sizes};
@@ -54,6 +55,8 @@ pub struct AppendLogLists<K, E> {
     pub(super) reaping: u64,
     /// Why runs could not be written, the last time it was tried.
     pub(super) failed: Option<alluvium_pagestore::Error>,
+    /// The checkpoint being taken, or not decided yet.
+    pub(super) capture: Option<Box<Capture<K, E>>>,
 }
 
 impl<K, E> std::fmt::Debug for AppendLogLists<K, E> {
@@ -106,6 +109,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
             writing: 0,
             reaping: 0,
             failed: None,
+            capture: None,
             context,
         };
         if let Some((image, _)) = restored {
@@ -362,10 +366,16 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         self.give_up(bytes)
     }
 
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        let _ = blobs;
-        self.resume = None;
-        self.take_checkpoint()
+    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
+        self.take_at_once()
+    }
+
+    fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.begin_capture().map(|()| None)
+    }
+
+    fn continue_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_capture()
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
@@ -385,6 +395,7 @@ impl<K, E> Drop for AppendLogLists<K, E> {
             let _ = self.jobs.wait();
         }
         self.resume = None;
+        self.capture = None;
         self.buckets.clear();
         self.graves.clear();
         for kind in alluvium_pagestore::MEMORY_KINDS {

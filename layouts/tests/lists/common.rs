@@ -109,6 +109,76 @@ impl Ground {
     }
 }
 
+/// A checkpoint being taken in steps.
+pub struct Sealing {
+    blobs: BlobWriter,
+    image: Option<StateImage>,
+}
+
+impl Ground {
+    /// Begins a checkpoint.
+    pub fn begin<K: Key, E: State>(&mut self, lists: &mut impl Lists<K, E>) -> Result<Sealing> {
+        let device = self.device.clone().expect("a checkpoint needs a device");
+        self.blobs += 1;
+        let mut blobs = BlobWriter::new(device, self.blobs, 4096);
+        let image = lists.begin_checkpoint(&mut blobs)?;
+        Ok(Sealing { blobs, image })
+    }
+
+    /// Does a step of it, and says whether it is taken.
+    pub fn advance<K: Key, E: State>(
+        &mut self,
+        lists: &mut impl Lists<K, E>,
+        sealing: &mut Sealing,
+    ) -> Result<bool> {
+        if sealing.image.is_none() {
+            sealing.image = lists.continue_checkpoint(&mut sealing.blobs)?;
+            if sealing.image.is_none() {
+                std::thread::yield_now();
+            }
+        }
+        Ok(sealing.image.is_some())
+    }
+
+    /// Decides it, taken or not.
+    pub fn decide<K: Key, E: State>(
+        &mut self,
+        lists: &mut impl Lists<K, E>,
+        sealing: Sealing,
+        outcome: CheckpointOutcome,
+    ) -> Result<()> {
+        let Sealing { image, .. } = sealing;
+        if outcome == CheckpointOutcome::Committed {
+            self.committed = Some(image.expect("it is taken"));
+        }
+        lists.checkpointed(outcome);
+        Ok(())
+    }
+
+    /// The same on what a crash has left.
+    pub fn on(self, device: Arc<dyn Device>) -> Self {
+        // Ids are not given twice, whatever is there.
+        let segments = Some(SegmentStore::new(device.clone(), 1 << 20));
+        Self { device: Some(device), segments, ..self }
+    }
+
+    /// Names of the segment files that are there.
+    pub fn segment_files(&self) -> Vec<String> {
+        let mut names = self.device.as_ref().expect("a device").list().unwrap();
+        names.retain(|name| name.starts_with("seg-"));
+        names
+    }
+
+    /// Whether the committed checkpoint names all of these files, and no other.
+    pub fn names_just(&self, files: &[String]) -> bool {
+        let image = self.committed.as_ref().expect("a checkpoint");
+        let mut named: Vec<_> = image.segments.iter().map(|s| s.id.file_name()).collect();
+        let mut files = files.to_vec();
+        (named.sort(), files.sort());
+        named == files
+    }
+}
+
 /// What lists should hold.
 pub type Model<K, E> = BTreeMap<(Time, K), Vec<E>>;
 

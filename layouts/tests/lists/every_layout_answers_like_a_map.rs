@@ -12,7 +12,7 @@ use alluvium_layouts::{AppendLog, CheckpointOutcome, Heap, Lists, ListsLayout};
 use alluvium_pagestore::io::{Faults, IoOptions, Simulated, open_device};
 use alluvium_pagestore::{Key, State, Time};
 
-use crate::common::{Dice, Ground, Model, folded, folded_model, read};
+use crate::common::{Dice, Ground, Model, Sealing, folded, folded_model, read};
 
 /// A kind of history.
 struct Kind {
@@ -51,7 +51,9 @@ fn history<
     let (mut lists, mut account) = ground.open(layout).unwrap();
     let mut model: Model<K, E> = BTreeMap::new();
     let mut committed = (model.clone(), 0);
+    let mut sealing: Option<(Sealing, Model<K, E>, u64)> = None;
     let mut first = 0;
+    let mut in_steps = 0;
     let mut serial = 0;
     for step in 0..kind.steps {
         let at = |dice: &mut Dice, first: u64| match dice.below(kind.buckets + 1) {
@@ -118,7 +120,10 @@ fn history<
             96 if dice.below(4) == 0 => {
                 lists.reclaim(1 + dice.below(200_000)).unwrap();
             }
-            97 if kind.checkpoints && dice.below(3) == 0 => {
+            97 if kind.checkpoints && sealing.is_none() && dice.below(5) == 0 => {
+                sealing = Some((ground.begin(&mut lists).unwrap(), model.clone(), first));
+            }
+            97 if kind.checkpoints && sealing.is_none() && dice.below(6) == 0 => {
                 let outcome = match dice.below(4) {
                     0 => CheckpointOutcome::Abandoned,
                     _ => CheckpointOutcome::Committed,
@@ -129,12 +134,27 @@ fn history<
                 }
             }
             98 if kind.checkpoints && dice.below(8) == 0 => {
-                drop(lists);
+                drop((lists, sealing.take()));
                 assert_eq!(account.used(), 0, "{when}");
                 (model, first) = committed.clone();
                 (lists, account) = ground.open(layout).unwrap();
             }
             _ => {}
+        }
+        if let Some((mut taken, then, then_first)) = sealing.take() {
+            let outcome = match dice.below(60) {
+                0 => CheckpointOutcome::Abandoned,
+                _ => CheckpointOutcome::Committed,
+            };
+            if outcome == CheckpointOutcome::Abandoned {
+                ground.decide(&mut lists, taken, outcome).unwrap();
+            } else if dice.below(3) > 0 && ground.advance(&mut lists, &mut taken).unwrap() {
+                ground.decide(&mut lists, taken, outcome).unwrap();
+                committed = (then, then_first);
+                in_steps += 1;
+            } else {
+                sealing = Some((taken, then, then_first));
+            }
         }
         assert!(account.used() <= ground.memory, "{when}: {account:?}");
         let elements: usize = model.values().map(Vec::len).sum();
@@ -143,6 +163,23 @@ fn history<
         let told = lists.next_bucket(Time::MIN);
         assert!(told.is_none_or(|told| next.is_none_or(|next| told <= next)), "{when}");
         assert!(next.is_none() || told.is_some(), "{when}");
+    }
+    if kind.checkpoints {
+        // One more, of which something may be done.
+        println!("seed {seed}: {in_steps} checkpoints in steps");
+        let last = sealing.take().map(|(taken, then, _)| (taken, then));
+        let (mut taken, then) =
+            last.unwrap_or_else(|| (ground.begin(&mut lists).unwrap(), model.clone()));
+        while !ground.advance(&mut lists, &mut taken).unwrap() {
+            serial += 1;
+            let (time, k) = (Time(first as i64 + 1), key(serial % kind.keys));
+            lists.append(time, &k, element(serial)).unwrap();
+        }
+        ground.decide(&mut lists, taken, CheckpointOutcome::Committed).unwrap();
+        drop(lists);
+        assert_eq!(account.used(), 0, "seed {seed}: {account:?}");
+        (lists, account) = ground.open(layout).unwrap();
+        model = then;
     }
     let all = Time::MIN..Time::MAX;
     let found = folded(&mut lists, all.clone(), 100).unwrap();

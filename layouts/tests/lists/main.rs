@@ -1,5 +1,6 @@
 //! Behaviours of lists, of all layouts that keep them, against a `BTreeMap`.
 
 mod budget;
+mod checkpoints_are_taken_while_lists_change;
 mod common;
 mod every_layout_answers_like_a_map;

@@ -1,0 +1,437 @@
+//! Taking a checkpoint of lists while they are appended to.
+//!
+//! It begins with a barrier, whose cost does not depend on how many lists there are: what is in
+//! memory is frozen per bucket, as a spill does, and the runs that there are then are remembered.
+//! Later appends go to new chunks. The helper writes what is frozen, then a catalog of the runs and
+//! of the notes as they were at the barrier: who changes a note before it was taken keeps the old
+//! one.
+//!
+//! What it keeps true:
+//! - The image has every element that was appended before the barrier, and none after.
+//! - What it names stays, and what it waits for is written, also if its bucket is purged meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use alluvium_pagestore::{
+    Error, ErrorKind, Key, MemoryKind, Result, SegmentId, SegmentInfo, State, StateImage, Time,
+};
+
+use super::checkpoint::{CatalogHead, NoteValue, RunKey, RunValue, parts_of};
+use super::config::{MERGE_CHUNK_BYTES, PAGE_BLOCKS};
+use super::frozen::{Booked, Frozen};
+use super::jobs::RunName;
+use super::notes::Note;
+use super::run::{RUN_BYTES, StoredRun};
+use super::table::AppendLogLists;
+use crate::paced::{Pace, Paced};
+use crate::snapshot::Snapshot;
+use crate::split_table::FrozenTable;
+use crate::table::CheckpointOutcome;
+
+/// Bytes booked for a run that a checkpoint names.
+const NAMED_BYTES: u64 = 128;
+/// Bytes after which an image of the catalog ends.
+const CATALOG_PAGE_BYTES: u64 = 64 << 10;
+
+/// A checkpoint being taken, or not decided yet.
+pub struct Capture<K, E> {
+    /// At the barrier: elements, the newest run, and notes.
+    elements: u64,
+    epoch: u64,
+    notes: u64,
+    /// Runs at the barrier.
+    runs: Vec<Named>,
+    /// Those that are not written yet, and where in `runs` they are.
+    waiting: BTreeMap<RunName, usize>,
+    /// Of these, those whose buckets are purged: nobody else has them.
+    orphans: Vec<Orphan<K, E>>,
+    /// Notes of buckets that are purged.
+    notes_left: Vec<NotesLeft<K>>,
+    /// The first bucket whose notes were not taken.
+    notes_at: Time,
+    step: Step,
+    catalog: Option<Paced>,
+    /// Booked for the catalog's writer, and for the runs.
+    catalog_bytes: u64,
+    booked: u64,
+}
+
+enum Step {
+    /// Frozen lists are being written.
+    Writing,
+    /// Runs before this one are in the catalog.
+    Naming(usize),
+    /// Notes are being put there.
+    Noting,
+    /// The catalog is being made durable.
+    Ending,
+    /// The image was given.
+    Done,
+}
+
+/// A run that the checkpoint names.
+struct Named {
+    name: RunName,
+    elements: u64,
+    purged: bool,
+    stored: Option<Arc<StoredRun>>,
+}
+
+struct Orphan<K, E> {
+    frozen: Arc<Frozen<K, E>>,
+    busy: bool,
+}
+
+struct NotesLeft<K> {
+    time: Time,
+    notes: FrozenTable<Note<K>>,
+    booked: Booked,
+    snapshot: Box<Snapshot<K, Note<K>>>,
+}
+
+impl<K: Key, E: State> AppendLogLists<K, E> {
+    /// Takes a checkpoint in one call.
+    pub(super) fn take_at_once(&mut self) -> Result<StateImage> {
+        let start = Instant::now();
+        self.begin_capture()?;
+        loop {
+            match self.continue_capture() {
+                Ok(Some(image)) => return Ok(image),
+                Ok(None) => {}
+                Err(error) => {
+                    self.decide_checkpoint(CheckpointOutcome::Abandoned);
+                    return Err(error);
+                }
+            }
+            if start.elapsed() > self.sizes.patience.saturating_mul(8) {
+                self.decide_checkpoint(CheckpointOutcome::Abandoned);
+                let message = "storage does not take what a checkpoint writes";
+                return Err(Error::new(ErrorKind::Backpressure, message));
+            }
+            if self.writing > 0 {
+                if let Some(answer) = self.jobs.wait() {
+                    self.take(answer);
+                }
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Everything in the lists now is of the checkpoint.
+    pub(super) fn begin_capture(&mut self) -> Result<()> {
+        self.context.segment_store()?;
+        if self.capture.is_some() {
+            // The store has not said what became of the last one, so that it may be either.
+            self.decide_checkpoint(CheckpointOutcome::Unknown);
+        }
+        self.resume = None;
+        self.poll()?;
+        let runs = |lists: &Self| -> usize {
+            let own = lists.buckets.values().map(|b| b.runs.len() + usize::from(b.elements > 0));
+            own.sum::<usize>() + lists.graves.values().map(Vec::len).sum::<usize>()
+        };
+        // Where memory is short, this waits for storage.
+        let fresh = self.buckets.values().filter(|bucket| bucket.elements > 0).count() as u64;
+        // The descriptions of runs may outlive the runs.
+        let described = |lists: &Self| -> u64 {
+            let own = lists.buckets.values().flat_map(|bucket| &bucket.runs);
+            let all = own.chain(lists.graves.values().flatten());
+            all.filter_map(|run| run.stored.as_ref()).map(|stored| stored.memory_bytes()).sum()
+        };
+        let bytes = runs(self) as u64 * NAMED_BYTES + fresh * RUN_BYTES + described(self);
+        self.make_room(bytes, "what a checkpoint names")?;
+        self.freeze_all();
+        let count = runs(self);
+        let booked = count as u64 * NAMED_BYTES + described(self);
+        self.account.charge(MemoryKind::Buffers, booked);
+        let mut all = Vec::with_capacity(count);
+        let own = self.buckets.iter().map(|(time, b)| (*time, false, &b.runs));
+        for (time, purged, runs) in own.chain(self.graves.iter().map(|(t, r)| (*t, true, r))) {
+            all.extend(runs.iter().map(|run| Named {
+                name: (time, run.number),
+                elements: run.elements,
+                purged,
+                stored: run.stored.clone(),
+            }));
+        }
+        let waiting = all.iter().enumerate().filter(|(_, run)| run.stored.is_none());
+        let waiting = waiting.map(|(at, run)| (run.name, at)).collect();
+        self.files.name_all();
+        self.buckets.values_mut().for_each(|bucket| bucket.begin_snapshot());
+        self.failed = None;
+        self.capture = Some(Box::new(Capture {
+            elements: self.elements,
+            epoch: self.epoch,
+            notes: self.buckets.values().map(|bucket| bucket.notes()).sum(),
+            runs: all,
+            waiting,
+            orphans: Vec::new(),
+            notes_left: Vec::new(),
+            notes_at: Time::MIN,
+            step: Step::Writing,
+            catalog: None,
+            catalog_bytes: 0,
+            booked,
+        }));
+        Ok(())
+    }
+
+    /// Does a bounded share; the image at the end.
+    pub(super) fn continue_capture(&mut self) -> Result<Option<StateImage>> {
+        self.jobs.drive();
+        self.poll()?;
+        let Some(mut capture) = self.capture.take() else {
+            return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
+        };
+        let stepped = match capture.step {
+            Step::Writing => {
+                // What is written needs this to be known.
+                self.capture = Some(capture);
+                let done = self.write_captured();
+                capture = self.capture.take().expect("put there above");
+                done.map(|done| {
+                    if done {
+                        capture.step = Step::Naming(0);
+                    }
+                })
+            }
+            _ => self.write_catalog(&mut capture),
+        };
+        let image = match (&stepped, &capture.step) {
+            (Ok(()), Step::Done) => Some(self.image_of(&mut capture)),
+            _ => None,
+        };
+        self.capture = Some(capture);
+        stepped.map(|()| image).map_err(|error| error.with("state", &self.context.name))
+    }
+
+    /// Has more written of what is frozen; says whether all is.
+    fn write_captured(&mut self) -> Result<bool> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let capture = self.capture.as_mut().expect("there is one");
+        if capture.waiting.is_empty() {
+            return Ok(true);
+        }
+        if self.writing == 0 {
+            let batch = self.unwritten();
+            self.write(batch);
+        }
+        Ok(false)
+    }
+
+    /// What the checkpoint has of purged buckets that is to be written, which is begun now.
+    pub(super) fn orphans(&mut self) -> Vec<Arc<Frozen<K, E>>> {
+        let all = self.capture.iter_mut().flat_map(|capture| &mut capture.orphans);
+        let waiting = all.filter(|orphan| !orphan.busy);
+        let begun = waiting.map(|orphan| {
+            orphan.busy = true;
+            orphan.frozen.clone()
+        });
+        begun.collect()
+    }
+
+    /// A run was written, which the checkpoint may wait for.
+    pub(super) fn captured(&mut self, name: RunName, stored: &Arc<StoredRun>) {
+        let Some(capture) = &mut self.capture else { return };
+        let Some(at) = capture.waiting.remove(&name) else { return };
+        capture.runs[at].stored = Some(stored.clone());
+        capture.booked += stored.memory_bytes();
+        self.account.charge(MemoryKind::Buffers, stored.memory_bytes());
+        self.files.name(stored);
+        let orphan =
+            capture.orphans.iter().position(|o| (o.frozen.bucket, o.frozen.number) == name);
+        if let Some(at) = orphan {
+            let frozen = capture.orphans.swap_remove(at).frozen;
+            let booked = frozen.booked;
+            self.reap(frozen, booked);
+        }
+    }
+
+    /// A run that the checkpoint may wait for could not be written.
+    pub(super) fn not_captured(&mut self, name: RunName) {
+        let Some(capture) = &mut self.capture else { return };
+        let mut orphans = capture.orphans.iter_mut();
+        let orphan = orphans.find(|o| (o.frozen.bucket, o.frozen.number) == name);
+        orphan.into_iter().for_each(|orphan| orphan.busy = false);
+    }
+
+    /// Lists of a bucket that is purged: says whether the checkpoint keeps them until they are
+    /// written.
+    pub(super) fn adopt(&mut self, frozen: &Arc<Frozen<K, E>>, busy: bool) -> bool {
+        let Some(capture) = &mut self.capture else { return false };
+        let waited_for = capture.waiting.contains_key(&(frozen.bucket, frozen.number));
+        if waited_for {
+            capture.orphans.push(Orphan { frozen: frozen.clone(), busy });
+        }
+        waited_for
+    }
+
+    /// Notes of a bucket that is purged, which were not all taken: gives them back if no checkpoint
+    /// wants them.
+    pub(super) fn adopt_notes(
+        &mut self,
+        time: Time,
+        snapshot: Option<Box<Snapshot<K, Note<K>>>>,
+        (notes, booked): (FrozenTable<Note<K>>, Booked),
+    ) -> Option<(FrozenTable<Note<K>>, Booked)> {
+        match (&mut self.capture, snapshot) {
+            (Some(capture), Some(snapshot)) => {
+                capture.notes_left.push(NotesLeft { time, notes, booked, snapshot });
+                None
+            }
+            _ => Some((notes, booked)),
+        }
+    }
+
+    /// Puts more into the catalog.
+    fn write_catalog(&mut self, capture: &mut Capture<K, E>) -> Result<()> {
+        if capture.catalog.is_none() {
+            let pace = Pace {
+                chunk_bytes: MERGE_CHUNK_BYTES,
+                segment_bytes: self.sizes.segment_bytes,
+                page_records: PAGE_BLOCKS as u32,
+                page_bytes: CATALOG_PAGE_BYTES,
+                value_bytes: 4096,
+            };
+            self.make_room(pace.memory_bytes(), "the catalog of a checkpoint")?;
+            self.account.charge(MemoryKind::Buffers, pace.memory_bytes());
+            capture.catalog_bytes = pace.memory_bytes();
+            let source = self.source.clone().expect("there is storage");
+            let helper = self.context.helper.clone();
+            capture.catalog = Some(Paced::new(helper, source.store, source.state, pace));
+        }
+        let catalog = capture.catalog.as_mut().expect("made above");
+        if !catalog.is_ready()? {
+            return Ok(());
+        }
+        match capture.step {
+            Step::Naming(mut at) => {
+                if at == 0 {
+                    let runs = capture.runs.len() as u64;
+                    let head: CatalogHead = (capture.epoch, runs, capture.notes);
+                    catalog.push(0, &(), &head)?;
+                }
+                while at < capture.runs.len() && catalog.has_room() {
+                    let run = &capture.runs[at];
+                    let stored = run.stored.as_ref().expect("all were written");
+                    let value: RunValue = (run.elements, run.purged, parts_of(stored));
+                    let key: RunKey = (run.name.0.0, run.name.1);
+                    catalog.push(0, &key, &value)?;
+                    at += 1;
+                }
+                capture.step = Step::Naming(at);
+                if at == capture.runs.len() {
+                    capture.step = Step::Noting;
+                }
+                catalog.submit();
+            }
+            Step::Noting => {
+                let mut more = true;
+                while more && capture.catalog.as_mut().is_some_and(Paced::has_room) {
+                    more = self.take_some_notes(capture)?;
+                }
+                let catalog = capture.catalog.as_mut().expect("made above");
+                if more {
+                    catalog.submit();
+                } else {
+                    catalog.submit_end();
+                    capture.step = Step::Ending;
+                }
+            }
+            Step::Ending => capture.step = Step::Done,
+            Step::Writing | Step::Done => {}
+        }
+        Ok(())
+    }
+
+    /// Puts some notes into the catalog; says whether there may be more.
+    fn take_some_notes(&mut self, capture: &mut Capture<K, E>) -> Result<bool> {
+        let catalog = capture.catalog.as_mut().expect("there is one");
+        let mut push = |time: Time, note: &Note<K>| {
+            let imports = note.imports.iter();
+            let imports = imports.map(|i| (i.source.0, i.runs.0, i.runs.1, i.delta)).collect();
+            let value: NoteValue = ((time.0, note.cut, note.low), imports);
+            catalog.push(note.key.key_hash(), &note.key, &value)
+        };
+        if let Some(left) = capture.notes_left.last_mut() {
+            let (snapshot, time) = (&mut left.snapshot, left.time);
+            if snapshot.is_lost() {
+                let what = "what a checkpoint keeps of notes that change";
+                return Err(self.account.over_budget(NAMED_BYTES, what));
+            }
+            let more = match snapshot.next() {
+                Some(place) => {
+                    let (part, end) = left.notes.part_at(place);
+                    snapshot.take(part, end, |note| push(time, note))?;
+                    true
+                }
+                None => snapshot.take_kept(|note| push(time, note))?,
+            };
+            if !more {
+                let left = capture.notes_left.pop().expect("looked at above");
+                self.reap(left.notes, left.booked);
+            }
+            return Ok(true);
+        }
+        let mut rest = self.buckets.range_mut(capture.notes_at..);
+        let Some((time, bucket)) = rest.find(|(_, bucket)| bucket.has_snapshot()) else {
+            return Ok(false);
+        };
+        capture.notes_at = *time;
+        bucket.take_notes(|note| push(*time, note))?;
+        Ok(true)
+    }
+
+    fn image_of(&mut self, capture: &mut Capture<K, E>) -> StateImage {
+        let mut catalog = capture.catalog.take().expect("it was written");
+        let sealed = catalog.take_sealed();
+        drop(catalog);
+        let bytes = std::mem::take(&mut capture.catalog_bytes);
+        self.account.release(MemoryKind::Buffers, bytes);
+        let mut files: BTreeMap<SegmentId, &SegmentInfo> = BTreeMap::new();
+        for run in &capture.runs {
+            let stored = run.stored.as_ref().expect("all were written");
+            files.extend(stored.files.iter().map(|info| (info.id, info)));
+        }
+        let mut image = StateImage { entries: capture.elements, ..StateImage::default() };
+        image.segments.extend(sealed.iter().map(SegmentInfo::all_live));
+        image.segments.extend(files.into_values().map(SegmentInfo::all_live));
+        self.files.take(&sealed, image.segments.iter().map(|segment| segment.id));
+        self.forget_captured(capture);
+        image
+    }
+
+    /// Gives back what a checkpoint remembers.
+    fn forget_captured(&mut self, capture: &mut Capture<K, E>) {
+        capture.catalog = None;
+        capture.runs = Vec::new();
+        let booked = std::mem::take(&mut capture.booked);
+        let bytes = booked + std::mem::take(&mut capture.catalog_bytes);
+        self.account.release(MemoryKind::Buffers, bytes);
+        capture.waiting.clear();
+        for orphan in std::mem::take(&mut capture.orphans) {
+            let booked = orphan.frozen.booked;
+            self.reap(orphan.frozen, booked);
+        }
+        for left in std::mem::take(&mut capture.notes_left) {
+            self.reap(left.notes, left.booked);
+        }
+    }
+
+    /// What became of the checkpoint.
+    pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
+        if let Some(mut capture) = self.capture.take() {
+            self.forget_captured(&mut capture);
+            self.buckets.values_mut().for_each(|bucket| drop(bucket.take_snapshot()));
+        }
+        let useless = self.files.decide(outcome);
+        if !useless.is_empty() {
+            self.jobs.remove(useless);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Records of a checkpoint that are written a batch at a time: the owner encodes a few, the helper
+//! writes them, and the owner goes on with its stream meanwhile.
+//!
+//! What it keeps true:
+//! - What is written is of segments of its own, which are removed unless they are taken.
+//! - Batch and writer take no more than [`Pace::memory_bytes`], which the owner has booked.
+//! - After an error nothing more is written: the error is told again.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use alluvium_pagestore::block::AlignedVec;
+use alluvium_pagestore::{
+    Error, ErrorKind, Helper, Result, SegmentInfo, SegmentStore, SegmentWriter, State, codec,
+};
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
+
+/// Bytes of records after which a batch is full.
+const BATCH_BYTES: usize = 32 << 10;
+/// Records after which it is.
+const BATCH_RECORDS: usize = 512;
+
+/// How a [`Paced`] writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub chunk_bytes: usize,
+    pub segment_bytes: u64,
+    /// A page ends with so many records, or bytes.
+    pub page_records: u32,
+    pub page_bytes: u64,
+    /// Bytes of the longest record.
+    pub value_bytes: u64,
+}
+
+impl Pace {
+    /// What writing takes.
+    pub fn memory_bytes(&self) -> u64 {
+        let records = self.page_records as usize;
+        let writer = SegmentWriter::memory_bytes(self.chunk_bytes, records, self.value_bytes);
+        let batch = BATCH_BYTES + BATCH_RECORDS * size_of::<(u64, u32)>();
+        writer + batch as u64 + 512
+    }
+}
+
+/// Writes records in batches.
+#[derive(Debug)]
+pub struct Paced {
+    helper: Helper,
+    pace: Pace,
+    /// `None` while the helper has it, or lost it.
+    writing: Option<Box<Writing>>,
+    answer: Option<Receiver<(Box<Writing>, Result<()>)>>,
+    failed: Option<String>,
+}
+
+/// What goes to the helper and back.
+struct Writing {
+    writer: SegmentWriter,
+    store: SegmentStore,
+    batch: Batch,
+    /// Segments that are whole and were not taken.
+    sealed: Vec<SegmentInfo>,
+}
+
+/// Records, encoded.
+#[derive(Default)]
+struct Batch {
+    /// Hash of each, and its bytes.
+    records: Vec<(u64, u32)>,
+    bytes: Vec<u8>,
+    scratch: AlignedVec,
+    /// The hash of a record that fills the batch alone, and is left in `scratch`.
+    large: Option<u64>,
+}
+
+impl std::fmt::Debug for Writing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Writing({} records)", self.batch.records.len())
+    }
+}
+
+impl Paced {
+    /// Nothing written yet. `state` is the fingerprint of the state's name.
+    pub fn new(helper: Helper, store: SegmentStore, state: u64, pace: Pace) -> Self {
+        let (chunk, segment) = (pace.chunk_bytes, pace.segment_bytes);
+        let writer = SegmentWriter::new(store.clone(), state, chunk, segment);
+        let batch = Batch {
+            records: Vec::with_capacity(BATCH_RECORDS),
+            bytes: Vec::with_capacity(BATCH_BYTES),
+            ..Batch::default()
+        };
+        let writing = Box::new(Writing { writer, store, batch, sealed: Vec::new() });
+        Self { helper, pace, writing: Some(writing), answer: None, failed: None }
+    }
+
+    /// Takes the helper's answer, and says whether records can be added.
+    ///
+    /// # Errors
+    /// Why the last batch, or an earlier one, could not be written.
+    pub fn is_ready(&mut self) -> Result<bool> {
+        self.helper.drive();
+        if let Some(answer) = &self.answer {
+            match answer.try_recv() {
+                Ok((writing, written)) => {
+                    self.writing = Some(writing);
+                    self.answer = None;
+                    if let Err(error) = written {
+                        self.failed = Some(error.message().into());
+                        self.writing = None;
+                        return Err(error);
+                    }
+                }
+                Err(TryRecvError::Empty) => return Ok(false),
+                Err(TryRecvError::Disconnected) => {
+                    self.answer = None;
+                    self.failed = Some("the helper lost a part of a checkpoint".into());
+                }
+            }
+        }
+        self.check().map(|()| true)
+    }
+
+    /// The error of an earlier batch.
+    fn check(&self) -> Result<()> {
+        match &self.failed {
+            Some(why) => {
+                let message = format!("the checkpoint could not be written: {why}; begin it again");
+                Err(Error::new(ErrorKind::Io, message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn writing(&mut self) -> &mut Writing {
+        self.writing.as_mut().expect("it was ready")
+    }
+
+    /// Whether the batch has room for another record.
+    pub fn has_room(&mut self) -> bool {
+        let Batch { records, bytes, large, .. } = &self.writing().batch;
+        records.len() < BATCH_RECORDS / 2 && bytes.len() < BATCH_BYTES / 4 && large.is_none()
+    }
+
+    /// Adds a record. If the batch is full then, it is written at once, on this thread: who does not
+    /// want that asks for [room](Paced::has_room).
+    ///
+    /// # Errors
+    /// Those of encoding and of writing.
+    ///
+    /// # Panics
+    /// If it is not [ready](Paced::is_ready).
+    pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<()> {
+        self.check()?;
+        let (pace, writing) = (self.pace, self.writing());
+        let added = guarded(|| {
+            if writing.batch.large.is_some() {
+                writing.write(&pace)?;
+            }
+            codec::encode(&mut writing.batch.scratch, key, value)?;
+            let length = writing.batch.scratch.len();
+            let records = writing.batch.records.len();
+            if records == BATCH_RECORDS || writing.batch.bytes.len() + length > BATCH_BYTES {
+                // What came before goes first.
+                writing.write(&pace)?;
+            }
+            let Batch { records, bytes, scratch, large } = &mut writing.batch;
+            if length > BATCH_BYTES {
+                *large = Some(hash);
+            } else {
+                bytes.extend_from_slice(scratch);
+                records.push((hash, length as u32));
+            }
+            Ok(())
+        });
+        self.note(added)
+    }
+
+    /// Remembers an error.
+    fn note(&mut self, done: Result<()>) -> Result<()> {
+        if let Err(error) = &done {
+            self.failed = Some(error.message().into());
+        }
+        done
+    }
+
+    /// Has the helper write what was added.
+    ///
+    /// # Panics
+    /// If it is not [ready](Paced::is_ready).
+    pub fn submit(&mut self) {
+        self.hand_over(Writing::write);
+    }
+
+    /// Has the helper write what was added, and make all of it durable.
+    ///
+    /// # Panics
+    /// If it is not [ready](Paced::is_ready).
+    pub fn submit_end(&mut self) {
+        self.hand_over(|writing, pace| {
+            writing.write(pace)?;
+            writing.end()
+        });
+    }
+
+    fn hand_over(&mut self, job: impl FnOnce(&mut Writing, &Pace) -> Result<()> + Send + 'static) {
+        let mut writing = self.writing.take().expect("it was ready");
+        let (reply, answer) = bounded(1);
+        let pace = self.pace;
+        self.answer = Some(answer);
+        self.helper.submit(move || {
+            let written = guarded(|| job(&mut writing, &pace));
+            // If the owner has given up, what was written goes with the answer.
+            let _ = reply.send((writing, written));
+        });
+    }
+
+    /// Waits until records can be added.
+    ///
+    /// # Errors
+    /// As [`is_ready`](Paced::is_ready).
+    pub fn wait(&mut self) -> Result<()> {
+        while !self.is_ready()? {
+            if let (Some(answer), false) = (&self.answer, self.helper.is_inline()) {
+                let _ = answer.recv_timeout(std::time::Duration::from_millis(1)).map(|given| {
+                    self.writing = Some(given.0);
+                    self.failed = given.1.err().map(|error| error.message().into());
+                    self.answer = None;
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the segments: they are the caller's now.
+    ///
+    /// # Panics
+    /// If it is not [ready](Paced::is_ready).
+    pub fn take_sealed(&mut self) -> Vec<SegmentInfo> {
+        std::mem::take(&mut self.writing().sealed)
+    }
+}
+
+impl Writing {
+    fn write(&mut self, pace: &Pace) -> Result<()> {
+        let Self { writer, batch, .. } = self;
+        let mut rest = &batch.bytes[..];
+        for (hash, length) in &batch.records {
+            let (payload, after) = rest.split_at(*length as usize);
+            write_record(writer, pace, *hash, payload)?;
+            rest = after;
+        }
+        if let Some(hash) = batch.large {
+            write_record(writer, pace, hash, &batch.scratch)?;
+            batch.scratch = AlignedVec::new();
+        }
+        batch.records.clear();
+        batch.bytes.clear();
+        batch.large = None;
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.writer.page_records() > 0 {
+            self.writer.finish_page()?;
+        }
+        let sealed = self.writer.seal();
+        self.sealed.append(&mut self.writer.take_sealed());
+        sealed
+    }
+}
+
+fn write_record(writer: &mut SegmentWriter, pace: &Pace, hash: u64, payload: &[u8]) -> Result<()> {
+    if writer.page_records() == 0 {
+        writer.begin_page()?;
+    }
+    writer.push_encoded(hash, payload)?;
+    if writer.page_bytes() >= pace.page_bytes || writer.page_records() >= pace.page_records {
+        writer.finish_page()?;
+    }
+    Ok(())
+}
+
+/// Runs `job`; a panic in it becomes an error.
+fn guarded(job: impl FnOnce() -> Result<()>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|_| {
+        let message = "a key or a value panicked while a checkpoint was written";
+        Err(Error::new(ErrorKind::Poisoned, message))
+    })
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.writer.abandon();
+        self.sealed.append(&mut self.writer.take_sealed());
+        for segment in &self.sealed {
+            // One that cannot be removed now is removed at the next open.
+            let _ = self.store.remove(segment.id);
+        }
+    }
+}
