@@ -1,6 +1,6 @@
-//! Checkpoints and restoring.
+//! What a checkpoint holds, and restoring it.
 //!
-//! A checkpoint names the runs that are on storage already and writes what is in memory, which
+//! A checkpoint names the runs that are on storage already and has what is in memory, which
 //! stays there: the tables of all slices one after the other, then a catalog of slices and runs, in
 //! segments of their own. The segments of an image are those of the runs, then of the tables, then of
 //! the catalog, whose last record says how many there are of each. Restoring opens the runs without
@@ -9,15 +9,14 @@
 use std::sync::Arc;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage, SegmentInfo,
-    SegmentReader, SegmentStore, SegmentWriter, State, StateImage, Time, codec, fingerprint,
+    Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage, SegmentReader,
+    SegmentStore, State, StateImage, Time, codec, fingerprint,
 };
 
-use super::config::Sizes;
 use super::run::{ImageAt, Run};
 use super::slice::{Slice, Stored};
 use super::table::SegmentPanes;
-use super::writing::{Cut, give_up};
+use super::writing::Cut;
 use crate::panes::Panes;
 use crate::table::CheckpointOutcome;
 
@@ -27,164 +26,11 @@ pub(super) const OF_RUN: u8 = 1;
 pub(super) const OF_IMAGES: u8 = 2;
 pub(super) const END: u8 = 3;
 /// Images told of by one record.
-const IMAGES_PER_RECORD: usize = 256;
+pub(super) const IMAGES_PER_RECORD: usize = 256;
 /// Memory for a record of the catalog and its archive.
 const CATALOG_BYTES: u64 = 16 << 10;
 
-/// Records of any kind, in pages of bounded size.
-struct Pages<'a> {
-    writer: &'a mut SegmentWriter,
-    sizes: &'a Sizes,
-    records: u64,
-}
-
-impl Pages<'_> {
-    fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<()> {
-        if self.writer.page_records() == 0 {
-            self.writer.begin_page()?;
-        }
-        self.writer.push(hash, key, value)?;
-        self.records += 1;
-        let full = self.writer.page_records() >= self.sizes.image_records
-            || self.writer.page_bytes() >= self.sizes.image_bytes;
-        if full { self.writer.finish_page().map(drop) } else { Ok(()) }
-    }
-
-    /// Ends what was written so far; more begins in another segment.
-    fn end(&mut self) -> Result<()> {
-        if self.writer.page_records() > 0 {
-            self.writer.finish_page()?;
-        }
-        self.writer.seal()
-    }
-}
-
 impl<K: Key, A: State> SegmentPanes<K, A> {
-    pub(super) fn take_checkpoint(&mut self) -> Result<StateImage> {
-        self.context.segment_store()?;
-        while self.writing != 0 || self.merging.is_some() {
-            // What fails here is tried again below, or later.
-            let _ = self.wait_once();
-        }
-        while self.slices().any(|slice| slice.frozen.is_some()) {
-            if !self.spill()? {
-                return Err(self.account.over_budget(self.sizes.reserve_bytes, "a run"));
-            }
-            self.wait_once()?;
-        }
-        self.make_room(CATALOG_BYTES, "a checkpoint's catalog")?;
-        while self.writing != 0 || self.slices().any(|s| s.frozen.is_some()) {
-            // Making room may have begun to write a slice.
-            self.wait_once()?;
-        }
-        self.account.charge(MemoryKind::Buffers, CATALOG_BYTES);
-        let written = self.write_checkpoint();
-        self.account.release(MemoryKind::Buffers, CATALOG_BYTES);
-        let (own, entries) = written?;
-        let mut image =
-            StateImage { entries: entries + self.stored_records(), ..StateImage::default() };
-        image.segments.extend(self.run_segments().map(SegmentInfo::all_live));
-        image.segments.extend(own.iter().map(SegmentInfo::all_live));
-        let own: Vec<_> = own.iter().map(|segment| (segment.id, segment.bytes)).collect();
-        let bytes: u64 = own.iter().map(|(_, bytes)| bytes).sum();
-        self.files.bytes += bytes;
-        self.stats.flushed_bytes += bytes;
-        self.stats.codec_calls += entries;
-        self.files.take(image.segments.iter().map(|segment| segment.id), own);
-        Ok(image)
-    }
-
-    fn stored_records(&self) -> u64 {
-        let runs = self.slices().flat_map(|slice| &slice.runs);
-        runs.map(|stored| stored.run.records).sum()
-    }
-
-    /// Segments of all runs, in the order in which the catalog numbers them.
-    fn run_segments(&self) -> impl Iterator<Item = &SegmentInfo> {
-        let runs = self.by_time.values().flat_map(|slot| &self.slice_at(*slot as usize).runs);
-        runs.flat_map(|stored| &stored.run.segments)
-    }
-
-    /// Writes tables and catalog; gives their segments, and the number of accumulators.
-    fn write_checkpoint(&self) -> Result<(Vec<SegmentInfo>, u64)> {
-        let storage = self.background.storage.as_ref().expect("a state with storage");
-        storage
-            .with(|writer, store| {
-                let mut pages = Pages { writer, sizes: &self.sizes, records: 0 };
-                let mut entries = 0;
-                let tables = self.write_tables(&mut pages, &mut entries);
-                let mut own = pages.writer.take_sealed();
-                let tables = tables.map(|()| own.len() as u64);
-                let done = tables.and_then(|tables| self.write_catalog(&mut pages, tables));
-                own.extend(pages.writer.take_sealed());
-                if done.is_err() {
-                    give_up(pages.writer, store);
-                    for segment in &own {
-                        let _ = store.remove(segment.id);
-                    }
-                }
-                done.map(|()| (own, entries))
-            })
-            .map_err(|error| error.with("state", &self.context.name))
-    }
-
-    fn write_tables(&self, pages: &mut Pages<'_>, entries: &mut u64) -> Result<()> {
-        for slot in self.by_time.values() {
-            let found = self.slice_at(*slot as usize);
-            let mut place = Some(0);
-            while let Some(at) = place {
-                let (part, next) = found.active.part_at(at);
-                for (key, value) in part {
-                    pages.push(key.key_hash(), key, value)?;
-                    *entries += 1;
-                }
-                place = next;
-            }
-            let mut place = Some(0);
-            while let Some(at) = place {
-                let (part, next) = found.cuts.part_at(at);
-                for Cut { key, before } in part {
-                    pages.push(key.key_hash(), key, before)?;
-                }
-                place = next;
-            }
-        }
-        pages.end()
-    }
-
-    fn write_catalog(&self, pages: &mut Pages<'_>, tables: u64) -> Result<()> {
-        let mut segments = 0;
-        for (slice, slot) in &self.by_time {
-            let found = self.slice_at(*slot as usize);
-            let told = vec![found.active.len(), found.cuts.len(), found.next_number];
-            pages.push(0, &(OF_SLICE, *slice), &told)?;
-            for Stored { run, .. } in &found.runs {
-                let files = run.segments.len() as u64;
-                let told = vec![run.number, run.level.into(), run.records, segments, files];
-                pages.push(0, &(OF_RUN, *slice), &told)?;
-                segments += files;
-                for images in run.images.chunks(IMAGES_PER_RECORD) {
-                    let told = |image: &ImageAt| {
-                        let blocks = u64::from(image.block) << 32 | u64::from(image.blocks);
-                        [image.first, image.segment.into(), blocks]
-                    };
-                    let told: Vec<u64> = images.iter().flat_map(told).collect();
-                    pages.push(0, &(OF_IMAGES, *slice), &told)?;
-                }
-            }
-        }
-        // The last record is alone in its segment if the one before is full, but there.
-        pages.push(0, &(END, Time::MAX), &vec![segments, tables])?;
-        pages.end()
-    }
-
-    pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
-        let free = self.files.decide(outcome);
-        if !free.is_empty() {
-            self.background.remove(free);
-        }
-    }
-
     pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
         if image.segments.is_empty() && image.entries == 0 {
             // Of a state that can be made again, checkpoints have nothing.

@@ -65,6 +65,12 @@ impl Files {
         self.book();
     }
 
+    /// The checkpoint that is being taken names these too.
+    pub fn name(&mut self, files: impl Iterator<Item = SegmentId>) {
+        self.taken.extend(files);
+        self.book();
+    }
+
     /// The checkpoint is or is not the one that is restored: gives the files that may be removed.
     pub fn decide(&mut self, outcome: CheckpointOutcome) -> Vec<FileBytes> {
         let (taken, only) = (std::mem::take(&mut self.taken), std::mem::take(&mut self.taken_only));

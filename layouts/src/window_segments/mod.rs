@@ -7,6 +7,7 @@
 //! purged whole: its tables are dropped, its files removed.
 
 mod background;
+mod capture;
 mod checkpoint;
 mod config;
 mod files;

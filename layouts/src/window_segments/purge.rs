@@ -35,8 +35,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         if purged.is_empty() {
             self.purged.pop_front();
         }
-        let ended = self.vacate(slot);
-        self.dying.extend(ended);
+        if let Some(ended) = self.vacate(slot) {
+            self.retire(ended);
+        }
         true
     }
 
@@ -57,6 +58,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             } else if let Some(part) = slice.frozen.take() {
                 // One that is being written comes back with the answer.
                 if part.job == 0 {
+                    self.was_dropped(&part.table);
                     self.background.drop_table(part.table);
                 }
                 fuel -= 1;

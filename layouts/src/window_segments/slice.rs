@@ -10,6 +10,7 @@ use std::sync::Arc;
 use alluvium_pagestore::{Account, Image, Key, MemoryKind, Result};
 
 use super::background::Frozen;
+use super::capture::Captured;
 use super::run::Run;
 use super::writing::Cut;
 use crate::split_table::{HashRange, SplitTable};
@@ -30,6 +31,8 @@ pub struct Slice<K, A> {
     pub cut_bytes: u64,
     /// The number that the next part gets.
     pub next_number: u64,
+    /// What a checkpoint has not read yet.
+    pub captured: Option<Box<Captured<K, A>>>,
 }
 
 /// A table that waits to be written, or for the helper that writes it.
@@ -67,6 +70,7 @@ impl<K: Key, A> Slice<K, A> {
             cuts: SplitTable::new(account.clone(), range),
             cut_bytes: 0,
             next_number: 1,
+            captured: None,
         }
     }
 
@@ -119,7 +123,7 @@ impl<K: Key, A> Slice<K, A> {
     pub fn forget_cuts(&mut self, account: &Account) {
         let oldest = self.runs.first().map(|stored| stored.run.number);
         let oldest = oldest.or(self.frozen.as_ref().map(|part| part.number));
-        if self.cuts.is_empty() || oldest.is_some() {
+        if self.cuts.is_empty() || oldest.is_some() || self.captured.is_some() {
             return;
         }
         while self.cuts.take_part().is_some() {}

@@ -99,8 +99,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let Some(slot) = self.slot_of(slice) else { return };
         let found = self.slice_at(slot);
         if found.active.is_empty() && !found.has_older_parts() {
-            let ended = self.end_slice(slice);
-            self.dying.extend(ended);
+            if let Some(ended) = self.end_slice(slice) {
+                self.retire(ended);
+            }
             self.bury(64);
         }
     }

@@ -75,7 +75,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     #[cold]
     pub(super) fn spill_ahead(&mut self) {
         self.settle();
-        if self.account.available() < self.sizes.low_water_bytes && !self.failing {
+        // A checkpoint reads the tables; it is not hurried before the memory is used up.
+        let is_short = self.account.available() < self.sizes.low_water_bytes;
+        if is_short && !self.failing && !self.is_captured() {
             // What fails here is met by the call that needs the memory.
             let _ = self.spill();
         }
@@ -100,6 +102,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.fill_reserve();
         if self.reserve_bytes < needed.min(self.sizes.reserve_bytes) {
             return Ok(false);
+        }
+        let found = self.slots[slot].as_mut().expect("a slice in use");
+        if found.captured.is_some() {
+            self.read_rest();
         }
         let found = self.slots[slot].as_mut().expect("a slice in use");
         self.jobs += 1;
@@ -169,20 +175,24 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                     (Ok(written), _) => written,
                     (Err(_), Some(slot)) if !self.is_seen(slot) => {
                         // The slice was purged meanwhile.
+                        self.was_dropped(&table);
                         drop(self.slice_at_mut(slot).frozen.take());
                         self.background.drop_table(table);
                         return Ok(());
                     }
                     (Err(error), Some(slot)) => {
+                        self.was_not_written(&table, &error);
                         let part = self.slice_at_mut(slot).frozen.as_mut();
                         part.expect("found by it").job = 0;
                         return Err(error.with("state", state));
                     }
                     (Err(_), None) => {
+                        self.was_dropped(&table);
                         self.background.drop_table(table);
                         return Ok(());
                     }
                 };
+                self.was_written(&table, &written);
                 self.files.bytes += sum(&written);
                 self.stats.codec_calls += written.records;
                 self.stats.pages_flushed += written.images.len() as u64;
@@ -225,9 +235,13 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.account.charge(MemoryKind::Tables, bytes - reserved);
     }
 
+    /// Gives up what was written and is of no use, but for a checkpoint that names it.
     pub(super) fn remove_files(&mut self, written: &Written) {
         let files = written.segments.iter().map(|segment| (segment.id, segment.bytes));
-        self.background.remove(files.collect());
+        let free = self.files.let_go(files);
+        if !free.is_empty() {
+            self.background.remove(free);
+        }
     }
 
     /// Waits a moment for the helper.

@@ -12,6 +12,7 @@ use alluvium_pagestore::{
 };
 
 use super::background::{Background, Storage};
+use super::capture::Capture;
 use super::config::{Sizes, WindowSegments};
 use super::files::Files;
 use super::fold::Fold;
@@ -61,6 +62,8 @@ pub struct SegmentPanes<K, A> {
     /// Whether the last run could not be written.
     pub(super) failing: bool,
     pub(super) read_buffer: IoBuffer,
+    /// The checkpoint being taken, or not decided yet.
+    pub(super) capture: Option<Box<Capture<K, A>>>,
     pub(super) stats: TableStats,
 }
 
@@ -154,6 +157,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             reserve_bytes: sizes.reserve_bytes,
             failing: false,
             read_buffer: IoBuffer::zeroed(image as usize),
+            capture: None,
             stats: TableStats::default(),
         };
         if let Some((image, _)) = restored {
@@ -294,6 +298,9 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
             self.make_headroom()?;
         }
         if let Some(slot) = self.slot_of(slice) {
+            if self.slice_at(slot).captured.is_some() {
+                self.keep(slot, hash, key);
+            }
             let found = self.slots[slot].as_mut().expect("a slice in use");
             if let Some(entry) = found.active.find_mut(hash, |(known, _)| key.is(known)) {
                 let lent = Lent::new(entry, &mut found.heap_bytes, &self.account);
@@ -329,6 +336,9 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     fn remove<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<()> {
         let Some(slot) = self.slot_of(slice) else { return Ok(()) };
         let hash = key.key_hash();
+        if self.slice_at(slot).captured.is_some() {
+            self.keep(slot, hash, key);
+        }
         if self.slice_at(slot).has_older_parts() {
             // Before the cut is made, so that nothing is half removed.
             self.make_room((16 << 10) + self.sizes.headroom_bytes, "a removed key")?;
@@ -381,7 +391,15 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     }
 
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
-        self.take_checkpoint()
+        self.take_at_once()
+    }
+
+    fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.begin_capture().map(|()| None)
+    }
+
+    fn continue_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_capture()
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
@@ -396,6 +414,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
 impl<K, A> Drop for SegmentPanes<K, A> {
     fn drop(&mut self) {
         // Tables give back what they take; all that is left on the account is the rest.
+        self.capture = None;
         self.slots.clear();
         self.dying.clear();
         for kind in MEMORY_KINDS {

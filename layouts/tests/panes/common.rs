@@ -169,6 +169,36 @@ impl Place {
         Ok(image)
     }
 
+    /// Begins a checkpoint; the image, if that is all.
+    pub fn begin<A: Accumulator>(
+        &mut self,
+        panes: &mut impl Panes<u64, A>,
+    ) -> alluvium_pagestore::Result<Option<StateImage>> {
+        let mut blobs = self.blobs();
+        panes.begin_checkpoint(&mut blobs)
+    }
+
+    /// Does a step of it.
+    pub fn advance<A: Accumulator>(
+        &mut self,
+        panes: &mut impl Panes<u64, A>,
+    ) -> alluvium_pagestore::Result<Option<StateImage>> {
+        let mut blobs = self.blobs();
+        panes.continue_checkpoint(&mut blobs)
+    }
+
+    /// Nothing is written with it.
+    fn blobs(&mut self) -> BlobWriter {
+        self.checkpoints += 1;
+        BlobWriter::new(self.device.clone().unwrap(), self.checkpoints, 4096)
+    }
+
+    /// An image was taken and is the one that is restored.
+    pub fn commit<A: Accumulator>(&mut self, panes: &mut impl Panes<u64, A>, image: StateImage) {
+        self.committed = Some(image);
+        panes.checkpointed(CheckpointOutcome::Committed);
+    }
+
     /// Names of the segment files that are there.
     pub fn segment_files(&self) -> Vec<String> {
         let mut names = self.device.as_ref().unwrap().list().unwrap();

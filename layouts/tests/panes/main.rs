@@ -1,6 +1,7 @@
 //! Panes behave the same in every layout: like an ordered map of accumulators by slice and key.
 
 mod a_visit_fails;
+mod checkpoints_are_taken_while_panes_change;
 mod common;
 
 mod every_layout_agrees_with_an_ordered_map;

@@ -1,0 +1,512 @@
+//! Taking a checkpoint of panes while they are updated.
+//!
+//! It begins with a barrier, whose cost does not depend on how many accumulators there are: what
+//! slices and runs there are is remembered. The tables in memory stay where they are and are read
+//! part by part in steps; who changes an accumulator that was not read yet keeps the old one. The
+//! helper writes what was read, then the catalog.
+//!
+//! What it keeps true:
+//! - The image is of the barrier: nothing that came later is in it, nothing that went later is missing.
+//! - A table is not handed over to be written as a run before it was read: the rest of it is read
+//!   and written at once then, as memory is short.
+//! - A slice that is purged stays until it was read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use alluvium_pagestore::{
+    Error, ErrorKind, Key, Lookup, MemoryKind, Result, SegmentInfo, State, StateImage, Time,
+    fingerprint,
+};
+
+use super::background::Frozen;
+use super::checkpoint::{END, IMAGES_PER_RECORD, OF_IMAGES, OF_RUN, OF_SLICE};
+use super::run::{ImageAt, Run};
+use super::slice::Slice;
+use super::table::SegmentPanes;
+use super::writing::{Cut, Written};
+use crate::paced::{Pace, Paced};
+use crate::snapshot::{Entry, Snapshot};
+use crate::table::CheckpointOutcome;
+
+/// Bytes booked for a slice at a barrier.
+const SLICE_BYTES: u64 = 512;
+
+impl<K: Key, A: State> Entry<K> for (K, A) {
+    fn key(&self) -> &K {
+        &self.0
+    }
+
+    fn owned_bytes(&self) -> u64 {
+        (self.0.heap_bytes() + self.1.heap_bytes()) as u64
+    }
+}
+
+impl<K: Key> Entry<K> for Cut<K> {
+    fn key(&self) -> &K {
+        &self.key
+    }
+
+    fn owned_bytes(&self) -> u64 {
+        self.key.heap_bytes() as u64
+    }
+}
+
+/// What a checkpoint has not read of a slice yet.
+pub struct Captured<K, A> {
+    /// Which of the slices at the barrier it is.
+    number: usize,
+    entries: Snapshot<K, (K, A)>,
+    cuts: Snapshot<K, Cut<K>>,
+}
+
+/// A checkpoint being taken, or not decided yet.
+pub struct Capture<K, A> {
+    slices: Vec<SliceBefore<K, A>>,
+    /// Slices that are gone, by their numbers, and not read yet.
+    gone: BTreeMap<usize, Slice<K, A>>,
+    step: Step,
+    own: Option<Paced>,
+    /// Segments of the tables.
+    tables: Vec<SegmentInfo>,
+    booked: u64,
+    /// Why it cannot be ended.
+    lost: Option<&'static str>,
+    /// Why a table that it waits for could not be written; it is tried again.
+    failed: Option<Error>,
+}
+
+/// A slice at the barrier.
+struct SliceBefore<K, A> {
+    slice: Time,
+    slot: usize,
+    entries: u64,
+    cuts: u64,
+    next_number: u64,
+    runs: Vec<Arc<Run>>,
+    /// What was on its way to storage then, and its number, until it is a run.
+    frozen: Option<(u64, Frozen<K, A>)>,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    /// Slices before this one are read.
+    Reading(usize),
+    /// Tables are being made durable.
+    EndingTables,
+    /// What was on its way to storage is waited for.
+    Waiting,
+    /// What comes next in the catalog.
+    Telling { slice: usize, run: usize, image: usize, segments: u64 },
+    /// The catalog is being made durable.
+    EndingCatalog,
+    /// The image was given.
+    Done,
+}
+
+impl<K: Key, A: State> SegmentPanes<K, A> {
+    /// Takes a checkpoint in one call.
+    pub(super) fn take_at_once(&mut self) -> Result<StateImage> {
+        self.begin_capture()?;
+        let since = Instant::now();
+        loop {
+            match self.continue_capture() {
+                Ok(Some(image)) => return Ok(image),
+                Ok(None) if since.elapsed() > self.sizes.patience.saturating_mul(8) => {
+                    self.decide_checkpoint(CheckpointOutcome::Abandoned);
+                    let message = "storage does not take what a checkpoint writes";
+                    return Err(Error::new(ErrorKind::Backpressure, message)
+                        .with("state", &self.context.name));
+                }
+                Ok(None) if self.writing != 0 => {
+                    // What fails here is tried again, or told by the next step.
+                    let _ = self.wait_once();
+                }
+                Ok(None) => std::thread::yield_now(),
+                Err(error) => {
+                    self.decide_checkpoint(CheckpointOutcome::Abandoned);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Everything in the panes now is of the checkpoint.
+    pub(super) fn begin_capture(&mut self) -> Result<()> {
+        let store = self.context.segment_store()?.clone();
+        if self.capture.is_some() {
+            // The store has not said what became of the last one, so that it may be either.
+            self.decide_checkpoint(CheckpointOutcome::Unknown);
+        }
+        self.settle();
+        let pace = Pace {
+            chunk_bytes: self.sizes.chunk_bytes.min(32 << 10),
+            segment_bytes: self.sizes.segment_bytes,
+            page_records: self.sizes.image_records,
+            page_bytes: self.sizes.image_bytes,
+            value_bytes: match Self::PLAIN {
+                true => 16 << 10,
+                false => self.context.max_value_bytes.max(16 << 10),
+            },
+        };
+        // Where memory is short, this waits for storage.
+        let runs = |panes: &Self| -> u64 {
+            let runs = panes.slices().flat_map(|slice| &slice.runs);
+            runs.map(|stored| stored.run.memory_bytes()).sum()
+        };
+        let needed = |panes: &Self| {
+            pace.memory_bytes() + runs(panes) + panes.by_time.len() as u64 * SLICE_BYTES
+        };
+        let mut booked = needed(self);
+        self.make_room(booked, "a checkpoint")?;
+        booked = needed(self);
+        self.account.charge(MemoryKind::Buffers, booked);
+        let mut slices = Vec::with_capacity(self.by_time.len());
+        for (slice, slot) in &self.by_time {
+            let slot = *slot as usize;
+            let found = self.slots[slot].as_mut().expect("a slice in use");
+            found.captured = Some(Box::new(Captured {
+                number: slices.len(),
+                entries: Snapshot::new(&self.account, self.range),
+                cuts: Snapshot::new(&self.account, self.range),
+            }));
+            slices.push(SliceBefore {
+                slice: *slice,
+                slot,
+                entries: found.active.len(),
+                cuts: found.cuts.len(),
+                next_number: found.next_number,
+                runs: found.runs.iter().map(|stored| stored.run.clone()).collect(),
+                frozen: found.frozen.as_ref().map(|part| (part.number, part.table.clone())),
+            });
+        }
+        let runs = slices.iter().flat_map(|before| &before.runs);
+        let files = runs.flat_map(|run| &run.segments).map(|segment| segment.id);
+        self.files.take(files, Vec::new());
+        let helper = self.background.helper.clone();
+        let state = fingerprint(&self.context.name);
+        self.capture = Some(Box::new(Capture {
+            slices,
+            gone: BTreeMap::new(),
+            step: Step::Reading(0),
+            own: Some(Paced::new(helper, store, state, pace)),
+            tables: Vec::new(),
+            booked,
+            lost: None,
+            failed: None,
+        }));
+        Ok(())
+    }
+
+    /// Does a bounded share; the image at the end.
+    pub(super) fn continue_capture(&mut self) -> Result<Option<StateImage>> {
+        self.settle();
+        let stepped = self.step();
+        stepped.map_err(|error| error.with("state", &self.context.name))
+    }
+
+    fn step(&mut self) -> Result<Option<StateImage>> {
+        let Some(capture) = &mut self.capture else {
+            return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
+        };
+        if let Some(what) = capture.lost {
+            let message = format!("{what}; begin the checkpoint again");
+            return Err(Error::new(ErrorKind::OverBudget, message));
+        }
+        let Some(own) = &mut capture.own else { return Ok(None) };
+        if !own.is_ready()? {
+            return Ok(None);
+        }
+        match capture.step {
+            Step::Reading(_) => {
+                if self.read_some()? {
+                    let capture = self.capture.as_mut().expect("looked at above");
+                    capture.step = Step::EndingTables;
+                    capture.own.as_mut().expect("looked at above").submit_end();
+                } else {
+                    self.own().submit();
+                }
+            }
+            Step::EndingTables => {
+                capture.tables = own.take_sealed();
+                capture.step = Step::Waiting;
+            }
+            Step::Waiting => {
+                if let Some(error) = capture.failed.take() {
+                    return Err(error);
+                }
+                if capture.slices.iter().any(|before| before.frozen.is_some()) {
+                    let failed = |part: &super::slice::Waiting<K, A>| part.job == 0;
+                    if self.slices().any(|slice| slice.frozen.as_ref().is_some_and(failed)) {
+                        self.spill()?;
+                    }
+                } else {
+                    capture.step = Step::Telling { slice: 0, run: 0, image: 0, segments: 0 };
+                }
+            }
+            Step::Telling { .. } => self.tell_some()?,
+            Step::EndingCatalog => {
+                capture.step = Step::Done;
+                return Ok(Some(self.image_of()));
+            }
+            Step::Done => {}
+        }
+        Ok(None)
+    }
+
+    fn own(&mut self) -> &mut Paced {
+        let capture = self.capture.as_mut().expect("a checkpoint is taken");
+        capture.own.as_mut().expect("it is not taken yet")
+    }
+
+    /// Reads parts of slices as long as they go into the batch; says whether all are read.
+    fn read_some(&mut self) -> Result<bool> {
+        while self.own().has_room() {
+            if !self.read_part()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads a part; says whether there was one.
+    fn read_part(&mut self) -> Result<bool> {
+        let capture = self.capture.as_mut().expect("a checkpoint is taken");
+        let Capture { slices, gone, step: Step::Reading(number), own: Some(own), .. } =
+            &mut **capture
+        else {
+            return Ok(false);
+        };
+        let Some(before) = slices.get(*number) else { return Ok(false) };
+        let is_it = |slice: &&mut Slice<K, A>| {
+            slice.captured.as_ref().is_some_and(|captured| captured.number == *number)
+        };
+        let in_use = self.slots.get_mut(before.slot).and_then(Option::as_mut).filter(is_it);
+        let found = match in_use {
+            Some(found) => found,
+            None => gone.get_mut(number).expect("a slice that is not read is kept"),
+        };
+        let captured = found.captured.as_mut().expect("it is not read yet");
+        let mut push = |entry: &(K, A)| own.push(entry.0.key_hash(), &entry.0, &entry.1);
+        let more = match captured.entries.next() {
+            Some(place) => {
+                let (part, end) = found.active.part_at(place);
+                captured.entries.take(part, end, push)?;
+                true
+            }
+            None => captured.entries.take_kept(&mut push)?,
+        };
+        let mut push = |cut: &Cut<K>| own.push(cut.key.key_hash(), &cut.key, &cut.before);
+        let more = more
+            || match captured.cuts.next() {
+                Some(place) => {
+                    let (part, end) = found.cuts.part_at(place);
+                    captured.cuts.take(part, end, push)?;
+                    true
+                }
+                None => captured.cuts.take_kept(&mut push)?,
+            };
+        if !more {
+            found.captured = None;
+            self.dying.extend(gone.remove(number));
+            *number += 1;
+        }
+        Ok(true)
+    }
+
+    /// Reads all that is not read yet and has it written, at once: memory is needed that it holds
+    /// on to. If that fails, the checkpoint does.
+    #[cold]
+    pub(super) fn read_rest(&mut self) {
+        let mut read = || -> Result<()> {
+            self.own().wait()?;
+            while self.read_part()? {}
+            Ok(())
+        };
+        if read().is_err() {
+            self.lose("a checkpoint had to be written at once, which failed");
+        }
+    }
+
+    /// Gives the checkpoint up.
+    pub(super) fn lose(&mut self, why: &'static str) {
+        let Some(capture) = &mut self.capture else { return };
+        capture.lost = capture.lost.or(Some(why));
+        self.dying.extend(std::mem::take(&mut capture.gone).into_values());
+        for slice in self.slots.iter_mut().flatten().chain(&mut self.dying) {
+            slice.captured = None;
+        }
+    }
+
+    /// Keeps what a key has in a slice, which is about to change, for the checkpoint.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn keep<Q: Lookup<K> + ?Sized>(&mut self, slot: usize, hash: u64, key: &Q) {
+        let Some(found) = &mut self.slots[slot] else { return };
+        let Some(captured) = &mut found.captured else { return };
+        let mut is_kept = true;
+        if captured.entries.wants(hash, key) {
+            let before = found.active.find(hash, |(known, _)| key.is(known));
+            is_kept = captured.entries.keep(hash, key, before);
+        }
+        if is_kept && captured.cuts.wants(hash, key) {
+            let before = found.cuts.find(hash, |cut| key.is(&cut.key));
+            is_kept = captured.cuts.keep(hash, key, before);
+        }
+        if !is_kept {
+            self.read_rest();
+        }
+    }
+
+    /// A slice is gone: it is given back, unless a checkpoint has not read it.
+    pub(super) fn retire(&mut self, slice: Slice<K, A>) {
+        match (&mut self.capture, &slice.captured) {
+            (Some(capture), Some(captured)) => {
+                capture.gone.insert(captured.number, slice);
+            }
+            _ => self.dying.push_back(slice),
+        }
+    }
+
+    /// Whether a checkpoint waits for this table to be written.
+    fn waits_for(&mut self, table: &Frozen<K, A>) -> Option<&mut SliceBefore<K, A>> {
+        let slices = &mut self.capture.as_mut()?.slices;
+        slices.iter_mut().find(|before| {
+            before.frozen.as_ref().is_some_and(|(_, frozen)| Arc::ptr_eq(frozen, table))
+        })
+    }
+
+    /// A table was written, which a checkpoint may wait for.
+    pub(super) fn was_written(&mut self, table: &Frozen<K, A>, written: &Written) {
+        let Some(before) = self.waits_for(table) else { return };
+        let (number, _) = before.frozen.take().expect("it waits for it");
+        let Written { segments, images, records, .. } = written;
+        let (segments, images) = (segments.clone(), images.clone());
+        let run = Arc::new(Run { number, level: 0, segments, images, records: *records });
+        let bytes = run.memory_bytes();
+        before.runs.push(run);
+        self.capture.as_mut().expect("it waits").booked += bytes;
+        self.account.charge(MemoryKind::Buffers, bytes);
+        self.files.name(written.segments.iter().map(|segment| segment.id));
+    }
+
+    /// A table was not written, and stays.
+    pub(super) fn was_not_written(&mut self, table: &Frozen<K, A>, error: &Error) {
+        if self.waits_for(table).is_some() {
+            let capture = self.capture.as_mut().expect("it waits");
+            capture.failed = Some(Error::new(error.kind(), error.message()));
+        }
+    }
+
+    /// Whether a checkpoint reads the tables.
+    pub(super) fn is_captured(&self) -> bool {
+        let capture = self.capture.as_ref().filter(|capture| capture.lost.is_none());
+        capture.is_some_and(|capture| matches!(capture.step, Step::Reading(_)))
+    }
+
+    /// A table that was not written is dropped.
+    pub(super) fn was_dropped(&mut self, table: &Frozen<K, A>) {
+        if let Some(before) = self.waits_for(table) {
+            before.frozen = None;
+            self.lose("a slice that was being written was purged and could not be written");
+        }
+    }
+
+    /// Puts more into the catalog.
+    fn tell_some(&mut self) -> Result<()> {
+        let capture = self.capture.as_mut().expect("a checkpoint is taken");
+        let Capture { slices, step, own: Some(own), tables, .. } = &mut **capture else {
+            return Ok(());
+        };
+        let Step::Telling { mut slice, mut run, mut image, mut segments } = *step else {
+            return Ok(());
+        };
+        while own.has_room() {
+            let Some(before) = slices.get(slice) else {
+                // The last record is alone in its segment if the one before is full, but there.
+                own.push(0, &(END, Time::MAX), &vec![segments, tables.len() as u64])?;
+                own.submit_end();
+                *step = Step::EndingCatalog;
+                return Ok(());
+            };
+            let time = before.slice;
+            if (run, image) == (0, 0) {
+                let told = vec![before.entries, before.cuts, before.next_number];
+                own.push(0, &(OF_SLICE, time), &told)?;
+            }
+            let Some(found) = before.runs.get(run) else {
+                (slice, run, image) = (slice + 1, 0, 0);
+                continue;
+            };
+            if image == 0 {
+                let files = found.segments.len() as u64;
+                let told = vec![found.number, found.level.into(), found.records, segments, files];
+                own.push(0, &(OF_RUN, time), &told)?;
+                segments += files;
+            }
+            let end = found.images.len().min(image + IMAGES_PER_RECORD);
+            let told = |image: &ImageAt| {
+                let blocks = u64::from(image.block) << 32 | u64::from(image.blocks);
+                [image.first, image.segment.into(), blocks]
+            };
+            let told: Vec<u64> = found.images[image..end].iter().flat_map(told).collect();
+            if !told.is_empty() {
+                own.push(0, &(OF_IMAGES, time), &told)?;
+            }
+            image = end;
+            if end == found.images.len() {
+                (run, image) = (run + 1, 0);
+                if run == before.runs.len() {
+                    (slice, run) = (slice + 1, 0);
+                }
+            }
+        }
+        *step = Step::Telling { slice, run, image, segments };
+        own.submit();
+        Ok(())
+    }
+
+    fn image_of(&mut self) -> StateImage {
+        let capture = self.capture.as_mut().expect("a checkpoint is taken");
+        let mut own = std::mem::take(&mut capture.tables);
+        let mut paced = capture.own.take().expect("it was written");
+        own.extend(paced.take_sealed());
+        drop(paced);
+        let slices = std::mem::take(&mut capture.slices);
+        let entries: u64 = slices.iter().map(|before| before.entries).sum();
+        let runs = || slices.iter().flat_map(|before| &before.runs);
+        let stored: u64 = runs().map(|run| run.records).sum();
+        let mut image = StateImage { entries: entries + stored, ..StateImage::default() };
+        let named = runs().flat_map(|run| &run.segments);
+        image.segments.extend(named.map(SegmentInfo::all_live));
+        image.segments.extend(own.iter().map(SegmentInfo::all_live));
+        self.account.release(MemoryKind::Buffers, std::mem::take(&mut capture.booked));
+        let own: Vec<_> = own.iter().map(|segment| (segment.id, segment.bytes)).collect();
+        let bytes: u64 = own.iter().map(|(_, bytes)| bytes).sum();
+        self.files.bytes += bytes;
+        self.stats.flushed_bytes += bytes;
+        self.stats.codec_calls += entries;
+        self.files.take(image.segments.iter().map(|segment| segment.id), own);
+        image
+    }
+
+    /// What became of the checkpoint.
+    pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
+        self.lose("it is decided");
+        if let Some(mut capture) = self.capture.take() {
+            // Its segments, if they are not the image's, go with the writer.
+            if let (Some(storage), false) = (&self.background.storage, capture.tables.is_empty()) {
+                for segment in &capture.tables {
+                    let _ = storage.store.remove(segment.id);
+                }
+            }
+            capture.own = None;
+            self.account.release(MemoryKind::Buffers, capture.booked);
+        }
+        let free = self.files.decide(outcome);
+        if !free.is_empty() {
+            self.background.remove(free);
+        }
+    }
+}
