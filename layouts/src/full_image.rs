@@ -8,6 +8,7 @@ use alluvium_pagestore::{
     SegmentReader, SegmentStore, SegmentWriter, State, StateImage, codec, fingerprint,
 };
 
+use crate::paced::{BATCH_BYTES_MAX, Pace};
 use crate::table::{CheckpointOutcome, StateContext, TableStats};
 
 /// Bytes of a checkpoint's write buffer, and of the window a restore reads through: a 64th of the
@@ -55,6 +56,23 @@ pub(crate) fn write_each<K: Key, V: State>(
             remove_segments(store, image.segments.iter().map(|segment| segment.id));
             Err(error)
         }
+    }
+}
+
+/// How the records of a full checkpoint are written in steps.
+pub(crate) fn pace<K: Key, V: State>(context: &StateContext) -> Pace {
+    let plain = K::NONE && V::NONE;
+    let chunk_bytes = chunk_bytes(context);
+    Pace {
+        chunk_bytes,
+        segment_bytes: SEGMENT_BYTES,
+        page_records: PAGE_RECORDS,
+        page_bytes: PAGE_BYTES,
+        batch_bytes: chunk_bytes.min(BATCH_BYTES_MAX),
+        value_bytes: match plain {
+            true => 2 * size_of::<(K, V)>() as u64,
+            false => context.max_value_bytes,
+        },
     }
 }
 

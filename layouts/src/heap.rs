@@ -1,6 +1,7 @@
 //! Plain heap state: a hash table of native keys and values, the honest baseline.
 //!
-//! Nothing is ever on storage but checkpoints, which are full: every entry is written. The table's
+//! Nothing is ever on storage but checkpoints, which are full: every entry is written, in steps while
+//! the table goes on changing (see `heap_capture.rs`). The table's
 //! memory is booked before it grows, the heap of its values as soon as a call returns; growing
 //! rehashes everything at once, which is the stall that the hybrid log avoids.
 
@@ -12,7 +13,9 @@ use alluvium_pagestore::{
 };
 use hashbrown::HashTable;
 
-use crate::full_image::{Images, read_entries, write_entries};
+use crate::full_image::{Images, pace, read_entries};
+use crate::heap_capture::HeapCapture;
+use crate::paced::{Pace, Paced};
 use crate::table::{CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats};
 
 /// Keeps a state in a hash table on the heap.
@@ -50,8 +53,12 @@ pub struct VolatileHeap;
 pub trait Kind<K, V>: Sized + 'static {
     /// Heap bytes of an entry, as booked.
     fn heap_bytes(key: &K, value: &V) -> u64;
-    /// Writes all entries to new segments.
-    fn write(table: &HeapTable<K, V, Self>) -> Result<StateImage>;
+    /// How a checkpoint is written, if there can be one.
+    fn pace(context: &StateContext) -> Result<Pace>;
+    /// Adds an entry to a checkpoint.
+    fn push(writer: &mut Paced, key: &K, value: &V) -> Result<()>;
+    /// A value for a checkpoint, which is about to change.
+    fn copy(value: &V) -> Option<V>;
 }
 
 /// The kind of [`Heap`]: measured and stored.
@@ -68,8 +75,16 @@ impl<K: Key, V: State> Kind<K, V> for Stored {
         (key.heap_bytes() + value.heap_bytes()) as u64
     }
 
-    fn write(table: &HeapTable<K, V, Self>) -> Result<StateImage> {
-        write_entries(&table.context, table.entries.iter().map(|(k, v)| (k, v)))
+    fn pace(context: &StateContext) -> Result<Pace> {
+        Ok(pace::<K, V>(context))
+    }
+
+    fn push(writer: &mut Paced, key: &K, value: &V) -> Result<()> {
+        writer.push(key.key_hash(), key, value)
+    }
+
+    fn copy(value: &V) -> Option<V> {
+        Some(value.clone())
     }
 }
 
@@ -79,23 +94,33 @@ impl<K: Key, V: 'static> Kind<K, V> for Volatile {
         key.heap_bytes() as u64
     }
 
-    fn write(table: &HeapTable<K, V, Self>) -> Result<StateImage> {
+    fn pace(context: &StateContext) -> Result<Pace> {
         let message = "volatile heap state cannot be part of a checkpoint";
-        Err(Error::new(ErrorKind::Unsupported, message).with("state", &table.context.name))
+        Err(Error::new(ErrorKind::Unsupported, message).with("state", &context.name))
+    }
+
+    fn push(_: &mut Paced, _: &K, _: &V) -> Result<()> {
+        unreachable!("no checkpoint of volatile state is begun")
+    }
+
+    fn copy(_: &V) -> Option<V> {
+        None
     }
 }
 
 /// An open [`Heap`] or [`VolatileHeap`].
 #[derive(Debug)]
 pub struct HeapTable<K, V, M = Stored> {
-    context: StateContext,
-    entries: HashTable<(K, V)>,
+    pub(crate) context: StateContext,
+    pub(crate) entries: HashTable<(K, V)>,
     /// Bytes booked for the table itself.
-    table_bytes: u64,
+    pub(crate) table_bytes: u64,
+    /// The checkpoint being taken.
+    pub(crate) capture: Option<Box<HeapCapture<K, V>>>,
     /// How often entries have moved: the table grew, was rehashed in place or replaced.
     moved: u64,
-    images: Images,
-    codec_calls: u64,
+    pub(crate) images: Images,
+    pub(crate) codec_calls: u64,
     kind: PhantomData<M>,
 }
 
@@ -154,6 +179,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             context,
             entries: HashTable::new(),
             table_bytes: 0,
+            capture: None,
             moved: 0,
             images: Images::default(),
             codec_calls: 0,
@@ -163,6 +189,10 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
 
     /// Books and makes room for one more entry that owns `heap_bytes`; changes nothing visible.
     fn make_room(&mut self, heap_bytes: u64) -> Result<()> {
+        if self.values_left() > 0 && self.context.account.available() < heap_bytes {
+            // What a checkpoint still reads of a table that was cleared is in the way.
+            self.read_rest();
+        }
         let account = &self.context.account;
         account.ensure(heap_bytes, "a new entry")?;
         if self.entries.len() < self.entries.capacity() {
@@ -170,14 +200,26 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         }
         let buckets = (self.entries.num_buckets() * 2).max(16);
         let grown = (buckets * (size_of::<(K, V)>() + 1) + 64) as u64;
+        if self.values_left() > 0 && account.available() < grown + heap_bytes {
+            self.read_rest();
+        }
+        let account = &self.context.account;
         account.ensure(grown + heap_bytes, "the hash table")?;
         account.charge(MemoryKind::Index, grown);
         self.moved += 1;
-        self.entries.reserve(1, |(key, _)| key.key_hash());
+        if !self.grow_captured() {
+            self.entries.reserve(1, |(key, _)| key.key_hash());
+        }
+        let account = &self.context.account;
         let actual = self.entries.allocation_size() as u64;
         account.adjust(MemoryKind::Index, self.table_bytes + grown, actual);
         self.table_bytes = actual;
         Ok(())
+    }
+
+    /// Bytes of values of a table that was cleared, which a checkpoint reads still.
+    fn values_left(&self) -> u64 {
+        self.capture.as_ref().map_or(0, |capture| capture.values_left())
     }
 
     /// A state whose values have outgrown the budget takes no writes until some are removed.
@@ -236,6 +278,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     ) -> Result<R> {
         self.check_not_overdrawn()?;
         let hash = key.key_hash();
+        if self.capture.is_some() {
+            self.keep(hash, key, true);
+        }
         if let Some(entry) = self.entries.find_mut(hash, |(k, _)| key.is(k)) {
             let lent = Lent::<K, V, M>::new(entry, &self.context.account);
             return Ok(change(&mut lent.entry.1));
@@ -254,7 +299,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
         self.check_not_overdrawn()?;
-        let found = self.entries.find_mut(key.key_hash(), |(k, _)| key.is(k));
+        let hash = key.key_hash();
+        if self.capture.is_some() {
+            self.keep(hash, key, false);
+        }
+        let found = self.entries.find_mut(hash, |(k, _)| key.is(k));
         Ok(found.map(|entry| {
             let lent = Lent::<K, V, M>::new(entry, &self.context.account);
             change(&mut lent.entry.1)
@@ -263,6 +312,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
 
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         let hash = key.key_hash();
+        if self.capture.is_some() {
+            self.keep(hash, &key, true);
+        }
         let found = self.entries.find_mut(hash, |(k, _)| *k == key);
         let account = &self.context.account;
         if let Some(entry) = found {
@@ -285,7 +337,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     }
 
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
-        let Ok(found) = self.entries.find_entry(key.key_hash(), |(k, _)| key.is(k)) else {
+        let hash = key.key_hash();
+        if self.capture.is_some() {
+            self.keep(hash, key, false);
+        }
+        let Ok(found) = self.entries.find_entry(hash, |(k, _)| key.is(k)) else {
             return Ok(None);
         };
         let ((key, value), _) = found.remove();
@@ -294,10 +350,13 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     }
 
     fn clear(&mut self) -> Result<()> {
-        self.entries = HashTable::new();
-        let account = &self.context.account;
-        account.release(MemoryKind::Index, self.table_bytes);
-        account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
+        if !self.leave() {
+            self.entries = HashTable::new();
+            let account = &self.context.account;
+            account.release(MemoryKind::Index, self.table_bytes);
+            let values = account.used_for(MemoryKind::Values) - self.values_left();
+            account.release(MemoryKind::Values, values);
+        }
         self.table_bytes = 0;
         self.moved += 1;
         Ok(())
@@ -327,19 +386,25 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     }
 
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
-        let image = M::write(self)?;
-        self.codec_calls += image.entries;
-        self.images.taken(&image);
-        Ok(image)
+        self.take_at_once()
+    }
+
+    fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.begin_capture().map(|()| None)
+    }
+
+    fn continue_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_capture()
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.capture = None;
         self.images.decide(outcome, self.context.segments.as_ref());
     }
 
     fn stats(&self) -> TableStats {
         let live_keys = self.entries.len() as u64;
-        let values = self.context.account.used_for(MemoryKind::Values);
+        let values = self.context.account.used_for(MemoryKind::Values) - self.values_left();
         let mut stats = TableStats {
             live_keys,
             live_bytes: live_keys * size_of::<(K, V)>() as u64 + values,
@@ -353,6 +418,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
 
 impl<K, V, M> Drop for HeapTable<K, V, M> {
     fn drop(&mut self) {
+        self.capture = None;
         let account = &self.context.account;
         account.release(MemoryKind::Index, self.table_bytes);
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));

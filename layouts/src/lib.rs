@@ -9,6 +9,7 @@ mod append_log;
 mod fetch;
 mod full_image;
 mod heap;
+mod heap_capture;
 mod heap_lists;
 mod hybrid_log;
 mod lists;

@@ -14,8 +14,8 @@ use alluvium_pagestore::{
 };
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
-/// Bytes of records after which a batch is full.
-const BATCH_BYTES: usize = 32 << 10;
+/// Most bytes of a batch.
+pub const BATCH_BYTES_MAX: usize = 32 << 10;
 /// Records after which it is.
 const BATCH_RECORDS: usize = 512;
 
@@ -27,6 +27,8 @@ pub struct Pace {
     /// A page ends with so many records, or bytes.
     pub page_records: u32,
     pub page_bytes: u64,
+    /// Bytes of records after which a batch is full.
+    pub batch_bytes: usize,
     /// Bytes of the longest record.
     pub value_bytes: u64,
 }
@@ -36,7 +38,7 @@ impl Pace {
     pub fn memory_bytes(&self) -> u64 {
         let records = self.page_records as usize;
         let writer = SegmentWriter::memory_bytes(self.chunk_bytes, records, self.value_bytes);
-        let batch = BATCH_BYTES + BATCH_RECORDS * size_of::<(u64, u32)>();
+        let batch = self.batch_bytes + BATCH_RECORDS * size_of::<(u64, u32)>();
         writer + batch as u64 + 512
     }
 }
@@ -85,7 +87,7 @@ impl Paced {
         let writer = SegmentWriter::new(store.clone(), state, chunk, segment);
         let batch = Batch {
             records: Vec::with_capacity(BATCH_RECORDS),
-            bytes: Vec::with_capacity(BATCH_BYTES),
+            bytes: Vec::with_capacity(pace.batch_bytes),
             ..Batch::default()
         };
         let writing = Box::new(Writing { writer, store, batch, sealed: Vec::new() });
@@ -136,8 +138,9 @@ impl Paced {
 
     /// Whether the batch has room for another record.
     pub fn has_room(&mut self) -> bool {
+        let batch_bytes = self.pace.batch_bytes;
         let Batch { records, bytes, large, .. } = &self.writing().batch;
-        records.len() < BATCH_RECORDS / 2 && bytes.len() < BATCH_BYTES / 4 && large.is_none()
+        records.len() < BATCH_RECORDS / 2 && bytes.len() < batch_bytes / 4 && large.is_none()
     }
 
     /// Adds a record. If the batch is full then, it is written at once, on this thread: who does not
@@ -158,12 +161,12 @@ impl Paced {
             codec::encode(&mut writing.batch.scratch, key, value)?;
             let length = writing.batch.scratch.len();
             let records = writing.batch.records.len();
-            if records == BATCH_RECORDS || writing.batch.bytes.len() + length > BATCH_BYTES {
+            if records == BATCH_RECORDS || writing.batch.bytes.len() + length > pace.batch_bytes {
                 // What came before goes first.
                 writing.write(&pace)?;
             }
             let Batch { records, bytes, scratch, large } = &mut writing.batch;
-            if length > BATCH_BYTES {
+            if length > pace.batch_bytes {
                 *large = Some(hash);
             } else {
                 bytes.extend_from_slice(scratch);
@@ -213,19 +216,20 @@ impl Paced {
         });
     }
 
+    /// Waits a moment for the helper.
+    pub fn pause(&mut self) {
+        if !self.helper.drive() && self.answer.as_ref().is_some_and(Receiver::is_empty) {
+            std::thread::yield_now();
+        }
+    }
+
     /// Waits until records can be added.
     ///
     /// # Errors
     /// As [`is_ready`](Paced::is_ready).
     pub fn wait(&mut self) -> Result<()> {
         while !self.is_ready()? {
-            if let (Some(answer), false) = (&self.answer, self.helper.is_inline()) {
-                let _ = answer.recv_timeout(std::time::Duration::from_millis(1)).map(|given| {
-                    self.writing = Some(given.0);
-                    self.failed = given.1.err().map(|error| error.message().into());
-                    self.answer = None;
-                });
-            }
+            self.pause();
         }
         Ok(())
     }

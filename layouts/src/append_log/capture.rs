@@ -25,7 +25,7 @@ use super::jobs::RunName;
 use super::notes::Note;
 use super::run::{RUN_BYTES, StoredRun};
 use super::table::AppendLogLists;
-use crate::paced::{Pace, Paced};
+use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::snapshot::Snapshot;
 use crate::split_table::FrozenTable;
 use crate::table::CheckpointOutcome;
@@ -296,6 +296,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 segment_bytes: self.sizes.segment_bytes,
                 page_records: PAGE_BLOCKS as u32,
                 page_bytes: CATALOG_PAGE_BYTES,
+                batch_bytes: BATCH_BYTES_MAX,
                 value_bytes: 4096,
             };
             self.make_room(pace.memory_bytes(), "the catalog of a checkpoint")?;

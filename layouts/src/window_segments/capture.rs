@@ -26,7 +26,7 @@ use super::run::{ImageAt, Run};
 use super::slice::Slice;
 use super::table::SegmentPanes;
 use super::writing::{Cut, Written};
-use crate::paced::{Pace, Paced};
+use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::snapshot::{Entry, Snapshot};
 use crate::table::CheckpointOutcome;
 
@@ -145,6 +145,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             segment_bytes: self.sizes.segment_bytes,
             page_records: self.sizes.image_records,
             page_bytes: self.sizes.image_bytes,
+            batch_bytes: BATCH_BYTES_MAX,
             value_bytes: match Self::PLAIN {
                 true => 16 << 10,
                 false => self.context.max_value_bytes.max(16 << 10),
