@@ -38,13 +38,21 @@ pub struct HeapCapture<K, V> {
     due: Option<Vec<u64>>,
     /// Keys that have changed, and what they had; `None` if they were not there.
     kept: SplitTable<(K, Option<V>)>,
-    /// The table, once it was cleared, and what is booked for it and for its values.
-    left: Option<(HashTable<(K, V)>, u64, u64)>,
+    /// The table, once it was cleared.
+    left: Option<Left<K, V>>,
     step: Step,
     own: Option<Paced>,
     /// Booked as buffers.
     booked: u64,
     lost: bool,
+}
+
+/// A table that was cleared, and what is booked for it.
+#[derive(Debug)]
+struct Left<K, V> {
+    table: HashTable<(K, V)>,
+    index: u64,
+    values: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +81,7 @@ impl<K, V> HeapCapture<K, V> {
 
     /// Drops the table that was cleared.
     fn drop_left(&mut self) {
-        if let Some((table, index, values)) = self.left.take() {
+        if let Some(Left { table, index, values }) = self.left.take() {
             drop(table);
             self.account.release(MemoryKind::Index, index);
             self.account.release(MemoryKind::Values, values);
@@ -82,7 +90,7 @@ impl<K, V> HeapCapture<K, V> {
 
     /// Bytes of values that a cleared table has still.
     pub fn values_left(&self) -> u64 {
-        self.left.as_ref().map_or(0, |left| left.2)
+        self.left.as_ref().map_or(0, |left| left.values)
     }
 }
 
@@ -191,7 +199,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     fn read_part(&mut self) -> Result<bool> {
         let capture = &mut **self.capture.as_mut().expect("a checkpoint is taken");
         if capture.step == Step::Reading {
-            let table = capture.left.as_ref().map_or(&self.entries, |left| &left.0);
+            let table = capture.left.as_ref().map_or(&self.entries, |left| &left.table);
             let end = table.num_buckets().min(capture.next + BUCKETS);
             for bucket in capture.next..end {
                 let entry = if capture.is_due(bucket) { table.get_bucket(bucket) } else { None };
@@ -316,7 +324,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         };
         let values = self.context.account.used_for(MemoryKind::Values);
         let table = std::mem::take(&mut self.entries);
-        capture.left = Some((table, std::mem::take(&mut self.table_bytes), values));
+        let index = std::mem::take(&mut self.table_bytes);
+        capture.left = Some(Left { table, index, values });
         true
     }
 }

@@ -120,10 +120,10 @@ fn history<
             96 if dice.below(4) == 0 => {
                 lists.reclaim(1 + dice.below(200_000)).unwrap();
             }
-            97 if kind.checkpoints && sealing.is_none() && dice.below(5) == 0 => {
+            97 if kind.checkpoints && sealing.is_none() && dice.below(8) == 0 => {
                 sealing = Some((ground.begin(&mut lists).unwrap(), model.clone(), first));
             }
-            97 if kind.checkpoints && sealing.is_none() && dice.below(6) == 0 => {
+            97 if kind.checkpoints && sealing.is_none() && dice.below(8) == 0 => {
                 let outcome = match dice.below(4) {
                     0 => CheckpointOutcome::Abandoned,
                     _ => CheckpointOutcome::Committed,

@@ -103,6 +103,17 @@ impl Hooks for ProgressCell {
         table.checkpoint(blobs)
     }
 
+    fn begin_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        let record = self.record()?;
+        let mut table = self.table.borrow_mut();
+        table.put((), record)?;
+        table.begin_checkpoint(blobs)
+    }
+
+    fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.table.borrow_mut().continue_checkpoint(blobs)
+    }
+
     fn export(&self, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         encoded.set(&(), &self.record()?)?;
