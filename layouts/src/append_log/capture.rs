@@ -296,10 +296,15 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 segment_bytes: self.sizes.segment_bytes,
                 page_records: PAGE_BLOCKS as u32,
                 page_bytes: CATALOG_PAGE_BYTES,
-                batch_bytes: BATCH_BYTES_MAX,
+                batch_bytes: (self.account.limit() / 64).clamp(4 << 10, BATCH_BYTES_MAX as u64)
+                    as usize,
                 value_bytes: 4096,
             };
-            self.make_room(pace.memory_bytes(), "the catalog of a checkpoint")?;
+            // What is left free for reads stays so, if it can be.
+            let (bytes, what) = (pace.memory_bytes(), "the catalog of a checkpoint");
+            if self.make_room(bytes + self.sizes.read_slack, what).is_err() {
+                self.make_room(bytes, what)?;
+            }
             self.account.charge(MemoryKind::Buffers, pace.memory_bytes());
             capture.catalog_bytes = pace.memory_bytes();
             let source = self.source.clone().expect("there is storage");
