@@ -391,7 +391,8 @@ pub trait Layout<K: Key, V>: Clone + 'static {
     /// Short name, as in configuration files and manifests.
     fn name(&self) -> &'static str;
 
-    /// What a checkpoint says the value type is; another text is refused when it is opened.
+    /// What a checkpoint says the value type is; another text is refused when it is opened. State of
+    /// a layout that has a [`codec`](Layout::codec) moves to layouts that say `description_of::<V>()`.
     fn value_description(&self) -> String {
         std::any::type_name::<V>().into()
     }

@@ -176,7 +176,8 @@ impl Seal {
     ///
     /// # Errors
     /// Those of the device, such as [`ErrorKind::DiskFull`]; [`ErrorKind::InUse`] if a value is
-    /// borrowed. Try again, or drop this: the states are intact, and so are older checkpoints.
+    /// borrowed. Drop this and seal anew, or try again, which not every part can: the states are
+    /// intact, and so are older checkpoints.
     pub fn advance(&mut self) -> Result<bool> {
         let inner = &*self.store.0;
         let segments = inner.segments.as_ref().expect("it was begun with a directory");

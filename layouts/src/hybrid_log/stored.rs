@@ -63,7 +63,12 @@ struct Deaths {
     floor_bytes: u64,
     /// Whether one since the last barrier was not noted.
     is_full: bool,
+    /// Whether there was a barrier: without checkpoints nobody asks.
+    is_asked: bool,
 }
+
+/// Parts of a list at most: a 32nd of the memory.
+const PARTS_MAX: usize = 8;
 
 /// Deaths in parts of so many, so that no call moves those that are there. The memory of the first
 /// part of each list is always there; the others are booked while they are.
@@ -72,7 +77,15 @@ pub type DeathList = Vec<Vec<Death>>;
 impl Deaths {
     fn new(account: Rc<Account>, part: usize, floor_bytes: u64) -> Self {
         let list = || vec![Vec::with_capacity(part)];
-        Self { now: list(), before: list(), account, part, floor_bytes, is_full: false }
+        Self {
+            now: list(),
+            before: list(),
+            account,
+            part,
+            floor_bytes,
+            is_full: false,
+            is_asked: false,
+        }
     }
 
     /// Bytes of a part beyond the first.
@@ -94,7 +107,10 @@ impl Deaths {
     #[cold]
     fn note_in_new(&mut self, before: bool, death: Death) -> bool {
         let bytes = self.part_bytes();
-        let has_room = self.account.available() >= bytes + self.floor_bytes
+        let parts = if before { self.before.len() } else { self.now.len() };
+        let has_room = self.is_asked
+            && parts < PARTS_MAX
+            && self.account.available() >= bytes + self.floor_bytes
             && self.account.try_reserve(MemoryKind::Tables, bytes);
         if has_room {
             let mut part = Vec::with_capacity(self.part);
@@ -345,6 +361,7 @@ impl Stored {
         self.epoch += 1;
         std::mem::swap(&mut self.deaths.now, &mut self.deaths.before);
         self.deaths.is_full = false;
+        self.deaths.is_asked = true;
     }
 
     /// All segments, as they were at the barrier.
@@ -409,6 +426,25 @@ impl Stored {
             segment.known_dead += unknown;
             segment.base = base.map(Box::new);
         }
+    }
+
+    /// Gives up what is noted beyond the room that is always there, for memory that is needed more,
+    /// and says how many bytes that was; 0 while a checkpoint needs it. The next checkpoint looks at
+    /// every segment.
+    pub fn give_notes_up(&mut self) -> u64 {
+        let is_needed = !self.deaths.before.iter().all(Vec::is_empty);
+        if is_needed || self.deaths.before.is_empty() || self.deaths.now.len() < 2 {
+            return 0;
+        }
+        let bytes = (self.deaths.now.len() - 1) as u64 * self.deaths.part_bytes();
+        self.deaths.now.truncate(1);
+        self.deaths.now[0].clear();
+        self.deaths.is_full = true;
+        for segment in self.segments.iter_mut().flatten() {
+            (segment.known_dead, segment.known_before) = (0, 0);
+        }
+        self.account.release(MemoryKind::Tables, bytes);
+        bytes
     }
 
     /// What was noted is lost: every segment is looked at by the next checkpoint.

@@ -261,6 +261,13 @@ impl<K: Key, V: State> Log<K, V> {
                 return Ok(());
             }
             if self.frozen == 0 && !self.freeze_oldest() && self.pending() == 0 {
+                let notes = self.stored.as_mut().map_or(0, |stored| match self.sealing {
+                    Sealing::Idle => stored.give_notes_up(),
+                    _ => 0,
+                });
+                if notes > 0 {
+                    return Ok(());
+                }
                 // Nothing of its own is left to give up: other states may have some.
                 let (tables, page) = (self.tables_lacking(), self.sizes.frame_bytes);
                 let wanted = self.account.available() + page.max(tables);

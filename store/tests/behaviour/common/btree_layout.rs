@@ -31,6 +31,10 @@ impl<K: Key + Ord, V: State> Layout<K, V> for BTree {
         "btree"
     }
 
+    fn value_description(&self) -> String {
+        alluvium::description_of::<V>()
+    }
+
     fn codec(&self) -> Option<EntryCodec<K, V>> {
         Some(EntryCodec::new())
     }
