@@ -69,6 +69,9 @@ struct Deaths {
 
 /// Parts of a list at most: a 32nd of the memory.
 const PARTS_MAX: usize = 8;
+/// Shorter parts have no others after them: what a restore reads of lists has to fit beside the
+/// index, and in little memory every part counts.
+const PART_MIN: usize = 8192;
 
 /// Deaths in parts of so many, so that no call moves those that are there. The memory of the first
 /// part of each list is always there; the others are booked while they are.
@@ -109,6 +112,7 @@ impl Deaths {
         let bytes = self.part_bytes();
         let parts = if before { self.before.len() } else { self.now.len() };
         let has_room = self.is_asked
+            && self.part >= PART_MIN
             && parts < PARTS_MAX
             && self.account.available() >= bytes + self.floor_bytes
             && self.account.try_reserve(MemoryKind::Tables, bytes);

@@ -19,7 +19,7 @@ fn sample() -> (Simulated, Model) {
         let (mut model, mut dice) = (Model::default(), Dice(seed));
         let mut all = open(&device, None).unwrap();
         // More die than there is room to note, and then few.
-        for changes in [2000 * (1 + seed % 3), 500 + 60 * seed, 40] {
+        for changes in [1000, 250 + 30 * seed, 40] {
             all.changes(&mut model, &mut dice, changes).unwrap();
             all.store.checkpoint(0).unwrap();
         }
