@@ -174,7 +174,8 @@ impl Ground {
         let image = self.committed.as_ref().expect("a checkpoint");
         let mut named: Vec<_> = image.segments.iter().map(|s| s.id.file_name()).collect();
         let mut files = files.to_vec();
-        (named.sort(), files.sort());
+        named.sort();
+        files.sort();
         named == files
     }
 }
