@@ -25,9 +25,10 @@ use alluvium_pagestore::{
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 use super::address::{Address, Place, StoredAt};
+use super::deaths::DeathList;
 use super::frames_unsafe::Stage;
 use super::log::Sealing;
-use super::stored::{DeathList, SegmentBefore, Stored};
+use super::stored::{SegmentBefore, Stored};
 use super::table::HybridLogTable;
 use crate::table::CheckpointOutcome;
 

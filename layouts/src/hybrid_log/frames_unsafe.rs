@@ -5,7 +5,8 @@
 //!
 //! What makes it sound: an entry of `bases` is that of a frame that is here, unfrozen and mutable.
 //! Whoever can change that goes through [`Frames::state_mut`], which forgets the entry; the other
-//! methods leave frame and stage as they are.
+//! methods leave frame and stage as they are. What `spare` has may be old: nobody looks there, and it
+//! takes the place of `bases` only when it is blank from end to end.
 
 use super::frame_unsafe::{Base, Frame};
 use super::index::{Index, IndexHash};

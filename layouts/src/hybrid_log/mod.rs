@@ -9,6 +9,7 @@ mod address;
 mod capture;
 mod checkpoint;
 mod config;
+mod deaths;
 mod fetches;
 mod flush;
 mod frame_unsafe;

@@ -17,6 +17,7 @@ use alluvium_pagestore::{
 use crossbeam_channel::Receiver;
 
 use super::address::{SEGMENTS_MAX, StoredAt};
+use super::deaths::{DeathList, Deaths};
 use super::fetches::{Fetches, Known};
 use crate::fetch::{Fetch, Ticket};
 
@@ -46,96 +47,6 @@ pub struct Stored {
     /// How many barriers there were.
     epoch: u32,
     deaths: Deaths,
-}
-
-/// Records that have died since the last checkpoint. What there is no room for is not noted: the
-/// segment's numbers do not add up then, and the next checkpoint looks at it in full.
-#[derive(Debug)]
-struct Deaths {
-    /// Since the last barrier.
-    now: DeathList,
-    /// Before it, of the checkpoint being taken or not decided yet.
-    before: DeathList,
-    account: Rc<Account>,
-    /// Deaths in a part of a list.
-    part: usize,
-    /// What further parts must leave free.
-    floor_bytes: u64,
-    /// Whether one since the last barrier was not noted.
-    is_full: bool,
-    /// Whether there was a barrier: without checkpoints nobody asks.
-    is_asked: bool,
-}
-
-/// Parts of a list at most: a 32nd of the memory.
-const PARTS_MAX: usize = 8;
-/// Shorter parts have no others after them: what a restore reads of lists has to fit beside the
-/// index, and in little memory every part counts.
-const PART_MIN: usize = 8192;
-
-/// Deaths in parts of so many, so that no call moves those that are there. The memory of the first
-/// part of each list is always there; the others are booked while they are.
-pub type DeathList = Vec<Vec<Death>>;
-
-impl Deaths {
-    fn new(account: Rc<Account>, part: usize, floor_bytes: u64) -> Self {
-        let list = || vec![Vec::with_capacity(part)];
-        Self {
-            now: list(),
-            before: list(),
-            account,
-            part,
-            floor_bytes,
-            is_full: false,
-            is_asked: false,
-        }
-    }
-
-    /// Bytes of a part beyond the first.
-    fn part_bytes(&self) -> u64 {
-        (self.part * size_of::<Death>() + 64) as u64
-    }
-
-    /// Notes a death in a list, if there is room; says whether.
-    #[inline]
-    fn note(&mut self, before: bool, death: Death) -> bool {
-        let list = if before { &mut self.before } else { &mut self.now };
-        match list.last_mut() {
-            Some(part) if part.len() < self.part => part.push(death),
-            _ => return self.note_in_new(before, death),
-        }
-        true
-    }
-
-    #[cold]
-    fn note_in_new(&mut self, before: bool, death: Death) -> bool {
-        let bytes = self.part_bytes();
-        let parts = if before { self.before.len() } else { self.now.len() };
-        let has_room = self.is_asked
-            && self.part >= PART_MIN
-            && parts < PARTS_MAX
-            && self.account.available() >= bytes + self.floor_bytes
-            && self.account.try_reserve(MemoryKind::Tables, bytes);
-        if has_room {
-            let mut part = Vec::with_capacity(self.part);
-            part.push(death);
-            if before { self.before.push(part) } else { self.now.push(part) }
-        } else if !before {
-            self.is_full = true;
-        }
-        has_room
-    }
-
-    /// Empties the list of what was before the barrier.
-    fn clear_before(&mut self) {
-        let more = self.before.len().saturating_sub(1) as u64;
-        self.account.release(MemoryKind::Tables, more * self.part_bytes());
-        self.before.truncate(1);
-        match self.before.first_mut() {
-            Some(first) => first.clear(),
-            None => self.before.push(Vec::with_capacity(self.part)),
-        }
-    }
 }
 
 /// Bit of the tokens of reads that run ahead.
@@ -461,7 +372,7 @@ impl Stored {
         // What the helper has lost may not be gone: it stays booked.
         let (account, part) = (self.deaths.account.clone(), self.deaths.part);
         self.deaths = Deaths::new(account, part, self.deaths.floor_bytes);
-        self.deaths.is_full = true;
+        (self.deaths.is_full, self.deaths.is_asked) = (true, true);
     }
 
     /// The checkpoint is given up: its deaths are of the next one.
