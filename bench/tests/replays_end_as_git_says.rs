@@ -60,18 +60,15 @@ const RISINGWAVE: [u64; 4] = [37_392, 73_089, 105_065, 140_709];
 #[test]
 fn on_the_heap() {
     shared_history("kafka", KAFKA, "heap", "4MiB");
-    shared_history("risingwave", RISINGWAVE, "heap", "4MiB");
 }
 
 #[test]
 fn on_the_hybrid_log_in_4_mib() {
-    shared_history("kafka", KAFKA, "hybrid-log", "4MiB");
     shared_history("risingwave", RISINGWAVE, "hybrid-log", "4MiB");
 }
 
 #[test]
 fn on_the_hybrid_log_with_memory_to_spare() {
-    shared_history("kafka", KAFKA, "hybrid-log", "256MiB");
     shared_history("risingwave", RISINGWAVE, "hybrid-log", "256MiB");
 }
 

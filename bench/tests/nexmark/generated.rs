@@ -64,12 +64,16 @@ fn configs() -> [Config; 4] {
     ]
 }
 
-/// Gives the bytes that were written to storage in all runs.
-fn the_result_is_the_oracles<Q: Oracle>() -> u64 {
-    the_result_is_the_oracles_of::<Q>(&configs(), 20_000)
+fn the_result_is_the_oracles<Q: Oracle>() {
+    the_result_is_the_oracles_of::<Q>(&configs(), 10_000);
 }
 
-/// The same on the first events of other streams.
+/// As many events as the state of some needs to outgrow the memory.
+fn the_result_is_the_oracles_and_outgrows_memory<Q: Oracle>() {
+    assert!(the_result_is_the_oracles_of::<Q>(&configs(), 20_000) > 0);
+}
+
+/// The first events of each stream; gives the bytes that were written to storage in all runs.
 pub fn the_result_is_the_oracles_of<Q: Oracle>(configs: &[Config], events: u64) -> u64 {
     let mut written = 0;
     for (number, config) in configs.iter().enumerate() {
@@ -190,27 +194,27 @@ fn q105_is_the_oracles() {
 
 #[test]
 fn q9_is_the_oracles_and_outgrows_memory() {
-    assert!(the_result_is_the_oracles::<Q9>() > 0);
+    the_result_is_the_oracles_and_outgrows_memory::<Q9>();
 }
 
 #[test]
 fn q16_is_the_oracles_and_outgrows_memory() {
-    assert!(the_result_is_the_oracles::<Q16>() > 0);
+    the_result_is_the_oracles_and_outgrows_memory::<Q16>();
 }
 
 #[test]
 fn q18_is_the_oracles_and_outgrows_memory() {
-    assert!(the_result_is_the_oracles::<Q18>() > 0);
+    the_result_is_the_oracles_and_outgrows_memory::<Q18>();
 }
 
 #[test]
 fn q19_is_the_oracles_and_outgrows_memory() {
-    assert!(the_result_is_the_oracles::<Q19>() > 0);
+    the_result_is_the_oracles_and_outgrows_memory::<Q19>();
 }
 
 #[test]
 fn q20_is_the_oracles_and_outgrows_memory() {
-    assert!(the_result_is_the_oracles::<Q20>() > 0);
+    the_result_is_the_oracles_and_outgrows_memory::<Q20>();
 }
 
 /// An auction or a bid of few ids, people, categories, names, times and prices.
@@ -333,7 +337,7 @@ impl Trial for OutOfOrder {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
     fn steps_are_the_oracles_for_multisets(

@@ -135,14 +135,14 @@ fn bounded(store: Store, layout: HybridLog, keys: u64, pressed: bool) {
 #[test]
 fn growth_in_memory_is_in_bounded_steps() {
     let _alone = alone();
-    let keys = times("ALLUVIUM_KEYS", 220_000);
+    let keys = times("ALLUVIUM_KEYS", 120_000);
     bounded(Store::in_memory().memory(64 * MIB).open().unwrap(), HybridLog::new(), keys, false);
 }
 
 #[test]
 fn growth_beyond_memory_is_in_bounded_steps() {
     let _alone = alone();
-    let keys = times("ALLUVIUM_KEYS", 220_000);
+    let keys = times("ALLUVIUM_KEYS", 120_000);
     let device = Simulated::new(2, Faults::default());
     let store = Store::in_memory()
         .memory(8 * MIB)
