@@ -142,7 +142,7 @@ fn growth_in_memory_is_in_bounded_steps() {
 #[test]
 fn growth_beyond_memory_is_in_bounded_steps() {
     let _alone = alone();
-    let keys = times("ALLUVIUM_KEYS", 120_000);
+    let keys = times("ALLUVIUM_KEYS", 220_000);
     let device = Simulated::new(2, Faults::default());
     let store = Store::in_memory()
         .memory(8 * MIB)
