@@ -105,7 +105,7 @@ impl Compactor {
                 segment.sealed &= segment.is_dead() || !self.parked.contains(&segment.id);
             }
         }
-        let plan = self.policy.plan(&self.segments);
+        let plan = self.policy.plan(&self.segments, target.unstored_bytes());
         self.space = plan.space;
         self.unlinking = plan.unlink;
         if let Some(segment) = plan.rewrite {

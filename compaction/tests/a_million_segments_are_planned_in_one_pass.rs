@@ -30,7 +30,7 @@ fn the_oldest_is_found_among_a_million() {
     let policy = SpacePolicy::default();
     let segments = population(|rng| rng.below(900) as u64);
     let start = Instant::now();
-    let plan = policy.plan(&segments);
+    let plan = policy.plan(&segments, 0);
     let elapsed = start.elapsed();
     println!("{COUNT} segments planned in {elapsed:?}");
     // A few ms; the limit only tells one pass from a sort or worse in a debug build.
@@ -51,10 +51,10 @@ fn the_oldest_is_found_among_a_million() {
 
 #[test]
 fn a_million_live_segments_are_left_alone() {
-    let plan = SpacePolicy::default().plan(&population(|_| 1000));
+    let plan = SpacePolicy::default().plan(&population(|_| 1000), 0);
     assert_eq!((plan.rewrite, plan.unlink.len()), (None, 0));
     // A limit that they pass, but no single one: nearly all live is left alone too.
-    let plan = SpacePolicy::new(1.5, 0.3).unwrap().plan(&population(|_| 701));
+    let plan = SpacePolicy::new(1.5, 0.3).unwrap().plan(&population(|_| 701), 0);
     assert_eq!(plan.rewrite, None);
 }
 
@@ -66,7 +66,7 @@ fn carrying_out_plans_converges_and_copies_less_than_four_per_byte_freed() {
     segments.iter_mut().for_each(|s| s.pinned = false);
     segments.truncate(2000);
     let (mut copied, mut freed) = (0, 0);
-    while let Some(id) = policy.plan(&segments).rewrite {
+    while let Some(id) = policy.plan(&segments, 0).rewrite {
         let at = segments.iter().position(|s| s.id == id).unwrap();
         let old = segments.swap_remove(at);
         assert!(old.live_records <= 800, "parked segment chosen: {old:?}");
@@ -80,6 +80,6 @@ fn carrying_out_plans_converges_and_copies_less_than_four_per_byte_freed() {
             ..old
         });
     }
-    assert!(policy.plan(&segments).space.amplification() <= 2.0);
+    assert!(policy.plan(&segments, 0).space.amplification() <= 2.0);
     assert!(copied <= 4 * freed, "{copied} copied, {freed} freed");
 }

@@ -86,6 +86,9 @@ pub struct TableStats {
     /// Of these, what live records take, estimated per segment by their number. Of a full
     /// checkpoint all are live.
     pub live_disk_bytes: u64,
+    /// Estimated bytes that live records which are in memory alone would take there, where a layout
+    /// keeps single records on storage.
+    pub unstored_bytes: u64,
     /// Keys that calls read or wrote, peeks and scans not among them. Counted by the store for all
     /// layouts alike: a table leaves it 0.
     pub calls: u64,
@@ -126,6 +129,7 @@ impl TableStats {
         self.live_bytes += other.live_bytes;
         self.disk_bytes += other.disk_bytes;
         self.live_disk_bytes += other.live_disk_bytes;
+        self.unstored_bytes += other.unstored_bytes;
         self.calls += other.calls;
         self.codec_calls += other.codec_calls;
         self.cold_reads += other.cold_reads;
@@ -158,9 +162,11 @@ impl TableStats {
         self.disk_bytes.saturating_sub(self.live_disk_bytes)
     }
 
-    /// Bytes of segment files per byte of live records in them; `None` if nothing there is live.
+    /// Bytes of segment files per byte of live state, what is in memory alone included; `None` if
+    /// nothing there is live. Compaction bounds it.
     pub fn space_amplification(&self) -> Option<f64> {
-        (self.live_disk_bytes > 0).then(|| self.disk_bytes as f64 / self.live_disk_bytes as f64)
+        let state_bytes = self.live_disk_bytes + self.unstored_bytes;
+        (self.live_disk_bytes > 0).then(|| self.disk_bytes as f64 / state_bytes as f64)
     }
 }
 

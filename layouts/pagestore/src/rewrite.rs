@@ -86,6 +86,12 @@ pub trait Rewrite {
 
     /// Appends all segments, in any order, to `out`. Cost: O(segments), no I/O.
     fn segments(&self, out: &mut Vec<SegmentMeta>);
+
+    /// Estimated bytes that the live records which no segment has would take in one: they are in
+    /// memory alone. Cost: as [`segments`](Rewrite::segments). None unless a log says otherwise.
+    fn unstored_bytes(&self) -> u64 {
+        0
+    }
 }
 
 #[cfg(test)]

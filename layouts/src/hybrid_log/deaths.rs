@@ -24,8 +24,8 @@ pub struct Deaths {
     pub is_asked: bool,
 }
 
-/// Parts of a list at most: a 32nd of the memory.
-const PARTS_MAX: usize = 8;
+/// Parts of a list at most: an eighth of the memory.
+const PARTS_MAX: usize = 32;
 /// Shorter parts have no others after them: what a restore reads of lists has to fit beside the
 /// index, and in little memory every part counts.
 const PART_MIN: usize = 8192;

@@ -202,12 +202,20 @@ impl<K, V> Frames<K, V> {
     #[inline(always)]
     pub fn prefetch(&self, address: u64) {
         let (number, slot) = self.slot_of(address);
-        if let Some(base) = self.bases.get(number as usize) {
+        if let Some(&short) = self.bases.get(number as usize) {
+            // After a checkpoint began there are no short cuts, and every record is in such a frame.
+            let base = if short.is_none() { self.base_of(number) } else { short };
             let start = base.hint(slot);
             crate::prefetch_unsafe::prefetch(start);
             let last = (Frame::<K, V>::SLOT_BYTES - 1).min(63);
             crate::prefetch_unsafe::prefetch(start.wrapping_add(last));
         }
+    }
+
+    /// Where a frame is that there is no short cut to.
+    #[inline]
+    fn base_of(&self, number: u32) -> Base<K, V> {
+        self.state(number).frame.as_ref().map_or(Base::NONE, Frame::base)
     }
 
     /// [`Frame::vacant`], keeping the short cut.

@@ -305,6 +305,25 @@ impl<K: Key, V: State> Log<K, V> {
         self.make_room_for(None)
     }
 
+    /// The next slot of the fill frame, if there is one and memory is not short: then there is
+    /// nothing to make room for, and no record moves.
+    #[inline]
+    pub fn slot_at_hand(&mut self) -> Option<(u32, u32)> {
+        if self.account.available() < self.want_free {
+            return None;
+        }
+        self.vacant_slot()
+    }
+
+    #[inline(always)]
+    fn vacant_slot(&mut self) -> Option<(u32, u32)> {
+        let number = self.fill?;
+        if self.frames.state(number).heap_bytes > self.sizes.frame_heap_bytes {
+            return None;
+        }
+        self.frames.vacant(number).map(|slot| (number, slot))
+    }
+
     #[inline(always)]
     fn make_room_for(&mut self, new_entry: Option<IndexHash>) -> Result<(u32, u32)> {
         for _ in 0..ROUNDS_MAX {
@@ -332,12 +351,8 @@ impl<K: Key, V: State> Log<K, V> {
     #[inline]
     pub fn free_slot(&mut self) -> Result<(u32, u32)> {
         loop {
-            if let Some(number) = self.fill {
-                if self.frames.state(number).heap_bytes <= self.sizes.frame_heap_bytes {
-                    if let Some(slot) = self.frames.vacant(number) {
-                        return Ok((number, slot));
-                    }
-                }
+            if let Some(slot) = self.vacant_slot() {
+                return Ok(slot);
             }
             self.turn_page()?;
         }
@@ -351,6 +366,12 @@ impl<K: Key, V: State> Log<K, V> {
         if heap > 0 {
             self.account.charge(MemoryKind::Values, heap);
         }
+    }
+
+    /// Estimated bytes that the live records in memory alone would take on storage.
+    pub fn unstored_bytes(&self) -> u64 {
+        let Some(stored) = &self.stored else { return 0 };
+        stored.bytes_of(self.index.len().saturating_sub(stored.live_records()))
     }
 
     /// Whether nothing in a frame may change: it is being written, or is yet to be for a

@@ -97,6 +97,10 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
             stored.metas(out);
         }
     }
+
+    fn unstored_bytes(&self) -> u64 {
+        self.log.unstored_bytes()
+    }
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
@@ -111,6 +115,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             let step = std::mem::replace(&mut job.step, Step::Next);
             match step {
                 Step::Next => {
+                    // Nothing on storage is live any more: frames in memory had the rest.
+                    if self.log.stored.as_ref().is_none_or(|s| s.live_of(job.segment) == 0) {
+                        return Ok(Progress::Done { spent: spent + 1 });
+                    }
                     if job.directory.as_ref().is_some_and(|d| d.images().len() == job.image) {
                         return Ok(Progress::Done { spent });
                     }

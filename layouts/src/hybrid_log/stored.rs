@@ -147,6 +147,12 @@ impl Stored {
         self.segments.iter().flatten().map(|s| s.meta(false).live_bytes()).sum()
     }
 
+    /// Estimated bytes that so many records would take in segments, going by those that are there.
+    pub fn bytes_of(&self, records: u64) -> u64 {
+        let stored: u64 = self.segments.iter().flatten().map(|s| s.info.records).sum();
+        if stored == 0 { 0 } else { (self.bytes as f64 * (records as f64 / stored as f64)) as u64 }
+    }
+
     /// Memory for the tables and their next growth, by upper bound.
     pub fn tables_bytes(&self) -> u64 {
         ((self.segments.capacity() + GROWTH) * (size_of::<Option<Segment>>() + 160)) as u64
@@ -430,6 +436,11 @@ impl Stored {
     /// The segment with this number.
     pub fn info(&self, number: u32) -> &SegmentInfo {
         &self.segments[number as usize].as_ref().expect("a numbered segment").info
+    }
+
+    /// Live records of a segment.
+    pub fn live_of(&self, number: u32) -> u32 {
+        self.segments[number as usize].as_ref().expect("a numbered segment").live_records
     }
 
     /// The segment with this id, if it is in use.

@@ -218,11 +218,16 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         key: &Q,
         ahead: &mut Option<Read>,
     ) -> Result<Option<(u32, u32)>> {
-        if matches!(self.log.locate(hash, key), Located::Absent) {
+        let found = self.log.locate(hash, key);
+        if matches!(found, Located::Absent) {
             return Ok(None);
         }
-        let to = self.log.make_room_to_move()?;
-        let (at, k, v) = match self.log.locate(hash, key) {
+        let (to, found) = match self.log.slot_at_hand() {
+            Some(slot) => (slot, found),
+            // Making room moves records.
+            None => (self.log.make_room_to_move()?, self.log.locate(hash, key)),
+        };
+        let (at, k, v) = match found {
             Located::Absent => return Ok(None),
             Located::Resident { at, number, slot } => match self.log.stage(number) {
                 _ if self.log.is_kept(number) => {
@@ -794,6 +799,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             disk_bytes,
             fetches: log.stored.as_ref().map_or(0, Stored::fetches),
             live_disk_bytes: stored_bytes,
+            unstored_bytes: log.unstored_bytes(),
             splits: log.index.splits(),
             ..log.stats
         }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use alluvium_layouts::{CheckpointOutcome, Cursor, Lists, ListsLayout, StateContext};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, Helper, Key, Result, SegmentStore, State, StateImage, Time,
+    Account, BlobReader, BlobWriter, ErrorKind, Helper, Key, Result, SegmentStore, State,
+    StateImage, Time,
 };
 
 /// Seeded chance (splitmix64).
@@ -184,22 +185,35 @@ impl Ground {
 pub type Model<K, E> = BTreeMap<(Time, K), Vec<E>>;
 
 /// All lists of some buckets, each key's joined, by folds with `fuel`.
+///
+/// One key may have its pieces in more runs than there is room to read beside what storage has yet
+/// to take: the fold is begun again when it has.
 pub fn folded<K: Key + Ord, E: State>(
     lists: &mut impl Lists<K, E>,
     buckets: Range<Time>,
     fuel: usize,
 ) -> Result<BTreeMap<K, Vec<E>>> {
     let mut found = BTreeMap::new();
-    let mut cursor = Cursor::default();
+    let (mut cursor, mut tries) = (Cursor::default(), 0);
     while !cursor.done {
-        lists.fold(buckets.clone(), &mut cursor, fuel, &mut |key, elements| {
+        let step = lists.fold(buckets.clone(), &mut cursor, fuel, &mut |key, elements| {
             let mut all = Vec::new();
             while let Some(element) = elements.next()? {
                 all.push(element.clone());
             }
             assert!(found.insert(key.clone(), all).is_none(), "a key is visited once");
             Ok(())
-        })?;
+        });
+        match step {
+            Err(error) if error.kind() == ErrorKind::OverBudget && tries < 1000 => {
+                tries += 1;
+                found.clear();
+                cursor = Cursor::default();
+                lists.tick(100)?;
+                std::thread::yield_now();
+            }
+            step => step?,
+        }
     }
     Ok(found)
 }

@@ -78,7 +78,7 @@ fn random_histories_with_crashes() {
         }
         rewritten += store.stats().unwrap().total().rewritten;
         println!("{rewritten} records rewritten, {reopened} crashes");
-        assert!(rewritten > 100 && reopened > 0, "{rewritten} {reopened}");
+        assert!(rewritten > 50 && reopened > 0, "{rewritten} {reopened}");
         assert_equal(&mut map, &model, "at the end");
         assert_eq!(store.stats().unwrap().compaction_errors, []);
     }
@@ -96,7 +96,7 @@ fn a_checkpoint_stays_restorable_while_its_segments_are_rewritten() {
         map.put(key, [key; 4]).unwrap();
         model.insert(key, [key; 4]);
     }
-    for round in 1..=3 {
+    for round in 1..=4 {
         store.checkpoint(round).unwrap();
         let saved = model.clone();
         let before = store.stats().unwrap().total().rewritten;
@@ -119,9 +119,10 @@ fn a_checkpoint_stays_restorable_while_its_segments_are_rewritten() {
         }
         let rewritten = store.stats().unwrap().total().rewritten - before;
         println!("round {round}: {rewritten} records rewritten");
-        assert!(rewritten > 0, "round {round}: nothing was rewritten");
         assert_equal(&mut map, &model, "the living");
     }
+    let rewritten = store.stats().unwrap().total().rewritten;
+    assert!(rewritten > 100, "{rewritten} records were rewritten");
 }
 
 /// Checkpoints, clears and drops give up a rewrite in the middle, also while the helper copies.
@@ -210,4 +211,38 @@ fn write_fifty_times(helpers: Helpers) {
     assert!(device.used_bytes() <= 3 * live, "{} of {live}", device.used_bytes());
     // Without any idle time, with checkpoints pinning: the writes' own share holds it.
     assert!(highest <= 4.0, "{highest}");
+}
+
+/// While the state is in memory, a segment is given up by taking back that it has been stored.
+#[test]
+fn what_is_in_memory_is_not_read_to_be_rewritten() {
+    let layout: AnyLayout = HybridLog::new().page_records(64).segment(16 * KIB).into();
+    let device = Simulated::new(1, Faults::none());
+    let store = common::open_on(Arc::new(device.clone()), layout.clone(), 4096 * KIB).unwrap();
+    let mut map: Map<u64, Record> = store.map("m").open().unwrap();
+    let mut dice = Dice(1);
+    let mut model = Model::new();
+    let (mut highest, mut fewest) = (0f64, u64::MAX);
+    for round in 0..40 {
+        for _ in 0..1500 {
+            let key = dice.below(4000);
+            map.put(key, [round; 4]).unwrap();
+            model.insert(key, [round; 4]);
+        }
+        store.checkpoint(round).unwrap();
+        while store.tick(1000).unwrap() > 0 {}
+        let total = store.stats().unwrap().total();
+        highest = highest.max(total.space_amplification().unwrap());
+        fewest = fewest
+            .min(total.live_disk_bytes * 100 / (total.live_disk_bytes + total.unstored_bytes));
+    }
+    let stats = store.stats().unwrap();
+    println!("at most {highest:.2} times the state on storage, at least {fewest} % of it");
+    assert_eq!((stats.io.bytes_read, stats.total().rewritten), (0, 0));
+    // What was taken back is little, and is not followed by the rest.
+    assert!(highest <= 3.0 && fewest > 40, "{highest} {fewest}");
+    drop((map, store));
+    let store = common::open_on(Arc::new(device), layout, 4096 * KIB).unwrap();
+    let mut map: Map<u64, Record> = store.map("m").open().unwrap();
+    assert_equal(&mut map, &model, "opened again");
 }
