@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::rc::Rc;
 
-use alluvium_layouts::{Elements, Heap, ListsLayout};
-use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time};
+use alluvium_layouts::{Elements, Heap, ListsLayout, WindowSegments};
+use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::aligned::Aligned;
 use super::contents::{Contents, Out};
-use super::kept::Kept;
+use super::kept::{Counts, Kept};
 use super::late::LateEvents;
 use super::session_contents::KeptSessions;
 use super::sessions::{Rules, Sessions};
@@ -130,22 +131,21 @@ where
     L: HolisticLayout<K, E>,
 {
     /// Opens the windows, restoring them from the last checkpoint. They take the states `name`,
-    /// `name/late`, `name/progress` and, for sessions, `name/sessions` and `name/timers`.
+    /// `name/late`, `name/progress`, for sessions `name/sessions` and `name/timers`, and for early
+    /// results of other windows `name/told`.
+    ///
+    /// An early result costs a read of all events that its window has of the key, in memory at once:
+    /// once to give it, and, when it has changed, once more to take it back.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for windows that cannot be and for early results, which need an
-    /// aggregate; and those of [`Store::map`](crate::Store::map).
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for windows that cannot be, and those of
+    /// [`Store::map`](crate::Store::map).
     pub fn open<F: Process<K, E>>(
         self,
         windows: Windows,
         process: F,
     ) -> Result<Holistic<K, E, F, L>> {
         let windows = windows.checked()?;
-        if matches!(windows.emit, Emit::Early(_)) {
-            let message = "early results of windows that keep their events; aggregate, or emit on \
-                           the watermark";
-            return Err(Error::new(ErrorKind::Config, message).with("state", self.name()));
-        }
         let name = self.name().to_owned();
         let (store, layout) = (self.store(), self.chosen_layout());
         let late = store.open_lists::<K, (Time, E), _>(&format!("{name}/late"), &Heap::new())?;
@@ -157,7 +157,21 @@ where
                 grid: Grid::new(length, slide, offset),
                 lateness: windows.lateness.into(),
                 emit: windows.emit,
-                contents: Kept { process, lists, times: Vec::new() },
+                contents: Kept {
+                    process,
+                    lists,
+                    told: match windows.emit {
+                        Emit::Early(_) => Some(store.open_panes(
+                            &format!("{name}/told"),
+                            &WindowSegments::new(),
+                            Rc::new(Counts::clone_from),
+                        )?),
+                        Emit::OnClose | Emit::OnWatermark => None,
+                    },
+                    fold: Default::default(),
+                    telling: Default::default(),
+                    times: Vec::new(),
+                },
                 late,
                 progress,
                 firing: None,

@@ -1,33 +1,121 @@
 //! Slices of aligned windows that have the events themselves, for a function of all of them.
+//!
+//! Where results come early, what was told of a window is known by how many events of each slice it
+//! was told from: slices only grow at their ends, so that the function gives it again.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use alluvium_layouts::{Cursor, Elements, Lists};
+use alluvium_layouts::{Cursor, Elements, Lists, Panes, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Rejected, Result, State, Time};
 
 use super::contents::{Contents, Out, SliceCache};
 use super::holistic::Process;
 use super::{Grid, Window};
-use crate::cells::ListsCell;
+use crate::cells::{ListsCell, PanesCell};
+
+/// Slices of a window, and how many events of a key each had.
+pub(crate) type Counts = Vec<(Time, u64)>;
+/// Panes of these.
+pub(crate) type CountsPanes<K> = <WindowSegments as PanesLayout<K, Counts>>::Panes;
 
 /// The events themselves.
-pub(crate) struct Kept<K, E, F, L> {
+pub(crate) struct Kept<K: Key, E, F, L> {
     pub(crate) process: F,
     pub(crate) lists: Rc<ListsCell<K, E, L>>,
+    /// What windows were told from, by their ends, if they may be told before they end.
+    pub(crate) told: Option<Rc<PanesCell<K, Counts, CountsPanes<K>>>>,
+    /// Where the fold of a window that is told stands, and the keys it gave that are not told yet.
+    pub(crate) fold: Cursor,
+    pub(crate) telling: VecDeque<K>,
     /// The times of a batch whose slices stand where they stood.
     pub(crate) times: Vec<Time>,
 }
 
 /// Elements in memory.
 struct Collected<'a, E> {
-    elements: std::slice::Iter<'a, E>,
+    elements: Box<dyn Iterator<Item = &'a E> + 'a>,
 }
 
 impl<E> Elements<E> for Collected<'_, E> {
     fn next(&mut self) -> Result<Option<&E>> {
         Ok(self.elements.next())
     }
+}
+
+impl<K, E, F, L> Kept<K, E, F, L>
+where
+    K: Key,
+    E: State,
+    F: Process<K, E>,
+    L: Lists<K, E>,
+{
+    /// The elements of a key in some slices, and how many each slice has of them.
+    fn collect(&self, slices: &Range<Time>, key: &K) -> Result<(Vec<E>, Counts)> {
+        let (mut elements, mut counts) = (Vec::new(), Counts::new());
+        let mut lists = self.lists.0.enter()?;
+        let mut next = lists.next_bucket(slices.start);
+        while let Some(bucket) = next.filter(|bucket| slices.contains(bucket)) {
+            let count = lists.read(bucket, key, &mut |element| {
+                elements.push(element.clone());
+                Ok(())
+            })?;
+            if count > 0 {
+                counts.push((bucket, count));
+            }
+            next = lists.next_bucket(bucket.plus(1));
+        }
+        Ok((elements, counts))
+    }
+
+    /// Tells the result of a key in a window if it has changed since it was told, taking that back.
+    fn tell_anew(
+        &mut self,
+        slices: &Range<Time>,
+        window: Window,
+        key: &K,
+        out: Out<'_, K, F::Row>,
+    ) -> Result<()> {
+        let Some(told) = self.told.clone() else { return Ok(()) };
+        let old = told.0.enter()?.get(window.end, key)?;
+        let (elements, counts) = self.collect(slices, key)?;
+        if counts.is_empty() || old.as_ref() == Some(&counts) {
+            return Ok(());
+        }
+        let mut rows = Vec::new();
+        if let Some(old) = old {
+            let elements = first_of(&elements, &counts, &old);
+            self.process.process(key, window, &mut Collected { elements }, &mut |row| {
+                rows.push((row, -1));
+            })?;
+        }
+        let elements = Box::new(elements.iter());
+        self.process.process(key, window, &mut Collected { elements }, &mut |row| {
+            rows.push((row, 1));
+        })?;
+        // Put anew, not changed: a part of the old may be on storage.
+        let mut told = told.0.enter()?;
+        told.remove(window.end, key)?;
+        told.update(window.end, key, || counts, |_| ())?;
+        rows.into_iter().for_each(|(row, diff)| out(key, window, row, diff));
+        Ok(())
+    }
+}
+
+/// Of the elements of some slices those that were there when the slices had `old`.
+fn first_of<'a, E>(
+    elements: &'a [E],
+    counts: &'a Counts,
+    old: &'a Counts,
+) -> Box<dyn Iterator<Item = &'a E> + 'a> {
+    let mut rest = elements;
+    Box::new(counts.iter().flat_map(move |(slice, count)| {
+        let (here, after) = rest.split_at(*count as usize);
+        rest = after;
+        let was = old.iter().find(|(at, _)| at == slice).map_or(0, |(_, count)| *count);
+        here.iter().take(was as usize)
+    }))
 }
 
 impl<K, E, F, L> Contents<K> for Kept<K, E, F, L>
@@ -78,6 +166,28 @@ where
         fuel: usize,
         out: Out<'_, K, F::Row>,
     ) -> Result<usize> {
+        if self.told.is_some() {
+            // Taken out first: what is visited may not come again, and telling it may fail.
+            if self.telling.is_empty() {
+                let telling = &mut self.telling;
+                self.lists.0.run(0, |lists| {
+                    lists.fold(slices.clone(), &mut self.fold, fuel, &mut |key, _| {
+                        telling.push_back(key.clone());
+                        Ok(())
+                    })
+                })??;
+            }
+            while let Some(key) = self.telling.pop_front() {
+                if let Err(error) = self.tell_anew(&slices, window, &key, out) {
+                    self.telling.push_front(key);
+                    return Err(error);
+                }
+            }
+            if self.fold.done {
+                (self.fold, cursor.done) = (Cursor::default(), true);
+            }
+            return Ok(0);
+        }
         let process = &mut self.process;
         self.lists.0.run(0, |lists| {
             lists.fold(slices, cursor, fuel, &mut |key, elements| {
@@ -96,34 +206,27 @@ where
         item: &E,
         out: Out<'_, K, F::Row>,
     ) -> Result<()> {
-        let mut elements = Vec::new();
-        let mut place = None;
-        let mut lists = self.lists.0.enter()?;
-        let mut next = lists.next_bucket(slices.start);
-        while let Some(bucket) = next.filter(|bucket| slices.contains(bucket)) {
-            if bucket > slice {
-                place.get_or_insert(elements.len());
-            }
-            lists.read(bucket, key, &mut |element| {
-                elements.push(element.clone());
-                Ok(())
-            })?;
-            next = lists.next_bucket(bucket.plus(1));
-        }
-        drop(lists);
+        let (mut elements, counts) = self.collect(&slices, key)?;
+        let before = counts.iter().take_while(|(at, _)| *at <= slice);
+        let place: u64 = before.map(|(_, count)| count).sum();
         let mut tell = |elements: &[E], diff| {
-            let mut all = Collected { elements: elements.iter() };
+            let mut all = Collected { elements: Box::new(elements.iter()) };
             let out = &mut |row| out(key, window, row, diff);
             self.process.process(key, window, &mut all, out)
         };
         if !elements.is_empty() {
             tell(&elements, -1)?;
         }
-        elements.insert(place.unwrap_or(elements.len()), item.clone());
+        elements.insert(place as usize, item.clone());
         tell(&elements, 1)
     }
 
-    fn purge(&mut self, before: Time, _: Time, fuel: usize) -> Result<bool> {
+    fn purge(&mut self, before: Time, open: Time, fuel: usize) -> Result<bool> {
+        if let Some(told) = &self.told
+            && !told.0.enter()?.purge(open, fuel)?
+        {
+            return Ok(false);
+        }
         self.lists.0.enter()?.purge(before, fuel)
     }
 
@@ -133,5 +236,6 @@ where
 
     fn clear_poison(&mut self) {
         self.lists.0.clear_poison();
+        self.told.iter().for_each(|told| told.0.clear_poison());
     }
 }

@@ -402,12 +402,42 @@ fn a_function_reads_its_events_in_the_order_that_is_promised() {
 }
 
 #[test]
-fn early_results_of_windows_that_keep_their_events_are_refused() {
+fn early_results_of_windows_that_keep_their_events_are_taken_back_as_they_were_given() {
     let store = in_memory();
-    let nothing = process(|_: &u64, _, _: &mut dyn Elements<u64>, _: &mut dyn FnMut(u64)| Ok(()));
-    let windows = Windows::tumbling(10).emit(Emit::Early(1));
-    let error = store.holistic::<u64, u64>("w").open(windows, nothing).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Config);
+    let joined =
+        process(|_: &u64, _, all: &mut dyn Elements<u64>, emit: &mut dyn FnMut(String)| {
+            let mut text = String::new();
+            while let Some(n) = all.next()? {
+                text += &n.to_string();
+            }
+            emit(text);
+            Ok(())
+        });
+    let windows = Windows::sliding(10, 5).emit(Emit::Early(3)).lateness(100);
+    let mut kept = store.holistic::<u64, u64>("w").open(windows, joined).unwrap();
+    let mut told = Vec::new();
+    let mut step = |sent, events: &[(i64, u64)], watermark| {
+        told.clear();
+        let out = &mut |_: &u64, window: Window, text: String, diff| {
+            told.push((window.start.0, text, diff));
+        };
+        let mut batch: Vec<_> = events.iter().map(|(at, n)| (Time(*at), 1, *n)).collect();
+        kept.add_batch(Time(sent), &mut batch, &mut |_| unreachable!(), out).unwrap();
+        while !kept.advance(Time(watermark), 1, out).unwrap().done {}
+        told.iter().map(|(start, text, diff)| (*start, text.clone(), *diff)).collect::<Vec<_>>()
+    };
+    let text = |start, text: &str, diff| (start, text.to_owned(), diff);
+    assert_eq!(step(0, &[(6, 1), (1, 2)], 1), [text(-5, "2", 1), text(0, "21", 1)]);
+    // The window before the last has not changed, the last has, in its first slice.
+    let second = [text(0, "21", -1), text(0, "213", 1), text(5, "13", 1)];
+    assert_eq!(step(1, &[(7, 3)], 6), second);
+    // At the end of a window it is given if it has changed.
+    assert_eq!(step(6, &[], 10), []);
+    // A late event for a window that has fired, and for one that has not.
+    let third = [text(0, "213", -1), text(0, "2134", 1)];
+    assert_eq!(step(10, &[(8, 4)], 10), third);
+    assert_eq!(step(10, &[], 12), [text(5, "13", -1), text(5, "134", 1)]);
+    assert_eq!(step(12, &[], i64::MAX), []);
 }
 
 #[test]

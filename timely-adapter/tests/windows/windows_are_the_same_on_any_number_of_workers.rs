@@ -147,7 +147,7 @@ fn aggregated_windows() {
 
 #[test]
 fn holistic_windows() {
-    each_case(&[Emit::OnClose, Emit::OnWatermark], |rows, state, windows, spec| {
+    each_case(&[Emit::OnClose, Emit::OnWatermark, Emit::Early(4)], |rows, state, windows, spec| {
         let keyed = rows.key_by(state, |row| row.1);
         let sort =
             process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(Vec<i64>)| {
