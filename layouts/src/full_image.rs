@@ -1,14 +1,17 @@
 //! Full checkpoints: every entry of a table written anew, and read back.
 //!
 //! For layouts whose state is all in memory. A user's layout can use these too: [`write_entries`]
-//! in `Table::checkpoint`, [`read_entries`] in `Layout::open`, [`Images`] for what may go.
+//! in `Table::checkpoint`, or [`EntryWriter`] in `Table::continue_checkpoint`, [`read_entries`] in `Layout::open`, [`Images`] for what may go.
+
+use std::rc::Rc;
 
 use alluvium_pagestore::{
-    BlobReader, Error, ErrorKind, FooterEntry, Key, Liveness, MemoryKind, Result, SegmentId,
-    SegmentReader, SegmentStore, SegmentWriter, State, StateImage, codec, fingerprint,
+    Account, BlobReader, Error, ErrorKind, FooterEntry, Key, Liveness, MemoryKind, Result,
+    SegmentId, SegmentInfo, SegmentReader, SegmentStore, SegmentWriter, State, StateImage, codec,
+    fingerprint,
 };
 
-use crate::paced::{BATCH_BYTES_MAX, Pace};
+use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::table::{CheckpointOutcome, StateContext, TableStats};
 
 /// Bytes of a checkpoint's write buffer, and of the window a restore reads through: a 64th of the
@@ -78,6 +81,102 @@ pub(crate) fn pace<K: Key, V: State>(context: &StateContext) -> Pace {
 
 pub(crate) fn chunk_bytes(context: &StateContext) -> usize {
     (context.account.limit() / 64).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX) as usize / 4096 * 4096
+}
+
+/// Entries of a full checkpoint that are written a batch at a time: the owner adds some, and goes on
+/// while the helper writes them. What it takes is booked while it lives; what was written goes with
+/// it unless the [image](EntryWriter::take_image) is taken.
+#[derive(Debug)]
+pub struct EntryWriter {
+    paced: Paced,
+    account: Rc<Account>,
+    booked: u64,
+    entries: u64,
+}
+
+impl EntryWriter {
+    /// Writes entries of these types, and nothing yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if there is no room for its buffers, and
+    /// [`ErrorKind::Unsupported`] in a store without a directory.
+    pub fn new<K: Key, V: State>(context: &StateContext) -> Result<Self> {
+        let (pace, store) = (pace::<K, V>(context), context.segment_store()?.clone());
+        let (account, booked) = (context.account.clone(), pace.memory_bytes());
+        account.reserve(MemoryKind::Buffers, booked, "a checkpoint's buffer")?;
+        let paced = Paced::new(context.helper.clone(), store, fingerprint(&context.name), pace);
+        Ok(Self { paced, account, booked, entries: 0 })
+    }
+
+    /// Whether entries can be added, which they cannot be while the helper writes.
+    ///
+    /// # Errors
+    /// Why some could not be written; the checkpoint has to be begun again.
+    pub fn is_ready(&mut self) -> Result<bool> {
+        self.paced.is_ready()
+    }
+
+    /// Whether the batch has room for another entry.
+    pub fn has_room(&mut self) -> bool {
+        self.paced.has_room()
+    }
+
+    /// Adds an entry; if the batch has no room, that is written at once, by this call.
+    ///
+    /// # Errors
+    /// Those of encoding and of writing.
+    ///
+    /// # Panics
+    /// If it is not [ready](EntryWriter::is_ready).
+    pub fn push<K: Key, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
+        self.paced.push(key.key_hash(), key, value)?;
+        self.entries += 1;
+        Ok(())
+    }
+
+    /// Has the helper write what was added.
+    ///
+    /// # Panics
+    /// If it is not [ready](EntryWriter::is_ready).
+    pub fn submit(&mut self) {
+        self.paced.submit();
+    }
+
+    /// Has the helper write what was added, and make all of it durable.
+    ///
+    /// # Panics
+    /// If it is not [ready](EntryWriter::is_ready).
+    pub fn submit_end(&mut self) {
+        self.paced.submit_end();
+    }
+
+    /// Waits a moment for the helper.
+    pub fn pause(&mut self) {
+        self.paced.pause();
+    }
+
+    /// Waits until entries can be added.
+    ///
+    /// # Errors
+    /// As [`is_ready`](EntryWriter::is_ready).
+    pub fn wait(&mut self) -> Result<()> {
+        self.paced.wait()
+    }
+
+    /// What was written, once it is durable.
+    ///
+    /// # Panics
+    /// If it is not [ready](EntryWriter::is_ready).
+    pub fn take_image(&mut self) -> StateImage {
+        let segments = self.paced.take_sealed().iter().map(SegmentInfo::all_live).collect();
+        StateImage { entries: self.entries, segments, ..StateImage::default() }
+    }
+}
+
+impl Drop for EntryWriter {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Buffers, self.booked);
+    }
 }
 
 fn write_pages<K: Key, V: State>(

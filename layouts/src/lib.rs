@@ -30,7 +30,7 @@ pub use tracing;
 
 pub use append_log::{AppendLog, AppendLogLists, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
 pub use fetch::{Fetch, Ticket};
-pub use full_image::{Images, read_entries, write_entries};
+pub use full_image::{EntryWriter, Images, read_entries, write_entries};
 pub use heap::{Heap, HeapTable, Stored, Volatile, VolatileHeap};
 pub use heap_lists::HeapLists;
 pub use hybrid_log::{

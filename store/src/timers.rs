@@ -4,11 +4,12 @@
 //! twice is once. A namespace tells timers of one key apart, such as those of its windows; without
 //! one it is `()` and takes nothing.
 
+mod capture;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use alluvium_layouts::{CheckpointOutcome, Images, Part, StateContext, TableStats};
-use alluvium_layouts::{read_entries, write_entries};
+use alluvium_layouts::{CheckpointOutcome, Images, Part, StateContext, TableStats, read_entries};
 use alluvium_pagestore::{
     BlobWriter, Encoded, Error, ErrorKind, Key, MemoryKind, Result, State, StateImage, Time,
 };
@@ -16,6 +17,7 @@ use alluvium_pagestore::{
 use crate::export::{Entry, Visit, check_hash};
 use crate::sorted_blocks::SortedBlocks;
 use crate::state_cell::Hooks;
+use capture::Capture;
 
 /// A timer as it is kept: in order of time, then key, then namespace.
 type Timer<K, N> = ((Time, K), N);
@@ -48,6 +50,8 @@ pub(crate) struct TimersCell<K: Key + Ord, N: State + Ord>(RefCell<Pending<K, N>
 struct Pending<K: Key + Ord, N: State + Ord> {
     context: StateContext,
     timers: SortedBlocks<Timer<K, N>>,
+    /// The checkpoint being taken, or not decided yet.
+    capture: Option<Capture<K, N>>,
     images: Images,
     codec_calls: u64,
 }
@@ -57,27 +61,50 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
         let account = &self.context.account;
         let (heap, growth) = (heap_of(&timer), self.timers.growth_bytes());
         account.ensure(heap + growth, "a timer")?;
+        let noted = self.prepare(&timer).then(|| timer.clone());
+        let account = &self.context.account;
         let before = self.timers.memory_bytes();
         let new = self.timers.insert(timer);
         account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
         if new {
             account.charge(MemoryKind::Values, heap);
+            self.note(noted, true);
         }
         Ok(new)
     }
 
+    /// Before a timer comes or goes; says whether a checkpoint is to be told.
+    fn prepare(&mut self, timer: &Timer<K, N>) -> bool {
+        let Some(capture) = self.capture.as_mut().filter(|capture| capture.wants(timer)) else {
+            return false;
+        };
+        capture.prepare(&self.context, &self.timers, timer);
+        capture.wants(timer)
+    }
+
+    fn note(&mut self, timer: Option<Timer<K, N>>, has_come: bool) {
+        if let (Some(capture), Some(timer)) = (&mut self.capture, timer) {
+            capture.note(timer, has_come);
+        }
+    }
+
     fn remove(&mut self, timer: &Timer<K, N>) -> bool {
+        let is_noted = self.prepare(timer);
         let before = self.timers.memory_bytes();
         let Some(known) = self.timers.remove(timer) else { return false };
         // What was kept may own more than what is equal to it.
         self.removed(before, &known);
+        self.note(is_noted.then_some(known), false);
         true
     }
 
     fn pop(&mut self) -> Option<Timer<K, N>> {
+        let first = self.capture.as_ref().and(self.timers.first()).cloned();
+        let noted = first.filter(|first| self.prepare(first));
         let before = self.timers.memory_bytes();
         let timer = self.timers.pop_first()?;
         self.removed(before, &timer);
+        self.note(noted, false);
         Some(timer)
     }
 
@@ -99,6 +126,7 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
         let mut pending = Pending {
             context: context.clone(),
             timers: SortedBlocks::new(),
+            capture: None,
             images: Images::default(),
             codec_calls: 0,
         };
@@ -243,20 +271,41 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
         false
     }
 
-    fn checkpoint(&self, _: &mut BlobWriter) -> Result<StateImage> {
-        let mut pending = self.enter()?;
-        let image = write_entries(
-            &pending.context,
-            pending.timers.iter().map(|(at, namespace)| (at, namespace)),
-        )?;
-        pending.codec_calls += image.entries;
-        pending.images.taken(&image);
+    fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        self.begin_checkpoint(blobs)?;
+        loop {
+            if let Some(image) = self.continue_checkpoint(blobs)? {
+                return Ok(image);
+            }
+            self.enter()?.capture.iter_mut().for_each(Capture::pause);
+        }
+    }
+
+    fn begin_checkpoint(&self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        let pending = &mut *self.enter()?;
+        pending.capture = Some(Capture::begin(&pending.context, &pending.timers)?);
+        Ok(None)
+    }
+
+    fn continue_checkpoint(&self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        let pending = &mut *self.enter()?;
+        let Some(capture) = &mut pending.capture else {
+            return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
+        };
+        let advanced = capture.advance(&pending.context, &pending.timers);
+        let image = advanced.map_err(|e| e.with("state", &pending.context.name))?;
+        if let Some(image) = &image {
+            pending.capture = None;
+            pending.codec_calls += image.entries;
+            pending.images.taken(image);
+        }
         Ok(image)
     }
 
     fn checkpointed(&self, outcome: CheckpointOutcome) {
         // No call of a user's is ever inside.
         if let Ok(mut pending) = self.enter() {
+            pending.capture = None;
             let segments = pending.context.segments.clone();
             pending.images.decide(outcome, segments.as_ref());
         }
@@ -296,6 +345,7 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
 
 impl<K: Key + Ord, N: State + Ord> Drop for Pending<K, N> {
     fn drop(&mut self) {
+        self.capture = None;
         let account = &self.context.account;
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
     }

@@ -2,7 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use alluvium::{MIB, Store, Sweep, Time, Timers, hash_word};
+use std::sync::Arc;
+
+use alluvium::io::{CrashPolicy, Faults, Simulated};
+use alluvium::{ErrorKind, Helpers, KIB, MIB, Store, Sweep, Time, Timers, hash_word};
+
+use crate::common::Dice;
 
 fn store() -> Store {
     Store::in_memory().memory(16 * MIB).open().unwrap()
@@ -181,4 +186,90 @@ fn timers_with_namespaces_are_restored() {
     assert!(store.timers::<u64>("t").is_err());
     let mut timers = store.timers_in::<u64, String>("t").unwrap();
     assert!(std::iter::from_fn(|| timers.pop_first()).eq(all));
+}
+
+type Pending = BTreeSet<(i64, String, u8)>;
+
+fn open_on(device: &Simulated, helpers: Helpers, memory: u64) -> (Store, Timers<String, u8>) {
+    let store = Store::in_memory()
+        .memory(memory)
+        .max_value(KIB)
+        .helpers(helpers)
+        .device(Arc::new(device.clone()))
+        .open()
+        .unwrap();
+    let timers = store.timers_in("t").unwrap();
+    (store, timers)
+}
+
+/// Sets, withdraws or fires one.
+fn change(timers: &mut Timers<String, u8>, model: &mut Pending, dice: &mut Dice) {
+    let (at, key) = (dice.below(300) as i64, "k".repeat(dice.below(30) as usize));
+    let namespace = dice.below(3) as u8;
+    let timer = (at, key.clone(), namespace);
+    match dice.below(10) {
+        0..6 => match timers.set_in(Time(at), key, namespace) {
+            Ok(is_new) => assert_eq!(is_new, model.insert(timer)),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::OverBudget),
+        },
+        6..9 => {
+            assert_eq!(timers.cancel_in(Time(at), key, namespace), model.remove(&timer));
+        }
+        _ => {
+            let fired = timers.pop_first().map(|(at, key, namespace)| (at.0, key, namespace));
+            assert_eq!(fired, model.pop_first());
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_has_the_timers_of_its_barrier_whatever_happens_while_it_is_taken() {
+    let (mut in_steps, mut gave_up) = (0, 0);
+    for seed in 0..12 {
+        let mut dice = Dice(seed);
+        let helpers = if seed % 2 == 0 { Helpers::Inline } else { Helpers::Thread };
+        // In the least there is hardly room to keep any: the rest is written at once.
+        let memory = [4 * MIB, 256 * KIB][seed as usize / 2 % 2];
+        let device = Simulated::new(seed, Faults::late(3));
+        let (store, mut timers) = open_on(&device, helpers, memory);
+        let mut model = Pending::new();
+        for round in 0..6 {
+            for _ in 0..dice.below(900) {
+                change(&mut timers, &mut model, &mut dice);
+            }
+            let barrier = model.clone();
+            let mut seal = store.seal(round).unwrap();
+            let mut steps = 0;
+            let gives_up = dice.below(4) == 0;
+            let is_durable = loop {
+                match seal.advance() {
+                    Ok(true) => break true,
+                    Ok(false) if gives_up && steps == 3 => break false,
+                    Ok(false) => steps += 1,
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::OverBudget);
+                        assert!(memory < MIB, "{error}");
+                        break false;
+                    }
+                }
+                for _ in 0..dice.below(40) {
+                    change(&mut timers, &mut model, &mut dice);
+                }
+            };
+            in_steps = in_steps.max(steps);
+            if !is_durable {
+                gave_up += 1;
+                seal.abort();
+                continue;
+            }
+            seal.confirm().unwrap();
+            let image = device.crash(CrashPolicy::Nothing);
+            let (_store, mut restored) = open_on(&image, Helpers::Inline, 4 * MIB);
+            let found: Pending = std::iter::from_fn(|| restored.pop_first())
+                .map(|(at, key, namespace)| (at.0, key, namespace))
+                .collect();
+            assert_eq!(found, barrier, "seed {seed}, round {round}");
+        }
+    }
+    assert!(in_steps > 3 && gave_up > 5, "{in_steps} {gave_up}");
 }
