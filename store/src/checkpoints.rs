@@ -96,6 +96,8 @@ pub struct Seal {
     position: u64,
     kept: bool,
     decided: bool,
+    /// The helper replaces the manifest by this one.
+    committing: Option<(Manifest, Receiver<Result<()>>)>,
 }
 
 impl Seal {
@@ -157,7 +159,8 @@ impl Seal {
         checkpoints.sealing = Some(sealing);
         drop((checkpoints, states));
         // From here on, what is dropped is aborted.
-        let seal = Self { store: store.clone(), number, position, kept: false, decided: false };
+        let store = store.clone();
+        let seal = Self { store, number, position, kept: false, decided: false, committing: None };
         begun.map(|()| seal)
     }
 
@@ -255,15 +258,52 @@ impl Seal {
     /// Those of [`advance`](Seal::advance). The last checkpoint stays what an open restores, except
     /// that after a device failure while the manifest is replaced it may be either.
     pub fn confirm(mut self) -> Result<Checkpoint> {
-        while !self.advance()? {
+        loop {
+            if let Some(checkpoint) = self.confirm_some()? {
+                return Ok(checkpoint);
+            }
             // What is under way needs its helpers, not this thread.
             std::thread::yield_now();
         }
+    }
+
+    /// Does a bounded share of [confirming](Seal::confirm) it: the helper writes. Gives the
+    /// checkpoint once it is confirmed; call until then, between steps of the stream. From when it is
+    /// durable on, it is not given up any more: who drops it waits for storage.
+    ///
+    /// # Errors
+    /// As [`confirm`](Seal::confirm); then it is decided. [`ErrorKind::Config`] if it was already.
+    pub fn confirm_some(&mut self) -> Result<Option<Checkpoint>> {
+        if self.decided {
+            let message = "the checkpoint was confirmed, or could not be";
+            return Err(Error::new(ErrorKind::Config, message));
+        }
+        let Some((_, answer)) = &self.committing else {
+            if self.advance()? {
+                self.begin_commit();
+            }
+            return Ok(None);
+        };
+        let inner = &*self.store.0;
+        inner.drive();
+        let committed = match answer.try_recv() {
+            Err(TryRecvError::Empty) => return Ok(None),
+            Ok(committed) => committed,
+            Err(TryRecvError::Disconnected) => {
+                Err(Error::new(ErrorKind::Io, "the helper lost the manifest"))
+            }
+        };
+        let (manifest, _) = self.committing.take().expect("looked at above");
         self.decided = true;
+        self.conclude(&manifest, committed).map(Some)
+    }
+
+    /// Has the helper list it in the manifest.
+    fn begin_commit(&mut self) {
         let inner = &*self.store.0;
         let segments = inner.segments.as_ref().expect("it was begun with a directory");
-        let mut checkpoints = inner.checkpoints.borrow_mut();
-        let sealing = checkpoints.sealing.take().expect("one that was begun is there");
+        let checkpoints = inner.checkpoints.borrow();
+        let sealing = checkpoints.sealing.as_ref().expect("one that was begun is there");
         let files = checkpoints.retained.iter().map(|retained| retained.file);
         let new = sealing.prepared.as_ref().expect("advanced until it was").file;
         // Those that came after the one this store was opened from are not its past.
@@ -272,7 +312,21 @@ impl Seal {
         listed.push(new);
         listed.drain(..listed.len().saturating_sub(inner.config.retain));
         let manifest = Manifest { checkpoints: listed };
-        let committed = manifest.commit(segments.device());
+        let (reply, answer) = bounded(1);
+        let (device, new) = (segments.shared_device(), manifest.clone());
+        inner.helper.submit(move || {
+            // Nobody is gone before the answer is there.
+            let _ = reply.send(new.commit(&*device));
+        });
+        self.committing = Some((manifest, answer));
+    }
+
+    /// The manifest was replaced, or not.
+    fn conclude(&self, manifest: &Manifest, committed: Result<()>) -> Result<Checkpoint> {
+        let inner = &*self.store.0;
+        let segments = inner.segments.as_ref().expect("it was begun with a directory");
+        let mut checkpoints = inner.checkpoints.borrow_mut();
+        let sealing = checkpoints.sealing.take().expect("one that was begun is there");
         let outcome = match &committed {
             Ok(()) => CheckpointOutcome::Committed,
             Err(_) if self.kept || is_committed(segments.device(), self.number) => {
@@ -295,7 +349,7 @@ impl Seal {
                 let _ = segments.remove_file(&blobs_name(self.number));
                 if outcome == CheckpointOutcome::Committed {
                     checkpoints.base = Some(prepared.image.clone());
-                    checkpoints.drop_unlisted(&manifest, segments);
+                    checkpoints.drop_unlisted(manifest, segments);
                 }
                 checkpoints.retained.push(prepared);
             }
@@ -321,6 +375,10 @@ impl Seal {
 
 impl Drop for Seal {
     fn drop(&mut self) {
+        // What is being confirmed is not given up.
+        while self.committing.is_some() && matches!(self.confirm_some(), Ok(None)) {
+            std::thread::sleep(MOMENT);
+        }
         if self.decided {
             return;
         }

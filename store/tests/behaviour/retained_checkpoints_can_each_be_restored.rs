@@ -294,3 +294,42 @@ fn if_the_newest_is_damaged_its_name_is_told_and_the_one_before_is_there() {
         Kept::open(builder(&device, &layout, 2)).unwrap().assert_equal(&model, name);
     }
 }
+
+#[test]
+fn the_stream_goes_on_while_one_is_confirmed() {
+    for (name, layout) in common::durable_layouts() {
+        for dropped in [false, true] {
+            let device = Simulated::new(3, Faults::late(2));
+            let mut kept = Kept::open(builder(&device, &layout, 2)).unwrap();
+            let (mut model, mut dice) = (Model::default(), Dice(5));
+            kept.change(&mut model, &mut dice, 300);
+            let mut seal = kept.store.seal(1).unwrap();
+            let sealed = model.clone();
+            let mut confirmed = None;
+            while match dropped {
+                true => !seal.advance().unwrap(),
+                false => confirmed.is_none(),
+            } {
+                kept.change(&mut model, &mut dice, 5);
+                if !dropped {
+                    confirmed = seal.confirm_some().unwrap();
+                }
+            }
+            if dropped {
+                // The manifest is on its way.
+                assert_eq!(seal.confirm_some().unwrap(), None, "{name}");
+                kept.change(&mut model, &mut dice, 5);
+            } else {
+                assert_eq!(confirmed.unwrap().position, 1, "{name}");
+                assert_eq!(seal.confirm_some().unwrap_err().kind(), ErrorKind::Config, "{name}");
+            }
+            drop(seal);
+            let image = device.crash(CrashPolicy::Nothing);
+            let mut again = Kept::open(builder(&image, &layout, 2)).unwrap();
+            assert_eq!(again.store.restored_position(), Some(1), "{name}, dropped {dropped}");
+            again.assert_equal(&sealed, name);
+            // The next one can be taken.
+            kept.store.checkpoint(2).unwrap();
+        }
+    }
+}
