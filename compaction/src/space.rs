@@ -29,6 +29,12 @@
 //! since the oldest segment has had the most time to die. The bound is exact in records; in bytes
 //! it is as good as the estimate of [`SegmentMeta::live_bytes`].
 //!
+//! **Expiry.** A sealed segment all of whose records have expired is rewritten before any other, the
+//! oldest first and whatever the amplification: nothing of it is copied, so that it costs one look
+//! per record and is dead after it. Until then it is neither in `T` nor in `L`, or the policy would
+//! copy other segments to make up for what leaves by itself. As each is rewritten once, this stops,
+//! and the bound on copies is as it was.
+//!
 //! **Checkpoints.** A dead segment that a retained checkpoint names is garbage no rewriting can
 //! free: it is left out of `T`, or the policy would rewrite everything else in vain. A pinned
 //! segment that is partly live is still rewritten, after the unpinned ones: each new checkpoint
@@ -63,8 +69,8 @@ impl Default for SpacePolicy {
 pub struct Plan {
     /// Dead segments that nothing needs: remove them.
     pub unlink: Vec<u64>,
-    /// The segment to rewrite next, if space amplification is above the limit and any segment
-    /// yields enough.
+    /// The segment to rewrite next: one whose records have all expired; else, if space amplification
+    /// is above the limit, one that yields enough.
     pub rewrite: Option<u64>,
     /// What the population looks like once `unlink` is carried out.
     pub space: Space,
@@ -81,6 +87,8 @@ pub struct Space {
     pub unstored_bytes: u64,
     /// Bytes of dead segments that wait for a checkpoint or a read to let go of them.
     pub waiting_bytes: u64,
+    /// Bytes of segments all of whose records have expired, still to be looked through.
+    pub expired_bytes: u64,
 }
 
 impl Space {
@@ -140,6 +148,7 @@ impl SpacePolicy {
         let mut plan = Plan::default();
         plan.space.unstored_bytes = unstored_bytes;
         let mut oldest: Option<&SegmentMeta> = None;
+        let mut oldest_expired: Option<&SegmentMeta> = None;
         for segment in segments {
             if segment.is_dead() {
                 if segment.pinned {
@@ -149,15 +158,21 @@ impl SpacePolicy {
                 }
                 continue;
             }
+            if segment.expired && segment.sealed {
+                plan.space.expired_bytes += segment.bytes;
+                if oldest_expired.is_none_or(|o| order(segment) < order(o)) {
+                    oldest_expired = Some(segment);
+                }
+                continue;
+            }
             plan.space.total_bytes += segment.bytes;
             plan.space.live_bytes += segment.live_bytes();
             if oldest.is_none_or(|o| order(segment) < order(o)) && self.is_eligible(segment) {
                 oldest = Some(segment);
             }
         }
-        if self.is_exceeded(&plan.space) {
-            plan.rewrite = oldest.map(|segment| segment.id);
-        }
+        let oldest = oldest.filter(|_| self.is_exceeded(&plan.space));
+        plan.rewrite = oldest_expired.or(oldest).map(|segment| segment.id);
         plan
     }
 
@@ -191,6 +206,7 @@ mod tests {
             live_records,
             sealed: true,
             pinned: false,
+            expired: false,
         }
     }
 
@@ -236,6 +252,26 @@ mod tests {
         assert_eq!(plan.space.waiting_bytes, 1000);
         assert_eq!((plan.space.total_bytes, plan.space.live_bytes), (2000, 1000));
         assert_eq!(plan.rewrite, None);
+    }
+
+    #[test]
+    fn what_has_expired_as_a_whole_goes_first_and_counts_for_nothing() {
+        let policy = SpacePolicy::default();
+        let over = |id| SegmentMeta { expired: true, ..segment(id, 90) };
+        // The others are below the limit: they stay, however much has expired.
+        let plan = policy.plan(&[segment(1, 60), over(7), over(5), segment(2, 60)]);
+        assert_eq!((plan.rewrite, plan.space.expired_bytes), (Some(5), 2000));
+        assert_eq!((plan.space.total_bytes, plan.space.live_bytes), (2000, 1200));
+        // Above the limit it goes first all the same, an unpinned one before a pinned.
+        let pinned = SegmentMeta { pinned: true, ..over(5) };
+        assert_eq!(policy.plan(&[segment(1, 10), pinned, over(7)]).rewrite, Some(7));
+        assert_eq!(policy.plan(&[segment(1, 10), pinned]).rewrite, Some(5));
+        // One that is written to, or given up, is as any other.
+        let open = SegmentMeta { sealed: false, ..over(5) };
+        let plan = policy.plan(&[segment(1, 60), open]);
+        assert_eq!((plan.rewrite, plan.space.live_bytes), (None, 1500));
+        let dead = SegmentMeta { live_records: 0, ..over(5) };
+        assert_eq!(policy.plan(&[dead]).unlink, [5]);
     }
 
     #[test]

@@ -21,6 +21,7 @@ fn population(live_part: impl Fn(&mut Rng) -> u64) -> Vec<SegmentMeta> {
             live_records: live_part(&mut rng),
             sealed: true,
             pinned: rng.below(10) == 0,
+            expired: false,
         })
         .collect()
 }
@@ -82,4 +83,23 @@ fn carrying_out_plans_converges_and_copies_less_than_four_per_byte_freed() {
     }
     assert!(policy.plan(&segments, 0).space.amplification() <= 2.0);
     assert!(copied <= 4 * freed, "{copied} copied, {freed} freed");
+}
+
+#[test]
+fn of_a_million_those_that_have_expired_go_oldest_first_and_nothing_else_is_copied_for_it() {
+    let policy = SpacePolicy::default();
+    let mut segments = population(|rng| 900 + rng.below(100) as u64);
+    segments.iter_mut().for_each(|s| s.expired = s.id % 3 == 0);
+    let plan = policy.plan(&segments);
+    let chosen = segments[plan.rewrite.unwrap() as usize];
+    let first = segments.iter().filter(|s| s.expired && !s.pinned).map(|s| s.sequence).min();
+    assert!(chosen.expired && Some(chosen.sequence) == first);
+    let expired = segments.iter().filter(|s| s.expired).map(|s| s.bytes).sum::<u64>();
+    assert_eq!(plan.space.expired_bytes, expired);
+    // Carried out, they are dead, and the rest is as it was: at its limit, hence left alone.
+    segments.iter_mut().filter(|s| s.expired).for_each(|s| s.live_records = 0);
+    let plan = policy.plan(&segments);
+    assert_eq!((plan.rewrite, plan.space.expired_bytes), (None, 0));
+    let dead = segments.iter().filter(|s| s.expired && !s.pinned).count();
+    assert_eq!(plan.unlink.len(), dead);
 }

@@ -13,6 +13,7 @@ use alluvium_pagestore::{
 };
 use hashbrown::HashTable;
 
+use crate::expiry::ExpiryPass;
 use crate::full_image::{Images, pace, read_entries};
 use crate::heap_capture::HeapCapture;
 use crate::paced::{Pace, Paced};
@@ -382,6 +383,31 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
             cursor.position += 1;
         }
         cursor.done = end == buckets;
+        Ok(())
+    }
+
+    fn expire(&mut self, pass: &mut ExpiryPass<V>, fuel: usize) -> Result<()> {
+        if self.capture.as_ref().is_some_and(|capture| capture.is_reading()) {
+            // What is removed while a checkpoint is taken would be copied for it.
+            return Ok(());
+        }
+        let buckets = self.entries.num_buckets() as u64;
+        if pass.cursor.position > 0 && pass.cursor.version != self.moved {
+            // Entries that have moved may have been passed over: the next pass finds them.
+            pass.is_whole = false;
+        }
+        pass.cursor.version = self.moved;
+        let end = buckets.min(pass.cursor.position.saturating_add(2 * fuel as u64));
+        while pass.cursor.position < end {
+            let entry = self.entries.get_bucket(pass.cursor.position as usize);
+            let expired = entry.and_then(|(key, value)| pass.has_expired(value).then(|| key.clone()));
+            pass.cursor.position += 1;
+            if let Some(key) = expired {
+                self.take::<K>(&key)?;
+                pass.removed += 1;
+            }
+        }
+        pass.cursor.done = pass.cursor.position >= buckets;
         Ok(())
     }
 

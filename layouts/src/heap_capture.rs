@@ -70,7 +70,7 @@ impl<K, V> HeapCapture<K, V> {
     }
 
     /// Whether changes of the table in use concern it.
-    fn is_reading(&self) -> bool {
+    pub(super) fn is_reading(&self) -> bool {
         self.step == Step::Reading && self.left.is_none() && !self.lost
     }
 

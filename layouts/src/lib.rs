@@ -6,6 +6,7 @@
 //! that a user can add a backend; [`write_entries`] and [`read_entries`] give it checkpoints.
 
 mod append_log;
+mod expiry;
 mod fetch;
 mod full_image;
 mod heap;
@@ -29,6 +30,7 @@ mod window_segments;
 pub use tracing;
 
 pub use append_log::{AppendLog, AppendLogLists, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
+pub use expiry::{ExpiryPass, Touched};
 pub use fetch::{Fetch, Ticket};
 pub use full_image::{EntryWriter, Images, read_entries, write_entries};
 pub use heap::{Heap, HeapTable, Stored, Volatile, VolatileHeap};

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, EntryCodec, Helper, Key, Lookup, Rejected, Result, Rewrite,
-    SegmentStore, StateImage,
+    SegmentStore, StateImage, Time,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::expiry::{self, ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
 
 /// What [`Table::peek`] can say without I/O.
@@ -114,6 +115,10 @@ pub struct TableStats {
     pub clones: u64,
     /// Records copied to a new segment because most of the old one was dead.
     pub rewritten: u64,
+    /// Entries that were removed because they had expired.
+    pub expired: u64,
+    /// Entries in memory that were looked at to find those.
+    pub expiry_looks: u64,
     /// Times a call waited for storage to free memory.
     pub stalls: u64,
     /// Bytes read back in the background before they were asked for.
@@ -142,6 +147,8 @@ impl TableStats {
         self.moves += other.moves;
         self.clones += other.clones;
         self.rewritten += other.rewritten;
+        self.expired += other.expired;
+        self.expiry_looks += other.expiry_looks;
         self.stalls += other.stalls;
         self.prefetched_bytes += other.prefetched_bytes;
         self.prefetch_wasted_bytes += other.prefetch_wasted_bytes;
@@ -314,6 +321,23 @@ pub trait Table<K: Key, V>: 'static {
     /// Wakes `waker` whenever a read that [`fetch`](Table::fetch) starts from now on has ended.
     fn wake_with(&mut self, waker: Arc<Waker>) {
         let _ = waker;
+    }
+
+    /// Tells when a value was touched last, of a table whose entries expire: once, before any other
+    /// call. What is there already was not touched after `now`. A layout that writes segments notes
+    /// the latest time in each, so that one whose records have all expired can go as a whole. The
+    /// default does nothing.
+    fn stamp_with(&mut self, touched: Touched<V>, now: Time) {
+        let _ = (touched, now);
+    }
+
+    /// Goes on with a pass over the table for about `fuel` entries, and removes those that have
+    /// expired; what is on storage may be left to [`rewriter`](Table::rewriter). The default scans.
+    ///
+    /// # Errors
+    /// Those of [`scan`](Table::scan) and [`take`](Table::take); the pass can go on.
+    fn expire(&mut self, pass: &mut ExpiryPass<V>, fuel: usize) -> Result<()> {
+        expiry::by_scan(self, pass, fuel)
     }
 
     /// Does up to `work` units of background work (a unit touches a few records) and says how

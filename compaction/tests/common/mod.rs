@@ -183,6 +183,7 @@ impl Rewrite for Population {
             live_records: s.live,
             sealed: s.sealed,
             pinned: s.pinned,
+            expired: false,
         }));
     }
 }

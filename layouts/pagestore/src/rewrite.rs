@@ -27,6 +27,9 @@ pub struct SegmentMeta {
     /// True while something else needs the file: a retained checkpoint names it, a read or an
     /// export is under way. A dead segment that is not pinned stays so.
     pub pinned: bool,
+    /// True once the time of all of its records is over: nobody sees them any more, but those that
+    /// count as live are still indexed. Rewriting it copies nothing.
+    pub expired: bool,
 }
 
 impl SegmentMeta {

@@ -19,6 +19,7 @@ use alluvium_pagestore::{
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use super::frame_unsafe::{Frame, FrozenFrame};
+use crate::expiry::Touched;
 use crate::trace_span;
 
 /// What the helper answers.
@@ -60,6 +61,8 @@ pub struct Flusher<K, V> {
     reply: Sender<Answer<K, V>>,
     answers: Receiver<Answer<K, V>>,
     pending: usize,
+    /// When a value was touched last, if entries expire.
+    touched: Option<Touched<V>>,
 }
 
 impl<K: Key, V: State> Flusher<K, V> {
@@ -67,12 +70,17 @@ impl<K: Key, V: State> Flusher<K, V> {
     pub fn new(helper: Helper, store: SegmentStore, writer: SegmentWriter) -> Self {
         let (reply, answers) = crossbeam_channel::unbounded();
         let writer = Arc::new(Mutex::new(writer));
-        Self { helper, store, writer, reply, answers, pending: 0 }
+        Self { helper, store, writer, reply, answers, pending: 0, touched: None }
     }
 
     /// The state's writer, for the helper only.
     pub fn writer(&self) -> Arc<Mutex<SegmentWriter>> {
         self.writer.clone()
+    }
+
+    /// Segments get the latest time at which a value of theirs was touched.
+    pub fn stamp_with(&mut self, touched: Touched<V>) {
+        self.touched = Some(touched);
     }
 
     /// Answers still to come.
@@ -82,13 +90,13 @@ impl<K: Key, V: State> Flusher<K, V> {
 
     /// Has a frozen frame written.
     pub fn flush(&mut self, number: u32, frozen: FrozenFrame<K, V>) {
-        let (writer, reply) = (self.writer.clone(), self.reply.clone());
+        let (writer, reply, touched) = (self.writer.clone(), self.reply.clone(), self.touched);
         self.pending += 1;
         self.helper.submit(move || {
             trace_span!(DEBUG, "flush", page = number);
             let mut writer = writer.lock().expect("a writer's user does not panic");
             // The next page is begun over what a panic leaves of this one.
-            let result = catch_unwind(AssertUnwindSafe(|| write(&mut writer, &frozen)))
+            let result = catch_unwind(AssertUnwindSafe(|| write(&mut writer, &frozen, touched)))
                 .unwrap_or_else(|_| {
                     let message = "a key or value panicked while a page was encoded";
                     Err(Error::new(ErrorKind::Poisoned, message))
@@ -166,6 +174,7 @@ pub fn drop_entries<K, V>(frame: &mut Frame<K, V>) -> Option<Box<dyn Any + Send>
 fn write<K: Key, V: State>(
     writer: &mut SegmentWriter,
     frozen: &FrozenFrame<K, V>,
+    touched: Option<Touched<V>>,
 ) -> Result<(WrittenPage, u64)> {
     writer.begin_page()?;
     let mut records = 0;
@@ -173,6 +182,9 @@ fn write<K: Key, V: State>(
         if let Some((key, value)) = frozen.get(slot) {
             let grain = writer.push(key.key_hash(), key, value)?;
             frozen.set_grain(slot, grain);
+            if let Some(touched) = touched {
+                writer.stamp(touched(value));
+            }
             records += 1;
         }
     }

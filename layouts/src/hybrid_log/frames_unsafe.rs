@@ -94,6 +94,11 @@ impl<K, V> Frames<K, V> {
         self.states.len() as u32 - 1
     }
 
+    /// How many numbers there are.
+    pub fn count(&self) -> usize {
+        self.states.len()
+    }
+
     /// A frame and what is known of it.
     #[inline(always)]
     pub fn state(&self, number: u32) -> &FrameState<K, V> {

@@ -10,6 +10,7 @@ mod capture;
 mod checkpoint;
 mod config;
 mod deaths;
+mod expiring;
 mod fetches;
 mod flush;
 mod frame_unsafe;

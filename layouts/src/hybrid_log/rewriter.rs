@@ -25,6 +25,8 @@ struct Job {
     /// Number and id of the segment.
     segment: u32,
     id: SegmentId,
+    /// All of its records have expired: they are removed, not copied.
+    is_over: bool,
     directory: Option<Arc<SegmentDirectory>>,
     /// The next image.
     image: usize,
@@ -44,11 +46,12 @@ enum Step {
     Installing { copied: Copied, segment: u32, next: usize },
 }
 
-/// What the helper copied: entries of the old image, and their grains in the new one.
+/// What the helper copied: entries of the old image, and their grains in the new one; none of those
+/// that have expired.
 struct Copied {
     entries: Vec<FooterEntry>,
-    grains: Vec<u32>,
-    page: WrittenPage,
+    grains: Vec<Option<u32>>,
+    page: Option<WrittenPage>,
 }
 
 impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
@@ -60,8 +63,9 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
             let message = format!("segment {segment} is not there to be rewritten");
             return Err(Error::new(ErrorKind::Missing, message));
         };
+        let is_over = stored.is_over(number, self.expired_to());
         self.log.give_up(number);
-        let job = Job { segment: number, id, directory: None, image: 0, step: Step::Next };
+        let job = Job { segment: number, id, is_over, directory: None, image: 0, step: Step::Next };
         self.rewriter.0 = Some(job);
         Ok(())
     }
@@ -94,7 +98,7 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
     fn segments(&self, out: &mut Vec<SegmentMeta>) {
         // While a checkpoint is taken nothing is moved or removed.
         if let Some(stored) = self.log.stored.as_ref().filter(|_| !self.is_capturing()) {
-            stored.metas(out);
+            stored.metas(self.expired_to(), out);
         }
     }
 
@@ -138,6 +142,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 Step::Filtering { mut entries, mut looked, mut live } => {
                     let end = entries.len().min(looked + fuel - spent);
                     spent += end - looked;
+                    if job.is_over {
+                        self.remove_expired(job.segment, &entries[looked..end]);
+                        looked = end;
+                    }
                     while looked < end {
                         if self.is_live(job.segment, &entries[looked]) {
                             entries.swap(live, looked);
@@ -160,7 +168,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     Some(copied) => {
                         let copied = copied?;
                         let stored = self.log.stored.as_mut().expect("a log with segments");
-                        let segment = stored.update(&copied.page.segment, 0)?;
+                        let segment = match &copied.page {
+                            Some(page) => stored.update(&page.segment, 0)?,
+                            None => job.segment,
+                        };
                         job.step = Step::Installing { copied, segment, next: 0 };
                     }
                     None => {
@@ -172,19 +183,18 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     let end = copied.entries.len().min(next + fuel - spent);
                     spent += end - next;
                     while next < end {
-                        self.install(
-                            job.segment,
-                            &copied.entries[next],
-                            segment,
-                            copied.grains[next],
-                        );
+                        let entry = &copied.entries[next];
+                        match copied.grains[next] {
+                            Some(grain) => self.install(job.segment, entry, segment, grain),
+                            None => self.remove_expired(job.segment, &[*entry]),
+                        }
                         next += 1;
                     }
                     if next < copied.entries.len() {
                         job.step = Step::Installing { copied, segment, next };
                         return Ok(Progress::Working { spent });
                     }
-                    let records = copied.entries.len() as u64;
+                    let records = copied.grains.iter().flatten().count() as u64;
                     self.log.stats.rewritten += records;
                     let state = &*self.context.name;
                     crate::trace_event!(DEBUG, "page rewritten", state = state, records = records);
@@ -244,16 +254,25 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let mut reader = self.reader();
         let info = self.log.stored.as_ref().expect("a log with segments").info(segment).clone();
         let writer = self.log.flusher.as_ref().expect("a log with segments").writer();
+        let expiry = self.expiry;
         self.context.helper.submit(move || {
             let mut writer = writer.lock().expect("a writer's user does not panic");
             let mut copy = || {
-                writer.begin_page()?;
-                let mut grains = Vec::with_capacity(entries.len());
+                let (mut grains, mut begun) = (Vec::with_capacity(entries.len()), false);
                 for entry in &entries {
                     let record = reader.record(&info, entry)?;
-                    grains.push(writer.push_encoded(record.hash, record.payload)?);
+                    let touched = expiry.map(|e| e.touched::<K>(record.payload)).transpose()?;
+                    if expiry.zip(touched).is_some_and(|(e, touched)| touched < e.to) {
+                        grains.push(None);
+                        continue;
+                    }
+                    if !std::mem::replace(&mut begun, true) {
+                        writer.begin_page()?;
+                    }
+                    grains.push(Some(writer.push_encoded(record.hash, record.payload)?));
+                    touched.into_iter().for_each(|touched| writer.stamp(touched));
                 }
-                Ok((grains, writer.finish_page()?))
+                Ok((grains, begun.then(|| writer.finish_page()).transpose()?))
             };
             // Segments that this has sealed are left to the answer of the next flush: this answer is
             // dropped if the rewrite is given up, and may be taken before those to flushes whose

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use alluvium_pagestore::io::{BLOCK_BYTES, Completion, IoBuffer, Operation, Reply, Request, Waker};
 use alluvium_pagestore::{
     Account, BlobRef, Death, Error, ErrorKind, Helper, MemoryKind, RecordBytes, Result, SegmentId,
-    SegmentImage, SegmentInfo, SegmentMeta, SegmentStore, UNSPLIT_BYTES, Verified, damaged,
+    SegmentImage, SegmentInfo, SegmentMeta, SegmentStore, Time, UNSPLIT_BYTES, Verified, damaged,
     verify_record,
 };
 use crossbeam_channel::Receiver;
@@ -144,7 +144,7 @@ impl Stored {
 
     /// Estimated bytes of the live records on storage.
     pub fn live_bytes(&self) -> u64 {
-        self.segments.iter().flatten().map(|s| s.meta(false).live_bytes()).sum()
+        self.segments.iter().flatten().map(|s| s.meta(false, Time::MIN).live_bytes()).sum()
     }
 
     /// Estimated bytes that so many records would take in segments, going by those that are there.
@@ -453,10 +453,24 @@ impl Stored {
         self.by_id.values().copied()
     }
 
-    /// What a policy may know of the segments.
-    pub fn metas(&self, out: &mut Vec<SegmentMeta>) {
+    /// What a policy may know of the segments; what was touched last before `expired_to` has
+    /// expired.
+    pub fn metas(&self, expired_to: Time, out: &mut Vec<SegmentMeta>) {
         let pinned = |segment: &Segment| self.committed.contains(&segment.info.id);
-        out.extend(self.segments.iter().flatten().map(|segment| segment.meta(pinned(segment))));
+        let meta = |segment: &Segment| segment.meta(pinned(segment), expired_to);
+        out.extend(self.segments.iter().flatten().map(meta));
+    }
+
+    /// Whether all records of a segment were touched last before `expired_to`.
+    pub fn is_over(&self, number: u32, expired_to: Time) -> bool {
+        self.segments[number as usize].as_ref().is_some_and(|s| s.is_over(expired_to))
+    }
+
+    /// Segments of which nobody knows when they were touched last were not after `now`.
+    pub fn touched_by(&mut self, now: Time) {
+        for segment in self.segments.iter_mut().flatten() {
+            segment.info.latest.get_or_insert(now);
+        }
     }
 
     /// Starts reading a record, if a buffer is free.
@@ -712,7 +726,12 @@ impl Drop for Stored {
 }
 
 impl Segment {
-    fn meta(&self, pinned: bool) -> SegmentMeta {
+    /// Whether all of its records were touched last before `expired_to`.
+    fn is_over(&self, expired_to: Time) -> bool {
+        self.info.sealed && self.info.latest.is_some_and(|latest| latest < expired_to)
+    }
+
+    fn meta(&self, pinned: bool, expired_to: Time) -> SegmentMeta {
         SegmentMeta {
             id: self.info.id.0,
             sequence: self.info.id.0,
@@ -721,6 +740,7 @@ impl Segment {
             live_records: self.live_records.into(),
             sealed: self.info.sealed,
             pinned,
+            expired: self.is_over(expired_to),
         }
     }
 }

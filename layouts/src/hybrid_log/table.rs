@@ -12,17 +12,19 @@ use std::sync::Arc;
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
     Account, BlobRef, BlobWriter, EntryCodec, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind,
-    Rejected, Result, Rewrite, State, StateImage, codec, description_of,
+    Rejected, Result, Rewrite, State, StateImage, Time, codec, description_of,
 };
 
 use super::address::{Address, StoredAt};
 use super::capture::Capture;
 use super::config::HybridLog;
+use super::expiring::Expiry;
 use super::frames_unsafe::Stage;
 use super::index::{IndexHash, Position};
 use super::log::{Located, Log, NOWHERE, QUANTUM, heap_of};
 use super::rewriter::Rewriter;
 use super::stored::{Read, Stored};
+use crate::expiry::{ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
 use crate::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
@@ -40,6 +42,8 @@ pub struct HybridLogTable<K: Key, V: State> {
     /// The last checkpoint could not note all that died while it was taken: the next one is taken
     /// at once.
     pub(super) at_once: bool,
+    /// How entries expire, if they do.
+    pub(super) expiry: Option<Expiry<V>>,
     /// The value that the last cold `get` read, unless a write came after it.
     scratch: Option<Scratch<K, V>>,
     /// Hashes of keys that were read from storage lately: read again, they move to memory.
@@ -111,6 +115,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             capture: None,
             known_deaths: Vec::new(),
             at_once: false,
+            expiry: None,
             scratch: None,
             touched: vec![0; TOUCHED].into_boxed_slice(),
             group: (0..GROUP).map(|_| None).collect(),
@@ -741,6 +746,19 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         if let Some(stored) = &mut self.log.stored {
             stored.wake_with(waker);
         }
+    }
+
+    fn stamp_with(&mut self, touched: Touched<V>, now: Time) {
+        self.begin_expiring(touched, now);
+    }
+
+    fn expire(&mut self, pass: &mut ExpiryPass<V>, fuel: usize) -> Result<()> {
+        self.expire_to(pass.to);
+        // While a checkpoint is taken nothing is removed that nobody asks for.
+        if !self.is_capturing() {
+            self.expire_in_memory(pass, fuel);
+        }
+        Ok(())
     }
 
     fn tick(&mut self, work: usize) -> Result<usize> {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::io::{Device, FileHandle, IoBuffer, Operation, run_blocking};
-use crate::{ErrorKind, Result};
+use crate::{ErrorKind, Result, Time};
 use pins::Pins;
 
 /// Where segments live: a device and the source of segment ids. Cheap to clone.
@@ -110,6 +110,8 @@ pub struct SegmentInfo {
     pub records: u64,
     /// Its longest record, with header.
     pub max_record_bytes: u64,
+    /// When the last of its records was touched, of a state whose entries expire.
+    pub latest: Option<Time>,
     /// Whether it has its directory and will never change.
     pub sealed: bool,
 }
@@ -127,6 +129,9 @@ pub struct SegmentImage {
     pub max_record_bytes: u64,
     /// Records that belong to the checkpoint.
     pub live_records: u64,
+    /// When the last of its records was touched, of a state whose entries expire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest: Option<Time>,
     /// Which ones they were when the segment was last looked at in full, a bit per grain; `None` if
     /// all did. Those of [`StateImage::deaths`] do not any more.
     pub live: Option<crate::blob::BlobRef>,
@@ -160,6 +165,7 @@ impl SegmentInfo {
             records: self.records,
             max_record_bytes: self.max_record_bytes,
             live_records: self.records,
+            latest: self.latest,
             live: None,
         }
     }
@@ -174,6 +180,7 @@ impl SegmentImage {
             bytes: self.bytes,
             records: self.records,
             max_record_bytes: self.max_record_bytes,
+            latest: self.latest,
             sealed: true,
         })
     }

@@ -15,7 +15,7 @@ use super::reader::{SegmentDirectory, SegmentReader};
 use super::{SegmentInfo, SegmentStore};
 use crate::codec;
 use crate::io::{BLOCK_BYTES, FileHandle, IoBuffer, Operation, run_blocking};
-use crate::{Error, ErrorKind, Result, State};
+use crate::{Error, ErrorKind, Result, State, Time};
 
 /// Writes one state's segments.
 #[derive(Debug)]
@@ -39,6 +39,8 @@ struct OpenSegment {
     images: Vec<ImageInfo>,
     records: u64,
     max_record_bytes: u64,
+    /// The latest of the times that its records were pushed with.
+    latest: Option<Time>,
     /// A sync failed: what it should have covered may never become durable.
     doubtful: bool,
 }
@@ -53,6 +55,7 @@ struct Page {
     footer: Vec<u8>,
     records: u32,
     max_record_bytes: u64,
+    latest: Option<Time>,
 }
 
 /// Where a page went.
@@ -136,6 +139,11 @@ impl SegmentWriter {
         Ok(grain)
     }
 
+    /// Notes when a record of the page was touched last: its segment has the latest of these times.
+    pub fn stamp(&mut self, touched: Time) {
+        self.page.latest = self.page.latest.max(Some(touched));
+    }
+
     /// Records of the page so far.
     pub fn page_records(&self) -> u32 {
         self.page.records
@@ -174,6 +182,7 @@ impl SegmentWriter {
         open.images.push(info);
         open.records += u64::from(info.records);
         open.max_record_bytes = open.max_record_bytes.max(self.page.max_record_bytes);
+        open.latest = open.latest.max(self.page.latest);
         self.page.records = 0;
         Ok(WrittenPage { segment: open.info(), bytes: info.bytes })
     }
@@ -280,6 +289,7 @@ impl SegmentWriter {
             images: Vec::new(),
             records: 0,
             max_record_bytes: 0,
+            latest: None,
             doubtful: false,
         })
     }
@@ -346,6 +356,7 @@ impl OpenSegment {
             bytes: self.end,
             records: self.records,
             max_record_bytes: self.max_record_bytes,
+            latest: self.latest,
             sealed: false,
         }
     }
