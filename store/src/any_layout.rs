@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    AppendLog, BatchError, CheckpointOutcome, Cursor, Fetch, Heap, HeapTable, HybridLog,
-    HybridLogTable, Layout, Peek, StateContext, Table, TableStats, Ticket, WindowSegments,
+    AppendLog, BatchError, CheckpointOutcome, Cursor, ExpiryPass, Fetch, Heap, HeapTable, HybridLog,
+    HybridLogTable, Layout, Peek, StateContext, Table, TableStats, Ticket, Touched, WindowSegments,
 };
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
     BlobWriter, EntryCodec, Key, Lookup, Rejected, Result, Rewrite, State, StateImage,
-    description_of,
+    Time, description_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -232,6 +232,14 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
 
     fn wake_with(&mut self, waker: Arc<Waker>) {
         each!(self, table => table.wake_with(waker))
+    }
+
+    fn stamp_with(&mut self, touched: Touched<V>, now: Time) {
+        each!(self, table => table.stamp_with(touched, now))
+    }
+
+    fn expire(&mut self, pass: &mut ExpiryPass<V>, fuel: usize) -> Result<()> {
+        each!(self, table => table.expire(pass, fuel))
     }
 
     fn tick(&mut self, work: usize) -> Result<usize> {

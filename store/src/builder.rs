@@ -9,6 +9,7 @@ use alluvium_pagestore::{Error, ErrorKind, Result};
 
 use crate::any_layout::AnyLayout;
 use crate::config::{Helpers, StoreConfig};
+use crate::expiring::{Clock, WallClock};
 use crate::sources::Source;
 use crate::store::Store;
 use alluvium_pagestore::{ByteSize, KIB};
@@ -21,6 +22,7 @@ pub struct StoreBuilder {
     owned: Option<Range<u16>>,
     restore: Option<u64>,
     sources: Option<Vec<Source>>,
+    clock: Arc<dyn Clock>,
 }
 
 /// The least [`StoreBuilder::memory`] that opens a store; each state needs more, by layout.
@@ -28,7 +30,8 @@ pub const MEMORY_BYTES_MIN: u64 = 16 * KIB;
 
 impl StoreBuilder {
     pub(crate) fn new(config: StoreConfig) -> Self {
-        Self { config, device: None, owned: None, restore: None, sources: None }
+        let clock = Arc::new(WallClock);
+        Self { config, device: None, owned: None, restore: None, sources: None, clock }
     }
 
     /// Memory the store may hold: indexes, pages, buffers and the heap of values together. More
@@ -87,6 +90,14 @@ impl StoreBuilder {
     #[must_use]
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
         self.device = Some(device);
+        self
+    }
+
+    /// The clock of states whose entries expire in [processing time](crate::Ttl::processing_time).
+    /// Default: [`WallClock`].
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
         self
     }
 
@@ -177,7 +188,7 @@ impl StoreBuilder {
         if self.sources.is_some() && (self.restore.is_some() || device.is_none()) {
             return bad("a store that is restored from others is a new one, in a directory".into());
         }
-        Store::open(config, device, owned, self.restore, self.sources)
+        Store::open(config, device, owned, self.restore, self.sources, self.clock)
     }
 }
 

@@ -20,6 +20,7 @@ mod cells;
 mod checkpoints;
 mod config;
 mod count;
+mod expiring;
 mod explain;
 mod export;
 mod fetcher;
@@ -38,9 +39,9 @@ mod windows;
 pub use aggregate::{Aggregate, Counting};
 pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
-    AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, Fetch, Heap, HybridLog, Images,
+    AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, ExpiryPass, Fetch, Heap, HybridLog, Images,
     Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, StateContext, Table, TableStats,
-    Ticket, VolatileHeap, WindowSegments, read_entries, write_entries,
+    Ticket, Touched, VolatileHeap, WindowSegments, read_entries, write_entries,
 };
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;
@@ -60,6 +61,9 @@ pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
 pub use checkpoints::{Checkpoint, RetainedCheckpoint, Seal};
 pub use config::{DEFAULT_MEMORY_BYTES, Helpers, StoreConfig};
 pub use count::Count;
+pub use expiring::{
+    Clock, ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Timed, Ttl, WallClock,
+};
 pub use explain::{Explanation, Fit};
 pub use export::{Exported, Imported};
 pub use fetcher::Fetcher;

@@ -35,6 +35,11 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         Self { cell }
     }
 
+    /// What the handle shares with the store.
+    pub(crate) fn cell(&self) -> &StateCell<K, V, L::Table> {
+        &self.cell
+    }
+
     /// The state's name.
     pub fn name(&self) -> &str {
         &self.cell.name

@@ -222,7 +222,7 @@ impl Sources {
                 image: stored.image.clone(),
                 wanted: context.owned.clone(),
                 // A value belongs to the store that owns the key group of `()`; others may have one.
-                strict: asked.primitive != "value",
+                strict: !asked.primitive.starts_with("value"),
             };
             Some(SourcePart { part, source: one.name.clone() })
         };

@@ -14,6 +14,7 @@ use alluvium_pagestore::{
     BlobWriter, Encoded, EntryCodec, Error, ErrorKind, Key, PATIENT_FUEL, Result, StateImage,
 };
 
+use crate::expiring::Sweeping;
 use crate::export::{Entry, Visit, check_hash};
 use crate::store::not_encoded;
 
@@ -36,6 +37,8 @@ pub(crate) struct StateCell<K, V, T> {
     outcome: Cell<Option<CheckpointOutcome>>,
     /// How entries become bytes, if the layout says.
     codec: Option<EntryCodec<K, V>>,
+    /// How entries are removed that are over, if they expire.
+    sweeping: Option<Box<Sweeping<V>>>,
     /// Declared last, so that the table's helpers are done with the directory before it is free.
     _lock: Option<Lock>,
 }
@@ -97,8 +100,14 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             compaction_error: RefCell::default(),
             outcome: Cell::new(None),
             codec,
+            sweeping: None,
             _lock: lock,
         }
+    }
+
+    /// The state of entries that expire.
+    pub(crate) fn sweeping(self, sweeping: Option<Sweeping<V>>) -> Self {
+        Self { sweeping: sweeping.map(Box::new), ..self }
     }
 
     /// The table, for a call that writes `writes` records: now and then compaction gets its share.
@@ -121,12 +130,26 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
     /// one and they wait: otherwise space would grow without a bound.
     #[inline(never)]
     fn pay(&self, table: &mut T, fuel: usize) {
+        if self.sweeping.is_some() {
+            self.sweep(table, fuel, false);
+        }
         let owed = self.owed.get();
         let total = owed + fuel;
         let now = if owed >= PATIENT_FUEL { total } else { total.min(PATIENT_FUEL - 1) };
         let done = self.compact(table, now);
         let more = self.compactor.borrow().rewriting().is_some();
         self.owed.set(if more { (total - done.min(total)).min(OWED_FUEL_MAX) } else { 0 });
+    }
+
+    /// Looks for entries that are over. Errors are kept for statistics: they concern no write, and
+    /// the next share tries again.
+    #[inline(never)]
+    fn sweep(&self, table: &mut T, fuel: usize, idle: bool) -> usize {
+        let Some(sweeping) = &self.sweeping else { return 0 };
+        sweeping.step(table, fuel, idle).unwrap_or_else(|error| {
+            self.compaction_error.replace(Some(error));
+            0
+        })
     }
 
     /// Gives compaction fuel. Its errors are kept for statistics: they concern no write, and the
@@ -195,7 +218,9 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
     /// Counters and gauges, the calls among them.
     pub(crate) fn statistics(&self) -> Result<TableStats> {
         let calls = self.calls.get() + self.writes.get() as u64;
-        Ok(TableStats { calls, ..self.enter()?.stats() })
+        let stats = self.enter()?.stats();
+        let (expired, expiry_looks) = self.sweeping.as_ref().map_or((0, 0), |s| s.counts());
+        Ok(TableStats { calls, expired: stats.expired + expired, expiry_looks, ..stats })
     }
 
     #[cold]
@@ -281,8 +306,13 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         let codec = self.codec.ok_or_else(|| not_encoded("exported"))?;
         let (mut cursor, mut encoded) = (Cursor::default(), Encoded::default());
         let mut table = self.enter()?;
+        // What is over may or may not be there still.
+        let is_over = self.sweeping.as_ref().map(|sweeping| sweeping.is_over());
         while !cursor.done {
             table.scan(&mut cursor, 4096, &mut |key, value| {
+                if is_over.as_ref().is_some_and(|is_over| is_over(value)) {
+                    return Ok(());
+                }
                 codec.encode(&mut encoded, key, value)?;
                 let Encoded { key: bytes, value } = &encoded;
                 visit(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
@@ -308,7 +338,8 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
 
     fn tick(&self, work: usize) -> Result<usize> {
         let mut table = self.enter()?;
-        let done = table.tick(work)?;
+        let mut done = table.tick(work)?;
+        done += self.sweep(&mut table, work - done.min(work), true);
         Ok(done + self.compact(&mut table, work - done.min(work)))
     }
 

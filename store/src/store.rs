@@ -1,5 +1,6 @@
 //! The store: one worker's states under one budget and one directory.
 
+mod expiring;
 mod parts;
 mod taking;
 
@@ -24,6 +25,7 @@ use crate::builder::StoreBuilder;
 use crate::checkpoints::{Checkpoint, Checkpoints, RetainedCheckpoint, Seal};
 use crate::config::{Helpers, StoreConfig};
 use crate::count::Count;
+use crate::expiring::{Clock, Sweeping};
 use crate::list::List;
 use crate::map::Map;
 use crate::sources::{RestoredFrom, Source, Sources};
@@ -33,6 +35,7 @@ use crate::time_map::TimeMapOf;
 use crate::timers::{Timers, TimersCell};
 use crate::value::Value;
 use crate::windows::{AggregatedOf, HolisticOf};
+use expiring::Expiry;
 pub(crate) use taking::put;
 use taking::{batch_bytes, put_records};
 
@@ -54,6 +57,7 @@ pub(crate) struct Inner {
     pub(crate) sources: Option<Sources>,
     pub(crate) states: RefCell<Vec<OpenState>>,
     elastic: Elastic,
+    pub(crate) clock: Arc<dyn Clock>,
     leftovers: u64,
     /// Released last, and not before the last handle that writes to the directory is gone.
     lock: Option<Lock>,
@@ -139,6 +143,7 @@ impl Store {
         owned: Range<u16>,
         restore: Option<u64>,
         sources: Option<Vec<Source>>,
+        clock: Arc<dyn Clock>,
     ) -> Result<Store> {
         let helper = match config.helpers {
             Helpers::Thread => Helper::thread()?,
@@ -158,6 +163,7 @@ impl Store {
             elastic,
             leftovers: 0,
             lock: None,
+            clock,
             config,
         };
         if let Some(device) = device {
@@ -558,6 +564,18 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     where
         L: Layout<K, V>,
     {
+        self.open_map_with(primitive, || Ok(None))
+    }
+
+    /// Opens a map, whose entries expire as `expiry` says, which is asked when the table is open.
+    fn open_map_with<K: Key, V: 'static>(
+        self,
+        primitive: &str,
+        expiry: impl FnOnce() -> Result<Option<Expiry<V>>>,
+    ) -> Result<Map<K, V, L>>
+    where
+        L: Layout<K, V>,
+    {
         let inner = &self.store.0;
         let context = inner.context(&self.name, self.layout.memory_limit())?;
         let types = (description_of::<K>(), self.layout.value_description());
@@ -569,6 +587,11 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
             trace_span!(INFO, "open", state = self.name.as_str(), restored = restored);
             self.layout.open(context.clone()).map_err(|e| e.with("state", &self.name))?
         };
+        let expiry = expiry()?;
+        if let Some(expiry) = &expiry {
+            table.stamp_with(expiry.touched, expiry.lifetime.moment().now);
+        }
+        let sweeping = expiry.map(|expiry| Sweeping::new(expiry.lifetime, expiry.touched));
         let codec = self.layout.codec();
         inner.take_parts(&context, &manifest, batch_bytes::<K, V>(), |part| {
             let Some(codec) = codec else { return Err(not_encoded("restored by key groups")) };
@@ -577,7 +600,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
                 put_records(part, &codec, &mut table)
             })
         })?;
-        let cell = Rc::new(StateCell::new(&self.name, table, codec, inner.lock.clone()));
+        let cell = StateCell::new(&self.name, table, codec, inner.lock.clone());
+        let cell = Rc::new(cell.sweeping(sweeping));
         inner.register(manifest, account, cell.clone());
         Ok(Map::new(cell))
     }

@@ -209,7 +209,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     /// The helper's answer, if it is there, or comes within a moment while the caller is patient.
     fn answer<T>(&self, answer: &Receiver<T>, patient: bool) -> Result<Option<T>> {
-        self.context.helper.drive();
+        let mut has_run = self.context.helper.drive();
+        // One that runs on this thread may have other jobs to do before.
+        while patient && has_run && answer.is_empty() {
+            has_run = self.context.helper.drive();
+        }
         let patience = if patient { Duration::from_millis(1) } else { Duration::ZERO };
         match answer.recv_timeout(patience) {
             Ok(answer) => Ok(Some(answer)),

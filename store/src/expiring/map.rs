@@ -1,0 +1,403 @@
+//! A value per key that expires.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use alluvium_layouts::{BatchError, Cursor, Fetch, Layout, Peek, Table, TableStats, Ticket};
+use alluvium_pagestore::{Error, ErrorKind, Key, Lookup, Rejected, Result, Time};
+
+use super::lifetime::{Lifetime, Moment};
+use super::{Timed, Ttl};
+use crate::any_layout::AnyLayout;
+use crate::fetcher::Fetcher;
+use crate::map::Map;
+use crate::state_cell::ValueRef;
+
+/// The primitive of [`ExpiringMap`].
+#[derive(Debug)]
+pub struct ExpiringMapOf<K, V>(PhantomData<(K, V)>);
+
+/// A [`Map`] whose entries expire a time after they were touched last. Open one with
+/// [`Store::expiring_map`](crate::Store::expiring_map); [`Ttl`] says what the time is.
+///
+/// An entry that is over is not seen by any call. It is removed without anybody asking for it: from
+/// memory an eighth of its time to live later, in bounded steps that writes and
+/// [`tick`](crate::Store::tick) pay for; from storage with its segment, when the last of that is over,
+/// or when the segment is rewritten. Errors, panics and costs are those of a map; every key takes 8
+/// bytes more.
+pub struct ExpiringMap<K: Key, V: 'static, L: Layout<K, Timed<V>> = AnyLayout> {
+    map: Map<K, Timed<V>, L>,
+    lifetime: Rc<Lifetime>,
+}
+
+impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> fmt::Debug for ExpiringMap<K, V, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ExpiringMap({})", self.name())
+    }
+}
+
+/// The value, if it is not over.
+#[inline]
+fn seen<V>(timed: Option<&Timed<V>>, moment: Moment) -> Option<&V> {
+    timed.filter(|timed| timed.touched >= moment.over).map(|timed| &timed.value)
+}
+
+impl<V> Timed<V> {
+    #[inline]
+    fn touch(&mut self, moment: Moment) {
+        // What another store wrote may be of a later time than this one has seen.
+        self.touched = self.touched.max(moment.now);
+    }
+
+    /// The value for a call that writes; none if it is over.
+    #[inline]
+    fn seen_to_write(&mut self, moment: Moment) -> Option<&mut V> {
+        if self.touched < moment.over {
+            return None;
+        }
+        self.touch(moment);
+        Some(&mut self.value)
+    }
+}
+
+impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
+    pub(crate) fn new(map: Map<K, Timed<V>, L>, lifetime: Rc<Lifetime>) -> Self {
+        Self { map, lifetime }
+    }
+
+    /// The state's name.
+    pub fn name(&self) -> &str {
+        self.map.name()
+    }
+
+    /// How long entries live.
+    pub fn ttl(&self) -> Ttl {
+        self.lifetime.ttl()
+    }
+
+    /// The time of the state: the greatest it was told or, in processing time, its clock has told.
+    /// [`Time::MIN`] before the first.
+    pub fn time(&self) -> Time {
+        self.lifetime.moment().now
+    }
+
+    /// Tells the time of a state in event time: a watermark, or the times of records as they come.
+    /// An earlier time than the greatest so far changes nothing. What is over at `to` is not seen any
+    /// more. Cost: O(1), and now and then a share of removing what is over, as for a write.
+    ///
+    /// By watermarks an entry lives a time to live of the watermark from when it was written, however
+    /// far ahead its record was; by the times of records it is what Kafka Streams calls stream time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for a state in processing time, whose clock tells;
+    /// [`ErrorKind::InUse`] while a value is borrowed.
+    pub fn advance(&mut self, to: Time) -> Result<()> {
+        if self.ttl().by_clock {
+            let message = "a state in processing time has its time from the store's clock";
+            return Err(Error::new(ErrorKind::Unsupported, message).with("state", self.name()));
+        }
+        self.lifetime.advance(to);
+        self.map.cell().enter_to_write(1).map(drop)
+    }
+
+    /// Keys that are there, and those that are over but not removed yet: no less than are seen. Cost:
+    /// O(1).
+    pub fn len(&self) -> Result<u64> {
+        self.map.len()
+    }
+
+    /// Whether [`len`](ExpiringMap::len) is 0.
+    pub fn is_empty(&self) -> Result<bool> {
+        self.map.is_empty()
+    }
+
+    fn by_reads(&self) -> bool {
+        self.ttl().by_reads
+    }
+
+    /// The value of `key`; see [`Map::get`].
+    pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
+        let moment = self.lifetime.moment();
+        if self.by_reads() && !self.touch(key, moment)? {
+            return Ok(None);
+        }
+        Ok(self.map.get(key)?.and_then(|found| unwrapped(found, moment)))
+    }
+
+    /// Touches an entry that is there; says whether it is.
+    fn touch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q, moment: Moment) -> Result<bool> {
+        let touched = self.map.modify(key, |timed| timed.seen_to_write(moment).is_some())?;
+        Ok(touched == Some(true))
+    }
+
+    /// Calls `read` with the value of `key`; see [`Map::read`].
+    #[inline]
+    pub fn read<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        read: impl FnOnce(Option<&V>) -> R,
+    ) -> Result<R> {
+        let moment = self.lifetime.moment();
+        if !self.by_reads() {
+            return self.map.read(key, |timed| read(seen(timed, moment)));
+        }
+        let mut read = Some(read);
+        let done = self.map.modify(key, |timed| {
+            let value = timed.seen_to_write(moment)?;
+            read.take().map(|read| read(Some(value)))
+        })?;
+        Ok(match (done.flatten(), read) {
+            (Some(result), _) => result,
+            (None, Some(read)) => read(None),
+            (None, None) => unreachable!("a read that was made has a result"),
+        })
+    }
+
+    /// The value of `key` if it is in memory; see [`Map::peek`]. Never touches the entry.
+    pub fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
+        let moment = self.lifetime.moment();
+        Ok(self.map.peek(key)?.and_then(|found| unwrapped(found, moment)))
+    }
+
+    /// Whether `key` is there; a read.
+    pub fn contains<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
+        self.read(key, |value| value.is_some())
+    }
+
+    /// Read-modify-write: applies `change` to the value of `key` in place, after putting `init()`
+    /// there if the key is absent or over. Touches the entry.
+    #[inline]
+    pub fn update<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R> {
+        let (moment, lifetime) = (self.lifetime.moment(), &*self.lifetime);
+        let init = Cell::new(Some(init));
+        let new = || (init.take().expect("an entry is begun once"))();
+        self.map.update(
+            key,
+            || Timed { touched: moment.now, value: new() },
+            |timed| change(begun_anew(timed, moment, lifetime, new)),
+        )
+    }
+
+    /// Applies `change` to the value of `key` in place; does nothing if the key is absent or over.
+    /// Touches the entry.
+    #[inline]
+    pub fn modify<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        let moment = self.lifetime.moment();
+        let done = self.map.modify(key, |timed| timed.seen_to_write(moment).map(change))?;
+        Ok(done.flatten())
+    }
+
+    /// [`modify`](ExpiringMap::modify) that puts a clone of the old value back if `change` panics.
+    pub fn modify_or_restore<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>>
+    where
+        V: Clone,
+    {
+        let moment = self.lifetime.moment();
+        let change = |timed: &mut Timed<V>| timed.seen_to_write(moment).map(change);
+        Ok(self.map.modify_or_restore(key, change)?.flatten())
+    }
+
+    /// Sets the value of `key`, which touches the entry, and says whether the key was there. On an
+    /// error key and value come back in it. Cost: that of a map's put, and a look-up in memory.
+    pub fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
+        let moment = self.lifetime.moment();
+        let was_seen = match self.is_seen(&key, moment) {
+            Ok(was_seen) => was_seen,
+            Err(error) => return Err(Rejected::new(error, (key, value))),
+        };
+        match self.map.put(key, Timed { touched: moment.now, value }) {
+            Ok(was_there) => {
+                self.count_removed(was_there && !was_seen);
+                Ok(was_seen)
+            }
+            Err(Rejected { error, value: (key, timed) }) => {
+                Err(Rejected::new(error, (key, timed.value)))
+            }
+        }
+    }
+
+    /// Whether `key` is there. A record that is on storage only is brought to memory, where a put of
+    /// the key, which would have read it too, finds it.
+    fn is_seen(&mut self, key: &K, moment: Moment) -> Result<bool> {
+        match self.map.cell().look()?.peek::<K>(key) {
+            Peek::Resident(timed) => return Ok(timed.touched >= moment.over),
+            Peek::Absent => return Ok(false),
+            Peek::Unknown => {}
+        }
+        let seen = self.map.modify::<K, _>(key, |timed| timed.touched >= moment.over)?;
+        Ok(seen == Some(true))
+    }
+
+    fn count_removed(&self, is_one: bool) {
+        let removed = &self.lifetime.removed;
+        removed.set(removed.get() + u64::from(is_one));
+    }
+
+    /// Removes `key` and returns its value, unless that is over.
+    pub fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
+        let moment = self.lifetime.moment();
+        let Some(timed) = self.map.take(key)? else { return Ok(None) };
+        let is_over = timed.touched < moment.over;
+        self.count_removed(is_over);
+        Ok((!is_over).then_some(timed.value))
+    }
+
+    /// Removes `key` and says whether it was there.
+    pub fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
+        Ok(self.take(key)?.is_some())
+    }
+
+    /// Removes all keys.
+    pub fn clear(&mut self) -> Result<()> {
+        self.map.clear()
+    }
+
+    /// [`update`](ExpiringMap::update) for each item of `batch`; see [`Map::update_batch`]. The time
+    /// is one for the whole batch.
+    #[inline]
+    pub fn update_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        init: impl FnMut(&T) -> V,
+        mut change: impl FnMut(&T, &mut V),
+    ) -> std::result::Result<(), BatchError> {
+        let (moment, lifetime) = (self.lifetime.moment(), &*self.lifetime);
+        let init = RefCell::new(init);
+        let new = |item: &T| (init.borrow_mut())(item);
+        self.map.update_batch(
+            batch,
+            key,
+            |item| Timed { touched: moment.now, value: new(item) },
+            |item, timed| change(item, begun_anew(timed, moment, lifetime, || new(item))),
+        )
+    }
+
+    /// Calls `read` with the value of each item's key, in order; accesses overlap, unless reads touch
+    /// entries.
+    pub fn read_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        mut read: impl FnMut(&T, Option<&V>),
+    ) -> std::result::Result<(), BatchError> {
+        if !self.by_reads() {
+            let moment = self.lifetime.moment();
+            return self.map.read_batch(batch, key, |item, timed| read(item, seen(timed, moment)));
+        }
+        for (applied, item) in batch.iter().enumerate() {
+            self.read(key(item), |value| read(item, value))
+                .map_err(|error| BatchError { applied, error })?;
+        }
+        Ok(())
+    }
+
+    /// Starts reading the value of `key`; see [`Map::fetch`]. Never touches the entry.
+    pub fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Fetch> {
+        self.map.fetch(key)
+    }
+
+    /// Tells the tickets whose reads have ended since the last time, each once.
+    pub fn fetched(&mut self, tell: impl FnMut(Ticket)) -> Result<()> {
+        self.map.fetched(tell)
+    }
+
+    /// Gives up a read that was started; nothing happens if it was used already.
+    pub fn release(&mut self, ticket: Ticket) -> Result<()> {
+        self.map.release(ticket)
+    }
+
+    /// The state's reads apart from its handle, for whoever drives the handle's owner.
+    pub fn fetcher(&self) -> Rc<dyn Fetcher<K>> {
+        self.map.fetcher()
+    }
+
+    /// Visits the entries that are not over; see [`Map::scan`]. Never touches them.
+    pub fn scan(
+        &mut self,
+        cursor: &mut Cursor,
+        fuel: usize,
+        mut visit: impl FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        let moment = self.lifetime.moment();
+        self.map.scan(cursor, fuel, |key, timed| match seen(Some(timed), moment) {
+            Some(value) => visit(key, value),
+            None => Ok(()),
+        })
+    }
+
+    /// Visits all entries that are not over, in no useful order. Never touches them.
+    pub fn for_each(&mut self, mut visit: impl FnMut(&K, &V) -> Result<()>) -> Result<()> {
+        let mut cursor = Cursor::default();
+        while !cursor.done {
+            self.scan(&mut cursor, 4096, &mut visit)?;
+        }
+        Ok(())
+    }
+
+    /// Puts all entries, in order, all touched now; see [`Map::load`].
+    ///
+    /// # Errors
+    /// Those of [`Map::load`].
+    pub fn load(
+        &mut self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> std::result::Result<u64, Rejected<Vec<(K, V)>>> {
+        let touched = self.lifetime.moment().now;
+        let timed = entries.into_iter().map(|(key, value)| (key, Timed { touched, value }));
+        self.map.load(timed).map_err(|Rejected { error, value }| {
+            Rejected::new(error, value.into_iter().map(|(key, timed)| (key, timed.value)).collect())
+        })
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> Result<TableStats> {
+        self.map.stats()
+    }
+
+    /// Whether a closure panicked in this state since it was opened or last cleared.
+    pub fn is_poisoned(&self) -> bool {
+        self.map.is_poisoned()
+    }
+
+    /// Declares the values sound again after a panic.
+    pub fn clear_poison(&mut self) {
+        self.map.clear_poison();
+    }
+}
+
+/// The value of an entry that is written to, begun anew if it was over.
+#[inline]
+fn begun_anew<'a, V>(
+    timed: &'a mut Timed<V>,
+    moment: Moment,
+    lifetime: &Lifetime,
+    new: impl FnOnce() -> V,
+) -> &'a mut V {
+    if timed.touched < moment.over {
+        timed.value = new();
+        lifetime.removed.set(lifetime.removed.get() + 1);
+    }
+    timed.touch(moment);
+    &mut timed.value
+}
+
+fn unwrapped<V>(found: ValueRef<'_, Timed<V>>, moment: Moment) -> Option<ValueRef<'_, V>> {
+    let value = Ref::filter_map(found.0, |timed| seen(Some(timed), moment));
+    value.ok().map(ValueRef)
+}

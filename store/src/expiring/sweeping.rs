@@ -1,0 +1,88 @@
+//! Removing entries that are over, a little with each write.
+//!
+//! A pass over what is in memory begins whenever the time has moved by an eighth of the time to live,
+//! and goes on with writes and ticks. So an entry that nobody asks for is gone an eighth of the time
+//! to live after it was over, plus the time of a pass; and all passes together look at an entry eight
+//! times per time to live, whatever the number of writes. Segments on storage are the layout's, and
+//! the compactor's.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use alluvium_layouts::{ExpiryPass, Table, Touched};
+use alluvium_pagestore::{Key, Result, Time};
+
+use super::lifetime::Lifetime;
+
+/// Passes in a time to live.
+const PASSES: i64 = 8;
+
+/// How the entries of one table are removed when they are over.
+#[derive(Debug)]
+pub(crate) struct Sweeping<V> {
+    lifetime: Rc<Lifetime>,
+    touched: Touched<V>,
+    /// The pass under way.
+    pass: RefCell<Option<ExpiryPass<V>>>,
+    /// What the last pass, or the one under way, was for.
+    swept_to: Cell<Time>,
+    /// Whether it may have missed some.
+    again: Cell<bool>,
+}
+
+impl<V> Sweeping<V> {
+    pub(crate) fn new(lifetime: Rc<Lifetime>, touched: Touched<V>) -> Self {
+        let (swept_to, again) = (Cell::new(Time::MIN), Cell::new(false));
+        Self { lifetime, touched, pass: RefCell::new(None), swept_to, again }
+    }
+
+    /// Whether a value is over at this moment.
+    pub(crate) fn is_over(&self) -> impl Fn(&V) -> bool {
+        let (over, touched) = (self.lifetime.moment().over, self.touched);
+        move |value| touched(value) < over
+    }
+
+    /// Entries that were removed, and those that were looked at.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.lifetime.removed.get(), self.lifetime.looked.get())
+    }
+
+    /// Looks at about `fuel` entries of `table`, if a pass is under way or due; says at how many.
+    /// `idle`: there is time to go over again what a pass may have missed.
+    pub(crate) fn step<K: Key>(
+        &self,
+        table: &mut impl Table<K, V>,
+        fuel: usize,
+        idle: bool,
+    ) -> Result<usize> {
+        let mut under_way = self.pass.borrow_mut();
+        if under_way.is_none() {
+            let over = self.lifetime.moment().over;
+            if !self.is_due(over, idle) {
+                return Ok(0);
+            }
+            self.swept_to.set(over);
+            *under_way = Some(ExpiryPass::new(self.touched, over));
+        }
+        let pass = under_way.as_mut().expect("begun above");
+        let (looked, removed, position) = (pass.looked, pass.removed, pass.cursor.position);
+        let stepped = table.expire(pass, fuel);
+        let lifetime = &self.lifetime;
+        lifetime.looked.set(lifetime.looked.get() + pass.looked - looked);
+        lifetime.removed.set(lifetime.removed.get() + pass.removed - removed);
+        stepped?;
+        let moved = pass.cursor.position.abs_diff(position);
+        let done = (pass.looked - looked).max(moved).min(fuel as u64);
+        if pass.cursor.done {
+            self.again.set(!pass.is_whole);
+            *under_way = None;
+        }
+        Ok(done as usize)
+    }
+
+    fn is_due(&self, over: Time, idle: bool) -> bool {
+        let (last, every) = (self.swept_to.get(), (self.lifetime.ttl().nanos() / PASSES).max(1));
+        let has_moved = over > last && (last == Time::MIN || over >= last.plus(every));
+        has_moved || (idle && self.again.get())
+    }
+}

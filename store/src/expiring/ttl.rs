@@ -1,0 +1,72 @@
+//! How long entries live, and by what time.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use alluvium_pagestore::Time;
+
+/// How long the entries of a state live, by what time, and what makes their life begin anew.
+///
+/// An entry that was touched at `t` is there while the time of the state is before `t + ttl`, and is
+/// not there any more from then on. The time of the state never goes back. Every write touches an
+/// entry; so does every read, if [`refreshed_by_reads`](Ttl::refreshed_by_reads) says so.
+///
+/// It may be another one each time the state is opened: what is stored is when an entry was touched,
+/// so that the new one holds for all entries. Only event time does not become processing time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttl {
+    pub(super) nanos: i64,
+    pub(super) by_clock: bool,
+    pub(super) by_reads: bool,
+}
+
+impl Ttl {
+    /// `nanos` of event time: of what [`advance`](crate::ExpiringMap::advance) is told, such as the
+    /// watermark. Results are then a function of the input.
+    pub fn event_time(nanos: i64) -> Self {
+        Self { nanos, by_clock: false, by_reads: false }
+    }
+
+    /// `nanos` of processing time: of the store's [clock](crate::StoreBuilder::clock).
+    pub fn processing_time(nanos: i64) -> Self {
+        Self { nanos, by_clock: true, by_reads: false }
+    }
+
+    /// Reads touch an entry too. A read is then a write: it moves what it reads to where it can be
+    /// changed, and needs the room for that.
+    #[must_use]
+    pub fn refreshed_by_reads(mut self) -> Self {
+        self.by_reads = true;
+        self
+    }
+
+    /// The nanoseconds.
+    pub fn nanos(&self) -> i64 {
+        self.nanos
+    }
+
+    /// By what time, as checkpoints and errors call it.
+    pub(crate) fn kind(&self) -> &'static str {
+        if self.by_clock { "processing time" } else { "event time" }
+    }
+}
+
+/// Tells processing time. May go backwards: a state keeps the greatest time that it has seen.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// The time now.
+    fn now(&self) -> Time;
+}
+
+/// The clock of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WallClock;
+
+impl Clock for WallClock {
+    fn now(&self) -> Time {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
+            // Before 1970: a clock that was never set.
+            Err(_) => Time(0),
+        }
+    }
+}

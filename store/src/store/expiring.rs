@@ -1,0 +1,104 @@
+//! Opening state whose entries expire.
+
+use std::rc::Rc;
+
+use alluvium_layouts::{Layout, Touched};
+use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, description_of};
+
+use super::{StateBuilder, Store, manifest};
+use crate::expiring::{
+    ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Lifetime, Timed, Ttl,
+};
+
+/// How the entries of a table expire.
+pub(super) struct Expiry<V> {
+    pub(super) lifetime: Rc<Lifetime>,
+    pub(super) touched: Touched<V>,
+}
+
+impl Store {
+    /// The map `name`, whose entries expire.
+    ///
+    /// ```
+    /// # use alluvium::{SECOND, Store, Time, Ttl};
+    /// let store = Store::in_memory().open()?;
+    /// let mut seen = store.expiring_map::<u64, u32>("seen").open(Ttl::event_time(30 * SECOND))?;
+    /// seen.advance(Time(100 * SECOND))?;
+    /// seen.update(&7, || 0, |times| *times += 1)?;
+    /// seen.advance(Time(130 * SECOND - 1))?;
+    /// assert_eq!(seen.get(&7)?.as_deref(), Some(&1));
+    /// seen.advance(Time(130 * SECOND))?;
+    /// assert_eq!(seen.get(&7)?.as_deref(), None);
+    /// # Ok::<(), alluvium::Error>(())
+    /// ```
+    pub fn expiring_map<K: Key, V: 'static>(
+        &self,
+        name: &str,
+    ) -> StateBuilder<'_, ExpiringMapOf<K, V>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The single value `name`, which expires.
+    pub fn expiring_value<V: State>(&self, name: &str) -> StateBuilder<'_, ExpiringValueOf<V>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The time of the state `name`, a state of its own.
+    fn open_lifetime(&self, name: &str, ttl: Ttl) -> Result<Rc<Lifetime>> {
+        let name = format!("{name}/time");
+        let context = self.0.context(&name, None)?;
+        let types = (description_of::<()>(), description_of::<crate::expiring::Record>());
+        let manifest = manifest(&name, "progress", "heap", types);
+        let context = self.0.with_restored(context, &manifest)?;
+        let account = context.account.clone();
+        let opened = Lifetime::open(ttl, self.0.clock.clone(), context.clone());
+        let lifetime = opened.map_err(|e| e.with("state", &name))?;
+        self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| lifetime.take(part)))?;
+        self.0.register(manifest, account, lifetime.clone());
+        Ok(lifetime)
+    }
+}
+
+impl<P, L> StateBuilder<'_, P, L> {
+    fn open_expiring<K: Key, V: 'static>(
+        self,
+        primitive: &str,
+        ttl: Ttl,
+    ) -> Result<ExpiringMap<K, V, L>>
+    where
+        L: Layout<K, Timed<V>>,
+    {
+        if ttl.nanos() <= 0 {
+            let message = format!("a time to live of {} ns; 1 is the least", ttl.nanos());
+            return Err(Error::new(ErrorKind::Config, message).with("state", self.name()));
+        }
+        let (store, name) = (self.store(), self.name().to_owned());
+        let primitive = format!("{primitive} expiring in {}", ttl.kind());
+        let mut opened = None;
+        let map = self.open_map_with(&primitive, || {
+            let lifetime = store.open_lifetime(&name, ttl)?;
+            opened = Some(lifetime.clone());
+            Ok(Some(Expiry { lifetime, touched: Timed::touched }))
+        })?;
+        Ok(ExpiringMap::new(map, opened.expect("opened with the map")))
+    }
+}
+
+impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> StateBuilder<'_, ExpiringMapOf<K, V>, L> {
+    /// Opens the map, restoring it from the last checkpoint. The time to live may be another one than
+    /// before: it holds for all entries.
+    ///
+    /// # Errors
+    /// As for a map; [`ErrorKind::Mismatch`] also for a state whose entries expire by another time, or
+    /// not at all, and [`ErrorKind::Config`] for a time to live that is not above 0.
+    pub fn open(self, ttl: Ttl) -> Result<ExpiringMap<K, V, L>> {
+        self.open_expiring("map", ttl)
+    }
+}
+
+impl<V: State, L: Layout<(), Timed<V>>> StateBuilder<'_, ExpiringValueOf<V>, L> {
+    /// Opens the value; errors as for a map whose entries expire.
+    pub fn open(self, ttl: Ttl) -> Result<ExpiringValue<V, L>> {
+        self.open_expiring("value", ttl).map(ExpiringValue)
+    }
+}
