@@ -400,7 +400,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         let end = buckets.min(pass.cursor.position.saturating_add(2 * fuel as u64));
         while pass.cursor.position < end {
             let entry = self.entries.get_bucket(pass.cursor.position as usize);
-            let expired = entry.and_then(|(key, value)| pass.has_expired(value).then(|| key.clone()));
+            let expired =
+                entry.and_then(|(key, value)| pass.has_expired(value).then(|| key.clone()));
             pass.cursor.position += 1;
             if let Some(key) = expired {
                 self.take::<K>(&key)?;

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    AppendLog, BatchError, CheckpointOutcome, Cursor, ExpiryPass, Fetch, Heap, HeapTable, HybridLog,
-    HybridLogTable, Layout, Peek, StateContext, Table, TableStats, Ticket, Touched, WindowSegments,
+    AppendLog, BatchError, CheckpointOutcome, Cursor, ExpiryPass, Fetch, Heap, HeapTable,
+    HybridLog, HybridLogTable, Layout, Peek, StateContext, Table, TableStats, Ticket, Touched,
+    WindowSegments,
 };
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    BlobWriter, EntryCodec, Key, Lookup, Rejected, Result, Rewrite, State, StateImage,
-    Time, description_of,
+    BlobWriter, EntryCodec, Key, Lookup, Rejected, Result, Rewrite, State, StateImage, Time,
+    description_of,
 };
 use serde::{Deserialize, Serialize};
 

@@ -39,9 +39,9 @@ mod windows;
 pub use aggregate::{Aggregate, Counting};
 pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
-    AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, ExpiryPass, Fetch, Heap, HybridLog, Images,
-    Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, StateContext, Table, TableStats,
-    Ticket, Touched, VolatileHeap, WindowSegments, read_entries, write_entries,
+    AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, ExpiryPass, Fetch, Heap, HybridLog,
+    Images, Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, StateContext, Table,
+    TableStats, Ticket, Touched, VolatileHeap, WindowSegments, read_entries, write_entries,
 };
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;

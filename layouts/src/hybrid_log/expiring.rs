@@ -9,9 +9,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Key, Result, State, Time, codec,
-};
+use alluvium_pagestore::{Error, ErrorKind, FooterEntry, Key, Result, State, Time, codec};
 
 use super::table::{HybridLogTable, stored_address};
 use crate::expiry::{ExpiryPass, Touched};
@@ -119,7 +117,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn remove_expired(&mut self, segment: u32, entries: &[FooterEntry]) {
         let mut removed = 0;
         for entry in entries {
-            let (hash, address) = (self.log.index_hash(entry.hash), stored_address(segment, entry.grain));
+            let (hash, address) =
+                (self.log.index_hash(entry.hash), stored_address(segment, entry.grain));
             if let Some((at, _)) = self.log.index.find(hash, |found| found == address) {
                 self.log.index.remove(at);
                 removed += 1;

@@ -5,8 +5,7 @@ use alluvium_pagestore::Time;
 
 /// What a state whose entries expire keeps per key: the value, and when it was touched last, which is
 /// 8 bytes more. In memory it is this struct; on storage its archive.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
+#[derive(Clone, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 #[state(crate = alluvium_pagestore)]
 pub struct Timed<V> {
     /// When it was written, or also read, last: the time of the state then.

@@ -65,7 +65,10 @@ fn what_was_written_as_one_kind_is_not_opened_as_another() {
             assert_eq!(store.stats().unwrap().states.len(), 0, "{what}");
         }
         let store = store(&device);
-        assert_eq!(store.expiring_value::<u64>("value").open(event).unwrap().take().unwrap(), Some(1));
+        assert_eq!(
+            store.expiring_value::<u64>("value").open(event).unwrap().take().unwrap(),
+            Some(1)
+        );
         for ttl in [Ttl::event_time(0), Ttl::event_time(-1)] {
             let error = store.expiring_map::<u64, u64>("new").open(ttl).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config);

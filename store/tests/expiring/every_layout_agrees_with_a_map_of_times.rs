@@ -52,6 +52,7 @@ fn history<L: Layout<u64, Timed<Value>>>(seed: u64, layout: &L, memory: u64, ttl
     };
     let mut device = Simulated::new(seed, Faults::late(3));
     let mut told = dice.below(5000) as i64;
+    let mut furthest = told;
     clock.set(told);
     let (mut store, mut map) = open(&device);
     let mut model = Model::new(ttl, by_reads);
@@ -108,9 +109,13 @@ fn history<L: Layout<u64, Timed<Value>>>(seed: u64, layout: &L, memory: u64, ttl
             }
             700..730 => {
                 let batch: Vec<_> = (0..dice.below(200)).map(|_| dice.below(500)).collect();
-                map.read_batch(&batch, |k| k, |key, value| {
-                    assert_eq!(value, model.read(*key), "{when}");
-                })
+                map.read_batch(
+                    &batch,
+                    |k| k,
+                    |key, value| {
+                        assert_eq!(value, model.read(*key), "{when}");
+                    },
+                )
                 .unwrap();
             }
             730..740 => {
@@ -121,13 +126,16 @@ fn history<L: Layout<u64, Timed<Value>>>(seed: u64, layout: &L, memory: u64, ttl
                 }
             }
             740..900 => {
-                told = match dice.below(60) {
-                    0 => told.saturating_add(YEAR),
-                    1 => told.saturating_sub(YEAR),
-                    2 => told + NANOS,
-                    3 => told + NANOS - 1,
-                    4..10 => told - dice.below(300) as i64,
-                    _ => told + dice.below(120) as i64,
+                furthest += match dice.below(60) {
+                    0 => YEAR,
+                    1 => NANOS,
+                    2 => NANOS - 1,
+                    _ => dice.below(120) as i64,
+                };
+                told = match dice.below(20) {
+                    0 => furthest - YEAR,
+                    1..4 => furthest - dice.below(300) as i64,
+                    _ => furthest,
                 };
                 clock.set(told);
                 if !by_clock {
@@ -187,12 +195,7 @@ fn processing_by_reads() -> Ttl {
 }
 
 fn ttls() -> [Ttl; 4] {
-    [
-        Ttl::event_time(NANOS),
-        Ttl::processing_time(NANOS),
-        event_by_reads(),
-        processing_by_reads(),
-    ]
+    [Ttl::event_time(NANOS), Ttl::processing_time(NANOS), event_by_reads(), processing_by_reads()]
 }
 
 #[test]

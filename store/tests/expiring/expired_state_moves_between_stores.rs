@@ -66,7 +66,8 @@ fn stores_are_made_of_the_key_groups_of_others_with_the_later_time() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     for (name, groups, to) in [("a", 0..100, 1500), ("b", 100..256, 2400)] {
-        let store = Store::builder(at(name)).owned_groups(groups.clone()).memory(MIB).open().unwrap();
+        let store =
+            Store::builder(at(name)).owned_groups(groups.clone()).memory(MIB).open().unwrap();
         let mut map = store.expiring_map::<u64, u64>("m").layout(tiny()).open(ttl).unwrap();
         for (third, at) in [0, 500, 1500].into_iter().enumerate() {
             map.advance(Time(at)).unwrap();
