@@ -259,19 +259,19 @@ mod tests {
         let policy = SpacePolicy::default();
         let over = |id| SegmentMeta { expired: true, ..segment(id, 90) };
         // The others are below the limit: they stay, however much has expired.
-        let plan = policy.plan(&[segment(1, 60), over(7), over(5), segment(2, 60)]);
+        let plan = policy.plan(&[segment(1, 60), over(7), over(5), segment(2, 60)], 0);
         assert_eq!((plan.rewrite, plan.space.expired_bytes), (Some(5), 2000));
         assert_eq!((plan.space.total_bytes, plan.space.live_bytes), (2000, 1200));
         // Above the limit it goes first all the same, an unpinned one before a pinned.
         let pinned = SegmentMeta { pinned: true, ..over(5) };
-        assert_eq!(policy.plan(&[segment(1, 10), pinned, over(7)]).rewrite, Some(7));
-        assert_eq!(policy.plan(&[segment(1, 10), pinned]).rewrite, Some(5));
+        assert_eq!(policy.plan(&[segment(1, 10), pinned, over(7)], 0).rewrite, Some(7));
+        assert_eq!(policy.plan(&[segment(1, 10), pinned], 0).rewrite, Some(5));
         // One that is written to, or given up, is as any other.
         let open = SegmentMeta { sealed: false, ..over(5) };
-        let plan = policy.plan(&[segment(1, 60), open]);
+        let plan = policy.plan(&[segment(1, 60), open], 0);
         assert_eq!((plan.rewrite, plan.space.live_bytes), (None, 1500));
         let dead = SegmentMeta { live_records: 0, ..over(5) };
-        assert_eq!(policy.plan(&[dead]).unlink, [5]);
+        assert_eq!(policy.plan(&[dead], 0).unlink, [5]);
     }
 
     #[test]

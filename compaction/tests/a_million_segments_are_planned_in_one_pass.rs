@@ -90,7 +90,7 @@ fn of_a_million_those_that_have_expired_go_oldest_first_and_nothing_else_is_copi
     let policy = SpacePolicy::default();
     let mut segments = population(|rng| 900 + rng.below(100) as u64);
     segments.iter_mut().for_each(|s| s.expired = s.id % 3 == 0);
-    let plan = policy.plan(&segments);
+    let plan = policy.plan(&segments, 0);
     let chosen = segments[plan.rewrite.unwrap() as usize];
     let first = segments.iter().filter(|s| s.expired && !s.pinned).map(|s| s.sequence).min();
     assert!(chosen.expired && Some(chosen.sequence) == first);
@@ -98,7 +98,7 @@ fn of_a_million_those_that_have_expired_go_oldest_first_and_nothing_else_is_copi
     assert_eq!(plan.space.expired_bytes, expired);
     // Carried out, they are dead, and the rest is as it was: at its limit, hence left alone.
     segments.iter_mut().filter(|s| s.expired).for_each(|s| s.live_records = 0);
-    let plan = policy.plan(&segments);
+    let plan = policy.plan(&segments, 0);
     assert_eq!((plan.rewrite, plan.space.expired_bytes), (None, 0));
     let dead = segments.iter().filter(|s| s.expired && !s.pinned).count();
     assert_eq!(plan.unlink.len(), dead);

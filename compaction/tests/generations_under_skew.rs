@@ -70,11 +70,17 @@ impl Log {
         self.segments.len() as u32 - 1
     }
 
-    fn append(&mut self, key: u32, tail: usize) {
-        let old = std::mem::replace(&mut self.place[key as usize], self.tails[tail]);
+    /// A record comes to memory: what was on storage is dead.
+    fn read(&mut self, key: u32) {
+        let old = std::mem::replace(&mut self.place[key as usize], ABSENT);
         if old != ABSENT {
             self.segments[old as usize].live -= 1;
         }
+    }
+
+    fn append(&mut self, key: u32, tail: usize) {
+        self.read(key);
+        self.place[key as usize] = self.tails[tail];
         let at = self.tails[tail];
         let segment = &mut self.segments[at as usize];
         segment.keys.push(key);
@@ -85,17 +91,17 @@ impl Log {
         }
     }
 
-    /// A record leaves memory.
-    fn write(&mut self, key: u32) {
+    /// A record leaves memory, which has so many others.
+    fn write(&mut self, key: u32, in_memory: usize) {
         self.append(key, 0);
         self.written += 1;
         if self.written % 64 == 0 {
-            while self.rewrite() {}
+            while self.rewrite(in_memory) {}
         }
     }
 
     /// Rewrites one segment, if the policy is above its limit.
-    fn rewrite(&mut self) -> bool {
+    fn rewrite(&mut self, in_memory: usize) -> bool {
         self.metas.clear();
         let there = self.segments.iter().enumerate().filter(|(_, s)| !s.gone);
         self.metas.extend(there.map(|(id, s)| SegmentMeta {
@@ -107,7 +113,7 @@ impl Log {
             sealed: s.sealed,
             ..SegmentMeta::default()
         }));
-        let plan = self.policy.plan(&self.metas);
+        let plan = self.policy.plan(&self.metas, in_memory as u64 * 100);
         for id in plan.unlink {
             self.drop_segment(id as usize);
         }
@@ -155,6 +161,7 @@ impl Memory {
         self.now += 1;
         let since = self.since[key as usize];
         let is_there = since > 0;
+        log.read(key);
         let oldest = self.order.front().map_or(0, |front| front.1);
         if is_there && since - oldest > (self.now - oldest) / 2 {
             return;
@@ -167,7 +174,7 @@ impl Memory {
             if self.since[key as usize] == since {
                 self.since[key as usize] = 0;
                 self.count -= 1;
-                log.write(key);
+                log.write(key, self.count);
             }
         }
     }
