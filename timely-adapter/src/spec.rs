@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use alluvium::{
-    Aggregate, Aggregated, AnyLayout, Count, Fetcher, Holistic, Key, List, Map, Process, Result,
-    State, StateBuilder, Store, TimeMap, Timers, Value, Windows,
+    Aggregate, Aggregated, AnyLayout, Count, ExpiringMap, Fetcher, Holistic, Key, List, Map,
+    Process, Result, State, StateBuilder, Store, TimeMap, Timers, Ttl, Value, Windows,
 };
 
 use crate::worker::WorkerState;
@@ -77,6 +77,18 @@ impl<'a> OperatorState<'a> {
     /// A value per key.
     pub fn map<K: Key, V: State>(&self, name: &str) -> Result<Map<K, V>> {
         let map = self.placed(self.store.map(&self.name_of(name))).open()?;
+        self.fetchers.borrow_mut().push(Box::new(map.fetcher()));
+        Ok(map)
+    }
+
+    /// A value per key that expires. In event time [`advance`](ExpiringMap::advance) it by
+    /// [`Context::watermark`](crate::Context::watermark).
+    pub fn expiring_map<K: Key, V: State>(
+        &self,
+        name: &str,
+        ttl: Ttl,
+    ) -> Result<ExpiringMap<K, V>> {
+        let map = self.placed(self.store.expiring_map(&self.name_of(name))).open(ttl)?;
         self.fetchers.borrow_mut().push(Box::new(map.fetcher()));
         Ok(map)
     }

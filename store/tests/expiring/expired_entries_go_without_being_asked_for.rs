@@ -127,7 +127,7 @@ fn by_writes_alone() {
 fn rewriting_leaves_out_what_is_over() {
     let device = Simulated::new(1, Faults::none());
     let layout = HybridLog::new().page_records(32).segment(64 * KIB).into();
-    let (store, mut map) = open(&device, &layout, 400 * KIB);
+    let (store, mut map) = open(&device, &layout, 272 * KIB);
     fill(&mut map, 0, 6000);
     let (mut dice, mut touched) = (Dice(3), vec![0; 6000]);
     let mut touch = |map: &mut ExpiringMap<u64, [u64; 4]>, times: u64| {

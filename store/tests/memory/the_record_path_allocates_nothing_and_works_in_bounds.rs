@@ -6,7 +6,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Helpers, HybridLog, Key, MIB, Map, State, Store, TableStats};
+use alluvium::{
+    AnyLayout, Heap, Helpers, HybridLog, Key, MIB, Map, State, Store, TableStats, Time, Ttl,
+};
 
 use crate::counting::{alone, asked};
 use crate::dice::{Dice, times};
@@ -76,6 +78,46 @@ fn records_that_own_heap() {
         let keys: Vec<String> = (0..20_000).map(|n| format!("key number {n}")).collect();
         let value = |n| vec![n, n + 1, n + 2];
         nothing_is_asked_for(&store, keys, value, |v| v.iter_mut().for_each(|n| *n += 1));
+    }
+}
+
+/// Also while passes look for what is over, and while entries are begun anew.
+#[test]
+fn records_that_expire() {
+    let _alone = alone();
+    for store in stores() {
+        for (name, layout) in
+            [("log", AnyLayout::named("hybrid-log")), ("heap", Some(Heap::new().into()))]
+        {
+            let builder = store.expiring_map::<u64, u64>(name).layout(layout.unwrap());
+            let mut map = builder.open(Ttl::event_time(1000)).unwrap();
+            map.advance(Time(1)).unwrap();
+            let mut round = |to: i64| {
+                map.advance(Time(to)).unwrap();
+                for key in 0..20_000 {
+                    map.update(&key, || key, |value| *value += 1).unwrap();
+                    map.modify(&key, |value| *value += 1).unwrap().unwrap();
+                    assert!(map.read(&key, |value| value.is_some()).unwrap());
+                    assert!(map.get(&key).unwrap().is_some());
+                    map.put(key, 7).unwrap();
+                }
+                let keys: [u64; 200] = std::array::from_fn(|key| key as u64);
+                map.update_batch(&keys, |k| k, |k| *k, |_, value| *value += 1).unwrap();
+                map.stats().unwrap()
+            };
+            round(1);
+            let before = round(900);
+            let asked_before = asked();
+            let after = round(1800);
+            assert_eq!(asked() - asked_before, 0, "allocations on the record path of {name}");
+            // Entries that are over are begun anew, or removed first: then they take new pages.
+            let begun_anew = round(5000);
+            let pages = begun_anew.pages_begun - after.pages_begun;
+            assert!(asked() - asked_before <= 2 * pages, "{begun_anew:?}");
+            assert!(after.expiry_looks > before.expiry_looks, "no pass was due: {after:?}");
+            assert!(begun_anew.expired >= 20_000, "{begun_anew:?}");
+            assert_eq!(begun_anew.codec_calls, 0);
+        }
     }
 }
 
