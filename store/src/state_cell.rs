@@ -332,6 +332,9 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         let codec = self.codec.ok_or_else(|| not_encoded("imported"))?;
         let (key, value) = codec.decode(entry.key, entry.value)?;
         check_hash(entry.hash, key.key_hash())?;
+        if let Some(sweeping) = &self.sweeping {
+            sweeping.saw(&value);
+        }
         self.enter_to_write(1)?.put(key, value)?;
         Ok(())
     }

@@ -7,6 +7,8 @@ mod index {}
 mod layouts {}
 #[doc = include_str!("../../docs/src/sizing.md")]
 mod sizing {}
+#[doc = include_str!("../../docs/src/ttl.md")]
+mod ttl {}
 #[doc = include_str!("../../docs/src/from.md")]
 mod from {}
 #[doc = include_str!("../../docs/src/checkpoints.md")]

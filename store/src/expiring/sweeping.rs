@@ -42,6 +42,11 @@ impl<V> Sweeping<V> {
         move |value| touched(value) < over
     }
 
+    /// A value came from elsewhere: the time was at least when it was touched.
+    pub(crate) fn saw(&self, value: &V) {
+        self.lifetime.advance((self.touched)(value));
+    }
+
     /// Entries that were removed, and those that were looked at.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.lifetime.removed.get(), self.lifetime.looked.get())

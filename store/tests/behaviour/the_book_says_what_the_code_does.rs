@@ -7,7 +7,7 @@ use crate::common::open_on;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     AnyLayout, ByteSize, ErrorKind, Heap, HybridLog, KIB, Key, MIB, MemoryKind, State, Store, Time,
-    rounded,
+    Ttl, rounded,
 };
 
 const CHAPTER: &str = include_str!("../../../docs/src/sizing.md");
@@ -52,6 +52,21 @@ fn on_storage<K: Key, V: State>(name: &str, entry: impl Fn(u64) -> (K, V)) -> Ra
         let store = store(layout(name));
         let mut map = store.map::<K, V>("m").open().unwrap();
         map.load((0..keys).map(&entry)).map_err(|rejected| rejected.error).unwrap();
+        store.checkpoint(1).unwrap();
+        (0, store.stats().unwrap().total().disk_bytes)
+    })
+}
+
+fn expiring(name: &str, to_storage: bool) -> Range {
+    per_key(|keys| {
+        let store = store(layout(name));
+        let ttl = Ttl::event_time(1000);
+        let mut map = store.expiring_map::<u64, u64>("m").open(ttl).unwrap();
+        let before = store.stats().unwrap().memory.used;
+        map.load((0..keys).map(|n| (n, n))).map_err(|rejected| rejected.error).unwrap();
+        if !to_storage {
+            return (before, store.stats().unwrap().memory.used);
+        }
         store.checkpoint(1).unwrap();
         (0, store.stats().unwrap().total().disk_bytes)
     })
@@ -107,6 +122,7 @@ fn bytes_per_key_are_as_written() {
                 let entry = |n| (text(n), vec![n; 4]);
                 (in_memory(layout, entry), Some(on_storage(layout, entry)))
             }
+            "`ExpiringMap<u64, u64>`" => (expiring(layout, false), Some(expiring(layout, true))),
             "`Timers<u64>`" => (timers(), None),
             other => panic!("no measurement of {other}"),
         };
@@ -119,7 +135,7 @@ fn bytes_per_key_are_as_written() {
         }
         rows += 1;
     }
-    assert_eq!(rows, 7);
+    assert_eq!(rows, 9);
 }
 
 #[test]

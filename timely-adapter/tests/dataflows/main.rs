@@ -10,6 +10,7 @@ mod join_pairs_all_rows_in_any_order_of_arrival;
 mod look_ups_see_the_table_as_it_is;
 mod rolling_counts_every_row_on_any_number_of_workers;
 mod sources_wait_and_stand_aside;
+mod state_of_an_operator_expires;
 mod the_inner_configuration_wins;
 mod timers_fire_once_when_the_watermark_has_passed;
 mod timers_of_a_checkpoint_fire_after_a_restart;
