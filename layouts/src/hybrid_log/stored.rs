@@ -468,8 +468,9 @@ impl Stored {
 
     /// Segments of which nobody knows when they were touched last were not after `now`.
     pub fn touched_by(&mut self, now: Time) {
-        for segment in self.segments.iter_mut().flatten() {
-            segment.info.latest.get_or_insert(now);
+        let unknown = |segment: &&mut Segment| segment.info.latest == Time::MAX;
+        for segment in self.segments.iter_mut().flatten().filter(unknown) {
+            segment.info.latest = now;
         }
     }
 
@@ -728,7 +729,7 @@ impl Drop for Stored {
 impl Segment {
     /// Whether all of its records were touched last before `expired_to`.
     fn is_over(&self, expired_to: Time) -> bool {
-        self.info.sealed && self.info.latest.is_some_and(|latest| latest < expired_to)
+        self.info.sealed && self.info.latest < expired_to
     }
 
     fn meta(&self, pinned: bool, expired_to: Time) -> SegmentMeta {

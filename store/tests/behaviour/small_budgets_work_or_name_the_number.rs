@@ -180,10 +180,10 @@ fn an_index_past_the_budget_is_refused_and_the_state_stays_usable() {
     for key in 0..keys / 2 {
         assert!(map.remove(&key).unwrap(), "{key}");
     }
-    for key in keys..keys + keys / 4 {
+    for key in keys..keys + keys / 5 {
         assert!(!map.put(key, key).unwrap());
     }
-    assert_eq!(map.len().unwrap(), keys - keys / 2 + keys / 4);
+    assert_eq!(map.len().unwrap(), keys - keys / 2 + keys / 5);
     assert_eq!(map.get(&keys).unwrap().as_deref(), Some(&keys));
 }
 

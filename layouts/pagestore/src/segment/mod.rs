@@ -110,8 +110,9 @@ pub struct SegmentInfo {
     pub records: u64,
     /// Its longest record, with header.
     pub max_record_bytes: u64,
-    /// When the last of its records was touched, of a state whose entries expire.
-    pub latest: Option<Time>,
+    /// When the last of its records was touched, of a state whose entries expire; [`Time::MAX`] if
+    /// nobody knows.
+    pub latest: Time,
     /// Whether it has its directory and will never change.
     pub sealed: bool,
 }
@@ -165,7 +166,7 @@ impl SegmentInfo {
             records: self.records,
             max_record_bytes: self.max_record_bytes,
             live_records: self.records,
-            latest: self.latest,
+            latest: (self.latest < Time::MAX).then_some(self.latest),
             live: None,
         }
     }
@@ -180,7 +181,7 @@ impl SegmentImage {
             bytes: self.bytes,
             records: self.records,
             max_record_bytes: self.max_record_bytes,
-            latest: self.latest,
+            latest: self.latest.unwrap_or(Time::MAX),
             sealed: true,
         })
     }

@@ -356,7 +356,7 @@ impl OpenSegment {
             bytes: self.end,
             records: self.records,
             max_record_bytes: self.max_record_bytes,
-            latest: self.latest,
+            latest: self.latest.unwrap_or(Time::MAX),
             sealed: false,
         }
     }
