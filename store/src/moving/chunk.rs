@@ -86,6 +86,7 @@ impl ChunkWriter {
     }
 
     pub fn push(&mut self, state: u32, entry: Entry<'_>) {
+        self.bytes.reserve_exact(ENTRY_BYTES + entry.key.len() + entry.value.len() + END_BYTES);
         let lengths = [state, entry.key.len() as u32, entry.value.len() as u32];
         lengths.iter().for_each(|n| self.bytes.extend(n.to_le_bytes()));
         self.bytes.extend(entry.hash.to_le_bytes());

@@ -221,8 +221,8 @@ impl Mover {
         if rest.ended {
             return Ok(None);
         }
-        // The chunk, which may double, and an entry that is encoded beside it.
-        let memory = 2 * bytes as u64 + 4 * max_value_bytes;
+        // The chunk, one entry more in it, and one that is encoded beside it; each may be being moved.
+        let memory = bytes as u64 + 3 * max_value_bytes;
         root.reserve(MemoryKind::Buffers, memory, "a piece of a key group that moves")?;
         let written = self.write_chunk(rest, bytes);
         root.release(MemoryKind::Buffers, memory);
@@ -303,8 +303,8 @@ impl Mover {
     /// # Errors
     /// [`ErrorKind::Corrupt`] for damaged bytes; [`ErrorKind::Mismatch`] if the unit has other states,
     /// if the group is here by other means, or if chunks before this one are missing;
-    /// [`ErrorKind::InUse`] while what was here of the group before is still being
-    /// [forgotten](Mover::forget); those of writing. After these, some of the chunk may be here:
+    /// [`ErrorKind::InUse`] while what was here of the group before is not
+    /// [forgotten](Mover::forget) in full; those of writing. After these, some of the chunk may be here:
     /// install it again.
     pub fn install(&self, chunk: &[u8]) -> Result<(KeyGroup, bool)> {
         let Inner { groups, states, names, root, .. } = &*self.0;
@@ -316,9 +316,10 @@ impl Mover {
         }
         match groups.part(group)? {
             Part::Here(Some(by)) if by.freeze == head.by.freeze => return Ok((group, true)),
-            Part::Here(_) | Part::Leaving(_) => return Err(self.refuse(group, "is here already")),
-            Part::Going => {
-                let message = format!("what was here of key group {} is still removed", group.0);
+            Part::Here(_) => return Err(self.refuse(group, "is here already")),
+            Part::Leaving(_) | Part::Going => {
+                let message =
+                    format!("what was here of key group {} is not forgotten yet", group.0);
                 return Err(groups.error(ErrorKind::InUse, &message));
             }
             Part::Away if head.number == 0 => {}

@@ -447,7 +447,13 @@ fn what_cannot_be_is_refused_by_name() {
     let mut damaged = chunk.clone();
     damaged[20] ^= 1;
     assert_eq!(kind(there.mover.install(&damaged).map(drop), "damaged"), ErrorKind::Corrupt);
-    assert_eq!(kind(here.mover.install(&chunk).map(drop), "is here already"), ErrorKind::Mismatch);
+    let twice = here.mover.install(&chunk).map(drop);
+    assert_eq!(kind(twice, "not forgotten yet"), ErrorKind::InUse);
+    here.mover.keep(group).unwrap();
+    let twice = here.mover.install(&chunk).map(drop);
+    assert_eq!(kind(twice, "is here already"), ErrorKind::Mismatch);
+    let late = here.mover.next_chunk(&mut rest, CHUNK).map(drop);
+    assert_eq!(kind(late, "not being given away by this any more"), ErrorKind::Mismatch);
     // A unit of other states.
     let store = builder(&Heap::new().into()).owned_groups(4..8).open().unwrap();
     let mover = store.mover("unit").unwrap();
