@@ -308,11 +308,11 @@ fn groups_move_whatever_happens_on_the_way() {
             let when = format!("{name}, seed {seed}");
             let mut job = Job::new(&layout, seed << 32);
             let home = job.owners.clone();
-            for round in 0..4 {
+            for round in 0..3 {
                 job.run(400);
                 job.check(&format!("{when}, round {round}"));
             }
-            assert!(job.moved > 20, "{when}: {} moves", job.moved);
+            assert!(job.moved > 10, "{when}: {} moves", job.moved);
             let stats = job.workers[0].store.stats().unwrap();
             let cold = stats.states.iter().any(|state| state.table.cold_reads > 0);
             assert_eq!(cold, name == "hybrid log", "{when}");
@@ -385,6 +385,31 @@ fn a_group_moved_away_and_back_is_intact() {
         let timers = store.timers_moved_by::<u64, u8>(&mover, "timers").unwrap();
         assert_eq!(map.len().unwrap(), job.model.map.len() as u64, "{name}");
         assert_eq!(timers.len(), job.model.timers.len() as u64, "{name}");
+    }
+}
+
+/// A store that is lost with half of a group takes nothing along: the group is sent again, to another.
+#[test]
+fn a_store_that_is_lost_half_way_takes_nothing_along() {
+    for (name, layout) in layouts() {
+        let mut job = Job::new(&layout, 9);
+        (0..20_000).for_each(|_| job.write(&[]));
+        let group = KeyGroup(0);
+        let mut rest = job.workers[0].mover.begin(group).unwrap();
+        for _ in 0..3 {
+            let chunk = job.workers[0].mover.next_chunk(&mut rest, CHUNK).unwrap().unwrap();
+            assert!(!job.workers[1].mover.install(&chunk).unwrap().1, "{name}: too few chunks");
+        }
+        let refused = job.workers[1].store.checkpoint(1).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+        let mut kept = Vec::new();
+        job.workers[1].store.export(&mut kept).unwrap();
+        job.workers[1] = open(&layout, 1, WORKERS, &device(100)).unwrap();
+        // What it had of its own comes from elsewhere; what it had of the group does not count.
+        assert!(job.workers[1].store.import(&kept[..]).unwrap().passed_over > 0);
+        assert_eq!(job.workers[0].mover.standing(group).unwrap(), Standing::Leaving);
+        job.bring(group, 1);
+        job.check(name);
     }
 }
 

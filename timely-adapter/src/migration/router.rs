@@ -102,6 +102,7 @@ struct Router<T: EventTime> {
     shipments: VecDeque<Shipment<T>>,
     /// Groups that were sent, and when.
     sent: VecDeque<(T, KeyGroup)>,
+    is_waiting: bool,
     has_failed: bool,
 }
 
@@ -143,6 +144,7 @@ where
         told: BTreeMap::new(),
         shipments: VecDeque::new(),
         sent: VecDeque::new(),
+        is_waiting: false,
         has_failed: false,
     };
     let mut held: BTreeMap<T, (Capability<T>, Vec<D>)> = BTreeMap::new();
@@ -261,10 +263,13 @@ impl<T: EventTime> Router<T> {
         match done {
             Ok(worked) => {
                 more = worked;
-                self.worker.set_waiting(&self.operator_name(), None);
+                if std::mem::take(&mut self.is_waiting) {
+                    self.worker.set_waiting(&self.operator_name(), None);
+                }
             }
             Err(error) if is_passing(error.kind()) => {
                 self.activator.activate_after(DELAY);
+                self.is_waiting = true;
                 self.worker.set_waiting(&self.operator_name(), Some(error));
             }
             Err(error) => self.fail(error),

@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use alluvium::io::{Device, Faults, Simulated};
 use alluvium::{
@@ -24,7 +25,8 @@ use timely::dataflow::{ProbeHandle, StreamVec};
 use crate::common::Consolidated;
 
 const GROUPS: u16 = 16;
-const STEPS: i64 = 40;
+const STEPS: i64 = 26;
+const NAP: Duration = Duration::from_millis(1);
 /// Time between two steps.
 const TICK: i64 = 10_000;
 
@@ -157,13 +159,13 @@ fn run(
                 control.advance_to(((step + 1 + case.ahead) * TICK).max(*control.time()));
                 // Some steps are under way at a time.
                 while probe.less_than(&((step - 2) * TICK)) {
-                    state.step(worker)?;
+                    state.step_or_nap(worker, NAP)?;
                 }
             }
             rows.close();
             control.close();
             while !worker.installed_dataflows().is_empty() {
-                state.step(worker)?;
+                state.step_or_nap(worker, NAP)?;
             }
             let mut file = Vec::new();
             let exported = state.store().export(&mut file)?;
@@ -270,6 +272,10 @@ fn compare(name: &str, run: impl Fn(&Case) -> Outcome) {
     for (layout_name, layout, memory, on_device) in &layouts() {
         for workers in [2, 3] {
             for seed in 0..2u64 {
+                // Reading takes its time: once for each number of workers.
+                if *on_device && (seed + workers as u64) % 2 == 1 {
+                    continue;
+                }
                 let case = |moves| Case {
                     workers,
                     layout: layout.clone(),
@@ -281,7 +287,7 @@ fn compare(name: &str, run: impl Fn(&Case) -> Outcome) {
                 };
                 let when = format!("{name}, {layout_name}, {workers} workers, seed {seed}");
                 let still = run(&case(Vec::new()));
-                assert!(still.changes.len() > 500, "{when}: {} results", still.changes.len());
+                assert!(still.changes.len() > 400, "{when}: {} results", still.changes.len());
                 let moved = run(&case(moves(seed, workers, 30, seed == 1)));
                 assert!(moved.changes == still.changes, "{when}: other results");
                 assert!(moved.file == still.file, "{when}: other states");
