@@ -60,6 +60,12 @@
 //! them as one. A run in the same directories goes on from the last; [`WorkerState::restored`] says
 //! where each input goes on.
 //!
+//! # Moving key groups
+//!
+//! Key groups of an operator move between workers while it runs, as a control stream says
+//! ([`Keyed::migratable`]): maps, counters and pending timers together. While a group is not where it
+//! was at the start, checkpoints are refused.
+//!
 //! # Tables
 //!
 //! A table that does not change is loaded once per process and read by all its workers

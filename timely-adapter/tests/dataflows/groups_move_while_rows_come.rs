@@ -359,8 +359,11 @@ fn what_cannot_move_is_refused_by_name() {
             stream.key_by(state, |row: &Row| row.0).migratable(told).stateful(
                 Spec::new("listed"),
                 |states| states.list::<u64, u64>("rows"),
-                |_, rows, _| Ok(rows.clear()),
-                |_, _, context| Ok(context.emit((0, 0), 1)),
+                |_, rows, context| {
+                    rows.drain(..).for_each(|(_, row)| context.emit(row, 1));
+                    Ok(())
+                },
+                |_, _, _| Ok(()),
             )?;
             Ok::<_, alluvium::Error>(())
         })
