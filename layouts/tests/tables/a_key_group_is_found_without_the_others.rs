@@ -54,7 +54,7 @@ impl Dice {
 }
 
 fn value(n: u64) -> String {
-    format!("{n} ").repeat(1 + n as usize % 4)
+    format!("{n} ").repeat(1 + n as usize % 40)
 }
 
 /// Groups come, change, are scanned and removed; the table is what the model says. Gives the records
@@ -126,7 +126,7 @@ fn groups_are_scanned_and_removed_while_others_change() {
         assert_eq!(account.used(), 0);
         let account = Account::root(320 * KIB);
         let log = Layout::<u64, String>::open(&tiny(), context(&account, seed)).unwrap();
-        assert!(history(log, seed, 3000, 400) > 10_000, "nothing is on storage");
+        assert!(history(log, seed, 3000, 400) > 1000, "hardly anything is on storage");
         assert_eq!(account.used(), 0);
         // All in memory.
         let account = Account::root(8 * MIB);

@@ -66,8 +66,9 @@ impl<'scope, T: EventTime, D, F> Keyed<'scope, T, D, F> {
     ///
     /// Moving a group costs what its entries cost to read, encode and put. Between two schedules of the
     /// operator one chunk is sent, of a 64th of the store's memory and 64 KiB at most; chunks that were
-    /// sent and not installed yet are in Timely's queues, which know no bound. The old worker has the
-    /// group until all workers have passed the time of the move, and then removes it in steps.
+    /// sent and not installed yet are in Timely's queues, which know no bound; nor do the rows that wait
+    /// for a group. The old worker has the group until all workers have passed the time of the move, and
+    /// then removes it in steps.
     ///
     /// [Checkpoints](crate::JobCheckpoints) are refused while a group is not where it was at the start.
     pub fn migratable(

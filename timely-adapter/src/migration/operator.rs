@@ -19,7 +19,7 @@ use super::router::{self, Progress};
 use super::{Chunk, Migratable, Routed};
 use crate::Changes;
 use crate::event_time::{EventTime, watermark};
-use crate::intake::{Intake, Prepared, Right};
+use crate::intake::{Intake, Prepared};
 use crate::key_by::Builder;
 use crate::spec::{OperatorState, Spec};
 use crate::stateful::{Body, Context, Output, limit_of};
@@ -186,20 +186,27 @@ impl<T: EventTime, K: Key + Ord, D: ExchangeData> Arrivals<T, K, D> {
                 return;
             }
             let Some((right, moves, bytes)) = self.chunks.pop_front() else { return };
-            match self.mover.install(&bytes) {
-                Ok((_, false)) => {}
-                Ok((group, true)) => {
+            let mut installed = None;
+            intake.attempt(&right, || match self.mover.install(&bytes) {
+                Ok(arrived) => {
+                    installed = Some(arrived);
+                    Ok(())
+                }
+                // What was here before is being removed: by the router, in its steps.
+                Err(error) if error.kind() == ErrorKind::InUse => {
+                    self.activator.activate();
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            });
+            match installed {
+                Some((_, false)) => {}
+                Some((group, true)) => {
                     self.moves[usize::from(group.0)] = moves;
                     body.hold_for_timers(&right);
                     self.release(group.0, watermark, intake, body, output);
                 }
-                Err(error) => {
-                    // What was here before is being removed: by the router, in its steps.
-                    if error.kind() == ErrorKind::InUse {
-                        self.activator.activate();
-                    } else {
-                        intake.stop(&Right::Held(&right), error);
-                    }
+                None => {
                     self.chunks.push_front((right, moves, bytes));
                     return;
                 }
