@@ -2,7 +2,7 @@
 //!
 //! A [split table](crate::split_table) instead of one hash table: a key group is a range of its parts,
 //! so that it is found without a look at the others. Nothing is ever on storage but checkpoints,
-//! which are full and written in the call that takes them. A call costs a load more than on a hash
+//! which are full and written in the call that takes them. A call takes up to twice as long as on a hash
 //! table; an insert never moves more than one part.
 
 use std::ops::RangeInclusive;
