@@ -93,6 +93,8 @@ struct Outcome {
     /// At each worker.
     entries: Vec<u64>,
     cold_reads: u64,
+    /// Workers whose store takes a checkpoint in the end.
+    at_home: usize,
 }
 
 /// Runs the case with what `build` makes of it; `open` opens the same states.
@@ -115,7 +117,7 @@ fn run(
         layout: case.layout.clone(),
         ..StoreConfig::default()
     };
-    let files = Arc::new(Mutex::new(Vec::<(Vec<u8>, u64, u64)>::new()));
+    let files = Arc::new(Mutex::new(Vec::<(Vec<u8>, u64, u64, bool)>::new()));
     let (given, taken) = (case.clone(), files.clone());
     let (on_device, config) = (case.on_device, timely::Config::process(case.workers));
     let overrides = move |index| {
@@ -171,7 +173,11 @@ fn run(
             let exported = state.store().export(&mut file)?;
             let states = state.store().stats()?.states;
             let cold_reads = states.iter().map(|state| state.table.cold_reads).sum();
-            taken.lock().unwrap().push((file, exported.entries, cold_reads));
+            let sealed = state.store().checkpoint(1);
+            if let (true, Err(error)) = (case.on_device, &sealed) {
+                assert!(error.to_string().contains("no checkpoint is taken before"), "{error}");
+            }
+            taken.lock().unwrap().push((file, exported.entries, cold_reads, sealed.is_ok()));
             Ok(sums.take())
         }
     })
@@ -183,8 +189,9 @@ fn run(
     sums.retain(|_, diff| *diff != 0);
     let all = Store::in_memory().key_groups(GROUPS).open().unwrap();
     let _states = open(&all).unwrap();
-    let (mut entries, mut cold_reads) = (Vec::new(), 0);
-    for (file, count, reads) in files.lock().unwrap().iter() {
+    let (mut entries, mut cold_reads, mut at_home) = (Vec::new(), 0, 0);
+    for (file, count, reads, is_at_home) in files.lock().unwrap().iter() {
+        at_home += usize::from(*is_at_home);
         entries.push(*count);
         cold_reads += reads;
         all.import(&file[..]).unwrap();
@@ -192,7 +199,7 @@ fn run(
     let mut file = Vec::new();
     let exported = all.export(&mut file).unwrap();
     assert_eq!(exported.entries, entries.iter().sum::<u64>(), "a key is at two workers");
-    Outcome { changes: sums, file, entries, cold_reads }
+    Outcome { changes: sums, file, entries, cold_reads, at_home }
 }
 
 fn rolling(case: &Case) -> Outcome {
@@ -293,6 +300,10 @@ fn compare(name: &str, run: impl Fn(&Case) -> Outcome) {
                 assert!(moved.file == still.file, "{when}: other states");
                 let cold = *on_device && name == "alarms";
                 assert!(!cold || moved.cold_reads > 100, "{when}: {} reads", moved.cold_reads);
+                if *on_device {
+                    assert_eq!(still.at_home, workers, "{when}");
+                    assert_eq!(moved.at_home == workers, seed == 1, "{when}: {}", moved.at_home);
+                }
                 // Away, entries are elsewhere; back, they are where they were.
                 let (mut before, mut after) = (still.entries, moved.entries);
                 before.sort_unstable();
