@@ -25,6 +25,7 @@ fn lists() -> impl Lists<u64, u64> {
         max_value_bytes: 4096,
         key_groups: 256,
         owned: 0..256,
+        movable: false,
         restored: None,
     };
     AppendLog::new().open_lists(context).expect("room")

@@ -31,6 +31,7 @@ fn open(helper: &Helper) -> Segments {
         max_value_bytes: 1 << 20,
         key_groups: 256,
         owned: 0..256,
+        movable: false,
         restored: None,
     };
     WindowSegments::new().open_panes(context, Rc::new(|a: &mut u64, b: &u64| *a += b)).unwrap()

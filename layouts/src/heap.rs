@@ -17,6 +17,7 @@ use crate::expiry::ExpiryPass;
 use crate::full_image::{Images, pace, read_entries};
 use crate::heap_capture::HeapCapture;
 use crate::paced::{Pace, Paced};
+use crate::split_heap::SplitHeapTable;
 use crate::table::{CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats};
 
 /// Keeps a state in a hash table on the heap.
@@ -39,11 +40,22 @@ impl Heap {
         self
     }
 
+    /// The same layout in the order of hashes, for state whose key groups come and go; what any layout
+    /// that is told at run time takes by itself.
+    pub fn in_order(self) -> SplitHeap {
+        SplitHeap(self)
+    }
+
     /// The same layout for values that cannot be stored. A checkpoint refuses it.
     pub fn volatile() -> VolatileHeap {
         VolatileHeap
     }
 }
+
+/// [`Heap`] in the order of hashes, for state whose key groups [come and go](StateContext::movable). A
+/// checkpoint of one can be opened as the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SplitHeap(Heap);
 
 /// [`Heap`] for values that need not be [`State`]: never written, refused by checkpoints. Only
 /// the table itself is booked, not what values own.
@@ -155,6 +167,30 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
             table.images.restored(&image);
         }
         Ok(table)
+    }
+}
+
+impl<K: Key, V: State> Layout<K, V> for SplitHeap {
+    type Table = SplitHeapTable<K, V>;
+
+    fn name(&self) -> &'static str {
+        "heap"
+    }
+
+    fn value_description(&self) -> String {
+        description_of::<V>()
+    }
+
+    fn codec(&self) -> Option<EntryCodec<K, V>> {
+        Some(EntryCodec::new())
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        Layout::<K, V>::memory_limit(&self.0)
+    }
+
+    fn open(&self, context: StateContext) -> Result<Self::Table> {
+        SplitHeapTable::open(context)
     }
 }
 

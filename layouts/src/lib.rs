@@ -19,6 +19,7 @@ mod panes;
 mod parts;
 mod prefetch_unsafe;
 mod snapshot;
+mod split_heap;
 mod split_table;
 mod table;
 mod table_panes;
@@ -33,7 +34,7 @@ pub use append_log::{AppendLog, AppendLogLists, BLOCK_BYTES_MAX, LIST_PATIENCE, 
 pub use expiry::{ExpiryPass, Touched};
 pub use fetch::{Fetch, Ticket};
 pub use full_image::{EntryWriter, Images, read_entries, write_entries};
-pub use heap::{Heap, HeapTable, Stored, Volatile, VolatileHeap};
+pub use heap::{Heap, HeapTable, SplitHeap, Stored, Volatile, VolatileHeap};
 pub use heap_lists::HeapLists;
 pub use hybrid_log::{
     COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN,
@@ -42,6 +43,7 @@ pub use hybrid_log::{
 pub use lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
 pub use panes::{Merge, Panes, PanesLayout};
 pub use parts::Part;
+pub use split_heap::SplitHeapTable;
 pub use table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
 };

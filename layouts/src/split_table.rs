@@ -20,6 +20,8 @@ pub(crate) const PART_ENTRIES_MAX: usize = 112;
 /// The directory has at most so many entries per part: a part whose entries agree in too many bits
 /// grows instead of being split.
 const DIRECTORY_SHARE: usize = 16;
+/// Where all keys may be of one key group, this many times two as many.
+const ALIKE_MAX: u32 = 8;
 
 /// The hashes of the key groups that a table owns, stretched over all of `u64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,8 @@ pub(crate) struct SplitTable<T> {
     directory: Vec<u32>,
     depth: u32,
     parts: Vec<Part<T>>,
+    /// Bits in which all hashes may be alike: the directory may be longer by so much.
+    alike: u32,
     len: u64,
     booked: u64,
 }
@@ -76,9 +80,16 @@ impl<T> SplitTable<T> {
             directory: Vec::new(),
             depth: 0,
             parts: Vec::new(),
+            alike: 0,
             len: 0,
             booked: 0,
         }
+    }
+
+    /// All entries may be of one of so many key groups.
+    pub fn expect_few_of(mut self, groups: u16) -> Self {
+        self.alike = (u16::BITS - groups.saturating_sub(1).leading_zeros()).min(ALIKE_MAX);
+        self
     }
 
     /// Entries.
@@ -216,8 +227,8 @@ impl<T> SplitTable<T> {
             if entries.len() < entries.capacity() {
                 return Ok(part);
             }
-            let is_deep =
-                *depth == self.depth && self.directory.len() >= DIRECTORY_SHARE * self.parts.len();
+            let directory_max = (DIRECTORY_SHARE * self.parts.len()) << self.alike;
+            let is_deep = *depth == self.depth && self.directory.len() >= directory_max;
             if entries.len() < PART_ENTRIES_MAX || is_deep {
                 self.grow(part, hash_of)?;
                 return Ok(part);

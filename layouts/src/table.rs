@@ -4,14 +4,14 @@
 //! worker. `get`, `update`, `modify`, `put`, `take`, `len`, `clear` and `scan` are required;
 //! batches have defaults that loop. Everything is called by one thread.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, EntryCodec, Helper, Key, Lookup, Rejected, Result, Rewrite,
-    SegmentStore, StateImage, Time,
+    Account, BlobReader, BlobWriter, EntryCodec, Error, ErrorKind, Helper, Key, Lookup, Rejected,
+    Result, Rewrite, SegmentStore, StateImage, Time,
 };
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +119,8 @@ pub struct TableStats {
     pub expired: u64,
     /// Entries in memory that were looked at to find those.
     pub expiry_looks: u64,
+    /// Entries that were looked at to find those of some hashes, these among them.
+    pub sought: u64,
     /// Times a call waited for storage to free memory.
     pub stalls: u64,
     /// Bytes read back in the background before they were asked for.
@@ -149,6 +151,7 @@ impl TableStats {
         self.rewritten += other.rewritten;
         self.expired += other.expired;
         self.expiry_looks += other.expiry_looks;
+        self.sought += other.sought;
         self.stalls += other.stalls;
         self.prefetched_bytes += other.prefetched_bytes;
         self.prefetch_wasted_bytes += other.prefetch_wasted_bytes;
@@ -259,6 +262,46 @@ pub trait Table<K: Key, V>: 'static {
         fuel: usize,
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,
     ) -> Result<()>;
+
+    /// Whether the table stands in the order of its keys' hashes, so that it can do
+    /// [`scan_hashes`](Table::scan_hashes) and [`remove_hashes`](Table::remove_hashes).
+    fn has_order(&self) -> bool {
+        false
+    }
+
+    /// [`scan`](Table::scan) of the keys with these hashes only. Entries with equal hashes are visited
+    /// in one step; a step that fails may have visited some, and `cursor` is where it was.
+    ///
+    /// Cost: that of the entries there, and of the parts of the table at both ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) without an
+    /// [order](Table::has_order), which is the default; else those of `scan`.
+    fn scan_hashes(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        let _ = (hashes, cursor, fuel, visit);
+        Err(has_no_order())
+    }
+
+    /// Removes about `fuel` entries of the keys with these hashes, from `cursor` on. Reads nothing from
+    /// storage.
+    ///
+    /// # Errors
+    /// As for [`scan_hashes`](Table::scan_hashes).
+    fn remove_hashes(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<()> {
+        let _ = (hashes, cursor, fuel);
+        Err(has_no_order())
+    }
 
     /// [`update`](Table::update) for each item of `batch`, in order per key. Layouts overlap the
     /// memory and storage accesses of a batch; batches of 64 and more pay.
@@ -387,6 +430,11 @@ pub trait Table<K: Key, V>: 'static {
     fn stats(&self) -> TableStats;
 }
 
+fn has_no_order() -> Error {
+    let message = "a table of this layout is in no order: key groups cannot be found in it";
+    Error::new(ErrorKind::Unsupported, message)
+}
+
 /// What a [`Layout`] gets to open a table.
 #[derive(Clone, Debug)]
 pub struct StateContext {
@@ -404,6 +452,9 @@ pub struct StateContext {
     pub key_groups: u16,
     /// The key groups this table owns.
     pub owned: Range<u16>,
+    /// Whether key groups are to come and go, so that the table must find them by themselves
+    /// ([`Table::scan_hashes`]). `owned` is all of them then, however few are here.
+    pub movable: bool,
     /// What the last checkpoint says of this state, and its file of live records.
     pub restored: Option<(StateImage, BlobReader)>,
 }

@@ -1,11 +1,12 @@
 //! A layout chosen at run time, by configuration.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use alluvium_layouts::{
     AppendLog, BatchError, CheckpointOutcome, Cursor, ExpiryPass, Fetch, Heap, HeapTable,
-    HybridLog, HybridLogTable, Layout, Peek, StateContext, Table, TableStats, Ticket, Touched,
-    WindowSegments,
+    HybridLog, HybridLogTable, Layout, Peek, SplitHeapTable, StateContext, Table, TableStats,
+    Ticket, Touched, WindowSegments,
 };
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
@@ -72,6 +73,8 @@ from! { Heap HybridLog AppendLog WindowSegments }
 pub enum AnyTable<K: Key, V: State> {
     /// On the heap.
     Heap(HeapTable<K, V>),
+    /// On the heap, in the order of hashes.
+    SplitHeap(SplitHeapTable<K, V>),
     /// In a hybrid log.
     HybridLog(Box<HybridLogTable<K, V>>),
 }
@@ -80,6 +83,7 @@ macro_rules! each {
     ($self:ident, $table:ident => $call:expr) => {
         match $self {
             AnyTable::Heap($table) => $call,
+            AnyTable::SplitHeap($table) => $call,
             AnyTable::HybridLog($table) => $call,
         }
     };
@@ -114,6 +118,9 @@ impl<K: Key, V: State> Layout<K, V> for AnyLayout {
 
     fn open(&self, context: StateContext) -> Result<Self::Table> {
         Ok(match self {
+            AnyLayout::Heap(layout) if context.movable => {
+                AnyTable::SplitHeap(layout.in_order().open(context)?)
+            }
             AnyLayout::Heap(layout) => AnyTable::Heap(layout.open(context)?),
             AnyLayout::HybridLog(layout) => AnyTable::HybridLog(Box::new(layout.open(context)?)),
             _ => AnyTable::HybridLog(Box::new(HybridLog::new().open(context)?)),
@@ -189,6 +196,29 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,
     ) -> Result<()> {
         each!(self, table => table.scan(cursor, fuel, visit))
+    }
+
+    fn has_order(&self) -> bool {
+        each!(self, table => table.has_order())
+    }
+
+    fn scan_hashes(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        each!(self, table => table.scan_hashes(hashes, cursor, fuel, visit))
+    }
+
+    fn remove_hashes(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<()> {
+        each!(self, table => table.remove_hashes(hashes, cursor, fuel))
     }
 
     fn update_batch<T, Q: Lookup<K> + ?Sized>(

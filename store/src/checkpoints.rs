@@ -107,6 +107,7 @@ impl Seal {
             Error::new(ErrorKind::Unsupported, "a store without a directory takes no checkpoints")
         })?;
         inner.sources.as_ref().map_or(Ok(()), Sources::check_all_opened)?;
+        inner.units.borrow().iter().try_for_each(|unit| unit.check_at_home())?;
         let states = inner.states.borrow();
         if let Some(state) = states.iter().find(|state| state.hooks.poisoned()) {
             let message = "a closure panicked in this state; clear the poison or restore";

@@ -26,6 +26,7 @@ mod export;
 mod fetcher;
 mod list;
 mod map;
+mod moving;
 mod sorted_blocks;
 mod sources;
 mod state_cell;
@@ -40,8 +41,9 @@ pub use aggregate::{Aggregate, Counting};
 pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
     AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, ExpiryPass, Fetch, Heap, HybridLog,
-    Images, Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, StateContext, Table,
-    TableStats, Ticket, Touched, VolatileHeap, WindowSegments, read_entries, write_entries,
+    Images, Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, SplitHeap, SplitHeapTable,
+    StateContext, Table, TableStats, Ticket, Touched, VolatileHeap, WindowSegments, read_entries,
+    write_entries,
 };
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;
@@ -69,6 +71,7 @@ pub use export::{Exported, Imported};
 pub use fetcher::Fetcher;
 pub use list::List;
 pub use map::Map;
+pub use moving::{Extraction, Mover, Standing};
 pub use sources::{RestoredFrom, Source};
 pub use state_cell::ValueRef;
 pub use stats::{StateStats, StoreStats};

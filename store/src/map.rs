@@ -9,6 +9,7 @@ use alluvium_pagestore::{Key, Lookup, Rejected, Result};
 
 use crate::any_layout::AnyLayout;
 use crate::fetcher::{self, Fetcher};
+use crate::moving::Groups;
 use crate::state_cell::{StateCell, ValueRef};
 
 /// Entries that are loaded at once.
@@ -104,6 +105,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
+        self.cell.check(|| key.key_hash())?;
         self.cell.run(1, |table| table.update(key, init, change))?
     }
 
@@ -114,6 +116,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
+        self.cell.check(|| key.key_hash())?;
         self.cell.run(1, |table| table.modify(key, change))?
     }
 
@@ -147,7 +150,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// back in it.
     #[inline]
     pub fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
-        match self.cell.enter_to_write(1) {
+        match self.cell.check(|| key.key_hash()).and_then(|()| self.cell.enter_to_write(1)) {
             Ok(mut table) => table.put(key, value),
             Err(error) => Err(Rejected::new(error, (key, value))),
         }
@@ -155,16 +158,19 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Removes `key` and returns its value.
     pub fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
+        self.cell.check(|| key.key_hash())?;
         self.cell.enter_to_write(1)?.take(key)
     }
 
     /// Removes `key` and says whether it was there.
     pub fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
+        self.cell.check(|| key.key_hash())?;
         self.cell.enter_to_write(1)?.remove(key)
     }
 
     /// Removes all keys.
     pub fn clear(&mut self) -> Result<()> {
+        self.cell.groups().map_or(Ok(()), Groups::are_settled)?;
         self.cell.enter()?.clear()
     }
 
@@ -179,6 +185,11 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         init: impl FnMut(&T) -> V,
         change: impl FnMut(&T, &mut V),
     ) -> std::result::Result<(), BatchError> {
+        if self.cell.groups().is_some() {
+            let mut keys = batch.iter().map(&key);
+            let checked = keys.try_for_each(|key| self.cell.check(|| key.key_hash()));
+            checked.map_err(|error| BatchError { applied: 0, error })?;
+        }
         let done = self.cell.run(batch.len(), |table| table.update_batch(batch, key, init, change));
         done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
     }
@@ -280,7 +291,8 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
             if count == 0 {
                 return Ok(loaded);
             }
-            let table = self.cell.enter_to_write(count);
+            let checked = batch.iter().try_for_each(|(key, _)| self.cell.check(|| key.key_hash()));
+            let table = checked.and_then(|()| self.cell.enter_to_write(count));
             if let Err(error) = table.and_then(|mut table| table.put_batch(&mut batch)) {
                 return Err(Rejected::new(error, batch));
             }

@@ -215,6 +215,7 @@ impl Sources {
                     account,
                     segments: Some(one.segments.clone()),
                     owned: one.owned(),
+                    movable: false,
                     restored: None,
                     ..context.clone()
                 },

@@ -11,11 +11,13 @@ use std::rc::Rc;
 use alluvium_compaction::Compactor;
 use alluvium_layouts::{CheckpointOutcome, Cursor, Table, TableStats, trace_event};
 use alluvium_pagestore::{
-    BlobWriter, Encoded, EntryCodec, Error, ErrorKind, Key, PATIENT_FUEL, Result, StateImage,
+    BlobWriter, Encoded, EntryCodec, Error, ErrorKind, Key, KeyGroup, PATIENT_FUEL, Result,
+    StateImage,
 };
 
 use crate::expiring::Sweeping;
 use crate::export::{Entry, Visit, check_hash};
+use crate::moving::{Groups, Place};
 use crate::store::not_encoded;
 
 /// A table, its name, and whether a user's closure panicked in it.
@@ -39,6 +41,8 @@ pub(crate) struct StateCell<K, V, T> {
     codec: Option<EntryCodec<K, V>>,
     /// How entries are removed that are over, if they expire.
     sweeping: Option<Box<Sweeping<V>>>,
+    /// Where its key groups are, if they move.
+    groups: Option<Rc<Groups>>,
     /// Declared last, so that the table's helpers are done with the directory before it is free.
     _lock: Option<Lock>,
 }
@@ -101,6 +105,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             outcome: Cell::new(None),
             codec,
             sweeping: None,
+            groups: None,
             _lock: lock,
         }
     }
@@ -108,6 +113,26 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
     /// The state of entries that expire.
     pub(crate) fn sweeping(self, sweeping: Option<Sweeping<V>>) -> Self {
         Self { sweeping: sweeping.map(Box::new), ..self }
+    }
+
+    /// The same for a state whose key groups move.
+    pub(crate) fn in_groups(self, groups: Option<Rc<Groups>>) -> Self {
+        Self { groups, ..self }
+    }
+
+    /// Where the key groups are, if they move.
+    #[inline]
+    pub(crate) fn groups(&self) -> Option<&Groups> {
+        self.groups.as_deref()
+    }
+
+    /// Whether the key with this hash may be changed. The hash is taken only if key groups move.
+    #[inline]
+    pub(crate) fn check(&self, hash: impl FnOnce() -> u64) -> Result<()> {
+        match &self.groups {
+            None => Ok(()),
+            Some(groups) => groups.check(hash()).map_err(|e| e.with("state", &self.name)),
+        }
     }
 
     /// The table, for a call that writes `writes` records: now and then compaction gets its share.
@@ -262,6 +287,16 @@ pub(crate) trait Hooks {
     }
     /// Puts one entry, which was exported.
     fn import(&self, entry: Entry<'_>) -> Result<()>;
+    /// Gives about `fuel` entries of a key group from a place on, encoded.
+    fn extract(&self, _: KeyGroup, _: &mut Place, _: usize, _: Visit<'_>) -> Result<()> {
+        Err(not_encoded("moved by key groups"))
+    }
+    /// Removes about `fuel` entries of a key group from a place on.
+    fn forget(&self, _: KeyGroup, _: &mut Place, _: usize) -> Result<()> {
+        Err(not_encoded("moved by key groups"))
+    }
+    /// Timers of the key group may fire, or may not.
+    fn wake(&self, _: KeyGroup, _: bool) {}
     fn tick(&self, work: usize) -> Result<usize>;
     fn stats(&self) -> Result<TableStats>;
     /// Gives memory up to other states, unless this one is in use; says how much.
@@ -337,6 +372,28 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         }
         self.enter_to_write(1)?.put(key, value)?;
         Ok(())
+    }
+
+    fn extract(
+        &self,
+        group: KeyGroup,
+        at: &mut Place,
+        fuel: usize,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        let codec = self.codec.ok_or_else(|| not_encoded("moved by key groups"))?;
+        let groups = self.groups.as_ref().map_or(1, |groups| groups.count());
+        let mut encoded = Encoded::default();
+        self.enter()?.scan_hashes(&group.hashes(groups), &mut at.cursor, fuel, &mut |key, value| {
+            codec.encode(&mut encoded, key, value)?;
+            let Encoded { key: bytes, value } = &encoded;
+            visit(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
+        })
+    }
+
+    fn forget(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
+        let groups = self.groups.as_ref().map_or(1, |groups| groups.count());
+        self.enter()?.remove_hashes(&group.hashes(groups), &mut at.cursor, fuel)
     }
 
     fn tick(&self, work: usize) -> Result<usize> {

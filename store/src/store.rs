@@ -28,6 +28,7 @@ use crate::count::Count;
 use crate::expiring::{Clock, Sweeping};
 use crate::list::List;
 use crate::map::Map;
+use crate::moving::{Groups, Mover};
 use crate::sources::{RestoredFrom, Source, Sources};
 use crate::state_cell::{Hooks, Lock, StateCell};
 use crate::stats::{StateStats, StoreStats};
@@ -56,6 +57,8 @@ pub(crate) struct Inner {
     pub(crate) checkpoints: RefCell<Checkpoints>,
     pub(crate) sources: Option<Sources>,
     pub(crate) states: RefCell<Vec<OpenState>>,
+    /// Where the key groups are of states that move.
+    pub(crate) units: RefCell<Vec<Rc<Groups>>>,
     elastic: Elastic,
     pub(crate) clock: Arc<dyn Clock>,
     leftovers: u64,
@@ -160,6 +163,7 @@ impl Store {
             checkpoints: RefCell::default(),
             sources: None,
             states: RefCell::new(Vec::new()),
+            units: RefCell::default(),
             elastic,
             leftovers: 0,
             lock: None,
@@ -261,14 +265,38 @@ impl Store {
 
     /// The timers `name`, each of a key and a namespace.
     pub fn timers_in<K: Key + Ord, N: State + Ord>(&self, name: &str) -> Result<Timers<K, N>> {
+        self.open_timers(name, None)
+    }
+
+    /// [`timers_in`](Store::timers_in) whose key groups come and go with the other states of a unit.
+    /// Timers of a group that is not here in full, or being given away, are not due. They are in
+    /// order of time, and of one time in the order of their key groups, then of their keys. Each
+    /// group with timers takes a block of 64 at least.
+    pub fn timers_moved_by<K: Key + Ord, N: State + Ord>(
+        &self,
+        mover: &Mover,
+        name: &str,
+    ) -> Result<Timers<K, N>> {
+        self.open_timers(name, Some(mover))
+    }
+
+    fn open_timers<K: Key + Ord, N: State + Ord>(
+        &self,
+        name: &str,
+        mover: Option<&Mover>,
+    ) -> Result<Timers<K, N>> {
+        let groups = mover.map(|mover| mover.groups_for(self.root())).transpose()?;
         let context = self.0.context(name, None)?;
         let types = (description_of::<(Time, K)>(), description_of::<N>());
         let manifest = manifest(name, "timers", "timers", types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let opened = TimersCell::open(context.clone());
+        let opened = TimersCell::open(context.clone(), groups);
         let cell = opened.map_err(|e| e.with("state", name))?;
         self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| cell.take(part)))?;
+        if let Some(mover) = mover {
+            mover.add(&manifest, cell.clone());
+        }
         self.0.register(manifest, account, cell.clone());
         Ok(Timers::new(cell))
     }
@@ -435,6 +463,7 @@ impl Inner {
             max_value_bytes: self.config.max_value_bytes(),
             key_groups: self.config.key_groups,
             owned: self.owned.clone(),
+            movable: false,
             restored: None,
         })
     }
@@ -515,6 +544,7 @@ pub struct StateBuilder<'a, P, L = AnyLayout> {
     store: &'a Store,
     name: String,
     layout: L,
+    mover: Option<Mover>,
     primitive: PhantomData<P>,
 }
 
@@ -535,7 +565,7 @@ impl<'a, P> StateBuilder<'a, P> {
     fn new(store: &'a Store, name: &str) -> Self {
         let config = &store.0.config;
         let layout = config.states.get(name).unwrap_or(&config.layout).clone();
-        Self { store, name: name.into(), layout, primitive: PhantomData }
+        Self { store, name: name.into(), layout, mover: None, primitive: PhantomData }
     }
 }
 
@@ -544,8 +574,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     /// configuration gives for the state's name, else for the store.
     #[must_use]
     pub fn layout<M>(self, layout: M) -> StateBuilder<'a, P, M> {
-        let Self { store, name, primitive, .. } = self;
-        StateBuilder { store, name, layout, primitive }
+        let Self { store, name, mover, primitive, .. } = self;
+        StateBuilder { store, name, layout, mover, primitive }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -582,10 +612,15 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         let manifest = manifest(&self.name, primitive, self.layout.name(), types);
         let context = inner.with_restored(context, &manifest)?;
         let account = context.account.clone();
+        let groups = self.mover.as_ref().map(|mover| mover.groups_for(&inner.root)).transpose()?;
+        let mut own = context.clone();
+        if groups.is_some() {
+            (own.owned, own.movable) = (0..context.key_groups, true);
+        }
         let mut table = {
             let restored = context.restored.is_some();
             trace_span!(INFO, "open", state = self.name.as_str(), restored = restored);
-            self.layout.open(context.clone()).map_err(|e| e.with("state", &self.name))?
+            self.layout.open(own).map_err(|e| e.with("state", &self.name))?
         };
         let expiry = expiry()?;
         if let Some(expiry) = &expiry {
@@ -593,6 +628,11 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         }
         let sweeping = expiry.map(|expiry| Sweeping::new(expiry.lifetime, expiry.touched));
         let codec = self.layout.codec();
+        if groups.is_some() && (codec.is_none() || !table.has_order()) {
+            let layout = self.layout.name();
+            let message = format!("in the layout {layout} as it is, key groups cannot move");
+            return Err(Error::new(ErrorKind::Unsupported, message).with("state", &self.name));
+        }
         inner.take_parts(&context, &manifest, batch_bytes::<K, V>(), |part| {
             let Some(codec) = codec else { return Err(not_encoded("restored by key groups")) };
             part.read(|part| {
@@ -601,9 +641,30 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
             })
         })?;
         let cell = StateCell::new(&self.name, table, codec, inner.lock.clone());
-        let cell = Rc::new(cell.sweeping(sweeping));
+        let cell = Rc::new(cell.sweeping(sweeping).in_groups(groups));
+        if let Some(mover) = &self.mover {
+            mover.add(&manifest, cell.clone());
+        }
         inner.register(manifest, account, cell.clone());
         Ok(Map::new(cell))
+    }
+}
+
+impl<K, V, L> StateBuilder<'_, MapOf<K, V>, L> {
+    /// Lets key groups of the map come and go with the other states of this unit. Each write takes its
+    /// key's hash once more, to see whether its group is here. The layout must keep an order:
+    /// [`AnyLayout`], [`HybridLog`](crate::HybridLog), [`SplitHeap`](crate::SplitHeap).
+    #[must_use]
+    pub fn moved_by(self, mover: &Mover) -> Self {
+        Self { mover: Some(mover.clone()), ..self }
+    }
+}
+
+impl<K, L> StateBuilder<'_, CountOf<K>, L> {
+    /// As for a map.
+    #[must_use]
+    pub fn moved_by(self, mover: &Mover) -> Self {
+        Self { mover: Some(mover.clone()), ..self }
     }
 }
 

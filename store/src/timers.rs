@@ -5,22 +5,22 @@
 //! one it is `()` and takes nothing.
 
 mod capture;
+mod set;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use alluvium_layouts::{CheckpointOutcome, Images, Part, StateContext, TableStats, read_entries};
 use alluvium_pagestore::{
-    BlobWriter, Encoded, Error, ErrorKind, Key, MemoryKind, Result, State, StateImage, Time,
+    BlobWriter, Encoded, Error, ErrorKind, Key, KeyGroup, MemoryKind, Result, State, StateImage,
+    Time,
 };
 
 use crate::export::{Entry, Visit, check_hash};
-use crate::sorted_blocks::SortedBlocks;
+use crate::moving::{Groups, Place};
 use crate::state_cell::Hooks;
 use capture::Capture;
-
-/// A timer as it is kept: in order of time, then key, then namespace.
-type Timer<K, N> = ((Time, K), N);
+use set::{Timer, TimerSet};
 
 /// Pending timers. Open them with [`Store::timers`](crate::Store::timers), with namespaces by
 /// [`Store::timers_in`](crate::Store::timers_in).
@@ -49,7 +49,7 @@ pub(crate) struct TimersCell<K: Key + Ord, N: State + Ord>(RefCell<Pending<K, N>
 #[derive(Debug)]
 struct Pending<K: Key + Ord, N: State + Ord> {
     context: StateContext,
-    timers: SortedBlocks<Timer<K, N>>,
+    timers: TimerSet<K, N>,
     /// The checkpoint being taken, or not decided yet.
     capture: Option<Capture<K, N>>,
     images: Images,
@@ -59,7 +59,7 @@ struct Pending<K: Key + Ord, N: State + Ord> {
 impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
     fn insert(&mut self, timer: Timer<K, N>) -> Result<bool> {
         let account = &self.context.account;
-        let (heap, growth) = (heap_of(&timer), self.timers.growth_bytes());
+        let (heap, growth) = (heap_of(&timer), self.timers.growth_bytes(&timer));
         account.ensure(heap + growth, "a timer")?;
         let noted = self.prepare(&timer).then(|| timer.clone());
         let account = &self.context.account;
@@ -75,11 +75,11 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
 
     /// Before a timer comes or goes; says whether a checkpoint is to be told.
     fn prepare(&mut self, timer: &Timer<K, N>) -> bool {
-        let Some(capture) = self.capture.as_mut().filter(|capture| capture.wants(timer)) else {
-            return false;
-        };
-        capture.prepare(&self.context, &self.timers, timer);
-        capture.wants(timer)
+        let timers = &self.timers;
+        let wants = |capture: &&mut Capture<K, N>| capture.wants(timers, timer);
+        let Some(capture) = self.capture.as_mut().filter(wants) else { return false };
+        capture.prepare(&self.context, timers, timer);
+        capture.wants(timers, timer)
     }
 
     fn note(&mut self, timer: Option<Timer<K, N>>, has_come: bool) {
@@ -121,11 +121,13 @@ fn heap_of<K: Key, N: State>(((_, key), namespace): &Timer<K, N>) -> u64 {
 }
 
 impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
-    pub(crate) fn open(mut context: StateContext) -> Result<Rc<Self>> {
+    pub(crate) fn open(mut context: StateContext, groups: Option<Rc<Groups>>) -> Result<Rc<Self>> {
         let restored = context.restored.take();
+        let timers = TimerSet::new(groups);
+        context.account.reserve(MemoryKind::Values, timers.memory_bytes(), "timers")?;
         let mut pending = Pending {
             context: context.clone(),
-            timers: SortedBlocks::new(),
+            timers,
             capture: None,
             images: Images::default(),
             codec_calls: 0,
@@ -180,12 +182,20 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
 
     /// Asks for `key` in `namespace` at `at`; says whether that was new. Cost: O(log n).
     pub fn set_in(&mut self, at: Time, key: K, namespace: N) -> Result<bool> {
-        self.shared.0.borrow_mut().insert(((at, key), namespace))
+        let mut pending = self.shared.0.borrow_mut();
+        pending.timers.groups().map_or(Ok(()), |groups| groups.check(key.key_hash()))?;
+        pending.insert(((at, key), namespace))
     }
 
-    /// Withdraws a timer of a namespace and says whether there was one.
+    /// Withdraws a timer of a namespace and says whether there was one. One whose key group is being
+    /// moved stays.
     pub fn cancel_in(&mut self, at: Time, key: K, namespace: N) -> bool {
-        self.shared.0.borrow_mut().remove(&((at, key), namespace))
+        let mut pending = self.shared.0.borrow_mut();
+        let stays = |groups: &Groups| groups.check(key.key_hash()).is_err();
+        if pending.timers.groups().is_some_and(stays) {
+            return false;
+        }
+        pending.remove(&((at, key), namespace))
     }
 
     /// As `pop_due`, with the namespace; equal times come in the order of keys, then of
@@ -229,10 +239,7 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
     ) {
         let mut pending = self.shared.0.borrow_mut();
         for _ in 0..fuel.max(1) {
-            let next = match &sweep.after {
-                Some(timer) => pending.timers.after(timer),
-                None => pending.timers.first(),
-            };
+            let next = pending.timers.sweep(sweep.after.as_ref());
             let Some(timer) = next.cloned() else {
                 sweep.done = true;
                 return;
@@ -324,6 +331,50 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
         let (key, namespace) = Encoded::get::<K, N>(entry.key, entry.value)?;
         check_hash(entry.hash, key.key_hash())?;
         self.enter()?.insert(((Time(entry.order), key), namespace)).map(drop)
+    }
+
+    fn extract(
+        &self,
+        group: KeyGroup,
+        at: &mut Place,
+        fuel: usize,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        let (pending, mut encoded) = (self.enter()?, Encoded::default());
+        for _ in 0..fuel.max(1) {
+            let after = at.after.as_ref().and_then(|last| last.downcast_ref::<Timer<K, N>>());
+            let Some(timer) = pending.timers.next_of(group, after) else {
+                at.cursor.done = true;
+                break;
+            };
+            let ((time, key), namespace) = timer;
+            encoded.set(key, namespace)?;
+            let Encoded { key: bytes, value } = &encoded;
+            visit(Entry { hash: key.key_hash(), order: time.0, key: bytes, value })?;
+            at.after = Some(Rc::new(timer.clone()));
+        }
+        Ok(())
+    }
+
+    fn forget(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
+        let mut pending = self.enter()?;
+        for _ in 0..fuel.max(1) {
+            let Some(timer) = pending.timers.next_of(group, None).cloned() else {
+                at.cursor.done = true;
+                break;
+            };
+            pending.remove(&timer);
+        }
+        Ok(())
+    }
+
+    fn wake(&self, group: KeyGroup, awake: bool) {
+        // No call of a user's is ever inside.
+        let mut pending = self.0.borrow_mut();
+        let before = pending.timers.memory_bytes();
+        pending.timers.wake(group, awake);
+        let account = &pending.context.account;
+        account.adjust(MemoryKind::Values, before, pending.timers.memory_bytes());
     }
 
     fn tick(&self, _: usize) -> Result<usize> {

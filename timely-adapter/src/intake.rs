@@ -230,7 +230,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     }
 
     /// Nothing may be applied now.
-    fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.has_failed() || self.is_blocked
     }
 
@@ -249,6 +249,24 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
             self.staged.push_back((capability.retain(0), std::mem::take(rows)));
         } else {
             self.take(&Right::Input(capability), rows, apply);
+            self.show();
+        }
+    }
+
+    /// [`offer`](Intake::offer) of rows that have waited, with the right to emit at their time.
+    pub(crate) fn give(
+        &mut self,
+        capability: &Capability<T>,
+        rows: &mut Vec<(K, D)>,
+        apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+    ) {
+        if self.has_failed() {
+            self.failed.insert(capability.clone());
+            rows.clear();
+        } else if self.is_closed() || !self.staged.is_empty() {
+            self.staged.push_back((capability.clone(), std::mem::take(rows)));
+        } else {
+            self.take(&Right::Held(capability), rows, apply);
             self.show();
         }
     }

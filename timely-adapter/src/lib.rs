@@ -60,6 +60,12 @@
 //! them as one. A run in the same directories goes on from the last; [`WorkerState::restored`] says
 //! where each input goes on.
 //!
+//! # Moving key groups
+//!
+//! Key groups of an operator move between workers while it runs, as a control stream says
+//! ([`Keyed::migratable`]): maps, counters and pending timers together. While a group is not where it
+//! was at the start, checkpoints are refused.
+//!
 //! # Tables
 //!
 //! A table that does not change is loaded once per process and read by all its workers
@@ -102,6 +108,7 @@ mod join;
 mod join_sides;
 mod key_by;
 mod lookup_join;
+mod migration;
 mod node;
 mod parking;
 mod place;
@@ -128,6 +135,7 @@ pub use join::Join;
 pub use join_sides::JoinSides;
 pub use key_by::{KeyBy, Keyed};
 pub use lookup_join::LookupJoin;
+pub use migration::{Migratable, MoveGroup};
 pub use node::{DEFAULT_CONNECT_WITHIN, NodeConfig, install};
 pub use rolling::Rolling;
 pub use shared_table::{SharedTable, TableLoader};

@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use alluvium::{
-    Aggregate, Aggregated, AnyLayout, Count, ExpiringMap, Fetcher, Holistic, Key, List, Map,
-    Process, Result, State, StateBuilder, Store, TimeMap, Timers, Ttl, Value, Windows,
+    Aggregate, Aggregated, AnyLayout, Count, Error, ErrorKind, ExpiringMap, Fetcher, Holistic, Key,
+    List, Map, Mover, Process, Result, State, StateBuilder, Store, TimeMap, Timers, Ttl, Value,
+    Windows,
 };
 
 use crate::worker::WorkerState;
@@ -58,6 +59,8 @@ impl Spec {
 pub struct OperatorState<'a> {
     store: &'a Store,
     spec: Spec,
+    /// Moves the operator's key groups.
+    mover: Option<Mover>,
     /// `Rc<dyn Fetcher<K>>` of each keyed state.
     fetchers: RefCell<Vec<Box<dyn Any>>>,
 }
@@ -71,12 +74,36 @@ impl std::fmt::Debug for OperatorState<'_> {
 impl<'a> OperatorState<'a> {
     pub(crate) fn new(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
         worker.register(&spec.id)?;
-        Ok(Self { store: worker.store(), spec, fetchers: RefCell::default() })
+        Ok(Self { store: worker.store(), spec, mover: None, fetchers: RefCell::default() })
+    }
+
+    /// The states of an operator whose key groups move.
+    pub(crate) fn moving(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
+        let mover = Some(worker.store().mover(&spec.id)?);
+        Ok(Self { mover, ..Self::new(worker, spec)? })
+    }
+
+    /// What moves the operator's key groups, if they move.
+    pub(crate) fn mover(&self) -> Option<&Mover> {
+        self.mover.as_ref()
+    }
+
+    /// Refuses a state that cannot move.
+    fn stays(&self, what: &str, name: &str) -> Result<()> {
+        if self.mover.is_none() {
+            return Ok(());
+        }
+        let message = format!("{what} cannot move between workers; the operator's key groups do");
+        Err(Error::new(ErrorKind::Unsupported, message).with("state", self.name_of(name)))
     }
 
     /// A value per key.
     pub fn map<K: Key, V: State>(&self, name: &str) -> Result<Map<K, V>> {
-        let map = self.placed(self.store.map(&self.name_of(name))).open()?;
+        let mut map = self.placed(self.store.map(&self.name_of(name)));
+        if let Some(mover) = &self.mover {
+            map = map.moved_by(mover);
+        }
+        let map = map.open()?;
         self.fetchers.borrow_mut().push(Box::new(map.fetcher()));
         Ok(map)
     }
@@ -95,7 +122,11 @@ impl<'a> OperatorState<'a> {
 
     /// A counter per key.
     pub fn count<K: Key>(&self, name: &str) -> Result<Count<K>> {
-        let count = self.placed(self.store.count(&self.name_of(name))).open()?;
+        let mut count = self.placed(self.store.count(&self.name_of(name)));
+        if let Some(mover) = &self.mover {
+            count = count.moved_by(mover);
+        }
+        let count = count.open()?;
         self.fetchers.borrow_mut().push(Box::new(count.fetcher()));
         Ok(count)
     }
@@ -112,6 +143,7 @@ impl<'a> OperatorState<'a> {
         windows: Windows,
         aggregate: A,
     ) -> Result<Aggregated<K, E, A>> {
+        self.stays("windows", name)?;
         self.placed(self.store.aggregated(&self.name_of(name))).open(windows, aggregate)
     }
 
@@ -122,16 +154,19 @@ impl<'a> OperatorState<'a> {
         windows: Windows,
         process: P,
     ) -> Result<Holistic<K, E, P>> {
+        self.stays("windows", name)?;
         self.placed(self.store.holistic(&self.name_of(name))).open(windows, process)
     }
 
     /// Values by key and time, in slices of `width` nanoseconds.
     pub fn time_map<K: Key, V: State>(&self, name: &str, width: i64) -> Result<TimeMap<K, V>> {
+        self.stays("a time-ordered map", name)?;
         self.placed(self.store.time_map(&self.name_of(name))).open(width)
     }
 
     /// A list per key.
     pub fn list<K: Key, E: State>(&self, name: &str) -> Result<List<K, E>> {
+        self.stays("lists", name)?;
         self.placed(self.store.list(&self.name_of(name))).open()
     }
 
@@ -155,7 +190,11 @@ impl<'a> OperatorState<'a> {
 
     /// The operator's pending timers.
     pub(crate) fn timers<K: Key + Ord>(&self) -> Result<Timers<K>> {
-        self.store.timers(&self.name_of("timers"))
+        let name = self.name_of("timers");
+        match &self.mover {
+            Some(mover) => self.store.timers_moved_by(mover, &name),
+            None => self.store.timers(&name),
+        }
     }
 
     fn name_of(&self, name: &str) -> String {

@@ -126,16 +126,13 @@ where
         let prepared = Prepared::<K>::new::<T, D>(&self.state, &opener)?;
         let pact = owner_pact(&self.state, &self.key);
         let (key, scope) = (self.key, self.stream.scope());
-        let mut body = Body { state, timers, held: None, changes: Vec::new(), rows, due };
+        let mut body = Body::new(state, timers, rows, due);
         let mut keyed = Vec::<(K, D)>::new();
         let mut fired: Vec<(Time, K)> = Vec::new();
         let stream =
             self.stream.unary_frontier::<Builder<_>, _, _, _>(pact, &name, |first, info| {
                 let mut intake = prepared.start::<T, D>(scope, &info);
-                // Timers of a restored checkpoint fire at their times.
-                body.held =
-                    body.timers.next_time().map(|at| first.delayed(&at_least(at, first.time())));
-                drop(first);
+                body.hold_restored(first);
                 move |(input, frontier), output| {
                     let watermark = watermark(frontier);
                     let limit = limit_of(watermark, &intake);
@@ -151,13 +148,7 @@ where
                     });
                     let limit = limit_of(watermark, &intake);
                     body.fire(limit, &mut fired, &mut intake, output);
-                    match (body.timers.next_time(), &mut body.held) {
-                        // Timers at the end of time never fire and must not keep the dataflow alive.
-                        (Some(next), Some(held)) if !(frontier.is_empty() && next == Time::MAX) => {
-                            downgrade(held, next);
-                        }
-                        _ => body.held = None,
-                    }
+                    body.hold_next(frontier.is_empty());
                 }
             });
         Ok(stream)
@@ -165,12 +156,12 @@ where
 }
 
 /// How far the operator's own time is: the watermark, but not past what was not applied yet.
-fn limit_of<T: EventTime, K: Key, D>(watermark: Time, intake: &Intake<T, K, D>) -> Time {
+pub(crate) fn limit_of<T: EventTime, K: Key, D>(watermark: Time, intake: &Intake<T, K, D>) -> Time {
     intake.horizon().map_or(watermark, |time| time.time().min(watermark))
 }
 
 /// The operator's state and closures.
-struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
+pub(crate) struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
     state: S,
     timers: Timers<K>,
     /// Of the earliest timer, or earlier.
@@ -180,7 +171,7 @@ struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
     due: B,
 }
 
-type Output<'a, T, R> = OutputBuilderSession<'a, T, Builder<(R, T, i64)>>;
+pub(crate) type Output<'a, T, R> = OutputBuilderSession<'a, T, Builder<(R, T, i64)>>;
 
 impl<S, T, K, R, A, B> Body<S, T, K, R, A, B>
 where
@@ -188,8 +179,36 @@ where
     K: Key + Ord,
     R: Clone + 'static,
 {
+    pub(crate) fn new(state: S, timers: Timers<K>, rows: A, due: B) -> Self {
+        Self { state, timers, held: None, changes: Vec::new(), rows, due }
+    }
+
+    /// Timers of a restored checkpoint fire at their times.
+    pub(crate) fn hold_restored(&mut self, first: Capability<T>) {
+        let earliest = self.timers.next_time();
+        self.held = earliest.map(|at| first.delayed(&at_least(at, first.time())));
+    }
+
+    /// Timers have come, none of them before the time of this capability.
+    pub(crate) fn hold_for_timers(&mut self, right: &Capability<T>) {
+        let Some(earliest) = self.timers.next_time() else { return };
+        let at = at_least(earliest, right.time());
+        if self.held.as_ref().is_none_or(|held| *held.time() > at) {
+            self.held = Some(right.delayed(&at));
+        }
+    }
+
+    /// Holds the time of the next timer, and no earlier one.
+    pub(crate) fn hold_next(&mut self, is_last: bool) {
+        match (self.timers.next_time(), &mut self.held) {
+            // Timers at the end of time never fire and must not keep the dataflow alive.
+            (Some(next), Some(held)) if !(is_last && next == Time::MAX) => downgrade(held, next),
+            _ => self.held = None,
+        }
+    }
+
     /// Hands rows or timers to their closure and emits what comes of it.
-    fn apply<D>(
+    pub(crate) fn apply<D>(
         &mut self,
         limit: Time,
         right: &Right<'_, T>,
@@ -225,7 +244,7 @@ where
     }
 
     /// Hands over the timers before `limit`.
-    fn fire<D>(
+    pub(crate) fn fire<D>(
         &mut self,
         limit: Time,
         fired: &mut Vec<(Time, K)>,

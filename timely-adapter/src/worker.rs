@@ -156,6 +156,11 @@ impl WorkerState {
         &self.0.node.group
     }
 
+    /// Workers, of all processes.
+    pub(crate) fn peers(&self) -> usize {
+        self.0.peers
+    }
+
     /// Where the store's statistics are logged.
     pub(crate) fn stats_log(&self) -> &StatsLog {
         &self.0.stats_log

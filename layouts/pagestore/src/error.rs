@@ -28,7 +28,8 @@ pub enum ErrorKind {
     ValueTooLarge,
     /// A name was asked for that the store does not have.
     UnknownState,
-    /// The name is open already, or a handle was entered again from its own closure.
+    /// The name is open already, a handle was entered again from its own closure, or the key's group is
+    /// being moved to another store.
     InUse,
     /// Stored types, layouts or key groups are not the ones asked for. The message names both.
     Mismatch,

@@ -13,6 +13,7 @@
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::num::{NonZero, Wrapping};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -243,6 +244,13 @@ impl KeyGroup {
     #[inline]
     pub const fn of(hash: u64, groups: u16) -> KeyGroup {
         KeyGroup((((hash >> 48) * groups as u64) >> 16) as u16)
+    }
+
+    /// The hashes of the keys of this group, one of `groups`.
+    pub fn hashes(self, groups: u16) -> RangeInclusive<u64> {
+        let first = |group: u64| (group << 16).div_ceil(u64::from(groups));
+        let (lo, hi) = (first(u64::from(self.0)), first(u64::from(self.0) + 1));
+        lo << 48..=(hi << 48).wrapping_sub(1)
     }
 
     /// The worker, below `peers`, that owns this group: contiguous ranges, stable for a given

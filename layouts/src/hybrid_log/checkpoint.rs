@@ -119,12 +119,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 
     /// Makes room for a value that is read from storage, if there are any.
-    fn make_room_to_read(&mut self) -> Result<()> {
+    pub(super) fn make_room_to_read(&mut self) -> Result<()> {
         let stored = self.log.stored.as_ref().is_some_and(|stored| stored.live_records() > 0);
         if stored { self.log.make_headroom() } else { Ok(()) }
     }
 
-    fn visit_addresses(
+    pub(super) fn visit_addresses(
         &mut self,
         addresses: &[Address],
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,

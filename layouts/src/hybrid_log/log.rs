@@ -181,6 +181,11 @@ impl<K: Key, V: State> Log<K, V> {
         IndexHash::of(hash, self.hashes.place(hash))
     }
 
+    /// Where a key with this hash stands among those of the owned key groups.
+    pub fn place(&self, hash: u64) -> u64 {
+        self.hashes.place(hash)
+    }
+
     /// The address of a slot.
     #[inline(always)]
     pub fn address_of(&self, number: u32, slot: u32) -> Address {

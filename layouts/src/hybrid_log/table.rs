@@ -6,6 +6,7 @@
 //! written.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -103,8 +104,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let sizes = layout.sizes::<K, V>(free, context.max_value_bytes, stored)?;
         let fixed = (TOUCHED * 4 + GROUP * size_of::<Option<Read>>()) as u64;
         let buffers = fixed + sizes.buffer_bytes(stored);
-        let index =
+        let mut index =
             super::index::Index::new(account.clone(), sizes.buckets, Some(context.helper.clone()))?;
+        if context.movable {
+            index.expect_few_of(context.key_groups);
+        }
         account.reserve(MemoryKind::Buffers, buffers, "the hybrid log's buffers")?;
         let log = Log::open(&context, sizes, index);
         let restored = context.restored.take();
@@ -659,20 +663,36 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         fuel: usize,
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,
     ) -> Result<()> {
-        self.clear_group();
-        // A panic goes on once the reads under way have ended and their memory is given back.
-        let mut panicked = None;
-        let mut guarded = |key: &K, value: &V| {
-            catch_unwind(AssertUnwindSafe(|| visit(key, value))).unwrap_or_else(|panic| {
-                panicked = Some(panic);
-                Err(Error::new(ErrorKind::Poisoned, "the closure of a scan panicked"))
-            })
-        };
-        let scanned = self.scan_entries(cursor, fuel, &mut guarded);
-        match panicked {
-            Some(panic) => resume_unwind(panic),
-            None => scanned,
+        self.guarded(visit, |table, visit| table.scan_entries(cursor, fuel, visit))
+    }
+
+    fn has_order(&self) -> bool {
+        self.knows_hashes()
+    }
+
+    fn scan_hashes(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        let before = *cursor;
+        let scanned =
+            self.guarded(visit, |table, visit| table.scan_range(hashes, cursor, fuel, visit));
+        if scanned.is_err() {
+            *cursor = before;
         }
+        scanned
+    }
+
+    fn remove_hashes(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<()> {
+        self.remove_range(hashes, cursor, fuel)
     }
 
     fn update_batch<T, Q: Lookup<K> + ?Sized>(
@@ -820,6 +840,30 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             unstored_bytes: log.unstored_bytes(),
             splits: log.index.splits(),
             ..log.stats
+        }
+    }
+}
+
+impl<K: Key, V: State> HybridLogTable<K, V> {
+    /// Runs a scan. A panic of `visit` goes on once the reads under way have ended and their memory is
+    /// given back.
+    fn guarded(
+        &mut self,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+        scan: impl FnOnce(&mut Self, &mut dyn FnMut(&K, &V) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        self.clear_group();
+        let mut panicked = None;
+        let mut guarded = |key: &K, value: &V| {
+            catch_unwind(AssertUnwindSafe(|| visit(key, value))).unwrap_or_else(|panic| {
+                panicked = Some(panic);
+                Err(Error::new(ErrorKind::Poisoned, "the closure of a scan panicked"))
+            })
+        };
+        let scanned = scan(self, &mut guarded);
+        match panicked {
+            Some(panic) => resume_unwind(panic),
+            None => scanned,
         }
     }
 }

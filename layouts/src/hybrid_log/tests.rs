@@ -26,6 +26,7 @@ fn open(layout: &HybridLog, store: &Rc<Account>, stored: bool) -> HybridLogTable
         max_value_bytes: MAX_VALUE,
         key_groups: 256,
         owned: 0..256,
+        movable: false,
         restored: None,
     };
     Layout::<u64, String>::open(layout, context).unwrap()

@@ -107,6 +107,7 @@ fn open<V: Value>(
         max_value_bytes: 512,
         key_groups: 256,
         owned: 0..256,
+        movable: false,
         restored: restored.map(|i| (i.clone(), BlobReader::new(segments.shared_device()))),
     };
     Ok((Layout::<u64, V>::open(layout, context)?, account))

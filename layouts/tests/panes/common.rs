@@ -138,6 +138,7 @@ impl Place {
             max_value_bytes: self.max_value_bytes,
             key_groups: 256,
             owned: 0..256,
+            movable: false,
             restored,
         };
         let opened = layout.open_panes(context, merge::<A>());

@@ -51,6 +51,7 @@ impl Ground {
             max_value_bytes: 4096,
             key_groups: 256,
             owned: 0..256,
+            movable: false,
             restored,
         };
         Heap::new().open(context).unwrap()

@@ -15,7 +15,8 @@ use alluvium_pagestore::{
     Account, Error, ErrorKind, Key, MemoryKind, Result, State, StateImage, Time,
 };
 
-use super::{Timer, heap_of};
+use super::heap_of;
+use super::set::{Timer, TimerSet};
 use crate::sorted_blocks::SortedBlocks;
 
 /// Bytes that are left free beside what is kept.
@@ -52,10 +53,7 @@ enum Step {
 
 impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
     /// All `timers` there are now are of the checkpoint. Cost: O(1).
-    pub(super) fn begin(
-        context: &StateContext,
-        timers: &SortedBlocks<Timer<K, N>>,
-    ) -> Result<Self> {
+    pub(super) fn begin(context: &StateContext, timers: &TimerSet<K, N>) -> Result<Self> {
         context.segment_store()?;
         Ok(Self {
             account: context.account.clone(),
@@ -72,8 +70,9 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
     }
 
     /// Whether it has to be [told](Capture::note) when this timer comes or goes.
-    pub(super) fn wants(&self, timer: &Timer<K, N>) -> bool {
-        self.step == Step::Reading && self.read.as_ref().is_none_or(|read| read < timer)
+    pub(super) fn wants(&self, timers: &TimerSet<K, N>, timer: &Timer<K, N>) -> bool {
+        let is_behind = |read: &Timer<K, N>| timers.is_after(timer, read);
+        self.step == Step::Reading && self.read.as_ref().is_none_or(is_behind)
     }
 
     /// Whether there is room to be told of one more.
@@ -87,7 +86,7 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
     pub(super) fn prepare(
         &mut self,
         context: &StateContext,
-        timers: &SortedBlocks<Timer<K, N>>,
+        timers: &TimerSet<K, N>,
         timer: &Timer<K, N>,
     ) {
         if self.has_room(timer) {
@@ -98,7 +97,6 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
             while self.read_one(timers)? {}
             Ok::<_, Error>(())
         };
-        eprintln!("READ REST");
         self.failed |= read_rest().is_err();
         self.step = Step::Keeping;
     }
@@ -132,12 +130,8 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
     }
 
     /// Reads the next timer; says whether there was one.
-    fn read_one(&mut self, timers: &SortedBlocks<Timer<K, N>>) -> Result<bool> {
-        let next = match &self.read {
-            Some(read) => timers.after(read),
-            None => timers.first(),
-        };
-        let Some(timer) = next else { return Ok(false) };
+    fn read_one(&mut self, timers: &TimerSet<K, N>) -> Result<bool> {
+        let Some(timer) = timers.next(self.read.as_ref()) else { return Ok(false) };
         match self.new.remove(timer) {
             Some(new) => self.heap -= heap_of(&new),
             None => self.writer.as_mut().expect("it is ready").push(&timer.0, &timer.1)?,
@@ -150,7 +144,7 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
     pub(super) fn advance(
         &mut self,
         context: &StateContext,
-        timers: &SortedBlocks<Timer<K, N>>,
+        timers: &TimerSet<K, N>,
     ) -> Result<Option<StateImage>> {
         if self.failed {
             let message = "timers had to be written at once, which failed; begin the checkpoint \

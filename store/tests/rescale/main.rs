@@ -1,4 +1,5 @@
-//! State moves between stores: by key groups from checkpoints, and as canonical files.
+//! State moves between stores: by key groups from checkpoints and between open stores, and as canonical
+//! files.
 
 #[path = "../behaviour/common/dice.rs"]
 #[expect(dead_code, reason = "shared with other programs")]
@@ -6,5 +7,6 @@ mod dice;
 mod job;
 
 mod files_move_state_between_layouts;
+mod groups_move_between_open_stores;
 mod stores_are_restored_by_key_groups;
 mod what_cannot_be_restored_is_named;

@@ -6,6 +6,7 @@ mod a_dataflow_reads_the_stores_statistics;
 mod a_failed_operator_holds_its_time;
 mod a_group_ends_as_one;
 mod cold_reads_are_parked;
+mod groups_move_while_rows_come;
 mod join_pairs_all_rows_in_any_order_of_arrival;
 mod look_ups_see_the_table_as_it_is;
 mod rolling_counts_every_row_on_any_number_of_workers;

@@ -10,6 +10,7 @@
 //! (only with a hash that repeats its 31 bits) stand in a list that is searched in order.
 
 mod bucket;
+mod by_prefix;
 mod segments_unsafe;
 mod tags_unsafe;
 
@@ -84,6 +85,8 @@ pub struct Index {
     len: u64,
     /// Entries that are going to be there, as far as anybody has told.
     expected: u64,
+    /// Bits in which all hashes may be alike, from the top, beside what an even split allows.
+    alike: u32,
     splits: u64,
     /// Bytes booked for everything but the segments themselves.
     booked_tables: u64,
@@ -107,6 +110,7 @@ impl Index {
             strays: Vec::new(),
             len: 0,
             expected: 0,
+            alike: 0,
             splits: 0,
             booked_tables: Self::memory_bytes_min(buckets) - segment_bytes(buckets),
             floor_bytes: 0,
@@ -304,11 +308,12 @@ impl Index {
     /// Whether splitting a segment can be of use. Hashes that are all alike in their top bits
     /// would deepen the directory without end: a segment is split only while it is not deeper
     /// than three levels below an even split, of the keys that are expected if there are less. Keys
-    /// that come in the order of their hashes need that: all so far are alike in their top bits.
+    /// that come in the order of their hashes need that: all so far are alike in their top bits. So
+    /// are all of a few key groups.
     fn may_split(&self, number: u32) -> bool {
         let (depth, _) = self.segments.shape(number);
         let even = self.len.max(self.expected) / (self.buckets * bucket::SLOTS) as u64 + 1;
-        depth < PREFIX_BITS && 1 << depth <= even << 3
+        depth < PREFIX_BITS && 1 << depth <= even << (3 + self.alike)
     }
 
     /// Calls `visit` with every entry of the segment that holds prefix `from`, and returns the

@@ -253,6 +253,7 @@ fn panes_come_out_without_what_was_removed() {
         max_value_bytes: 4 << 10,
         key_groups: 256,
         owned: 0..256,
+        movable: false,
         restored: None,
     };
     let merge: Merge<i64> = Rc::new(|sum: &mut i64, later: &i64| *sum += later);

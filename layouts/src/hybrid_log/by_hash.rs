@@ -1,0 +1,143 @@
+//! The records of a range of hashes: of a key group that moves to another store.
+//!
+//! What it keeps true: a step takes whole prefixes, in their order, so that the place reached is a
+//! prefix, which stays valid however segments of the index are split. To remove records none is read.
+
+use std::ops::RangeInclusive;
+
+use alluvium_pagestore::{Key, MemoryKind, Result, State};
+
+use super::address::{Address, Place};
+use super::index::{Index, IndexHash};
+use super::table::HybridLogTable;
+use crate::table::Cursor;
+
+/// Entries of the index that a step has to do with, and where the next one begins.
+struct Found {
+    entries: Vec<(IndexHash, Address)>,
+    next: Option<u32>,
+}
+
+impl<K: Key, V: State> HybridLogTable<K, V> {
+    /// Whether the index keeps what tells key groups apart; not so in tests of colliding hashes.
+    pub(super) fn knows_hashes(&self) -> bool {
+        self.log.sizes.hash_mask == u64::MAX
+    }
+
+    pub(super) fn scan_range(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        let mut visited = 0;
+        while !cursor.done && visited < fuel.max(1) {
+            let memory = self.step_bytes();
+            self.log.account.charge(MemoryKind::Buffers, memory);
+            // Before addresses are taken: making room moves records.
+            let step = self.make_room_to_read().and_then(|()| {
+                let found = self.find_entries(hashes, cursor, fuel.max(1) - visited);
+                visited += found.entries.len().max(1);
+                let mut addresses: Vec<_> = found.entries.iter().map(|entry| entry.1).collect();
+                addresses.sort_unstable_by_key(|address| address.0);
+                let mut wanted = |key: &K, value: &V| match hashes.contains(&key.key_hash()) {
+                    true => visit(key, value),
+                    false => Ok(()),
+                };
+                self.visit_addresses(&addresses, &mut wanted).map(|()| found.next)
+            });
+            self.log.account.release(MemoryKind::Buffers, memory);
+            go_on(cursor, step?);
+        }
+        Ok(())
+    }
+
+    /// Removes records whose prefixes are in the range, which must begin and end with one.
+    pub(super) fn remove_range(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<()> {
+        self.forget_scratch();
+        let mut removed = 0;
+        while !cursor.done && removed < fuel.max(1) {
+            let memory = self.step_bytes();
+            self.log.account.charge(MemoryKind::Buffers, memory);
+            let Found { entries, next } = self.find_entries(hashes, cursor, fuel.max(1) - removed);
+            removed += entries.len().max(1);
+            for (hash, address) in entries {
+                self.remove_entry(hash, address);
+            }
+            self.log.account.release(MemoryKind::Buffers, memory);
+            go_on(cursor, next);
+        }
+        Ok(())
+    }
+
+    fn remove_entry(&mut self, hash: IndexHash, address: Address) {
+        let Some((at, _)) = self.log.index.find(hash, |known| known == address) else { return };
+        match address.place() {
+            Place::Stored(place) => {
+                self.log.stored.as_mut().expect("a log with segments").record_died(place);
+                self.log.index.remove(at);
+            }
+            Place::Memory(slot) => {
+                let (number, slot) = self.log.slot_of(slot);
+                if self.log.is_kept(number) {
+                    self.log.leave_for_dead(number, slot);
+                    self.log.index.remove(at);
+                } else {
+                    let dead = self.log.take(number, slot);
+                    self.log.index.remove(at);
+                    // Dropping runs user code, which may panic: only now.
+                    drop(dead);
+                }
+            }
+        }
+    }
+
+    /// The next entries of the range, about so many, and at least all of one prefix.
+    fn find_entries(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &Cursor,
+        fuel: usize,
+    ) -> Found {
+        let (first, last) = (self.prefix_of(*hashes.start()), self.prefix_of(*hashes.end()));
+        let from = (cursor.position as u32).max(first);
+        let mut entries = Vec::with_capacity(self.log.sizes.buckets * 7);
+        let give = |hash, address| entries.push((hash, address));
+        let (looked_at, after) = self.log.index.visit_prefixes(from, last, give);
+        self.log.stats.sought += looked_at;
+        entries.sort_unstable_by_key(|entry| (entry.0.prefix(), entry.1.0));
+        let mut count = entries.len().min(fuel);
+        while count > 0
+            && count < entries.len()
+            && entries[count].0.prefix() == entries[count - 1].0.prefix()
+        {
+            count += 1;
+        }
+        let next = entries.get(count).map(|entry| entry.0.prefix()).or(after);
+        entries.truncate(count);
+        Found { entries, next: next.filter(|next| *next <= last) }
+    }
+
+    fn prefix_of(&self, hash: u64) -> u32 {
+        Index::prefix_of(self.log.place(hash))
+    }
+
+    /// Memory for a step: the entries of a segment of the index, and the addresses of those taken.
+    fn step_bytes(&self) -> u64 {
+        let each = size_of::<(IndexHash, Address)>() + size_of::<Address>();
+        (self.log.sizes.buckets * 7 * each) as u64
+    }
+}
+
+fn go_on(cursor: &mut Cursor, next: Option<u32>) {
+    match next {
+        Some(prefix) => cursor.position = u64::from(prefix),
+        None => cursor.done = true,
+    }
+}

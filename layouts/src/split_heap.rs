@@ -1,0 +1,335 @@
+//! Heap state in the order of its hashes: for state whose key groups come and go.
+//!
+//! A [split table](crate::split_table) instead of one hash table: a key group is a range of its parts,
+//! so that it is found without a look at the others. Nothing is ever on storage but checkpoints,
+//! which are full and written in the call that takes them. A call takes up to twice as long as on a hash
+//! table; an insert never moves more than one part.
+
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+
+use alluvium_pagestore::{
+    Account, BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result, State,
+    StateImage,
+};
+
+use crate::full_image::{Images, read_entries, write_entries};
+use crate::split_table::{HashRange, SplitTable};
+use crate::table::{CheckpointOutcome, Cursor, Peek, StateContext, Table, TableStats};
+
+/// What a [`Heap`](crate::Heap) layout opens whose key groups are to come and go.
+#[derive(Debug)]
+pub struct SplitHeapTable<K: Key, V: State> {
+    context: StateContext,
+    range: HashRange,
+    entries: SplitTable<(K, V)>,
+    images: Images,
+    codec_calls: u64,
+    /// Entries looked at for those of some hashes.
+    sought: u64,
+}
+
+/// A value lent to a user's closure; books the change of its heap when dropped, also by a panic.
+struct Lent<'a, V: HeapSize> {
+    value: &'a mut V,
+    before: u64,
+    account: &'a Account,
+}
+
+impl<'a, V: HeapSize> Lent<'a, V> {
+    fn new(value: &'a mut V, account: &'a Account) -> Self {
+        Self { before: value.heap_bytes() as u64, value, account }
+    }
+}
+
+impl<V: HeapSize> Drop for Lent<'_, V> {
+    fn drop(&mut self) {
+        self.account.adjust(MemoryKind::Values, self.before, self.value.heap_bytes() as u64);
+    }
+}
+
+fn heap_of<K: Key, V: State>(key: &K, value: &V) -> u64 {
+    (key.heap_bytes() + value.heap_bytes()) as u64
+}
+
+fn hash_of<K: Key, V>(entry: &(K, V)) -> u64 {
+    entry.0.key_hash()
+}
+
+fn empty<K, V>(context: &StateContext, range: HashRange) -> SplitTable<(K, V)> {
+    SplitTable::new(context.account.clone(), range).expect_few_of(context.key_groups)
+}
+
+impl<K: Key, V: State> SplitHeapTable<K, V> {
+    /// Opens the table, restoring what the context says.
+    pub fn open(mut context: StateContext) -> Result<Self> {
+        let range = HashRange::of(&context.owned, context.key_groups);
+        let restored = context.restored.take();
+        let entries = empty(&context, range);
+        let images = Images::default();
+        let mut table = Self { context, range, entries, images, codec_calls: 0, sought: 0 };
+        if let Some((image, blobs)) = restored {
+            read_entries(&table.context.clone(), &image, &blobs, |key, value| {
+                table.codec_calls += 1;
+                table.put(key, value).map(drop).map_err(Error::from)
+            })?;
+            table.images.restored(&image);
+        }
+        Ok(table)
+    }
+
+    fn account(&self) -> &Rc<Account> {
+        &self.context.account
+    }
+
+    /// A state whose values have outgrown the budget takes no writes until some are removed.
+    fn check_not_overdrawn(&self) -> Result<()> {
+        let account = self.account();
+        if account.available() > 0 || !account.is_overdrawn() {
+            return Ok(());
+        }
+        account.ensure(1, "a write")
+    }
+
+    /// The hashes of entries in the range, the next about so many from `cursor` on, sorted; and where
+    /// the step after begins. All of a step are of one part.
+    fn hashes_at(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &Cursor,
+        fuel: usize,
+    ) -> (Vec<u64>, Option<u64>) {
+        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        let from = cursor.position.max(first);
+        let (part, after) = self.entries.table_at(from);
+        let entries = part.map_or(0, |part| part.len());
+        self.sought += entries as u64;
+        let all = part.into_iter().flatten().map(hash_of);
+        let wanted = all.filter(|hash| (from..=last).contains(&self.range.place(*hash)));
+        let mut found: Vec<u64> = wanted.collect();
+        found.sort_unstable();
+        let mut count = found.len().min(fuel);
+        while count > 0 && count < found.len() && found[count] == found[count - 1] {
+            count += 1;
+        }
+        let next = found.get(count).map(|hash| self.range.place(*hash)).or(after);
+        found.truncate(count);
+        (found, next.filter(|next| *next <= last))
+    }
+
+    /// Memory of the hashes of a step, booked while it lasts.
+    fn step_bytes(&self, hashes: &RangeInclusive<u64>, cursor: &Cursor) -> u64 {
+        let from = cursor.position.max(self.range.place(*hashes.start()));
+        let (part, _) = self.entries.table_at(from);
+        part.map_or(0, |part| part.len() * size_of::<u64>()) as u64
+    }
+}
+
+impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
+    fn len(&self) -> u64 {
+        self.entries.len()
+    }
+
+    fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<&V>> {
+        Ok(self.entries.find(key.key_hash(), |(k, _)| key.is(k)).map(|(_, value)| value))
+    }
+
+    fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Peek<'_, V> {
+        match self.entries.find(key.key_hash(), |(k, _)| key.is(k)) {
+            Some((_, value)) => Peek::Resident(value),
+            None => Peek::Absent,
+        }
+    }
+
+    fn update<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R> {
+        self.check_not_overdrawn()?;
+        let hash = key.key_hash();
+        let account = self.context.account.clone();
+        if let Some((_, value)) = self.entries.find_mut(hash, |(k, _)| key.is(k)) {
+            return Ok(change(Lent::new(value, &account).value));
+        }
+        let make = || (key.to_owned(), init());
+        let (key, value) = self.entries.insert(hash, hash_of, make)?;
+        account.charge(MemoryKind::Values, heap_of(key, value));
+        Ok(change(Lent::new(value, &account).value))
+    }
+
+    fn modify<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        self.check_not_overdrawn()?;
+        let account = self.context.account.clone();
+        let found = self.entries.find_mut(key.key_hash(), |(k, _)| key.is(k));
+        Ok(found.map(|(_, value)| change(Lent::new(value, &account).value)))
+    }
+
+    fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
+        let hash = key.key_hash();
+        let account = self.context.account.clone();
+        let bytes = heap_of(&key, &value);
+        if let Some(entry) = self.entries.find_mut(hash, |(k, _)| *k == key) {
+            let before = heap_of(&entry.0, &entry.1);
+            let after = heap_of(&entry.0, &value);
+            if let Err(error) = account.ensure(after.saturating_sub(before), "a larger value") {
+                return Err(Rejected::new(error, (key, value)));
+            }
+            account.adjust(MemoryKind::Values, before, after);
+            drop(std::mem::replace(&mut entry.1, value));
+            return Ok(true);
+        }
+        if let Err(error) = account.reserve(MemoryKind::Values, bytes, "a new entry") {
+            return Err(Rejected::new(error, (key, value)));
+        }
+        let mut entry = Some((key, value));
+        let make = || entry.take().expect("made once");
+        if let Err(error) = self.entries.insert(hash, hash_of, make).map(drop) {
+            account.release(MemoryKind::Values, bytes);
+            return Err(Rejected::new(error, entry.expect("nothing was inserted")));
+        }
+        Ok(false)
+    }
+
+    fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
+        let found = self.entries.remove(key.key_hash(), |(k, _)| key.is(k));
+        Ok(found.map(|(key, value)| {
+            self.account().release(MemoryKind::Values, heap_of(&key, &value));
+            value
+        }))
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        let account = self.context.account.clone();
+        let old = std::mem::replace(&mut self.entries, empty(&self.context, self.range));
+        account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
+        drop(old);
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        let mut visited = 0;
+        while !cursor.done && visited < fuel.max(1) {
+            let (part, after) = self.entries.table_at(cursor.position);
+            for (key, value) in part.into_iter().flatten() {
+                visit(key, value)?;
+                visited += 1;
+            }
+            visited += 1;
+            match after {
+                Some(place) => cursor.position = place,
+                None => cursor.done = true,
+            }
+        }
+        Ok(())
+    }
+
+    fn has_order(&self) -> bool {
+        true
+    }
+
+    fn scan_hashes(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+    ) -> Result<()> {
+        let (mut at, mut visited) = (*cursor, 0);
+        while !at.done && visited < fuel.max(1) {
+            let memory = self.step_bytes(hashes, &at);
+            self.account().charge(MemoryKind::Buffers, memory);
+            let (found, next) = self.hashes_at(hashes, &at, fuel.max(1) - visited);
+            let mut scanned = Ok(());
+            if let (Some(first), Some(last)) = (found.first(), found.last()) {
+                let part = self.entries.table_at(self.range.place(*first)).0;
+                for entry in part.into_iter().flatten() {
+                    let is_of_step = (*first..=*last).contains(&hash_of(entry));
+                    if scanned.is_ok() && is_of_step {
+                        scanned = visit(&entry.0, &entry.1);
+                    }
+                }
+            }
+            visited += found.len().max(1);
+            drop(found);
+            self.account().release(MemoryKind::Buffers, memory);
+            scanned?;
+            match next {
+                Some(place) => at.position = place,
+                None => at.done = true,
+            }
+        }
+        *cursor = at;
+        Ok(())
+    }
+
+    fn remove_hashes(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<()> {
+        let mut removed = 0;
+        while !cursor.done && removed < fuel.max(1) {
+            let memory = self.step_bytes(hashes, cursor);
+            self.account().charge(MemoryKind::Buffers, memory);
+            let (found, next) = self.hashes_at(hashes, cursor, fuel.max(1) - removed);
+            for hash in &found {
+                if let Some((key, value)) = self.entries.remove(*hash, |e| hash_of(e) == *hash) {
+                    self.account().release(MemoryKind::Values, heap_of(&key, &value));
+                }
+            }
+            removed += found.len().max(1);
+            drop(found);
+            self.account().release(MemoryKind::Buffers, memory);
+            match next {
+                Some(place) => cursor.position = place,
+                None => cursor.done = true,
+            }
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
+        let parts = self.entries.spans(0..=u64::MAX).flat_map(|span| span.entries);
+        let image = write_entries(&self.context, parts.map(|(key, value)| (key, value)))?;
+        self.codec_calls += image.entries;
+        self.images.taken(&image);
+        Ok(image)
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.images.decide(outcome, self.context.segments.as_ref());
+    }
+
+    fn stats(&self) -> TableStats {
+        let live_keys = self.entries.len();
+        let values = self.account().used_for(MemoryKind::Values);
+        let mut stats = TableStats {
+            live_keys,
+            live_bytes: live_keys * size_of::<(K, V)>() as u64 + values,
+            codec_calls: self.codec_calls,
+            sought: self.sought,
+            ..TableStats::default()
+        };
+        self.images.describe(&mut stats);
+        stats
+    }
+}
+
+impl<K: Key, V: State> Drop for SplitHeapTable<K, V> {
+    fn drop(&mut self) {
+        let account = self.account();
+        account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
+    }
+}

@@ -1,0 +1,229 @@
+//! A key group is scanned and removed by its hashes, while the other groups change.
+//!
+//! What this catches: keys of the group that are missed or seen twice because the table was split, or
+//! records were written to storage, between two steps; keys of other groups that are seen or removed;
+//! steps that look at the whole table; removing that reads; memory not given back.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use alluvium_layouts::{Cursor, Heap, HybridLog, Layout, StateContext, Table};
+use alluvium_pagestore::io::{Device, Faults, Simulated};
+use alluvium_pagestore::{
+    Account, ErrorKind, Helper, KIB, KeyGroup, KeyHash, MIB, SegmentStore, hash_word,
+};
+
+const GROUPS: u16 = 64;
+
+fn context(account: &Rc<Account>, seed: u64) -> StateContext {
+    let device: Arc<dyn Device> = Arc::new(Simulated::new(seed, Faults::late(2)));
+    StateContext {
+        name: "table".into(),
+        account: Account::below(account, "table", u64::MAX),
+        segments: Some(SegmentStore::new(device, 1)),
+        helper: Helper::inline(),
+        max_value_bytes: 1024,
+        key_groups: GROUPS,
+        owned: 0..GROUPS,
+        movable: true,
+        restored: None,
+    }
+}
+
+fn tiny() -> HybridLog {
+    HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB)
+}
+
+fn group_of(key: u64) -> u16 {
+    KeyGroup::of(key.key_hash(), GROUPS).0
+}
+
+fn hashes(group: u16) -> RangeInclusive<u64> {
+    KeyGroup(group).hashes(GROUPS)
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 += 1;
+        hash_word(hash_word(self.0)) % limit
+    }
+}
+
+fn value(n: u64) -> String {
+    format!("{n} ").repeat(1 + n as usize % 40)
+}
+
+/// Groups come, change, are scanned and removed; the table is what the model says. Gives the records
+/// that were read from storage.
+fn history<T: Table<u64, String>>(mut table: T, seed: u64, keys: u64, steps: u64) -> u64 {
+    let (mut dice, mut model) = (Dice(seed << 32), BTreeMap::<u64, String>::new());
+    for step in 0..steps {
+        let group = dice.below(u64::from(GROUPS)) as u16;
+        let (mut cursor, mut seen) = (Cursor::default(), BTreeMap::new());
+        while !cursor.done {
+            let fuel = 1 + dice.below(40) as usize;
+            table
+                .scan_hashes(&hashes(group), &mut cursor, fuel, &mut |key, value| {
+                    assert_eq!(group_of(*key), group);
+                    assert!(seen.insert(*key, value.clone()).is_none(), "{key} twice");
+                    Ok(())
+                })
+                .unwrap();
+            for _ in 0..dice.below(30) {
+                let (key, n) = (dice.below(keys), dice.below(1000));
+                if group_of(key) == group {
+                    continue;
+                }
+                if n % 5 == 0 {
+                    assert_eq!(table.take(&key).unwrap(), model.remove(&key), "step {step}");
+                } else {
+                    table.put(key, value(n)).unwrap();
+                    model.insert(key, value(n));
+                }
+            }
+        }
+        let of_group = |model: &BTreeMap<u64, String>| -> BTreeMap<u64, String> {
+            let all = model.iter().filter(|(key, _)| group_of(**key) == group);
+            all.map(|(key, value)| (*key, value.clone())).collect()
+        };
+        assert_eq!(seen, of_group(&model), "step {step}, group {group}");
+        if step % 3 == 0 {
+            let mut cursor = Cursor::default();
+            let reads = table.stats().cold_reads;
+            while !cursor.done {
+                table
+                    .remove_hashes(&hashes(group), &mut cursor, 1 + dice.below(9) as usize)
+                    .unwrap();
+            }
+            assert_eq!(table.stats().cold_reads, reads, "removing reads");
+            model.retain(|key, _| group_of(*key) != group);
+        }
+        assert_eq!(table.len(), model.len() as u64);
+    }
+    let (mut cursor, mut seen) = (Cursor::default(), BTreeMap::new());
+    while !cursor.done {
+        table
+            .scan(&mut cursor, 50, &mut |key, value| {
+                assert!(seen.insert(*key, value.clone()).is_none());
+                Ok(())
+            })
+            .unwrap();
+    }
+    assert_eq!(seen, model);
+    table.stats().codec_calls
+}
+
+#[test]
+fn groups_are_scanned_and_removed_while_others_change() {
+    for seed in 0..6 {
+        let account = Account::root(8 * MIB);
+        let heap = Heap::new().in_order().open(context(&account, seed)).unwrap();
+        history(heap, seed, 3000, 400);
+        assert_eq!(account.used(), 0);
+        let account = Account::root(320 * KIB);
+        let log = Layout::<u64, String>::open(&tiny(), context(&account, seed)).unwrap();
+        assert!(history(log, seed, 3000, 400) > 1000, "hardly anything is on storage");
+        assert_eq!(account.used(), 0);
+        // All in memory.
+        let account = Account::root(8 * MIB);
+        let log = Layout::<u64, String>::open(&HybridLog::new(), context(&account, seed)).unwrap();
+        history(log, seed, 60_000, 60);
+        assert_eq!(account.used(), 0);
+    }
+}
+
+/// A scan of a group looks at about its part of the entries.
+fn looked_at<T: Table<u64, u64>>(mut table: T) -> f64 {
+    let keys = 300_000;
+    for key in 0..keys {
+        table.put(key, key).unwrap();
+    }
+    let (mut found, mut most) = (0, 0);
+    for group in 0..GROUPS {
+        let before = table.stats().sought;
+        let mut cursor = Cursor::default();
+        while !cursor.done {
+            let count = &mut found;
+            table
+                .scan_hashes(&hashes(group), &mut cursor, usize::MAX, &mut |_, _| {
+                    *count += 1;
+                    Ok(())
+                })
+                .unwrap();
+        }
+        most = most.max(table.stats().sought - before);
+    }
+    assert_eq!(found, keys);
+    most as f64 / keys as f64
+}
+
+#[test]
+fn a_group_of_64_costs_a_64th() {
+    let account = Account::root(64 * MIB);
+    let heap = Heap::new().in_order().open(context(&account, 1)).unwrap();
+    let log = Layout::<u64, u64>::open(&HybridLog::new(), context(&account, 1)).unwrap();
+    for share in [looked_at(heap), looked_at(log)] {
+        // The share of a group, and a part of the table at both ends.
+        assert!(share < 1.6 / 64.0, "{share:.4} of the entries were looked at");
+    }
+}
+
+/// All keys of one of many groups: the table is split as far as if there were all.
+fn one_group<T: Table<u64, u64>>(mut table: T, group: u16, groups: u16, keys: usize) {
+    let all = (0u64..).filter(|key| KeyGroup::of(key.key_hash(), groups).0 == group);
+    for key in all.take(keys) {
+        table.put(key, key).unwrap();
+    }
+    let (mut cursor, mut steps) = (Cursor::default(), 0);
+    let hashes = KeyGroup(group).hashes(groups);
+    let mut found = 0;
+    while !cursor.done {
+        let mut visit = |_: &u64, _: &u64| {
+            found += 1;
+            Ok(())
+        };
+        table.scan_hashes(&hashes, &mut cursor, 1, &mut visit).unwrap();
+        steps += 1;
+    }
+    assert_eq!(found, keys);
+    // A step looks at no more than a part.
+    let most = table.stats().sought / steps;
+    assert!(most <= 2000, "{most} looked at in a step");
+}
+
+#[test]
+fn a_table_of_one_group_only_is_split_all_the_same() {
+    let account = Account::root(64 * MIB);
+    let open = || StateContext { key_groups: 256, owned: 0..256, ..context(&account, 1) };
+    one_group(Heap::new().in_order().open(open()).unwrap(), 77, 256, 20_000);
+    one_group(Layout::<u64, u64>::open(&HybridLog::new(), open()).unwrap(), 77, 256, 20_000);
+}
+
+#[test]
+fn a_table_in_no_order_says_so() {
+    let account = Account::root(8 * MIB);
+    let mut heap = Layout::<u64, u64>::open(&Heap::new(), context(&account, 1)).unwrap();
+    assert!(!heap.has_order());
+    let error = heap.scan_hashes(&hashes(1), &mut Cursor::default(), 1, &mut |_, _| Ok(()));
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn the_hashes_of_groups_are_all_hashes_in_order() {
+    for groups in [1u16, 3, 64, 256, 1000, 1 << 15] {
+        let mut next = Some(0);
+        for group in 0..groups {
+            let range = KeyGroup(group).hashes(groups);
+            assert_eq!(Some(*range.start()), next);
+            for hash in [*range.start(), *range.end()] {
+                assert_eq!(KeyGroup::of(hash, groups).0, group);
+            }
+            next = range.end().checked_add(1);
+        }
+        assert_eq!(next, None);
+    }
+}

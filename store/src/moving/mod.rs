@@ -1,0 +1,408 @@
+//! Key groups on the move: out of one open store, into another.
+//!
+//! What it keeps true:
+//! - A group that is being given away does not change: writes to its keys are refused by name, so that
+//!   what was sent stays what there is and nothing has to be sent again. Whoever drives the store
+//!   holds the records of the group back.
+//! - It is readable where it was until its store is told to forget it.
+//! - A chunk that is installed twice, or again after the mover was lost, changes nothing, also if the
+//!   group has been written to since.
+//! - No checkpoint is taken while a group is not where it was when the stores were opened: a
+//!   checkpoint says which key groups its store has, as one range.
+//!
+//! Who owns what, and when, is not known here.
+
+mod chunk;
+mod groups;
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+use alluvium_layouts::Cursor;
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, KeyGroup, MemoryKind, Result, StateManifest, combine, hash_bytes,
+};
+
+use crate::state_cell::Hooks;
+use crate::store::Store;
+use chunk::{ChunkReader, ChunkWriter, Head};
+pub(crate) use groups::Groups;
+pub use groups::Standing;
+use groups::{Move, Part};
+
+/// Looks at a state that one chunk takes at most.
+const STEPS_MAX: usize = 32;
+/// Entries that one look takes at most, and at first.
+const STEP_ENTRIES_MAX: usize = 256;
+const STEP_ENTRIES_FIRST: usize = 16;
+
+/// States whose key groups move together, from one store to another, while both are in use.
+///
+/// The states of an operator form a unit: a group moves with its entries in all of them. Make one with
+/// [`Store::mover`] in each store, open the same states in it in the same order
+/// ([`StateBuilder::moved_by`](crate::StateBuilder::moved_by), [`Store::timers_moved_by`]), and no other
+/// than these of the unit's keys. At first each store has the groups it
+/// [owns](crate::StoreBuilder::owned_groups). Cheap to clone.
+///
+/// ```
+/// use alluvium::{KeyGroup, Standing, Store};
+/// # fn main() -> alluvium::Result<()> {
+/// let open = |owned| Store::in_memory().key_groups(8).owned_groups(owned).open();
+/// let (left, right) = (open(0..4)?, open(4..8)?);
+/// let (from, to) = (left.mover("words")?, right.mover("words")?);
+/// let mut words = left.count::<String>("words").moved_by(&from).open()?;
+/// let mut there = right.count::<String>("words").moved_by(&to).open()?;
+/// let key = (0..).map(|n| n.to_string()).find(|key| words.add(key, 1).is_ok()).unwrap();
+/// let group = KeyGroup::of(alluvium::KeyHash::key_hash(&key), 8);
+///
+/// let mut rest = from.begin(group)?;
+/// while let Some(chunk) = from.next_chunk(&mut rest, 64 << 10)? {
+///     to.install(&chunk)?;
+/// }
+/// assert_eq!(to.standing(group)?, Standing::Here);
+/// while !from.forget(group, 1000)? {}
+/// assert_eq!((there.get(&key)?, words.get(&key)?), (1, 0));
+/// assert!(words.add(&key, 1).is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Mover(Rc<Inner>);
+
+struct Inner {
+    groups: Rc<Groups>,
+    states: RefCell<Vec<Rc<dyn Hooks>>>,
+    names: RefCell<Vec<String>>,
+    /// Of the names and types of the states, in their order.
+    unit: RefCell<u64>,
+    root: Rc<Account>,
+    max_value_bytes: u64,
+    /// How far groups are removed: the state, and the place in it.
+    going: RefCell<BTreeMap<u16, (usize, Place)>>,
+}
+
+/// How far a state's entries of a group were visited.
+#[derive(Clone, Default)]
+pub(crate) struct Place {
+    pub(crate) cursor: Cursor,
+    /// The last entry visited, for states without a cursor.
+    pub(crate) after: Option<Rc<dyn Any>>,
+}
+
+/// A key group being read, to be sent away; made by [`Mover::begin`].
+pub struct Extraction {
+    group: KeyGroup,
+    by: Move,
+    state: usize,
+    place: Place,
+    number: u32,
+    ended: bool,
+    /// Bytes of an entry, as far as was seen.
+    entry_bytes: usize,
+}
+
+impl Extraction {
+    /// Its key group.
+    pub fn group(&self) -> KeyGroup {
+        self.group
+    }
+}
+
+impl fmt::Debug for Extraction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Extraction({:?}, {} chunks, ended: {})", self.group, self.number, self.ended)
+    }
+}
+
+impl fmt::Debug for Mover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mover({:?})", self.0.names.borrow())
+    }
+}
+
+impl Store {
+    /// A new unit of states whose key groups move together; `name` names it in errors.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] if the store has a unit of this name.
+    pub fn mover(&self, name: &str) -> Result<Mover> {
+        let inner = &*self.0;
+        let mut units = inner.units.borrow_mut();
+        if units.iter().any(|unit| unit.is_named(name)) {
+            let message = "states that move together have this name already";
+            return Err(Error::new(ErrorKind::InUse, message).with("unit", name));
+        }
+        let groups = Groups::new(name, inner.owned.clone(), inner.config.key_groups);
+        let groups = Rc::new(groups);
+        units.push(groups.clone());
+        Ok(Mover(Rc::new(Inner {
+            groups,
+            states: RefCell::default(),
+            names: RefCell::default(),
+            unit: RefCell::new(hash_bytes(name.as_bytes())),
+            root: self.root().clone(),
+            max_value_bytes: inner.config.max_value_bytes(),
+            going: RefCell::default(),
+        })))
+    }
+}
+
+impl Mover {
+    /// The groups, for a state of this store that is being opened.
+    pub(crate) fn groups_for(&self, root: &Rc<Account>) -> Result<Rc<Groups>> {
+        if !Rc::ptr_eq(root, &self.0.root) {
+            let message = "the state is of another store than the unit it is to move with";
+            return Err(Error::new(ErrorKind::Config, message));
+        }
+        // What has moved would be without this state.
+        self.0.groups.check_at_home()?;
+        Ok(self.0.groups.clone())
+    }
+
+    pub(crate) fn add(&self, manifest: &StateManifest, hooks: Rc<dyn Hooks>) {
+        let mut unit = self.0.unit.borrow_mut();
+        let StateManifest { name, primitive, key, value, .. } = manifest;
+        for part in [name, primitive, key, value] {
+            *unit = combine(*unit, hash_bytes(part.as_bytes()));
+        }
+        self.0.states.borrow_mut().push(hooks);
+        self.0.names.borrow_mut().push(name.clone());
+    }
+
+    /// Where a key group is, as far as this store knows.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if there is no such group.
+    pub fn standing(&self, group: KeyGroup) -> Result<Standing> {
+        self.0.groups.standing(group)
+    }
+
+    /// Begins to give a key group away, or begins anew: from now on nothing of it may change here.
+    /// Cost: O(1).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] if the group is not here; [`ErrorKind::Poisoned`] if a closure panicked
+    /// in one of the states.
+    pub fn begin(&self, group: KeyGroup) -> Result<Extraction> {
+        let Inner { groups, states, names, .. } = &*self.0;
+        for (state, name) in states.borrow().iter().zip(&*names.borrow()) {
+            if state.poisoned() {
+                let message = "a closure panicked in this state; clear the poison or restore";
+                return Err(Error::new(ErrorKind::Poisoned, message).with("state", name));
+            }
+        }
+        let by = match groups.part(group)? {
+            Part::Here(_) => groups.freeze(),
+            Part::Leaving(by) => Move { attempt: by.attempt + 1, ..by },
+            _ => return Err(self.refuse(group, "is not here to be given away")),
+        };
+        groups.set(group, Part::Leaving(by));
+        self.wake(group, false);
+        let (place, entry_bytes) = (Place::default(), 0);
+        Ok(Extraction { group, by, state: 0, place, number: 0, ended: false, entry_bytes })
+    }
+
+    /// The next of a group's entries, as bytes for [`install`](Mover::install) of the other store's
+    /// unit; `None` after the last chunk. A chunk is no longer than `bytes`, unless one entry is (or
+    /// several with nearly the same hash); it may be shorter, and without entries. What is on storage
+    /// is read. The chunk's memory is the caller's; while it is made it is booked.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] if the group is not being given away any more, or was begun anew;
+    /// [`ErrorKind::OverBudget`]; those of reading. Ask again, or [`keep`](Mover::keep) the group.
+    pub fn next_chunk(&self, rest: &mut Extraction, bytes: usize) -> Result<Option<Vec<u8>>> {
+        let Inner { groups, root, max_value_bytes, .. } = &*self.0;
+        if groups.part(rest.group)? != Part::Leaving(rest.by) {
+            return Err(self.refuse(rest.group, "is not being given away by this any more"));
+        }
+        if rest.ended {
+            return Ok(None);
+        }
+        // The chunk, one entry more in it, and one that is encoded beside it; each may be being moved.
+        let memory = bytes as u64 + 3 * max_value_bytes;
+        root.reserve(MemoryKind::Buffers, memory, "a piece of a key group that moves")?;
+        let written = self.write_chunk(rest, bytes);
+        root.release(MemoryKind::Buffers, memory);
+        written.map(Some)
+    }
+
+    fn write_chunk(&self, rest: &mut Extraction, bytes: usize) -> Result<Vec<u8>> {
+        let (states, names) = (self.0.states.borrow(), self.0.names.borrow());
+        let mut writer = ChunkWriter::new(bytes);
+        let (mut state, mut place) = (rest.state, rest.place.clone());
+        let mut fuel_max = STEP_ENTRIES_MAX;
+        for _ in 0..STEPS_MAX {
+            if state == states.len() || writer.len() >= bytes {
+                break;
+            }
+            let likely = match rest.entry_bytes {
+                0 => STEP_ENTRIES_FIRST,
+                each => (bytes - writer.len()) / each,
+            };
+            let (before, mark, mut is_full) = (place.clone(), writer.mark(), false);
+            let fuel = likely.clamp(1, fuel_max);
+            let number = u32::try_from(state).expect("a unit has few states");
+            let step = states[state].extract(rest.group, &mut place, fuel, &mut |entry| {
+                is_full = writer.would_be(&entry) > bytes && (fuel > 1 || mark.entries() > 0);
+                if is_full {
+                    return Err(Error::new(ErrorKind::Backpressure, "the chunk is full"));
+                }
+                writer.push(number, entry);
+                Ok(())
+            });
+            rest.entry_bytes = writer.entry_bytes().unwrap_or(rest.entry_bytes);
+            match step {
+                Ok(()) if place.cursor.done => (state, place) = (state + 1, Place::default()),
+                Ok(()) => {}
+                // What did not fit is for the next chunk, or for smaller steps.
+                Err(_) if is_full => {
+                    writer.back_to(mark);
+                    place = before;
+                    if mark.entries() > 0 {
+                        break;
+                    }
+                    fuel_max = (fuel / 4).max(1);
+                }
+                Err(error) => return Err(error.with("state", &names[state])),
+            }
+        }
+        let last = state == states.len();
+        let head = Head {
+            group: rest.group,
+            last,
+            states: states.len() as u8,
+            unit: *self.0.unit.borrow(),
+            by: rest.by,
+            number: rest.number,
+        };
+        (rest.state, rest.place) = (state, place);
+        (rest.number, rest.ended) = (rest.number + 1, last);
+        Ok(writer.finish(&head))
+    }
+
+    /// Keeps a group that was being given away: it may change here again. Whoever has installed some of
+    /// it must forget that.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] if it is not being given away.
+    pub fn keep(&self, group: KeyGroup) -> Result<()> {
+        let Part::Leaving(_) = self.0.groups.part(group)? else {
+            return Err(self.refuse(group, "is not being given away"));
+        };
+        self.0.groups.set(group, Part::Here(None));
+        self.wake(group, true);
+        Ok(())
+    }
+
+    /// Installs a chunk of another store's unit, and says which group it is of and whether that is here
+    /// now, in full. Chunks come in order; one that was installed before changes nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] for damaged bytes; [`ErrorKind::Mismatch`] if the unit has other states,
+    /// if the group is here by other means, or if chunks before this one are missing;
+    /// [`ErrorKind::InUse`] while what was here of the group before is not
+    /// [forgotten](Mover::forget) in full; those of writing. After these, some of the chunk may be here:
+    /// install it again.
+    pub fn install(&self, chunk: &[u8]) -> Result<(KeyGroup, bool)> {
+        let Inner { groups, states, names, root, .. } = &*self.0;
+        let mut reader = ChunkReader::new(chunk)?;
+        let head = reader.head;
+        let (group, states) = (head.group, states.borrow());
+        if (head.unit, usize::from(head.states)) != (*self.0.unit.borrow(), states.len()) {
+            return Err(self.refuse(group, "comes from a unit of other states"));
+        }
+        match groups.part(group)? {
+            Part::Here(Some(by)) if by.freeze == head.by.freeze => return Ok((group, true)),
+            Part::Here(_) => return Err(self.refuse(group, "is here already")),
+            Part::Leaving(_) | Part::Going => {
+                let message =
+                    format!("what was here of key group {} is not forgotten yet", group.0);
+                return Err(groups.error(ErrorKind::InUse, &message));
+            }
+            Part::Away if head.number == 0 => {}
+            Part::Arriving(by, _) if by.freeze != head.by.freeze => {
+                return Err(self.refuse(group, "is half here by another move: forget that first"));
+            }
+            Part::Arriving(by, next) if (head.by.attempt, head.number) < (by.attempt, next) => {
+                return Ok((group, false));
+            }
+            Part::Arriving(by, next) if (head.by.attempt, head.number) == (by.attempt, next) => {}
+            Part::Arriving(..) if head.number == 0 => {}
+            Part::Away | Part::Arriving(..) => {
+                let what = format!("lacks chunks before number {}", head.number);
+                return Err(self.refuse(group, &what));
+            }
+        }
+        let memory = chunk.len() as u64;
+        root.reserve(MemoryKind::Buffers, memory, "a piece of a key group that arrives")?;
+        groups.set(group, Part::Arriving(head.by, head.number));
+        self.wake(group, false);
+        let mut install = || -> Result<()> {
+            while let Some((state, entry)) = reader.next()? {
+                let Some(hooks) = states.get(state as usize) else {
+                    return Err(self.refuse(group, "has an entry of no state"));
+                };
+                if groups.group_of(entry.hash) != group.0 {
+                    return Err(self.refuse(group, "has a key of another one"));
+                }
+                let name = &names.borrow()[state as usize];
+                hooks.import(entry).map_err(|error| error.with("state", name))?;
+            }
+            Ok(())
+        };
+        let installed = install();
+        root.release(MemoryKind::Buffers, memory);
+        installed?;
+        if head.last {
+            groups.set(group, Part::Here(Some(head.by)));
+            self.wake(group, true);
+        } else {
+            groups.set(group, Part::Arriving(head.by, head.number + 1));
+        }
+        Ok((group, head.last))
+    }
+
+    /// Removes about `fuel` entries of a group that was given away, once whoever installed it has said
+    /// that it is there in full; or of one that has arrived in part and is given up. Says whether nothing
+    /// is left. Reads nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] if the group is here and not being given away.
+    pub fn forget(&self, group: KeyGroup, fuel: usize) -> Result<bool> {
+        let Inner { groups, states, names, going, .. } = &*self.0;
+        match groups.part(group)? {
+            Part::Away => return Ok(true),
+            Part::Here(_) => return Err(self.refuse(group, "is here, and not being given away")),
+            Part::Leaving(_) | Part::Arriving(..) => groups.set(group, Part::Going),
+            Part::Going => {}
+        }
+        let (states, mut going) = (states.borrow(), going.borrow_mut());
+        let (state, place) = going.entry(group.0).or_default();
+        if let Some(hooks) = states.get(*state) {
+            let name = &names.borrow()[*state];
+            hooks.forget(group, place, fuel).map_err(|error| error.with("state", name))?;
+            if place.cursor.done {
+                (*state, *place) = (*state + 1, Place::default());
+            }
+        }
+        if *state < states.len() {
+            return Ok(false);
+        }
+        going.remove(&group.0);
+        groups.set(group, Part::Away);
+        Ok(true)
+    }
+
+    /// Tells the states whether the group's timers may fire.
+    fn wake(&self, group: KeyGroup, awake: bool) {
+        self.0.states.borrow().iter().for_each(|state| state.wake(group, awake));
+    }
+
+    fn refuse(&self, group: KeyGroup, what: &str) -> Error {
+        let message = format!("key group {} {what}", group.0);
+        self.0.groups.error(ErrorKind::Mismatch, &message)
+    }
+}

@@ -1,0 +1,139 @@
+//! Operators whose key groups move between workers while they run, in the manner of Megaphone.
+//!
+//! Such an operator is two: a [router](router) and, behind it, the operator itself. Moves come on a
+//! control stream, at times. A row goes to the worker that has its key group at the row's time; when all
+//! workers are done with what comes before the time of a move, the router reads the group in chunks, on
+//! the worker that has it, and sends it to the one that is to have it. Rows of the group that are at or
+//! after that time wait there until it is installed in full, timers too; rows of other groups go on.
+//!
+//! What it keeps true: a row is applied to the one state that has what came before it, and to no
+//! other. Chunks are sent at the time of the move, so that nobody downstream sees that time finished
+//! before the group has arrived.
+//!
+//! What it leaves to others: which groups should be where.
+
+mod operator;
+mod router;
+mod routes;
+
+use std::fmt;
+
+use alluvium::{Aggregate, Key, KeyGroup, Map, Result, Time};
+use serde::{Deserialize, Serialize};
+use timely::ExchangeData;
+use timely::dataflow::StreamVec;
+
+use crate::Changes;
+use crate::event_time::EventTime;
+use crate::key_by::Keyed;
+use crate::spec::{OperatorState, Spec};
+use crate::stateful::Context;
+
+/// A move of a key group, at the time of the record that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MoveGroup {
+    /// The group.
+    pub group: KeyGroup,
+    /// The worker that has it from then on.
+    pub to: u32,
+}
+
+/// A row, where it goes, and how often its group had moved before.
+type Routed<D> = (u32, u32, D);
+/// A piece of a group, where it goes, and how often the group has moved with this move.
+type Chunk = (u32, u32, Vec<u8>);
+
+/// A keyed stream for an operator whose key groups move; made by [`Keyed::migratable`].
+pub struct Migratable<'scope, T: EventTime, D, F> {
+    keyed: Keyed<'scope, T, D, F>,
+    control: StreamVec<'scope, T, MoveGroup>,
+}
+
+impl<T: EventTime, D, F> fmt::Debug for Migratable<'_, T, D, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Migratable").field("keyed", &self.keyed).finish_non_exhaustive()
+    }
+}
+
+impl<'scope, T: EventTime, D, F> Keyed<'scope, T, D, F> {
+    /// Lets key groups of the operator that follows move between workers, as `control` says. At first
+    /// each group is at its [owner](crate::WorkerState::owner).
+    ///
+    /// A row is not applied before the control stream has passed its time, so whoever feeds that must
+    /// advance it with the input, or close it. Moves may be told by any worker. Of several moves of one
+    /// group at one time, the one to the worker with the highest index counts. A move to a worker or of
+    /// a group that there is not ends the run.
+    ///
+    /// Moving a group costs what its entries cost to read, encode and put. Between two schedules of the
+    /// operator one chunk is sent, of a 64th of the store's memory and 64 KiB at most; chunks that were
+    /// sent and not installed yet are in Timely's queues, which know no bound; nor do the rows that wait
+    /// for a group. The old worker has the group until all workers have passed the time of the move, and
+    /// then removes it in steps.
+    ///
+    /// [Checkpoints](crate::JobCheckpoints) are refused while a group is not where it was at the start.
+    pub fn migratable(
+        self,
+        control: StreamVec<'scope, T, MoveGroup>,
+    ) -> Migratable<'scope, T, D, F> {
+        Migratable { keyed: self, control }
+    }
+}
+
+/// Rows that are folded at once.
+const PART: usize = 256;
+
+impl<'scope, T, K, D, F> Migratable<'scope, T, D, F>
+where
+    T: EventTime,
+    K: Key + Ord,
+    D: ExchangeData,
+    F: Fn(&D) -> K + 'static,
+{
+    /// As [`Stateful::stateful`](crate::Stateful::stateful). Maps, counters and the operator's timers
+    /// move with their key groups. A value stays with its worker, as it has no key; other states are
+    /// refused.
+    ///
+    /// # Errors
+    /// Those of [`Stateful::stateful`](crate::Stateful::stateful).
+    pub fn stateful<S, R>(
+        self,
+        spec: Spec,
+        open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
+        rows: impl FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
+        due: impl FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
+    ) -> Result<Changes<'scope, T, R>>
+    where
+        S: 'static,
+        R: Clone + 'static,
+    {
+        operator::build(self, spec, open, rows, due)
+    }
+
+    /// As [`Rolling::rolling`](crate::Rolling::rolling).
+    ///
+    /// # Errors
+    /// Opening the state failed.
+    pub fn rolling<A: Aggregate<D>>(
+        self,
+        spec: Spec,
+        aggregate: A,
+    ) -> Result<Changes<'scope, T, (K, A::Out)>> {
+        let rows = move |groups: &mut Map<K, A::Acc>,
+                         rows: &mut Vec<(K, D)>,
+                         context: &mut Context<'_, T, K, (K, A::Out)>| {
+            while !rows.is_empty() {
+                let part = rows.len().min(PART);
+                let change = |(key, row): &(K, D), acc: &mut A::Acc| {
+                    aggregate.fold(acc, row, |out, diff| context.emit((key.clone(), out), diff));
+                };
+                let init = |_: &(K, D)| aggregate.init();
+                match groups.update_batch(&rows[..part], |row| &row.0, init, change) {
+                    Ok(()) => drop(rows.drain(..part)),
+                    Err(error) => return Err(error.leave_rest(rows)),
+                }
+            }
+            Ok(())
+        };
+        self.stateful(spec, |states| states.map("groups"), rows, |_, _, _| Ok(()))
+    }
+}

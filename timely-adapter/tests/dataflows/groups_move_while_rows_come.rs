@@ -1,0 +1,384 @@
+//! An operator whose key groups move between workers gives what it gives without moves, and leaves the
+//! same state.
+//!
+//! What this catches: rows applied where their group is not, or before it has come; rows, timers or
+//! entries lost, doubled or left behind by a move, by one back, by several under way at a time; times
+//! that end before a group has arrived; dataflows that never end.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use alluvium::io::{Device, Faults, Simulated};
+use alluvium::{
+    AnyLayout, ByteSize, Counting, Heap, HybridLog, KIB, KeyGroup, MIB, Store, StoreConfig, Time,
+};
+use alluvium_timely::{
+    Changes, KeyBy, MoveGroup, NodeConfig, Spec, WorkerOverrides, WorkerState, execute,
+    execute_with,
+};
+use timely::dataflow::operators::vec::Input;
+use timely::dataflow::operators::{Inspect, Probe};
+use timely::dataflow::{ProbeHandle, StreamVec};
+
+use crate::common::Consolidated;
+
+const GROUPS: u16 = 16;
+const STEPS: i64 = 26;
+const NAP: Duration = Duration::from_millis(1);
+/// Time between two steps.
+const TICK: i64 = 10_000;
+
+type Row = (u64, i64);
+type Result<T> = alluvium::Result<T>;
+
+/// Seeded chance.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 += 1;
+        alluvium::hash_word(alluvium::hash_word(self.0)) % limit
+    }
+}
+
+#[derive(Clone)]
+struct Case {
+    workers: usize,
+    layout: AnyLayout,
+    memory: u64,
+    /// By time.
+    moves: Vec<(i64, MoveGroup)>,
+    /// How far the control stream is ahead.
+    ahead: i64,
+    seed: u64,
+    on_device: bool,
+}
+
+impl Case {
+    fn rows(&self, step: i64) -> Vec<Row> {
+        let mut dice = Dice(self.seed << 32 | step.cast_unsigned() << 16);
+        // Alarms come soon or late, no two at one time: one of a key that waits for a read is set anew by
+        // a row that waits before it.
+        let row = |n| (dice.below(700), (step + 1 + dice.below(30) as i64) * TICK + step * 150 + n);
+        (0..150).map(row).collect()
+    }
+}
+
+/// Moves of random groups to random workers, and in the end all of them home if asked.
+fn moves(seed: u64, workers: usize, count: u64, home: bool) -> Vec<(i64, MoveGroup)> {
+    let mut dice = Dice(seed << 40);
+    let mut moves: Vec<_> = (0..count)
+        .map(|_| {
+            let group = KeyGroup(dice.below(u64::from(GROUPS)) as u16);
+            let to = dice.below(workers as u64) as u32;
+            ((1 + dice.below(STEPS as u64 - 4) as i64) * TICK, MoveGroup { group, to })
+        })
+        .collect();
+    if home {
+        let back = (0..GROUPS).map(|group| MoveGroup {
+            group: KeyGroup(group),
+            to: KeyGroup(group).owner(GROUPS, workers) as u32,
+        });
+        moves.extend(back.map(|one| ((STEPS - 1) * TICK, one)));
+    }
+    moves
+}
+
+struct Outcome {
+    changes: Consolidated<(u64, i64)>,
+    /// All workers' states, as a canonical file.
+    file: Vec<u8>,
+    /// At each worker.
+    entries: Vec<u64>,
+    cold_reads: u64,
+    /// Workers whose store takes a checkpoint in the end.
+    at_home: usize,
+}
+
+/// Runs the case with what `build` makes of it; `open` opens the same states.
+fn run(
+    case: &Case,
+    build: impl for<'s> Fn(
+        StreamVec<'s, i64, Row>,
+        StreamVec<'s, i64, MoveGroup>,
+        &WorkerState,
+    ) -> Result<Changes<'s, i64, (u64, i64)>>
+    + Send
+    + Sync
+    + 'static,
+    open: impl Fn(&Store) -> Result<Vec<Box<dyn std::any::Any>>>,
+) -> Outcome {
+    let store = StoreConfig {
+        memory: ByteSize(case.memory * case.workers as u64),
+        max_value: Some(ByteSize(4 * KIB)),
+        key_groups: GROUPS,
+        layout: case.layout.clone(),
+        ..StoreConfig::default()
+    };
+    let files = Arc::new(Mutex::new(Vec::<(Vec<u8>, u64, u64, bool)>::new()));
+    let (given, taken) = (case.clone(), files.clone());
+    let (on_device, config) = (case.on_device, timely::Config::process(case.workers));
+    let overrides = move |index| {
+        let device = || Arc::new(Simulated::new(index as u64, Faults::none())) as Arc<dyn Device>;
+        WorkerOverrides { device: on_device.then(device), ..Default::default() }
+    };
+    let results = execute_with(config, NodeConfig::from(store), overrides, {
+        move |worker, state| {
+            let case = &given;
+            let sums: Rc<RefCell<Consolidated<(u64, i64)>>> = Rc::default();
+            let sink = sums.clone();
+            let probe = ProbeHandle::new();
+            let (mut rows, mut control) = worker.dataflow::<i64, _, _>(|scope| {
+                let (rows, stream) = scope.new_input::<Row>();
+                let (control, told) = scope.new_input::<MoveGroup>();
+                build(stream, told, state)?
+                    .inspect(move |(row, _, diff)| {
+                        *sink.borrow_mut().entry(*row).or_default() += diff;
+                    })
+                    .probe_with(&probe);
+                Ok::<_, alluvium::Error>((rows, control))
+            })?;
+            let mut told = case.moves.clone();
+            told.sort_by_key(|(time, _)| *time);
+            let mut told = told.into_iter().enumerate().peekable();
+            rows.advance_to(0);
+            for step in 0..STEPS {
+                while let Some((n, (time, one))) =
+                    told.next_if(|(_, (at, _))| *at <= (step + case.ahead) * TICK)
+                {
+                    control.advance_to(time);
+                    // Any worker may tell it.
+                    if n % worker.peers() == worker.index() {
+                        control.send(one);
+                    }
+                }
+                for row in case.rows(step).iter().skip(worker.index()).step_by(worker.peers()) {
+                    rows.send(*row);
+                }
+                rows.advance_to((step + 1) * TICK);
+                control.advance_to(((step + 1 + case.ahead) * TICK).max(*control.time()));
+                // Some steps are under way at a time.
+                while probe.less_than(&((step - 2) * TICK)) {
+                    state.step_or_nap(worker, NAP)?;
+                }
+            }
+            rows.close();
+            control.close();
+            while !worker.installed_dataflows().is_empty() {
+                state.step_or_nap(worker, NAP)?;
+            }
+            let mut file = Vec::new();
+            let exported = state.store().export(&mut file)?;
+            let states = state.store().stats()?.states;
+            let cold_reads = states.iter().map(|state| state.table.cold_reads).sum();
+            let sealed = state.store().checkpoint(1);
+            if let (true, Err(error)) = (case.on_device, &sealed) {
+                assert!(error.to_string().contains("no checkpoint is taken before"), "{error}");
+            }
+            taken.lock().unwrap().push((file, exported.entries, cold_reads, sealed.is_ok()));
+            Ok(sums.take())
+        }
+    })
+    .unwrap();
+    let mut sums = Consolidated::new();
+    for (row, diff) in results.into_iter().flatten() {
+        *sums.entry(row).or_default() += diff;
+    }
+    sums.retain(|_, diff| *diff != 0);
+    let all = Store::in_memory().key_groups(GROUPS).open().unwrap();
+    let _states = open(&all).unwrap();
+    let (mut entries, mut cold_reads, mut at_home) = (Vec::new(), 0, 0);
+    for (file, count, reads, is_at_home) in files.lock().unwrap().iter() {
+        at_home += usize::from(*is_at_home);
+        entries.push(*count);
+        cold_reads += reads;
+        all.import(&file[..]).unwrap();
+    }
+    let mut file = Vec::new();
+    let exported = all.export(&mut file).unwrap();
+    assert_eq!(exported.entries, entries.iter().sum::<u64>(), "a key is at two workers");
+    Outcome { changes: sums, file, entries, cold_reads, at_home }
+}
+
+fn rolling(case: &Case) -> Outcome {
+    run(
+        case,
+        |rows, control, state| {
+            let counts = rows
+                .key_by(state, |row: &Row| row.0)
+                .migratable(control)
+                .rolling(Spec::new("counts"), Counting)?;
+            Ok(counts)
+        },
+        |all| {
+            Ok(vec![
+                Box::new(all.map::<u64, i64>("counts/groups").open()?),
+                Box::new(all.timers::<u64>("counts/timers")?),
+            ])
+        },
+    )
+}
+
+/// An alarm gives the sum of the rows of its key before it.
+fn alarms(case: &Case) -> Outcome {
+    run(
+        case,
+        |rows, control, state| {
+            rows.key_by(state, |row: &Row| row.0).migratable(control).stateful(
+                Spec::new("alarms"),
+                |states| Ok((states.map::<u64, Vec<i64>>("rows")?, states.count::<u64>("fired")?)),
+                // What an error leaves in the vectors comes again: an item is taken out when it is done.
+                |(map, _), rows, context| {
+                    while let Some((key, (_, at))) = rows.first().copied() {
+                        let now = context.time() * 1000 + at % 1000;
+                        map.update(&key, || vec![0; 60], |all| all.push(now))?;
+                        context.set_timer(Time(at), key)?;
+                        rows.remove(0);
+                    }
+                    Ok(())
+                },
+                |(map, fired), due, context| {
+                    while let Some((at, key)) = due.first().copied() {
+                        // Only what came before the alarm: later rows may be there already, or not.
+                        let sum = map.modify(&key, |all| {
+                            all.sort_unstable();
+                            let before = |row: &&i64| **row / 1000 < at.0;
+                            all.iter().filter(before).sum::<i64>()
+                        })?;
+                        let sum = sum.expect("a key with an alarm has rows");
+                        fired.add(&key, 1)?;
+                        context.emit_at(at, (key, sum), 1);
+                        due.remove(0);
+                    }
+                    Ok(())
+                },
+            )
+        },
+        |all| {
+            Ok(vec![
+                Box::new(all.map::<u64, Vec<i64>>("alarms/rows").open()?),
+                Box::new(all.count::<u64>("alarms/fired").open()?),
+                Box::new(all.timers::<u64>("alarms/timers")?),
+            ])
+        },
+    )
+}
+
+fn layouts() -> Vec<(&'static str, AnyLayout, u64, bool)> {
+    let log = HybridLog::new().page_records(8).queue_depth(4).segment(64 * KIB);
+    vec![
+        ("heap", Heap::new().into(), 16 * MIB, false),
+        ("hybrid log", log.memory(256 * KIB).into(), MIB, true),
+    ]
+}
+
+/// The case without moves, and with them.
+fn compare(name: &str, run: impl Fn(&Case) -> Outcome) {
+    for (layout_name, layout, memory, on_device) in &layouts() {
+        for workers in [2, 3] {
+            for seed in 0..2u64 {
+                // Reading takes its time: once for each number of workers.
+                if *on_device && (seed + workers as u64) % 2 == 1 {
+                    continue;
+                }
+                let case = |moves| Case {
+                    workers,
+                    layout: layout.clone(),
+                    memory: *memory,
+                    moves,
+                    ahead: seed.cast_signed() * 7,
+                    seed,
+                    on_device: *on_device,
+                };
+                let when = format!("{name}, {layout_name}, {workers} workers, seed {seed}");
+                let still = run(&case(Vec::new()));
+                assert!(still.changes.len() > 400, "{when}: {} results", still.changes.len());
+                let moved = run(&case(moves(seed, workers, 30, seed == 1)));
+                assert!(moved.changes == still.changes, "{when}: other results");
+                assert!(moved.file == still.file, "{when}: other states");
+                let cold = *on_device && name == "alarms";
+                assert!(!cold || moved.cold_reads > 100, "{when}: {} reads", moved.cold_reads);
+                if *on_device {
+                    assert_eq!(still.at_home, workers, "{when}");
+                    assert_eq!(moved.at_home == workers, seed == 1, "{when}: {}", moved.at_home);
+                }
+                // Away, entries are elsewhere; back, they are where they were.
+                let (mut before, mut after) = (still.entries, moved.entries);
+                before.sort_unstable();
+                after.sort_unstable();
+                assert_eq!(before == after, seed == 1, "{when}: {before:?} and {after:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn counts_are_the_same_wherever_groups_are() {
+    compare("counts", rolling);
+}
+
+#[test]
+fn alarms_ring_once_wherever_groups_are() {
+    compare("alarms", alarms);
+}
+
+/// All groups to one worker at one time, and all to the other later: the first has nothing then.
+#[test]
+fn a_worker_can_give_all_it_has() {
+    let all =
+        |time, to| (0..GROUPS).map(move |group| (time, MoveGroup { group: KeyGroup(group), to }));
+    let moves: Vec<_> = all(5 * TICK, 0).chain(all(9 * TICK, 1)).collect();
+    let case = Case {
+        workers: 2,
+        layout: Heap::new().into(),
+        memory: 4 * MIB,
+        moves,
+        ahead: 0,
+        seed: 3,
+        on_device: false,
+    };
+    let moved = rolling(&case);
+    assert_eq!(moved.entries.iter().min(), Some(&0));
+    let still = rolling(&Case { moves: Vec::new(), ..case });
+    assert!(moved.changes == still.changes && moved.file == still.file);
+}
+
+/// A move to a worker that there is not, and states that cannot move.
+#[test]
+fn what_cannot_move_is_refused_by_name() {
+    let node = || StoreConfig { key_groups: GROUPS, ..StoreConfig::default() };
+    let refused = execute(timely::Config::process(2), NodeConfig::from(node()), |worker, state| {
+        let mut control = worker.dataflow::<i64, _, _>(|scope| {
+            let (rows, stream) = scope.new_input::<Row>();
+            let (control, told) = scope.new_input::<MoveGroup>();
+            let keyed = stream.key_by(state, |row: &Row| row.0).migratable(told);
+            drop((rows, keyed.rolling(Spec::new("counts"), Counting)?));
+            Ok::<_, alluvium::Error>(control)
+        })?;
+        control.send(MoveGroup { group: KeyGroup(1), to: 2 });
+        control.close();
+        state.run_until(worker, || false)
+    });
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("key group 1 cannot move to worker 2"), "{error}");
+    let refused = execute(timely::Config::process(1), NodeConfig::from(node()), |worker, state| {
+        worker.dataflow::<i64, _, _>(|scope| {
+            let (_, stream) = scope.new_input::<Row>();
+            let (_, told) = scope.new_input::<MoveGroup>();
+            stream.key_by(state, |row: &Row| row.0).migratable(told).stateful(
+                Spec::new("listed"),
+                |states| states.list::<u64, u64>("rows"),
+                |_, rows, context| {
+                    rows.drain(..).for_each(|(_, row)| context.emit(row, 1));
+                    Ok(())
+                },
+                |_, _, _| Ok(()),
+            )?;
+            Ok::<_, alluvium::Error>(())
+        })
+    });
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("lists cannot move between workers"), "{error}");
+}
