@@ -80,6 +80,11 @@ impl Run {
             let output = child.wait_with_output().expect("it ends");
             assert!(output.status.success(), "{}: {}", self.options, errors(&output));
         }
+        self.answer()
+    }
+
+    /// What the run that ended last has said.
+    fn answer(&self) -> Answer {
         let (report, results) = self.answer_files();
         let report = fs::read(report).expect("a report");
         (serde_json::from_slice(&report).expect("JSON"), sorted_lines(&results))
@@ -155,6 +160,7 @@ fn kill_and_compare(run: &Run, shapes: &[Shape], kills: u32, seed: u64) -> (u32,
         }
         if all_over {
             // It came to its end first: from the beginning, and not so long.
+            assert_same(run, &run.answer(), &whole);
             generations += 1;
             assert!(generations < 1_000, "it is never killed");
             longest = (longest * 3 / 4).max(20);
@@ -173,9 +179,14 @@ fn kill_and_compare(run: &Run, shapes: &[Shape], kills: u32, seed: u64) -> (u32,
         true => run.end(run.start(next_shape(), &place)),
         false => run.end(run.start(next_shape(), &more)),
     };
-    assert_eq!(rest.0["checksum"], whole.0["checksum"], "{}", run.options);
-    assert!(rest.1 == whole.1, "{}: the rows differ", run.options);
+    assert_same(run, &rest, &whole);
+    println!("{}: killed {killed} times, {} ends compared", run.options, generations + 1);
     (killed, after_one)
+}
+
+fn assert_same(run: &Run, found: &Answer, whole: &Answer) {
+    assert_eq!(found.0["checksum"], whole.0["checksum"], "{}", run.options);
+    assert!(found.1 == whole.1, "{}: the rows differ", run.options);
 }
 
 fn dir_of(run: &Run) -> String {
@@ -227,6 +238,62 @@ fn checkpoints_by_time_are_made_while_the_stream_goes_on() {
     let again = run.end(run.start((3, 1), &format!("--restore {}/state", dir_of(&run))));
     assert_eq!((&again.0["checksum"], &again.1), (&whole.0["checksum"], &whole.1));
     assert!(again.0["ops"].as_u64().unwrap() < 40_000);
+}
+
+/// A run with these workers that is fed slowly and killed when it has committed something.
+fn kill_after_a_checkpoint(run: &Run, shape: Shape, place: &str) {
+    let record = Path::new(place).join("COMMITTED");
+    let before = fs::read(&record).ok();
+    let more = format!("--dir {place} --checkpoint-every-events 3000 --rate 20000");
+    let mut child = run.start(shape, &more).remove(0);
+    while fs::read(&record).ok() == before {
+        assert!(child.try_wait().expect("a process").is_none(), "it has ended");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+}
+
+/// Each worker reads all of a file and takes its share, which is another one with other workers.
+#[test]
+fn events_of_files_are_fed_once_by_other_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = dir.path().join("events").display().to_string();
+    let mut write = Command::new(env!("CARGO_BIN_EXE_alluvium-bench"));
+    write.args(["gen", "--events", "30000", "--csv", &events]).stdout(Stdio::null());
+    assert!(write.status().expect("it runs").success());
+    let options = format!("--query q4 --input {events} --memory 8MiB");
+    let run = Run { dir: dir.path().to_owned(), options };
+    let whole = run.end(run.start((1, 1), ""));
+    let place = format!("{}/state", dir_of(&run));
+    kill_after_a_checkpoint(&run, (2, 1), &place);
+    kill_after_a_checkpoint(&run, (3, 1), &place);
+    let rest = run.end(run.start((2, 1), &format!("--restore {place}")));
+    assert!(rest.0["ops"].as_u64().unwrap() < 30_000, "it went on");
+    assert_same(&run, &rest, &whole);
+}
+
+/// By the wall clock workers stop where they are, so that what is done has gaps.
+#[test]
+fn events_by_the_wall_clock_are_fed_once_by_other_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = "--query q12-processing-time --clock wall --events 200000 --memory 16MiB";
+    let run = Run { dir: dir.path().to_owned(), options: options.to_owned() };
+    let place = format!("{}/state", dir_of(&run));
+    kill_after_a_checkpoint(&run, (2, 1), &place);
+    kill_after_a_checkpoint(&run, (3, 1), &place);
+    let rest = run.end(run.start((2, 1), &format!("--restore {place}")));
+    let ops = rest.0["ops"].as_u64().unwrap();
+    assert!((1..200_000).contains(&ops), "{ops}");
+    // When a bid came is told by the windows, how many there are is not: 46 of 50 events.
+    assert_eq!(bids(&rest.1), 200_000 / 50 * 46);
+}
+
+/// The sum of the counts of bids.
+fn bids(rows: &[String]) -> u64 {
+    let column = rows.iter().find_map(|row| row.split(',').position(|name| name == "bid_count"));
+    let column = column.expect("a line of names");
+    rows.iter().filter_map(|row| row.split(',').nth(column)?.parse::<u64>().ok()).sum()
 }
 
 #[test]

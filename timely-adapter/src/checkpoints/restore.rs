@@ -90,9 +90,11 @@ struct Told {
 }
 
 /// What each worker says when it has looked for its origins.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Looked {
     missing: Vec<String>,
+    /// A record in a place where this job has none.
+    stranger: Option<String>,
     /// All that it needs is its own directory, and that is where it is to be.
     goes_on: bool,
 }
@@ -121,7 +123,9 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
     let told = group.await_notes(&first)?.swap_remove(0).1;
     let Told { checkpoint, directory } = serde_json::from_str(&told).map_err(unreadable)?;
     let search = Search { own: own.as_deref(), first: directory.map(PathBuf::from) };
-    let mut looked = Looked { missing: Vec::new(), goes_on: true };
+    let stranger = own.as_deref().filter(|own| has_record_of_its_own(place, own));
+    let stranger = stranger.map(|own| format!("worker {index} has one in {}", own.display()));
+    let mut looked = Looked { missing: Vec::new(), stranger, goes_on: true };
     let mut found = Vec::new();
     if let Some(checkpoint) = &checkpoint {
         let is_as_before = checkpoint.workers.len() == workers;
@@ -137,20 +141,23 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
     }
     let note = serde_json::to_string(&looked).map_err(unreadable)?;
     let second = group.arrive(meeting + 1, index, 0, note)?;
-    let (mut missing, mut all_go_on) = (Vec::new(), true);
+    let (mut missing, mut strangers, mut all_go_on) = (Vec::new(), Vec::new(), true);
     for (_, note) in group.await_notes(&second)? {
-        let Looked { missing: theirs, goes_on } =
-            serde_json::from_str(&note).map_err(unreadable)?;
-        missing.extend(theirs);
-        all_go_on &= goes_on;
+        let theirs: Looked = serde_json::from_str(&note).map_err(unreadable)?;
+        missing.extend(theirs.missing);
+        strangers.extend(theirs.stranger);
+        all_go_on &= theirs.goes_on;
+    }
+    let refused = |kind, why: &str, what: Vec<String>| {
+        Err(Error::new(kind, format!("{why}: {}", what.join(", "))))
+    };
+    if !strangers.is_empty() {
+        let why = "the job's record belongs in the first process's directory";
+        return refused(ErrorKind::Mismatch, why, strangers);
     }
     if !missing.is_empty() {
-        let message = format!(
-            "the job's last checkpoint cannot be restored: {}; a process looks in its own directory, \
-             and where the first process's directory says that the others were",
-            missing.join(", ")
-        );
-        return Err(Error::new(ErrorKind::Missing, message));
+        let why = "the job's last checkpoint cannot be restored";
+        return refused(ErrorKind::Missing, why, missing);
     }
     let begin = match checkpoint {
         None => Begin { home: search.home(place, 0), basis: Basis::Itself, checkpoint },
@@ -167,6 +174,12 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
     };
     make_room(place, own.as_deref(), &begin)?;
     Ok(begin)
+}
+
+/// Whether a process that is not the first has a record: then its directory is another job's, and
+/// nothing in it is left over.
+fn has_record_of_its_own(place: &Place, own: &Path) -> bool {
+    place.index != 0 && place.is_first_of_process() && own.join(COMMITTED).exists()
 }
 
 /// Removes what no checkpoint of the job knows: what was made by a run that came to none of its own,
@@ -245,7 +258,7 @@ impl Search<'_> {
         places.dedup();
         let places: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
         let name = checkpoint_name(*number);
-        format!("worker {index} does not see {directory}/{name} (as {})", places.join(" or "))
+        format!("worker {index} does not see {directory}/{name}, as {}", places.join(" or "))
     }
 
     /// The worker's directory after so many divisions.

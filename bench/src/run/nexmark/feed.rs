@@ -65,6 +65,13 @@ impl Feed {
         self.clock.is_some()
     }
 
+    /// Puts the next event off until a time, if it comes when it is taken.
+    pub(super) fn put_off(&mut self, until: Time) {
+        if self.clock.as_mut().is_some_and(|clock| clock.puts_off(until)) {
+            self.watermark = self.watermark.max(until);
+        }
+    }
+
     /// Takes the next event.
     pub(super) fn take(&mut self) -> Result<Option<Record>> {
         let taken = self.next.take();

@@ -183,7 +183,8 @@ mod tests {
 
     #[test]
     fn what_another_program_said_is_not_taken_for_a_position() {
-        for position in [&[][..], &[1, 2], &[1, 2, 3, 4], &[1, 2, 3, 4, 0, 6], &[1, 2, 3, 4, 4, 6]] {
+        for position in [&[][..], &[1, 2], &[1, 2, 3, 4], &[1, 2, 3, 4, 0, 6], &[1, 2, 3, 4, 4, 6]]
+        {
             assert!(Restored::of_positions([position].into_iter()).is_none(), "{position:?}");
         }
     }

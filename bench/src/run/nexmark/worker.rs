@@ -249,8 +249,9 @@ impl Driver<'_> {
     }
 
     /// Sends what is before `until`, so that all events before the next of any worker are sent and no
-    /// other, and goes to that time.
+    /// other, and goes to that time. By the wall clock nothing at hand has come before it.
     fn send_until(&mut self, until: i64) -> Result<()> {
+        self.feed.put_off(Time(until));
         while self.feed.ordinal().is_some() && self.feed.watermark().0 < until {
             self.send(until)?;
         }
