@@ -155,7 +155,8 @@ fn kill_and_compare(run: &Run, shapes: &[Shape], kills: u32, seed: u64) -> (u32,
         let outputs: Vec<_> =
             children.into_iter().map(|child| child.wait_with_output().expect("it ends")).collect();
         // Whoever was not killed must not have anything else to say.
-        for output in outputs.iter().filter(|output| all_over && !output.status.success()) {
+        let failed = outputs.iter().find(|output| !output.status.success());
+        if let (true, Some(output)) = (all_over, failed) {
             panic!("{}: {}", run.options, errors(output));
         }
         if all_over {

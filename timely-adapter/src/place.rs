@@ -42,7 +42,7 @@ impl Place {
         node.group.enlist();
         let (index, peers) = (worker.index(), worker.peers());
         let is_in_directory = overrides.device.is_none() && node.config.store.directory.is_some();
-        let directory = is_in_directory.then(|| name_of(index, 0)).unwrap_or_default();
+        let directory = if is_in_directory { name_of(index, 0) } else { String::new() };
         let home = Home { directory, process: String::new(), division: 0 };
         Ok(Self { node, overrides, index, peers, home })
     }

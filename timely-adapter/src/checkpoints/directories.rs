@@ -38,7 +38,8 @@ fn is_name(name: &str) -> bool {
 pub(crate) fn way(from: &Path, to: &Path) -> Option<String> {
     let (mut from, mut to) = (from.components().peekable(), to.components().peekable());
     while from.peek().is_some() && from.peek() == to.peek() {
-        (from.next(), to.next());
+        from.next();
+        to.next();
     }
     let up = from.map(|_| Component::ParentDir);
     up.chain(to).collect::<PathBuf>().to_str().map(str::to_owned)
