@@ -220,7 +220,7 @@ pub struct NexmarkArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub checkpoint_every_events: Option<u64>,
     /// Go on from the last checkpoint in this directory, and in it, with the options of the run that
-    /// made it
+    /// made it; the numbers of workers and processes may be others
     #[arg(long, value_name = "DIR", conflicts_with = "dir")]
     pub restore: Option<PathBuf>,
     /// Write the rows of the result at the end to this file as CSV

@@ -1,5 +1,6 @@
-//! `alluvium-bench nexmark` with checkpoints, killed at random moments and started again: what it
-//! says at the end is what a run says that was left alone.
+//! `alluvium-bench nexmark` with checkpoints, killed at random moments and started again, each time
+//! with another number of workers or processes: what it says at the end is what a run says that was
+//! left alone.
 
 use std::fs;
 use std::net::TcpListener;
@@ -35,11 +36,13 @@ fn sorted_lines(path: &Path) -> Vec<String> {
 /// The first process's report and the result's rows.
 type Answer = (Value, Vec<String>);
 
+/// Workers of each process, and processes.
+type Shape = (usize, usize);
+
 /// A run as one or more processes, each with the same options but for its number and directory.
 struct Run {
     dir: PathBuf,
     options: String,
-    processes: usize,
 }
 
 impl Run {
@@ -48,26 +51,27 @@ impl Run {
     }
 
     /// Starts all processes; `more` is said to each, `{}` being its number.
-    fn start(&self, more: &str) -> Vec<Child> {
+    fn start(&self, (workers, processes): Shape, more: &str) -> Vec<Child> {
         let (report, results) = self.answer_files();
         let hosts = self.dir.join("hosts");
-        if self.processes > 1 {
-            fs::write(&hosts, free_addresses(self.processes).join("\n")).expect("a file");
+        if processes > 1 {
+            fs::write(&hosts, free_addresses(processes).join("\n")).expect("a file");
         }
         let process = |process: usize| {
             let more = more.replace("{}", &process.to_string());
             let results = results.display();
-            let mut words = format!("{} {more} --results {results}", self.options);
-            if self.processes > 1 {
-                let (n, hosts) = (self.processes, hosts.display());
-                words.push_str(&format!(" -n {n} -p {process} --hostfile {hosts}"));
+            let mut words =
+                format!("{} --workers {workers} {more} --results {results}", self.options);
+            if processes > 1 {
+                let hosts = hosts.display();
+                words.push_str(&format!(" -n {processes} -p {process} --hostfile {hosts}"));
             }
             if process == 0 {
                 words.push_str(&format!(" --json {}", report.display()));
             }
             start(&words)
         };
-        (0..self.processes).map(process).collect()
+        (0..processes).map(process).collect()
     }
 
     /// Lets all processes end.
@@ -76,6 +80,11 @@ impl Run {
             let output = child.wait_with_output().expect("it ends");
             assert!(output.status.success(), "{}: {}", self.options, errors(&output));
         }
+        self.answer()
+    }
+
+    /// What the run that ended last has said.
+    fn answer(&self) -> Answer {
         let (report, results) = self.answer_files();
         let report = fs::read(report).expect("a report");
         (serde_json::from_slice(&report).expect("JSON"), sorted_lines(&results))
@@ -110,19 +119,22 @@ impl Dice {
     }
 }
 
-/// Kills a run again and again while it does anything, be it opening, aligning, writing or
-/// committing, then lets it end. Says how often it was killed, and how often after it had gone on
-/// from a checkpoint.
-fn kill_and_compare(run: &Run, kills: u32, seed: u64) -> (u32, u32) {
-    let whole = run.end(run.start(&format!("--dir {}/whole-{{}}", dir_of(run))));
+/// Kills a run again and again while it does anything, be it opening, restoring, aligning, writing,
+/// committing or removing, each time in another of the `shapes`, then lets it end. Says how often it
+/// was killed, and how often after it had gone on from a checkpoint.
+fn kill_and_compare(run: &Run, shapes: &[Shape], kills: u32, seed: u64) -> (u32, u32) {
+    let more = format!("--dir {}/whole-{{}}", dir_of(run));
+    let whole = run.end(run.start(shapes[0], &more));
     assert!(whole.1.len() > 1, "there are results");
     let more = format!("--dir {}/killed-{{}} --checkpoint-every-events 1500", dir_of(run));
     let record = run.dir.join("killed-0/COMMITTED");
     let (mut dice, mut killed, mut after_one, mut longest) = (Dice(seed), 0, 0, 60);
     let mut generations = 0;
+    let mut shapes_in_turns = shapes.iter().copied().cycle();
+    let mut next_shape = || shapes_in_turns.next().expect("there are some");
     while killed < kills {
         let is_later = record.exists();
-        let mut children = run.start(&more);
+        let mut children = run.start(next_shape(), &more);
         let ended = |child: &mut Child| child.try_wait().expect("a process").is_some();
         // At any moment, or at one after it has committed something.
         if killed % 2 == 0 {
@@ -142,14 +154,20 @@ fn kill_and_compare(run: &Run, kills: u32, seed: u64) -> (u32, u32) {
         }
         let outputs: Vec<_> =
             children.into_iter().map(|child| child.wait_with_output().expect("it ends")).collect();
-        if all_over && outputs.iter().all(|output| output.status.success()) {
+        // Whoever was not killed must not have anything else to say.
+        let failed = outputs.iter().find(|output| !output.status.success());
+        if let (true, Some(output)) = (all_over, failed) {
+            panic!("{}: {}", run.options, errors(output));
+        }
+        if all_over {
             // It came to its end first: from the beginning, and not so long.
+            assert_same(run, &run.answer(), &whole);
             generations += 1;
             assert!(generations < 1_000, "it is never killed");
             longest = (longest * 3 / 4).max(20);
-            (0..run.processes).for_each(|process| {
-                fs::remove_dir_all(run.dir.join(format!("killed-{process}"))).expect("a directory");
-            });
+            for process in 0..3 {
+                let _ = fs::remove_dir_all(run.dir.join(format!("killed-{process}")));
+            }
             continue;
         }
         killed += 1;
@@ -159,12 +177,17 @@ fn kill_and_compare(run: &Run, kills: u32, seed: u64) -> (u32, u32) {
     }
     let place = format!("--restore {}/killed-{{}}", dir_of(run));
     let rest = match record.exists() {
-        true => run.end(run.start(&place)),
-        false => run.end(run.start(&more)),
+        true => run.end(run.start(next_shape(), &place)),
+        false => run.end(run.start(next_shape(), &more)),
     };
-    assert_eq!(rest.0["checksum"], whole.0["checksum"], "{}", run.options);
-    assert!(rest.1 == whole.1, "{}: the rows differ", run.options);
+    assert_same(run, &rest, &whole);
+    println!("{}: killed {killed} times, {} ends compared", run.options, generations + 1);
     (killed, after_one)
+}
+
+fn assert_same(run: &Run, found: &Answer, whole: &Answer) {
+    assert_eq!(found.0["checksum"], whole.0["checksum"], "{}", run.options);
+    assert!(found.1 == whole.1, "{}: the rows differ", run.options);
 }
 
 fn dir_of(run: &Run) -> String {
@@ -179,18 +202,18 @@ fn killed_at_random_moments_a_run_goes_on_to_the_same_results() {
     };
     println!("seed {seed}");
     let (mut killed, mut after_one) = (0, 0);
-    for (at, (query, layout, workers, processes)) in
-        [("q4", "hybrid-log", 2, 1), ("q5", "window-segments", 2, 1), ("q4", "hybrid-log", 1, 2)]
-            .into_iter()
-            .enumerate()
-    {
+    let cases: [(&str, &str, &[Shape]); 3] = [
+        ("q4", "hybrid-log", &[(2, 1), (3, 1), (1, 1)]),
+        ("q5", "window-segments", &[(1, 1), (2, 1), (3, 1)]),
+        ("q4", "hybrid-log", &[(1, 2), (2, 1), (1, 3), (1, 1), (2, 2)]),
+    ];
+    for (at, (query, layout, shapes)) in cases.into_iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
         let options = format!(
-            "--query {query} --events 60000 --in-flight 2000 --layout {layout} --memory 8MiB \
-             --workers {workers}"
+            "--query {query} --events 60000 --in-flight 2000 --layout {layout} --memory 8MiB"
         );
-        let run = Run { dir: dir.path().to_owned(), options, processes };
-        let (some, later) = kill_and_compare(&run, kills, seed + at as u64);
+        let run = Run { dir: dir.path().to_owned(), options };
+        let (some, later) = kill_and_compare(&run, shapes, kills, seed + at as u64);
         killed += some;
         after_one += later;
     }
@@ -203,19 +226,75 @@ fn killed_at_random_moments_a_run_goes_on_to_the_same_results() {
 fn checkpoints_by_time_are_made_while_the_stream_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let options = "--query q4 --events 40000 --rate 40000 --layout hybrid-log --memory 8MiB";
-    let run = Run { dir: dir.path().to_owned(), options: options.to_owned(), processes: 1 };
-    let whole = run.end(run.start(""));
+    let run = Run { dir: dir.path().to_owned(), options: options.to_owned() };
+    let whole = run.end(run.start((1, 1), ""));
     assert!(whole.0.get("checkpoints").is_none());
     let more = format!("--dir {}/state --checkpoint-every 100ms", dir_of(&run));
-    let with = run.end(run.start(&more));
+    let with = run.end(run.start((1, 1), &more));
     assert_eq!((&with.0["checksum"], &with.1), (&whole.0["checksum"], &whole.1));
     let checkpoints = &with.0["checkpoints"];
     assert!(checkpoints["committed"].as_u64().unwrap() >= 2, "{checkpoints}");
     assert_eq!(checkpoints["abandoned"], 0);
-    // Going on from the last of them gives the same once more.
-    let again = run.end(run.start(&format!("--restore {}/state", dir_of(&run))));
+    // Going on from the last of them gives the same once more, on three workers too.
+    let again = run.end(run.start((3, 1), &format!("--restore {}/state", dir_of(&run))));
     assert_eq!((&again.0["checksum"], &again.1), (&whole.0["checksum"], &whole.1));
     assert!(again.0["ops"].as_u64().unwrap() < 40_000);
+}
+
+/// A run with these workers that is fed slowly and killed when it has committed something.
+fn kill_after_a_checkpoint(run: &Run, shape: Shape, place: &str) {
+    let record = Path::new(place).join("COMMITTED");
+    let before = fs::read(&record).ok();
+    let more = format!("--dir {place} --checkpoint-every-events 3000 --rate 20000");
+    let mut child = run.start(shape, &more).remove(0);
+    while fs::read(&record).ok() == before {
+        assert!(child.try_wait().expect("a process").is_none(), "it has ended");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+}
+
+/// Each worker reads all of a file and takes its share, which is another one with other workers.
+#[test]
+fn events_of_files_are_fed_once_by_other_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = dir.path().join("events").display().to_string();
+    let mut write = Command::new(env!("CARGO_BIN_EXE_alluvium-bench"));
+    write.args(["gen", "--events", "30000", "--csv", &events]).stdout(Stdio::null());
+    assert!(write.status().expect("it runs").success());
+    let options = format!("--query q4 --input {events} --memory 8MiB");
+    let run = Run { dir: dir.path().to_owned(), options };
+    let whole = run.end(run.start((1, 1), ""));
+    let place = format!("{}/state", dir_of(&run));
+    kill_after_a_checkpoint(&run, (2, 1), &place);
+    kill_after_a_checkpoint(&run, (3, 1), &place);
+    let rest = run.end(run.start((2, 1), &format!("--restore {place}")));
+    assert!(rest.0["ops"].as_u64().unwrap() < 30_000, "it went on");
+    assert_same(&run, &rest, &whole);
+}
+
+/// By the wall clock workers stop where they are, so that what is done has gaps.
+#[test]
+fn events_by_the_wall_clock_are_fed_once_by_other_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = "--query q12-processing-time --clock wall --events 200000 --memory 16MiB";
+    let run = Run { dir: dir.path().to_owned(), options: options.to_owned() };
+    let place = format!("{}/state", dir_of(&run));
+    kill_after_a_checkpoint(&run, (2, 1), &place);
+    kill_after_a_checkpoint(&run, (3, 1), &place);
+    let rest = run.end(run.start((2, 1), &format!("--restore {place}")));
+    let ops = rest.0["ops"].as_u64().unwrap();
+    assert!((1..200_000).contains(&ops), "{ops}");
+    // When a bid came is told by the windows, how many there are is not: 46 of 50 events.
+    assert_eq!(bids(&rest.1), 200_000 / 50 * 46);
+}
+
+/// The sum of the counts of bids.
+fn bids(rows: &[String]) -> u64 {
+    let column = rows.iter().find_map(|row| row.split(',').position(|name| name == "bid_count"));
+    let column = column.expect("a line of names");
+    rows.iter().filter_map(|row| row.split(',').nth(column)?.parse::<u64>().ok()).sum()
 }
 
 #[test]
@@ -241,8 +320,15 @@ fn what_cannot_be_restored_is_refused_in_words() {
     let words = format!("--query q4 --events 6000 --memory 8MiB {options}");
     let output = bench(&words).output().expect("it runs");
     assert!(output.status.success(), "{}", errors(&output));
-    let message = refusal(&format!("--restore {place} --workers 3"));
-    assert!(message.contains("made by 2 workers, this run has 3"), "{message}");
+    // A directory that is not there is named, by all who need it.
+    let (there, away) = (Path::new(&place).join("worker-1"), dir.path().join("away"));
+    fs::rename(&there, &away).unwrap();
+    for workers in [1, 2, 3] {
+        let message = refusal(&format!("--restore {place} --workers {workers}"));
+        assert!(message.contains("does not see worker-1/checkpoint-"), "{message}");
+        assert!(!there.exists() && !Path::new(&place).join("worker-0.1").exists());
+    }
+    fs::rename(&away, &there).unwrap();
     let results = dir.path().join("r.csv");
     let message =
         refusal(&format!("--restore {place} --workers 2 --results {}", results.display()));

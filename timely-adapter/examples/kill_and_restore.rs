@@ -1,5 +1,6 @@
 //! Counts words on two workers with a checkpoint every 1,000 lines, is killed three times on the way,
-//! and goes on each time; then compares the counts with those of a run that was left alone.
+//! and goes on each time, with another number of workers; then compares the counts with those of a run
+//! that was left alone.
 //!
 //! `cargo run -p alluvium-timely --example kill_and_restore`
 
@@ -26,11 +27,16 @@ fn line(number: u64) -> String {
     if number < LINES - 10 { words.collect::<Vec<_>>().join(" ") } else { WORDS.join(" ") }
 }
 
-/// Counts the words of all lines in `directory`, from the last checkpoint there on. Gives the counts
-/// and the line that it began at.
-fn count(directory: &Path, slowly: bool) -> alluvium::Result<(BTreeMap<String, i64>, u64)> {
+/// Counts the words of all lines on so many workers in `directory`, from the last checkpoint there on.
+/// Gives the counts and the line that it began at.
+fn count(
+    directory: &Path,
+    workers: u64,
+    slowly: bool,
+) -> alluvium::Result<(BTreeMap<String, i64>, u64)> {
     let store = StoreConfig { directory: Some(directory.into()), ..StoreConfig::default() };
-    let parts = execute(timely::Config::process(2), store.into(), move |worker, state| {
+    let config = timely::Config::process(workers as usize);
+    let parts = execute(config, store.into(), move |worker, state| {
         let probe = ProbeHandle::new();
         let (told, counts) = std::sync::mpsc::channel();
         let mut input = worker.dataflow::<i64, _, _>(|scope| {
@@ -47,9 +53,13 @@ fn count(directory: &Path, slowly: bool) -> alluvium::Result<(BTreeMap<String, i
                 .probe_with(&probe);
             Ok::<_, Error>(input)
         })?;
-        // Each worker reads every second line, and goes on where it was at the checkpoint.
+        // Of all workers' lines each reads every so manieth. The least that one of the workers at the
+        // checkpoint had not read is the first that none had: from there on, whoever reads.
         let mine = state.index() as u64;
-        let begin = state.restored().map_or(mine, |all| all.workers[state.index()].position[0]);
+        let unread =
+            state.restored().and_then(|all| all.workers.iter().map(|w| w.position[0]).min());
+        let unread = unread.unwrap_or(0);
+        let begin = unread + (mine + workers - unread % workers) % workers;
         let (mut next, mut asked) = (begin, begin);
         let mut checkpoints = JobCheckpoints::new(state, probe)?;
         loop {
@@ -62,14 +72,14 @@ fn count(directory: &Path, slowly: bool) -> alluvium::Result<(BTreeMap<String, i
             match turn {
                 Turn::Go if next < LINES => {
                     input.send(line(next));
-                    next += 2;
+                    next += workers;
                     input.advance_to(next as i64);
                 }
                 Turn::Go | Turn::Wait => {}
                 Turn::Until(Time(until)) => {
                     while next < LINES.min(until as u64) {
                         input.send(line(next));
-                        next += 2;
+                        next += workers;
                     }
                     input.advance_to(until);
                 }
@@ -93,19 +103,23 @@ fn count(directory: &Path, slowly: bool) -> alluvium::Result<(BTreeMap<String, i
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // This program started again, to be killed.
-    if let Some(directory) = std::env::args().nth(1) {
-        count(Path::new(&directory), true)?;
+    if let (Some(directory), Some(workers)) = (std::env::args().nth(1), std::env::args().nth(2)) {
+        count(Path::new(&directory), workers.parse()?, true)?;
         return Ok(());
     }
     let place = tempfile::tempdir()?;
-    let (whole, _) = count(&place.path().join("whole"), false)?;
+    let (whole, _) = count(&place.path().join("whole"), 2, false)?;
     let directory = place.path().join("killed");
     let record = directory.join("COMMITTED");
-    for kill in 1..=3 {
+    for workers in [2, 3, 1] {
         let written = || std::fs::read(&record).ok();
         let before = written();
         let exe = std::env::current_exe()?;
-        let mut child = Command::new(exe).arg(&directory).stdin(Stdio::null()).spawn()?;
+        let mut child = Command::new(exe)
+            .arg(&directory)
+            .arg(workers.to_string())
+            .stdin(Stdio::null())
+            .spawn()?;
         // Until it has made a checkpoint, and is somewhere after it.
         let begin = Instant::now();
         while written() == before && child.try_wait()?.is_none() {
@@ -115,9 +129,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         std::thread::sleep(Duration::from_millis(15));
         child.kill()?;
         child.wait()?;
-        println!("killed {kill} times");
+        println!("killed with {workers} workers");
     }
-    let (counts, begin) = count(&directory, false)?;
+    let (counts, begin) = count(&directory, 2, false)?;
     println!("went on at line {begin} of {LINES}");
     for (word, count) in &counts {
         println!("{count:>6} {word}");

@@ -24,7 +24,8 @@ pub const DEFAULT_CONNECT_WITHIN: Duration = Duration::from_secs(60);
 pub struct NodeConfig {
     /// The stores' options. `memory` is the whole node's, of which each worker gets an equal
     /// part; worker `n` of all processes lives in `worker-n` below `directory`, which belongs to
-    /// this process alone. `layout` and `states` hold unless a worker or an operator says
+    /// this process alone (`worker-n.d` after its job has gone on with other numbers of workers or
+    /// processes `d` times). `layout` and `states` hold unless a worker or an operator says
     /// otherwise.
     pub store: StoreConfig,
     /// What operators do when a call on their state fails, unless a worker says otherwise.

@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use alluvium::io::{Device, open_device};
-use alluvium::{ByteSize, Result, Store};
+use alluvium::io::Device;
+use alluvium::{ByteSize, Error, Result, Store, checkpoint_name};
 use timely::worker::Worker;
 
-use crate::checkpoints::{JobCheckpoint, RETAIN_MIN, Record, restore};
+use crate::checkpoints::directories::name_of;
+use crate::checkpoints::restore::Basis;
+use crate::checkpoints::{RETAIN_MIN, Record, restore};
 use crate::node::Node;
 use crate::worker::WorkerOverrides;
 
@@ -18,22 +21,48 @@ pub(crate) struct Place {
     pub(crate) overrides: WorkerOverrides,
     pub(crate) index: usize,
     pub(crate) peers: usize,
-    pub(crate) directory_name: String,
-    device: Option<Arc<dyn Device>>,
+    pub(crate) home: Home,
+}
+
+/// The directory of a worker's store.
+#[derive(Debug)]
+pub(crate) struct Home {
+    /// Its name inside the process's; empty without one, and on a device of its own.
+    pub(crate) directory: String,
+    /// The way to the process's directory from that of the first process.
+    pub(crate) process: String,
+    /// How often the key groups were divided anew.
+    pub(crate) division: u64,
 }
 
 impl Place {
+    /// The place of a worker that was not told of another: `worker-N`.
     pub(crate) fn new(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
         let node = Node::of(worker)?;
         node.group.enlist();
         let (index, peers) = (worker.index(), worker.peers());
-        let (mut directory_name, mut device) = (String::new(), overrides.device.clone());
-        if let (None, Some(directory)) = (&device, &node.config.store.directory) {
-            directory_name = format!("worker-{index}");
-            let opened = open_device(&directory.join(&directory_name), &node.config.store.io);
-            device = Some(opened.map_err(|error| error.with("worker", index))?);
-        }
-        Ok(Self { node, overrides, index, peers, directory_name, device })
+        let is_in_directory = overrides.device.is_none() && node.config.store.directory.is_some();
+        let directory = if is_in_directory { name_of(index, 0) } else { String::new() };
+        let home = Home { directory, process: String::new(), division: 0 };
+        Ok(Self { node, overrides, index, peers, home })
+    }
+
+    /// The directory of the worker's process, absolute and without links.
+    pub(crate) fn process_directory(&self) -> Result<Option<PathBuf>> {
+        let Some(directory) = &self.node.config.store.directory else { return Ok(None) };
+        let failed = |error| Error::io("open directory", directory.display(), error);
+        directory.canonicalize().map(Some).map_err(failed)
+    }
+
+    /// The workers of this worker's process.
+    pub(crate) fn of_process(&self) -> Range<usize> {
+        let threads = self.node.threads;
+        let first = self.index / threads * threads;
+        first..first + threads
+    }
+
+    pub(crate) fn is_first_of_process(&self) -> bool {
+        self.of_process().start == self.index
     }
 
     /// Where the job's record is, on the first worker; nowhere without a directory.
@@ -51,37 +80,37 @@ impl Place {
         device.map_or_else(|| Ok(Record::default()), |device| Record::load(&*device))
     }
 
-    /// The names of the files there are to restore from.
-    pub(crate) fn files(&self, origin: &restore::Origin) -> Result<Vec<String>> {
-        match &self.device {
-            Some(device) if self.directory_name == origin.directory => device.list(),
-            _ => Ok(Vec::new()),
+    /// Whether what a worker on a device of its own had is on this worker's.
+    pub(crate) fn has_on_device(&self, origin: &restore::Origin) -> Result<bool> {
+        match &self.overrides.device {
+            Some(device) if origin.directory.is_empty() => {
+                Ok(device.list()?.contains(&checkpoint_name(origin.number)))
+            }
+            _ => Ok(false),
         }
     }
 
-    /// Opens the store, from what it has in `restored`. In a group it retains what a job needs.
-    pub(crate) fn open(&self, restored: Option<&JobCheckpoint>, in_group: bool) -> Result<Store> {
-        let Self { node, overrides, index, peers, directory_name, device } = self;
-        let (index, peers) = (*index, *peers);
+    /// Opens the store and makes it of `basis`. In a group it retains what a job needs.
+    pub(crate) fn open(&self, basis: Basis, in_group: bool) -> Result<Store> {
+        let Self { node, overrides, index, peers, home } = self;
         let mut config = node.config.store.clone();
-        let groups = config.key_groups;
-        config.directory = config.directory.map(|node| node.join(directory_name));
+        let owned = owned_groups(*index, config.key_groups, *peers);
+        config.directory = config.directory.map(|node| node.join(&home.directory));
         config.memory = ByteSize(overrides.memory_bytes.unwrap_or(node.share_bytes));
         config.layout = overrides.layout.clone().unwrap_or(config.layout);
         config.states.extend(overrides.states.clone());
         if in_group {
             config.retain = self.retain();
         }
-        let mut builder =
-            Store::from_config(config).owned_groups(owned_groups(index, groups, peers));
-        if let Some(device) = device {
+        let mut builder = Store::from_config(config).owned_groups(owned);
+        if let Some(device) = &overrides.device {
             builder = builder.device(device.clone());
         }
-        if let Some(checkpoint) = restored {
-            for origin in restore::origins(checkpoint, index, peers, groups)? {
-                builder = builder.restore(origin.number);
-            }
-        }
+        builder = match basis {
+            Basis::Itself => builder,
+            Basis::Own(number) => builder.restore(number),
+            Basis::Others(sources) => builder.restore_from(sources),
+        };
         builder.open().map_err(|error| error.with("worker", index))
     }
 
@@ -91,18 +120,18 @@ impl Place {
     }
 
     pub(crate) fn has_device(&self) -> bool {
-        self.device.is_some()
+        self.overrides.device.is_some() || self.node.config.store.directory.is_some()
     }
 }
 
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Place({} of {}, {:?})", self.index, self.peers, self.directory_name)
+        write!(f, "Place({} of {}, {:?})", self.index, self.peers, self.home.directory)
     }
 }
 
 /// The key groups of worker `index`: those whose owner it is, a contiguous range.
-fn owned_groups(index: usize, groups: u16, peers: usize) -> Range<u16> {
+pub(crate) fn owned_groups(index: usize, groups: u16, peers: usize) -> Range<u16> {
     let first_of = |worker: usize| {
         let first = (worker * usize::from(groups)).div_ceil(peers);
         u16::try_from(first).unwrap_or(groups)

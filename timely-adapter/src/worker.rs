@@ -94,17 +94,18 @@ impl WorkerState {
         if worker.index() == 0 {
             restore::refuse_job(&place.record()?)?;
         }
-        let store = place.open(None, false)?;
+        let store = place.open(restore::Basis::Itself, false)?;
         Ok(Self::of(place, store, None, 0))
     }
 
     /// [`new`](WorkerState::new) for a worker that is started together with all others: restores
     /// what the job has committed last.
     pub(crate) fn in_group(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
-        let place = Place::new(worker, overrides)?;
-        let restored = restore::agree(&place, 0)?;
-        let store = place.open(restored.as_ref(), true)?;
-        Ok(Self::of(place, store, restored, 2))
+        let mut place = Place::new(worker, overrides)?;
+        let restore::Begin { checkpoint, home, basis } = restore::agree(&place, 0)?;
+        place.home = home;
+        let store = place.open(basis, true)?;
+        Ok(Self::of(place, store, checkpoint, 2))
     }
 
     /// The state of a worker that has been at so many meetings.

@@ -95,6 +95,16 @@ impl Stride {
         Stride { offset: index as u64, step: peers as u64 }
     }
 
+    /// The share from `offset` on, if there is one with this step.
+    pub fn of_parts(offset: u64, step: u64) -> Option<Self> {
+        (offset < step).then_some(Stride { offset, step })
+    }
+
+    /// The offset and the step.
+    pub fn parts(self) -> (u64, u64) {
+        (self.offset, self.step)
+    }
+
     /// The first ordinal of this share that is at least `ordinal`.
     pub fn first_from(self, ordinal: u64) -> u64 {
         let behind = (ordinal.max(self.offset) - self.offset).div_ceil(self.step);

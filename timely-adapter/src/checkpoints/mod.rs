@@ -19,6 +19,8 @@
 //! the record names a later one. It leaves to the driver what is sent, and to
 //! [`restore`] what a run begins with.
 
+mod commit;
+pub(crate) mod directories;
 mod record;
 pub(crate) mod restore;
 
@@ -26,7 +28,6 @@ use std::fmt;
 use std::mem;
 use std::time::{Duration, Instant};
 
-use alluvium::io::Device;
 use alluvium::{Error, ErrorKind, Result, Seal, Time};
 use timely::dataflow::ProbeHandle;
 
@@ -34,6 +35,7 @@ use crate::event_time::EventTime;
 use crate::fault::is_passing;
 use crate::group::Meeting;
 use crate::worker::WorkerState;
+use directories::Removal;
 pub(crate) use record::Record;
 pub use record::{JobCheckpoint, WorkerCheckpoint};
 
@@ -66,8 +68,10 @@ pub enum Turn {
 /// [`Turn::End`].
 ///
 /// A run in the same directories goes on from the last checkpoint that was committed:
-/// [`WorkerState::restored`] has it, with where each worker's input goes on. Nothing that came
-/// after it is there then, in no store.
+/// [`WorkerState::restored`] has it, with where each worker's input went on. Nothing that came
+/// after it is there then, in no store. The run may have another number of workers and of processes:
+/// the stores are made anew then, and positions are those of other workers. It sends nothing before
+/// the checkpoint's [`until`](JobCheckpoint::until).
 ///
 /// ```
 /// use alluvium::{Error, StoreConfig, Time};
@@ -88,8 +92,8 @@ pub enum Turn {
 ///         Ok::<_, Error>(input)
 ///     })?;
 ///     // Worker w has the numbers w, w + 2, ... up to 100, each at its own time.
-///     let restored = state.restored().map(|all| all.workers[state.index()].position[0]);
-///     let mut next = restored.map_or(state.index() as i64, |position| position as i64);
+///     let done = state.restored().map_or(0, |all| all.until.0);
+///     let mut next = (done..).find(|number| number % 2 == state.index() as i64).unwrap();
 ///     let mut job = JobCheckpoints::new(state, probe)?;
 ///     loop {
 ///         if next == 50 && job.committed().is_none() && !job.is_busy() {
@@ -130,6 +134,8 @@ pub struct JobCheckpoints<T: EventTime> {
     phase: Phase,
     committed: Option<JobCheckpoint>,
     abandoned: Option<String>,
+    /// What nobody needs any more since the last commit.
+    removal: Option<Removal>,
     /// When the input was stopped.
     stopped: Instant,
     pause: Duration,
@@ -154,11 +160,6 @@ struct Part {
     seal: std::result::Result<Seal, Error>,
 }
 
-/// What the first worker says of its attempt to commit.
-const COMMITTED: i64 = 0;
-const NOT_COMMITTED: i64 = 1;
-const UNKNOWN: i64 = 2;
-
 impl<T: EventTime> JobCheckpoints<T> {
     /// The checkpoints of the job of `state`; `probe` is behind everything that its inputs lead to.
     ///
@@ -178,10 +179,12 @@ impl<T: EventTime> JobCheckpoints<T> {
             state: state.clone(),
             probe,
             begun: 0,
-            stood_at: Time::MIN,
+            // What a run goes on from is never before what it has.
+            stood_at: state.restored().map_or(Time::MIN, |all| all.until),
             phase: Phase::Idle,
             committed: state.restored().cloned(),
             abandoned: None,
+            removal: None,
             stopped: Instant::now(),
             pause: Duration::ZERO,
         })
@@ -231,6 +234,9 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// Those of the store that do not pass by themselves, and of writing the record; the fault that
     /// ends the run. The run ends with them, and can be started again.
     pub fn turn(&mut self, at: Time, ended: bool) -> Result<Turn> {
+        if self.removal.as_mut().is_some_and(Removal::step) {
+            self.removal = None;
+        }
         loop {
             let phase = mem::replace(&mut self.phase, Phase::Idle);
             let (next, turn) = self.go_on(phase, at, ended)?;
@@ -290,6 +296,9 @@ impl<T: EventTime> JobCheckpoints<T> {
             goes_on |= asked || !ended;
         }
         if !goes_on {
+            if let Some(removal) = self.removal.take() {
+                removal.finish();
+            }
             return Ok(Phase::Ended(latest));
         }
         self.begun += 1;
@@ -329,7 +338,8 @@ impl<T: EventTime> JobCheckpoints<T> {
         }
         let said = match &part.seal {
             Ok(seal) => Ok(WorkerCheckpoint {
-                directory: self.state.place().directory_name.clone(),
+                process: self.state.place().home.process.clone(),
+                directory: self.state.place().home.directory.clone(),
                 number: seal.number(),
                 position: part.position.clone(),
             }),
@@ -337,85 +347,6 @@ impl<T: EventTime> JobCheckpoints<T> {
         };
         let meeting = self.state.arrive_saying(0, note_of(&said))?;
         Ok((Phase::Written(meeting, part), None))
-    }
-
-    /// All have written, or could not: the first worker commits.
-    fn decide(&mut self, part: Part, said: &[(i64, String)]) -> Result<Phase> {
-        let mut workers = Vec::new();
-        let mut failed = None;
-        for (index, (_, note)) in said.iter().enumerate() {
-            match of_note::<std::result::Result<WorkerCheckpoint, String>>(note)? {
-                Ok(worker) => workers.push(worker),
-                Err(error) => failed = failed.or(Some(format!("worker {index}: {error}"))),
-            }
-        }
-        if let Some(error) = failed {
-            self.abandon(part, error);
-            return Ok(Phase::Idle);
-        }
-        let number = self.committed.as_ref().map_or(0, |last| last.number) + 1;
-        let key_groups = self.state.key_groups();
-        let new = JobCheckpoint { number, until: part.until, key_groups, workers };
-        let (verdict, why) = match self.state.index() {
-            0 => self.commit(&new),
-            _ => (COMMITTED, String::new()),
-        };
-        let meeting = self.state.arrive_saying(verdict, why)?;
-        Ok(Phase::Deciding(meeting, part, new))
-    }
-
-    /// Replaces the record, and says what became of it, and why.
-    fn commit(&self, new: &JobCheckpoint) -> (i64, String) {
-        let device = match self.state.place().record_device() {
-            Ok(Some(device)) => device,
-            Ok(None) => unreachable!("looked at when this was made"),
-            Err(error) => return (NOT_COMMITTED, error.to_string()),
-        };
-        let retain = self.state.place().retain();
-        let committed = Record::load(&*device).and_then(|mut record| {
-            record.add(new.clone(), retain);
-            record.commit(&*device)
-        });
-        match committed {
-            Ok(()) => (COMMITTED, String::new()),
-            Err(error) if says_otherwise(&*device, new) => (NOT_COMMITTED, error.to_string()),
-            Err(error) => (UNKNOWN, error.to_string()),
-        }
-    }
-
-    /// The first worker has said what became of the record.
-    fn decided(
-        &mut self,
-        part: Part,
-        new: JobCheckpoint,
-        (verdict, why): &(i64, String),
-    ) -> Result<()> {
-        match *verdict {
-            COMMITTED => {
-                // It counts whether its store lists it or not: an open finds it by its number. What
-                // passes by itself is no reason to end the run.
-                let _ = passing(part.seal?.confirm())?;
-                self.committed = Some(new);
-                self.abandoned = None;
-                Ok(())
-            }
-            NOT_COMMITTED => {
-                self.abandon(part, why.clone());
-                Ok(())
-            }
-            // Either may count: both are left in place, and the next run reads which it is.
-            _ => {
-                let message = "the job's record may have been replaced or not; start again";
-                Err(Error::new(ErrorKind::Io, message).caused_by(why.clone()))
-            }
-        }
-    }
-
-    fn abandon(&mut self, part: Part, why: String) {
-        if let Ok(seal) = part.seal {
-            seal.abort();
-        }
-        self.abandoned = Some(why);
     }
 }
 
@@ -427,11 +358,6 @@ impl<T: EventTime> fmt::Debug for JobCheckpoints<T> {
             .field("committed", &self.committed)
             .finish_non_exhaustive()
     }
-}
-
-/// Whether the record is certainly one that has not `new`.
-fn says_otherwise(device: &dyn Device, new: &JobCheckpoint) -> bool {
-    Record::load(device).is_ok_and(|record| record.last() != Some(new))
 }
 
 /// Takes an error that passes by itself for a result: the checkpoint is given up, the run is not.

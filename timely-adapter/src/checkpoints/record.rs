@@ -24,6 +24,10 @@ pub struct JobCheckpoint {
     pub until: Time,
     /// Key groups of the job.
     pub key_groups: u16,
+    /// How often the key groups were divided anew among workers or processes before this run, each
+    /// time into directories of their own.
+    #[serde(default)]
+    pub division: u64,
     /// What each worker contributed, ordered by worker.
     pub workers: Vec<WorkerCheckpoint>,
 }
@@ -31,6 +35,10 @@ pub struct JobCheckpoint {
 /// One worker's part of a [`JobCheckpoint`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerCheckpoint {
+    /// The way to its process's directory from that of the first process, where the record is; empty
+    /// if it is the same.
+    #[serde(default)]
+    pub process: String,
     /// The directory of its store, inside its process's; empty if it is on a device of its own.
     pub directory: String,
     /// The number of its store's checkpoint.
@@ -63,8 +71,10 @@ impl Record {
         RECORD_FILE.replace(device, COMMITTED, COMMITTED_NEW, self)
     }
 
-    /// Adds a checkpoint and forgets the oldest, so that at most `retain` are left.
+    /// Adds a checkpoint and forgets the oldest, so that at most `retain` are left, and those of
+    /// another division: their directories go.
     pub(crate) fn add(&mut self, checkpoint: JobCheckpoint, retain: usize) {
+        self.checkpoints.retain(|other| other.division == checkpoint.division);
         self.checkpoints.push(checkpoint);
         self.checkpoints.drain(..self.checkpoints.len().saturating_sub(retain));
     }

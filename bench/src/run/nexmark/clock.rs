@@ -58,6 +58,16 @@ impl Clock {
         self.last = self.last.max(Time(nanos / TICK * TICK));
         self.last
     }
+
+    /// Whether it lets what is at hand arrive later, at this time or after it: the wall clock does,
+    /// positions do not.
+    pub(super) fn puts_off(&mut self, until: Time) -> bool {
+        let does = self.kind == ClockKind::Wall;
+        if does {
+            self.last = self.last.max(until);
+        }
+        does
+    }
 }
 
 #[cfg(test)]
@@ -70,6 +80,8 @@ mod tests {
         let times = [0, 99, 100, 150, 1_234].map(|ordinal| clock.at(ordinal).as_ms());
         assert_eq!(times, [0, 0, 100, 100, 1_200]);
         assert_eq!(clock.at(7).as_ms(), 1_200, "it does not go back");
+        assert!(!clock.puts_off(Time(9_000 * MILLISECOND)));
+        assert_eq!(clock.at(1_300).as_ms(), 1_300);
     }
 
     #[test]
@@ -77,5 +89,8 @@ mod tests {
         let mut clock = Clock::new(ClockKind::Wall, 1);
         let (first, second) = (clock.at(0), clock.at(1));
         assert!(first.as_ms() > 1_700_000_000_000 && first <= second);
+        let later = Time(second.0 + 3_600_000 * MILLISECOND + 1);
+        assert!(clock.puts_off(later));
+        assert_eq!(clock.at(2), later);
     }
 }

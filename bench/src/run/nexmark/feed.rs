@@ -3,6 +3,7 @@
 use alluvium::Time;
 
 use super::clock::Clock;
+use super::position::{Done, Restored};
 use crate::Result;
 use crate::args::NexmarkArgs;
 use crate::input::CsvStream;
@@ -16,15 +17,21 @@ pub(super) struct Feed {
     watermark: Time,
     /// Of processing time.
     clock: Option<Clock>,
+    /// What the runs before this one have fed.
+    done: Done,
+    /// The time of the checkpoint that the run goes on from: nothing that is not done is before it.
+    begin: Time,
 }
 
 impl Feed {
-    /// The share of worker `index` of `peers`, from the event `position` on.
+    /// The share of worker `index` of `peers`, without the events that are done. What a run goes on
+    /// from was taken at the time `begin`.
     pub(super) fn open(
         args: &NexmarkArgs,
         index: usize,
         peers: usize,
-        position: u64,
+        restored: Option<&Restored>,
+        begin: Time,
         clock: Option<Clock>,
     ) -> Result<Self> {
         let stride = Stride::of_worker(index, peers);
@@ -33,15 +40,13 @@ impl Feed {
             Some(dir) => Box::new(Bounded::new(CsvStream::open(dir, stride)?, events)),
             None => {
                 let mut generator = Generator::new(args.stream.config(args.rate), stride)?;
-                generator.seek(position);
+                generator.seek(restored.map_or(0, |restored| restored.next));
                 Box::new(Bounded::new(generator, events))
             }
         };
-        let mut feed = Self { source, next: None, watermark: Time::MIN, clock };
+        let done = restored.map(|restored| restored.done.clone()).unwrap_or_default();
+        let mut feed = Self { source, next: None, watermark: begin, clock, done, begin };
         feed.advance()?;
-        while feed.next.as_ref().is_some_and(|record| record.ordinal < position) {
-            feed.advance()?;
-        }
         Ok(feed)
     }
 
@@ -60,6 +65,13 @@ impl Feed {
         self.clock.is_some()
     }
 
+    /// Puts the next event off until a time, if it comes when it is taken.
+    pub(super) fn put_off(&mut self, until: Time) {
+        if self.clock.as_mut().is_some_and(|clock| clock.puts_off(until)) {
+            self.watermark = self.watermark.max(until);
+        }
+    }
+
     /// Takes the next event.
     pub(super) fn take(&mut self) -> Result<Option<Record>> {
         let taken = self.next.take();
@@ -67,14 +79,25 @@ impl Feed {
         Ok(taken)
     }
 
+    /// Comes to the next event that is not done.
     fn advance(&mut self) -> Result<()> {
-        let watermark = self.source.watermark();
+        let mut watermark = self.source.watermark();
         self.next = self.source.next_record()?;
-        self.watermark = match (&mut self.clock, &self.next) {
+        while self.next.as_ref().is_some_and(|record| self.done.has(record.ordinal)) {
+            watermark = self.source.watermark();
+            self.next = self.source.next_record()?;
+        }
+        let watermark = match (&mut self.clock, &self.next) {
             (Some(clock), Some(next)) => clock.at(next.ordinal),
             (Some(_), None) => self.watermark,
             (None, _) => watermark,
         };
+        self.watermark = watermark.max(self.begin);
         Ok(())
+    }
+
+    /// What the runs before this one have fed.
+    pub(super) fn done(&self) -> &Done {
+        &self.done
     }
 }

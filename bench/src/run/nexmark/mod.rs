@@ -12,9 +12,9 @@
 //! The checksum is the sum of the digests of all changes, which is that of the result.
 //!
 //! Checkpoints (`--checkpoint-every` and the like) are of all workers, asked for by the first. A run
-//! in the same directory goes on from the last one, checksum and results included: what a worker has
-//! fed is in its part of the checkpoint, and so are its share of the checksum and the length of the
-//! [`ledger`] of changes.
+//! in the same directory goes on from the last one, checksum and results included, with any number of
+//! workers and processes: what a worker has fed is in its part of the checkpoint, and so are its share
+//! of the checksum and the length of the [`ledger`] of changes.
 //!
 //! With `--processes` this is one process of several, each started with the same options but for its
 //! number and its directory. The figures are those of its own workers, the checksum is that of all;
@@ -24,6 +24,7 @@ mod clock;
 mod feed;
 mod ledger;
 mod output;
+mod position;
 mod schedule;
 mod worker;
 
@@ -79,7 +80,9 @@ impl ForQuery for Run<'_> {
             let message = "checkpoints need a directory: give --dir, or --restore to go on in it";
             return Err(Error::Usage(message.to_owned()));
         }
-        if let Some(dir) = args.restore.as_ref().filter(|dir| !dir.is_dir()) {
+        // The record is in the first process's; another may have had none so far.
+        let is_first = args.cluster.process == 0;
+        if let Some(dir) = args.restore.as_ref().filter(|dir| is_first && !dir.is_dir()) {
             return Err(Error::Usage(format!(
                 "there is no directory {} to go on in",
                 dir.display()

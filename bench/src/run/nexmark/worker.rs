@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use alluvium::{StoreStats, Time};
-use alluvium_timely::{Gate, JobCheckpoint, JobCheckpoints, Met, Turn, WorkerState};
+use alluvium_timely::{Gate, JobCheckpoints, Met, Turn, WorkerState};
 use timely::dataflow::InputHandleVec;
 use timely::dataflow::operators::vec::Input;
 use timely::worker::Worker;
@@ -13,6 +13,7 @@ use timely::worker::Worker;
 use super::clock::{Clock, ClockKind};
 use super::feed::Feed;
 use super::output::Output;
+use super::position::{Restored, Said};
 use super::schedule::Schedule;
 use crate::args::NexmarkArgs;
 use crate::nexmark::Record;
@@ -104,50 +105,25 @@ struct Built {
     restored: Option<u64>,
 }
 
-/// What a worker says in a checkpoint, besides what is in its store.
-struct Said {
-    /// The ordinal of its next event; after the last that of no event.
-    next: u64,
-    /// Sum of the digests of its changes.
-    checksum: u64,
-    /// Bytes of the ledger, on the first worker.
-    ledger_bytes: u64,
-}
-
-impl Said {
-    fn words(&self) -> [u64; 3] {
-        [self.next, self.checksum, self.ledger_bytes]
-    }
-
-    /// What worker `index` goes on from.
-    fn of(checkpoint: &JobCheckpoint, index: usize) -> Result<Self> {
-        match checkpoint.workers.get(index).map(|worker| &worker.position[..]) {
-            Some(&[next, checksum, ledger_bytes]) => Ok(Self { next, checksum, ledger_bytes }),
-            _ => {
-                let message = "the directory's checkpoint is not one of this program";
-                Err(Error::Usage(message.to_owned()))
-            }
-        }
-    }
-}
-
 fn build<Q: Query>(timely: &mut Worker, state: &WorkerState, args: &NexmarkArgs) -> Result<Built> {
-    let said = state.restored().map(|all| Said::of(all, state.index())).transpose()?;
-    let restored = said.as_ref().map(|said| said.next);
+    let restored = state.restored().map(Restored::of).transpose()?;
+    let begin = state.restored().map_or(Time::MIN, |all| all.until);
     let kind = args.clock.unwrap_or(ClockKind::Position);
     let rate = args.stream.config(args.rate).rate;
     let clock = Q::IN_PROCESSING_TIME.then(|| Clock::new(kind, rate));
-    let feed = Feed::open(args, timely.index(), timely.peers(), restored.unwrap_or(0), clock)?;
-    let ledger_bytes = said.as_ref().map_or(0, |said| said.ledger_bytes);
+    let (index, peers) = (timely.index(), timely.peers());
+    let feed = Feed::open(args, index, peers, restored.as_ref(), begin, clock)?;
+    let ledger_bytes = restored.as_ref().map_or(0, |all| all.ledger_bytes);
     let (input, output) = timely.dataflow::<i64, _, _>(|scope| -> Result<_> {
         let (input, events) = scope.new_input::<Record>();
         let changes = Q::build(events, state)?;
         Ok((input, Output::attach(changes, args, state, ledger_bytes)?))
     })?;
-    if let Some(said) = said {
-        output.checksum.set(said.checksum);
+    // It is the sum over all workers that counts.
+    if let Some(all) = restored.as_ref().filter(|_| index == 0) {
+        output.checksum.set(all.checksum);
     }
-    Ok(Built { input, output, feed, restored })
+    Ok(Built { input, output, feed, restored: restored.map(|all| all.next) })
 }
 
 /// Events that were sent at one timestamp.
@@ -176,7 +152,7 @@ struct Driver<'a> {
     last: i64,
     under_way: VecDeque<Batch>,
     latencies: Latencies,
-    /// The event after those in the checkpoint that this run goes on from.
+    /// The first event that is not in the checkpoint which this run goes on from.
     restored: Option<u64>,
     begin: Instant,
 }
@@ -273,8 +249,9 @@ impl Driver<'_> {
     }
 
     /// Sends what is before `until`, so that all events before the next of any worker are sent and no
-    /// other, and goes to that time.
+    /// other, and goes to that time. By the wall clock nothing at hand has come before it.
     fn send_until(&mut self, until: i64) -> Result<()> {
+        self.feed.put_off(Time(until));
         while self.feed.ordinal().is_some() && self.feed.watermark().0 < until {
             self.send(until)?;
         }
@@ -289,7 +266,7 @@ impl Driver<'_> {
             checksum: self.output.checksum.get(),
             ledger_bytes: self.output.sync_ledger()?,
         };
-        self.checkpoints.seal(&said.words())?;
+        self.checkpoints.seal(&said.words(self.feed.done()))?;
         Ok(())
     }
 

@@ -1,0 +1,324 @@
+//! A job whose result shows each number that is lost or applied twice, and how it is run: on simulated
+//! devices, in a directory, as several processes, with accidents.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+
+use alluvium::io::{Device, Simulated};
+use alluvium::{
+    ByteSize, Error, ErrorKind, Helpers, HybridLog, KIB, Result, StoreConfig, Time, Windows,
+};
+use alluvium_timely::{
+    Counting, JobCheckpoints, KeyBy, NodeConfig, Rolling, Spec, Stateful, Turn, Windowing,
+    WorkerOverrides, WorkerState, execute, execute_with,
+};
+use timely::CommunicationConfig;
+use timely::dataflow::operators::core::Concat;
+use timely::dataflow::operators::vec::{Input, Map};
+use timely::dataflow::operators::{Inspect, Probe};
+use timely::dataflow::{ProbeHandle, StreamVec};
+use timely::worker::Worker;
+
+const KEYS: i64 = 40;
+/// Numbers in a window: each key is in each.
+pub const WINDOW: i64 = 50;
+/// What the windows of a number's key are counted by.
+const GROUPS: i64 = 5;
+/// No run has more.
+const WORKERS_MAX: i64 = 8;
+/// Numbers until the timer of one of them is due.
+const ROUND: i64 = 30;
+
+/// A stream of numbers, each at its own time; worker `w` of `n` has w, w + n and so on.
+#[derive(Clone, Copy)]
+pub struct Job {
+    pub numbers: i64,
+    /// A checkpoint is asked for each time so many numbers more were sent, by one of the workers.
+    pub every: i64,
+    /// Numbers sent at a time.
+    pub batch: i64,
+}
+
+/// What ends a run.
+#[derive(Default)]
+pub struct Accident {
+    /// Turns of all workers until one fails.
+    turns: Option<AtomicI64>,
+    /// The worker that fails as soon as it has begun the checkpoint of its store.
+    sealed: Option<usize>,
+}
+
+impl Accident {
+    pub fn after(turns: i64) -> Self {
+        Self { turns: Some(AtomicI64::new(turns)), sealed: None }
+    }
+
+    /// One that lets no checkpoint be committed, if it is the first worker's.
+    pub fn after_seal_of(worker: usize) -> Self {
+        Self { turns: None, sealed: Some(worker) }
+    }
+
+    fn happen(&self) -> Result<()> {
+        match &self.turns {
+            Some(turns) if turns.fetch_sub(1, Ordering::Relaxed) == 0 => {
+                Err(Error::new(ErrorKind::Input, "an accident"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct End {
+    /// The greatest count of each key that was emitted; groups of windows are below 0, those of
+    /// timers below -100.
+    pub counts: BTreeMap<i64, i64>,
+    pub committed: u64,
+    pub abandoned: u64,
+    pub sent: i64,
+}
+
+pub fn work(
+    job: Job,
+    worker: &mut Worker,
+    state: &WorkerState,
+    accident: &Accident,
+) -> Result<End> {
+    let (index, peers) = (worker.index() as i64, worker.peers() as i64);
+    let (probe, counts) = (ProbeHandle::new(), Rc::new(RefCell::new(BTreeMap::new())));
+    let sink = counts.clone();
+    let mut input = worker.dataflow::<i64, _, _>(|scope| {
+        let (input, rows) = scope.new_input::<i64>();
+        let counts =
+            rows.clone().key_by(state, |row| row % KEYS).rolling(Spec::new("counts"), Counting)?;
+        let listed = listed(rows.clone(), state)?;
+        let fired = rows
+            .key_by(state, |row| row % KEYS)
+            .window(Windows::tumbling(WINDOW), |row| Time(*row))
+            .aggregate(Spec::new("windows"), Counting)?;
+        let groups = fired
+            .results
+            .map(|((key, _, _), _, _)| -1 - key % GROUPS)
+            .concat(listed)
+            .key_by(state, |group| *group)
+            .rolling(Spec::new("groups"), Counting)?;
+        counts
+            .concat(groups)
+            .inspect(move |((key, count), _, diff)| {
+                if *diff > 0 {
+                    let mut sink = sink.borrow_mut();
+                    let most = sink.entry(*key).or_insert(*count);
+                    *most = *count.max(most);
+                }
+            })
+            .probe_with(&probe);
+        Ok::<_, Error>(input)
+    })?;
+    let first = begin_of(state, peers);
+    if let Some(all) = state.restored() {
+        input.advance_to(all.until.0);
+    }
+    let (mut next, mut abandoned) = (first, 0);
+    let mut asked = first;
+    let mut checkpoints = JobCheckpoints::new(state, probe)?;
+    loop {
+        accident.happen()?;
+        // The end is left to be done after any of them: it says every count once more.
+        let is_early = next < job.numbers - 4 * WINDOW;
+        if is_early && next - asked >= job.every && (next / job.every) % peers == index {
+            asked = next;
+            checkpoints.request();
+        }
+        let before = checkpoints.abandoned().is_some();
+        let turn = checkpoints.turn(Time(next), next >= job.numbers)?;
+        abandoned += u64::from(!before && checkpoints.abandoned().is_some());
+        match turn {
+            Turn::Go | Turn::Until(_) => {
+                let until = if let Turn::Until(Time(until)) = turn { until } else { i64::MAX };
+                // All rows of a batch at the time of its first.
+                let end = until.min(job.numbers);
+                let batch = end.min(next + peers * job.batch);
+                while next < batch {
+                    input.send(next);
+                    next += peers;
+                }
+                let is_over = turn != Turn::Go && next >= end;
+                input.advance_to(if is_over { until } else { next.max(*input.time()) });
+            }
+            Turn::Seal => {
+                checkpoints.seal(&[next as u64, 7])?;
+                if accident.sealed == Some(state.index()) {
+                    return Err(Error::new(ErrorKind::Input, "an accident after sealing"));
+                }
+            }
+            Turn::Wait => {}
+            Turn::End(Time(latest)) => {
+                // A run before this one may have come to its end with more workers.
+                assert!((job.numbers..job.numbers + WORKERS_MAX).contains(&latest));
+                break;
+            }
+        }
+        state.step_or_nap(worker, std::time::Duration::from_millis(1))?;
+    }
+    let committed = checkpoints.committed().map_or(0, |checkpoint| checkpoint.number);
+    drop(input);
+    while worker.has_dataflows() {
+        state.step(worker)?;
+    }
+    Ok(End { counts: counts.take(), committed, abandoned, sent: (next - first) / peers })
+}
+
+/// The first number of a worker: of its share, the first that is not in the checkpoint, which has all
+/// numbers before one of them and none after.
+fn begin_of(state: &WorkerState, peers: i64) -> i64 {
+    let share = |from: i64, index: i64, peers: i64| from + (index - from).rem_euclid(peers);
+    let Some(all) = state.restored() else { return state.index() as i64 };
+    let positions = || all.workers.iter().map(|worker| worker.position[0] as i64);
+    let least = positions().min().expect("there was a worker");
+    for (worker, position) in (0..).zip(positions()) {
+        assert_eq!(position, share(least, worker, all.workers.len() as i64), "worker {worker}");
+    }
+    share(least, state.index() as i64, peers)
+}
+
+/// Numbers go into lists by key, and come out, as their group, when the timer of their round is due.
+fn listed<'scope>(
+    rows: StreamVec<'scope, i64, i64>,
+    state: &WorkerState,
+) -> Result<StreamVec<'scope, i64, i64>> {
+    let changes = rows.key_by(state, |row| row % KEYS).stateful(
+        Spec::new("rounds"),
+        |states| states.list::<i64, i64>("numbers"),
+        |lists, rows, context| {
+            // What is left in it after an error comes again.
+            while let Some(&(key, row)) = rows.last() {
+                context.set_timer(Time((row / ROUND + 1) * ROUND), key)?;
+                lists.append(&key, row)?;
+                rows.pop();
+            }
+            Ok(())
+        },
+        |lists, due, context| {
+            while let Some(&(Time(at), key)) = due.last() {
+                for row in lists.to_vec(&key)? {
+                    if (at - ROUND..at).contains(&row) {
+                        context.emit(-101 - key % GROUPS, 1);
+                    }
+                }
+                due.pop();
+            }
+            Ok(())
+        },
+    )?;
+    Ok(changes.map(|(group, _, _)| group))
+}
+
+pub fn expected(job: Job) -> BTreeMap<i64, i64> {
+    let mut counts = BTreeMap::new();
+    (0..job.numbers).for_each(|n| *counts.entry(n % KEYS).or_insert(0) += 1);
+    let windows: BTreeSet<_> = (0..job.numbers).map(|n| (n % KEYS, n / WINDOW)).collect();
+    windows.iter().for_each(|(key, _)| *counts.entry(-1 - key % GROUPS).or_insert(0) += 1);
+    (0..job.numbers).for_each(|n| *counts.entry(-101 - n % KEYS % GROUPS).or_insert(0) += 1);
+    counts
+}
+
+/// What the workers have counted together.
+pub fn together(ends: &[End]) -> BTreeMap<i64, i64> {
+    ends.iter().flat_map(|end| end.counts.clone()).collect()
+}
+
+pub fn node() -> NodeConfig {
+    StoreConfig {
+        memory: ByteSize(4096 * KIB),
+        max_value: Some(ByteSize(4 * KIB)),
+        layout: HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB).into(),
+        helpers: Helpers::Inline,
+        ..StoreConfig::default()
+    }
+    .into()
+}
+
+pub fn run_on(devices: &[Simulated], job: Job, accident: Accident) -> Result<Vec<End>> {
+    let (config, devices) = (timely::Config::process(devices.len()), devices.to_vec());
+    let overrides = move |index: usize| WorkerOverrides {
+        device: Some(Arc::new(devices[index].clone()) as Arc<dyn Device>),
+        ..WorkerOverrides::default()
+    };
+    execute_with(config, node(), overrides, move |worker, state| {
+        work(job, worker, state, &accident)
+    })
+}
+
+/// Runs a job on so many workers in a directory.
+pub fn run_in(directory: &Path, workers: usize, job: Job, accident: Accident) -> Result<Vec<End>> {
+    let mut node = node();
+    node.store.directory = Some(directory.to_owned());
+    node.store.memory = ByteSize(1536 * KIB * workers as u64);
+    execute(timely::Config::process(workers), node, move |worker, state| {
+        work(job, worker, state, &accident)
+    })
+}
+
+/// A small generator, so that runs repeat.
+pub fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    }
+}
+
+/// Addresses on this machine that nobody listens at. Not of the ports that the system gives to those
+/// who call: one of them could be taken by a call before the process listens.
+fn free_addresses(processes: usize) -> Vec<String> {
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let mut addresses = Vec::new();
+    while addresses.len() < processes {
+        // Other test programs begin elsewhere.
+        let next = std::process::id() * 101 + TAKEN.fetch_add(1, Ordering::Relaxed);
+        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
+        if TcpListener::bind(&address).is_ok() {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+fn cluster(threads: usize, process: usize, addresses: &[String]) -> timely::Config {
+    let (addresses, report) = (addresses.to_vec(), false);
+    let communication =
+        CommunicationConfig::Cluster { threads, process, addresses, report, zerocopy: false };
+    timely::Config { communication, worker: timely::WorkerConfig::default() }
+}
+
+/// Runs a job as several processes, which are threads here.
+pub fn run_cluster(
+    directory: &Path,
+    processes: usize,
+    threads: usize,
+    job: Job,
+    turns: Option<i64>,
+) -> Vec<Result<Vec<End>>> {
+    let addresses = free_addresses(processes);
+    let start = |process: usize| {
+        let config = cluster(threads, process, &addresses);
+        let mut node = node();
+        node.store.directory = Some(directory.join(process.to_string()));
+        let accident = Arc::new(match turns.filter(|_| process == 1) {
+            Some(turns) => Accident::after(turns),
+            None => Accident::default(),
+        });
+        std::thread::spawn(move || {
+            execute(config, node, move |worker, state| work(job, worker, state, &accident))
+        })
+    };
+    let running: Vec<_> = (0..processes).map(start).collect();
+    running.into_iter().map(|process| process.join().expect("no panic")).collect()
+}

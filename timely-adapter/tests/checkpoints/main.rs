@@ -1,0 +1,6 @@
+//! Checkpoints of whole jobs.
+
+mod job;
+
+mod a_job_goes_on_from_one_checkpoint_on_all_workers;
+mod a_job_goes_on_with_another_number_of_workers;
