@@ -43,7 +43,7 @@
 use alluvium_pagestore::{Error, ErrorKind, Result, SegmentMeta};
 
 /// Limit of space amplification unless another is chosen.
-pub const DEFAULT_MAX_AMPLIFICATION: f64 = 2.0;
+pub const DEFAULT_MAX_AMPLIFICATION: f64 = 1.5;
 
 /// Least part of a segment that must be garbage for it to be rewritten, unless another is chosen.
 pub const DEFAULT_MIN_YIELD: f64 = 0.2;
@@ -210,9 +210,14 @@ mod tests {
         }
     }
 
+    /// Bounds space at twice the live bytes.
+    fn twice() -> SpacePolicy {
+        SpacePolicy::with_limit(2.0).unwrap()
+    }
+
     #[test]
     fn the_oldest_with_enough_garbage_is_chosen() {
-        let policy = SpacePolicy::default();
+        let policy = twice();
         let segments = [segment(4, 10), segment(3, 10), segment(2, 80), segment(1, 81)];
         assert_eq!(policy.plan(&segments, 0).rewrite, Some(2), "{:?}", policy.plan(&segments, 0));
         let pinned = SegmentMeta { pinned: true, ..segments[2] };
@@ -226,7 +231,7 @@ mod tests {
 
     #[test]
     fn nothing_is_rewritten_at_the_limit() {
-        let policy = SpacePolicy::default();
+        let policy = twice();
         assert_eq!(policy.plan(&[segment(1, 50), segment(2, 50)], 0).rewrite, None);
         assert_eq!(policy.plan(&[segment(1, 50), segment(2, 49)], 0).rewrite, Some(1));
         assert_eq!(policy.plan(&[], 0).space.amplification(), 1.0);
@@ -234,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_is_in_memory_alone_counts_as_state() {
-        let (policy, segments) = (SpacePolicy::default(), [segment(1, 20), segment(2, 60)]);
+        let (policy, segments) = (twice(), [segment(1, 20), segment(2, 60)]);
         assert_eq!(policy.plan(&segments, 0).rewrite, Some(1));
         let bytes = segments[0].bytes * 20 / 100;
         assert_eq!(policy.plan(&segments, bytes - 1).rewrite, Some(1));
@@ -244,7 +249,7 @@ mod tests {
 
     #[test]
     fn dead_segments_go_unless_pinned_or_unsealed() {
-        let policy = SpacePolicy::default();
+        let policy = twice();
         let pinned = SegmentMeta { pinned: true, ..segment(1, 0) };
         let unsealed = SegmentMeta { sealed: false, ..segment(2, 0) };
         let plan = policy.plan(&[pinned, unsealed, segment(3, 0), segment(4, 100)], 0);
@@ -256,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_has_expired_as_a_whole_goes_first_and_counts_for_nothing() {
-        let policy = SpacePolicy::default();
+        let policy = twice();
         let over = |id| SegmentMeta { expired: true, ..segment(id, 90) };
         // The others are below the limit: they stay, however much has expired.
         let plan = policy.plan(&[segment(1, 60), over(7), over(5), segment(2, 60)], 0);
@@ -277,13 +282,13 @@ mod tests {
     #[test]
     fn an_empty_sealed_segment_is_dead() {
         let empty = SegmentMeta { records: 0, ..segment(1, 0) };
-        assert_eq!(SpacePolicy::default().plan(&[empty], 0).unlink, [1]);
+        assert_eq!(twice().plan(&[empty], 0).unlink, [1]);
     }
 
     #[test]
     fn impossible_limits_are_refused_by_number() {
         assert!(SpacePolicy::new(1.25, 0.2).is_ok());
-        assert_eq!(SpacePolicy::with_limit(2.0).unwrap(), SpacePolicy::default());
+        assert_eq!(SpacePolicy::with_limit(1.5).unwrap(), SpacePolicy::default());
         assert!(SpacePolicy::with_limit(1.1).unwrap().min_yield() < 0.1);
         assert!(SpacePolicy::with_limit(0.9).is_err());
         for (amplification, least_yield) in

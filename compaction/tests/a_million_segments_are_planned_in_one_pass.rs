@@ -28,7 +28,7 @@ fn population(live_part: impl Fn(&mut Rng) -> u64) -> Vec<SegmentMeta> {
 
 #[test]
 fn the_oldest_is_found_among_a_million() {
-    let policy = SpacePolicy::default();
+    let policy = SpacePolicy::with_limit(2.0).unwrap();
     let segments = population(|rng| rng.below(900) as u64);
     let start = Instant::now();
     let plan = policy.plan(&segments, 0);
@@ -52,7 +52,7 @@ fn the_oldest_is_found_among_a_million() {
 
 #[test]
 fn a_million_live_segments_are_left_alone() {
-    let plan = SpacePolicy::default().plan(&population(|_| 1000), 0);
+    let plan = SpacePolicy::with_limit(2.0).unwrap().plan(&population(|_| 1000), 0);
     assert_eq!((plan.rewrite, plan.unlink.len()), (None, 0));
     // A limit that they pass, but no single one: nearly all live is left alone too.
     let plan = SpacePolicy::new(1.5, 0.3).unwrap().plan(&population(|_| 701), 0);
@@ -87,7 +87,7 @@ fn carrying_out_plans_converges_and_copies_less_than_four_per_byte_freed() {
 
 #[test]
 fn of_a_million_those_that_have_expired_go_oldest_first_and_nothing_else_is_copied_for_it() {
-    let policy = SpacePolicy::default();
+    let policy = SpacePolicy::with_limit(2.0).unwrap();
     let mut segments = population(|rng| 900 + rng.below(100) as u64);
     segments.iter_mut().for_each(|s| s.expired = s.id % 3 == 0);
     let plan = policy.plan(&segments, 0);

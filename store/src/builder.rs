@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use alluvium_compaction::SpacePolicy;
 use alluvium_pagestore::io::{Device, IoOptions, open_device};
 use alluvium_pagestore::{Error, ErrorKind, Result};
 
@@ -109,6 +110,13 @@ impl StoreBuilder {
         self
     }
 
+    /// The most bytes on storage per byte of live state; see [`StoreConfig::space_amplification`].
+    #[must_use]
+    pub fn space_amplification(mut self, most: f64) -> Self {
+        self.config.space_amplification = most;
+        self
+    }
+
     /// Restores the checkpoint of this number instead of the newest: one of those retained
     /// ([`Store::checkpoints`]), or one that was [sealed](Store::seal) in full but not confirmed
     /// before a crash. Later ones stay until the next checkpoint replaces them.
@@ -174,6 +182,7 @@ impl StoreBuilder {
         if config.retain == 0 {
             return bad("no checkpoint would be retained; 1 is the least".into());
         }
+        SpacePolicy::with_limit(config.space_amplification)?;
         if config.max_value_bytes() >= config.memory.0 {
             let (value, memory) = (config.max_value_bytes(), config.memory);
             return bad(format!(

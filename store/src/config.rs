@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use alluvium_compaction::DEFAULT_MAX_AMPLIFICATION;
 use alluvium_pagestore::io::IoOptions;
 use alluvium_pagestore::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,10 @@ pub struct StoreConfig {
     pub max_value: Option<ByteSize>,
     /// How many checkpoints are kept that can be restored. Default: 1.
     pub retain: usize,
+    /// The most bytes that segments of a [`HybridLog`](crate::HybridLog) may take on storage per byte
+    /// of live state, without those that only a checkpoint needs: beyond that compaction rewrites
+    /// them. Nearer to 1 it copies more. Default: [`DEFAULT_SPACE_AMPLIFICATION`].
+    pub space_amplification: f64,
     /// How files are read and written.
     pub io: IoOptions,
     /// Where background work runs.
@@ -60,6 +65,9 @@ pub enum Helpers {
     Inline,
 }
 
+/// Default of [`StoreConfig::space_amplification`].
+pub const DEFAULT_SPACE_AMPLIFICATION: f64 = DEFAULT_MAX_AMPLIFICATION;
+
 /// Default of [`StoreConfig::memory`].
 pub const DEFAULT_MEMORY_BYTES: u64 = 256 * MIB;
 
@@ -71,6 +79,7 @@ impl Default for StoreConfig {
             key_groups: 256,
             max_value: None,
             retain: 1,
+            space_amplification: DEFAULT_SPACE_AMPLIFICATION,
             io: IoOptions::default(),
             helpers: Helpers::default(),
             layout: AnyLayout::default(),

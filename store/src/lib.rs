@@ -61,7 +61,7 @@ pub use any_layout::{AnyLayout, AnyTable};
 pub use any_windows::{AnyLists, AnyPanes};
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
 pub use checkpoints::{Checkpoint, RetainedCheckpoint, Seal};
-pub use config::{DEFAULT_MEMORY_BYTES, Helpers, StoreConfig};
+pub use config::{DEFAULT_MEMORY_BYTES, DEFAULT_SPACE_AMPLIFICATION, Helpers, StoreConfig};
 pub use count::Count;
 pub use expiring::{
     Clock, ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Timed, Ttl, WallClock,

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use alluvium_compaction::Compactor;
+use alluvium_compaction::{Compactor, SpacePolicy};
 use alluvium_layouts::{CheckpointOutcome, Cursor, Table, TableStats, trace_event};
 use alluvium_pagestore::{
     BlobWriter, Encoded, EntryCodec, Error, ErrorKind, Key, KeyGroup, PATIENT_FUEL, Result,
@@ -65,7 +65,7 @@ impl fmt::Debug for Lock {
 
 /// Compaction gets fuel after so many writes.
 const WRITES_PER_SHARE: usize = 64;
-/// Fuel per write: records looked at or moved. About 6 hold space amplification at 2.
+/// Fuel per write: records looked at or moved. About 6 hold space amplification at 2 and at 1.5.
 const FUEL_PER_WRITE: usize = 8;
 
 /// No more fuel is owed to compaction than this.
@@ -108,6 +108,11 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             groups: None,
             _lock: lock,
         }
+    }
+
+    /// With this bound of space on storage.
+    pub(crate) fn compacting(self, policy: SpacePolicy) -> Self {
+        Self { compactor: RefCell::new(Compactor::new(policy)), ..self }
     }
 
     /// The state of entries that expire.

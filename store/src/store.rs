@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use alluvium_compaction::SpacePolicy;
 use alluvium_layouts::{Layout, ListsLayout, StateContext, Table, trace_span};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
@@ -641,7 +642,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
             })
         })?;
         let cell = StateCell::new(&self.name, table, codec, inner.lock.clone());
-        let cell = Rc::new(cell.sweeping(sweeping).in_groups(groups));
+        let policy = SpacePolicy::with_limit(inner.config.space_amplification)?;
+        let cell = Rc::new(cell.compacting(policy).sweeping(sweeping).in_groups(groups));
         if let Some(mover) = &self.mover {
             mover.add(&manifest, cell.clone());
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::common::{Dice, assert_equal};
 use alluvium::io::{CrashPolicy, Faults, Simulated};
-use alluvium::{AnyLayout, Helpers, HybridLog, KIB, Map, Store};
+use alluvium::{AnyLayout, ErrorKind, Helpers, HybridLog, KIB, Map, Store};
 
 type Record = [u64; 4];
 type Model = BTreeMap<u64, Record>;
@@ -245,4 +245,37 @@ fn what_is_in_memory_is_not_read_to_be_rewritten() {
     let store = common::open_on(Arc::new(device), layout, 4096 * KIB).unwrap();
     let mut map: Map<u64, Record> = store.map("m").open().unwrap();
     assert_equal(&mut map, &model, "opened again");
+}
+
+#[test]
+fn space_is_bounded_as_it_was_asked_for() {
+    let mut copied = Vec::new();
+    for limit in [1.25, 1.5, 3.0] {
+        let device = Simulated::new(1, Faults::none());
+        let store = Store::in_memory()
+            .memory(2 * MEMORY)
+            .max_value(4 * KIB)
+            .helpers(Helpers::Inline)
+            .layout(common::tiny().segment(64 * KIB))
+            .device(Arc::new(device))
+            .space_amplification(limit)
+            .open()
+            .unwrap();
+        let mut map: Map<u64, Record> = store.map("m").open().unwrap();
+        let mut dice = Dice(1);
+        for n in 0..40_000 {
+            map.put(dice.below(8000), [n; 4]).unwrap();
+        }
+        while store.tick(1000).unwrap() > 0 {}
+        let total = store.stats().unwrap().total();
+        let found = total.space_amplification().unwrap();
+        // Segments that are not sealed yet come on top.
+        assert!(found < limit + 0.3, "{found} for {limit}: {total:?}");
+        copied.push(total.rewritten);
+    }
+    assert!(copied.is_sorted_by(|more, less| more > less), "{copied:?}");
+    for bad in [1.0, 0.5, f64::NAN, f64::INFINITY] {
+        let error = Store::in_memory().space_amplification(bad).open().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    }
 }
