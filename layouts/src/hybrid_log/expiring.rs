@@ -9,7 +9,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use alluvium_pagestore::{Error, ErrorKind, FooterEntry, Key, Result, State, Time, codec};
+use alluvium_pagestore::{
+    Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentInfo, State, Time, codec,
+};
 
 use super::table::{HybridLogTable, stored_address};
 use crate::expiry::{ExpiryPass, Touched};
@@ -18,6 +20,8 @@ use crate::expiry::{ExpiryPass, Touched};
 #[derive(Debug)]
 pub struct Expiry<V> {
     of: Touched<V>,
+    /// There is memory for a value that is decoded to be asked.
+    is_asked: bool,
     /// What was touched last before this has expired.
     pub to: Time,
 }
@@ -31,9 +35,12 @@ impl<V> Clone for Expiry<V> {
 impl<V> Copy for Expiry<V> {}
 
 impl<V: State> Expiry<V> {
-    /// When the value of a stored record was touched last. Runs on helper threads, where a value
-    /// that panics is an error.
-    pub fn touched<K: Key>(&self, record: &[u8]) -> Result<Time> {
+    /// When the value of a record of a segment was touched last, or not after, if there is no memory
+    /// to find out. Runs on helper threads, where a value that panics is an error.
+    pub fn touched<K: Key>(&self, segment: &SegmentInfo, record: &[u8]) -> Result<Time> {
+        if !self.is_asked {
+            return Ok(segment.latest);
+        }
         let decode = AssertUnwindSafe(|| codec::decode::<K, V>(record).map(|(_, v)| (self.of)(&v)));
         catch_unwind(decode).unwrap_or_else(|_| {
             let message = "a key or value panicked while its record was rewritten";
@@ -44,7 +51,11 @@ impl<V: State> Expiry<V> {
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn begin_expiring(&mut self, touched: Touched<V>, now: Time) {
-        self.expiry = Some(Expiry { of: touched, to: Time::MIN });
+        // One value at a time is decoded while a segment is rewritten.
+        let is_plain = K::NONE && V::NONE;
+        let (account, bytes) = (&self.log.account, self.context.max_value_bytes);
+        let is_asked = is_plain || account.try_reserve(MemoryKind::Buffers, bytes);
+        self.expiry = Some(Expiry { of: touched, is_asked, to: Time::MIN });
         if let (Some(flusher), Some(stored)) = (&mut self.log.flusher, &mut self.log.stored) {
             flusher.stamp_with(touched);
             stored.touched_by(now);

@@ -46,13 +46,16 @@ enum Step {
     Installing { copied: Copied, segment: u32, next: usize },
 }
 
-/// What the helper copied: entries of the old image, and their grains in the new one; none of those
-/// that have expired.
+/// What the helper copied: entries of the old image, and their grains in the new one; [`LEFT_OUT`] of
+/// those that have expired.
 struct Copied {
     entries: Vec<FooterEntry>,
-    grains: Vec<Option<u32>>,
+    grains: Vec<u32>,
     page: Option<WrittenPage>,
 }
+
+/// No grain of a segment.
+const LEFT_OUT: u32 = u32::MAX;
 
 impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
     fn begin(&mut self, segment: u64) -> Result<()> {
@@ -185,8 +188,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     while next < end {
                         let entry = &copied.entries[next];
                         match copied.grains[next] {
-                            Some(grain) => self.install(job.segment, entry, segment, grain),
-                            None => self.remove_expired(job.segment, &[*entry]),
+                            LEFT_OUT => self.remove_expired(job.segment, &[*entry]),
+                            grain => self.install(job.segment, entry, segment, grain),
                         }
                         next += 1;
                     }
@@ -194,7 +197,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                         job.step = Step::Installing { copied, segment, next };
                         return Ok(Progress::Working { spent });
                     }
-                    let records = copied.grains.iter().flatten().count() as u64;
+                    let records = copied.grains.iter().filter(|g| **g != LEFT_OUT).count() as u64;
                     self.log.stats.rewritten += records;
                     let state = &*self.context.name;
                     crate::trace_event!(DEBUG, "page rewritten", state = state, records = records);
@@ -265,15 +268,18 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 let (mut grains, mut begun) = (Vec::with_capacity(entries.len()), false);
                 for entry in &entries {
                     let record = reader.record(&info, entry)?;
-                    let touched = expiry.map(|e| e.touched::<K>(record.payload)).transpose()?;
+                    let touched = match &expiry {
+                        Some(expiry) => Some(expiry.touched::<K>(&info, record.payload)?),
+                        None => None,
+                    };
                     if expiry.zip(touched).is_some_and(|(e, touched)| touched < e.to) {
-                        grains.push(None);
+                        grains.push(LEFT_OUT);
                         continue;
                     }
                     if !std::mem::replace(&mut begun, true) {
                         writer.begin_page()?;
                     }
-                    grains.push(Some(writer.push_encoded(record.hash, record.payload)?));
+                    grains.push(writer.push_encoded(record.hash, record.payload)?);
                     touched.into_iter().for_each(|touched| writer.stamp(touched));
                 }
                 Ok((grains, begun.then(|| writer.finish_page()).transpose()?))
