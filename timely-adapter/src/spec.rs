@@ -115,6 +115,7 @@ impl<'a> OperatorState<'a> {
         name: &str,
         ttl: Ttl,
     ) -> Result<ExpiringMap<K, V>> {
+        self.stays("an expiring map", name)?;
         let map = self.placed(self.store.expiring_map(&self.name_of(name))).open(ttl)?;
         self.fetchers.borrow_mut().push(Box::new(map.fetcher()));
         Ok(map)

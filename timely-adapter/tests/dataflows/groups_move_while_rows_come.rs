@@ -13,10 +13,11 @@ use std::time::Duration;
 use alluvium::io::{Device, Faults, Simulated};
 use alluvium::{
     AnyLayout, ByteSize, Counting, Heap, HybridLog, KIB, KeyGroup, MIB, Store, StoreConfig, Time,
+    Ttl,
 };
 use alluvium_timely::{
-    Changes, KeyBy, MoveGroup, NodeConfig, Spec, WorkerOverrides, WorkerState, execute,
-    execute_with,
+    Changes, KeyBy, MoveGroup, NodeConfig, OperatorState, Spec, WorkerOverrides, WorkerState,
+    execute, execute_with,
 };
 use timely::dataflow::operators::vec::Input;
 use timely::dataflow::operators::{Inspect, Probe};
@@ -345,6 +346,8 @@ fn a_worker_can_give_all_it_has() {
     assert!(moved.changes == still.changes && moved.file == still.file);
 }
 
+type Open = fn(&OperatorState<'_>) -> Result<()>;
+
 /// A move to a worker that there is not, and states that cannot move.
 #[test]
 fn what_cannot_move_is_refused_by_name() {
@@ -363,22 +366,36 @@ fn what_cannot_move_is_refused_by_name() {
     });
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("key group 1 cannot move to worker 2"), "{error}");
-    let refused = execute(timely::Config::process(1), NodeConfig::from(node()), |worker, state| {
-        worker.dataflow::<i64, _, _>(|scope| {
-            let (_, stream) = scope.new_input::<Row>();
-            let (_, told) = scope.new_input::<MoveGroup>();
-            stream.key_by(state, |row: &Row| row.0).migratable(told).stateful(
-                Spec::new("listed"),
-                |states| states.list::<u64, u64>("rows"),
-                |_, rows, context| {
-                    rows.drain(..).for_each(|(_, row)| context.emit(row, 1));
-                    Ok(())
-                },
-                |_, _, _| Ok(()),
-            )?;
-            Ok::<_, alluvium::Error>(())
-        })
-    });
-    let error = refused.unwrap_err().to_string();
-    assert!(error.contains("lists cannot move between workers"), "{error}");
+    let opens: [(&str, Open); 3] = [
+        ("lists cannot move", |states| states.list::<u64, u64>("rows").map(drop)),
+        ("a time-ordered map cannot move", |states| {
+            states.time_map::<u64, u64>("rows", 10).map(drop)
+        }),
+        ("an expiring map cannot move", |states| {
+            let ttl = Ttl::event_time(1_000_000);
+            states.expiring_map::<u64, u64>("rows", ttl).map(drop)
+        }),
+    ];
+    for (words, open) in opens {
+        let refused = execute(timely::Config::process(1), NodeConfig::from(node()), {
+            move |worker, state| {
+                worker.dataflow::<i64, _, _>(|scope| {
+                    let (_, stream) = scope.new_input::<Row>();
+                    let (_, told) = scope.new_input::<MoveGroup>();
+                    stream.key_by(state, |row: &Row| row.0).migratable(told).stateful(
+                        Spec::new("kept"),
+                        open,
+                        |_, rows, context| {
+                            rows.drain(..).for_each(|(_, row)| context.emit(row, 1));
+                            Ok(())
+                        },
+                        |_, _, _| Ok(()),
+                    )?;
+                    Ok::<_, alluvium::Error>(())
+                })
+            }
+        });
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
 }
