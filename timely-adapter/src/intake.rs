@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use alluvium::io::Waker;
 use alluvium::{Error, Key, Reservation, Result, Time};
+use hashbrown::HashTable;
 use timely::dataflow::Scope;
 use timely::dataflow::operators::generic::OperatorInfo;
 use timely::dataflow::operators::{Capability, CapabilitySet, CapabilityTrait, InputCapability};
@@ -26,10 +27,11 @@ use crate::parking::{Fetchers, Parking};
 use crate::spec::OperatorState;
 use crate::worker::{Parked, WorkerState};
 
-/// A row with its key, or a timer of a key.
+/// A row with its key, or that a timer of a key is due, which stays among the timers: rows that wait
+/// before it may set others, or withdraw it.
 enum Item<D> {
     Row(D),
-    Timer(Time),
+    Timer,
 }
 
 /// What is to be applied. What was not, because of an error, is left in it.
@@ -127,6 +129,7 @@ impl<K: Key> Prepared<K> {
         for fetcher in &self.fetchers {
             fetcher.wake_with(waker.clone()).expect("nobody uses a state that was just opened");
         }
+        let waited = HashTable::with_capacity(self.limit);
         let parking = (self.limit > 0).then(|| Parking::new(self.fetchers, self.limit));
         Intake {
             worker: self.worker.clone(),
@@ -140,7 +143,7 @@ impl<K: Key> Prepared<K> {
             waiting: None,
             failed: CapabilitySet::new(),
             rows: Vec::new(),
-            timers: Vec::new(),
+            waited,
             _memory: self.memory,
         }
     }
@@ -164,7 +167,8 @@ pub(crate) struct Intake<T: Timestamp, K: Key, D> {
     /// Times not finished by a failed operator.
     failed: CapabilitySet<T>,
     rows: Vec<(K, D)>,
-    timers: Vec<(Time, K)>,
+    /// Keys whose timers have waited as long as they had to, until the operator is scheduled again.
+    waited: HashTable<K>,
     _memory: Option<Reservation>,
 }
 
@@ -215,6 +219,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         }
         // Whatever it waited for is tried anew.
         self.is_blocked = false;
+        self.waited.clear();
         self.waker.rearm();
         if self.parking.as_ref().is_some_and(|parking| parking.len() > 0) {
             self.apply_parked(&mut apply);
@@ -370,24 +375,19 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
             // The state is in use by someone else: nothing can be told of it.
             return self.fail_parked(error);
         }
-        let (mut rows, mut timers) =
-            (std::mem::take(&mut self.rows), std::mem::take(&mut self.timers));
+        let mut rows = std::mem::take(&mut self.rows);
         let mut held: Option<Rc<Capability<T>>> = None;
         while !self.is_closed() {
             let next = self.parking.as_mut().and_then(Parking::next);
             let goes_along = match (&held, &next) {
-                (Some(held), Some((capability, _, item))) => {
-                    let kind = match item {
-                        Item::Row(_) => timers.is_empty() && rows.len() < BATCH,
-                        Item::Timer(_) => rows.is_empty() && timers.len() < BATCH,
-                    };
-                    kind && held.time() == capability.time()
+                (Some(held), Some((capability, _, _))) => {
+                    rows.len() < BATCH && held.time() == capability.time()
                 }
                 _ => held.is_none(),
             };
             if !goes_along {
                 if let Some(capability) = held.take() {
-                    self.apply_ready(&capability, &mut rows, &mut timers, apply);
+                    self.apply_ready(&capability, &mut rows, apply);
                 }
             }
             let Some((capability, key, item)) = next else { break };
@@ -396,36 +396,33 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
                 parking.put_back(key, item, &capability);
                 break;
             }
-            held.get_or_insert(capability);
             match item {
-                Item::Row(row) => rows.push((key, row)),
-                Item::Timer(at) => timers.push((at, key)),
+                Item::Row(row) => {
+                    held.get_or_insert(capability);
+                    rows.push((key, row));
+                }
+                // Its timers fire with the others.
+                Item::Timer => {
+                    self.waited.insert_unique(key.key_hash(), key, K::key_hash);
+                }
             }
         }
-        (self.rows, self.timers) = (rows, timers);
+        self.rows = rows;
     }
 
-    /// Applies parked items of one time; what an error leaves is parked again where it was.
+    /// Applies parked rows of one time; what an error leaves is parked again where it was.
     fn apply_ready(
         &mut self,
         capability: &Rc<Capability<T>>,
         rows: &mut Vec<(K, D)>,
-        timers: &mut Vec<(Time, K)>,
         apply: &mut impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
     ) {
         let right = Right::Held(capability);
-        let done = match rows.is_empty() {
-            false => apply(&right, Work::Rows(rows)),
-            true => apply(&right, Work::Timers(timers)),
-        };
-        if let Err(error) = done {
+        if let Err(error) = apply(&right, Work::Rows(rows)) {
             if let Some(parking) = &mut self.parking {
                 // Back to the front, the last first.
                 for (key, row) in rows.drain(..).rev() {
                     parking.put_back(key, Item::Row(row), capability);
-                }
-                for (at, key) in timers.drain(..).rev() {
-                    parking.put_back(key, Item::Timer(at), capability);
                 }
             }
             self.stop(&right, error);
@@ -433,22 +430,28 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
             self.applied();
         }
         rows.clear();
-        timers.clear();
     }
 
-    /// Whether a timer of `key` that is due has to wait, behind what is parked for its key or for
-    /// a read; if so it is parked, with the right to emit that `capability` makes.
+    /// Whether the timers of `key` that are due have to wait, for what is parked for their key or for a
+    /// read. If nothing else of the key waits, that is parked, with the right to emit that `capability`
+    /// makes: the operator is scheduled when the read has ended.
     pub(crate) fn parks_timer(
         &mut self,
-        at: Time,
         key: &K,
         capability: impl FnOnce() -> Capability<T>,
     ) -> Result<bool> {
         let Some(parking) = &mut self.parking else { return Ok(false) };
-        if parking.is_idle()? || !parking.must_wait(key)? {
+        if parking.is_idle()? {
             return Ok(false);
         }
-        Ok(parking.park(key, Item::Timer(at), &Rc::new(capability())).is_ok())
+        if parking.waits(key) {
+            return Ok(true);
+        }
+        if self.waited.find(key.key_hash(), |waited| waited == key).is_some() {
+            return Ok(false);
+        }
+        Ok(parking.must_wait(key)?
+            && parking.park(key, Item::Timer, &Rc::new(capability())).is_ok())
     }
 
     /// Applies timers that are due; what an error leaves of them is left in `timers`.

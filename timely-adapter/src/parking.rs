@@ -65,12 +65,14 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
     }
 
     /// Memory for each item that may wait: its place, its capability, its key's queue, and its key
-    /// where it waits for a read or a buffer.
+    /// where it waits for a read or a buffer, or has waited.
     pub(crate) fn bytes_each() -> u64 {
         let capability = size_of::<Capability<T>>() + 2 * size_of::<usize>() + size_of::<T>() + 64;
         let place = size_of::<Option<Place<T, I>>>() + size_of::<u32>();
         let queue = 2 * (size_of::<(K, Queue)>() + 1);
-        (place + capability + queue + 2 * size_of::<(usize, Ticket, K)>() + size_of::<K>()) as u64
+        let waited = 2 * (size_of::<K>() + 1);
+        (place + capability + queue + waited + 2 * size_of::<(usize, Ticket, K)>() + size_of::<K>())
+            as u64
     }
 
     /// Items that wait.

@@ -18,6 +18,8 @@ use crate::spec::{OperatorState, Spec};
 
 /// Most timers that are handed over in one call; a batch whose state accesses overlap.
 const DUE_BATCH: usize = 1024;
+/// Most timers whose keys wait that are passed over to find others.
+const WAITING_MAX: usize = 1024;
 
 /// What the closures of [`Stateful::stateful`] may do besides using their state.
 #[derive(Debug)]
@@ -167,6 +169,8 @@ pub(crate) struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
     /// Of the earliest timer, or earlier.
     held: Option<Capability<T>>,
     changes: Vec<(R, T, i64)>,
+    /// Timers that are due and whose keys wait, while others are looked at.
+    waiting: Vec<(Time, K)>,
     rows: A,
     due: B,
 }
@@ -180,7 +184,7 @@ where
     R: Clone + 'static,
 {
     pub(crate) fn new(state: S, timers: Timers<K>, rows: A, due: B) -> Self {
-        Self { state, timers, held: None, changes: Vec::new(), rows, due }
+        Self { state, timers, held: None, changes: Vec::new(), waiting: Vec::new(), rows, due }
     }
 
     /// Timers of a restored checkpoint fire at their times.
@@ -243,7 +247,8 @@ where
         done
     }
 
-    /// Hands over the timers before `limit`.
+    /// Hands over the timers before `limit`. Those whose keys wait stay among the others, in their
+    /// order: rows that wait before them may set others, or withdraw them.
     pub(crate) fn fire<D>(
         &mut self,
         limit: Time,
@@ -254,14 +259,23 @@ where
         A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()>,
         B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()>,
     {
-        while intake.takes_timers() {
-            let Some(mut capability) = self.held.take() else { return };
+        // Of the first that waits.
+        let mut first: Option<Capability<T>> = None;
+        while intake.takes_timers() && self.waiting.len() < WAITING_MAX {
+            let Some(mut capability) = self.held.take() else { break };
             let mut outcome = Ok(());
-            while fired.len() < DUE_BATCH && outcome.is_ok() && intake.takes_timers() {
+            while fired.len() < DUE_BATCH
+                && self.waiting.len() < WAITING_MAX
+                && outcome.is_ok()
+                && intake.takes_timers()
+            {
                 let Some((at, key)) = self.timers.pop_due(limit) else { break };
                 let right = || capability.delayed(&at_least(at, capability.time()));
-                match intake.parks_timer(at, &key, right) {
-                    Ok(true) => {}
+                match intake.parks_timer(&key, right) {
+                    Ok(true) => {
+                        first.get_or_insert_with(right);
+                        self.waiting.push((at, key));
+                    }
                     Ok(false) => fired.push((at, key)),
                     Err(error) => {
                         fired.push((at, key));
@@ -271,7 +285,7 @@ where
             }
             let Some(&(earliest, _)) = fired.first() else {
                 self.held = Some(capability);
-                return;
+                break;
             };
             downgrade(&mut capability, earliest);
             match outcome {
@@ -288,6 +302,16 @@ where
             if self.held.as_ref().is_none_or(|held| held.time() > capability.time()) {
                 self.held = Some(capability);
             }
+        }
+        let Some(first) = first else { return };
+        for (at, key) in self.waiting.drain(..) {
+            // Their memory was given back when they were taken out.
+            if let Err(error) = self.timers.set(at, key) {
+                intake.stop(&Right::Held(&first), error);
+            }
+        }
+        if self.held.as_ref().is_none_or(|held| held.time() > first.time()) {
+            self.held = Some(first);
         }
     }
 }

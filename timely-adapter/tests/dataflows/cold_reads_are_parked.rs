@@ -247,6 +247,84 @@ fn a_stuck_read_holds_up_its_key_and_the_frontier_only() {
     });
 }
 
+/// What a row asks for.
+const SETS: u64 = 10_000;
+const WITHDRAWS: u64 = 20_000;
+
+#[test]
+fn rows_that_wait_may_set_and_withdraw_timers_that_are_due() {
+    let device = Simulated::new(3, Faults::none());
+    let scripted = device.clone();
+    common::on_device(&device, MEMORY, Fault::STOP, move |worker, state| {
+        let device = &scripted;
+        let fired = Rc::<RefCell<Vec<(u64, i64, i64)>>>::default();
+        let (sink, probe) = (fired.clone(), ProbeHandle::new());
+        let mut input: InputHandleVec<i64, (u64, u64)> = worker.dataflow::<i64, _, _>(|scope| {
+            let (input, rows) = scope.new_input();
+            rows.key_by(state, |row: &(u64, u64)| row.0)
+                .stateful(
+                    Spec::new("timed"),
+                    |states| states.map::<u64, [u64; 8]>("rows"),
+                    |map: &mut Map<u64, [u64; 8]>, rows, context| {
+                        while let Some(&(key, (_, what))) = rows.last() {
+                            map.update(&key, || [0; 8], |row| row[0] += 1)?;
+                            let at = |base| Time((what - base) as i64);
+                            if what >= WITHDRAWS {
+                                assert!(context.cancel_timer(at(WITHDRAWS), key), "it is set");
+                            } else if what >= SETS {
+                                context.set_timer(at(SETS), key)?;
+                            }
+                            rows.pop();
+                        }
+                        Ok(())
+                    },
+                    |_, due, context| {
+                        for (Time(at), key) in due.drain(..) {
+                            context.emit((key, at), 1);
+                        }
+                        Ok(())
+                    },
+                )
+                .unwrap()
+                .inspect(move |((key, at), time, _)| sink.borrow_mut().push((*key, *at, *time)))
+                .probe_with(&probe);
+            input
+        });
+        let mut send = |time: i64, rows: &[(u64, u64)]| {
+            input.advance_to(time);
+            rows.iter().for_each(|&row| input.send(row));
+            input.advance_to(time + 1);
+        };
+        send(0, &(0..2).map(|key| (key, SETS + 200)).collect::<Vec<_>>());
+        for time in 1..60 {
+            send(time, &(0..50).map(|n| (time as u64 * 50 + n, 0)).collect::<Vec<_>>());
+            while probe.less_equal(&time) {
+                device.drive();
+                worker.step();
+            }
+        }
+        // All of these wait for the reads of their keys, and the timers at 200 for them.
+        (1..=2).for_each(|nth| device.on_nth_read(nth, alluvium::io::Fault::Stuck));
+        send(100, &[(0, SETS + 190), (0, SETS + 200), (1, WITHDRAWS + 200), (1, SETS + 210)]);
+        send(300, &[(0, 0)]);
+        step(worker, 50);
+        assert!(parked(state).now >= 4, "{:?}", parked(state));
+        assert_eq!(*fired.borrow(), [], "nothing is in memory");
+        assert!(!probe.less_than(&100) && probe.less_equal(&100));
+        device.release_stuck();
+        while probe.less_equal(&300) {
+            device.drive();
+            worker.step();
+        }
+        let mut fired = fired.take();
+        fired.sort_by_key(|(key, ..)| *key);
+        // Each once, those of a key in order, at the time of the earliest of all.
+        let expected = [(0, 190, 190), (0, 200, 190), (1, 210, 190)];
+        assert_eq!(fired, expected);
+        assert_eq!(parked(state).now, 0);
+    });
+}
+
 #[test]
 fn with_too_many_waiting_no_more_input_is_taken() {
     let device = Simulated::new(4, Faults::none());
