@@ -166,13 +166,17 @@ impl HybridLog {
         // One value that grows, and the bytes of one that is read.
         let headroom_bytes = if K::NONE && V::NONE { 0 } else { 2 * max_value_bytes };
         let frames_max = memory_bytes / frame_bytes + 1;
+        let spares_max = (frames_max as usize / 64).clamp(4, 256);
         let sizes = Sizes {
             slots,
             frame_bytes,
             frame_heap_bytes: FRAME_HEAP_MAX * frame_bytes,
             headroom_bytes,
             frames_max,
-            tables_bytes: frames_max * (Frames::<K, V>::BYTES_EACH + 10) as u64 + 512,
+            spares_max,
+            tables_bytes: frames_max * (Frames::<K, V>::BYTES_EACH + 10) as u64
+                + (spares_max * size_of::<Frame<K, V>>()) as u64
+                + 512,
             deaths_max: (memory_bytes / 2048).clamp(8, 1 << 20) as usize,
             buckets,
             segment_bytes,
@@ -211,6 +215,9 @@ pub struct Sizes {
     pub headroom_bytes: u64,
     /// Frames that the memory has room for, and the tables for so many.
     pub frames_max: u64,
+    /// Empty frames kept for reuse, while memory suffices: a checkpoint empties many and begins as
+    /// many, whose memory would be mapped anew on small pages.
+    pub spares_max: usize,
     pub tables_bytes: u64,
     /// Deaths between two checkpoints that there is room to note; more of them make the next one
     /// look at every record of the segments concerned.

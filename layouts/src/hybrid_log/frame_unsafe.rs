@@ -250,7 +250,13 @@ impl<K, V> Frame<K, V> {
     /// written, or is yet to be.
     pub fn mark_dead(&mut self, slot: u32, epoch: u32) {
         debug_assert!(self.memory.is_used(slot) && self.death(slot).is_none());
-        self.memory.place(slot).fetch_or(DIED[epoch as usize % 2], Ordering::Relaxed);
+        let (place, died) = (self.memory.place(slot), DIED[epoch as usize % 2]);
+        if self.frozen {
+            place.fetch_or(died, Ordering::Relaxed);
+        } else {
+            // No helper changes the word meanwhile.
+            place.store(place.load(Ordering::Relaxed) | died, Ordering::Relaxed);
+        }
     }
 
     /// If the record in a slot was [marked](Frame::mark_dead): whether its epoch was an odd one.

@@ -167,6 +167,12 @@ impl<K, V> Frames<K, V> {
         unsafe { base.entry(slot) }
     }
 
+    /// Whether there is a short cut to the frame of an address.
+    #[inline(always)]
+    pub fn is_short(&self, address: u64) -> bool {
+        self.bases.get((address >> self.slot_bits) as usize).is_some_and(|base| !base.is_none())
+    }
+
     /// Whether there is a short cut to an address and it holds this key.
     #[inline(always)]
     pub fn is_at(&self, address: u64, is_it: impl FnOnce(&K) -> bool) -> bool {

@@ -37,8 +37,6 @@ use crate::table::{StateContext, TableStats};
 const FROZEN_MAX: usize = 4;
 /// Slots redirected per new record while memory is short.
 pub const QUANTUM: u32 = 8;
-/// Empty frames kept for reuse.
-const SPARES_MAX: usize = 4;
 /// Making room is tried so often: what one part of it frees another may take.
 const ROUNDS_MAX: usize = 8;
 /// Least free memory below which frames are on their way out.
@@ -141,7 +139,7 @@ impl<K: Key, V: State> Log<K, V> {
         let (slots, helper) = (sizes.slots, Some(context.helper.clone()));
         let layout = Frame::<K, V>::layout(slots);
         let pool = Pool::new(layout, account.clone(), MemoryKind::Tables, helper);
-        let frames_max = sizes.frames_max as usize;
+        let (frames_max, spares_max) = (sizes.frames_max as usize, sizes.spares_max);
         let mut log = Self {
             name,
             account,
@@ -153,7 +151,7 @@ impl<K: Key, V: State> Log<K, V> {
             flusher,
             stats: TableStats::default(),
             vacant_numbers: Vec::with_capacity(frames_max),
-            spares: Vec::with_capacity(SPARES_MAX),
+            spares: Vec::with_capacity(spares_max),
             order: VecDeque::with_capacity(frames_max),
             sealed: 0,
             frozen: 0,

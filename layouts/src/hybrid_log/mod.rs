@@ -6,6 +6,7 @@
 //! the design and its reasons.
 
 mod address;
+mod batches;
 mod by_hash;
 mod capture;
 mod checkpoint;

@@ -219,18 +219,24 @@ impl Stored {
         }
     }
 
-    /// A record that was written after the last barrier, for the checkpoint begun there, had died
-    /// before it.
-    pub fn record_died_before(&mut self, at: StoredAt) {
-        self.live_records -= 1;
-        let noted = self.deaths.note(true, Death::of(self.info(at.segment).id, at.grain));
-        let segment = self.segments[at.segment as usize].as_mut().expect("a numbered segment");
-        segment.live_records -= 1;
-        segment.known_dead += u32::from(noted);
-        if segment.epoch == self.epoch {
-            segment.live_before -= 1;
-            segment.known_before += u32::from(noted);
+    /// Records of one segment are not live any more: their grains, and whether they had died before
+    /// the last barrier, for whose checkpoint they were written after it.
+    pub fn records_died_in(&mut self, number: u32, deaths: impl Iterator<Item = (u32, bool)>) {
+        let epoch = self.epoch;
+        let id = self.segment_since(number, epoch).info.id;
+        // Since the barrier, and before it: how many, and how many of them are noted.
+        let (mut died, mut noted) = ([0; 2], [0; 2]);
+        for (grain, before) in deaths {
+            died[usize::from(before)] += 1;
+            noted[usize::from(before)] += u32::from(self.deaths.note(before, Death::of(id, grain)));
         }
+        let all: u32 = died.iter().sum();
+        self.live_records -= u64::from(all);
+        let segment = self.segments[number as usize].as_mut().expect("a numbered segment");
+        segment.live_records -= all;
+        segment.known_dead += noted.iter().sum::<u32>();
+        segment.live_before -= died[1];
+        segment.known_before += noted[1];
     }
 
     /// A copy of a record that nothing refers to.

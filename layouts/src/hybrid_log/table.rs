@@ -17,6 +17,7 @@ use alluvium_pagestore::{
 };
 
 use super::address::{Address, StoredAt};
+use super::batches::GROUP;
 use super::capture::Capture;
 use super::config::HybridLog;
 use super::expiring::Expiry;
@@ -50,9 +51,9 @@ pub struct HybridLogTable<K: Key, V: State> {
     /// Hashes of keys that were read from storage lately: read again, they move to memory.
     touched: Box<[u32]>,
     /// The reads of one group of a batch.
-    group: Box<[Option<Read>]>,
+    pub(super) group: Box<[Option<Read>]>,
     /// Whether there are any.
-    group_reads: bool,
+    pub(super) group_reads: bool,
 }
 
 struct Scratch<K, V> {
@@ -61,8 +62,6 @@ struct Scratch<K, V> {
     heap: u64,
 }
 
-/// Items whose memory accesses overlap.
-const GROUP: usize = 64;
 /// Entries of the filter of keys read lately.
 const TOUCHED: usize = 1024;
 
@@ -132,7 +131,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 
     #[inline(always)]
-    fn hash<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> IndexHash {
+    pub(super) fn hash<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> IndexHash {
         self.log.index_hash(key.key_hash())
     }
 
@@ -228,8 +227,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         ahead: &mut Option<Read>,
     ) -> Result<Option<(u32, u32)>> {
         let found = self.log.locate(hash, key);
-        if matches!(found, Located::Absent) {
-            return Ok(None);
+        match found {
+            Located::Absent => return Ok(None),
+            Located::Resident { number, slot, .. } if self.is_in_place(number) => {
+                self.log.frames.shorten(number);
+                return Ok(Some((number, slot)));
+            }
+            Located::Resident { .. } | Located::Cold => {}
         }
         let (to, found) = match self.log.slot_at_hand() {
             Some(slot) => (slot, found),
@@ -300,7 +304,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if !V::NONE && self.log.account.available() < self.log.sizes.headroom_bytes {
             self.log.make_headroom()?;
         }
-        let slot = match self.own(hash, key, ahead)? {
+        // Of values without heap whoever calls this has looked for a short cut.
+        let owned = match V::NONE {
+            true => self.own_slowly(hash, key, ahead)?,
+            false => self.own(hash, key, ahead)?,
+        };
+        let slot = match owned {
             Some(slot) => slot,
             None => {
                 let to = self.log.make_room(hash)?;
@@ -309,128 +318,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             }
         };
         Ok(self.change(slot, change))
-    }
-
-    /// Reads the cold records of a group's keys from the `from`th on, as many at once as there are
-    /// buffers. Returns how far it came.
-    fn read_ahead<T, Q: Lookup<K> + ?Sized>(
-        &mut self,
-        items: &[T],
-        hashes: &[IndexHash; GROUP],
-        from: usize,
-        key: &impl Fn(&T) -> &Q,
-    ) -> usize {
-        let all = items.len();
-        let Some(stored) = self.log.stored.as_ref().filter(|stored| stored.live_records() > 0)
-        else {
-            return all;
-        };
-        // One buffer is left for reads that turn out to be needed.
-        let at_once = stored.free_buffers().saturating_sub(1).max(1);
-        // First which, then the reads: keys are user code, which may panic, and no panic may come
-        // between the start of a read and its end.
-        let mut places = [None; GROUP];
-        let (mut cold, mut end) = (0, all);
-        for (i, item) in items.iter().enumerate().skip(from) {
-            let hash = hashes[i];
-            if matches!(self.log.locate(hash, key(item)), Located::Cold) {
-                let place = self.log.candidate(hash, 0).map(|(_, place)| place);
-                let stored = self.log.stored.as_ref().expect("looked at above");
-                if place.is_some_and(|place| stored.has_fetched(place)) {
-                    continue;
-                }
-                if cold == at_once {
-                    end = i;
-                    break;
-                }
-                places[i] = place;
-                cold += 1;
-            }
-        }
-        let stored = self.log.stored.as_mut().expect("looked at above");
-        let mut pending = 0;
-        // A single read gains nothing by being started first.
-        if cold > 1 {
-            for (i, place) in places.iter().enumerate() {
-                // Whoever needs the record meets the error of a read that could not be started.
-                if let Some(Some(Ok(()))) = place.map(|place| stored.start(place, i as u64)) {
-                    pending += 1;
-                }
-            }
-        }
-        self.group_reads |= pending > 0;
-        for _ in 0..pending {
-            let (token, read) = stored.wait(|token| places[token as usize].expect("was started"));
-            self.group[token as usize] = Some(read);
-        }
-        end
-    }
-
-    /// Runs `apply` for each item in groups whose memory and storage accesses overlap.
-    fn in_groups<T, Q: Lookup<K> + ?Sized>(
-        &mut self,
-        batch: &[T],
-        key: impl Fn(&T) -> &Q,
-        mut apply: impl FnMut(&mut Self, &T, (IndexHash, u64), &mut Option<Read>) -> Result<()>,
-    ) -> std::result::Result<(), BatchError> {
-        let mut applied = 0;
-        let small = self.log.index.len() * 32 < 512 << 10;
-        let (mut hashes, mut likely) = ([IndexHash(0); GROUP], [NOWHERE; GROUP]);
-        for items in batch.chunks(GROUP) {
-            for (item, hash) in items.iter().zip(&mut hashes) {
-                *hash = self.hash(key(item));
-                if !small {
-                    self.log.index.prefetch(*hash);
-                }
-            }
-            if !small {
-                for (hash, likely) in hashes[..items.len()].iter().zip(&mut likely) {
-                    *likely = self.log.prefetch_candidate(*hash);
-                }
-            }
-            self.clear_group();
-            let (mut failed, mut read_to, mut ahead) = (None, 0, None);
-            for (i, item) in items.iter().enumerate() {
-                if i == read_to {
-                    read_to = self.read_ahead(items, &hashes, i, &key);
-                }
-                // A read is handed on only if it is used up before a closure runs: one that
-                // panics would take it along.
-                if self.group_reads
-                    && self.group[i].is_some()
-                    && matches!(self.log.locate(hashes[i], key(item)), Located::Cold)
-                {
-                    ahead = self.group[i].take();
-                }
-                if let Err(error) = apply(self, item, (hashes[i], likely[i]), &mut ahead) {
-                    failed = Some(BatchError { applied: applied + i, error });
-                }
-                if self.group_reads {
-                    if let Some(read) = ahead.take() {
-                        self.log.stored.as_mut().expect("a read has a store").recycle(read);
-                    }
-                }
-                if failed.is_some() {
-                    break;
-                }
-            }
-            applied += items.len();
-            self.clear_group();
-            if let Some(error) = failed {
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes back reads that were not needed after all, or that a panic has left.
-    #[inline]
-    fn clear_group(&mut self) {
-        if std::mem::take(&mut self.group_reads) {
-            for read in self.group.iter_mut().filter_map(Option::take) {
-                self.log.stored.as_mut().expect("a read has a store").recycle(read);
-            }
-        }
     }
 
     /// Finds `key` for reading: moves it to memory if it was read from storage before, not long
@@ -709,9 +596,12 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
                     change(item, value);
                     return Ok(());
                 }
-                if let Some(value) = table.log.find_value(hash, key(item)) {
-                    change(item, value);
-                    return Ok(());
+                // Without a short cut to where it is likely to be there is hardly one elsewhere.
+                if likely == NOWHERE || table.log.frames.is_short(likely) {
+                    if let Some(value) = table.log.find_value(hash, key(item)) {
+                        change(item, value);
+                        return Ok(());
+                    }
                 }
             }
             table.update_hashed(hash, key(item), || init(item), |v| change(item, v), read)

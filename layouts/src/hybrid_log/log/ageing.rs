@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State};
 
-use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MAX, Sealing, needs_reaper};
+use super::{FROZEN_MAX, Log, QUANTUM, Sealing, needs_reaper};
 use crate::hybrid_log::address::{Address, StoredAt};
 use crate::hybrid_log::config::FRAMES_MIN;
 use crate::hybrid_log::flush::{Answer, Flusher, drop_entries};
@@ -18,6 +18,9 @@ use crate::hybrid_log::frames_unsafe::Stage;
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::stored::Stored;
 use crate::trace_event;
+
+/// Empty frames kept for reuse also while memory is short.
+const SPARES_MIN: usize = 4;
 
 impl<K: Key, V: State> Log<K, V> {
     /// Takes an empty frame out of use.
@@ -152,7 +155,8 @@ impl<K: Key, V: State> Log<K, V> {
 
     fn keep_or_drop(&mut self, frame: Frame<K, V>) {
         let tight = self.account.available() < self.sizes.headroom_bytes;
-        if self.spares.len() < SPARES_MAX && !tight {
+        let spares_max = if self.is_short() { SPARES_MIN } else { self.sizes.spares_max };
+        if self.spares.len() < spares_max && !tight {
             self.spares.push(frame);
         } else {
             drop(frame);
@@ -308,6 +312,16 @@ impl<K: Key, V: State> Log<K, V> {
         self.poll()
     }
 
+    /// Takes a frame out of use whose entries are all dead and need not be dropped.
+    fn empty(&mut self, number: u32) {
+        let state = self.frames.state_mut(number);
+        let heap = std::mem::take(&mut state.heap_bytes);
+        state.dead = 0;
+        state.frame.as_mut().expect("a frame in use").clear();
+        self.account.release(MemoryKind::Values, heap);
+        self.retire(number);
+    }
+
     /// A frame is on storage: what died in it meanwhile is known there, and goes.
     fn bury(&mut self, number: u32) {
         let state = self.frames.state(number);
@@ -317,18 +331,15 @@ impl<K: Key, V: State> Log<K, V> {
         }
         // Once a checkpoint is given up, what died before its barrier is of the next one as well.
         let odd_before = (self.due_before > 0).then_some(self.epoch % 2 == 0);
-        let used = self.frame(number).used();
-        for slot in 0..self.sizes.slots {
-            let Some(odd) = self.frame(number).death(slot) else { continue };
-            let at = StoredAt { segment, grain: self.frame(number).grain(slot) };
-            let stored = self.stored.as_mut().expect("a clean frame is stored");
-            if Some(odd) == odd_before {
-                stored.record_died_before(at);
-            } else {
-                stored.record_died(at);
-            }
-        }
-        if !needs_reaper::<K, V>() {
+        let frame = self.frames.state(number).frame.as_ref().expect("a frame in use");
+        let died = |slot: u32| Some((frame.grain(slot), frame.death(slot)?));
+        let deaths = (0..self.sizes.slots).filter_map(died);
+        let stored = self.stored.as_mut().expect("a clean frame is stored");
+        stored.records_died_in(segment, deaths.map(|(at, odd)| (at, Some(odd) == odd_before)));
+        let used = frame.used();
+        if !needs_reaper::<K, V>() && used == marked {
+            self.empty(number);
+        } else if !needs_reaper::<K, V>() {
             self.drop_dead(number);
         } else if used == marked {
             // Nothing else is in it: the helper drops it.

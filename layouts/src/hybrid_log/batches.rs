@@ -1,0 +1,138 @@
+//! Batches: groups of keys whose memory accesses overlap, and whose reads from storage are under way
+//! together.
+
+use alluvium_pagestore::{Key, Lookup, Result, State};
+
+use super::index::IndexHash;
+use super::log::{Located, NOWHERE};
+use super::stored::Read;
+use super::table::HybridLogTable;
+use crate::table::BatchError;
+
+/// Items whose memory accesses overlap.
+pub(super) const GROUP: usize = 64;
+
+impl<K: Key, V: State> HybridLogTable<K, V> {
+    /// Reads the cold records of a group's keys from the `from`th on, as many at once as there are
+    /// buffers. Returns how far it came.
+    fn read_ahead<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        items: &[T],
+        (hashes, likely): (&[IndexHash; GROUP], &[u64; GROUP]),
+        from: usize,
+        key: &impl Fn(&T) -> &Q,
+    ) -> usize {
+        let all = items.len();
+        let Some(stored) = self.log.stored.as_ref().filter(|stored| stored.live_records() > 0)
+        else {
+            return all;
+        };
+        // One buffer is left for reads that turn out to be needed.
+        let at_once = stored.free_buffers().saturating_sub(1).max(1);
+        // First which, then the reads: keys are user code, which may panic, and no panic may come
+        // between the start of a read and its end.
+        let mut places = [None; GROUP];
+        let (mut cold, mut end) = (0, all);
+        for (i, item) in items.iter().enumerate().skip(from) {
+            let hash = hashes[i];
+            // What is likely to be in memory is not looked for: if it is not there it is read by itself.
+            if likely[i] == NOWHERE && matches!(self.log.locate(hash, key(item)), Located::Cold) {
+                let place = self.log.candidate(hash, 0).map(|(_, place)| place);
+                let stored = self.log.stored.as_ref().expect("looked at above");
+                if place.is_some_and(|place| stored.has_fetched(place)) {
+                    continue;
+                }
+                if cold == at_once {
+                    end = i;
+                    break;
+                }
+                places[i] = place;
+                cold += 1;
+            }
+        }
+        let stored = self.log.stored.as_mut().expect("looked at above");
+        let mut pending = 0;
+        // A single read gains nothing by being started first.
+        if cold > 1 {
+            for (i, place) in places.iter().enumerate() {
+                // Whoever needs the record meets the error of a read that could not be started.
+                if let Some(Some(Ok(()))) = place.map(|place| stored.start(place, i as u64)) {
+                    pending += 1;
+                }
+            }
+        }
+        self.group_reads |= pending > 0;
+        for _ in 0..pending {
+            let (token, read) = stored.wait(|token| places[token as usize].expect("was started"));
+            self.group[token as usize] = Some(read);
+        }
+        end
+    }
+
+    /// Runs `apply` for each item in groups whose memory and storage accesses overlap.
+    pub(super) fn in_groups<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        mut apply: impl FnMut(&mut Self, &T, (IndexHash, u64), &mut Option<Read>) -> Result<()>,
+    ) -> std::result::Result<(), BatchError> {
+        let mut applied = 0;
+        let small = self.log.index.len() * 32 < 512 << 10;
+        let (mut hashes, mut likely) = ([IndexHash(0); GROUP], [NOWHERE; GROUP]);
+        for items in batch.chunks(GROUP) {
+            for (item, hash) in items.iter().zip(&mut hashes) {
+                *hash = self.hash(key(item));
+                if !small {
+                    self.log.index.prefetch(*hash);
+                }
+            }
+            if !small {
+                for (hash, likely) in hashes[..items.len()].iter().zip(&mut likely) {
+                    *likely = self.log.prefetch_candidate(*hash);
+                }
+            }
+            self.clear_group();
+            let (mut failed, mut read_to, mut ahead) = (None, 0, None);
+            for (i, item) in items.iter().enumerate() {
+                if i == read_to {
+                    read_to = self.read_ahead(items, (&hashes, &likely), i, &key);
+                }
+                // A read is handed on only if it is used up before a closure runs: one that
+                // panics would take it along.
+                if self.group_reads
+                    && self.group[i].is_some()
+                    && matches!(self.log.locate(hashes[i], key(item)), Located::Cold)
+                {
+                    ahead = self.group[i].take();
+                }
+                if let Err(error) = apply(self, item, (hashes[i], likely[i]), &mut ahead) {
+                    failed = Some(BatchError { applied: applied + i, error });
+                }
+                if self.group_reads {
+                    if let Some(read) = ahead.take() {
+                        self.log.stored.as_mut().expect("a read has a store").recycle(read);
+                    }
+                }
+                if failed.is_some() {
+                    break;
+                }
+            }
+            applied += items.len();
+            self.clear_group();
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back reads that were not needed after all, or that a panic has left.
+    #[inline]
+    pub(super) fn clear_group(&mut self) {
+        if std::mem::take(&mut self.group_reads) {
+            for read in self.group.iter_mut().filter_map(Option::take) {
+                self.log.stored.as_mut().expect("a read has a store").recycle(read);
+            }
+        }
+    }
+}
