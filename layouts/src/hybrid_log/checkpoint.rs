@@ -11,6 +11,10 @@ use super::stored::Stored;
 use super::table::{HybridLogTable, stored_address};
 use crate::table::Cursor;
 
+/// Index entries that are on their way into the cache while a segment's records are entered: each
+/// misses it otherwise.
+const HINTED: usize = 16;
+
 impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
         let store = self.context.segment_store()?.clone();
@@ -46,7 +50,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 self.log.index.set_floor(floor.saturating_sub(memory + dead_bytes));
                 for image in directory.images() {
                     reader.footer(&directory, image, &mut entries)?;
-                    for entry in &entries {
+                    for (at, entry) in entries.iter().enumerate() {
+                        if let Some(ahead) = entries.get(at + HINTED) {
+                            self.log.index.prefetch(self.log.index_hash(ahead.hash));
+                        }
                         if live.as_ref().is_none_or(|live| live.contains(entry.grain)) {
                             let hash = self.log.index_hash(entry.hash);
                             self.log.index.prepare(hash)?;
