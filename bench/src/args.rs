@@ -306,7 +306,8 @@ pub struct RmwArgs {
     /// Make the next key depend on the value before it, so that no two operations overlap
     #[arg(long, conflicts_with = "batch")]
     pub dependent: bool,
-    /// Do the same work on this as well: hashbrown or rocksdb
+    /// Do the same work on this as well: hashbrown, rocksdb, or uncompacted: the same layout,
+    /// whose segments are never rewritten
     #[arg(long, value_name = "PEER")]
     pub vs: Option<Peer>,
     /// Do the operations in that many rounds, in turns with the peer

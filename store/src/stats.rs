@@ -61,7 +61,7 @@ impl fmt::Display for StoreStats {
         let [used, limit, peak] = [memory.used, memory.limit, memory.peak].map(Short);
         writeln!(f, "memory: {used} of {limit}, at most {peak}")?;
         let heads = "state layout keys memory peak index pages values buffers tables calls hits \
-                     cold flushed disk dead amp";
+                     cold ahead flushed disk dead amp";
         let mut rows = vec![heads.split_whitespace().map(String::from).collect()];
         rows.extend(self.states.iter().map(|s| row(&s.name, &s.layout, &s.memory, &s.table)));
         rows.push(row("total", "", memory, &self.total()));
@@ -85,7 +85,7 @@ fn row(name: &str, layout: &str, memory: &AccountStats, table: &TableStats) -> V
     row.extend(MEMORY_KINDS.map(|kind| bytes(memory.used_for(kind))));
     row.push(table.calls.to_string());
     row.push(table.hit_rate().map_or("-".into(), |rate| format!("{:.2}%", rate * 100.0)));
-    row.push(table.cold_reads.to_string());
+    row.extend([table.cold_reads, table.fetches].map(|reads| reads.to_string()));
     row.extend([table.flushed_bytes, table.disk_bytes, table.dead_disk_bytes()].map(bytes));
     row.push(table.space_amplification().map_or("-".into(), |times| format!("{times:.2}")));
     row
@@ -142,6 +142,7 @@ mod tests {
             live_keys: 7,
             calls: 400,
             cold_reads: 100,
+            fetches: 60,
             flushed_bytes: 2 * MIB,
             disk_bytes: 3 * MIB,
             live_disk_bytes: 2 * MIB,
@@ -164,12 +165,12 @@ mod tests {
         let text = stats.to_string();
         let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(text.lines().next().unwrap(), "memory: 15.0KiB of 1.0MiB, at most 20.0KiB");
-        let numbers = "7 15.0KiB 20.0KiB 1.0KiB 2.0KiB 3.0KiB 4.0KiB 5.0KiB 400 75.00% 100 2.0MiB \
+        let numbers = "7 15.0KiB 20.0KiB 1.0KiB 2.0KiB 3.0KiB 4.0KiB 5.0KiB 400 75.00% 100 60 2.0MiB \
                        3.0MiB 1.0MiB 1.50";
         let numbers: Vec<&str> = numbers.split_whitespace().collect();
         assert_eq!(lines[2], [&["a", "hybrid-log"], &numbers[..]].concat());
         assert_eq!(lines[3][..3], ["people", "hybrid-log", "0"]);
-        assert_eq!(lines[3][10..], ["0", "-", "0", "0B", "0B", "0B", "-"]);
+        assert_eq!(lines[3][10..], ["0", "-", "0", "0", "0B", "0B", "0B", "-"]);
         assert_eq!(lines[4], [&["total"], &numbers[..]].concat());
         assert_eq!(lines[1].len(), lines[2].len(), "a head for each column");
         assert!(text.contains("io: 3 reads of 12.0KiB, 0 writes of 0B, 0 syncs, 0 errors"));

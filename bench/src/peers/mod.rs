@@ -52,9 +52,11 @@ fn digest_of<V: Record>(key: u64, value: &V) -> u64 {
     combine(hash_word(key), value.digest())
 }
 
-/// A store of others.
+/// What the same work is done on as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
+    /// Our own store without compaction: what compaction costs.
+    Uncompacted,
     /// A hash table in memory, the upper limit.
     Hashbrown,
     /// A log-structured merge tree; needs the feature `rocksdb`.
@@ -66,13 +68,16 @@ impl FromStr for Peer {
 
     fn from_str(text: &str) -> Result<Self> {
         match text {
+            "uncompacted" => Ok(Peer::Uncompacted),
             "hashbrown" => Ok(Peer::Hashbrown),
             "rocksdb" if cfg!(feature = "rocksdb") => Ok(Peer::RocksDb),
             "rocksdb" => Err(Error::Usage(
                 "this program was built without the feature rocksdb, which needs librocksdb"
                     .to_owned(),
             )),
-            _ => Err(Error::Usage(format!("peer {text:?} is neither hashbrown nor rocksdb"))),
+            _ => Err(Error::Usage(format!(
+                "peer {text:?} is neither hashbrown nor rocksdb nor uncompacted"
+            ))),
         }
     }
 }
@@ -80,6 +85,7 @@ impl FromStr for Peer {
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Peer::Uncompacted => "uncompacted",
             Peer::Hashbrown => "hashbrown",
             Peer::RocksDb => "rocksdb",
         })

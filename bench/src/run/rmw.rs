@@ -16,8 +16,8 @@ use quanta::Clock;
 
 use super::clock_unsafe::{fenced, thread_time};
 use super::state::State;
-use crate::args::RmwArgs;
-use crate::peers::{Engine, Hashbrown, Ours, Peer, Record};
+use crate::args::{RmwArgs, StateArgs};
+use crate::peers::{Engine, Hashbrown, Ours, Peer, Record, Said};
 use crate::report::{
     Latencies, Percentiles, Progress, Report, noise_floor, peak_rss_bytes, spread,
 };
@@ -52,17 +52,48 @@ fn run<V: Record>(args: &RmwArgs) -> Result<Report> {
         None => turns::<V, Hashbrown<V>>(args, None::<fn() -> Result<Hashbrown<V>>>),
         Some(Peer::Hashbrown) => turns::<V, _>(args, Some(|| Ok(Hashbrown::default()))),
         Some(Peer::RocksDb) => against_rocksdb::<V>(args),
+        Some(Peer::Uncompacted) => turns::<V, _>(args, Some(|| Uncompacted::open(&args.state))),
+    }
+}
+
+/// Our own store whose segments are never rewritten.
+struct Uncompacted<V: Record> {
+    engine: Ours<V>,
+    _state: State,
+}
+
+impl<V: Record> Uncompacted<V> {
+    fn open(args: &StateArgs) -> Result<Self> {
+        let state = State::open_uncompacted(args)?;
+        Ok(Self { engine: Ours(state.store.map("rmw").open()?), _state: state })
+    }
+}
+
+impl<V: Record> Engine<V> for Uncompacted<V> {
+    #[inline]
+    fn load(&mut self, key: u64) -> Result<()> {
+        self.engine.load(key)
+    }
+
+    #[inline(always)]
+    fn update(&mut self, key: u64) -> Said {
+        self.engine.update(key)
+    }
+
+    #[inline]
+    fn update_batch(&mut self, keys: &[u64]) -> Result<()> {
+        self.engine.update_batch(keys)
+    }
+
+    fn checksum(&mut self) -> Result<(u64, u64)> {
+        self.engine.checksum()
     }
 }
 
 #[cfg(feature = "rocksdb")]
 fn against_rocksdb<V: Record>(args: &RmwArgs) -> Result<Report> {
     let dir = match &args.state.dir {
-        // Beside, not within: a store's directory is its own.
-        Some(dir) => tempfile::Builder::new()
-            .prefix("rocksdb-")
-            .tempdir_in(dir.parent().unwrap_or(dir))
-            .map_err(|source| Error::io(dir, "make a directory beside", source))?,
+        Some(dir) => super::state::temporary_dir_beside(dir)?,
         None => super::state::temporary_dir()?,
     };
     let mut opened = 0;

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use alluvium::Store;
+use alluvium::{Store, StoreBuilder};
 use tempfile::TempDir;
 
 use crate::args::StateArgs;
@@ -25,11 +25,28 @@ impl State {
             Some(_) => None,
             None => Some(temporary_dir()?),
         };
-        let dir = args.dir.as_deref().or(temporary.as_ref().map(TempDir::path));
+        Self::open_in(args, temporary, |builder| builder)
+    }
+
+    /// The same beside the directory that the options give, without compaction.
+    pub(crate) fn open_uncompacted(args: &StateArgs) -> Result<State> {
+        let temporary = match &args.dir {
+            Some(dir) => temporary_dir_beside(dir)?,
+            None => temporary_dir()?,
+        };
+        Self::open_in(args, Some(temporary), |builder| builder.space_amplification(1e6))
+    }
+
+    fn open_in(
+        args: &StateArgs,
+        temporary: Option<TempDir>,
+        configured: impl FnOnce(StoreBuilder) -> StoreBuilder,
+    ) -> Result<State> {
+        let dir = temporary.as_ref().map(TempDir::path).or(args.dir.as_deref());
         let dir = dir.expect("one of the two is there").to_owned();
         let layout = args.layout.layout.clone();
-        let store = Store::builder(&dir).memory(args.memory.0).layout(layout).open()?;
-        Ok(State { store, directory: dir, _temporary: temporary })
+        let builder = Store::builder(&dir).memory(args.memory.0).layout(layout);
+        Ok(State { store: configured(builder).open()?, directory: dir, _temporary: temporary })
     }
 
     /// Where it lives.
@@ -64,6 +81,14 @@ impl State {
         report.codec_calls = total.codec_calls;
         Ok(())
     }
+}
+
+/// A directory beside another, as a store's is its own; it goes when it is dropped.
+pub(crate) fn temporary_dir_beside(dir: &Path) -> Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix("alluvium-bench-")
+        .tempdir_in(dir.parent().unwrap_or(dir))
+        .map_err(|source| Error::io(dir, "make a directory beside", source))
 }
 
 /// A directory that goes when it is dropped.

@@ -69,7 +69,7 @@ enum Step {
 /// Live records of a group of the segments that are looked at, by their numbers.
 struct Sets {
     group: Range<usize>,
-    sets: HashMap<u32, Counted>,
+    sets: HashMap<u32, Counted, foldhash::fast::FixedState>,
     /// Booked for them.
     bytes: u64,
 }

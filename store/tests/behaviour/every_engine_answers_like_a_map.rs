@@ -63,7 +63,7 @@ fn run<V: Value>(ops: &[Op]) {
 
 /// Few cases, since every write goes through the kernel; `ALLUVIUM_LONG=1` runs more.
 fn config() -> ProptestConfig {
-    let cases = if common::long() { 100 } else { 2 };
+    let cases = if common::long() { 100 } else { 1 };
     ProptestConfig { cases, max_shrink_iters: 30, failure_persistence: None, ..Default::default() }
 }
 

@@ -27,7 +27,7 @@ fn layouts() -> Vec<(AnyLayout, u64)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4))]
+    #![proptest_config(ProptestConfig::with_cases(if common::long() { 64 } else { 3 }))]
 
     #[test]
     fn plain_values(seed: u64, ops in prop::collection::vec(op(), 1..120)) {

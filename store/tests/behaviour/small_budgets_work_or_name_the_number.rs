@@ -71,7 +71,7 @@ fn history(layout: &AnyLayout, memory: u64, keys: u64, seed: u64) {
     let mut store = common::open_on(device.clone(), layout.clone(), memory).unwrap();
     let mut map: Map<u16, Vec<String>> = store.map("m").open().unwrap();
     let mut model: BTreeMap<u16, Vec<String>> = BTreeMap::new();
-    for op in 0..times("ALLUVIUM_OPS", 1500) {
+    for op in 0..times("ALLUVIUM_OPS", 800) {
         let key = random.below(keys) as u16;
         let text = "x".repeat(random.below(90) as usize);
         match random.below(10) {

@@ -97,7 +97,7 @@ fn run<V: Value>(seed: u64, ops: &[Op]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3))]
+    #![proptest_config(ProptestConfig::with_cases(if common::long() { 24 } else { 1 }))]
 
     #[test]
     fn a_marked_type(seed: u64, ops in prop::collection::vec(op(), 1..120)) {

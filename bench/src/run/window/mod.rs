@@ -59,6 +59,9 @@ pub fn window(args: &WindowArgs) -> Result<Report> {
             match peer {
                 Peer::Hashbrown => answer(&mut ByHand::new(windows, args.query))?,
                 Peer::RocksDb => on_rocksdb(args, answer)?,
+                Peer::Uncompacted => {
+                    return Err(Error::Usage("uncompacted is a peer of rmw only".to_owned()));
+                }
             }
         }
         progress.set(round + 1);
