@@ -33,8 +33,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     ) -> Result<()> {
         let mut visited = 0;
         while !cursor.done && visited < fuel.max(1) {
-            let memory = self.step_bytes();
-            self.log.account.charge(MemoryKind::Buffers, memory);
+            let memory = self.book_step()?;
             // Before addresses are taken: making room moves records.
             let step = self.make_room_to_read().and_then(|()| {
                 let found = self.find_entries(hashes, cursor, fuel.max(1) - visited);
@@ -63,8 +62,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.forget_scratch();
         let mut removed = 0;
         while !cursor.done && removed < fuel.max(1) {
-            let memory = self.step_bytes();
-            self.log.account.charge(MemoryKind::Buffers, memory);
+            let memory = self.book_step()?;
             let Found { entries, next } = self.find_entries(hashes, cursor, fuel.max(1) - removed);
             removed += entries.len().max(1);
             for (hash, address) in entries {
@@ -128,10 +126,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         Index::prefix_of(self.log.place(hash))
     }
 
-    /// Memory for a step: the entries of a segment of the index, and the addresses of those taken.
-    fn step_bytes(&self) -> u64 {
+    /// Books memory for a step: the entries of a segment of the index, and the addresses of those
+    /// taken.
+    fn book_step(&mut self) -> Result<u64> {
         let each = size_of::<(IndexHash, Address)>() + size_of::<Address>();
-        (self.log.sizes.buckets * 7 * each) as u64
+        let memory = (self.log.sizes.buckets * 7 * each) as u64;
+        self.log.make_free(memory)?;
+        self.log.account.charge(MemoryKind::Buffers, memory);
+        Ok(memory)
     }
 }
 

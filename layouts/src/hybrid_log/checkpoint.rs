@@ -11,6 +11,11 @@ use super::stored::Stored;
 use super::table::{HybridLogTable, stored_address};
 use crate::table::Cursor;
 
+/// Records that a scan reads in the order in which they stand on storage: as many as there is room for
+/// without asking for memory, of which there may be none. The entries of a segment of the index are
+/// passed over once for each so many.
+const SORTED: usize = 256;
+
 /// Index entries that are on their way into the cache while a segment's records are entered: each
 /// misses it otherwise.
 const HINTED: usize = 16;
@@ -100,23 +105,29 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         fuel: usize,
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,
     ) -> Result<()> {
-        let memory = (self.log.sizes.buckets * 7 * size_of::<Address>()) as u64;
         let mut visited = 0;
         while !cursor.done && visited < fuel.max(1) {
-            self.log.account.charge(MemoryKind::Buffers, memory);
-            // Before addresses are taken: making room moves records.
-            if let Err(error) = self.make_room_to_read() {
-                self.log.account.release(MemoryKind::Buffers, memory);
-                return Err(error);
-            }
-            let mut addresses = Vec::with_capacity(self.log.sizes.buckets * 7);
-            let next = self.log.index.visit(cursor.position as u32, |a| addresses.push(a));
-            visited += addresses.len().max(1);
-            // Records on storage in the order they stand there.
-            sort(&mut addresses);
-            let done = self.visit_addresses(&addresses, visit);
-            self.log.account.release(MemoryKind::Buffers, memory);
-            done?;
+            let mut passed = 0;
+            let next = loop {
+                // Before addresses are taken: making room moves records, but no entry of the index.
+                self.make_room_to_read()?;
+                let (mut addresses, mut taken, mut seen) = ([Address(0); SORTED], 0, 0);
+                let next = self.log.index.visit(cursor.position as u32, |address| {
+                    if seen >= passed && taken < SORTED {
+                        addresses[taken] = address;
+                        taken += 1;
+                    }
+                    seen += 1;
+                });
+                // Records on storage in the order they stand there.
+                sort(&mut addresses[..taken]);
+                self.visit_addresses(&addresses[..taken], visit)?;
+                passed += taken;
+                if passed == seen {
+                    break next;
+                }
+            };
+            visited += passed.max(1);
             match next {
                 Some(prefix) => cursor.position = u64::from(prefix),
                 None => cursor.done = true,

@@ -11,7 +11,7 @@ use super::fetches::Fetches;
 use super::frame_unsafe::Frame;
 use super::frames_unsafe::Frames;
 use super::index::Index;
-use super::log::WANT_FREE_MIN;
+use super::log::{SPARES_MIN, WANT_FREE_MIN};
 
 /// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, the
 /// oldest pages on storage.
@@ -166,7 +166,7 @@ impl HybridLog {
         // One value that grows, and the bytes of one that is read.
         let headroom_bytes = if K::NONE && V::NONE { 0 } else { 2 * max_value_bytes };
         let frames_max = memory_bytes / frame_bytes + 1;
-        let spares_max = (frames_max as usize / 64).clamp(4, 256);
+        let spares_max = (frames_max as usize / 64).clamp(SPARES_MIN, 256);
         let sizes = Sizes {
             slots,
             frame_bytes,
@@ -175,7 +175,7 @@ impl HybridLog {
             frames_max,
             spares_max,
             tables_bytes: frames_max * (Frames::<K, V>::BYTES_EACH + 10) as u64
-                + (spares_max * size_of::<Frame<K, V>>()) as u64
+                + ((spares_max - SPARES_MIN) * size_of::<Frame<K, V>>()) as u64
                 + 512,
             deaths_max: (memory_bytes / 2048).clamp(8, 1 << 20) as usize,
             buckets,

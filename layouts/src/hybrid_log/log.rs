@@ -37,6 +37,8 @@ use crate::table::{StateContext, TableStats};
 const FROZEN_MAX: usize = 4;
 /// Slots redirected per new record while memory is short.
 pub const QUANTUM: u32 = 8;
+/// Empty frames kept for reuse also while memory is short.
+pub const SPARES_MIN: usize = 4;
 /// Making room is tried so often: what one part of it frees another may take.
 const ROUNDS_MAX: usize = 8;
 /// Least free memory below which frames are on their way out.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State};
 
-use super::{FROZEN_MAX, Log, QUANTUM, Sealing, needs_reaper};
+use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MIN, Sealing, needs_reaper};
 use crate::hybrid_log::address::{Address, StoredAt};
 use crate::hybrid_log::config::FRAMES_MIN;
 use crate::hybrid_log::flush::{Answer, Flusher, drop_entries};
@@ -18,9 +18,6 @@ use crate::hybrid_log::frames_unsafe::Stage;
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::stored::Stored;
 use crate::trace_event;
-
-/// Empty frames kept for reuse also while memory is short.
-const SPARES_MIN: usize = 4;
 
 impl<K: Key, V: State> Log<K, V> {
     /// Takes an empty frame out of use.
@@ -192,7 +189,8 @@ impl<K: Key, V: State> Log<K, V> {
         self.make_free(self.sizes.headroom_bytes)
     }
 
-    pub(super) fn make_free(&mut self, bytes: u64) -> Result<()> {
+    /// Frees memory until so many bytes are.
+    pub fn make_free(&mut self, bytes: u64) -> Result<()> {
         while self.account.available() < bytes {
             if let Some(frame) = self.spares.pop() {
                 drop(frame);
