@@ -23,6 +23,7 @@ use alluvium_pagestore::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
 
+use crate::aside::Aside;
 use crate::config::StoreConfig;
 use crate::sources::Sources;
 use crate::state_cell::Hooks;
@@ -97,7 +98,7 @@ pub struct Seal {
     kept: bool,
     decided: bool,
     /// The helper replaces the manifest by this one.
-    committing: Option<(Manifest, Receiver<Result<()>>)>,
+    committing: Option<(Manifest, Aside<()>)>,
 }
 
 impl Seal {
@@ -279,21 +280,13 @@ impl Seal {
             let message = "the checkpoint was confirmed, or could not be";
             return Err(Error::new(ErrorKind::Config, message));
         }
-        let Some((_, answer)) = &self.committing else {
+        let Some((_, replacing)) = &self.committing else {
             if self.advance()? {
                 self.begin_commit();
             }
             return Ok(None);
         };
-        let inner = &*self.store.0;
-        inner.drive();
-        let committed = match answer.try_recv() {
-            Err(TryRecvError::Empty) => return Ok(None),
-            Ok(committed) => committed,
-            Err(TryRecvError::Disconnected) => {
-                Err(Error::new(ErrorKind::Io, "the helper lost the manifest"))
-            }
-        };
+        let Some(committed) = replacing.poll() else { return Ok(None) };
         let (manifest, _) = self.committing.take().expect("looked at above");
         self.decided = true;
         self.conclude(&manifest, committed).map(Some)
@@ -313,13 +306,10 @@ impl Seal {
         listed.push(new);
         listed.drain(..listed.len().saturating_sub(inner.config.retain));
         let manifest = Manifest { checkpoints: listed };
-        let (reply, answer) = bounded(1);
         let (device, new) = (segments.shared_device(), manifest.clone());
-        inner.helper.submit(move || {
-            // Nobody is gone before the answer is there.
-            let _ = reply.send(new.commit(&*device));
-        });
-        self.committing = Some((manifest, answer));
+        drop(checkpoints);
+        let replacing = self.store.aside("the manifest", move || new.commit(&*device));
+        self.committing = Some((manifest, replacing));
     }
 
     /// The manifest was replaced, or not.

@@ -15,6 +15,7 @@
 mod aggregate;
 mod any_layout;
 mod any_windows;
+mod aside;
 mod builder;
 mod cells;
 mod checkpoints;
@@ -59,6 +60,8 @@ pub use alluvium_pagestore::{
 pub use alluvium_pagestore::{Framed, checkpoint_name};
 pub use any_layout::{AnyLayout, AnyTable};
 pub use any_windows::{AnyLists, AnyPanes};
+#[doc(hidden)]
+pub use aside::Aside;
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
 pub use checkpoints::{Checkpoint, RetainedCheckpoint, Seal};
 pub use config::{DEFAULT_MEMORY_BYTES, DEFAULT_SPACE_AMPLIFICATION, Helpers, StoreConfig};

@@ -65,18 +65,23 @@ impl Place {
         self.of_process().start == self.index
     }
 
-    /// Where the job's record is, on the first worker; nowhere without a directory.
-    pub(crate) fn record_device(&self) -> Result<Option<Arc<dyn Device>>> {
-        match (&self.overrides.device, &self.node.config.store.directory) {
-            (Some(device), _) => Ok(Some(device.clone())),
-            (None, Some(directory)) => restore::record_device(directory).map(Some),
+    /// What opens the device that the job's record is on, on the first worker and on any thread;
+    /// there is none without a directory.
+    pub(crate) fn record_device(
+        &self,
+    ) -> impl FnOnce() -> Result<Option<Arc<dyn Device>>> + Send + use<> {
+        let device = self.overrides.device.clone();
+        let directory = self.node.config.store.directory.clone();
+        move || match (device, directory) {
+            (Some(device), _) => Ok(Some(device)),
+            (None, Some(directory)) => restore::record_device(&directory).map(Some),
             (None, None) => Ok(None),
         }
     }
 
     /// The job's record; an empty one without a directory.
     pub(crate) fn record(&self) -> Result<Record> {
-        let device = self.record_device()?;
+        let device = self.record_device()()?;
         device.map_or_else(|| Ok(Record::default()), |device| Record::load(&*device))
     }
 

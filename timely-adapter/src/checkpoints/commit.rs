@@ -1,11 +1,13 @@
 //! The second half of a checkpoint: the job's record says that it counts, or it is given up.
 
+use std::sync::Arc;
+
 use alluvium::io::Device;
-use alluvium::{Error, ErrorKind, Result};
+use alluvium::{Error, ErrorKind, Result, Seal};
 
 use super::record::{JobCheckpoint, Record, WorkerCheckpoint};
 use super::restore::superseded;
-use super::{JobCheckpoints, Part, Phase, of_note, passing};
+use super::{JobCheckpoints, Part, Phase, Turn, of_note, passing};
 use crate::event_time::EventTime;
 
 /// What the first worker says of its attempt to commit.
@@ -13,8 +15,11 @@ const COMMITTED: i64 = 0;
 const NOT_COMMITTED: i64 = 1;
 const UNKNOWN: i64 = 2;
 
+/// One of these, and why.
+pub(super) type Verdict = (i64, String);
+
 impl<T: EventTime> JobCheckpoints<T> {
-    /// All have written, or could not: the first worker commits.
+    /// All have written, or could not: the first worker has its helper commit.
     pub(super) fn decide(&mut self, part: Part, said: &[(i64, String)]) -> Result<Phase> {
         let mut workers = Vec::new();
         let mut failed = None;
@@ -31,31 +36,27 @@ impl<T: EventTime> JobCheckpoints<T> {
         let number = self.committed.as_ref().map_or(0, |last| last.number) + 1;
         let (key_groups, division) = (self.state.key_groups(), self.state.place().home.division);
         let new = JobCheckpoint { number, until: part.until, key_groups, division, workers };
-        let (verdict, why) = match self.state.index() {
-            0 => self.commit(&new),
-            _ => (COMMITTED, String::new()),
-        };
-        let meeting = self.state.arrive_saying(verdict, why)?;
-        Ok(Phase::Deciding(meeting, part, new))
+        if self.state.index() > 0 {
+            let meeting = self.state.arrive_saying(COMMITTED, String::new())?;
+            return Ok(Phase::Deciding(meeting, part, new));
+        }
+        let open = self.state.place().record_device();
+        let (record, retain) = (new.clone(), self.state.place().retain());
+        let job = move || Ok(commit(open, record, retain));
+        let replacing = self.state.store().aside("the job's record", job);
+        Ok(Phase::Committing(replacing, part, new))
     }
 
-    /// Replaces the record, and says what became of it, and why.
-    fn commit(&self, new: &JobCheckpoint) -> (i64, String) {
-        let device = match self.state.place().record_device() {
-            Ok(Some(device)) => device,
-            Ok(None) => unreachable!("looked at when this was made"),
-            Err(error) => return (NOT_COMMITTED, error.to_string()),
-        };
-        let retain = self.state.place().retain();
-        let committed = Record::load(&*device).and_then(|mut record| {
-            record.add(new.clone(), retain);
-            record.commit(&*device)
-        });
-        match committed {
-            Ok(()) => (COMMITTED, String::new()),
-            Err(error) if says_otherwise(&*device, new) => (NOT_COMMITTED, error.to_string()),
-            Err(error) => (UNKNOWN, error.to_string()),
-        }
+    /// What became of the record is known: the first worker tells the others.
+    pub(super) fn replaced(
+        &self,
+        verdict: Result<Verdict>,
+        part: Part,
+        new: JobCheckpoint,
+    ) -> Result<Phase> {
+        let (verdict, why) = verdict.unwrap_or_else(|error| (UNKNOWN, error.to_string()));
+        let meeting = self.state.arrive_saying(verdict, why)?;
+        Ok(Phase::Deciding(meeting, part, new))
     }
 
     /// The first worker has said what became of the record.
@@ -63,13 +64,10 @@ impl<T: EventTime> JobCheckpoints<T> {
         &mut self,
         part: Part,
         new: JobCheckpoint,
-        (verdict, why): &(i64, String),
-    ) -> Result<()> {
+        (verdict, why): &Verdict,
+    ) -> Result<Phase> {
         match *verdict {
             COMMITTED => {
-                // It counts whether its store lists it or not: an open finds it by its number. What
-                // passes by itself is no reason to end the run.
-                let _ = passing(part.seal?.confirm())?;
                 let before = self.committed.as_ref().filter(|all| all.division != new.division);
                 if let Some(before) = before {
                     // All stores are made, and nothing names those that they were made of.
@@ -77,11 +75,11 @@ impl<T: EventTime> JobCheckpoints<T> {
                 }
                 self.committed = Some(new);
                 self.abandoned = None;
-                Ok(())
+                Ok(Phase::Confirming(part.seal?))
             }
             NOT_COMMITTED => {
                 self.abandon(part, why.clone());
-                Ok(())
+                Ok(Phase::Idle)
             }
             // Either may count: both are left in place, and the next run reads which it is.
             _ => {
@@ -91,11 +89,43 @@ impl<T: EventTime> JobCheckpoints<T> {
         }
     }
 
+    /// A step of confirming the store's part. It counts whether its store lists it or not: an open
+    /// finds it by its number. What passes by itself is no reason to end the run.
+    pub(super) fn confirm(mut seal: Seal) -> Result<(Phase, Option<Turn>)> {
+        Ok(match passing(seal.confirm_some())? {
+            Ok(None) => (Phase::Confirming(seal), Some(Turn::Go)),
+            Ok(Some(_)) | Err(_) => (Phase::Idle, None),
+        })
+    }
+
     fn abandon(&mut self, part: Part, why: String) {
         if let Ok(seal) = part.seal {
             seal.abort();
         }
         self.abandoned = Some(why);
+    }
+}
+
+/// Replaces the record by one with `new`, on the device that `open` opens, and says what became of it,
+/// and why.
+fn commit(
+    open: impl FnOnce() -> Result<Option<Arc<dyn Device>>>,
+    new: JobCheckpoint,
+    retain: usize,
+) -> Verdict {
+    let device = match open() {
+        Ok(Some(device)) => device,
+        Ok(None) => unreachable!("looked at when the job's checkpoints were made"),
+        Err(error) => return (NOT_COMMITTED, error.to_string()),
+    };
+    let committed = Record::load(&*device).and_then(|mut record| {
+        record.add(new.clone(), retain);
+        record.commit(&*device)
+    });
+    match committed {
+        Ok(()) => (COMMITTED, String::new()),
+        Err(error) if says_otherwise(&*device, &new) => (NOT_COMMITTED, error.to_string()),
+        Err(error) => (UNKNOWN, error.to_string()),
     }
 }
 

@@ -10,9 +10,9 @@
 //!    still.
 //! 3. *Seal*: each begins a checkpoint of its store. Once all have, the input goes on.
 //! 4. *Write*: each store's checkpoint becomes durable, in steps between those of the worker.
-//! 5. *Commit*: the first worker replaces the job's record, one small file. That is the point at
-//!    which the checkpoint counts.
-//! 6. *Confirm*: the stores are told, and let go of an older one.
+//! 5. *Commit*: the first worker's helper replaces the job's record, one small file. That is the
+//!    point at which the checkpoint counts.
+//! 6. *Confirm*: the stores are told, and let go of an older one; their helpers write.
 //!
 //! What it keeps true: whenever the run ends, and however, what the record names can be restored on
 //! all workers. A store's checkpoint is removed only while nobody can have committed it, or after
@@ -28,7 +28,7 @@ use std::fmt;
 use std::mem;
 use std::time::{Duration, Instant};
 
-use alluvium::{Error, ErrorKind, Result, Seal, Time};
+use alluvium::{Aside, Error, ErrorKind, Result, Seal, Time};
 use timely::dataflow::ProbeHandle;
 
 use crate::event_time::EventTime;
@@ -148,7 +148,10 @@ enum Phase {
     Sealing(Meeting, Part),
     Writing(Part),
     Written(Meeting, Part),
+    /// The first worker's helper replaces the record.
+    Committing(Aside<commit::Verdict>, Part, JobCheckpoint),
     Deciding(Meeting, Part, JobCheckpoint),
+    Confirming(Seal),
     Ended(Time),
 }
 
@@ -227,8 +230,8 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// not counting that [`Turn::Until`] may have moved it on;
     /// `ended` is whether it has nothing more to send, for good.
     ///
-    /// Cost when nothing is under way: one load. One call does a bounded part of the writing, but
-    /// the commit and the confirmation wait for the device, a few times each.
+    /// Cost when nothing is under way: one load. One call does a bounded part of the writing, and does
+    /// not wait for the device.
     ///
     /// # Errors
     /// Those of the store that do not pass by themselves, and of writing the record; the fault that
@@ -276,13 +279,15 @@ impl<T: EventTime> JobCheckpoints<T> {
                 None => (Phase::Written(meeting, part), Some(Turn::Go)),
                 Some(said) => (self.decide(part, &said)?, None),
             },
+            Phase::Committing(replacing, part, new) => match replacing.poll() {
+                None => (Phase::Committing(replacing, part, new), Some(Turn::Go)),
+                Some(verdict) => (self.replaced(verdict, part, new)?, None),
+            },
             Phase::Deciding(meeting, part, new) => match self.state.notes(&meeting) {
                 None => (Phase::Deciding(meeting, part, new), Some(Turn::Go)),
-                Some(said) => {
-                    self.decided(part, new, &said[0])?;
-                    (Phase::Idle, None)
-                }
+                Some(said) => (self.decided(part, new, &said[0])?, None),
             },
+            Phase::Confirming(seal) => Self::confirm(seal)?,
             Phase::Ended(latest) => (Phase::Ended(latest), Some(Turn::End(latest))),
         })
     }

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use alluvium::io::{Device, Simulated};
 use alluvium::{
@@ -51,19 +51,29 @@ pub struct Accident {
     turns: Option<AtomicI64>,
     /// The worker that fails as soon as it has begun the checkpoint of its store.
     sealed: Option<usize>,
+    /// Turns of each worker, if somebody counts them: none that fails.
+    counted: Vec<Arc<AtomicU64>>,
 }
 
 impl Accident {
     pub fn after(turns: i64) -> Self {
-        Self { turns: Some(AtomicI64::new(turns)), sealed: None }
+        Self { turns: Some(AtomicI64::new(turns)), ..Self::default() }
     }
 
     /// One that lets no checkpoint be committed, if it is the first worker's.
     pub fn after_seal_of(worker: usize) -> Self {
-        Self { turns: None, sealed: Some(worker) }
+        Self { sealed: Some(worker), ..Self::default() }
     }
 
-    fn happen(&self) -> Result<()> {
+    /// None; it counts the turns of each worker.
+    pub fn counting(counted: Vec<Arc<AtomicU64>>) -> Self {
+        Self { counted, ..Self::default() }
+    }
+
+    fn happen(&self, worker: usize) -> Result<()> {
+        if let Some(turns) = self.counted.get(worker) {
+            turns.fetch_add(1, Ordering::Relaxed);
+        }
         match &self.turns {
             Some(turns) if turns.fetch_sub(1, Ordering::Relaxed) == 0 => {
                 Err(Error::new(ErrorKind::Input, "an accident"))
@@ -127,7 +137,7 @@ pub fn work(
     let mut asked = first;
     let mut checkpoints = JobCheckpoints::new(state, probe)?;
     loop {
-        accident.happen()?;
+        accident.happen(state.index())?;
         // The end is left to be done after any of them: it says every count once more.
         let is_early = next < job.numbers - 4 * WINDOW;
         if is_early && next - asked >= job.every && (next / job.every) % peers == index {
@@ -244,14 +254,23 @@ pub fn node() -> NodeConfig {
 }
 
 pub fn run_on(devices: &[Simulated], job: Job, accident: Accident) -> Result<Vec<End>> {
-    let (config, devices) = (timely::Config::process(devices.len()), devices.to_vec());
+    let devices = devices.iter().map(|device| Arc::new(device.clone()) as Arc<dyn Device>);
+    run_with(node(), devices.collect(), job, accident)
+}
+
+/// Runs a job on workers of which each has its device.
+pub fn run_with(
+    node: NodeConfig,
+    devices: Vec<Arc<dyn Device>>,
+    job: Job,
+    accident: Accident,
+) -> Result<Vec<End>> {
+    let config = timely::Config::process(devices.len());
     let overrides = move |index: usize| WorkerOverrides {
-        device: Some(Arc::new(devices[index].clone()) as Arc<dyn Device>),
+        device: Some(devices[index].clone()),
         ..WorkerOverrides::default()
     };
-    execute_with(config, node(), overrides, move |worker, state| {
-        work(job, worker, state, &accident)
-    })
+    execute_with(config, node, overrides, move |worker, state| work(job, worker, state, &accident))
 }
 
 /// Runs a job on so many workers in a directory.
