@@ -8,14 +8,15 @@
 use std::marker::PhantomData;
 
 use alluvium_pagestore::{
-    Account, BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected,
-    Result, State, StateImage, description_of,
+    BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result,
+    State, StateImage, description_of,
 };
 use hashbrown::HashTable;
 
 use crate::expiry::ExpiryPass;
 use crate::full_image::{Images, pace, read_entries};
 use crate::heap_capture::HeapCapture;
+use crate::lent::{Lent, check_not_overdrawn};
 use crate::paced::{Pace, Paced};
 use crate::split_heap::SplitHeapTable;
 use crate::table::{CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats};
@@ -244,7 +245,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         account.ensure(grown + heap_bytes, "the hash table")?;
         account.charge(MemoryKind::Index, grown);
         self.moved += 1;
-        if !self.grow_captured() {
+        if !self.grow_captured(heap_bytes) {
             self.entries.reserve(1, |(key, _)| key.key_hash());
         }
         let account = &self.context.account;
@@ -257,37 +258,6 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Bytes of values of a table that was cleared, which a checkpoint reads still.
     fn values_left(&self) -> u64 {
         self.capture.as_ref().map_or(0, |capture| capture.values_left())
-    }
-
-    /// A state whose values have outgrown the budget takes no writes until some are removed.
-    fn check_not_overdrawn(&self) -> Result<()> {
-        let account = &self.context.account;
-        if account.available() > 0 || !account.is_overdrawn() {
-            return Ok(());
-        }
-        account.ensure(1, "a write")
-    }
-}
-
-/// A value lent to a user's closure; books the change of its heap when dropped, also by a panic.
-struct Lent<'a, K, V, M: Kind<K, V>> {
-    entry: &'a mut (K, V),
-    before: u64,
-    account: &'a Account,
-    kind: PhantomData<M>,
-}
-
-impl<'a, K, V, M: Kind<K, V>> Lent<'a, K, V, M> {
-    fn new(entry: &'a mut (K, V), account: &'a Account) -> Self {
-        let before = M::heap_bytes(&entry.0, &entry.1);
-        Self { entry, before, account, kind: PhantomData }
-    }
-}
-
-impl<K, V, M: Kind<K, V>> Drop for Lent<'_, K, V, M> {
-    fn drop(&mut self) {
-        let after = M::heap_bytes(&self.entry.0, &self.entry.1);
-        self.account.adjust(MemoryKind::Values, self.before, after);
     }
 }
 
@@ -313,7 +283,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        self.check_not_overdrawn()?;
+        check_not_overdrawn(&self.context.account)?;
         let hash = key.key_hash();
         if self.capture.is_some() {
             self.keep(hash, key, true);
@@ -335,7 +305,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        self.check_not_overdrawn()?;
+        check_not_overdrawn(&self.context.account)?;
         let hash = key.key_hash();
         if self.capture.is_some() {
             self.keep(hash, key, false);

@@ -11,15 +11,13 @@
 
 use std::rc::Rc;
 
-use alluvium_pagestore::{
-    Account, Error, ErrorKind, Key, Lookup, MemoryKind, Result, SegmentInfo, StateImage,
-    fingerprint,
-};
+use alluvium_pagestore::{Account, Error, ErrorKind, Key, Lookup, MemoryKind, Result, StateImage};
 use hashbrown::HashTable;
 
 use crate::heap::{HeapTable, Kind};
 use crate::paced::Paced;
 use crate::split_table::{HashRange, SplitTable};
+use crate::stepped::{Stepped, image_of};
 
 /// Buckets read between two looks at the room in the batch.
 const BUCKETS: usize = 64;
@@ -29,22 +27,28 @@ const FREE_BYTES: u64 = 4 << 10;
 /// A checkpoint being taken.
 #[derive(Debug)]
 pub struct HeapCapture<K, V> {
-    account: Rc<Account>,
+    stepped: Stepped,
     /// At the barrier.
     entries: u64,
+    reading: Reading<K, V>,
+}
+
+/// What is to be read still.
+#[derive(Debug)]
+struct Reading<K, V> {
+    account: Rc<Account>,
     /// Buckets before this one are read.
     next: usize,
     /// The buckets that are to be read, if entries have moved since the barrier.
     due: Option<Vec<u64>>,
+    /// The table is read; what was kept is written.
+    is_read: bool,
     /// Keys that have changed, and what they had; `None` if they were not there.
     kept: SplitTable<(K, Option<V>)>,
     /// The table, once it was cleared.
     left: Option<Left<K, V>>,
-    step: Step,
-    own: Option<Paced>,
     /// Booked as buffers.
     booked: u64,
-    lost: bool,
 }
 
 /// A table that was cleared, and what is booked for it.
@@ -55,23 +59,22 @@ struct Left<K, V> {
     values: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Reading,
-    /// What was kept is written.
-    Keeping,
-    Ending,
+impl<K, V> HeapCapture<K, V> {
+    /// Whether changes of the table in use concern it.
+    pub(super) fn is_reading(&self) -> bool {
+        !self.reading.is_read && self.reading.left.is_none() && !self.stepped.is_lost()
+    }
+
+    /// Bytes of values that a cleared table has still.
+    pub fn values_left(&self) -> u64 {
+        self.reading.left.as_ref().map_or(0, |left| left.values)
+    }
 }
 
-impl<K, V> HeapCapture<K, V> {
+impl<K, V> Reading<K, V> {
     fn is_due(&self, bucket: usize) -> bool {
         let due = |due: &Vec<u64>| due[bucket / 64] >> (bucket % 64) & 1 == 1;
         bucket >= self.next && self.due.as_ref().is_none_or(due)
-    }
-
-    /// Whether changes of the table in use concern it.
-    pub(super) fn is_reading(&self) -> bool {
-        self.step == Step::Reading && self.left.is_none() && !self.lost
     }
 
     fn book(&mut self, bytes: u64) {
@@ -87,17 +90,45 @@ impl<K, V> HeapCapture<K, V> {
             self.account.release(MemoryKind::Values, values);
         }
     }
-
-    /// Bytes of values that a cleared table has still.
-    pub fn values_left(&self) -> u64 {
-        self.left.as_ref().map_or(0, |left| left.values)
-    }
 }
 
-impl<K, V> Drop for HeapCapture<K, V> {
+impl<K, V> Drop for Reading<K, V> {
     fn drop(&mut self) {
         self.drop_left();
         self.account.release(MemoryKind::Buffers, self.booked);
+    }
+}
+
+impl<K: Key, V: 'static> Reading<K, V> {
+    /// Reads some buckets of the `entries`, or some of what was kept; says whether there were any.
+    fn read_part<M: Kind<K, V>>(
+        &mut self,
+        entries: &HashTable<(K, V)>,
+        own: &mut Paced,
+    ) -> Result<bool> {
+        if !self.is_read {
+            let table = self.left.as_ref().map_or(entries, |left| &left.table);
+            let end = table.num_buckets().min(self.next + BUCKETS);
+            for bucket in self.next..end {
+                let entry = if self.is_due(bucket) { table.get_bucket(bucket) } else { None };
+                let Some(entry) = entry else { continue };
+                if self.kept.find(entry.0.key_hash(), |kept| kept.0 == entry.0).is_none() {
+                    M::push(own, &entry.0, &entry.1)?;
+                }
+            }
+            self.next = end;
+            if end == table.num_buckets() {
+                self.drop_left();
+                self.due = None;
+                self.is_read = true;
+            }
+            return Ok(true);
+        }
+        let Some(part) = self.kept.take_part() else { return Ok(false) };
+        for (key, before) in part {
+            before.iter().try_for_each(|before| M::push(own, &key, before))?;
+        }
+        Ok(true)
     }
 }
 
@@ -105,20 +136,20 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Everything in the table now is of the checkpoint. Cost: O(1).
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         M::pace(&self.context)?;
-        self.context.segment_store()?;
         let range = HashRange::of(&self.context.owned, self.context.key_groups);
         let account = self.context.account.clone();
         self.capture = Some(Box::new(HeapCapture {
+            stepped: Stepped::new(&self.context)?,
             entries: self.entries.len() as u64,
-            next: 0,
-            due: None,
-            kept: SplitTable::new(account.clone(), range),
-            left: None,
-            step: Step::Reading,
-            own: None,
-            booked: 0,
-            lost: false,
-            account,
+            reading: Reading {
+                next: 0,
+                due: None,
+                is_read: false,
+                kept: SplitTable::new(account.clone(), range),
+                left: None,
+                booked: 0,
+                account,
+            },
         }));
         Ok(())
     }
@@ -129,11 +160,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         loop {
             match self.continue_capture() {
                 Ok(Some(image)) => return Ok(image),
-                Ok(None) => {
-                    if let Some(own) = self.capture.as_mut().and_then(|c| c.own.as_mut()) {
-                        own.pause();
-                    }
-                }
+                Ok(None) => self.capture.iter_mut().for_each(|capture| capture.stepped.pause()),
                 Err(error) => {
                     self.capture = None;
                     return Err(error);
@@ -149,81 +176,18 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     }
 
     fn step(&mut self) -> Result<Option<StateImage>> {
-        let ready = self.own()?.is_ready()?;
-        let capture = self.capture.as_mut().expect("its writer is there");
-        if capture.lost {
-            let message = "a checkpoint had to be written at once, which failed; begin it again";
-            return Err(Error::new(ErrorKind::OverBudget, message));
-        }
-        if !ready {
-            return Ok(None);
-        }
-        if capture.step == Step::Ending {
-            let sealed = self.own()?.take_sealed();
-            let capture = self.capture.take().expect("its writer is there");
-            let segments = sealed.iter().map(SegmentInfo::all_live).collect();
-            let image = StateImage { entries: capture.entries, segments, ..StateImage::default() };
-            self.codec_calls += image.entries;
-            self.images.taken(&image);
-            return Ok(Some(image));
-        }
-        while self.own()?.has_room() {
-            if !self.read_part()? {
-                self.own()?.submit_end();
-                self.capture.as_mut().expect("its writer is there").step = Step::Ending;
-                return Ok(None);
-            }
-        }
-        self.own()?.submit();
-        Ok(None)
-    }
-
-    /// The checkpoint's writer, made when it is needed.
-    fn own(&mut self) -> Result<&mut Paced> {
         let Some(capture) = &mut self.capture else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
-        if capture.own.is_none() {
-            let pace = M::pace(&self.context)?;
-            let bytes = pace.memory_bytes();
-            self.context.account.ensure(bytes, "a checkpoint's buffer")?;
-            capture.book(bytes);
-            let (helper, store) = (self.context.helper.clone(), self.context.segment_store()?);
-            let state = fingerprint(&self.context.name);
-            capture.own = Some(Paced::new(helper, store.clone(), state, pace));
-        }
-        Ok(capture.own.as_mut().expect("made above"))
-    }
-
-    /// Reads some buckets, or some of what was kept; says whether there were any.
-    fn read_part(&mut self) -> Result<bool> {
-        let capture = &mut **self.capture.as_mut().expect("a checkpoint is taken");
-        if capture.step == Step::Reading {
-            let table = capture.left.as_ref().map_or(&self.entries, |left| &left.table);
-            let end = table.num_buckets().min(capture.next + BUCKETS);
-            for bucket in capture.next..end {
-                let entry = if capture.is_due(bucket) { table.get_bucket(bucket) } else { None };
-                let Some(entry) = entry else { continue };
-                let hash = entry.0.key_hash();
-                if capture.kept.find(hash, |kept| kept.0 == entry.0).is_none() {
-                    M::push(capture.own.as_mut().expect("made before"), &entry.0, &entry.1)?;
-                }
-            }
-            capture.next = end;
-            if end == table.num_buckets() {
-                capture.drop_left();
-                capture.due = None;
-                capture.step = Step::Keeping;
-            }
-            return Ok(true);
-        }
-        let Some(part) = capture.kept.take_part() else { return Ok(false) };
-        for (key, before) in part {
-            if let Some(before) = before {
-                M::push(capture.own.as_mut().expect("made before"), &key, &before)?;
-            }
-        }
-        Ok(true)
+        let HeapCapture { stepped, entries, reading } = &mut **capture;
+        let (table, pace) = (&self.entries, M::pace(&self.context)?);
+        let read = |own: &mut Paced| reading.read_part::<M>(table, own);
+        let Some(sealed) = stepped.step(&self.context, pace, read)? else { return Ok(None) };
+        let image = image_of(&sealed, *entries);
+        self.capture = None;
+        self.codec_calls += image.entries;
+        self.images.taken(&image);
+        Ok(Some(image))
     }
 
     /// Keeps what a key has, which is about to change; or that it has nothing, if it is added.
@@ -234,6 +198,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             return;
         };
         let bucket = self.entries.find_bucket_index(hash, |(known, _)| key.is(known));
+        let capture = &mut capture.reading;
         let wanted = match bucket {
             Some(bucket) => capture.is_due(bucket),
             // Once entries have moved, those that are to be read are known.
@@ -268,34 +233,29 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// does.
     #[cold]
     pub(super) fn read_rest(&mut self) {
-        let mut read = || -> Result<()> {
-            self.own()?.wait()?;
-            while self.capture.as_ref().is_some_and(|c| c.step == Step::Reading) {
-                self.read_part()?;
-            }
-            Ok(())
-        };
-        if read().is_err() {
-            if let Some(capture) = &mut self.capture {
-                capture.lost = true;
-                capture.drop_left();
-            }
+        let (Some(capture), Ok(pace)) = (&mut self.capture, M::pace(&self.context)) else { return };
+        let (HeapCapture { stepped, reading, .. }, table) = (&mut **capture, &self.entries);
+        stepped.read_rest(&self.context, pace, |own| {
+            Ok(!reading.is_read && reading.read_part::<M>(table, own)?)
+        });
+        if stepped.is_lost() {
+            reading.drop_left();
         }
     }
 
     /// Moves the entries to a table twice as large, if a checkpoint is reading them, and says whether
-    /// it did. What that takes is booked.
-    pub(super) fn grow_captured(&mut self) -> bool {
+    /// it did. What that takes is booked, and as much left as is needed `beside` it.
+    pub(super) fn grow_captured(&mut self, beside: u64) -> bool {
         if !self.capture.as_ref().is_some_and(|capture| capture.is_reading()) {
             return false;
         }
         let buckets = (self.entries.num_buckets() * 2).max(16);
         let bits = (buckets / 8 + 64) as u64;
-        if self.context.account.available() < bits + FREE_BYTES {
+        if self.context.account.available() < beside + bits + FREE_BYTES {
             self.read_rest();
             return false;
         }
-        let capture = self.capture.as_mut().expect("looked at above");
+        let capture = &mut self.capture.as_mut().expect("looked at above").reading;
         capture.book(bits);
         let mut grown = HashTable::with_capacity((2 * self.entries.len()).max(8));
         let mut due = vec![0u64; grown.num_buckets().div_ceil(64)];
@@ -325,7 +285,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         let values = self.context.account.used_for(MemoryKind::Values);
         let table = std::mem::take(&mut self.entries);
         let index = std::mem::take(&mut self.table_bytes);
-        capture.left = Some(Left { table, index, values });
+        capture.reading.left = Some(Left { table, index, values });
         true
     }
 }

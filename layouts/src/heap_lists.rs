@@ -1,51 +1,53 @@
 //! Lists on the plain heap: per bucket a hash table of vectors, the honest baseline.
 //!
-//! Nothing is ever on storage but checkpoints, which are full. A vector is booked before it grows,
-//! twice for a moment, as its elements move; what they own, when they come. A table that grows
-//! rehashes all of its bucket at once.
+//! Nothing is ever on storage but checkpoints, which are full and taken in steps (see
+//! `heap_lists_capture.rs`). A vector is booked before it grows, twice for a moment, as its elements
+//! move; what they own, when they come. The table grows part by part.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use alluvium_pagestore::{
-    BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result, State, StateImage,
-    Time, rounded,
+    Account, BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result, State,
+    StateImage, Time, rounded,
 };
-use hashbrown::HashTable;
 
-use crate::full_image::{Images, read_entries, write_each};
+use crate::full_image::{Images, read_entries};
 use crate::heap::Heap;
+use crate::heap_lists_capture::{Captured, ListsCapture};
 use crate::lists::{Elements, Lists, ListsLayout, span};
+use crate::split_table::{HashRange, SplitTable};
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
 
 /// Elements of a list's first vector.
 const CAPACITY_FIRST: usize = 4;
 /// Bytes booked for a bucket without lists.
 const BUCKET_BYTES: u64 = 256;
-/// Most elements of a list in one record of a checkpoint.
-const RECORD_ELEMENTS: usize = 1024;
 
 /// Open lists of [`Heap`].
 #[derive(Debug)]
 pub struct HeapLists<K, E> {
-    context: StateContext,
-    buckets: BTreeMap<Time, Bucket<K, E>>,
+    pub(super) context: StateContext,
+    pub(super) range: HashRange,
+    pub(super) buckets: BTreeMap<Time, Bucket<K, E>>,
     /// Buckets that were purged, to be dropped.
     purged: Vec<Bucket<K, E>>,
     len: u64,
-    images: Images,
-    codec_calls: u64,
+    /// The checkpoint being taken.
+    pub(super) capture: Option<Box<ListsCapture<K, E>>>,
+    pub(super) images: Images,
+    pub(super) codec_calls: u64,
 }
 
 #[derive(Debug)]
-struct Bucket<K, E> {
-    lists: HashTable<(K, Vec<E>)>,
+pub(super) struct Bucket<K, E> {
+    pub(super) lists: SplitTable<(K, Vec<E>)>,
     elements: u64,
-    /// Bytes booked for the table.
-    index: u64,
     /// Bytes booked for keys and vectors.
     values: u64,
+    /// What a checkpoint has to read of it still.
+    pub(super) captured: Option<Box<Captured<K, E>>>,
 }
 
 impl<K: Key, E: State> ListsLayout<K, E> for Heap {
@@ -62,10 +64,12 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
     fn open_lists(&self, mut context: StateContext) -> Result<Self::Lists> {
         let restored = context.restored.take();
         let mut lists = HeapLists {
+            range: HashRange::of(&context.owned, context.key_groups),
             context,
             buckets: BTreeMap::new(),
             purged: Vec::new(),
             len: 0,
+            capture: None,
             images: Images::default(),
             codec_calls: 0,
         };
@@ -89,40 +93,35 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
 }
 
 impl<K: Key, E: State> HeapLists<K, E> {
-    /// Makes room for one more element of a key, and books it.
+    /// Makes room for one more element of a key, and books it: the count of its bucket's elements, and
+    /// its list.
     fn make_room<Q: Lookup<K> + ?Sized>(
         &mut self,
         time: Time,
         (hash, key): (u64, &Q),
         heap: u64,
-    ) -> Result<()> {
+    ) -> Result<(&mut u64, &mut Vec<E>)> {
         let account = &self.context.account;
         let bucket = match self.buckets.entry(time) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
-                entry.insert(Bucket { lists: HashTable::new(), elements: 0, index: 0, values: 0 })
+                let lists = SplitTable::new(account.clone(), self.range);
+                entry.insert(Bucket { lists, elements: 0, values: 0, captured: None })
             }
         };
-        if bucket.lists.find(hash, |(k, _)| key.is(k)).is_none() {
+        let Bucket { lists, elements, values, .. } = bucket;
+        if lists.find(hash, |(k, _)| key.is(k)).is_none() {
             let key = key.to_owned();
             let key_bytes = key.heap_bytes() as u64;
-            if bucket.lists.len() == bucket.lists.capacity() {
-                let buckets = (bucket.lists.num_buckets() * 2).max(16);
-                let grown = (buckets * (size_of::<(K, Vec<E>)>() + 1) + 64) as u64;
-                account.ensure(grown + key_bytes, "the hash table")?;
-                account.charge(MemoryKind::Index, grown);
-                bucket.lists.reserve(1, |(key, _)| key.key_hash());
-                let actual = bucket.lists.allocation_size() as u64;
-                account.adjust(MemoryKind::Index, bucket.index + grown, actual);
-                bucket.index = actual;
-            }
             account.reserve(MemoryKind::Values, key_bytes, "a key")?;
-            bucket.values += key_bytes;
-            bucket.lists.insert_unique(hash, (key, Vec::new()), |(k, _)| k.key_hash());
+            if let Err(error) = lists.insert(hash, hash_of, || (key, Vec::new())).map(drop) {
+                account.release(MemoryKind::Values, key_bytes);
+                return Err(error);
+            }
+            *values += key_bytes;
         }
-        let found = bucket.lists.find_mut(hash, |(k, _)| key.is(k));
-        let list = &mut found.expect("inserted above").1;
+        let list = &mut lists.find_mut(hash, |(k, _)| key.is(k)).expect("inserted above").1;
         if list.len() == list.capacity() {
             let wanted = (2 * list.len()).max(CAPACITY_FIRST);
             let new = rounded(wanted * size_of::<E>()) as u64;
@@ -131,14 +130,14 @@ impl<K: Key, E: State> HeapLists<K, E> {
             account.charge(MemoryKind::Values, new);
             list.reserve_exact(wanted - list.len());
             account.release(MemoryKind::Values, old);
-            bucket.values = bucket.values + new - old;
+            *values = *values + new - old;
         }
         account.reserve(MemoryKind::Values, heap, "an element")?;
-        bucket.values += heap;
-        Ok(())
+        *values += heap;
+        Ok((elements, list))
     }
 
-    /// Takes a list out, and its bucket if that was the last one.
+    /// Takes a list out.
     fn take<Q: Lookup<K> + ?Sized>(
         &mut self,
         time: Time,
@@ -146,14 +145,12 @@ impl<K: Key, E: State> HeapLists<K, E> {
         key: &Q,
     ) -> Option<(K, Vec<E>)> {
         let bucket = self.buckets.get_mut(&time)?;
-        let entry = bucket.lists.find_entry(hash, |(k, _)| key.is(k)).ok()?;
-        let (key, list) = entry.remove().0;
+        let (key, list) = bucket.lists.remove(hash, |(k, _)| key.is(k))?;
         let bytes = list_bytes(&key, &list);
         self.context.account.release(MemoryKind::Values, bytes);
         bucket.values -= bytes;
         bucket.elements -= list.len() as u64;
         self.len -= list.len() as u64;
-        self.drop_if_vacant(time);
         Some((key, list))
     }
 
@@ -169,15 +166,25 @@ impl<K: Key, E: State> HeapLists<K, E> {
     fn drop_if_vacant(&mut self, time: Time) {
         if self.buckets.get(&time).is_some_and(|bucket| bucket.elements == 0) {
             let bucket = self.buckets.remove(&time).expect("looked up above");
-            self.release(&bucket);
+            if let Some(bucket) = self.leave(time, bucket) {
+                bucket.release(&self.context.account);
+            }
         }
     }
+}
 
-    fn release(&self, bucket: &Bucket<K, E>) {
-        self.context.account.release(MemoryKind::Index, bucket.index);
-        self.context.account.release(MemoryKind::Values, bucket.values);
-        self.context.account.release(MemoryKind::Tables, BUCKET_BYTES);
+impl<K, E> Bucket<K, E> {
+    /// Drops it, and gives back what is booked for it; the table gives back its own.
+    pub(super) fn release(self, account: &Account) {
+        let values = self.values;
+        drop(self);
+        account.release(MemoryKind::Values, values);
+        account.release(MemoryKind::Tables, BUCKET_BYTES);
     }
+}
+
+pub(super) fn hash_of<K: Key, E>(list: &(K, Vec<E>)) -> u64 {
+    list.0.key_hash()
 }
 
 /// Bytes that a list and its key own.
@@ -194,14 +201,24 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     ) -> std::result::Result<(), Rejected<E>> {
         let hash = key.key_hash();
         let heap = if E::NONE { 0 } else { element.heap_bytes() as u64 };
-        if let Err(error) = self.make_room(bucket, (hash, key), heap) {
-            self.drop_if_empty(bucket, hash, key);
-            return Err(Rejected::new(error, element));
+        if self.capture.is_some() {
+            self.note(bucket, hash, key);
         }
-        let at = self.buckets.get_mut(&bucket).expect("room was made");
-        let list = at.lists.find_mut(hash, |(k, _)| key.is(k)).expect("room was made");
-        list.1.push(element);
-        at.elements += 1;
+        loop {
+            match self.make_room(bucket, (hash, key), heap) {
+                Ok((elements, list)) => {
+                    list.push(element);
+                    *elements += 1;
+                    break;
+                }
+                Err(error) => {
+                    self.drop_if_empty(bucket, hash, key);
+                    if !self.make_way() {
+                        return Err(Rejected::new(error, element));
+                    }
+                }
+            }
+        }
         self.len += 1;
         Ok(())
     }
@@ -219,24 +236,43 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
-        self.take(bucket, key.key_hash(), key);
+        let hash = key.key_hash();
+        if self.capture.is_some() {
+            self.note(bucket, hash, key);
+        }
+        if let Some((key, list)) = self.take(bucket, hash, key) {
+            self.keep(bucket, hash, &key, list);
+            self.drop_if_vacant(bucket);
+        }
         Ok(())
     }
 
     fn relocate<Q: Lookup<K> + ?Sized>(&mut self, from: Time, to: Time, key: &Q) -> Result<()> {
         let hash = key.key_hash();
-        let source = self.buckets.get(&from);
-        let found = source.and_then(|b| b.lists.find(hash, |(k, _)| key.is(k)));
-        let Some((_, moved)) = found.filter(|_| from != to) else { return Ok(()) };
-        let target = self.buckets.get(&to);
-        let known = target.and_then(|b| b.lists.find(hash, |(k, _)| key.is(k)));
-        let joined = known.map_or(0, |(_, list)| list.len()) + moved.len();
+        let list_in = |lists: &Self, time: Time| {
+            let bucket = lists.buckets.get(&time);
+            let found = bucket.and_then(|b| b.lists.find(hash, |(k, _)| key.is(k)));
+            found.map(|(_, list)| list.len())
+        };
+        let Some(moved) = list_in(self, from).filter(|_| from != to) else { return Ok(()) };
+        let joined = list_in(self, to).unwrap_or(0) + moved;
+        if self.capture.is_some() {
+            self.keep_copy(from, hash, key);
+            self.keep_copy(to, hash, key);
+        }
         let bytes = rounded(joined * size_of::<E>()) as u64;
-        // The joined vector while both are there, then the place of a new key.
-        self.context.account.ensure(2 * bytes, "a list that moves")?;
-        if let Err(error) = self.make_room(to, (hash, key), 0) {
-            self.drop_if_empty(to, hash, key);
-            return Err(error);
+        loop {
+            // The joined vector while both are there, then the place of a new key.
+            let ensured = self.context.account.ensure(2 * bytes, "a list that moves");
+            match ensured.and_then(|()| self.make_room(to, (hash, key), 0).map(drop)) {
+                Ok(()) => break,
+                Err(error) => {
+                    self.drop_if_empty(to, hash, key);
+                    if !self.make_way() {
+                        return Err(error);
+                    }
+                }
+            }
         }
         let (key, mut list) = self.take(from, hash, key).expect("looked up above");
         let target = self.buckets.get_mut(&to).expect("room was made");
@@ -253,6 +289,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         target.values = target.values - before + after;
         target.elements += more;
         self.len += more;
+        self.drop_if_vacant(from);
         Ok(())
     }
 
@@ -260,8 +297,9 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         self.buckets.range(from..).next().map(|(time, _)| *time)
     }
 
-    /// The cursor's version is the number of the bucket among `buckets`, its position one in the
-    /// bucket's table. A key is visited with the first bucket that has it.
+    /// The cursor's version is the number of the bucket among `buckets` and, in its lower half, a place
+    /// in the part of its table that is at the position. A key is visited with the first bucket that
+    /// has it.
     fn fold(
         &mut self,
         buckets: Range<Time>,
@@ -272,17 +310,24 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         let folded: Vec<_> = self.buckets.range(span(&buckets)).map(|(_, b)| b).collect();
         let (mut spent, fuel) = (0, fuel.max(1));
         while spent < fuel && !cursor.done {
-            let number = cursor.version as usize;
+            let number = (cursor.version >> 32) as usize;
             let Some(bucket) = folded.get(number) else {
                 cursor.done = true;
                 break;
             };
-            if cursor.position == bucket.lists.num_buckets() as u64 {
-                (cursor.version, cursor.position) = (cursor.version + 1, 0);
+            let (part, after) = bucket.lists.table_at(cursor.position);
+            let place = cursor.version as u32 as usize;
+            let Some(part) = part.filter(|part| place < part.num_buckets()) else {
+                match after {
+                    Some(after) => {
+                        (cursor.version, cursor.position) = ((number as u64) << 32, after);
+                    }
+                    None => (cursor.version, cursor.position) = ((number as u64 + 1) << 32, 0),
+                }
                 continue;
-            }
+            };
             spent += 1;
-            if let Some((key, list)) = bucket.lists.get_bucket(cursor.position as usize) {
+            if let Some((key, list)) = part.get_bucket(place) {
                 let hash = key.key_hash();
                 let list_in = |b: &&Bucket<K, E>| b.lists.find(hash, |(k, _)| k == key).is_some();
                 if !folded[..number].iter().any(list_in) {
@@ -294,22 +339,23 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
                     spent += all.told;
                 }
             }
-            cursor.position += 1;
+            cursor.version += 1;
         }
         Ok(())
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
         let rest = self.buckets.split_off(&before);
-        for bucket in std::mem::replace(&mut self.buckets, rest).into_values() {
+        for (time, bucket) in std::mem::replace(&mut self.buckets, rest) {
             self.len -= bucket.elements;
-            self.purged.push(bucket);
+            let bucket = self.leave(time, bucket);
+            self.purged.extend(bucket);
         }
         let mut spent = 0;
         while spent < fuel.max(1) as u64 {
             let Some(bucket) = self.purged.pop() else { break };
-            self.release(&bucket);
             spent += bucket.elements;
+            bucket.release(&self.context.account);
         }
         Ok(self.purged.is_empty())
     }
@@ -319,30 +365,26 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     }
 
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
-        let image = write_each::<(Time, K), Vec<E>>(&self.context, |write| {
-            for (time, bucket) in &self.buckets {
-                for (key, list) in &bucket.lists {
-                    // What is copied at a time is small, unless a key or an element is large.
-                    for part in list.chunks(RECORD_ELEMENTS) {
-                        write(&(*time, key.clone()), &part.to_vec())?;
-                    }
-                }
-            }
-            Ok(())
-        })?;
-        self.codec_calls += image.entries;
-        self.images.taken(&image);
-        Ok(image)
+        self.take_at_once()
+    }
+
+    fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.begin_capture().map(|()| None)
+    }
+
+    fn continue_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_capture()
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.end_capture();
         self.images.decide(outcome, self.context.segments.as_ref());
     }
 
     fn stats(&self) -> TableStats {
         let mut stats = TableStats {
-            live_keys: self.buckets.values().map(|bucket| bucket.lists.len() as u64).sum(),
-            live_bytes: self.context.account.used_for(MemoryKind::Values),
+            live_keys: self.buckets.values().map(|bucket| bucket.lists.len()).sum(),
+            live_bytes: self.buckets.values().map(|bucket| bucket.values).sum(),
             codec_calls: self.codec_calls,
             ..TableStats::default()
         };
@@ -384,7 +426,9 @@ impl<E> Elements<E> for Joined<'_, E> {
 
 impl<K, E> Drop for HeapLists<K, E> {
     fn drop(&mut self) {
-        for kind in [MemoryKind::Index, MemoryKind::Values, MemoryKind::Tables] {
+        self.capture = None;
+        // Tables give back what they have booked themselves.
+        for kind in [MemoryKind::Values, MemoryKind::Tables] {
             self.context.account.release(kind, self.context.account.used_for(kind));
         }
     }

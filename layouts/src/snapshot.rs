@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, Result};
+use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, Result, State};
 
 use crate::split_table::{HashRange, SplitTable};
 
@@ -20,6 +20,16 @@ pub trait Entry<K>: Clone {
     fn key(&self) -> &K;
     /// Heap bytes that a copy of it owns.
     fn owned_bytes(&self) -> u64;
+}
+
+impl<K: Key, V: State> Entry<K> for (K, V) {
+    fn key(&self) -> &K {
+        &self.0
+    }
+
+    fn owned_bytes(&self) -> u64 {
+        (self.0.heap_bytes() + self.1.heap_bytes()) as u64
+    }
 }
 
 /// The entries of a table at a barrier.

@@ -1,58 +1,43 @@
 //! Heap state in the order of its hashes: for state whose key groups come and go.
 //!
 //! A [split table](crate::split_table) instead of one hash table: a key group is a range of its parts,
-//! so that it is found without a look at the others. Nothing is ever on storage but checkpoints,
-//! which are full and written in the call that takes them. A call takes up to twice as long as on a hash
-//! table; an insert never moves more than one part.
+//! so that it is found without a look at the others. Nothing is ever on storage but checkpoints, which
+//! are full and taken in steps (see `split_heap_capture.rs`). A call takes up to twice as long as on a
+//! hash table; an insert never moves more than one part.
 
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result, State,
-    StateImage,
+    Account, BlobWriter, Error, Key, Lookup, MemoryKind, Rejected, Result, State, StateImage,
 };
 
-use crate::full_image::{Images, read_entries, write_entries};
-use crate::split_table::{HashRange, SplitTable};
+use crate::full_image::{Images, read_entries};
+use crate::heap::Stored;
+use crate::lent::{Lent, check_not_overdrawn};
+use crate::split_heap_capture::SplitCapture;
+use crate::split_table::{HashRange, PART_ENTRIES_MAX, SplitTable};
 use crate::table::{CheckpointOutcome, Cursor, Peek, StateContext, Table, TableStats};
 
 /// What a [`Heap`](crate::Heap) layout opens whose key groups are to come and go.
 #[derive(Debug)]
 pub struct SplitHeapTable<K: Key, V: State> {
-    context: StateContext,
-    range: HashRange,
-    entries: SplitTable<(K, V)>,
-    images: Images,
-    codec_calls: u64,
+    pub(super) context: StateContext,
+    pub(super) range: HashRange,
+    pub(super) entries: SplitTable<(K, V)>,
+    /// The checkpoint being taken.
+    pub(super) capture: Option<Box<SplitCapture<K, V>>>,
+    pub(super) images: Images,
+    pub(super) codec_calls: u64,
     /// Entries looked at for those of some hashes.
     sought: u64,
-}
-
-/// A value lent to a user's closure; books the change of its heap when dropped, also by a panic.
-struct Lent<'a, V: HeapSize> {
-    value: &'a mut V,
-    before: u64,
-    account: &'a Account,
-}
-
-impl<'a, V: HeapSize> Lent<'a, V> {
-    fn new(value: &'a mut V, account: &'a Account) -> Self {
-        Self { before: value.heap_bytes() as u64, value, account }
-    }
-}
-
-impl<V: HeapSize> Drop for Lent<'_, V> {
-    fn drop(&mut self) {
-        self.account.adjust(MemoryKind::Values, self.before, self.value.heap_bytes() as u64);
-    }
 }
 
 fn heap_of<K: Key, V: State>(key: &K, value: &V) -> u64 {
     (key.heap_bytes() + value.heap_bytes()) as u64
 }
 
-fn hash_of<K: Key, V>(entry: &(K, V)) -> u64 {
+pub(super) fn hash_of<K: Key, V>(entry: &(K, V)) -> u64 {
     entry.0.key_hash()
 }
 
@@ -67,7 +52,8 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
         let restored = context.restored.take();
         let entries = empty(&context, range);
         let images = Images::default();
-        let mut table = Self { context, range, entries, images, codec_calls: 0, sought: 0 };
+        let (capture, codec_calls, sought) = (None, 0, 0);
+        let mut table = Self { context, range, entries, capture, images, codec_calls, sought };
         if let Some((image, blobs)) = restored {
             read_entries(&table.context.clone(), &image, &blobs, |key, value| {
                 table.codec_calls += 1;
@@ -82,13 +68,20 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
         &self.context.account
     }
 
-    /// A state whose values have outgrown the budget takes no writes until some are removed.
-    fn check_not_overdrawn(&self) -> Result<()> {
-        let account = self.account();
-        if account.available() > 0 || !account.is_overdrawn() {
-            return Ok(());
+    /// Sees to it that what a checkpoint still reads of a table that was cleared is not in the way of
+    /// an insert that owns `heap`.
+    fn make_way(&mut self, heap: u64) {
+        if self.values_left() > 0 {
+            let part = 2 * PART_ENTRIES_MAX * (size_of::<(K, V)>() + 1);
+            if self.account().available() < part as u64 + heap {
+                self.read_rest();
+            }
         }
-        account.ensure(1, "a write")
+    }
+
+    /// Bytes of values of a table that was cleared, which a checkpoint reads still.
+    fn values_left(&self) -> u64 {
+        self.capture.as_ref().map_or(0, |capture| capture.values_left())
     }
 
     /// The hashes of entries in the range, the next about so many from `cursor` on, sorted; and where
@@ -147,16 +140,20 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        self.check_not_overdrawn()?;
+        check_not_overdrawn(self.account())?;
         let hash = key.key_hash();
-        let account = self.context.account.clone();
-        if let Some((_, value)) = self.entries.find_mut(hash, |(k, _)| key.is(k)) {
-            return Ok(change(Lent::new(value, &account).value));
+        if self.capture.is_some() {
+            self.keep(hash, key, true);
+            self.make_way(0);
         }
-        let make = || (key.to_owned(), init());
-        let (key, value) = self.entries.insert(hash, hash_of, make)?;
-        account.charge(MemoryKind::Values, heap_of(key, value));
-        Ok(change(Lent::new(value, &account).value))
+        let account = self.context.account.clone();
+        if let Some(entry) = self.entries.find_mut(hash, |(k, _)| key.is(k)) {
+            return Ok(change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1));
+        }
+        let entry = self.entries.insert(hash, hash_of, || (key.to_owned(), init()))?;
+        // What the closure has made is here already, as what it makes of a value is.
+        account.charge(MemoryKind::Values, heap_of(&entry.0, &entry.1));
+        Ok(change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1))
     }
 
     fn modify<Q: Lookup<K> + ?Sized, R>(
@@ -164,16 +161,24 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        self.check_not_overdrawn()?;
+        check_not_overdrawn(self.account())?;
+        let hash = key.key_hash();
+        if self.capture.is_some() {
+            self.keep(hash, key, false);
+        }
         let account = self.context.account.clone();
-        let found = self.entries.find_mut(key.key_hash(), |(k, _)| key.is(k));
-        Ok(found.map(|(_, value)| change(Lent::new(value, &account).value)))
+        let found = self.entries.find_mut(hash, |(k, _)| key.is(k));
+        Ok(found.map(|entry| change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1)))
     }
 
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         let hash = key.key_hash();
-        let account = self.context.account.clone();
         let bytes = heap_of(&key, &value);
+        if self.capture.is_some() {
+            self.keep(hash, &key, true);
+            self.make_way(bytes);
+        }
+        let account = self.context.account.clone();
         if let Some(entry) = self.entries.find_mut(hash, |(k, _)| *k == key) {
             let before = heap_of(&entry.0, &entry.1);
             let after = heap_of(&entry.0, &value);
@@ -197,7 +202,11 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
     }
 
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
-        let found = self.entries.remove(key.key_hash(), |(k, _)| key.is(k));
+        let hash = key.key_hash();
+        if self.capture.is_some() {
+            self.keep(hash, key, false);
+        }
+        let found = self.entries.remove(hash, |(k, _)| key.is(k));
         Ok(found.map(|(key, value)| {
             self.account().release(MemoryKind::Values, heap_of(&key, &value));
             value
@@ -206,9 +215,11 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
 
     fn clear(&mut self) -> Result<()> {
         let account = self.context.account.clone();
+        let values = account.used_for(MemoryKind::Values) - self.values_left();
         let old = std::mem::replace(&mut self.entries, empty(&self.context, self.range));
-        account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
+        let Some(old) = self.leave(old, values) else { return Ok(()) };
         drop(old);
+        account.release(MemoryKind::Values, values);
         Ok(())
     }
 
@@ -285,6 +296,7 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
             self.account().charge(MemoryKind::Buffers, memory);
             let (found, next) = self.hashes_at(hashes, cursor, fuel.max(1) - removed);
             for hash in &found {
+                self.keep_of_hash(*hash);
                 if let Some((key, value)) = self.entries.remove(*hash, |e| hash_of(e) == *hash) {
                     self.account().release(MemoryKind::Values, heap_of(&key, &value));
                 }
@@ -301,20 +313,25 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
     }
 
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
-        let parts = self.entries.spans(0..=u64::MAX).flat_map(|span| span.entries);
-        let image = write_entries(&self.context, parts.map(|(key, value)| (key, value)))?;
-        self.codec_calls += image.entries;
-        self.images.taken(&image);
-        Ok(image)
+        self.take_at_once()
+    }
+
+    fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.begin_capture().map(|()| None)
+    }
+
+    fn continue_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_capture()
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.capture = None;
         self.images.decide(outcome, self.context.segments.as_ref());
     }
 
     fn stats(&self) -> TableStats {
         let live_keys = self.entries.len();
-        let values = self.account().used_for(MemoryKind::Values);
+        let values = self.account().used_for(MemoryKind::Values) - self.values_left();
         let mut stats = TableStats {
             live_keys,
             live_bytes: live_keys * size_of::<(K, V)>() as u64 + values,
@@ -329,6 +346,7 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
 
 impl<K: Key, V: State> Drop for SplitHeapTable<K, V> {
     fn drop(&mut self) {
+        self.capture = None;
         let account = self.account();
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
     }

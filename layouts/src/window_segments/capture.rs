@@ -33,16 +33,6 @@ use crate::table::CheckpointOutcome;
 /// Bytes booked for a slice at a barrier.
 const SLICE_BYTES: u64 = 512;
 
-impl<K: Key, A: State> Entry<K> for (K, A) {
-    fn key(&self) -> &K {
-        &self.0
-    }
-
-    fn owned_bytes(&self) -> u64 {
-        (self.0.heap_bytes() + self.1.heap_bytes()) as u64
-    }
-}
-
 impl<K: Key> Entry<K> for Cut<K> {
     fn key(&self) -> &K {
         &self.key

@@ -1,4 +1,4 @@
-//! An append log's checkpoint is of its barrier, whatever happens between its steps.
+//! A checkpoint of lists is of its barrier, whatever happens between its steps.
 //!
 //! What this catches: elements in it that came after the barrier, or elements missing that were
 //! cleared, moved or purged after it; files of abandoned attempts left over; memory not given back;
@@ -7,13 +7,31 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alluvium_layouts::{AppendLog, AppendLogLists, CheckpointOutcome, Lists};
+use alluvium_layouts::{AppendLog, CheckpointOutcome, Heap, Lists, ListsLayout};
 use alluvium_pagestore::io::{CrashPolicy, Device, Faults, Simulated};
 use alluvium_pagestore::{ErrorKind, Result, Time};
 
 use crate::common::{Dice, Ground, Model, folded, folded_model, read};
 
-type Log = AppendLogLists<u64, u64>;
+/// Layouts, and changes that give their checkpoints some steps.
+trait Layout: ListsLayout<u64, u64> {
+    const CHANGES: usize;
+    fn new() -> Self;
+}
+
+impl Layout for AppendLog {
+    const CHANGES: usize = 600;
+    fn new() -> Self {
+        AppendLog::new()
+    }
+}
+
+impl Layout for Heap {
+    const CHANGES: usize = 20_000;
+    fn new() -> Self {
+        Heap::new()
+    }
+}
 
 fn ground(seed: u64) -> (Ground, Simulated) {
     let device = Simulated::new(seed, Faults::late(3));
@@ -21,7 +39,11 @@ fn ground(seed: u64) -> (Ground, Simulated) {
 }
 
 /// One seeded change of both.
-fn change(lists: &mut Log, model: &mut Model<u64, u64>, dice: &mut Dice) -> Result<()> {
+fn change(
+    lists: &mut impl Lists<u64, u64>,
+    model: &mut Model<u64, u64>,
+    dice: &mut Dice,
+) -> Result<()> {
     let (time, key, n) = (Time(1 + dice.below(4) as i64), dice.below(80), dice.next());
     match dice.below(20) {
         0..=14 => {
@@ -48,7 +70,7 @@ fn change(lists: &mut Log, model: &mut Model<u64, u64>, dice: &mut Dice) -> Resu
     Ok(())
 }
 
-fn assert_holds(lists: &mut Log, model: &Model<u64, u64>, when: &str) {
+fn assert_holds(lists: &mut impl Lists<u64, u64>, model: &Model<u64, u64>, when: &str) {
     let all = Time::MIN..Time::MAX;
     let found = folded(lists, all.clone(), 100).unwrap();
     assert_eq!(found, folded_model(model, &all), "{when}");
@@ -58,18 +80,18 @@ fn assert_holds(lists: &mut Log, model: &Model<u64, u64>, when: &str) {
 }
 
 /// Lists with runs, notes, imports and something in memory.
-fn filled(ground: &mut Ground, seed: u64) -> (Log, Model<u64, u64>, Dice) {
-    let (mut lists, _) = ground.open(&AppendLog::new()).unwrap();
+fn filled<L: Layout>(ground: &mut Ground, seed: u64) -> (L::Lists, Model<u64, u64>, Dice) {
+    let (mut lists, _) = ground.open(&L::new()).unwrap();
     let (mut model, mut dice) = (BTreeMap::new(), Dice(seed));
-    for _ in 0..600 {
+    for _ in 0..L::CHANGES {
         change(&mut lists, &mut model, &mut dice).unwrap();
     }
     (lists, model, dice)
 }
 
 /// Steps with changes between them until it is taken.
-fn steps_of(ground: &mut Ground, seed: u64) -> usize {
-    let (mut lists, mut model, mut dice) = filled(ground, seed);
+fn steps_of<L: Layout>(ground: &mut Ground, seed: u64) -> usize {
+    let (mut lists, mut model, mut dice) = filled::<L>(ground, seed);
     let mut taken = ground.begin(&mut lists).unwrap();
     let mut steps = 0;
     while !ground.advance(&mut lists, &mut taken).unwrap() {
@@ -81,12 +103,17 @@ fn steps_of(ground: &mut Ground, seed: u64) -> usize {
 
 #[test]
 fn buckets_that_are_purged_between_the_steps_are_in_the_image() {
+    purged_between_the_steps::<AppendLog>();
+    purged_between_the_steps::<Heap>();
+}
+
+fn purged_between_the_steps<L: Layout>() {
     for seed in 0..3 {
-        let steps = steps_of(&mut ground(seed).0, seed);
+        let steps = steps_of::<L>(&mut ground(seed).0, seed);
         assert!(steps >= 4, "{steps}");
         for purged_at in 0..=steps {
             let (mut ground, _) = ground(seed);
-            let (mut lists, mut model, mut dice) = filled(&mut ground, seed);
+            let (mut lists, mut model, mut dice) = filled::<L>(&mut ground, seed);
             let mut taken = ground.begin(&mut lists).unwrap();
             let then = model.clone();
             for step in 0.. {
@@ -103,7 +130,7 @@ fn buckets_that_are_purged_between_the_steps_are_in_the_image() {
             let when = format!("seed {seed}, purged at step {purged_at}");
             assert_holds(&mut lists, &model, &when);
             drop(lists);
-            let (mut lists, account) = ground.open(&AppendLog::new()).unwrap();
+            let (mut lists, account) = ground.open(&L::new()).unwrap();
             assert_holds(&mut lists, &then, &when);
             drop(lists);
             assert_eq!(account.used(), 0, "{when}");
@@ -113,11 +140,16 @@ fn buckets_that_are_purged_between_the_steps_are_in_the_image() {
 
 #[test]
 fn one_that_is_abandoned_at_any_step_leaves_nothing() {
-    let steps = steps_of(&mut ground(7).0, 7);
+    abandoned_at_any_step::<AppendLog>();
+    abandoned_at_any_step::<Heap>();
+}
+
+fn abandoned_at_any_step<L: Layout>() {
+    let steps = steps_of::<L>(&mut ground(7).0, 7);
     for abandoned_at in 0..=steps {
         let when = format!("abandoned at step {abandoned_at}");
         let (mut ground, _) = ground(7);
-        let (mut lists, mut model, mut dice) = filled(&mut ground, 7);
+        let (mut lists, mut model, mut dice) = filled::<L>(&mut ground, 7);
         let mut taken = ground.begin(&mut lists).unwrap();
         for _ in 0..abandoned_at {
             let done = ground.advance(&mut lists, &mut taken).unwrap();
@@ -133,18 +165,23 @@ fn one_that_is_abandoned_at_any_step_leaves_nothing() {
         }
         assert!(ground.names_just(&ground.segment_files()), "{when}");
         drop(lists);
-        let (mut lists, _) = ground.open(&AppendLog::new()).unwrap();
+        let (mut lists, _) = ground.open(&L::new()).unwrap();
         assert_holds(&mut lists, &model, &when);
     }
 }
 
 #[test]
 fn a_crash_at_any_step_leaves_the_one_before() {
-    let steps = steps_of(&mut ground(9).0, 9);
+    crashed_at_any_step::<AppendLog>();
+    crashed_at_any_step::<Heap>();
+}
+
+fn crashed_at_any_step<L: Layout>() {
+    let steps = steps_of::<L>(&mut ground(9).0, 9);
     for crashed_at in 0..=steps {
         for policy in [CrashPolicy::Nothing, CrashPolicy::Subset { seed: crashed_at as u64 }] {
             let (mut ground, device) = ground(9);
-            let (mut lists, mut model, mut dice) = filled(&mut ground, 9);
+            let (mut lists, mut model, mut dice) = filled::<L>(&mut ground, 9);
             ground.checkpoint(&mut lists, CheckpointOutcome::Committed).unwrap();
             device.sync_directory().unwrap();
             let then = model.clone();
@@ -161,7 +198,7 @@ fn a_crash_at_any_step_leaves_the_one_before() {
             drop((lists, taken));
             let crashed: Arc<dyn Device> = Arc::new(device.crash(policy));
             let mut ground = ground.on(crashed);
-            let (mut lists, _) = ground.open(&AppendLog::new()).unwrap();
+            let (mut lists, _) = ground.open(&L::new()).unwrap();
             assert_holds(&mut lists, &then, &format!("{policy:?} at step {crashed_at}"));
         }
     }
@@ -169,9 +206,14 @@ fn a_crash_at_any_step_leaves_the_one_before() {
 
 #[test]
 fn a_full_disk_costs_the_checkpoint_only() {
+    full_disk::<AppendLog>();
+    full_disk::<Heap>();
+}
+
+fn full_disk<L: Layout>() {
     for full_at in 0..4 {
         let (mut ground, device) = ground(11);
-        let (mut lists, mut model, mut dice) = filled(&mut ground, 11);
+        let (mut lists, mut model, mut dice) = filled::<L>(&mut ground, 11);
         let mut taken = ground.begin(&mut lists).unwrap();
         for _ in 0..full_at {
             assert!(!ground.advance(&mut lists, &mut taken).unwrap());
@@ -189,17 +231,25 @@ fn a_full_disk_costs_the_checkpoint_only() {
         change(&mut lists, &mut model, &mut dice).unwrap();
         ground.checkpoint(&mut lists, CheckpointOutcome::Committed).unwrap();
         drop(lists);
-        let (mut lists, _) = ground.open(&AppendLog::new()).unwrap();
+        let (mut lists, _) = ground.open(&L::new()).unwrap();
         assert_holds(&mut lists, &model, &format!("full at step {full_at}"));
     }
 }
 
 #[test]
 fn the_barrier_does_nothing_per_key() {
+    let (few, many) = barrier::<AppendLog>();
+    assert_eq!(few, many, "the helper writes what was frozen in one job");
+    let (few, many) = barrier::<Heap>();
+    assert!(few >= 1 && many > 50, "{few} calls, {many} calls");
+}
+
+/// Calls that take a checkpoint of few keys, and of many.
+fn barrier<L: Layout>() -> (u64, u64) {
     let begin = |keys: u64| {
         let device = Simulated::new(1, Faults::none());
         let mut ground = Ground::new(Some(Arc::new(device.clone())), 256 << 20, false);
-        let (mut lists, account) = ground.open::<u64, u64, _>(&AppendLog::new()).unwrap();
+        let (mut lists, account) = ground.open::<u64, u64, _>(&L::new()).unwrap();
         for key in 0..keys {
             lists.append(Time((key % 3) as i64), &key, key).unwrap();
         }
@@ -215,6 +265,7 @@ fn the_barrier_does_nothing_per_key() {
         (done, calls)
     };
     let (few, many) = (begin(300), begin(100_000));
-    assert_eq!(few, many, "bytes booked and steps of the device by the barrier, then calls");
+    assert_eq!(few.0, many.0, "bytes booked and steps of the device by the barrier");
     assert_eq!(few.0.1, 0, "no step of the device");
+    (few.1, many.1)
 }

@@ -64,7 +64,26 @@ impl Ground {
                 restored = Some((image.clone(), BlobReader::new(device.clone())));
             }
         }
-        let root = Account::root(self.memory);
+        self.open_in(layout, self.memory, restored)
+    }
+
+    /// Opens the committed checkpoint once more, in plenty of memory, beside the one that is in use.
+    pub fn open_beside<K: Key, E: State, L: ListsLayout<K, E>>(
+        &self,
+        layout: &L,
+    ) -> Result<(L::Lists, Rc<Account>)> {
+        let (image, device) = (self.committed.clone(), self.device.clone());
+        let restored = image.zip(device.map(BlobReader::new));
+        self.open_in(layout, 1 << 30, restored)
+    }
+
+    fn open_in<K: Key, E: State, L: ListsLayout<K, E>>(
+        &self,
+        layout: &L,
+        memory: u64,
+        restored: Option<(StateImage, BlobReader)>,
+    ) -> Result<(L::Lists, Rc<Account>)> {
+        let root = Account::root(memory);
         let limit = layout.memory_limit().unwrap_or(u64::MAX);
         let account = Account::below(&root, "lists", limit);
         let helper = if self.threads { Helper::thread()? } else { Helper::inline() };

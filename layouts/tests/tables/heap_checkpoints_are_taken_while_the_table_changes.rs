@@ -1,4 +1,4 @@
-//! A heap table's checkpoint is of its barrier, whatever happens between its steps.
+//! A checkpoint of a table on the heap is of its barrier, whatever happens between its steps.
 //!
 //! What this catches: entries in it as they were later, twice, or not at all, because they changed,
 //! went, came again, or moved as the table grew or was cleared; memory not given back or above the
@@ -8,13 +8,19 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_layouts::{CheckpointOutcome, Cursor, Heap, HeapTable, Layout, StateContext, Table};
+use alluvium_layouts::{CheckpointOutcome, Cursor, Heap, Layout, SplitHeap, StateContext, Table};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, ErrorKind, Helper, SegmentStore, StateImage, hash_word,
+    Account, BlobReader, BlobWriter, ErrorKind, Helper, KeyHash, SegmentStore, StateImage,
+    hash_word,
 };
 
-type Strings = HeapTable<u64, String>;
+/// One hash table, and one in the order of hashes.
+trait Kind: Layout<u64, String> + Default {}
+
+impl Kind for Heap {}
+impl Kind for SplitHeap {}
+
 type Model = BTreeMap<u64, String>;
 
 struct Ground {
@@ -40,7 +46,7 @@ impl Ground {
         hash_word(hash_word(self.chance)) % limit
     }
 
-    fn open(&self, image: Option<StateImage>) -> Strings {
+    fn open<L: Kind>(&self, image: Option<StateImage>) -> L::Table {
         let device: Arc<dyn Device> = Arc::new(self.device.clone());
         let restored = image.map(|image| (image, BlobReader::new(device.clone())));
         let context = StateContext {
@@ -54,7 +60,7 @@ impl Ground {
             movable: false,
             restored,
         };
-        Heap::new().open(context).unwrap()
+        L::default().open(context).unwrap()
     }
 
     fn blobs(&self) -> BlobWriter {
@@ -62,7 +68,7 @@ impl Ground {
     }
 
     /// One seeded change of both, of keys below `keys`.
-    fn change(&mut self, table: &mut Strings, model: &mut Model, keys: u64) {
+    fn change(&mut self, table: &mut impl Table<u64, String>, model: &mut Model, keys: u64) {
         let (key, n) = (self.below(keys), self.below(1000));
         let word = format!("{n} ").repeat(1 + n as usize % 9);
         match self.below(1000) {
@@ -90,7 +96,7 @@ impl Ground {
     }
 }
 
-fn entries(table: &mut Strings) -> Model {
+fn entries(table: &mut impl Table<u64, String>) -> Model {
     let (mut found, mut cursor) = (Model::new(), Cursor::default());
     while !cursor.done {
         table
@@ -105,9 +111,14 @@ fn entries(table: &mut Strings) -> Model {
 
 #[test]
 fn changes_between_its_steps_are_not_in_it() {
+    changed_between_its_steps::<Heap>();
+    changed_between_its_steps::<SplitHeap>();
+}
+
+fn changed_between_its_steps<L: Kind>() {
     for (seed, memory) in [(1, 64 << 20), (2, 64 << 20), (3, 640 << 10), (4, 560 << 10)] {
         let mut ground = Ground::new(seed, memory);
-        let (mut table, mut model) = (ground.open(None), Model::new());
+        let (mut table, mut model) = (ground.open::<L>(None), Model::new());
         for round in 0..8 {
             // It grows from one to the next, and during some.
             let keys = 300 << (round / 2);
@@ -134,7 +145,7 @@ fn changes_between_its_steps_are_not_in_it() {
             assert_eq!(entries(&mut table), model, "{when}");
             drop(table);
             assert_eq!(ground.account.used(), 0, "{when}");
-            table = ground.open(Some(image));
+            table = ground.open::<L>(Some(image));
             assert_eq!(entries(&mut table), then, "{when}");
             model = then;
         }
@@ -143,11 +154,16 @@ fn changes_between_its_steps_are_not_in_it() {
 
 #[test]
 fn one_that_is_abandoned_or_finds_the_disk_full_at_any_step_leaves_nothing() {
+    abandoned_at_any_step::<Heap>();
+    abandoned_at_any_step::<SplitHeap>();
+}
+
+fn abandoned_at_any_step<L: Kind>() {
     for at in 0..12 {
         for full in [false, true] {
             let when = format!("at step {at}, full: {full}");
             let mut ground = Ground::new(9, 64 << 20);
-            let (mut table, mut model) = (ground.open(None), Model::new());
+            let (mut table, mut model) = (ground.open::<L>(None), Model::new());
             for _ in 0..3000 {
                 ground.change(&mut table, &mut model, 2000);
             }
@@ -181,16 +197,21 @@ fn one_that_is_abandoned_or_finds_the_disk_full_at_any_step_leaves_nothing() {
             let image = table.checkpoint(&mut blobs).unwrap();
             drop(table);
             assert_eq!(ground.account.used(), 0, "{when}");
-            assert_eq!(entries(&mut ground.open(Some(image))), model, "{when}");
+            assert_eq!(entries(&mut ground.open::<L>(Some(image))), model, "{when}");
         }
     }
 }
 
 #[test]
 fn the_barrier_does_nothing_per_key() {
+    barrier::<Heap>();
+    barrier::<SplitHeap>();
+}
+
+fn barrier<L: Kind>() {
     let begin = |keys: u64| {
         let ground = Ground::new(1, 256 << 20);
-        let mut table = ground.open(None);
+        let mut table = ground.open::<L>(None);
         for key in 0..keys {
             table.put(key, "value".into()).unwrap();
         }
@@ -200,4 +221,42 @@ fn the_barrier_does_nothing_per_key() {
     };
     assert_eq!(begin(10), (0, 0));
     assert_eq!(begin(50_000), (0, 0));
+}
+
+/// Key groups that leave between the steps are in it, each entry as it was.
+#[test]
+fn key_groups_that_are_removed_between_its_steps_are_in_it() {
+    for removed_at in 0..6 {
+        let mut ground = Ground::new(20 + removed_at, 64 << 20);
+        let (mut table, mut model) = (ground.open::<SplitHeap>(None), Model::new());
+        for _ in 0..30_000 {
+            ground.change(&mut table, &mut model, 12_000);
+        }
+        let (then, mut blobs) = (model.clone(), ground.blobs());
+        assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+        let mut step = 0;
+        let image = loop {
+            if step == removed_at {
+                let (mut cursor, half) = (Cursor::default(), 0..=u64::MAX / 2);
+                while !cursor.done {
+                    table.remove_hashes(&half, &mut cursor, 50).unwrap();
+                }
+                model.retain(|key, _| !half.contains(&key.key_hash()));
+            }
+            for _ in 0..20 {
+                ground.change(&mut table, &mut model, 12_000);
+            }
+            step += 1;
+            if let Some(image) = table.continue_checkpoint(&mut blobs).unwrap() {
+                break image;
+            }
+        };
+        assert!(step > removed_at, "removed at step {removed_at}: {step} steps");
+        table.checkpointed(CheckpointOutcome::Committed);
+        assert_eq!(entries(&mut table), model, "removed at step {removed_at}");
+        drop(table);
+        assert_eq!(ground.account.used(), 0, "removed at step {removed_at}");
+        let mut table = ground.open::<SplitHeap>(Some(image));
+        assert_eq!(entries(&mut table), then, "removed at step {removed_at}");
+    }
 }

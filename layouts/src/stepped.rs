@@ -1,0 +1,125 @@
+//! A full checkpoint of what is all in memory, taken in steps: its writer, and the order of steps.
+//!
+//! Whoever is read gives part after part. A step reads as many as go into a batch, which the helper
+//! writes; behind the last batch goes the order to make all of it durable. What is read when, and what
+//! is kept of what changes meanwhile, is left to others.
+
+use std::rc::Rc;
+
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, MemoryKind, Result, SegmentInfo, StateImage, fingerprint,
+};
+
+use crate::paced::{Pace, Paced};
+use crate::table::StateContext;
+
+/// The steps of a checkpoint.
+#[derive(Debug)]
+pub(crate) struct Stepped {
+    account: Rc<Account>,
+    /// Made when it is needed.
+    own: Option<Paced>,
+    /// Booked for it.
+    booked: u64,
+    /// All was given to the helper.
+    is_ending: bool,
+    is_lost: bool,
+}
+
+impl Stepped {
+    /// Nothing is read yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] in a store without a directory.
+    pub fn new(context: &StateContext) -> Result<Self> {
+        context.segment_store()?;
+        let account = context.account.clone();
+        Ok(Self { account, own: None, booked: 0, is_ending: false, is_lost: false })
+    }
+
+    /// Does a bounded share; what was written, at the end. `read` adds a part to the batch, and says
+    /// whether there was one.
+    ///
+    /// # Errors
+    /// Those of `read` and of writing; the checkpoint has to be begun again.
+    pub fn step(
+        &mut self,
+        context: &StateContext,
+        pace: Pace,
+        mut read: impl FnMut(&mut Paced) -> Result<bool>,
+    ) -> Result<Option<Vec<SegmentInfo>>> {
+        if self.is_lost {
+            let message = "a checkpoint had to be written at once, which failed; begin it again";
+            return Err(Error::new(ErrorKind::OverBudget, message));
+        }
+        let is_ending = self.is_ending;
+        let own = self.writer(context, pace)?;
+        if !own.is_ready()? {
+            return Ok(None);
+        }
+        if is_ending {
+            return Ok(Some(own.take_sealed()));
+        }
+        while own.has_room() {
+            if !read(own)? {
+                own.submit_end();
+                self.is_ending = true;
+                return Ok(None);
+            }
+        }
+        own.submit();
+        Ok(None)
+    }
+
+    /// Reads all that `read` gives and has it written, at once. If that fails, the checkpoint is lost.
+    pub fn read_rest(
+        &mut self,
+        context: &StateContext,
+        pace: Pace,
+        mut read: impl FnMut(&mut Paced) -> Result<bool>,
+    ) {
+        let mut all = || -> Result<()> {
+            let own = self.writer(context, pace)?;
+            own.wait()?;
+            while read(own)? {}
+            Ok(())
+        };
+        if all().is_err() {
+            self.is_lost = true;
+        }
+    }
+
+    /// Whether it cannot be ended.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Waits a moment for the helper.
+    pub fn pause(&mut self) {
+        self.own.iter_mut().for_each(Paced::pause);
+    }
+
+    fn writer(&mut self, context: &StateContext, pace: Pace) -> Result<&mut Paced> {
+        if self.own.is_none() {
+            let (bytes, store) = (pace.memory_bytes(), context.segment_store()?.clone());
+            self.account.reserve(MemoryKind::Buffers, bytes, "a checkpoint's buffer")?;
+            self.booked = bytes;
+            let state = fingerprint(&context.name);
+            self.own = Some(Paced::new(context.helper.clone(), store, state, pace));
+        }
+        Ok(self.own.as_mut().expect("made above"))
+    }
+}
+
+/// The image of a full checkpoint.
+pub(crate) fn image_of(sealed: &[SegmentInfo], entries: u64) -> StateImage {
+    let segments = sealed.iter().map(SegmentInfo::all_live).collect();
+    StateImage { entries, segments, ..StateImage::default() }
+}
+
+impl Drop for Stepped {
+    fn drop(&mut self) {
+        self.own = None;
+        self.account.release(MemoryKind::Buffers, self.booked);
+    }
+}
