@@ -145,6 +145,18 @@ impl<T> SplitTable<T> {
         Ok(entries.insert_unique(spread(hash), entry, |entry| spread(hash_of(entry))).into_mut())
     }
 
+    /// The most that an insert of this hash takes of the account.
+    pub fn growth_bytes(&self, hash: u64) -> u64 {
+        let entries = self.part_of(hash).map(|part| &self.parts[part].entries);
+        if entries.is_some_and(|entries| entries.len() < entries.capacity()) {
+            return 0;
+        }
+        let len = entries.map_or(0, HashTable::len);
+        let tables = size_of_val(&*self.directory) + self.parts.len() * size_of::<Part<T>>();
+        // A split may leave all in one half, which is split again, with as many parts as there were.
+        table_bytes::<T>(4 * len.max(2)) + 4 * rounded(tables) as u64 + 256
+    }
+
     /// Removes the entry with this hash that `is` it.
     pub fn remove(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<T> {
         let part = self.part_of(hash)?;

@@ -134,6 +134,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         if made {
             self.account.charge(MemoryKind::Tables, SLICE_BYTES);
         }
+        // Booked before the set grows into it.
+        self.account.charge(MemoryKind::Values, heap);
         let mut inserted = keys.insert(hash, K::key_hash, || key.clone()).map(drop);
         if inserted.is_err() {
             // This state's own table may give up what other states are not asked for.
@@ -144,11 +146,11 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         }
         match inserted {
             Ok(()) => {
-                self.account.charge(MemoryKind::Values, heap);
                 self.key_bytes += heap;
                 Ok(true)
             }
             Err(error) => {
+                self.account.release(MemoryKind::Values, heap);
                 self.forget_if_empty(slice);
                 Err(error)
             }

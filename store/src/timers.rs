@@ -61,7 +61,7 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
         let account = &self.context.account;
         let (heap, growth) = (heap_of(&timer), self.timers.growth_bytes(&timer));
         account.ensure(heap + growth, "a timer")?;
-        let noted = self.prepare(&timer).then(|| timer.clone());
+        let noted = self.prepare(&timer, heap + growth).then(|| timer.clone());
         let account = &self.context.account;
         let before = self.timers.memory_bytes();
         let new = self.timers.insert(timer);
@@ -73,12 +73,13 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
         Ok(new)
     }
 
-    /// Before a timer comes or goes; says whether a checkpoint is to be told.
-    fn prepare(&mut self, timer: &Timer<K, N>) -> bool {
+    /// Before a timer comes, which is about to take so many bytes, or goes; says whether a checkpoint is
+    /// to be told.
+    fn prepare(&mut self, timer: &Timer<K, N>, taking: u64) -> bool {
         let timers = &self.timers;
         let wants = |capture: &&mut Capture<K, N>| capture.wants(timers, timer);
         let Some(capture) = self.capture.as_mut().filter(wants) else { return false };
-        capture.prepare(&self.context, timers, timer);
+        capture.prepare(&self.context, timers, timer, taking);
         capture.wants(timers, timer)
     }
 
@@ -89,7 +90,7 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
     }
 
     fn remove(&mut self, timer: &Timer<K, N>) -> bool {
-        let is_noted = self.prepare(timer);
+        let is_noted = self.prepare(timer, 0);
         let before = self.timers.memory_bytes();
         let Some(known) = self.timers.remove(timer) else { return false };
         // What was kept may own more than what is equal to it.
@@ -100,7 +101,7 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
 
     fn pop(&mut self) -> Option<Timer<K, N>> {
         let first = self.capture.as_ref().and(self.timers.first()).cloned();
-        let noted = first.filter(|first| self.prepare(first));
+        let noted = first.filter(|first| self.prepare(first, 0));
         let before = self.timers.memory_bytes();
         let timer = self.timers.pop_first()?;
         self.removed(before, &timer);

@@ -144,14 +144,22 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         // Where memory is short, this waits for storage.
         let runs = |panes: &Self| -> u64 {
             let runs = panes.slices().flat_map(|slice| &slice.runs);
-            runs.map(|stored| stored.run.memory_bytes()).sum()
+            let runs: u64 = runs.map(|stored| stored.run.memory_bytes()).sum();
+            // What is being written becomes a run while the checkpoint holds it.
+            let writing = panes.slices().filter_map(|slice| slice.frozen.as_ref());
+            runs + writing.count() as u64 * panes.sizes.reserve_bytes
         };
         let needed = |panes: &Self| {
             pace.memory_bytes() + runs(panes) + panes.by_time.len() as u64 * SLICE_BYTES
         };
-        let mut booked = needed(self);
-        self.make_room(booked, "a checkpoint")?;
-        booked = needed(self);
+        let booked = loop {
+            let wanted = needed(self);
+            self.make_room(wanted, "a checkpoint")?;
+            // Making room may have made runs.
+            if needed(self) <= wanted {
+                break needed(self);
+            }
+        };
         self.account.charge(MemoryKind::Buffers, booked);
         let mut slices = Vec::with_capacity(self.by_time.len());
         for (slice, slot) in &self.by_time {
@@ -375,10 +383,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let Written { segments, images, records, .. } = written;
         let (segments, images) = (segments.clone(), images.clone());
         let run = Arc::new(Run { number, level: 0, segments, images, records: *records });
-        let bytes = run.memory_bytes();
+        // Booked at the barrier.
         before.runs.push(run);
-        self.capture.as_mut().expect("it waits").booked += bytes;
-        self.account.charge(MemoryKind::Buffers, bytes);
         self.files.name(written.segments.iter().map(|segment| segment.id));
     }
 

@@ -109,6 +109,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let level = runs[first..=last].iter().map(|stored| stored.run.level).max().unwrap_or(0);
         let number = merging.last.number;
         let new = (written.records > 0).then(|| run_of(number, level + 1, written));
+        // Of what was booked for it, and was just given back.
         self.account.charge(MemoryKind::Tables, new.as_ref().map_or(0, Run::memory_bytes));
         let new = new.map(|run| Stored::new(Arc::new(run)));
         let found = self.slots[merging.slot].as_mut().expect("found by it");

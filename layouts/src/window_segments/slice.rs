@@ -114,6 +114,7 @@ impl<K: Key, A> Slice<K, A> {
         let cut =
             self.cuts.insert(hash, |cut| cut.key.key_hash(), || Cut { key: owned(), before })?;
         let heap = cut.key.heap_bytes() as u64;
+        // Who cuts has made room for a value, which a key is part of.
         account.charge(MemoryKind::Values, heap);
         self.cut_bytes += heap;
         Ok(())

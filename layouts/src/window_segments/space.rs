@@ -228,7 +228,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.reserve_bytes += more;
     }
 
-    /// What was reserved for the table of a run has become that.
+    /// What was reserved for the table of a run has become that. The reserve is of the longest there can
+    /// be, and full again before the next run is there: a table that was written goes before another is.
     fn take_from_reserve(&mut self, bytes: u64) {
         let reserved = bytes.min(self.reserve_bytes);
         self.reserve_bytes -= reserved;

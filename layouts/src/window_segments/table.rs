@@ -189,6 +189,14 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let mut entry = Some(|| (key(), init()));
         let mut wanted = 4 << 10;
         loop {
+            if !Self::PLAIN {
+                // The table is not to grow into what is kept free for the value.
+                let growth = self.slice_at(slot).active.growth_bytes(hash);
+                if let Err(error) = self.make_room(growth + self.sizes.headroom_bytes, "a value") {
+                    self.end_if_empty(slice);
+                    return Err(error);
+                }
+            }
             let found = self.slots[slot].as_mut().expect("begun above");
             let hash_of = |entry: &(K, A)| entry.0.key_hash();
             let make = || entry.take().expect("taken once")();

@@ -33,6 +33,7 @@ impl Inner {
         account.reserve(MemoryKind::Buffers, memory, "reading another store's state")?;
         for part in parts {
             trace_span!(INFO, "take over", state = context.name.as_str());
+            // Lent to `take`, which has no more than that when it returns, and has just given it back.
             account.release(MemoryKind::Buffers, memory);
             let taken = take(&part);
             account.charge(MemoryKind::Buffers, memory);
@@ -78,8 +79,11 @@ pub(super) fn put_records<K: Key, V: 'static>(
         bytes = 0;
         table.put_batch(&mut batch)
     });
+    // Reading has just given its memory back: the table is not to grow into it.
+    let reading = part.reading_bytes();
+    account.charge(MemoryKind::Buffers, reading);
     let put = put.and_then(|()| table.put_batch(&mut batch));
-    account.release(MemoryKind::Buffers, memory);
+    account.release(MemoryKind::Buffers, reading + memory);
     put
 }
 

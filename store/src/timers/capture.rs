@@ -75,21 +75,23 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         self.step == Step::Reading && self.read.as_ref().is_none_or(is_behind)
     }
 
-    /// Whether there is room to be told of one more.
-    fn has_room(&self, timer: &Timer<K, N>) -> bool {
+    /// Whether there is room to be told of one more, beside so many bytes.
+    fn has_room(&self, timer: &Timer<K, N>, beside: u64) -> bool {
         let growth = self.gone.growth_bytes() + self.new.growth_bytes();
-        self.account.available() >= heap_of(timer) + growth + FREE_BYTES
+        self.account.available() >= beside + heap_of(timer) + growth + FREE_BYTES
     }
 
     /// Before a timer that it [wants](Capture::wants) comes or goes: sees to it that it can be told,
-    /// or needs not be. An error is kept for who advances the checkpoint.
+    /// or needs not be, and that as many bytes are `beside` it as there were. An error is kept for who
+    /// advances the checkpoint.
     pub(super) fn prepare(
         &mut self,
         context: &StateContext,
         timers: &TimerSet<K, N>,
         timer: &Timer<K, N>,
+        beside: u64,
     ) {
-        if self.has_room(timer) {
+        if self.has_room(timer, beside) {
             return;
         }
         let mut read_rest = || {
