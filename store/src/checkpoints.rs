@@ -187,6 +187,7 @@ impl Seal {
         let inner = &*self.store.0;
         let segments = inner.segments.as_ref().expect("it was begun with a directory");
         let mut checkpoints = inner.checkpoints.borrow_mut();
+        let after = checkpoints.base.as_ref().map_or(0, |base| base.number);
         let sealing = checkpoints.sealing.as_mut().expect("one that was begun is there");
         if sealing.prepared.is_some() {
             return Ok(true);
@@ -223,6 +224,7 @@ impl Seal {
             codec: CODEC.into(),
             key_groups: inner.config.key_groups,
             owned: (inner.owned.start, inner.owned.end),
+            after,
             position: sealing.position,
             states: sealing.parts.iter().map(|(manifest, _)| manifest.clone()).collect(),
         });
@@ -458,7 +460,14 @@ impl Checkpoints {
         owned: &Range<u16>,
         restore: Option<u64>,
     ) -> Result<(Self, SegmentStore, u64)> {
-        let mut manifest = Manifest::load(&*device)?.unwrap_or_default();
+        let mut manifest = match Manifest::load(&*device)? {
+            Some(manifest) => manifest,
+            None if restore.is_none() => {
+                check_never_had_one(&*device)?;
+                Manifest::default()
+            }
+            None => Manifest::default(),
+        };
         let mut found = Self::default();
         let mut unreadable = Vec::new();
         for file in &manifest.checkpoints {
@@ -602,6 +611,22 @@ impl Checkpoints {
         };
         self.retained.iter().map(describe).collect()
     }
+}
+
+/// Whether a directory without a manifest has never had one: else a checkpoint in it says that another
+/// was confirmed before. Nothing of it is taken for left over then.
+fn check_never_had_one(device: &dyn Device) -> Result<()> {
+    let names = device.list()?;
+    let numbers: BTreeSet<u64> = names.iter().filter_map(|name| checkpoint_of_file(name)).collect();
+    // One that cannot be read tells nothing.
+    let image = |number: &u64| CheckpointImage::load(device, *number, None).ok();
+    if !numbers.iter().filter_map(image).any(|(image, _)| image.after > 0) {
+        return Ok(());
+    }
+    let there: Vec<_> = numbers.iter().map(u64::to_string).collect();
+    let message = "the directory has lost its manifest; a checkpoint can be restored by its number";
+    let error = Error::new(ErrorKind::Missing, message).with("file", MANIFEST);
+    Err(error.with("can be restored", there.join(", ")))
 }
 
 fn check_groups(image: &CheckpointImage, config: &StoreConfig, owned: &Range<u16>) -> Result<()> {

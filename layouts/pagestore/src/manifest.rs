@@ -53,10 +53,17 @@ pub struct CheckpointImage {
     pub key_groups: u16,
     /// The first key group of this store and the one after its last.
     pub owned: (u16, u16),
+    /// The checkpoint that was confirmed last when it was taken; 0 if none was.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub after: u64,
     /// A position the caller gave, such as how much of the input the state reflects.
     pub position: u64,
     /// The states, by name.
     pub states: Vec<StateManifest>,
+}
+
+fn is_none(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What a checkpoint says of one state.

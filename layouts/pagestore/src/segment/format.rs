@@ -236,6 +236,9 @@ pub struct Tail {
     pub images: u32,
     /// Records in all images.
     pub records: u64,
+    /// A checksum over those of all records: of two segments with one id, as copies of a directory may
+    /// have, it tells which is which. 0 in segments of before.
+    pub digest: u32,
 }
 
 impl Tail {
@@ -246,6 +249,7 @@ impl Tail {
         out[8..16].copy_from_slice(&self.directory_offset.to_le_bytes());
         out[16..24].copy_from_slice(&self.records.to_le_bytes());
         out[24..28].copy_from_slice(&self.images.to_le_bytes());
+        out[28..32].copy_from_slice(&self.digest.to_le_bytes());
         let crc = checksum(id, self.directory_offset, &out[..60]);
         out[60..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -262,6 +266,7 @@ impl Tail {
             directory_offset: u64_at(bytes, 8),
             records: u64_at(bytes, 16),
             images: u32_at(bytes, 24),
+            digest: u32_at(bytes, 28),
         };
         let directory_bytes = u64::from(tail.images) * TRAILER_BYTES as u64;
         let end = tail.directory_offset.checked_add(directory_bytes);

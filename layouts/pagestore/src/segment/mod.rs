@@ -22,8 +22,9 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::io::{Device, FileHandle, IoBuffer, Operation, run_blocking};
+use crate::io::{BLOCK_BYTES, Device, FileHandle, IoBuffer, Operation, run_blocking};
 use crate::{ErrorKind, Result, Time};
+use format::{TRAILER_BYTES, Tail};
 use pins::Pins;
 
 /// Where segments live: a device and the source of segment ids. Cheap to clone.
@@ -110,6 +111,8 @@ pub struct SegmentInfo {
     pub records: u64,
     /// Its longest record, with header.
     pub max_record_bytes: u64,
+    /// What its tail says of its records' checksums; 0 if that is not known.
+    pub digest: u32,
     /// When the last of its records was touched, of a state whose entries expire; [`Time::MAX`] if
     /// nobody knows.
     pub latest: Time,
@@ -130,6 +133,9 @@ pub struct SegmentImage {
     pub max_record_bytes: u64,
     /// Records that belong to the checkpoint.
     pub live_records: u64,
+    /// What its tail says of its records' checksums.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<u32>,
     /// When the last of its records was touched, of a state whose entries expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest: Option<Time>,
@@ -166,6 +172,7 @@ impl SegmentInfo {
             records: self.records,
             max_record_bytes: self.max_record_bytes,
             live_records: self.records,
+            digest: Some(self.digest).filter(|digest| *digest != 0),
             latest: (self.latest < Time::MAX).then_some(self.latest),
             live: None,
         }
@@ -173,16 +180,45 @@ impl SegmentInfo {
 }
 
 impl SegmentImage {
-    /// Opens the segment's file.
+    /// Opens the segment's file, and reads from its tail whether it is the one that the checkpoint
+    /// means: in a copy of the directory that has gone on there may be another with the same id. Takes
+    /// a block of memory meanwhile, which is less than a store keeps for files of checkpoints.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it is not; those of the device.
     pub fn open(&self, store: &SegmentStore) -> Result<SegmentInfo> {
+        let file = store.device().open(&self.id.file_name())?;
+        if let Some(digest) = self.digest {
+            self.check_tail(store, &file, digest)?;
+        }
         Ok(SegmentInfo {
             id: self.id,
-            file: store.device().open(&self.id.file_name())?,
+            file,
+            digest: self.digest.unwrap_or(0),
             bytes: self.bytes,
             records: self.records,
             max_record_bytes: self.max_record_bytes,
             latest: self.latest.unwrap_or(Time::MAX),
             sealed: true,
         })
+    }
+
+    fn check_tail(&self, store: &SegmentStore, file: &FileHandle, digest: u32) -> Result<()> {
+        let (len, block) = (store.device().len(file)?, BLOCK_BYTES as u64);
+        if len < self.bytes || self.bytes < 2 * block {
+            let what = format!("the file has {len} bytes, {} were written", self.bytes);
+            return Err(damaged(file, len, &what));
+        }
+        let operation = Operation::Read { offset: self.bytes - block };
+        let buffer = IoBuffer::zeroed(BLOCK_BYTES);
+        let (buffer, done) = run_blocking(store.device(), file, operation, buffer);
+        done?;
+        let tail = &buffer.as_slice()[BLOCK_BYTES - TRAILER_BYTES..];
+        let tail = Tail::from_bytes(file, self.id, self.bytes, tail)?;
+        if (tail.records, tail.digest) != (self.records, digest) {
+            let what = "the segment is another one than the checkpoint names";
+            return Err(damaged(file, self.bytes - TRAILER_BYTES as u64, what));
+        }
+        Ok(())
     }
 }

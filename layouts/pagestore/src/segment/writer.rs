@@ -39,6 +39,8 @@ struct OpenSegment {
     images: Vec<ImageInfo>,
     records: u64,
     max_record_bytes: u64,
+    /// Of all images.
+    digest: u32,
     /// The latest of the times that its records were pushed with.
     latest: Option<Time>,
     /// A sync failed: what it should have covered may never become durable.
@@ -55,6 +57,8 @@ struct Page {
     footer: Vec<u8>,
     records: u32,
     max_record_bytes: u64,
+    /// Of its records' headers, which have their checksums.
+    digest: u32,
     latest: Option<Time>,
 }
 
@@ -130,7 +134,9 @@ impl SegmentWriter {
         }
         let id = self.open.as_ref().expect("a page is begun").id;
         self.pad_to(at)?;
-        self.put(&record_header(id, at, hash, payload))?;
+        let header = record_header(id, at, hash, payload);
+        self.page.digest = crc32c::crc32c_append(self.page.digest, &header);
+        self.put(&header)?;
         self.put(payload)?;
         let grain = (at / GRAIN_BYTES) as u32;
         FooterEntry { hash, grain, len: payload.len() as u32 }.write_to(&mut self.page.footer);
@@ -182,6 +188,7 @@ impl SegmentWriter {
         open.images.push(info);
         open.records += u64::from(info.records);
         open.max_record_bytes = open.max_record_bytes.max(self.page.max_record_bytes);
+        open.digest = crc32c::crc32c_append(open.digest, &self.page.digest.to_le_bytes());
         open.latest = open.latest.max(self.page.latest);
         self.page.records = 0;
         Ok(WrittenPage { segment: open.info(), bytes: info.bytes })
@@ -199,6 +206,7 @@ impl SegmentWriter {
             directory_offset: start,
             images: open.images.len() as u32,
             records: open.records,
+            digest: open.digest,
         };
         let end =
             (start + (directory.len() + TRAILER_BYTES) as u64).next_multiple_of(BLOCK_BYTES as u64);
@@ -289,6 +297,7 @@ impl SegmentWriter {
             images: Vec::new(),
             records: 0,
             max_record_bytes: 0,
+            digest: 0,
             latest: None,
             doubtful: false,
         })
@@ -356,6 +365,7 @@ impl OpenSegment {
             bytes: self.end,
             records: self.records,
             max_record_bytes: self.max_record_bytes,
+            digest: self.digest,
             latest: self.latest.unwrap_or(Time::MAX),
             sealed: false,
         }

@@ -285,6 +285,7 @@ fn panes_come_out_without_what_was_removed() {
         codec: CODEC.into(),
         key_groups: 256,
         owned: (0, 256),
+        after: 0,
         position: 0,
         states: vec![StateManifest { name, primitive, layout, key, value, image }],
     };
