@@ -65,6 +65,8 @@ struct Inner {
     /// All workers were started together.
     in_group: bool,
     restored: Option<JobCheckpoint>,
+    /// The store has come with a checkpoint that no record of a job names.
+    is_unrecorded: bool,
     meetings: Cell<u64>,
     policy: Fault,
     /// Operators that wait for storage, and why.
@@ -111,7 +113,9 @@ impl WorkerState {
     /// The state of a worker that has been at so many meetings.
     fn of(place: Place, store: Store, restored: Option<JobCheckpoint>, meetings: u64) -> Self {
         let config = &place.node.config;
+        let is_unrecorded = restored.is_none() && store.restored_position().is_some();
         Self(Rc::new(Inner {
+            is_unrecorded,
             store,
             key_groups: config.store.key_groups,
             index: place.index,
@@ -127,6 +131,11 @@ impl WorkerState {
             ids: RefCell::default(),
             stats_log: StatsLog::default(),
         }))
+    }
+
+    /// Whether its store goes on from a checkpoint that is none of a job.
+    pub(crate) fn is_unrecorded(&self) -> bool {
+        self.0.is_unrecorded
     }
 
     /// The worker's store: statistics, checkpoints, background work.

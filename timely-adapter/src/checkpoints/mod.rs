@@ -168,7 +168,8 @@ impl<T: EventTime> JobCheckpoints<T> {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] without a directory, and for a job that was not started with
-    /// [`execute`](crate::execute()).
+    /// [`execute`](crate::execute()); [`ErrorKind::Missing`] if the store has come with a checkpoint and
+    /// the job's record is not there: its input would begin anew over old state.
     pub fn new(state: &WorkerState, probe: ProbeHandle<T>) -> Result<Self> {
         if !state.is_in_group() {
             let message = "checkpoints of a job need one that was started with `execute`";
@@ -177,6 +178,10 @@ impl<T: EventTime> JobCheckpoints<T> {
         if !state.place().has_device() {
             let message = "a job without a directory takes no checkpoints";
             return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        if state.is_unrecorded() {
+            let message = "the store has a checkpoint, but the job's record is not there";
+            return Err(Error::new(ErrorKind::Missing, message).with("file", record::COMMITTED));
         }
         Ok(Self {
             state: state.clone(),

@@ -11,7 +11,9 @@ use alluvium::{ErrorKind, Result, Time};
 use alluvium_timely::{JobCheckpoint, JobCheckpoints, Turn, WorkerOverrides, WorkerState, execute};
 use timely::dataflow::ProbeHandle;
 
-use crate::job::{Accident, Job, WINDOW, dice, expected, node, run_cluster, run_on, together};
+use crate::job::{
+    Accident, Job, WINDOW, dice, expected, node, run_cluster, run_in, run_on, together,
+};
 
 #[test]
 fn runs_that_end_anywhere_add_up_to_one() {
@@ -168,6 +170,25 @@ fn a_source_learns_what_is_committed() {
     });
     let text = guards.unwrap().join().pop().unwrap().unwrap();
     assert!(text.contains("start it with `execute`"), "{text}");
+}
+
+/// Its stores have what they had, and the input would begin anew.
+#[test]
+fn a_job_whose_record_is_lost_does_not_begin_over_old_state() {
+    let directory = tempfile::tempdir().unwrap();
+    let job = Job { numbers: 400, every: 50, batch: 1 };
+    let run = || run_in(directory.path(), 2, job, Accident::default());
+    run().unwrap();
+    let record = directory.path().join("COMMITTED");
+    let kept = std::fs::read(&record).unwrap();
+    std::fs::remove_file(&record).unwrap();
+    let error = run().unwrap_err();
+    assert_eq!((error.kind(), error.context("file")), (ErrorKind::Missing, Some("COMMITTED")));
+    // Nothing was removed.
+    std::fs::write(&record, kept).unwrap();
+    let job = Job { numbers: 600, ..job };
+    let ends = run_in(directory.path(), 2, job, Accident::default()).unwrap();
+    assert_eq!(together(&ends), expected(job));
 }
 
 #[test]
