@@ -7,6 +7,7 @@
 //! - After an error nothing more is written: the error is told again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{
@@ -16,6 +17,8 @@ use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 /// Most bytes of a batch.
 pub const BATCH_BYTES_MAX: usize = 32 << 10;
+/// The longest wait for a batch that the helper writes.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Records after which it is.
 const BATCH_RECORDS: usize = 512;
 
@@ -226,9 +229,16 @@ impl Paced {
     /// Waits until records can be added.
     ///
     /// # Errors
-    /// As [`is_ready`](Paced::is_ready).
+    /// As [`is_ready`](Paced::is_ready); [`ErrorKind::Backpressure`] if the helper has nothing to say
+    /// for [`WAIT_MAX`].
     pub fn wait(&mut self) -> Result<()> {
+        let since = Instant::now();
         while !self.is_ready()? {
+            if since.elapsed() > WAIT_MAX {
+                let message =
+                    format!("storage has not taken a part of a checkpoint for {WAIT_MAX:?}");
+                return Err(Error::new(ErrorKind::Backpressure, message));
+            }
             self.pause();
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alluvium_compaction::SpacePolicy;
 use alluvium_pagestore::io::{Device, IoOptions, open_device};
@@ -107,6 +108,13 @@ impl StoreBuilder {
     #[must_use]
     pub fn retain(mut self, checkpoints: usize) -> Self {
         self.config.retain = checkpoints;
+        self
+    }
+
+    /// How long a call waits for storage that does nothing; see [`StoreConfig::patience_ms`].
+    #[must_use]
+    pub fn patience(mut self, most: Duration) -> Self {
+        self.config.patience_ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
         self
     }
 

@@ -97,6 +97,8 @@ pub struct Seal {
     position: u64,
     kept: bool,
     decided: bool,
+    /// Storage has done nothing for so long that nothing is waited for any more.
+    stalled: bool,
     /// The helper replaces the manifest by this one.
     committing: Option<(Manifest, Aside<()>)>,
 }
@@ -162,7 +164,8 @@ impl Seal {
         drop((checkpoints, states));
         // From here on, what is dropped is aborted.
         let store = store.clone();
-        let seal = Self { store, number, position, kept: false, decided: false, committing: None };
+        let (kept, decided, stalled) = (false, false, false);
+        let seal = Self { store, number, position, kept, decided, stalled, committing: None };
         begun.map(|()| seal)
     }
 
@@ -259,12 +262,22 @@ impl Seal {
     /// [those retained](crate::StoreBuilder::retain) are dropped.
     ///
     /// # Errors
-    /// Those of [`advance`](Seal::advance). The last checkpoint stays what an open restores, except
-    /// that after a device failure while the manifest is replaced it may be either.
+    /// Those of [`advance`](Seal::advance); [`ErrorKind::Backpressure`] if storage does nothing for as
+    /// long as [`StoreConfig::patience_ms`] says. The last checkpoint stays what an open restores,
+    /// except that after a device failure while the manifest is replaced it may be either.
     pub fn confirm(mut self) -> Result<Checkpoint> {
+        let store = self.store.clone();
+        let mut patience = store.0.patience();
         loop {
             if let Some(checkpoint) = self.confirm_some()? {
                 return Ok(checkpoint);
+            }
+            if patience.is_over(store.0.device()) {
+                self.stalled = true;
+                return Err(patience.error(match &self.committing {
+                    Some(_) => "the manifest may be replaced or not",
+                    None => "the checkpoint is given up",
+                }));
             }
             // What is under way needs its helpers, not this thread.
             std::thread::yield_now();
@@ -273,7 +286,8 @@ impl Seal {
 
     /// Does a bounded share of [confirming](Seal::confirm) it: the helper writes. Gives the
     /// checkpoint once it is confirmed; call until then, between steps of the stream. From when it is
-    /// durable on, it is not given up any more: who drops it waits for storage.
+    /// durable on, it is not given up any more: who drops it waits for storage, as long as that does
+    /// something.
     ///
     /// # Errors
     /// As [`confirm`](Seal::confirm); then it is decided. [`ErrorKind::Config`] if it was already.
@@ -334,7 +348,7 @@ impl Seal {
             }
         }
         match outcome {
-            CheckpointOutcome::Abandoned => sealing.give_up(segments, inner),
+            CheckpointOutcome::Abandoned => sealing.give_up(segments, inner, false),
             CheckpointOutcome::Committed | CheckpointOutcome::Unknown => {
                 let Sealing { prepared, .. } = sealing;
                 let prepared = prepared.expect("looked at above");
@@ -368,14 +382,22 @@ impl Seal {
 
 impl Drop for Seal {
     fn drop(&mut self) {
+        let store = self.store.clone();
+        let inner = &*store.0;
+        let mut patience = inner.patience();
         // What is being confirmed is not given up.
         while self.committing.is_some() && matches!(self.confirm_some(), Ok(None)) {
+            self.stalled |= patience.is_over(inner.device());
+            if self.stalled {
+                // Which of the two it is will be known when storage goes on.
+                self.kept = true;
+                break;
+            }
             std::thread::sleep(MOMENT);
         }
         if self.decided {
             return;
         }
-        let inner = &*self.store.0;
         let segments = inner.segments.as_ref().expect("it was begun with a directory");
         let sealing = inner.checkpoints.borrow_mut().sealing.take();
         match sealing {
@@ -389,7 +411,9 @@ impl Drop for Seal {
                 // First, so that no helper writes a file that was removed.
                 self.tell(CheckpointOutcome::Abandoned);
                 // What is given up may wait for the helper, which is told by others too.
-                sealing.into_iter().for_each(|sealing| sealing.give_up(segments, inner));
+                if let Some(sealing) = sealing {
+                    sealing.give_up(segments, inner, self.stalled);
+                }
             }
         }
     }
@@ -414,17 +438,29 @@ impl Sealing {
         self.parts.push((manifest, hooks));
     }
 
-    /// Removes what was made.
-    fn give_up(self, segments: &SegmentStore, inner: &Inner) {
+    /// Removes what was made: now, or by the helper when it is done with it, if storage does nothing.
+    fn give_up(self, segments: &SegmentStore, inner: &Inner, mut is_stalled: bool) {
+        let mut patience = inner.patience();
         if let Some(answer) = &self.preparing {
             while let Err(RecvTimeoutError::Timeout) = answer.recv_timeout(MOMENT) {
                 inner.drive();
+                is_stalled |= patience.is_over(inner.device());
+                if is_stalled {
+                    break;
+                }
             }
         }
         segments.unpin(self.pinned.iter().map(String::as_str));
-        self.blobs.abandon();
-        // One that cannot be removed now is removed at the next open.
-        let _ = segments.remove_file(&checkpoint_name(self.number));
+        let (blobs, number, store) = (self.blobs, self.number, segments.clone());
+        let remove = move || {
+            blobs.abandon();
+            // One that cannot be removed now is removed at the next open.
+            let _ = store.remove_file(&checkpoint_name(number));
+        };
+        match self.preparing {
+            Some(_) if is_stalled => inner.helper.submit(remove),
+            _ => remove(),
+        }
     }
 }
 

@@ -48,6 +48,10 @@ pub struct StoreConfig {
     pub io: IoOptions,
     /// Where background work runs.
     pub helpers: Helpers,
+    /// Milliseconds after which a call that waits for storage, which does nothing at all, fails with
+    /// [`ErrorKind::Backpressure`]: for checkpoints. Layouts have a patience of their own. Default:
+    /// [`DEFAULT_PATIENCE_MS`].
+    pub patience_ms: u64,
     /// The layout of states that name none.
     pub layout: AnyLayout,
     /// Layouts of single states, by name; these win over code that asks for [`AnyLayout`].
@@ -68,6 +72,9 @@ pub enum Helpers {
 /// Default of [`StoreConfig::space_amplification`].
 pub const DEFAULT_SPACE_AMPLIFICATION: f64 = DEFAULT_MAX_AMPLIFICATION;
 
+/// Default of [`StoreConfig::patience_ms`].
+pub const DEFAULT_PATIENCE_MS: u64 = 20_000;
+
 /// Default of [`StoreConfig::memory`].
 pub const DEFAULT_MEMORY_BYTES: u64 = 256 * MIB;
 
@@ -82,6 +89,7 @@ impl Default for StoreConfig {
             space_amplification: DEFAULT_SPACE_AMPLIFICATION,
             io: IoOptions::default(),
             helpers: Helpers::default(),
+            patience_ms: DEFAULT_PATIENCE_MS,
             layout: AnyLayout::default(),
             states: BTreeMap::new(),
         }

@@ -28,6 +28,7 @@ mod fetcher;
 mod list;
 mod map;
 mod moving;
+mod patience;
 mod sorted_blocks;
 mod sources;
 mod state_cell;
@@ -64,7 +65,9 @@ pub use any_windows::{AnyLists, AnyPanes};
 pub use aside::Aside;
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
 pub use checkpoints::{Checkpoint, RetainedCheckpoint, Seal};
-pub use config::{DEFAULT_MEMORY_BYTES, DEFAULT_SPACE_AMPLIFICATION, Helpers, StoreConfig};
+pub use config::{
+    DEFAULT_MEMORY_BYTES, DEFAULT_PATIENCE_MS, DEFAULT_SPACE_AMPLIFICATION, Helpers, StoreConfig,
+};
 pub use count::Count;
 pub use expiring::{
     Clock, ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Timed, Ttl, WallClock,

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 use alluvium_compaction::SpacePolicy;
 use alluvium_layouts::{Layout, ListsLayout, StateContext, Table, trace_span};
@@ -30,6 +31,7 @@ use crate::expiring::{Clock, Sweeping};
 use crate::list::List;
 use crate::map::Map;
 use crate::moving::{Groups, Mover};
+use crate::patience::Patience;
 use crate::sources::{RestoredFrom, Source, Sources};
 use crate::state_cell::{Hooks, Lock, StateCell};
 use crate::stats::{StateStats, StoreStats};
@@ -441,6 +443,16 @@ impl Store {
 }
 
 impl Inner {
+    /// The device of a store with a directory.
+    pub(crate) fn device(&self) -> &dyn Device {
+        self.segments.as_ref().expect("asked where there is a directory").device()
+    }
+
+    /// A wait for the device that begins now.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::new(Duration::from_millis(self.config.patience_ms), self.device())
+    }
+
     /// Does the work of a helper without threads, and of a device that has to be driven.
     pub(crate) fn drive(&self) {
         self.helper.drive();

@@ -19,6 +19,7 @@ mod reads_run_ahead_of_calls;
 mod retained_checkpoints_can_each_be_restored;
 mod small_budgets_work_or_name_the_number;
 mod statistics_agree_with_a_count;
+mod storage_that_does_nothing_holds_nobody_up_for_ever;
 mod storage_trouble_is_told_and_passes;
 mod the_book_says_what_the_code_does;
 mod timers_are_a_set_in_order_of_time;
