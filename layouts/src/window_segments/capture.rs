@@ -22,6 +22,7 @@ use alluvium_pagestore::{
 
 use super::background::Frozen;
 use super::checkpoint::{END, IMAGES_PER_RECORD, OF_IMAGES, OF_RUN, OF_SLICE};
+use super::files::NAME_BYTES;
 use super::run::{ImageAt, Run};
 use super::slice::Slice;
 use super::table::SegmentPanes;
@@ -141,23 +142,25 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 false => self.context.max_value_bytes.max(16 << 10),
             },
         };
-        // Where memory is short, this waits for storage.
-        let runs = |panes: &Self| -> u64 {
-            let runs = panes.slices().flat_map(|slice| &slice.runs);
-            let runs: u64 = runs.map(|stored| stored.run.memory_bytes()).sum();
+        // What it holds, and the names of its files.
+        let needed = |panes: &Self| -> (u64, u64) {
+            let runs = || panes.slices().flat_map(|slice| &slice.runs);
+            let held: u64 = runs().map(|stored| stored.run.memory_bytes()).sum();
+            let files: usize = runs().map(|stored| stored.run.segments.len()).sum();
             // What is being written becomes a run while the checkpoint holds it.
-            let writing = panes.slices().filter_map(|slice| slice.frozen.as_ref());
-            runs + writing.count() as u64 * panes.sizes.reserve_bytes
+            let writing = panes.slices().filter(|slice| slice.frozen.is_some()).count() as u64;
+            let slices = panes.by_time.len() as u64 * SLICE_BYTES;
+            let held = pace.memory_bytes() + held + slices + writing * panes.sizes.reserve_bytes;
+            (held, files as u64 * NAME_BYTES)
         };
-        let needed = |panes: &Self| {
-            pace.memory_bytes() + runs(panes) + panes.by_time.len() as u64 * SLICE_BYTES
-        };
+        // Where memory is short, this waits for storage.
         let booked = loop {
-            let wanted = needed(self);
-            self.make_room(wanted, "a checkpoint")?;
+            let (held, names) = needed(self);
+            self.make_room(held + names, "a checkpoint")?;
             // Making room may have made runs.
-            if needed(self) <= wanted {
-                break needed(self);
+            let now = needed(self);
+            if now.0 + now.1 <= held + names {
+                break now.0;
             }
         };
         self.account.charge(MemoryKind::Buffers, booked);
@@ -383,8 +386,12 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let Written { segments, images, records, .. } = written;
         let (segments, images) = (segments.clone(), images.clone());
         let run = Arc::new(Run { number, level: 0, segments, images, records: *records });
-        // Booked at the barrier.
+        // Booked at the barrier; what it does not take of that is for the names of its files.
+        let taken = run.memory_bytes();
         before.runs.push(run);
+        let spare = self.sizes.reserve_bytes.saturating_sub(taken);
+        self.capture.as_mut().expect("it waits").booked -= spare;
+        self.account.release(MemoryKind::Buffers, spare);
         self.files.name(written.segments.iter().map(|segment| segment.id));
     }
 

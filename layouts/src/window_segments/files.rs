@@ -11,7 +11,7 @@ use alluvium_pagestore::{Account, MemoryKind, SegmentId};
 use crate::table::CheckpointOutcome;
 
 /// Bytes booked per file that a checkpoint names, and per file that is of no use but named.
-const NAME_BYTES: u64 = 64;
+pub const NAME_BYTES: u64 = 64;
 
 /// A file and its bytes.
 pub type FileBytes = (SegmentId, u64);
