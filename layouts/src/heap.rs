@@ -292,8 +292,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
             let lent = Lent::<K, V, M>::new(entry, &self.context.account);
             return Ok(change(&mut lent.entry.1));
         }
-        self.make_room(0)?;
-        let entry = (key.to_owned(), init());
+        let key = key.to_owned();
+        self.make_room(key.heap_bytes() as u64)?;
+        let entry = (key, init());
         self.context.account.charge(MemoryKind::Values, M::heap_bytes(&entry.0, &entry.1));
         let entry = self.entries.insert_unique(hash, entry, |(k, _)| k.key_hash()).into_mut();
         let lent = Lent::<K, V, M>::new(entry, &self.context.account);

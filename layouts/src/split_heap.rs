@@ -150,7 +150,12 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
         if let Some(entry) = self.entries.find_mut(hash, |(k, _)| key.is(k)) {
             return Ok(change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1));
         }
-        let entry = self.entries.insert(hash, hash_of, || (key.to_owned(), init()))?;
+        let key = key.to_owned();
+        if !K::NONE {
+            let key_bytes = key.heap_bytes() as u64;
+            account.ensure(self.entries.growth_bytes(hash) + key_bytes, "a new key")?;
+        }
+        let entry = self.entries.insert(hash, hash_of, || (key, init()))?;
         // What the closure has made is here already, as what it makes of a value is.
         account.charge(MemoryKind::Values, heap_of(&entry.0, &entry.1));
         Ok(change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1))

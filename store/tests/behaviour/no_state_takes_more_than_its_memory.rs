@@ -24,8 +24,8 @@ fn word(n: u64, most: u64) -> String {
     format!("{n:05}").repeat(1 + (n % most) as usize)
 }
 
-/// A map of values that own heap.
-fn map<L>(store: &Store, layout: L) -> Result<Call>
+/// A map of values that own heap; nothing is scanned unless `scans`.
+fn map<L>(store: &Store, layout: L, scans: bool) -> Result<Call>
 where
     L: alluvium::Layout<String, Vec<u64>>,
 {
@@ -36,7 +36,7 @@ where
             0..=39 => map.put(key, vec![n; n as usize]).map(drop).map_err(Error::from),
             40..=49 => map.remove(&key).map(drop),
             50..=57 => map.get(&key).map(drop),
-            58 => map.for_each(|_, _| Ok(())),
+            58 if scans => map.for_each(|_, _| Ok(())),
             _ if dice.below(6) == 0 => map.clear(),
             _ => Ok(()),
         }
@@ -104,7 +104,7 @@ fn play(
     memory: u64,
     calls: u64,
     open: &dyn Fn(&Store) -> Result<Call>,
-    when: &str,
+    (when, is_exported): (&str, bool),
     seen: &mut Seen,
 ) {
     let is_short = |error: &Error| {
@@ -159,6 +159,9 @@ fn play(
         note("a step of a checkpoint", Ok(()));
     }
     drop(seal);
+    if !is_exported {
+        return;
+    }
     let exported = store.export(&mut std::io::sink());
     let memory = store.stats().unwrap().memory;
     assert!(memory.peak <= memory.limit, "{when}, export: {memory:?}");
@@ -172,7 +175,8 @@ fn try_sizes(name: &str, from: u64, calls: u64, open: &dyn Fn(&Store) -> Result<
     let step = if common::long() { 16 } else { 16 * 23 };
     let mut seen = Seen::default();
     for memory in (from..from + 8 * KIB).step_by(step) {
-        play(memory, calls, open, &format!("{name} in {memory} bytes"), &mut seen);
+        let when = format!("{name} in {memory} bytes");
+        play(memory, calls, open, (&when, name != "hybrid log"), &mut seen);
     }
     println!("{name}: {seen:?}");
     let never_short = name == "hybrid log" || name == "append log";
@@ -181,8 +185,8 @@ fn try_sizes(name: &str, from: u64, calls: u64, open: &dyn Fn(&Store) -> Result<
 
 #[test]
 fn tables_on_the_heap_stay_within_the_budget() {
-    try_sizes("heap", 200 * KIB, 700, &|store| map(store, Heap::new()));
-    try_sizes("heap in order", 200 * KIB, 700, &|store| map(store, Heap::new().in_order()));
+    try_sizes("heap", 200 * KIB, 700, &|store| map(store, Heap::new(), true));
+    try_sizes("heap in order", 200 * KIB, 700, &|store| map(store, Heap::new().in_order(), true));
 }
 
 #[test]
@@ -202,8 +206,10 @@ fn windows_stay_within_the_budget() {
     try_sizes("heap", 240 * KIB, 400, &|store| windows(store, Heap::new()));
 }
 
+/// Of a log, scans and exports are left out: they book what they gather whether it fits or not, so that
+/// what is in memory can be read while storage takes nothing.
 #[test]
 fn a_hybrid_log_stays_within_the_budget() {
     let layout = HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB);
-    try_sizes("hybrid log", 400 * KIB, 700, &|store| map(store, layout.clone()));
+    try_sizes("hybrid log", 400 * KIB, 700, &|store| map(store, layout.clone(), false));
 }
