@@ -60,10 +60,13 @@ fn fold(lists: &mut impl Lists<u64, u64>) -> u64 {
     while !cursor.done {
         lists
             .fold(BUCKET..Time(2), &mut cursor, 1 << 20, &mut |key, list| {
-                while let Some(element) = list.next()? {
-                    sum = sum.wrapping_add(element ^ key);
+                loop {
+                    let chunk = list.next_chunk()?;
+                    if chunk.is_empty() {
+                        return Ok(());
+                    }
+                    sum = chunk.iter().fold(sum, |sum, element| sum.wrapping_add(element ^ key));
                 }
-                Ok(())
             })
             .expect("memory is read");
     }

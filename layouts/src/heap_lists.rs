@@ -400,6 +400,10 @@ impl<E> Elements<E> for Listed<'_, E> {
     fn next(&mut self) -> Result<Option<&E>> {
         Ok(self.0.next())
     }
+
+    fn next_chunk(&mut self) -> Result<&[E]> {
+        Ok(std::mem::take(&mut self.0).as_slice())
+    }
 }
 
 /// Elements of several lists, and how many were told.
@@ -421,6 +425,17 @@ impl<E> Elements<E> for Joined<'_, E> {
                 None => return Ok(None),
             }
         }
+    }
+
+    fn next_chunk(&mut self) -> Result<&[E]> {
+        while self.list.len() == 0 {
+            match self.lists.next() {
+                Some(list) => self.list = list.iter(),
+                None => return Ok(&[]),
+            }
+        }
+        self.told += self.list.len();
+        Ok(std::mem::take(&mut self.list).as_slice())
     }
 }
 

@@ -21,6 +21,15 @@ pub trait Elements<E> {
     /// # Errors
     /// Those of storage, or [`ErrorKind::Corrupt`](alluvium_pagestore::ErrorKind::Corrupt).
     fn next(&mut self) -> Result<Option<&E>>;
+
+    /// The next elements, in order, as many as stand together; none after the last. Reads small
+    /// elements several times as fast as one by one. May be mixed with [`next`](Elements::next).
+    ///
+    /// # Errors
+    /// As for [`next`](Elements::next).
+    fn next_chunk(&mut self) -> Result<&[E]> {
+        Ok(self.next()?.map_or(&[], std::slice::from_ref))
+    }
 }
 
 /// A list of elements per bucket and key.
@@ -72,11 +81,16 @@ pub trait Lists<K: Key, E>: 'static {
     ) -> Result<u64> {
         let mut count = 0;
         self.stream(bucket, key, &mut |elements| {
-            while let Some(element) = elements.next()? {
-                count += 1;
-                visit(element)?;
+            loop {
+                let chunk = elements.next_chunk()?;
+                if chunk.is_empty() {
+                    return Ok(());
+                }
+                for element in chunk {
+                    count += 1;
+                    visit(element)?;
+                }
             }
-            Ok(())
         })?;
         Ok(count)
     }

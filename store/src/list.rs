@@ -12,6 +12,8 @@ use crate::state_cell::Hooks;
 
 /// The bucket of lists that stay until they are cleared.
 const STAYING: Time = Time::MAX;
+/// Elements that a layout is given at a time.
+const BATCH: usize = 256;
 
 /// A list per key (`ManagedList` of the founding papers). Open one with
 /// [`Store::list`](crate::Store::list).
@@ -77,14 +79,18 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     pub fn append_batch(&mut self, batch: &mut Vec<(K, E)>) -> Result<()> {
         let mut lists = self.cell.0.enter_for(batch.len())?;
         let mut rest = std::mem::take(batch).into_iter();
-        while let Some((key, element)) = rest.next() {
-            if let Err(rejected) = lists.append(STAYING, &key, element) {
-                batch.push((key, rejected.value));
+        let mut some = Vec::with_capacity(rest.len().min(BATCH));
+        loop {
+            some.extend(rest.by_ref().take(BATCH).map(|(key, element)| (STAYING, key, element)));
+            if some.is_empty() {
+                return Ok(());
+            }
+            if let Err(error) = lists.append_batch(&mut some) {
+                batch.extend(some.into_iter().map(|(_, key, element)| (key, element)));
                 batch.extend(rest);
-                return Err(rejected.error);
+                return Err(error);
             }
         }
-        Ok(())
     }
 
     /// Visits the elements of `key`, in order, and says how many there are. Cost: about one read of
@@ -176,10 +182,13 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         let mut cursor = Cursor::default();
         while !cursor.done {
             lists.fold(STAYING..STAYING, &mut cursor, 4096, &mut |key, elements| {
-                while let Some(element) = elements.next()? {
-                    visit(key, element)?;
+                loop {
+                    let chunk = elements.next_chunk()?;
+                    if chunk.is_empty() {
+                        return Ok(());
+                    }
+                    chunk.iter().try_for_each(|element| visit(key, element))?;
                 }
-                Ok(())
             })?;
         }
         Ok(())

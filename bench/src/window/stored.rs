@@ -14,8 +14,8 @@ use crate::{Error, Result};
 
 /// Keys that a call of [`StoredWindows::advance`] looks at.
 const FUEL: usize = 4_096;
-/// The same of windows that keep their events, all of which a key's answer needs.
-const FUEL_OF_EVENTS: usize = 64;
+/// Events that it looks at in windows that keep them; all of a key's are looked at together.
+const FUEL_OF_EVENTS: usize = 2_048;
 
 /// Windows in a store.
 #[derive(Debug)]
@@ -145,8 +145,12 @@ impl Process<u64, i64> for Figures {
         emit: &mut dyn FnMut([i64; 3]),
     ) -> alluvium::Result<()> {
         self.values.clear();
-        while let Some(value) = elements.next()? {
-            self.values.push(*value);
+        loop {
+            let chunk = elements.next_chunk()?;
+            if chunk.is_empty() {
+                break;
+            }
+            self.values.extend_from_slice(chunk);
         }
         figures_of(&mut self.values, self.question, emit);
         Ok(())

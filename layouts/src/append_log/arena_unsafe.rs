@@ -17,11 +17,15 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use alluvium_pagestore::rounded;
 
+use super::chain_unsafe::next_capacity;
+
 /// Most bytes of a piece that has room for several chunks: few enough that the allocator recycles
 /// them.
 pub const PIECE_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a bucket's first piece.
-const PIECE_BYTES_FIRST: usize = 128;
+const PIECE_BYTES_FIRST: usize = 256;
+/// Bytes of a piece that may lose some for its chunks to begin with lines.
+const PIECE_BYTES_LINED: usize = 4 << 10;
 /// Sizes of chunks that are told apart when they are given back, by powers of two.
 const CLASSES: usize = 10;
 
@@ -35,10 +39,24 @@ pub struct Chunk {
     pub capacity: u32,
 }
 
+/// Bytes of a line of the processor's cache. Chunks are that long or several times as long, and those
+/// of a large piece begin with a line, so that none is touched for two of them.
+pub const LINE_BYTES: usize = 64;
+
 /// Memory of a chunk: the header, then the elements.
+#[inline]
 pub fn layout<E>(capacity: u32) -> Layout {
     let elements = Layout::array::<E>(capacity as usize).expect("a chunk's capacity is small");
-    Layout::new::<Chunk>().extend(elements).expect("a chunk is small").0
+    let chunk = Layout::new::<Chunk>().extend(elements).expect("a chunk is small").0;
+    let bytes = chunk.size().next_multiple_of(LINE_BYTES);
+    Layout::from_size_align(bytes, chunk.align()).expect("a chunk is small")
+}
+
+/// The most elements that take no more memory than `capacity` of them.
+#[inline]
+pub fn filled<E>(capacity: u32) -> u32 {
+    let offset = size_of::<Chunk>().next_multiple_of(align_of::<E>());
+    ((layout::<E>(capacity).size() - offset) / size_of::<E>().max(1)) as u32
 }
 
 /// The head of a piece.
@@ -116,11 +134,15 @@ impl<E> Arena<E> {
         std::mem::replace(self, Self::new(self.piece_bytes_max)).bytes
     }
 
-    /// More than a list of so many elements takes.
+    /// More than a list of so many elements takes. Cost: O(chunks).
     pub fn bytes_max(&self, elements: u64) -> u64 {
-        let slots = elements + (elements + 3).min(511);
-        let bytes = slots * (size_of::<E>() as u64 + 6) + align_of::<E>() as u64;
-        bytes + bytes / 8 + 2 * self.piece_bytes_max as u64 + 128
+        let (mut slots, mut capacity, mut bytes) = (0, 0, align_of::<E>() as u64);
+        while slots < elements {
+            capacity = next_capacity::<E>(slots, capacity);
+            slots += u64::from(capacity);
+            bytes += layout::<E>(capacity).size() as u64;
+        }
+        bytes + bytes / 4 + 2 * self.piece_bytes_max as u64 + 256
     }
 
     /// Bytes that a chunk of this capacity takes from outside: 0 unless it needs a new piece.
@@ -207,7 +229,8 @@ impl<E> Arena<E> {
         let kept = (self.at, self.left);
         // SAFETY: the header's size is within the piece.
         (self.at, self.left) = (unsafe { piece.add(1) }.cast(), bytes - size_of::<Piece>());
-        let skip = self.at.align_offset(chunk.align());
+        let line = if !alone && bytes >= PIECE_BYTES_LINED { LINE_BYTES } else { 1 };
+        let skip = self.at.align_offset(chunk.align().max(line));
         let place = self.advance(skip, chunk.size());
         if alone {
             (self.at, self.left) = kept;

@@ -26,7 +26,7 @@ pub struct Bucket<K, E> {
     /// purged.
     pub first: u64,
     pub range: HashRange,
-    account: Rc<Account>,
+    pub(super) account: Rc<Account>,
     pub live: SplitTable<Head<K, E>>,
     pub early: SplitTable<Early<K, E>>,
     notes: SplitTable<Note<K>>,
@@ -43,6 +43,8 @@ pub struct Bucket<K, E> {
     pub values: u64,
     /// Elements of `live` and `early`.
     pub elements: u64,
+    /// One of its lists was asked for alone.
+    pub is_read_singly: bool,
 }
 
 impl<K: Key, E: State> Bucket<K, E> {
@@ -69,6 +71,7 @@ impl<K: Key, E: State> Bucket<K, E> {
             arena: Arena::new(piece_bytes_max),
             values: 0,
             elements: 0,
+            is_read_singly: false,
         })
     }
 

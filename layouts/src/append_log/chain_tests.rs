@@ -26,7 +26,7 @@ fn chain<E>(arena: &mut Arena<E>, elements: impl IntoIterator<Item = E>) -> Chai
 }
 
 #[test]
-fn chunks_double_up_to_63_and_to_511_in_a_heavy_list() {
+fn chunks_double_and_fill_their_lines_of_the_cache() {
     let (mut arena, mut chain) = (Arena::new(PIECE), Chain::default());
     let mut capacities = Vec::new();
     for n in 0..5_000u64 {
@@ -36,10 +36,71 @@ fn chunks_double_up_to_63_and_to_511_in_a_heavy_list() {
         }
         chain.push(n);
     }
-    assert_eq!(capacities[..7], [3, 6, 12, 24, 48, 63, 63]);
-    assert_eq!(capacities.last(), Some(&511));
+    // With a header of 16 bytes: 64 bytes, 128, 256, 512 and so on.
+    assert_eq!(capacities[..6], [6, 14, 30, 62, 62, 62]);
+    assert_eq!(capacities.last(), Some(&510));
     assert!(chain.iter().copied().eq(0..5_000));
     assert_eq!((chain.len(), chain.iter().len()), (5_000, 5_000));
+}
+
+#[test]
+fn elements_come_in_the_chunks_they_stand_in_wherever_a_reader_stands() {
+    let mut arena = Arena::new(PIECE);
+    for len in [0, 1, 5, 6, 7, 20, 21, 50, 300, 2_000] {
+        let chain = chain(&mut arena, (0..len).map(|n: u64| n.to_string()));
+        let words: Vec<String> = (0..len).map(|n| n.to_string()).collect();
+        // Some one by one, then a chunk, in turns.
+        for singly in 0..5 {
+            let (mut iter, mut told) = (chain.iter(), Vec::new());
+            loop {
+                told.extend(iter.by_ref().take(singly).cloned());
+                let left = iter.len();
+                let chunk = iter.next_chunk();
+                assert_eq!((chunk.is_empty(), left - chunk.len()), (left == 0, iter.len()));
+                if chunk.is_empty() {
+                    break;
+                }
+                told.extend_from_slice(chunk);
+            }
+            assert_eq!(told, words, "{singly} singly");
+        }
+        let mut iter = chain.iter();
+        if let Some(first) = iter.next().cloned() {
+            let chunk = iter.rest_of_chunk();
+            assert_eq!((&chunk[0], iter.len()), (&first, len as usize - chunk.len()));
+        }
+    }
+}
+
+#[test]
+fn a_list_takes_no_more_than_is_said_before() {
+    fn fits<E: Clone>(element: E, piece: usize) {
+        for len in [1, 3, 4, 7, 20, 63, 64, 200, 1_025, 3_000] {
+            let mut arena = Arena::new(piece);
+            let most = arena.bytes_max(len);
+            chain(&mut arena, (0..len).map(|_| element.clone()));
+            assert!(arena.bytes() <= most, "{len} of {}: {arena:?}, {most}", size_of::<E>());
+        }
+    }
+    for piece in [512, 4096, PIECE] {
+        fits(1u8, piece);
+        fits(1u64, piece);
+        fits([1u64; 3], piece);
+        fits([1u64; 9], piece);
+        fits([1u8; 700], piece);
+        fits(1u128, piece);
+    }
+}
+
+#[test]
+fn chunks_of_a_large_piece_begin_with_a_line_of_the_cache() {
+    let mut arena = Arena::new(PIECE);
+    let mut chains: Vec<Chain<u64>> = Vec::new();
+    for n in 0..5_000u64 {
+        chains.push(chain(&mut arena, 0..1 + n % 40));
+    }
+    let starts = chains.iter().skip(4_000).filter_map(|chain| chain.iter().next());
+    assert!(starts.into_iter().all(|first| std::ptr::from_ref(first).addr() % 64 == 16));
 }
 
 #[test]

@@ -14,19 +14,22 @@ use std::sync::Arc;
 
 use alluvium_pagestore::HeapSize;
 
-use super::arena_unsafe::{Arena, Chunk, Pieces};
+use super::arena_unsafe::{Arena, Chunk, LINE_BYTES, Pieces, filled, layout};
 use crate::prefetch_unsafe::prefetch;
 
-/// Elements of the first chunk.
+/// Elements of the first chunk, and more if its last line of the cache has room.
 const CAPACITY_FIRST: u32 = 3;
-/// Most elements of a chunk, until the list has [`HEAVY`] elements.
-const CAPACITY_LIGHT: u32 = 63;
-/// Most elements of a chunk of a heavy list.
-const CAPACITY_HEAVY: u32 = 511;
+/// Most elements of a chunk until the list has [`HEAVY`] elements, but for that.
+const CAPACITY_LIGHT: u32 = 62;
+/// The same of a heavy list.
+const CAPACITY_HEAVY: u32 = 510;
 /// Elements from which a list is heavy.
 const HEAVY: u64 = 1024;
 /// Most bytes of a chunk of more than one element.
 const CHUNK_BYTES_MAX: usize = 32 << 10;
+
+/// Bytes of a chunk that are fetched ahead; the processor sees by itself how it goes on.
+const PREFETCH_BYTES_MAX: usize = 256;
 
 /// Elements of a chain (44 bits), of its last chunk, and how many that has room for (10 bits each).
 #[derive(Clone, Copy)]
@@ -78,6 +81,15 @@ impl<E> Default for Chain<E> {
     }
 }
 
+/// Elements that a chunk has room for, in a chain of `len` elements behind a chunk of `last`: twice
+/// as many, within limits, and as many as its lines of the cache have room for.
+#[inline]
+pub fn next_capacity<E>(len: u64, last: u32) -> u32 {
+    let max = if len < HEAVY { CAPACITY_LIGHT } else { CAPACITY_HEAVY };
+    let fits = (CHUNK_BYTES_MAX / size_of::<E>().max(1)).clamp(1, max as usize) as u32;
+    filled::<E>((2 * last).max(CAPACITY_FIRST).min(fits))
+}
+
 /// The elements of a chunk.
 ///
 /// # Safety
@@ -105,9 +117,7 @@ impl<E> Chain<E> {
     /// Elements that the next chunk is to have room for.
     #[inline]
     pub fn next_capacity(&self) -> u32 {
-        let max = if self.len() < HEAVY { CAPACITY_LIGHT } else { CAPACITY_HEAVY };
-        let fits = (CHUNK_BYTES_MAX / size_of::<E>().max(1)).clamp(1, max as usize) as u32;
-        (2 * self.counts.last_capacity()).max(CAPACITY_FIRST).min(fits)
+        next_capacity::<E>(self.len(), self.counts.last_capacity())
     }
 
     /// Adds an empty chunk. What the arena [misses](Arena::missing) for
@@ -199,14 +209,32 @@ impl<E> Chain<E> {
         Iter { chunk: self.last, at: 0, len: 0, chain: self, left: self.len() }
     }
 
-    /// Hints that it will be read, once this has been called with 0, and a while later with 1.
+    /// Hints that it will be read: with 0 what leads to its first chunk, a while later with 1 that
+    /// chunk, with 2 the next one, and so on.
     #[inline]
-    pub fn prefetch_read(&self, step: u32) {
+    pub fn prefetch_read(&self, step: usize) {
         if step == 0 {
             prefetch(self.last);
         } else if !self.last.is_null() {
-            prefetch_chunk(self.first());
+            let mut chunk = self.first();
+            for _ in 1..step {
+                if chunk == self.last {
+                    return;
+                }
+                // SAFETY: a chunk of this chain, which is followed by another.
+                chunk = unsafe { (*chunk).next };
+            }
+            // Chunks double.
+            prefetch_chunk(chunk, layout::<E>(filled::<E>(CAPACITY_FIRST)).size() << (step - 1));
         }
+    }
+
+    /// Hints that an element will be appended.
+    #[inline]
+    pub fn prefetch_append(&self) {
+        let offset = size_of::<Chunk>().next_multiple_of(align_of::<E>());
+        let at = offset + self.counts.last_len() as usize * size_of::<E>();
+        prefetch(self.last.cast::<u8>().wrapping_add(at));
     }
 
     /// The elements, taken out, in order.
@@ -217,13 +245,12 @@ impl<E> Chain<E> {
     }
 }
 
-/// Hints that the header and the first elements of a chunk will be read.
+/// Hints that the first bytes of a chunk will be read, up to [`PREFETCH_BYTES_MAX`].
 #[inline(always)]
-fn prefetch_chunk(chunk: *const Chunk) {
-    let start = chunk.cast::<u8>();
-    prefetch(start);
-    prefetch(start.wrapping_add(64));
-    prefetch(start.wrapping_add(128));
+fn prefetch_chunk(chunk: *const Chunk, bytes: usize) {
+    for offset in (0..bytes.min(PREFETCH_BYTES_MAX)).step_by(LINE_BYTES) {
+        prefetch(chunk.cast::<u8>().wrapping_add(offset));
+    }
 }
 
 impl<E> Arena<E> {
@@ -350,7 +377,44 @@ impl<E> Iter<'_, E> {
         let Chunk { next: after, len, .. } = unsafe { &*next };
         (self.chunk, self.at) = (next, 0);
         self.len = if next == self.chain.last { self.chain.counts.last_len() } else { *len };
-        prefetch_chunk(*after);
+        prefetch_chunk(*after, PREFETCH_BYTES_MAX);
+    }
+}
+
+impl<'a, E> Iter<'a, E> {
+    /// The next elements that stand in one chunk; none at the end.
+    #[inline]
+    pub fn next_chunk(&mut self) -> &'a [E] {
+        if self.left == 0 {
+            return &[];
+        }
+        while self.at == self.len {
+            self.turn();
+        }
+        self.rest_from(self.at)
+    }
+
+    /// The element that was told last, and those behind it in the same chunk.
+    ///
+    /// # Panics
+    /// If none was told.
+    pub fn rest_of_chunk(&mut self) -> &'a [E] {
+        let last = self.at.checked_sub(1).expect("an element was told");
+        self.rest_from(last)
+    }
+
+    /// The elements of this chunk from `first` on; they count as told.
+    #[inline]
+    fn rest_from(&mut self, first: u32) -> &'a [E] {
+        assert!(first <= self.at && self.at <= self.len, "{first}, {} of {}", self.at, self.len);
+        self.left -= u64::from(self.len - self.at);
+        self.at = self.len;
+        // SAFETY: the first `len` elements of a chunk are initialised and borrowed, and this is one,
+        // as `len` is above 0 only after a turn to it.
+        unsafe {
+            let start = elements::<E>(self.chunk).add(first as usize);
+            std::slice::from_raw_parts(start, (self.len - first) as usize)
+        }
     }
 }
 

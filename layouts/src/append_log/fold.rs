@@ -24,8 +24,10 @@ const WINDOW_BYTES_MAX: u64 = 256 << 10;
 /// Runs of buckets that are not folded that are likely to be read for one key.
 const OTHERS_AT_ONCE: u64 = 3;
 
-/// Lists that are fetched into the cache ahead of the one that is read.
-const AHEAD: usize = 8;
+/// Lists that are fetched into the cache ahead of the one that is read, by one step every few lists.
+const AHEAD: usize = 16;
+/// Steps of a list that are fetched ahead: what leads to its first chunk, and the first chunks.
+const STEPS: usize = 4;
 
 /// A fold between two calls.
 #[derive(Debug)]
@@ -162,6 +164,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             pieces.retain(|piece| piece.is_within(start, end));
             pieces.sort_unstable_by_key(|piece| piece.place);
             let mut rest = &pieces[..];
+            fetch_first(rest);
             loop {
                 let mut place = rest.first().map(|piece| piece.place);
                 for cursor in cursors.iter_mut().filter(|cursor| cursor.drives) {
@@ -203,7 +206,11 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     ) -> Result<()> {
         self.poll()?;
         let hash = key.key_hash();
-        let Some(found) = self.buckets.get(&bucket) else { return Ok(()) };
+        let Some(found) = self.buckets.get_mut(&bucket) else { return Ok(()) };
+        if !found.is_read_singly {
+            found.is_read_singly = true;
+            self.crowded.insert(bucket);
+        }
         let mut seen = Vec::new();
         views(found, 0, hash, key, &mut seen);
         let place = self.range.place(hash);
@@ -383,10 +390,20 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
     }
 }
 
-/// Hints which lists will be read soon: it takes two steps to their elements.
+/// Hints that the first of these lists will be read soon.
+fn fetch_first<K, E>(pieces: &[Piece<'_, K, E>]) {
+    for step in 0..STEPS {
+        let soon = pieces.iter().take(AHEAD - step * (AHEAD / STEPS));
+        soon.filter_map(|piece| piece.chain).for_each(|chain| chain.prefetch_read(step));
+    }
+}
+
+/// Hints which lists will be read soon, those behind the one that is read now. One step of a list
+/// leads to the next, so that each is given time.
 #[inline]
 fn fetch_ahead<K, E>(pieces: &[Piece<'_, K, E>]) {
-    for (distance, step) in [(AHEAD, 0), (AHEAD / 2, 1)] {
+    for step in 0..STEPS {
+        let distance = AHEAD - 1 - step * (AHEAD / STEPS);
         if let Some(chain) = pieces.get(distance).and_then(|piece| piece.chain) {
             chain.prefetch_read(step);
         }
@@ -400,5 +417,10 @@ impl<E> Elements<E> for Whole<'_, E> {
     #[inline]
     fn next(&mut self) -> Result<Option<&E>> {
         Ok(self.0.next())
+    }
+
+    #[inline]
+    fn next_chunk(&mut self) -> Result<&[E]> {
+        Ok(self.0.next_chunk())
     }
 }

@@ -184,4 +184,22 @@ impl<K: Key, E: State> Elements<E> for Gathered<'_, '_, K, E> {
             }
         }
     }
+
+    fn next_chunk(&mut self) -> Result<&[E]> {
+        // One element tells where the next ones are.
+        if self.next()?.is_none() {
+            return Ok(&[]);
+        }
+        let chunk = match &mut self.current {
+            Current::Memory(piece) => piece.rest_of_chunk(),
+            Current::Stored(number, told) => {
+                let elements = &self.cursors[*number].entry().elements;
+                let first = std::mem::replace(told, elements.len()) - 1;
+                &elements[first..]
+            }
+            Current::None => unreachable!("an element was told of something"),
+        };
+        self.looked_at += chunk.len() as u64 - 1;
+        Ok(chunk)
+    }
 }

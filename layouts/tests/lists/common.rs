@@ -218,9 +218,14 @@ pub fn folded<K: Key + Ord, E: State>(
     while !cursor.done {
         let step = lists.fold(buckets.clone(), &mut cursor, fuel, &mut |key, elements| {
             let mut all = Vec::new();
+            // One by one and in chunks, in turns.
             while let Some(element) = elements.next()? {
                 all.push(element.clone());
+                if all.len() % 3 != 0 {
+                    all.extend_from_slice(elements.next_chunk()?);
+                }
             }
+            assert!(elements.next_chunk()?.is_empty(), "what has ended stays so");
             assert!(found.insert(key.clone(), all).is_none(), "a key is visited once");
             Ok(())
         });
