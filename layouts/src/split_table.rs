@@ -15,6 +15,8 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, MemoryKind, Result, rounded};
 use hashbrown::HashTable;
 
+use crate::prefetch_unsafe::prefetch;
+
 /// Most entries of a part: a hash table of 128 buckets filled to 7 in 8.
 pub(crate) const PART_ENTRIES_MAX: usize = 112;
 /// The directory has at most so many entries per part: a part whose entries agree in too many bits
@@ -54,6 +56,13 @@ impl HashRange {
 struct Part<T> {
     depth: u32,
     entries: HashTable<T>,
+}
+
+/// Where an entry stood when it was looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    part: u32,
+    entry: u32,
 }
 
 /// The table. Callers give the hash with every call, and a function for it where entries move.
@@ -124,6 +133,30 @@ impl<T> SplitTable<T> {
     pub fn find_mut(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&mut T> {
         let part = self.part_of(hash)?;
         self.parts[part].entries.find_mut(spread(hash), is)
+    }
+
+    /// Where the entry with this hash probably is, if there is one, and has it fetched into the
+    /// cache: reads what leads to entries, but none of them.
+    #[inline]
+    pub fn look_ahead(&self, hash: u64) -> Option<Spot> {
+        let part = self.part_of(hash)?;
+        let entries = &self.parts[part].entries;
+        let entry = entries.find_bucket_index(spread(hash), |_| true)?;
+        prefetch(std::ptr::from_ref(entries.get_bucket(entry)?));
+        Some(Spot { part: part as u32, entry: entry as u32 })
+    }
+
+    /// The entry at a spot, as [`at_mut`](SplitTable::at_mut).
+    #[inline]
+    pub fn at(&self, spot: Spot) -> Option<&T> {
+        self.parts.get(spot.part as usize)?.entries.get_bucket(spot.entry as usize)
+    }
+
+    /// The entry at a spot, if there is one; another one, if entries have moved, or if it stood
+    /// before the one that was looked for.
+    #[inline]
+    pub fn at_mut(&mut self, spot: Spot) -> Option<&mut T> {
+        self.parts.get_mut(spot.part as usize)?.entries.get_bucket_mut(spot.entry as usize)
     }
 
     /// Adds an entry that is not there yet and returns it.

@@ -5,6 +5,7 @@
 //! [runs](run); a read or a [fold] merges what is in memory with the runs, in order of arrival.
 //! `docs/design.md` has the design and its reasons.
 
+mod append;
 mod arena_unsafe;
 mod bucket;
 mod capture;

@@ -13,13 +13,11 @@ use alluvium_pagestore::{
     StateImage, Time, fingerprint,
 };
 
-use super::bucket::{Bucket, hash_of_head};
+use super::bucket::Bucket;
 use super::capture::Capture;
-use super::chain_unsafe::Chain;
 use super::checkpoint::Files;
 use super::config::{AppendLog, Sizes};
 use super::fold::Resume;
-use super::frozen::Head;
 use super::jobs::Jobs;
 use super::run::{Run, RunCursor, Source};
 use crate::lists::{Elements, Lists, ListsLayout};
@@ -147,138 +145,6 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
     }
 
-    /// Appends an element.
-    #[inline]
-    fn append_hashed<Q: Lookup<K> + ?Sized>(
-        &mut self,
-        bucket: Time,
-        (hash, key): (u64, &Q),
-        element: E,
-    ) -> std::result::Result<(), Rejected<E>> {
-        let heap = if E::NONE { 0 } else { element.heap_bytes() as u64 };
-        loop {
-            // Per element: a bucket, a look-up in its table, and a write behind the last element.
-            if let Some(at) = self.buckets.get_mut(&bucket) {
-                if let Some(head) = at.live.find_mut(hash, |head| key.is(&head.key)) {
-                    if !head.chain.has_room() {
-                        // While memory is plentiful, a chunk needs nothing else to be looked at.
-                        let chunk = at.arena.missing(head.chain.next_capacity());
-                        if self.account.available() >= chunk + heap + self.sizes.want_free {
-                            Bucket::<K, E>::grow(&mut at.arena, &self.account, &mut head.chain);
-                        }
-                    }
-                    if head.chain.has_room() && (heap == 0 || self.account.available() >= heap) {
-                        head.chain.push(element);
-                        at.elements += 1;
-                        self.elements += 1;
-                        if heap > 0 {
-                            at.values += heap;
-                            self.account.charge(MemoryKind::Values, heap);
-                        }
-                        return Ok(());
-                    }
-                } else if self.account.available()
-                    >= self.sizes.want_free
-                        + heap
-                        + NEW_BYTES
-                        + at.arena.missing(Chain::<E>::default().next_capacity())
-                {
-                    // A new key while memory is plentiful.
-                    let make = || Head { key: key.to_owned(), chain: Chain::default() };
-                    if let Ok(head) = at.live.insert(hash, hash_of_head, make) {
-                        Bucket::<K, E>::grow(&mut at.arena, &self.account, &mut head.chain);
-                        head.chain.push(element);
-                        let key_heap = if K::NONE { 0 } else { head.key.heap_bytes() as u64 };
-                        at.values += key_heap + heap;
-                        at.elements += 1;
-                        self.elements += 1;
-                        self.account.charge(MemoryKind::Values, key_heap + heap);
-                        return Ok(());
-                    }
-                }
-            }
-            if let Err(error) = self.prepare(bucket, (hash, key), heap) {
-                return Err(Rejected::new(error, element));
-            }
-        }
-    }
-
-    /// Makes room for one more element of `key`: a bucket, a head with a chunk, and its heap.
-    #[cold]
-    #[inline(never)]
-    fn prepare<Q: Lookup<K> + ?Sized>(
-        &mut self,
-        time: Time,
-        (hash, key): (u64, &Q),
-        heap: u64,
-    ) -> Result<()> {
-        self.resume = None;
-        self.poll()?;
-        self.spill_ahead();
-        for _ in 0..ROUNDS_MAX {
-            match self.try_prepare(time, (hash, key), heap) {
-                Ok(()) => return Ok(()),
-                Err(needed) => {
-                    let made = self.make_room(needed + self.sizes.read_slack, "an element");
-                    if made.is_err() {
-                        self.drop_if_vacant(time);
-                        return made;
-                    }
-                }
-            }
-        }
-        self.drop_if_vacant(time);
-        Err(self.account.over_budget(heap, "an element"))
-    }
-
-    /// Makes room in the memory there is, or says about how much is needed.
-    fn try_prepare<Q: Lookup<K> + ?Sized>(
-        &mut self,
-        time: Time,
-        (hash, key): (u64, &Q),
-        heap: u64,
-    ) -> std::result::Result<(), u64> {
-        let account = self.account.clone();
-        let bucket = match self.buckets.entry(time) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                let (name, piece) = ((time, self.epoch + 1), self.sizes.piece_bytes);
-                let bucket = Bucket::new(name, self.range, piece, &account);
-                entry.insert(bucket.map_err(|_| 2 * super::bucket::BUCKET_BYTES)?)
-            }
-        };
-        let found = bucket.live.find_mut(hash, |head| key.is(&head.key));
-        let (chunk, key_heap) = match &found {
-            Some(head) if head.chain.has_room() => (0, 0),
-            Some(head) => (bucket.arena.missing(head.chain.next_capacity()), 0),
-            None => {
-                let key_heap = if K::NONE { 0 } else { key.to_owned().heap_bytes() as u64 };
-                (bucket.arena.missing(Chain::<E>::default().next_capacity()), key_heap)
-            }
-        };
-        let needed = chunk + key_heap + heap;
-        if account.available() < needed + self.sizes.read_slack {
-            return Err(needed);
-        }
-        let head = match found {
-            Some(head) => head,
-            None => {
-                // What it needs is free when the table has grown, or the head is not there.
-                account.charge(MemoryKind::Pages, needed);
-                let make = || Head { key: key.to_owned(), chain: Default::default() };
-                let inserted = bucket.live.insert(hash, hash_of_head, make);
-                account.release(MemoryKind::Pages, needed);
-                inserted.map_err(|_| needed + self.sizes.want_free.min(64 << 10))?
-            }
-        };
-        if !head.chain.has_room() {
-            Bucket::<K, E>::grow(&mut bucket.arena, &account, &mut head.chain);
-        }
-        account.charge(MemoryKind::Values, key_heap);
-        bucket.values += key_heap;
-        Ok(())
-    }
-
     /// Drops a bucket in which there is nothing.
     pub(super) fn drop_if_vacant(&mut self, time: Time) {
         if self.buckets.get(&time).is_some_and(Bucket::is_vacant) {
@@ -288,11 +154,6 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 }
 
-/// More than a new key and the growth of a table take, unless they are large.
-const NEW_BYTES: u64 = 64 << 10;
-/// Times that a call makes room before it gives up.
-const ROUNDS_MAX: usize = 16;
-
 impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
     #[inline]
     fn append<Q: Lookup<K> + ?Sized>(
@@ -301,7 +162,11 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         key: &Q,
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
-        self.append_hashed(bucket, (key.key_hash(), key), element)
+        self.append_found(bucket, (key.key_hash(), None), key, element)
+    }
+
+    fn append_batch(&mut self, batch: &mut Vec<(Time, K, E)>) -> Result<()> {
+        self.append_all(batch)
     }
 
     fn stream<Q: Lookup<K> + ?Sized>(

@@ -64,6 +64,19 @@ fn history<
         let when = format!("seed {seed}, step {step}");
         match dice.below(100) {
             0..=69 => {
+                if dice.below(20) == 0 {
+                    // Several lists at once.
+                    let mut batch = Vec::new();
+                    for _ in 0..dice.below(24) {
+                        serial += 1;
+                        let (time, k) = (at(&mut dice, first), key(dice.below(kind.keys)));
+                        batch.push((time, k.clone(), element(serial)));
+                        model.entry((time, k)).or_default().push(element(serial));
+                    }
+                    lists.append_batch(&mut batch).unwrap();
+                    assert!(batch.is_empty(), "{when}");
+                    continue;
+                }
                 let count = if dice.below(20) == 0 { dice.below(200) } else { 1 + dice.below(3) };
                 for _ in 0..count {
                     serial += 1;
