@@ -129,9 +129,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             if group.is_empty() {
                 return Ok(());
             }
-            for found in group {
-                let Some((bucket, key, element)) = rest.next() else { return Ok(()) };
-                if let Err(rejected) = self.append_found(bucket, *found, &key, element) {
+            let mut group = group.iter();
+            while let Some((bucket, found, key, element)) = self.append_some(&mut group, &mut rest)
+            {
+                if let Err(rejected) = self.append_found(bucket, found, &key, element) {
                     let left = std::iter::once((bucket, key, rejected.value)).chain(rest);
                     let left = left.collect();
                     *batch = left;
@@ -141,13 +142,36 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
     }
 
+    /// Appends the elements of a group of which these were found, up to one that needs more to be
+    /// looked at: that is returned.
+    #[inline]
+    fn append_some<'f>(
+        &mut self,
+        group: &mut impl Iterator<Item = &'f Found>,
+        rest: &mut impl Iterator<Item = (Time, K, E)>,
+    ) -> Option<(Time, Found, K, E)> {
+        let want_free = self.sizes.want_free;
+        let mut at: Option<&mut Bucket<K, E>> = None;
+        for found in group {
+            let (bucket, key, element) = rest.next()?;
+            if at.as_ref().is_none_or(|at| at.time != bucket) {
+                at = self.buckets.get_mut(&bucket);
+            }
+            let refused = match &mut at {
+                Some(at) => at.append(*found, &key, element, want_free).err(),
+                None => Some(element),
+            };
+            match refused {
+                None => self.elements += 1,
+                Some(element) => return Some((bucket, *found, key, element)),
+            }
+        }
+        None
+    }
+
     /// Looks the first elements of a batch up, and has their lists fetched into the cache.
     #[inline]
-    fn look_ahead<'f>(
-        &self,
-        batch: &[(Time, K, E)],
-        found: &'f mut [Found; GROUP],
-    ) -> &'f [Found] {
+    fn look_ahead<'f>(&self, batch: &[(Time, K, E)], found: &'f mut [Found; GROUP]) -> &'f [Found] {
         let (mut known, mut bucket) = (Time::MIN, None);
         for (n, ((time, key, _), found)) in batch.iter().zip(&mut *found).enumerate() {
             if n == 0 || *time != known {
@@ -208,7 +232,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let bucket = match self.buckets.entry(time) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let (name, piece) = ((time, self.epoch + 1), self.sizes.piece_bytes);
+                let (name, piece) = ((time, self.epoch + 1), self.pieces.clone());
                 let bucket = Bucket::new(name, self.range, piece, &account);
                 entry.insert(bucket.map_err(|_| 2 * BUCKET_BYTES)?)
             }

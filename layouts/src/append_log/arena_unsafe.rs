@@ -2,7 +2,9 @@
 //!
 //! One allocation per chunk took more than a third of an append. Pieces grow with what the bucket
 //! has, and are freed together: when the arena and all chains that have chunks in it are gone.
-//! What a chain gives back before that is kept for the next chunk of about its size.
+//! What a chain gives back before that is kept for the next chunk of about its size. Of large state,
+//! pieces come from a pool that has them on huge pages, touched before they are needed: the first
+//! touch of a page and the miss of its address cost an append as much as all the rest.
 //!
 //! What it keeps true: a chunk lies in one piece, overlaps no other, and is known to one chain, to
 //! the free lists or to nobody.
@@ -10,14 +12,20 @@
 //! It books nothing: callers ask for [`Arena::missing`] and book that before a chain grows.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use alluvium_pagestore::rounded;
 
 use super::chain_unsafe::next_capacity;
+use crate::hybrid_log::{Piece as Pooled, Pool};
+
+/// Memory that large pieces come from.
+pub type SharedPool = Rc<RefCell<Pool>>;
 
 /// Most bytes of a piece that has room for several chunks: few enough that the allocator recycles
 /// them.
@@ -63,7 +71,15 @@ pub fn filled<E>(capacity: u32) -> u32 {
 #[repr(C, align(16))]
 struct Piece {
     next: *mut Piece,
+    /// 0 for one of a pool, which has a longer head.
     bytes: usize,
+}
+
+/// The head of a piece that came from a pool.
+#[repr(C, align(16))]
+struct PooledPiece {
+    piece: Piece,
+    memory: Pooled,
 }
 
 /// The pieces of an arena, which live as long as it or a chain that has chunks there.
@@ -78,8 +94,14 @@ impl Drop for Pieces {
         while let Some(at) = NonNull::new(piece) {
             // SAFETY: allocated and initialised in `Arena::add_piece`; nobody knows it any more.
             let Piece { next, bytes } = unsafe { at.read() };
-            // SAFETY: as above, with this layout.
-            unsafe { dealloc(at.as_ptr().cast(), piece_layout(bytes)) };
+            if bytes == 0 {
+                // SAFETY: as above; this is its head. The memory it is in goes when this is dropped,
+                // which was taken out before.
+                drop(unsafe { at.cast::<PooledPiece>().read() }.memory);
+            } else {
+                // SAFETY: as above, with this layout.
+                unsafe { dealloc(at.as_ptr().cast(), piece_layout(bytes)) };
+            }
             piece = next;
         }
     }
@@ -87,6 +109,18 @@ impl Drop for Pieces {
 
 fn piece_layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, align_of::<Piece>()).expect("a piece is small")
+}
+
+/// Memory for a piece that is in no pool.
+fn allocated(bytes: usize) -> *mut u8 {
+    let layout = piece_layout(bytes);
+    assert!(bytes >= size_of::<Piece>(), "{bytes} bytes have no room for the head of a piece");
+    // SAFETY: the layout's size is not 0, as asserted.
+    let piece = unsafe { alloc(layout) };
+    if piece.is_null() {
+        handle_alloc_error(layout);
+    }
+    piece
 }
 
 /// The memory of a bucket's chains.
@@ -97,6 +131,7 @@ pub struct Arena<E> {
     left: usize,
     bytes: u64,
     piece_bytes_max: usize,
+    pool: Option<SharedPool>,
     /// Chunks that were given back.
     free: [*mut Chunk; CLASSES],
     /// All its chunks are of such elements.
@@ -110,14 +145,22 @@ impl<E> std::fmt::Debug for Arena<E> {
 }
 
 impl<E> Arena<E> {
-    /// An arena without memory, with pieces of at most so many bytes.
+    /// An arena without memory, with pieces of at most so many bytes from the allocator.
+    #[cfg(test)]
     pub fn new(piece_bytes_max: usize) -> Self {
+        Self::in_pool(piece_bytes_max, None)
+    }
+
+    /// An arena without memory, with pieces of at most so many bytes. Those of that size come from
+    /// the pool, which has such.
+    pub fn in_pool(piece_bytes_max: usize, pool: Option<SharedPool>) -> Self {
         Self {
             pieces: None,
             at: null_mut(),
             left: 0,
             bytes: 0,
             piece_bytes_max,
+            pool,
             free: [null_mut(); CLASSES],
             owns: PhantomData,
         }
@@ -131,7 +174,7 @@ impl<E> Arena<E> {
     /// Takes its memory out, which goes with the last chain that is in it, and says how many bytes
     /// that is.
     pub fn leave(&mut self) -> u64 {
-        std::mem::replace(self, Self::new(self.piece_bytes_max)).bytes
+        std::mem::replace(self, Self::in_pool(self.piece_bytes_max, self.pool.clone())).bytes
     }
 
     /// More than a list of so many elements takes. Cost: O(chunks).
@@ -212,23 +255,30 @@ impl<E> Arena<E> {
     fn add_piece(&mut self, chunk: Layout) -> NonNull<u8> {
         let (bytes, alone) = self.piece_for(chunk);
         self.bytes += self.missing_piece(bytes);
-        let layout = piece_layout(bytes);
-        // SAFETY: the layout has at least the header's size.
-        let piece: *mut Piece = unsafe { alloc(layout) }.cast();
-        if piece.is_null() {
-            handle_alloc_error(layout);
-        }
+        let pool = self.pool.as_ref().filter(|_| !alone && bytes == self.piece_bytes_max);
+        let pooled = pool.map(|pool| pool.borrow_mut().take());
+        let (piece, head): (*mut Piece, usize) = match &pooled {
+            Some(memory) => (memory.start().as_ptr().cast(), size_of::<PooledPiece>()),
+            None => (allocated(bytes).cast(), size_of::<Piece>()),
+        };
         let pieces = self
             .pieces
             .get_or_insert_with(|| Arc::new(Pieces { newest: null_mut::<Piece>().into() }));
         // Only this arena adds to its pieces, and nobody else reads them before they are dropped,
         // which is behind the release of the count.
         let next = pieces.newest.swap(piece, Ordering::Relaxed);
-        // SAFETY: freshly allocated, and as large as the header at least.
-        unsafe { piece.write(Piece { next, bytes }) };
+        match pooled {
+            Some(memory) => {
+                let head = PooledPiece { piece: Piece { next, bytes: 0 }, memory };
+                // SAFETY: the piece is ours, larger than this and aligned for it.
+                unsafe { piece.cast::<PooledPiece>().write(head) };
+            }
+            // SAFETY: freshly allocated, and as large as the head at least.
+            None => unsafe { piece.write(Piece { next, bytes }) },
+        }
         let kept = (self.at, self.left);
-        // SAFETY: the header's size is within the piece.
-        (self.at, self.left) = (unsafe { piece.add(1) }.cast(), bytes - size_of::<Piece>());
+        // SAFETY: the head's size is within the piece.
+        (self.at, self.left) = (unsafe { piece.byte_add(head) }.cast(), bytes - head);
         let line = if !alone && bytes >= PIECE_BYTES_LINED { LINE_BYTES } else { 1 };
         let skip = self.at.align_offset(chunk.align().max(line));
         let place = self.advance(skip, chunk.size());

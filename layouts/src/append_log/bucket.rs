@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, KeyHash, Lookup, MemoryKind, Result, State, Time};
 
-use super::arena_unsafe::Arena;
+use super::arena_unsafe::{Arena, SharedPool};
 use super::chain_unsafe::{Chain, Drain};
 use super::frozen::{Booked, Early, Frozen, Head, LIVE, Piece, sooner};
 use super::notes::{Import, Note};
@@ -52,7 +52,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     pub fn new(
         (time, first): (Time, u64),
         range: HashRange,
-        piece_bytes_max: usize,
+        (piece_bytes_max, pool): (usize, Option<SharedPool>),
         account: &Rc<Account>,
     ) -> Result<Self> {
         account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
@@ -68,7 +68,7 @@ impl<K: Key, E: State> Bucket<K, E> {
             noted: None,
             sources: BTreeMap::new(),
             runs: Vec::new(),
-            arena: Arena::new(piece_bytes_max),
+            arena: Arena::in_pool(piece_bytes_max, pool),
             values: 0,
             elements: 0,
             is_read_singly: false,

@@ -248,7 +248,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     fn restored_bucket(&mut self, time: Time) -> Result<&mut Bucket<K, E>> {
         if !self.buckets.contains_key(&time) {
-            let bucket = Bucket::new((time, 0), self.range, self.sizes.piece_bytes, &self.account)?;
+            let bucket = Bucket::new((time, 0), self.range, self.pieces.clone(), &self.account)?;
             self.buckets.insert(time, bucket);
         }
         Ok(self.buckets.get_mut(&time).expect("inserted above"))

@@ -64,8 +64,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         self.make_room(2 * self.room_to_note() + moved, "a list that moves")?;
         let next = self.epoch + 1;
         if !self.buckets.contains_key(&to) {
-            let piece = self.sizes.piece_bytes;
-            let bucket = Bucket::new((to, next), self.range, piece, &self.account)?;
+            let bucket = Bucket::new((to, next), self.range, self.pieces.clone(), &self.account)?;
             self.buckets.insert(to, bucket);
         }
         let moved = self.move_list((from, to), (hash, &key.to_owned()), next);

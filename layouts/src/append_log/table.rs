@@ -3,6 +3,7 @@
 //! What it keeps true: every byte of ours is booked before it is used; a call that fails has
 //! changed nothing that can be seen; the order of a list is that of arrival, wherever its parts are.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,6 +14,7 @@ use alluvium_pagestore::{
     StateImage, Time, fingerprint,
 };
 
+use super::arena_unsafe::{LINE_BYTES, PIECE_BYTES_MAX, SharedPool};
 use super::bucket::Bucket;
 use super::capture::Capture;
 use super::checkpoint::Files;
@@ -20,6 +22,7 @@ use super::config::{AppendLog, Sizes};
 use super::fold::Resume;
 use super::jobs::Jobs;
 use super::run::{Run, RunCursor, Source};
+use crate::hybrid_log::Pool;
 use crate::lists::{Elements, Lists, ListsLayout};
 use crate::split_table::HashRange;
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
@@ -30,6 +33,8 @@ pub struct AppendLogLists<K, E> {
     pub(super) sizes: Sizes,
     pub(super) account: Rc<Account>,
     pub(super) range: HashRange,
+    /// The size of large pieces, and where they come from.
+    pub(super) pieces: (usize, Option<SharedPool>),
     pub(super) buckets: BTreeMap<Time, Bucket<K, E>>,
     /// Runs of buckets that were purged, which others import from.
     pub(super) graves: BTreeMap<Time, Vec<Run<K, E>>>,
@@ -89,10 +94,12 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
             writer = Some(SegmentWriter::new(store.clone(), state, chunk, segment));
         }
         let store = context.segments.clone();
+        let pieces = (sizes.piece_bytes, pool_of(&context, sizes.piece_bytes));
         let mut lists = AppendLogLists {
             range,
             account,
             sizes,
+            pieces,
             buckets: BTreeMap::new(),
             graves: BTreeMap::new(),
             epoch: 0,
@@ -152,6 +159,16 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             self.drop_bucket(bucket, &BTreeSet::new());
         }
     }
+}
+
+/// Where large pieces come from, if they are large enough.
+fn pool_of(context: &StateContext, piece_bytes: usize) -> Option<SharedPool> {
+    let layout = std::alloc::Layout::from_size_align(PIECE_BYTES_MAX, LINE_BYTES).ok()?;
+    let pool = || {
+        let helper = Some(context.helper.clone());
+        Pool::new(layout, context.account.clone(), MemoryKind::Pages, helper)
+    };
+    (piece_bytes == PIECE_BYTES_MAX).then(|| Rc::new(RefCell::new(pool())))
 }
 
 impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
@@ -263,6 +280,9 @@ impl<K, E> Drop for AppendLogLists<K, E> {
         self.capture = None;
         self.buckets.clear();
         self.graves.clear();
+        if let Some(pool) = &self.pieces.1 {
+            pool.borrow_mut().close();
+        }
         for kind in alluvium_pagestore::MEMORY_KINDS {
             self.account.release(kind, self.account.used_for(kind));
         }

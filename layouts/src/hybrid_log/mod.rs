@@ -29,6 +29,7 @@ mod tests;
 pub use config::{
     COOLING_PERCENT, FRAMES_MIN, HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
+pub(crate) use pool_unsafe::{Piece, Pool};
 pub use table::HybridLogTable;
 #[doc(hidden)]
 pub use {address::Address, index::Index, index::IndexHash};
