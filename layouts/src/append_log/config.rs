@@ -60,7 +60,8 @@ impl AppendLog {
     }
 
     /// Runs that a bucket may have before some are merged. More of them save writing, fewer save
-    /// reads of single lists. Default: [`RUNS_MAX`].
+    /// reads of single lists. A bucket of which no list was read or cleared alone may have eight
+    /// times as many, as far as memory has room to read them together. Default: [`RUNS_MAX`].
     #[must_use]
     pub fn runs_max(mut self, runs: usize) -> Self {
         self.runs_max = Some(runs);

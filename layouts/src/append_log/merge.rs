@@ -12,6 +12,7 @@ use std::sync::Arc;
 use alluvium_pagestore::block::{AlignedVec, BlockEntry, BorrowedEntry};
 use alluvium_pagestore::{Key, MemoryKind, Result, SegmentId, SegmentWriter, State, Time};
 
+use super::bucket::Bucket;
 use super::config::MERGE_CHUNK_BYTES;
 use super::frozen::{rank_of, sooner};
 use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Pages, resolve};
@@ -24,6 +25,8 @@ use crate::trace_event;
 const STEP_BYTES: usize = 1 << 20;
 /// Notes of cleared lists after which all runs of a bucket are merged.
 const NOTES_MAX: u64 = 4096;
+/// How many times more runs a bucket may have whose lists are not read one by one.
+const UNREAD: usize = 8;
 
 impl<K: Key, E: State> AppendLogLists<K, E> {
     /// Begins to merge runs of a bucket, if one has too many, or too much in one was cleared, and
@@ -49,10 +52,25 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     fn is_crowded(&self, time: Time) -> Option<bool> {
         let bucket = self.buckets.get(&time)?;
         let imported = self.buckets.values().any(|other| other.sources.contains_key(&time));
-        let (many, noted) = (bucket.runs.len() > self.sizes.runs_max, bucket.notes() >= NOTES_MAX);
+        let (many, noted) = (self.has_many_runs(bucket), bucket.notes() >= NOTES_MAX);
         // Notes that a checkpoint still takes are not dropped.
         let noted = noted && !bucket.has_snapshot();
         (!imported && (many || noted)).then_some(noted)
+    }
+
+    /// Whether a bucket has more runs than reading it should meet. Those whose lists nobody asks
+    /// for one by one are folded, which reads every run once, merged or not: merging would only
+    /// write them again.
+    fn has_many_runs(&self, bucket: &Bucket<K, E>) -> bool {
+        let (count, max) = (bucket.runs.len(), self.sizes.runs_max);
+        if count <= max {
+            return false;
+        }
+        // About what reading all runs together takes, as sessions may that have moved.
+        let all: usize = self.buckets.values().map(|bucket| bucket.runs.len()).sum();
+        let each = self.sizes.window_bytes + 2 * self.sizes.block_bytes;
+        let asked_for = bucket.is_read_singly || bucket.notes() > 0;
+        asked_for || count > UNREAD * max || (all * each) as u64 > self.account.limit() / 8
     }
 
     /// The neighbours to merge, and the memory that takes: half of the runs, those that are least

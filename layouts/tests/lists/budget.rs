@@ -73,6 +73,47 @@ fn what_is_written_is_hardly_more_than_what_was_appended() {
 }
 
 #[test]
+fn a_window_that_is_only_folded_is_written_once_however_many_runs_it_has() {
+    let memory = 8 << 20;
+    let device = Simulated::new(5, Faults::none());
+    let mut ground = Ground::new(Some(Arc::new(device)), memory, false);
+    let (mut lists, account) = ground.open::<u64, [u64; 16], _>(&AppendLog::new()).unwrap();
+    let (keys, elements) = (300, 500_000);
+    for n in 0..elements {
+        lists.append(Time(1), &(n % keys), [n; 16]).unwrap();
+    }
+    while lists.tick(100).unwrap() > 0 {}
+    let stats = lists.stats();
+    assert!(stats.pages_flushed > 10 && stats.rewritten == 0, "{stats:?}");
+    assert!(stats.flushed_bytes <= elements * 128 * 11 / 10, "{stats:?}");
+    let (mut cursor, mut count) = (Cursor::default(), 0);
+    while !cursor.done {
+        let visit = &mut |key: &u64, list: &mut dyn alluvium_layouts::Elements<[u64; 16]>| {
+            let mut next = *key;
+            while let Some([n, ..]) = list.next()? {
+                assert_eq!(*n, next);
+                (next, count) = (next + keys, count + 1);
+            }
+            Ok(())
+        };
+        lists.fold(Time(1)..Time(2), &mut cursor, 5_000, visit).unwrap();
+    }
+    assert_eq!(count, elements);
+    assert!(account.stats().peak <= memory, "{account:?}");
+    // Who asks for single lists meets fewer runs soon.
+    let before = lists.stats().cold_reads;
+    assert_eq!(read(&mut lists, Time(1), &3).unwrap().len(), 1_667);
+    let many = lists.stats().cold_reads - before;
+    for _ in 0..200 {
+        lists.tick(100).unwrap();
+    }
+    assert!(lists.stats().rewritten > 0);
+    let before = lists.stats().cold_reads;
+    assert_eq!(read(&mut lists, Time(1), &3).unwrap().len(), 1_667);
+    assert!(lists.stats().cold_reads - before < many, "{many} reads before");
+}
+
+#[test]
 fn what_is_due_last_is_spilled_first() {
     let (mut ground, _) = ground();
     let (mut lists, _) = ground.open::<u64, u64, _>(&AppendLog::new()).unwrap();
