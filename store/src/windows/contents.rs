@@ -37,8 +37,9 @@ pub(crate) trait Contents<K: Key>: 'static {
     /// The first slice at or after `from` that has something.
     fn next_slice(&self, from: Time) -> Result<Option<Time>>;
 
-    /// Tells the result of each key of the window whose slices are given; about `fuel` of them. Says
-    /// how many keys were looked at that nothing was told of.
+    /// Tells the result of each key of the window whose slices are given; about `fuel` of them, or
+    /// of their events where these are looked at. Says how much was looked at that nothing was told
+    /// of.
     fn fire(
         &mut self,
         slices: Range<Time>,

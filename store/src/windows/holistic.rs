@@ -244,7 +244,8 @@ where
     }
 
     /// As [`Aggregated::advance`](super::Aggregated::advance): calls the function for each key of
-    /// the windows that fire. A key is not interrupted, however many events it has.
+    /// the windows that fire. Of aligned windows, `fuel` is counted in events. A key is not
+    /// interrupted, however many it has.
     ///
     /// # Errors
     /// Those of storage while a window is read: rows of its current key may have come out and

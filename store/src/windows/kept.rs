@@ -194,7 +194,8 @@ where
                 process.process(key, window, elements, &mut |row| out(key, window, row, 1))
             })
         })??;
-        Ok(0)
+        // Who stops before the end has looked at as many elements.
+        Ok(if cursor.done { 0 } else { fuel })
     }
 
     fn refire(
