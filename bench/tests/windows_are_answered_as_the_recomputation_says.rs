@@ -8,8 +8,8 @@ use alluvium::{AnyLayout, AppendLog, Heap, HybridLog, KIB, MIB, Store, Time, Win
 use alluvium_bench::args::WindowArgs;
 use alluvium_bench::input::shared_dir;
 use alluvium_bench::window::{
-    Answer, ByHand, Engine, Event, EventStream, Question, StoredWindows, Synthetic, Trace, Windows,
-    recompute,
+    Answer, ByCounting, ByHand, Engine, Event, EventStream, Question, StoredWindows, Synthetic,
+    Trace, Windows, recompute,
 };
 use alluvium_bench::workload::Distribution;
 use clap::Parser;
@@ -108,6 +108,19 @@ fn synthetic(keys: u64, distribution: Distribution) -> Synthetic {
 fn one_key_by_hand() {
     let stream = || synthetic(1, Distribution::Uniform);
     answers_are_right(&all_windows(), stream, ByHand::new);
+}
+
+#[test]
+fn many_keys_by_counting() {
+    let make = |windows, question| ByCounting::new(windows, question).unwrap();
+    for keys in [1, 40] {
+        let stream = || synthetic(keys, Distribution::Zipf { theta: 0.99 });
+        answers_are_right(&all_windows()[..3], stream, make);
+    }
+    assert!(ByCounting::new(Windows::sessions(1).unwrap(), Question::Count).is_err());
+    let mut counting = make(Windows::aligned(1, 1).unwrap(), Question::Median);
+    let below = Event { time: Time(0), key: 1, value: -1 };
+    assert!(counting.push(&[below]).unwrap_err().to_string().contains("-1"));
 }
 
 #[test]
@@ -334,6 +347,18 @@ fn what_is_held_is_written_and_drawn() {
     }
     let message = held_in(&dir.path().join("held.svg")).unwrap_err().to_string();
     assert!(message.contains("CSV"), "{message}");
+}
+
+#[test]
+fn a_window_larger_than_memory_is_checked_by_counting() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "window --query median --length 20s --keys 500 --events 300000 --rate 20000 \
+                 --layout append-log --memory 1MiB --check --dir";
+    let path = dir.path().join("state").display().to_string();
+    let line = Line::parse_from(words.split_whitespace().chain([&*path]));
+    let report = alluvium_bench::run::window(&line.args).unwrap();
+    assert!(report.io.bytes_written > 2_000_000, "{:?}", report.io);
+    assert!(report.memory.peak_tracked <= 1 << 20, "{:?}", report.memory);
 }
 
 /// Events that arrive up to some time late, with the watermark that allows it.

@@ -69,6 +69,10 @@ pub struct WindowArgs {
     /// window, before and after it fires; and a plot of them beside it, with the extension svg
     #[arg(long, value_name = "FILE", requires = "layout")]
     pub held: Option<PathBuf>,
+    /// Answer once more by counting values, in little memory and untimed, and compare; not for
+    /// sessions
+    #[arg(long, conflicts_with = "gap")]
+    pub check: bool,
     /// Write the answers to this file as CSV
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,

@@ -103,6 +103,10 @@ pub struct Io {
     pub bytes_prefetched: u64,
     /// Of these, bytes that were dropped without having been used.
     pub bytes_prefetched_in_vain: u64,
+    /// Bytes per second of what was spilled, in the time that calls took.
+    pub spilled_per_s: f64,
+    /// Bytes per second of as much written to the same directory, and nothing else.
+    pub sequential_per_s: f64,
 }
 
 /// A peer's figures for the same work.

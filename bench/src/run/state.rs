@@ -77,6 +77,7 @@ impl State {
             flushes: total.pages_flushed,
             bytes_prefetched: total.prefetched_bytes,
             bytes_prefetched_in_vain: total.prefetch_wasted_bytes,
+            ..Io::default()
         };
         report.codec_calls = total.codec_calls;
         Ok(())

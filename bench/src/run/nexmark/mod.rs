@@ -139,6 +139,7 @@ fn report<Q: Query>(args: &NexmarkArgs, parts: impl Iterator<Item = Part>) -> Re
             flushes: io.flushes + total.pages_flushed,
             bytes_prefetched: io.bytes_prefetched + total.prefetched_bytes,
             bytes_prefetched_in_vain: io.bytes_prefetched_in_vain + total.prefetch_wasted_bytes,
+            ..Io::default()
         };
         *codec_calls += total.codec_calls;
     }

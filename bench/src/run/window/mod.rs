@@ -8,18 +8,23 @@
 
 mod held;
 mod side;
+mod spilled;
 
 use std::time::Duration;
 
 use held::Held;
-use side::Side;
+use side::{LONG, Side};
+use spilled::Spilled;
 
 use super::state::State;
 use crate::args::WindowArgs;
 use crate::peers::Peer;
 use crate::report::{Percentiles, Progress, Report, noise_floor, peak_rss_bytes};
-use crate::window::{ByHand, Engine, EventStream, StoredWindows, Synthetic, Trace};
+use crate::window::{ByCounting, ByHand, Engine, EventStream, StoredWindows, Synthetic, Trace};
 use crate::{Error, Result};
+
+/// How long the machine's own noise is listened to: a call in ten thousand is not a short time.
+const FLOOR: Duration = Duration::from_millis(500);
 
 /// Answers the question of all windows; prints a table of medians and spread.
 ///
@@ -40,6 +45,7 @@ pub fn window(args: &WindowArgs) -> Result<Report> {
     let name = ours.as_ref().or(theirs.as_ref()).map_or("", |side| &side.name);
     let mut report = Report::new(format!("window-{}", args.query), name);
     let mut results = args.results.as_deref();
+    let mut spilled = None;
     let progress = Progress::new("window", args.rounds);
     for round in 0..args.rounds {
         if let (Some(side), Some(layout)) = (&mut ours, layout) {
@@ -50,6 +56,10 @@ pub fn window(args: &WindowArgs) -> Result<Report> {
             side.round(args, &mut *stream(args)?, &mut engine, results.take(), held)?;
             if round == 0 {
                 state.describe(&mut report)?;
+                let (in_calls, in_all) = side.first();
+                drop(engine);
+                let written = report.io.bytes_written;
+                spilled = Spilled::of(written, in_calls, in_all, state.directory())?;
             }
         }
         if let (Some(side), Some(peer)) = (&mut theirs, args.vs) {
@@ -67,8 +77,22 @@ pub fn window(args: &WindowArgs) -> Result<Report> {
         progress.set(round + 1);
     }
     drop(progress);
-    let floor = noise_floor(Duration::from_millis(50));
+    let floor = noise_floor(FLOOR);
     print_table(args, &report, [&ours, &theirs], floor);
+    if let Some(spilled) = spilled {
+        println!("{}", spilled.line());
+        report.io.spilled_per_s = spilled.in_calls;
+        report.io.sequential_per_s = spilled.sequential;
+    }
+    if args.check {
+        let mut counted = Side::new("counting");
+        let mut engine = ByCounting::new(windows, args.query)?;
+        counted.round(args, &mut *stream(args)?, &mut engine, None, None)?;
+        for side in [&ours, &theirs].into_iter().flatten() {
+            side.agrees_with(&counted)?;
+        }
+        println!("{} answers are those of counting", counted.answers);
+    }
     report.noise_floor_ns = Some(floor);
     if ours.is_none() {
         report.memory.peak_rss = peak_rss_bytes();
@@ -130,6 +154,12 @@ fn print_table(
         let pushing = columns(side.pushing());
         println!("{:<16} {median:>12.0} {least:>12.0} {most:>12.0} {pushing}", side.name);
         println!("{:<16} {:>38} {}", "  answering", "", columns(side.answering()));
+        let (long, worked, longest) = side.long();
+        if long > 0 {
+            println!(
+                "  {long} calls took more than {LONG:?}, {worked} of them on the processor, where                  the longest was {longest:?}"
+            );
+        }
     }
     println!("{:<16} {:>38} {}", "noise floor", "", columns(floor));
     if let Some(ours) = ours {

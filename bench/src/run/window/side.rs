@@ -8,6 +8,7 @@ use alluvium::Time;
 use super::held::Held;
 use crate::args::WindowArgs;
 use crate::report::{Latencies, Percentiles, Report, ResultsWriter, spread};
+use crate::run::clock_unsafe::thread_time;
 use crate::window::{Answer, Engine, Event, EventStream, Question, digest_of};
 use crate::{Error, Result};
 
@@ -15,6 +16,8 @@ use crate::{Error, Result};
 const BATCH: usize = 1_024;
 /// Batches read at a time.
 const STRETCH: usize = 64;
+/// What no call should work for.
+pub(super) const LONG: Duration = Duration::from_millis(1);
 
 /// What was measured, over all rounds.
 pub(super) struct Side {
@@ -31,6 +34,11 @@ pub(super) struct Side {
     /// Of each call that answers, or does a part of what an answer needs. Those that find nothing
     /// to do are not among them.
     answering: Latencies,
+    /// Calls that took longer than [`LONG`], those of them that had the processor for longer, and
+    /// the longest that any had it.
+    long: (u64, u64, Duration),
+    /// The first round: time in calls, and all of it.
+    first: Option<(Duration, Duration)>,
 }
 
 impl Side {
@@ -43,7 +51,24 @@ impl Side {
             rates: Vec::new(),
             pushing: Latencies::new(),
             answering: Latencies::new(),
+            long: (0, 0, Duration::ZERO),
+            first: None,
         }
+    }
+
+    /// Runs a call and says how long it took.
+    fn timed<R>(&mut self, call: impl FnOnce() -> Result<R>) -> Result<(R, Duration)> {
+        let worked = thread_time();
+        let begin = Instant::now();
+        let result = call()?;
+        let took = begin.elapsed();
+        if took > LONG {
+            let worked = thread_time() - worked;
+            self.long.0 += 1;
+            self.long.1 += u64::from(worked > LONG);
+            self.long.2 = self.long.2.max(worked);
+        }
+        Ok((result, took))
     }
 
     /// The whole stream on an empty engine; answers go to `results` as well, and what is held
@@ -57,6 +82,7 @@ impl Side {
         mut held: Option<Held<'_>>,
     ) -> Result<()> {
         let mut round = Round::new(args.query, results)?;
+        let begin = Instant::now();
         loop {
             let batches = read(stream)?;
             let is_last = batches.last().is_none_or(|batch| batch.watermark == Time::MAX);
@@ -77,6 +103,7 @@ impl Side {
             let message = format!("{name} answers {sum:016x} and before that {before:016x}");
             return Err(Error::Wrong(message));
         }
+        self.first.get_or_insert((round.time, begin.elapsed()));
         (self.events, self.answers) = (round.events, round.answers);
         self.checksum = Some(round.checksum);
         let seconds = round.time.as_secs_f64().max(1e-9);
@@ -113,6 +140,16 @@ impl Side {
 
     pub(super) fn answering(&self) -> Percentiles {
         self.answering.percentiles()
+    }
+
+    /// Long calls, those of them that worked long, and the longest that one worked.
+    pub(super) fn long(&self) -> (u64, u64, Duration) {
+        self.long
+    }
+
+    /// Time in calls, and all time, of the first round.
+    pub(super) fn first(&self) -> (Duration, Duration) {
+        self.first.unwrap_or_default()
     }
 
     /// Calls that answered, over all rounds.
@@ -180,9 +217,7 @@ impl Round {
     }
 
     fn push(&mut self, side: &mut Side, engine: &mut dyn Engine, events: &[Event]) -> Result<()> {
-        let begin = Instant::now();
-        engine.push(events)?;
-        let took = begin.elapsed();
+        let ((), took) = side.timed(|| engine.push(events))?;
         side.pushing.record(nanos(took));
         self.time += took;
         self.events += events.len() as u64;
@@ -193,9 +228,8 @@ impl Round {
         let (mut is_done, mut goes_on) = (false, false);
         while !is_done {
             let told = &mut self.told;
-            let begin = Instant::now();
-            is_done = engine.advance(to, &mut |answer| told.push(answer))?;
-            let took = begin.elapsed();
+            let took;
+            (is_done, took) = side.timed(|| engine.advance(to, &mut |answer| told.push(answer)))?;
             self.time += took;
             if goes_on || !is_done || !self.told.is_empty() {
                 side.answering.record(nanos(took));
