@@ -3,11 +3,12 @@
 
 use alluvium_pagestore::ErrorKind;
 use alluvium_pagestore::io::{
-    BLOCK_BYTES, Completion, CrashPolicy, Device, Fault, Faults, FileHandle, IoBuffer, Operation,
-    Request, Simulated, run_blocking,
+    BLOCK_BYTES, Completion, CrashPolicy, Device, Fault, Faults, FileHandle, IoBuffer, Lie,
+    Operation, Request, Simulated, run_blocking,
 };
 use crossbeam_channel::{Receiver, unbounded};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const SECTOR: usize = 512;
@@ -302,6 +303,118 @@ fn what_is_in_flight_at_a_crash_may_or_may_not_have_happened() {
     let lengths: BTreeSet<usize> = (0..50).map(image).collect();
     assert!(lengths.len() > 2, "{lengths:?}");
     assert_eq!(device.crash(CrashPolicy::Nothing).bytes("f").unwrap(), [1; BLOCK_BYTES]);
+}
+
+/// Writes that overtake each other, half of them synced, and changes of names.
+fn overtaking(device: &Simulated) -> Result<(), alluvium_pagestore::Error> {
+    for n in 0..6u64 {
+        let file = device.create(&format!("f{n}"))?;
+        let ends: Vec<_> = (0..4)
+            .map(|at| submit(device, &file, Operation::Write { offset: at * BLOCK }, block(1)))
+            .collect();
+        if n % 2 == 0 {
+            run_blocking(device, &file, Operation::Sync, IoBuffer::empty()).1?;
+        }
+        drop(ends);
+        match n % 3 {
+            0 => device.sync_directory()?,
+            1 => device.rename(&format!("f{n}"), "renamed")?,
+            _ => device.remove(&format!("f{}", n - 2))?,
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_watcher_is_shown_what_a_stop_at_each_step_would_leave() {
+    for seed in 0..5 {
+        let policies = |at: u64| {
+            let seed = at * 7;
+            [
+                CrashPolicy::Nothing,
+                CrashPolicy::Everything,
+                CrashPolicy::Prefix { seed },
+                CrashPolicy::Subset { seed },
+                CrashPolicy::Torn { seed },
+            ]
+        };
+        let device = Simulated::new(seed, Faults::late(20));
+        device.start_trace();
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let into = shown.clone();
+        device.watch(move |moment| {
+            let images = policies(moment.step()).map(|policy| moment.crash(policy));
+            let images = images.map(|image| (contents(&image), image.digest()));
+            into.lock().unwrap().push((moment.words().to_owned(), images));
+        });
+        overtaking(&device).unwrap();
+        let shown = shown.lock().unwrap();
+        let words: Vec<&String> = shown.iter().map(|(words, _)| words).collect();
+        assert_eq!(words, device.trace().iter().collect::<Vec<_>>());
+        let mut digests = BTreeMap::new();
+        for (at, (words, images)) in shown.iter().enumerate() {
+            let device = Simulated::new(seed, Faults::late(20));
+            device.fail_after(at as u64);
+            let _ = overtaking(&device);
+            let left = policies(at as u64).map(|policy| device.crash(policy));
+            for (left, (image, digest)) in left.iter().zip(images) {
+                assert!(contents(left) == *image, "seed {seed}, step {at}: {words}");
+                assert_eq!(left.digest(), *digest);
+                let others = digests.entry(*digest).or_insert_with(|| image.clone());
+                assert!(others == image, "one digest, two images");
+            }
+        }
+        assert!(digests.len() > 30, "{} images that differ", digests.len());
+    }
+}
+
+#[test]
+fn a_lie_is_told_of_one_write_also_of_a_synced_one() {
+    let (device, file) = with_file();
+    let images = Arc::new(Mutex::new(Vec::new()));
+    let into = images.clone();
+    device.watch(move |moment| {
+        if moment.words() != "create last" {
+            return;
+        }
+        for lie in [Lie::Lost, Lie::Torn, Lie::Misdirected, Lie::FlippedBit] {
+            for seed in 0..60 {
+                let image = moment.crash_lying(CrashPolicy::Nothing, lie, seed).unwrap();
+                assert_eq!(image.list().unwrap(), ["f"], "names are as they were");
+                into.lock().unwrap().push((lie, image.bytes("f").unwrap()));
+            }
+        }
+    });
+    for at in 1..4 {
+        write(&device, &file, at, 1 + at as u8).unwrap();
+    }
+    sync(&device, &file).unwrap();
+    write(&device, &file, 0, 9).unwrap();
+    device.create("last").unwrap();
+    let honest: Vec<u8> = (1..5).flat_map(|fill| [fill; BLOCK_BYTES]).collect();
+    assert_eq!(device.crash(CrashPolicy::Nothing).bytes("f").unwrap(), honest);
+    let mut seen: BTreeMap<Lie, BTreeSet<Vec<u8>>> = BTreeMap::new();
+    for (lie, bytes) in images.lock().unwrap().drain(..) {
+        let wrong = honest.iter().enumerate().filter(|(at, byte)| bytes.get(*at) != Some(byte));
+        let blocks: BTreeSet<usize> = wrong.clone().map(|(at, _)| at / BLOCK_BYTES).collect();
+        let sectors = wrong.clone().map(|(at, _)| at / SECTOR).collect::<BTreeSet<_>>().len();
+        match lie {
+            Lie::Lost => assert_eq!((blocks.len(), sectors), (1, BLOCK_BYTES / SECTOR)),
+            Lie::Torn => {
+                let first = wrong.clone().next().expect("something is wrong").0;
+                assert!(blocks.len() == 1 && first % SECTOR == 0, "{blocks:?}, {first}");
+            }
+            Lie::Misdirected => assert!((1..=2).contains(&blocks.len()), "{blocks:?}"),
+            Lie::FlippedBit => {
+                let at = wrong.clone().next().expect("something is wrong").0;
+                assert_eq!((wrong.count(), (bytes[at] ^ honest[at]).count_ones()), (1, 1));
+            }
+        }
+        seen.entry(lie).or_default().insert(bytes);
+    }
+    assert_eq!(seen[&Lie::Lost].len(), 4, "of any write");
+    assert!(seen[&Lie::Torn].len() > 10 && seen[&Lie::FlippedBit].len() > 50, "{:?}", seen.len());
+    assert!(seen[&Lie::Misdirected].len() > 6, "{}", seen[&Lie::Misdirected].len());
 }
 
 #[test]

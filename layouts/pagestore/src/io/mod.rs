@@ -30,7 +30,7 @@ pub use directory::{DirectIo, lock_directory};
 pub use open::{EngineChoice, IoOptions, open_device};
 pub use read_only::{ReadOnly, open_device_to_read};
 pub use reply::Reply;
-pub use simulated::{CrashPolicy, Fault, Faults, Simulated};
+pub use simulated::{CrashPolicy, Fault, Faults, Lie, Moment, Simulated};
 pub use stats::IoStats;
 pub use threads::{DEFAULT_THREADS, ThreadPool, ThreadPoolOptions};
 #[cfg(target_os = "linux")]

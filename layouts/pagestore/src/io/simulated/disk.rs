@@ -2,50 +2,25 @@
 //! survive a crash.
 //!
 //! A file has *live* bytes, which reads see, *durable* bytes, which a completed sync vouches for,
-//! and the list of writes in between. Names are kept alike. A crash image is the durable part
-//! plus whatever subset of the rest the [`CrashPolicy`] picks; nothing depends on anything but
-//! the seed and the order of calls.
+//! and the list of writes in between. Names are kept alike. Nothing depends on anything but the
+//! order of calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use super::super::{FileHandle, OpenFile};
-use super::faults::Dice;
+use crate::hash::{combine, hash_bytes};
 use crate::{Error, ErrorKind, Result};
 
 /// Unit in which storage keeps or loses parts of a write.
 pub(super) const SECTOR_BYTES: usize = 512;
 
-/// What a crash leaves of the changes that no completed sync covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CrashPolicy {
-    /// Nothing of them.
-    Nothing,
-    /// All that ended, and nothing of what was in flight: the process died, the machine did not.
-    Everything,
-    /// All before some point in time, nothing after.
-    Prefix {
-        /// Chooses the point.
-        seed: u64,
-    },
-    /// Each or not, whole.
-    Subset {
-        /// Chooses which.
-        seed: u64,
-    },
-    /// Each sector of each write, and each change of a name, or not.
-    Torn {
-        /// Chooses which.
-        seed: u64,
-    },
-}
-
 /// A change that a crash may lose.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     /// Bytes written to a file.
-    Write { file: u64, offset: u64, bytes: Vec<u8> },
+    Write { file: u64, offset: u64, bytes: Bytes },
     /// `name` now means `file`; its former name, if any, nothing.
     Name { name: String, file: u64 },
     /// `name` means nothing any more.
@@ -54,27 +29,42 @@ pub(super) enum Change {
 
 /// A [`Change`] and its place in time.
 #[derive(Clone, Debug)]
-struct Dated {
+pub(super) struct Dated {
     sequence: u64,
-    change: Change,
+    pub(super) change: Change,
 }
+
+/// Bytes that are shared until someone changes them.
+pub(super) type Bytes = Arc<Vec<u8>>;
 
 /// Bytes of one file.
 #[derive(Debug, Default)]
-struct Content {
-    live: Vec<u8>,
-    durable: Vec<u8>,
+pub(super) struct Content {
+    live: Bytes,
+    pub(super) durable: Bytes,
+    /// What was written to make `durable`, in order, if the disk keeps that.
+    pub(super) past: Vec<(u64, Bytes)>,
     handles: Vec<Weak<OpenFile>>,
+}
+
+impl Content {
+    /// Bytes that are live and durable at once.
+    pub(super) fn settled(bytes: Bytes) -> Self {
+        let past = vec![(0, bytes.clone())];
+        Self { live: bytes.clone(), durable: bytes, past, handles: Vec::new() }
+    }
 }
 
 /// All files of a device.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
-    files: BTreeMap<u64, Content>,
-    names: BTreeMap<String, u64>,
-    durable_names: BTreeMap<String, u64>,
+    /// Whether the writes are kept that durable bytes were made of.
+    keeps_past: bool,
+    pub(super) files: BTreeMap<u64, Content>,
+    pub(super) names: BTreeMap<String, u64>,
+    pub(super) durable_names: BTreeMap<String, u64>,
     /// Changes since the syncs that would cover them, oldest first.
-    unsynced: Vec<Dated>,
+    pub(super) unsynced: Vec<Dated>,
     sequence: u64,
 }
 
@@ -148,9 +138,18 @@ impl Disk {
     /// Writes live bytes.
     pub(super) fn write(&mut self, file: u64, offset: u64, bytes: &[u8]) -> Result<()> {
         let content = self.files.get_mut(&file).ok_or_else(of_another_device)?;
-        put(&mut content.live, offset, bytes);
-        self.note(Change::Write { file, offset, bytes: bytes.to_vec() });
+        put(Arc::make_mut(&mut content.live), offset, bytes);
+        self.note(Change::Write { file, offset, bytes: Arc::new(bytes.to_vec()) });
         Ok(())
+    }
+
+    /// Keeps what durable bytes are made of from now on, for [`crash_lying`](Self::crash_lying).
+    pub(super) fn keep_past(&mut self) {
+        if !std::mem::replace(&mut self.keeps_past, true) {
+            for content in self.files.values_mut() {
+                content.past = vec![(0, content.durable.clone())];
+            }
+        }
     }
 
     /// Makes the writes to `file` up to `until` durable.
@@ -159,7 +158,10 @@ impl Disk {
             if let (Change::Write { offset, bytes, .. }, Some(content)) =
                 (change, self.files.get_mut(&file))
             {
-                put(&mut content.durable, offset, &bytes);
+                put(Arc::make_mut(&mut content.durable), offset, &bytes);
+                if self.keeps_past {
+                    content.past.push((offset, bytes));
+                }
             }
         }
     }
@@ -232,18 +234,18 @@ impl Disk {
         let content = self.files.get_mut(&file).ok_or_else(of_another_device)?;
         let (at, mask) = (offset as usize, 1u8 << (bit % 8));
         let end = content.live.len();
-        let byte = content.live.get_mut(at).ok_or_else(|| {
+        let byte = Arc::make_mut(&mut content.live).get_mut(at).ok_or_else(|| {
             Error::new(ErrorKind::Input, format!("byte {offset} is past the end at {end}"))
         })?;
         *byte ^= mask;
-        if let Some(byte) = content.durable.get_mut(at) {
+        if let Some(byte) = Arc::make_mut(&mut content.durable).get_mut(at) {
             *byte ^= mask;
         }
         for dated in &mut self.unsynced {
             if let Change::Write { file: f, offset: from, bytes } = &mut dated.change
                 && *f == file
                 && let Some(byte) =
-                    offset.checked_sub(*from).and_then(|i| bytes.get_mut(i as usize))
+                    offset.checked_sub(*from).and_then(|i| Arc::make_mut(bytes).get_mut(i as usize))
             {
                 *byte ^= mask;
             }
@@ -254,75 +256,40 @@ impl Disk {
     /// Cuts a file, wherever it is kept.
     pub(super) fn truncate(&mut self, file: u64, len: u64) -> Result<()> {
         let content = self.files.get_mut(&file).ok_or_else(of_another_device)?;
-        content.live.truncate(len as usize);
-        content.durable.truncate(len as usize);
+        Arc::make_mut(&mut content.live).truncate(len as usize);
+        Arc::make_mut(&mut content.durable).truncate(len as usize);
         for dated in &mut self.unsynced {
             if let Change::Write { file: f, offset, bytes } = &mut dated.change
                 && *f == file
             {
-                bytes.truncate(len.saturating_sub(*offset) as usize);
+                Arc::make_mut(bytes).truncate(len.saturating_sub(*offset) as usize);
             }
         }
         Ok(())
     }
 
     /// Gives `name` these bytes, live and durable at once.
-    pub(super) fn place(&mut self, name: &str, bytes: &[u8]) {
+    pub(super) fn place(&mut self, name: &str, bytes: Bytes) {
         let file = new_number();
-        let (live, durable) = (bytes.to_vec(), bytes.to_vec());
-        self.files.insert(file, Content { live, durable, handles: Vec::new() });
+        self.files.insert(file, Content::settled(bytes));
         let change = Change::Name { name: name.into(), file };
         change.apply_to_names(&mut self.names);
         change.apply_to_names(&mut self.durable_names);
         self.forget_unreachable();
     }
 
-    /// The disk a crash leaves. `in_flight` are changes that had not ended, in order of submission.
-    pub(super) fn crash(&self, policy: CrashPolicy, in_flight: &[Change]) -> Self {
-        let ended: Vec<&Change> = self.unsynced.iter().map(|d| &d.change).collect();
-        let all: Vec<&Change> = ended.iter().copied().chain(in_flight).collect();
-        let surviving = match policy {
-            CrashPolicy::Nothing => Vec::new(),
-            CrashPolicy::Everything => ended.into_iter().cloned().collect(),
-            CrashPolicy::Prefix { seed } => {
-                let count = Dice::new(seed).below(all.len() as u64 + 1) as usize;
-                all[..count].iter().copied().cloned().collect()
-            }
-            CrashPolicy::Subset { seed } => {
-                let mut dice = Dice::new(seed);
-                all.into_iter().filter(|_| dice.coin()).cloned().collect()
-            }
-            CrashPolicy::Torn { seed } => {
-                let mut dice = Dice::new(seed);
-                all.into_iter().flat_map(|change| change.tear(&mut dice)).collect()
-            }
-        };
-        self.with_surviving(&surviving)
-    }
-
-    /// A fresh disk of the durable part and `surviving`.
-    fn with_surviving(&self, surviving: &[Change]) -> Self {
-        let mut names = self.durable_names.clone();
-        let mut contents: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-        for change in surviving {
-            change.apply_to_names(&mut names);
-            if let Change::Write { file, offset, bytes } = change {
-                let durable = || self.files.get(file).map_or(Vec::new(), |c| c.durable.clone());
-                put(contents.entry(*file).or_insert_with(durable), *offset, bytes);
-            }
-        }
-        let mut disk = Self::default();
-        for (name, file) in names {
-            let durable = || self.files.get(&file).map_or(&[][..], |c| &c.durable);
-            disk.place(&name, contents.get(&file).map_or_else(durable, Vec::as_slice));
-        }
-        disk
+    /// A hash of all names and live bytes.
+    pub(super) fn digest(&self) -> u64 {
+        self.names.iter().fold(0, |hash, (name, file)| {
+            let bytes = self.files.get(file).map_or(0, |content| hash_bytes(&content.live));
+            combine(combine(hash, hash_bytes(name.as_bytes())), bytes)
+        })
     }
 }
 
 impl Change {
     /// Applies a change of names; a file keeps one name.
-    fn apply_to_names(&self, names: &mut BTreeMap<String, u64>) {
+    pub(super) fn apply_to_names(&self, names: &mut BTreeMap<String, u64>) {
         match self {
             Self::Write { .. } => {}
             Self::Name { name, file } => {
@@ -332,30 +299,16 @@ impl Change {
             Self::Unname { name } => drop(names.remove(name)),
         }
     }
-
-    /// The parts of a change that a crash leaves.
-    fn tear(&self, dice: &mut Dice) -> Vec<Self> {
-        let Self::Write { file, offset, bytes } = self else {
-            return if dice.coin() { vec![self.clone()] } else { Vec::new() };
-        };
-        let sectors = bytes.chunks(SECTOR_BYTES).enumerate();
-        let surviving = sectors.filter(|_| dice.coin()).map(|(i, sector)| Self::Write {
-            file: *file,
-            offset: offset + (i * SECTOR_BYTES) as u64,
-            bytes: sector.to_vec(),
-        });
-        surviving.collect()
-    }
 }
 
 /// The next file number; never given twice, so that a handle of one device means nothing to another.
-fn new_number() -> u64 {
+pub(super) fn new_number() -> u64 {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     NUMBERS.fetch_add(1, Relaxed)
 }
 
 /// Writes `bytes` at `offset`, growing the file; a hole reads as zeroes.
-fn put(content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+pub(super) fn put(content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     let (start, end) = (offset as usize, offset as usize + bytes.len());
     if content.len() < end && !bytes.is_empty() {
         content.resize(end, 0);

@@ -6,14 +6,18 @@
 //! submitted. The device knows which writes a completed sync covers and which changes of names a
 //! directory sync covers; [`Simulated::crash`] makes a new device of that and some of the rest.
 //! [`Simulated::fail_after`] stops the device at a given step, so that a test can crash a store
-//! at each step of its history.
+//! at each step of its history; [`Simulated::watch`] shows what a crash at each step would leave, so
+//! that one history is enough.
 //!
 //! Used by one thread, a device does the same for the same seed and calls. It is strict where
 //! real devices are kind: a sync covers only writes that ended before it was submitted, and a new
 //! file's name is lost unless the directory was synced, even if the file was.
 
+mod crash;
 mod disk;
 mod faults;
+mod lies;
+mod moment;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,14 +25,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::disk::{Change, Disk, SECTOR_BYTES};
 use self::faults::{Aim, Dice};
+use self::moment::Watcher;
 use super::accepted::{Accepted, past_end};
 use super::directory::check_name;
 use super::stats::Counters;
 use super::{Device, FileHandle, IoStats, Operation, Request};
 use crate::{Error, ErrorKind, Result};
 
-pub use disk::CrashPolicy;
+pub use crash::CrashPolicy;
 pub use faults::{Fault, Faults};
+pub use lies::Lie;
+pub use moment::Moment;
 
 /// A simulated [`Device`]; clones share it.
 #[derive(Clone)]
@@ -59,6 +66,7 @@ struct World {
     /// Guards that keep the lock from being taken.
     readers: usize,
     trace: Option<Vec<String>>,
+    watcher: Option<Watcher>,
 }
 
 /// A request that has not ended.
@@ -97,6 +105,7 @@ impl Simulated {
             locked: false,
             readers: 0,
             trace: None,
+            watcher: None,
         };
         let counters = Arc::new(Counters::default());
         Self { world: Arc::new(Mutex::new(world)), counters }
@@ -202,6 +211,20 @@ impl Simulated {
         self.world().trace.clone().unwrap_or_default()
     }
 
+    /// Shows `watcher` each step from now on, before it is taken. It must not use this device. The
+    /// device keeps from now on what was written to each file.
+    pub fn watch(&self, watcher: impl FnMut(&Moment<'_>) + Send + 'static) {
+        let mut world = self.world();
+        world.disk.keep_past();
+        world.watcher = Some(Box::new(watcher));
+    }
+
+    /// A hash of the names and bytes of all files: the same for the same, and by chance only for
+    /// others. Cost: a pass over all bytes.
+    pub fn digest(&self) -> u64 {
+        self.world().disk.digest()
+    }
+
     /// A new device with what a crash now (or the crash that happened) leaves: no faults, no
     /// lock, nothing in flight. This device is not changed.
     #[must_use]
@@ -230,7 +253,7 @@ impl Simulated {
 
     /// Puts a file there, durable at once, replacing one of that name.
     pub fn place(&self, name: &str, bytes: &[u8]) {
-        self.world().disk.place(name, bytes);
+        self.world().disk.place(name, Arc::new(bytes.to_vec()));
     }
 
     /// Flips bit `bit` (0 to 7) of the byte at `offset`.
@@ -260,7 +283,7 @@ impl Simulated {
         &self,
         words: Option<String>,
         change: impl FnOnce(&mut Disk, bool) -> Result<T>,
-        attempted: impl FnOnce(&Disk) -> Option<Change>,
+        attempted: impl Fn(&Disk) -> Option<Change>,
     ) -> Result<T> {
         self.counters.count_directory_operation();
         let mut guard = self.world();
@@ -271,7 +294,7 @@ impl Simulated {
             Some(Fault::DiskFull) => return Err(disk_full()),
             _ => {}
         }
-        let step = words.map_or(Ok(()), |words| world.step(words));
+        let step = words.map_or(Ok(()), |words| world.step(words, &attempted));
         if let Err(crash) = step {
             // Whether the change was made before the lights went out, no one knows.
             let attempted = attempted(&world.disk);
@@ -479,7 +502,10 @@ impl World {
     /// Lets one request take effect. If that is the step the device crashes at, all others end too.
     fn end(&mut self, mut held: Held) -> Vec<End> {
         let words = held.words();
-        let step = if held.is_step() { self.step(words) } else { self.refuse_if_crashed() };
+        let step = match held.is_step() {
+            true => self.step(words, &|_| held.change()),
+            false => self.refuse_if_crashed(),
+        };
         if let Err(crash) = step {
             let attempted = held.change();
             let mut ends = vec![(held.accepted, Err(crash))];
@@ -570,11 +596,17 @@ impl World {
         }
     }
 
-    /// Counts a step, or crashes at it.
-    fn step(&mut self, words: String) -> Result<()> {
+    /// Counts a step, or crashes at it. `attempted` is what a crash at it may still have done.
+    fn step(&mut self, words: String, attempted: &dyn Fn(&Disk) -> Option<Change>) -> Result<()> {
         self.refuse_if_crashed()?;
         if self.steps_max.is_some_and(|most| self.steps >= most) {
             return Err(crashed());
+        }
+        if let Some(watcher) = &mut self.watcher {
+            let held = self.held.iter().filter_map(|held| held.change());
+            let in_flight: Vec<Change> = attempted(&self.disk).into_iter().chain(held).collect();
+            let (disk, step, seed) = (&self.disk, self.steps, self.dice.clone().next());
+            watcher(&Moment { disk, in_flight: &in_flight, step, words: &words, seed });
         }
         self.steps += 1;
         if let Some(trace) = &mut self.trace {
@@ -606,7 +638,7 @@ impl Held {
     /// What the request would change.
     fn change(&self) -> Option<Change> {
         let Operation::Write { offset } = self.accepted.operation() else { return None };
-        let bytes = self.accepted.buffer().as_slice().to_vec();
+        let bytes = Arc::new(self.accepted.buffer().as_slice().to_vec());
         Some(Change::Write { file: self.accepted.file().0.number, offset, bytes })
     }
 
