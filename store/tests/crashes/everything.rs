@@ -11,6 +11,7 @@ use alluvium::{
 };
 
 use crate::dice::Dice;
+use crate::history::RETAINED;
 
 /// Length of the windows.
 const LENGTH: i64 = 10;
@@ -73,7 +74,7 @@ pub fn builder(device: &Simulated) -> StoreBuilder {
         .max_value(KIB)
         .helpers(Helpers::Inline)
         .device(Arc::new(device.clone()))
-        .retain(3)
+        .retain(RETAINED)
 }
 
 /// A hybrid log of so little memory that it evicts.

@@ -1,25 +1,49 @@
 //! One store with a state of every kind takes checkpoints in steps, gives some up, retains three
-//! and is opened again, on a device that is stopped at any of its steps, or that lies.
+//! and is opened again, on a device that crashes at any of its steps, or that lies.
 //!
 //! What this catches: a checkpoint of two moments, one that is listed before all of it is durable,
 //! a file removed that a retained checkpoint or the one in commit names, a sealed checkpoint that
-//! is not there after a crash; damage that is served.
+//! is not there after a crash, a number or a file given twice after one; damage that is served.
 //!
-//! By default a share of the steps; `ALLUVIUM_LONG=1` takes all of more histories.
+//! A *crash point* is a history (by its seed), one of its steps, a class of crash and the seed of what
+//! that class leaves to chance. A step is a write, sync, create, rename, remove or directory sync.
+//! The classes, of the changes that no completed sync covers: none of them is left; all that ended;
+//! all up to some moment (two seeds); any of them (three seeds); any sector of any (three seeds). And
+//! of one write among all, also of those that a sync does cover: it is lost, torn, misdirected, or
+//! has a wrong bit; then what is opened is right or refused, where else it is right.
+//!
+//! The same image is opened once for the same expectation: *images* are those that differ.
+//! Each that is opened is compared whole. A share, by chance, is also opened a second time (an
+//! eighth), at each of the other checkpoints that are there (a quarter each), used further until the
+//! next checkpoint (a 16th), and crashed again at the steps of its recovery (a 32nd, if that confirms
+//! a checkpoint), where a quarter of the classes is taken.
+//!
+//! By default few points. The long run, of a million:
+//!
+//! ```text
+//! ALLUVIUM_LONG=1 cargo test --release -p alluvium --test crashes at_any_step -- --nocapture
+//! ```
+//!
+//! `ALLUVIUM_CRASH_POINTS` sets another number, `ALLUVIUM_SEED` the first history: with 1 point, the
+//! only one.
 
 mod damage;
 #[path = "../behaviour/common/dice.rs"]
-#[expect(dead_code, reason = "shared with other programs")]
 mod dice;
 mod everything;
+mod explore;
+mod history;
 
-use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
-use alluvium::{Error, ErrorKind, Result, Seal};
+use alluvium::{Error, ErrorKind, Result};
 
-use crate::dice::Dice;
+use crate::dice::{Dice, times};
 use crate::everything::{Everything, Model, builder};
+use crate::explore::Explorer;
+use crate::history::{History, lock};
 
 fn long() -> bool {
     std::env::var_os("ALLUVIUM_LONG").is_some()
@@ -33,162 +57,58 @@ fn open(device: &Simulated, restore: Option<u64>) -> Result<Everything> {
     })
 }
 
-/// A history that its device may not survive.
-#[derive(Default)]
-struct History {
-    /// What was sealed in full, by the number of the checkpoint.
-    sealed: BTreeMap<u64, Model>,
-    /// The numbers of those that were confirmed, in order.
-    confirmed: Vec<u64>,
-    /// The one whose confirmation was begun and did not end.
-    in_commit: Option<u64>,
-    /// One that is sealed in full and neither confirmed nor given up.
-    undecided: Option<u64>,
-}
-
-impl History {
-    /// Plays it until its end or an error.
-    fn play(&mut self, device: &Simulated, seed: u64) -> Result<()> {
-        let (mut dice, mut model) = (Dice(seed), Model::default());
-        for _ in 0..3 {
-            let mut all = Everything::open(builder(device))?;
-            for _ in 0..3 {
-                // More than the logs can note of one by one, at times.
-                let many = if dice.below(4) == 0 { 1200 } else { 100 };
-                all.changes(&mut model, &mut dice, many)?;
-                self.checkpoint(device, &mut all, &mut model, &mut dice)?;
-            }
-            // What comes after the last checkpoint is lost with the next open.
-            let mut lost = model.clone();
-            all.changes(&mut lost, &mut dice, 30)?;
-            match self.confirmed.last() {
-                Some(last) => model = self.sealed[last].clone(),
-                None => model = Model::default(),
-            }
-        }
-        Ok(())
-    }
-
-    /// Seals while the stream goes on; confirms it, or gives it up at some step.
-    fn checkpoint(
-        &mut self,
-        device: &Simulated,
-        all: &mut Everything,
-        model: &mut Model,
-        dice: &mut Dice,
-    ) -> Result<()> {
-        let mut seal = all.store.seal(0)?;
-        let barrier = model.clone();
-        let give_up = (dice.below(3) == 0).then(|| dice.below(30));
-        let mut steps = 0;
-        while !seal.advance()? {
-            let few = dice.below(12);
-            all.changes(model, dice, few)?;
-            steps += 1;
-            if give_up == Some(steps) {
-                return give_up_in_full(seal, device);
-            }
-        }
-        self.sealed.insert(seal.number(), barrier);
-        self.undecided = Some(seal.number());
-        all.changes(model, dice, 40)?;
-        if give_up.is_some() {
-            self.undecided = None;
-            return give_up_in_full(seal, device);
-        }
-        self.confirm(seal)
-    }
-
-    fn confirm(&mut self, seal: Seal) -> Result<()> {
-        self.in_commit = self.undecided.take();
-        let done = seal.confirm()?;
-        self.in_commit = None;
-        self.confirmed.push(done.number);
-        Ok(())
-    }
-}
-
-/// Gives a checkpoint up: no file is left that is only its own.
-fn give_up_in_full(seal: Seal, device: &Simulated) -> Result<()> {
-    let number = seal.number();
-    drop(seal);
-    let own = [format!("live-{number:016x}"), format!("checkpoint-{number:016x}")];
-    let left = device.list()?.into_iter().find(|name| own.contains(name));
-    assert!(left.is_none() || device.has_crashed(), "{left:?} is left");
-    Ok(())
-}
-
-/// Opens what the crash has left: a whole checkpoint, and those before it.
-fn check(image: &Simulated, history: &History, when: &str) -> u64 {
-    let copy = || image.crash(CrashPolicy::Everything);
-    let opened = |device: &Simulated, restore: Option<u64>, when: &str| {
-        open(device, restore).unwrap_or_else(|e| panic!("{when}: {e}"))
-    };
-    let device = copy();
-    let mut all = opened(&device, None, when);
-    let there: Vec<u64> = all.store.checkpoints().iter().map(|r| r.checkpoint.number).collect();
-    let newest = there.last().copied();
-    let last = history.confirmed.last().copied();
-    assert!(newest == last || newest == history.in_commit, "{when}: {newest:?} of {last:?}");
-    let nothing = Model::default();
-    let errors = all.compare(newest.map_or(&nothing, |number| &history.sealed[&number]), when);
-    assert!(errors.is_empty(), "{when}: {errors:?}");
-    drop(all);
-    // Nothing is left over that nobody names.
-    let again = opened(&device, None, when);
-    assert_eq!(again.store.leftovers(), 0, "{when}");
-    drop(again);
-    // Those before it are each what they were.
-    let mut all_confirmed = history.confirmed.clone();
-    all_confirmed.extend(newest.filter(|number| Some(*number) == history.in_commit));
-    let retained: Vec<u64> = all_confirmed.iter().rev().take(3).rev().copied().collect();
-    assert_eq!(there, retained, "{when}");
-    let undecided =
-        history.undecided.or(history.in_commit).filter(|number| !there.contains(number));
-    for number in there.iter().copied().chain(undecided) {
-        let when = format!("{when}, checkpoint {number}");
-        let mut all = opened(&copy(), Some(number), &when);
-        let errors = all.compare(&history.sealed[&number], &when);
-        assert!(errors.is_empty(), "{when}: {errors:?}");
-    }
-    newest.unwrap_or(0)
-}
-
+/// Explores until there are so many points; says so now and then if there are many.
 #[test]
 fn a_crash_at_any_step_leaves_whole_checkpoints() {
-    let seeds = if long() { 6 } else { 2 };
-    for seed in 1..=seeds {
-        let device = Simulated::new(seed, Faults::late(2));
-        let mut whole = History::default();
-        whole.play(&device, seed).unwrap();
-        let steps = device.steps();
-        let share = if long() { 1 } else { (steps / 22).max(1) };
-        let (mut points, mut seen) = (0, BTreeMap::<u64, u64>::new());
-        for at in (0..steps).filter(|at| at % share == seed % share) {
-            let device = Simulated::new(seed, Faults::late(2));
-            device.fail_after(at);
-            let mut crashed = History::default();
-            assert!(crashed.play(&device, seed).is_err() || device.has_crashed(), "step {at}");
-            let chance = seed * 10_000 + at;
-            let policies = [
+    let most = times("ALLUVIUM_CRASH_POINTS", if long() { 1_000_000 } else { 500 });
+    let first = times("ALLUVIUM_SEED", 1);
+    let mut explorer = Explorer::of_share(if long() { 1 } else { 48 });
+    let (start, mut told) = (Instant::now(), 0);
+    for seed in first.. {
+        explorer.explore(seed);
+        let points = explorer.points();
+        if points / 20_000 > told || points >= most {
+            told = points / 20_000;
+            println!("{:.0} s, seeds {first} to {seed}: {explorer}", start.elapsed().as_secs_f64());
+        }
+        if points >= most {
+            break;
+        }
+    }
+    explorer.assert_all_came_up();
+}
+
+/// That exploring shows what a crash leaves: stopped at a step, the device leaves the same.
+#[test]
+fn a_device_that_stops_at_a_step_leaves_what_it_has_shown() {
+    for seed in if long() { 1..20 } else { 1..3 } {
+        let policies = |at: u64| {
+            [
                 CrashPolicy::Nothing,
                 CrashPolicy::Everything,
-                CrashPolicy::Prefix { seed: chance },
-                CrashPolicy::Subset { seed: chance },
-                CrashPolicy::Torn { seed: chance },
-            ];
-            for (i, policy) in policies.into_iter().enumerate() {
-                if !long() && !(i as u64 + at / share).is_multiple_of(2) {
-                    continue;
-                }
-                let when = format!("seed {seed}, crash at step {at} of {steps}, {policy:?}");
-                let image = device.crash(policy);
-                *seen.entry(check(&image, &crashed, &when)).or_default() += 1;
-                points += 1;
-            }
+                CrashPolicy::Prefix { seed: at },
+                CrashPolicy::Subset { seed: at },
+                CrashPolicy::Torn { seed: at },
+            ]
+        };
+        let (device, shown) = (Simulated::new(seed, Faults::late(2)), Arc::default());
+        let into: Arc<Mutex<Vec<Vec<u64>>>> = Arc::clone(&shown);
+        device.watch(move |moment| {
+            let images = policies(moment.step()).map(|policy| moment.crash(policy).digest());
+            lock(&into).push(images.to_vec());
+        });
+        History::default().play(&device, seed).unwrap();
+        let shown = std::mem::take(&mut *lock(&shown));
+        assert_eq!(shown.len() as u64, device.steps());
+        let share = if long() { 1 } else { 29 };
+        for at in (seed % share..device.steps()).step_by(share as usize) {
+            let device = Simulated::new(seed, Faults::late(2));
+            device.fail_after(at);
+            let ended = History::default().play(&device, seed);
+            assert!(ended.is_err() || device.has_crashed(), "step {at}");
+            let left = policies(at).map(|policy| device.crash(policy).digest());
+            assert_eq!(left.as_slice(), shown[at as usize], "seed {seed}, step {at}");
         }
-        println!("seed {seed}: {steps} steps, {points} crashes, checkpoints found: {seen:?}");
-        assert!(seen.len() >= 4, "{seen:?}");
     }
 }
 
@@ -254,7 +174,9 @@ fn what_lying_storage_keeps_is_right_or_refused() {
             refused += 1;
         }
         device.set_faults(Faults::none());
-        for restore in std::iter::once(None).chain(history.confirmed.iter().copied().map(Some)) {
+        let promise = lock(&history.promise()).clone();
+        let listed = promise.listed.iter().map(|kept| kept.number);
+        for restore in std::iter::once(None).chain(listed.map(Some)) {
             let copy = device.crash(CrashPolicy::Everything);
             let mut all = match open(&copy, restore) {
                 Ok(all) => all,
@@ -266,9 +188,8 @@ fn what_lying_storage_keeps_is_right_or_refused() {
             };
             let found = all.store.checkpoints();
             let newest = restore.or(found.last().map(|found| found.checkpoint.number));
-            let nothing = Model::default();
-            let model = newest.map_or(&nothing, |number| &history.sealed[&number]);
-            let errors = all.compare(model, &format!("{when}, restored {restore:?}"));
+            let model = history.model_of(newest.map(|number| promise.find(number).expect(&when)));
+            let errors = all.compare(&model, &format!("{when}, restored {restore:?}"));
             assert!(errors.iter().all(is_damage), "{when}: {errors:?}");
             if errors.is_empty() { right += 1 } else { refused += 1 }
         }

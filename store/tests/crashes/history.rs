@@ -1,0 +1,207 @@
+//! The history of one store, and what a crash at any moment of it may leave.
+//!
+//! The store is opened three times: from its newest checkpoint, from an older one, or from one that
+//! was sealed and never confirmed. In between, checkpoints are sealed while the stream goes on, given
+//! up at some step, confirmed at once or in shares, or left undecided.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use alluvium::io::{Device, Simulated};
+use alluvium::{Result, Seal};
+
+use crate::dice::Dice;
+use crate::everything::{Everything, Model};
+use crate::open;
+
+/// How many checkpoints a store keeps.
+pub const RETAINED: usize = 3;
+
+/// A checkpoint that can be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kept {
+    pub number: u64,
+    /// What it holds: an index of [`History::sealed`]. Numbers of checkpoints that were given up are
+    /// given again.
+    pub model: usize,
+}
+
+/// What may be found after a crash.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Promise {
+    /// The confirmed ones that are retained, the oldest first; the last is what an open finds.
+    pub listed: Vec<Kept>,
+    /// What is to replace that list, while it is replaced: either is right.
+    pub next: Option<Vec<Kept>>,
+    /// Those sealed in full and not confirmed: each is there as long as `listed` is.
+    pub undecided: Vec<Kept>,
+}
+
+impl Promise {
+    /// The checkpoint of that number that an open may find.
+    pub fn find(&self, number: u64) -> Option<Kept> {
+        let mut either = self.listed.iter().chain(self.next.iter().flatten());
+        either.find(|kept| kept.number == number).copied()
+    }
+}
+
+/// How much happens between two checkpoints.
+struct Size {
+    usual: u64,
+    /// More than the logs can note of one by one, if `usual` is not little.
+    at_times: u64,
+    /// While a checkpoint is sealed, per step of that.
+    meanwhile: u64,
+}
+
+impl Size {
+    /// One history of sixteen is large; of the others many fit into the time that one takes.
+    fn of(seed: u64, dice: &mut Dice) -> Self {
+        if seed.is_multiple_of(16) {
+            return Self { usual: 100, at_times: 1200, meanwhile: 12 };
+        }
+        let usual = [6, 15, 40, 100][dice.below(4) as usize];
+        Self { usual, at_times: 4 * usual, meanwhile: 1 + usual / 10 }
+    }
+}
+
+/// What was done so far.
+#[derive(Default)]
+pub struct History {
+    /// What the checkpoints hold that were sealed in full.
+    sealed: Vec<Model>,
+    promise: Arc<Mutex<Promise>>,
+    /// The checkpoint that the store goes on from.
+    base: u64,
+}
+
+pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl History {
+    /// What a crash may leave, as it is at any moment.
+    pub fn promise(&self) -> Arc<Mutex<Promise>> {
+        self.promise.clone()
+    }
+
+    /// What a checkpoint holds; none holds nothing.
+    pub fn model_of(&self, kept: Option<Kept>) -> Model {
+        kept.map_or_else(Model::default, |kept| self.sealed[kept.model].clone())
+    }
+
+    /// Plays it until its end or an error.
+    pub fn play(&mut self, device: &Simulated, seed: u64) -> Result<()> {
+        let (mut dice, mut model) = (Dice(seed), Model::default());
+        let size = Size::of(seed, &mut dice);
+        let mut restore = None;
+        for _ in 0..3 {
+            let mut all = open(device, restore.map(|kept: Kept| kept.number))?;
+            self.opened(restore);
+            for _ in 0..1 + dice.below(4) {
+                let many = if dice.below(4) == 0 { size.at_times } else { size.usual };
+                all.changes(&mut model, &mut dice, many)?;
+                self.checkpoint(device, &mut all, &mut model, &mut dice, &size)?;
+            }
+            // What comes after the last checkpoint is lost with the next open.
+            let mut lost = model.clone();
+            all.changes(&mut lost, &mut dice, size.usual / 3)?;
+            drop(all);
+            restore = self.choose(&mut dice);
+            let from = restore.or(lock(&self.promise).listed.last().copied());
+            model = self.model_of(from);
+        }
+        Ok(())
+    }
+
+    /// What the next open restores; `None` for the newest.
+    fn choose(&self, dice: &mut Dice) -> Option<Kept> {
+        let promise = &mut *lock(&self.promise);
+        if let Some(last) = promise.undecided.last().copied()
+            && dice.below(2) == 0
+        {
+            let next = promise.listed.iter().copied().chain([last]);
+            promise.next = Some(next.collect());
+            return Some(last);
+        }
+        // The open removes what nobody has confirmed.
+        promise.undecided.clear();
+        let older = promise.listed.len().saturating_sub(1) as u64;
+        let goes_back = older > 0 && dice.below(4) == 0;
+        goes_back.then(|| promise.listed[dice.below(older) as usize])
+    }
+
+    fn opened(&mut self, restored: Option<Kept>) {
+        let promise = &mut *lock(&self.promise);
+        if let Some(next) = promise.next.take() {
+            promise.listed = next;
+            promise.undecided.clear();
+        }
+        let base = restored.or(promise.listed.last().copied());
+        self.base = base.map_or(0, |kept| kept.number);
+    }
+
+    /// Seals while the stream goes on; then decides, or does not.
+    fn checkpoint(
+        &mut self,
+        device: &Simulated,
+        all: &mut Everything,
+        model: &mut Model,
+        dice: &mut Dice,
+        size: &Size,
+    ) -> Result<()> {
+        let mut seal = all.store.seal(0)?;
+        let barrier = model.clone();
+        let give_up = (dice.below(4) == 0).then(|| dice.below(30));
+        let mut steps = 0;
+        while !seal.advance()? {
+            let few = dice.below(size.meanwhile);
+            all.changes(model, dice, few)?;
+            steps += 1;
+            if give_up == Some(steps) {
+                return give_up_in_full(seal, device);
+            }
+        }
+        let kept = Kept { number: seal.number(), model: self.sealed.len() };
+        self.sealed.push(barrier);
+        lock(&self.promise).undecided.push(kept);
+        all.changes(model, dice, size.usual / 2)?;
+        if give_up.is_some() {
+            lock(&self.promise).undecided.pop();
+            return give_up_in_full(seal, device);
+        }
+        if dice.below(5) == 0 {
+            seal.keep();
+            return Ok(());
+        }
+        self.begin_to_confirm(kept);
+        if dice.below(2) == 0 {
+            while seal.confirm_some()?.is_none() {
+                let few = dice.below(size.meanwhile);
+                all.changes(model, dice, few)?;
+            }
+        } else {
+            seal.confirm()?;
+        }
+        self.opened(None);
+        Ok(())
+    }
+
+    fn begin_to_confirm(&self, kept: Kept) {
+        let promise = &mut *lock(&self.promise);
+        // Those that came after the one that was opened are not its past.
+        let past = promise.listed.iter().filter(|listed| listed.number <= self.base);
+        let mut next: Vec<Kept> = past.copied().chain([kept]).collect();
+        next.drain(..next.len().saturating_sub(RETAINED));
+        promise.next = Some(next);
+    }
+}
+
+/// Gives a checkpoint up: no file is left that is only its own.
+fn give_up_in_full(seal: Seal, device: &Simulated) -> Result<()> {
+    let number = seal.number();
+    seal.abort();
+    let own = [format!("live-{number:016x}"), format!("checkpoint-{number:016x}")];
+    let left = device.list()?.into_iter().find(|name| own.contains(name));
+    assert!(left.is_none() || device.has_crashed(), "{left:?} is left");
+    Ok(())
+}
