@@ -2,8 +2,8 @@
 //!
 //! The history is played once. Before each step its device shows what a crash in it would leave
 //! ([`Simulated::watch`]), for each [`Class`] of crash; what differs from all that was there before, or
-//! may be expected to, is opened and compared later. What a crash leaves while a store recovers from
-//! another crash is explored in the same way.
+//! may be expected to, is opened and compared. What a crash leaves while a store recovers from another
+//! crash is explored in the same way.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -14,7 +14,7 @@ use alluvium::{Error, ErrorKind};
 
 use crate::dice::Dice;
 use crate::everything::{Everything, Model};
-use crate::history::{History, Kept, Promise, RETAINED, lock};
+use crate::history::{History, Kept, Known, Promise, RETAINED, lock};
 use crate::open;
 
 /// Of so many points within a recovery one is taken: much of it is removing what is left over.
@@ -91,7 +91,6 @@ struct Found {
     share: u64,
     again: bool,
     taken: BTreeMap<&'static str, u64>,
-    steps: u64,
     /// Of the whole history.
     seen: Seen,
     points: Vec<Point>,
@@ -100,19 +99,10 @@ struct Found {
 impl Found {
     fn of(place: String, dice: Dice, share: u64, seen: Seen) -> Self {
         let (taken, points) = (BTreeMap::new(), Vec::new());
-        Self { place, dice, share, again: false, taken, steps: 0, seen, points }
-    }
-
-    /// Collects what the device shows, while the promise is kept up by others.
-    fn watch(self, device: &Simulated, promise: Arc<Mutex<Promise>>) -> Arc<Mutex<Self>> {
-        let found = Arc::new(Mutex::new(self));
-        let looking = found.clone();
-        device.watch(move |moment| lock(&looking).look(moment, &lock(&promise)));
-        found
+        Self { place, dice, share, again: false, taken, seen, points }
     }
 
     fn look(&mut self, moment: &Moment<'_>, promise: &Promise) {
-        self.steps += 1;
         let classes = Class::all(&mut self.dice);
         for (name, class) in classes {
             let chance = self.dice.next();
@@ -200,33 +190,41 @@ impl Explorer {
     pub fn explore(&mut self, seed: u64) {
         let device = Simulated::new(seed, Faults::late(2));
         let mut history = History::default();
-        let found = Found::of(format!("seed {seed}"), Dice(seed), self.share, Seen::default());
-        let found = found.watch(&device, history.promise());
+        let mut found = Found::of(format!("seed {seed}"), Dice(seed), self.share, Seen::default());
+        let explorer = Arc::new(Mutex::new(std::mem::take(self)));
+        let (exploring, known) = (explorer.clone(), history.known());
+        device.watch(move |moment| {
+            // A panic is told once.
+            if !std::thread::panicking() {
+                let known = lock(&known).clone();
+                found.look(moment, &known.promise);
+                lock(&exploring).check_all(&mut found, &known);
+            }
+        });
         history.play(&device, seed).unwrap();
+        *self = std::mem::take(&mut *lock(&explorer));
         self.histories += 1;
-        self.steps += lock(&found).steps;
-        self.check_all(&found, &history);
+        self.steps += device.steps();
     }
 
-    fn check_all(&mut self, found: &Mutex<Found>, history: &History) {
-        let found = &mut *lock(found);
-        for (class, taken) in &found.taken {
+    fn check_all(&mut self, found: &mut Found, known: &Known) {
+        for (class, taken) in std::mem::take(&mut found.taken) {
             self.classes.entry(class).or_default().0 += taken;
-            self.again += if found.again { *taken } else { 0 };
+            self.again += if found.again { taken } else { 0 };
         }
         for point in found.points.drain(..) {
             let _told = Told(&point.when);
             self.classes.entry(point.class).or_default().1 += 1;
             self.images.insert(point.digest);
             match point.honest {
-                true => self.check(&point, history, &found.seen),
-                false => self.check_lied(&point, history),
+                true => self.check(&point, known, &found.seen),
+                false => self.check_lied(&point, known),
             }
         }
     }
 
     /// Opens what honest storage has left: a whole checkpoint and, for a share, those beside it.
-    fn check(&mut self, point: &Point, history: &History, seen: &Seen) {
+    fn check(&mut self, point: &Point, known: &Known, seen: &Seen) {
         let Point { promise, when, .. } = point;
         let copy = || point.image.crash(CrashPolicy::Everything);
         let mut dice = Dice(point.chance);
@@ -238,7 +236,7 @@ impl Explorer {
         assert!(is_list(listed, &there), "{when}: {there:?} of {promise:?}");
         self.in_commit += u64::from(next.is_some());
         let newest = listed.last().copied();
-        whole(&mut all, &history.model_of(newest), when);
+        whole(&mut all, &known.model_of(newest), when);
         drop(all);
         if dice.below(8) == 0 {
             // Nothing is left over that nobody names.
@@ -253,15 +251,15 @@ impl Explorer {
                 self.others += 1;
                 let when = format!("{when}, checkpoint {}", kept.number);
                 let mut all = opened(&copy(), Some(kept.number), &when);
-                whole(&mut all, &history.model_of(Some(*kept)), &when);
+                whole(&mut all, &known.model_of(Some(*kept)), &when);
             }
         }
         if dice.below(16) == 0 {
-            self.go_on(copy(), listed, history, &mut dice, when);
+            self.go_on(copy(), listed, known, &mut dice, when);
         }
         let confirmed = undecided.last().copied().filter(|_| dice.below(32) == 0);
         if !point.again && (confirmed.is_some() || dice.below(128) == 0) {
-            self.crash_again(point, listed, confirmed, history, seen);
+            self.crash_again(point, listed, confirmed, known, seen);
         }
     }
 
@@ -271,7 +269,7 @@ impl Explorer {
         point: &Point,
         listed: &[Kept],
         confirmed: Option<Kept>,
-        history: &History,
+        known: &Known,
         seen: &Seen,
     ) {
         let device = point.image.crash(CrashPolicy::Everything);
@@ -281,10 +279,11 @@ impl Explorer {
         let restore = confirmed.map(|kept| kept.number);
         let place = format!("{}, restoring {restore:?}", point.when);
         let found = Found::of(place, Dice(point.chance), SHARE_AGAIN, seen.clone());
-        let found = Found { again: true, ..found };
-        let found = found.watch(&device, Arc::new(Mutex::new(promise)));
+        let found = Arc::new(Mutex::new(Found { again: true, ..found }));
+        let looking = found.clone();
+        device.watch(move |moment| lock(&looking).look(moment, &promise));
         drop(opened(&device, restore, &point.when));
-        self.check_all(&found, history);
+        self.check_all(&mut lock(&found), known);
     }
 
     /// The recovered store takes another checkpoint, which is there after one more crash.
@@ -292,13 +291,13 @@ impl Explorer {
         &mut self,
         device: Simulated,
         listed: &[Kept],
-        history: &History,
+        known: &Known,
         dice: &mut Dice,
         when: &str,
     ) {
         self.went_on += 1;
         let when = format!("{when}, and on");
-        let mut model = history.model_of(listed.last().copied());
+        let mut model = Model::clone(&known.model_of(listed.last().copied()));
         let mut all = opened(&device, None, &when);
         all.changes(&mut model, dice, 20).unwrap();
         let new = all.store.checkpoint(0).unwrap().number;
@@ -313,7 +312,7 @@ impl Explorer {
     }
 
     /// Opens what lying storage has left: right, or an error that names the file.
-    fn check_lied(&mut self, point: &Point, history: &History) {
+    fn check_lied(&mut self, point: &Point, known: &Known) {
         let Point { promise, when, .. } = point;
         let mut dice = Dice(point.chance);
         let older = promise.listed.iter().rev().skip(1).chain(&promise.undecided);
@@ -336,7 +335,7 @@ impl Explorer {
                             .find(|kept| same(kept))
                             .unwrap_or_else(|| panic!("{when}: {newest:?} of {promise:?}")),
                     };
-                    all.compare(&history.model_of(found), when)
+                    all.compare(&known.model_of(found), when)
                 }
             };
             for error in &errors {

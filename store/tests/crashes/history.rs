@@ -20,7 +20,7 @@ pub const RETAINED: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kept {
     pub number: u64,
-    /// What it holds: an index of [`History::sealed`]. Numbers of checkpoints that were given up are
+    /// What it holds: an index of [`Known::sealed`]. Numbers of checkpoints that were given up are
     /// given again.
     pub model: usize,
 }
@@ -64,12 +64,18 @@ impl Size {
     }
 }
 
+/// What may be found after a crash, and what it holds.
+#[derive(Clone, Default)]
+pub struct Known {
+    pub promise: Promise,
+    /// What the checkpoints hold that were sealed in full.
+    sealed: Vec<Arc<Model>>,
+}
+
 /// What was done so far.
 #[derive(Default)]
 pub struct History {
-    /// What the checkpoints hold that were sealed in full.
-    sealed: Vec<Model>,
-    promise: Arc<Mutex<Promise>>,
+    known: Arc<Mutex<Known>>,
     /// The checkpoint that the store goes on from.
     base: u64,
 }
@@ -78,15 +84,17 @@ pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Known {
+    /// What a checkpoint holds; none holds nothing.
+    pub fn model_of(&self, kept: Option<Kept>) -> Arc<Model> {
+        kept.map_or_else(Arc::default, |kept| self.sealed[kept.model].clone())
+    }
+}
+
 impl History {
     /// What a crash may leave, as it is at any moment.
-    pub fn promise(&self) -> Arc<Mutex<Promise>> {
-        self.promise.clone()
-    }
-
-    /// What a checkpoint holds; none holds nothing.
-    pub fn model_of(&self, kept: Option<Kept>) -> Model {
-        kept.map_or_else(Model::default, |kept| self.sealed[kept.model].clone())
+    pub fn known(&self) -> Arc<Mutex<Known>> {
+        self.known.clone()
     }
 
     /// Plays it until its end or an error.
@@ -107,15 +115,16 @@ impl History {
             all.changes(&mut lost, &mut dice, size.usual / 3)?;
             drop(all);
             restore = self.choose(&mut dice);
-            let from = restore.or(lock(&self.promise).listed.last().copied());
-            model = self.model_of(from);
+            let known = lock(&self.known);
+            let from = restore.or(known.promise.listed.last().copied());
+            model = Model::clone(&known.model_of(from));
         }
         Ok(())
     }
 
     /// What the next open restores; `None` for the newest.
     fn choose(&self, dice: &mut Dice) -> Option<Kept> {
-        let promise = &mut *lock(&self.promise);
+        let promise = &mut lock(&self.known).promise;
         if let Some(last) = promise.undecided.last().copied()
             && dice.below(2) == 0
         {
@@ -131,7 +140,7 @@ impl History {
     }
 
     fn opened(&mut self, restored: Option<Kept>) {
-        let promise = &mut *lock(&self.promise);
+        let promise = &mut lock(&self.known).promise;
         if let Some(next) = promise.next.take() {
             promise.listed = next;
             promise.undecided.clear();
@@ -161,12 +170,16 @@ impl History {
                 return give_up_in_full(seal, device);
             }
         }
-        let kept = Kept { number: seal.number(), model: self.sealed.len() };
-        self.sealed.push(barrier);
-        lock(&self.promise).undecided.push(kept);
+        let kept = {
+            let known = &mut *lock(&self.known);
+            let kept = Kept { number: seal.number(), model: known.sealed.len() };
+            known.sealed.push(Arc::new(barrier));
+            known.promise.undecided.push(kept);
+            kept
+        };
         all.changes(model, dice, size.usual / 2)?;
         if give_up.is_some() {
-            lock(&self.promise).undecided.pop();
+            lock(&self.known).promise.undecided.pop();
             return give_up_in_full(seal, device);
         }
         if dice.below(5) == 0 {
@@ -187,7 +200,7 @@ impl History {
     }
 
     fn begin_to_confirm(&self, kept: Kept) {
-        let promise = &mut *lock(&self.promise);
+        let promise = &mut lock(&self.known).promise;
         // Those that came after the one that was opened are not its past.
         let past = promise.listed.iter().filter(|listed| listed.number <= self.base);
         let mut next: Vec<Kept> = past.copied().chain([kept]).collect();

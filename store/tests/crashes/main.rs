@@ -174,8 +174,8 @@ fn what_lying_storage_keeps_is_right_or_refused() {
             refused += 1;
         }
         device.set_faults(Faults::none());
-        let promise = lock(&history.promise()).clone();
-        let listed = promise.listed.iter().map(|kept| kept.number);
+        let known = lock(&history.known()).clone();
+        let listed = known.promise.listed.iter().map(|kept| kept.number);
         for restore in std::iter::once(None).chain(listed.map(Some)) {
             let copy = device.crash(CrashPolicy::Everything);
             let mut all = match open(&copy, restore) {
@@ -188,7 +188,8 @@ fn what_lying_storage_keeps_is_right_or_refused() {
             };
             let found = all.store.checkpoints();
             let newest = restore.or(found.last().map(|found| found.checkpoint.number));
-            let model = history.model_of(newest.map(|number| promise.find(number).expect(&when)));
+            let model =
+                known.model_of(newest.map(|number| known.promise.find(number).expect(&when)));
             let errors = all.compare(&model, &format!("{when}, restored {restore:?}"));
             assert!(errors.iter().all(is_damage), "{when}: {errors:?}");
             if errors.is_empty() { right += 1 } else { refused += 1 }
