@@ -17,5 +17,7 @@ mod checkpoints {}
 mod moving {}
 #[doc = include_str!("../../docs/src/errors.md")]
 mod errors {}
+#[doc = include_str!("../../docs/src/benches.md")]
+mod benches {}
 #[doc = include_str!("../../docs/src/limits.md")]
 mod limits {}

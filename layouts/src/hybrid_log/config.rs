@@ -166,7 +166,11 @@ impl HybridLog {
         // One value that grows, and the bytes of one that is read.
         let headroom_bytes = if K::NONE && V::NONE { 0 } else { 2 * max_value_bytes };
         let frames_max = memory_bytes / frame_bytes + 1;
-        let spares_max = (frames_max as usize / 64).clamp(SPARES_MIN, 256);
+        // In little memory every byte is wanted for keys.
+        let spares_max = match memory_bytes < 16 << 20 {
+            true => SPARES_MIN,
+            false => (frames_max as usize / 64).clamp(SPARES_MIN, 256),
+        };
         let sizes = Sizes {
             slots,
             frame_bytes,

@@ -233,8 +233,11 @@ impl<K: Key, V: State> Log<K, V> {
             if let Some(frame) = self.spares.pop() {
                 drop(frame);
                 self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
-            } else if self.order.len() as u64 <= FRAMES_MIN || self.free_a_frame().is_err() {
+            } else if self.order.len() as u64 <= FRAMES_MIN {
                 break;
+            } else if let Err(cause) = self.free_a_frame() {
+                // Storage that takes nothing is the cause, and not how much memory there is.
+                return Err(if cause.kind() == ErrorKind::OverBudget { error } else { cause });
             }
             match self.index.prepare(hash) {
                 Ok(()) => return Ok(()),
