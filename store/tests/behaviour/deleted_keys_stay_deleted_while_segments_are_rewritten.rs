@@ -134,7 +134,9 @@ fn a_rewrite_is_given_up_at_any_point() {
         for fuel in [1, 5, 20, 60] {
             let device = Simulated::new(fuel, Faults::none());
             let store = Store::in_memory()
-                .memory(MEMORY)
+                // A checkpoint every 89 steps makes small segments, of which there are many while a
+                // helper is late.
+                .memory(2 * MEMORY)
                 .max_value(4 * KIB)
                 .layout(layouts()[0].clone())
                 .helpers(helpers)
