@@ -248,6 +248,11 @@ impl SegmentAt<'_> {
         self.image.open(&directory.segments())
     }
 
+    /// Opens its file, whatever is in it.
+    pub fn open_unchecked(&self, directory: &ClosedDirectory) -> Result<SegmentInfo> {
+        self.image.open_unchecked(&directory.segments())
+    }
+
     /// Reads which of its records are live.
     ///
     /// # Errors
