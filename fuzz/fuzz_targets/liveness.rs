@@ -23,6 +23,7 @@ fn segment(id: u64) -> SegmentImage {
         records: RECORDS,
         max_record_bytes: GRAIN_BYTES,
         live_records: RECORDS,
+        digest: None,
         latest: None,
         live: None,
     }
