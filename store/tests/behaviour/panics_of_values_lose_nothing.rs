@@ -102,7 +102,7 @@ where
 
 fn open(device: &Simulated, helpers: Helpers) -> (Store, Map<u64, Touchy>) {
     let store = Store::in_memory()
-        .memory(272 * KIB)
+        .memory(384 * KIB)
         .max_value(4 * KIB)
         .layout(tiny())
         .helpers(helpers)
