@@ -19,6 +19,7 @@ use crate::heap_capture::HeapCapture;
 use crate::lent::{Lent, check_not_overdrawn};
 use crate::paced::{Pace, Paced};
 use crate::split_heap::SplitHeapTable;
+use crate::stepped::InSteps;
 use crate::table::{CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats};
 
 /// Keeps a state in a hash table on the heap.

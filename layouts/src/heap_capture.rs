@@ -11,13 +11,14 @@
 
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, Error, ErrorKind, Key, Lookup, MemoryKind, Result, StateImage};
+use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, Result, SegmentInfo, StateImage};
 use hashbrown::HashTable;
 
 use crate::heap::{HeapTable, Kind};
 use crate::paced::Paced;
 use crate::split_table::{HashRange, SplitTable};
-use crate::stepped::{Stepped, image_of};
+use crate::stepped::{InSteps, Stepped};
+use crate::table::StateContext;
 
 /// Buckets read between two looks at the room in the batch.
 const BUCKETS: usize = 64;
@@ -132,9 +133,13 @@ impl<K: Key, V: 'static> Reading<K, V> {
     }
 }
 
-impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
-    /// Everything in the table now is of the checkpoint. Cost: O(1).
-    pub(super) fn begin_capture(&mut self) -> Result<()> {
+impl<K: Key, V: 'static, M: Kind<K, V>> InSteps for HeapTable<K, V, M> {
+    fn context(&self) -> &StateContext {
+        &self.context
+    }
+
+    /// Cost: O(1).
+    fn begin_capture(&mut self) -> Result<()> {
         M::pace(&self.context)?;
         let range = HashRange::of(&self.context.owned, self.context.key_groups);
         let account = self.context.account.clone();
@@ -154,42 +159,30 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         Ok(())
     }
 
-    /// Takes a checkpoint in one call.
-    pub(super) fn take_at_once(&mut self) -> Result<StateImage> {
-        self.begin_capture()?;
-        loop {
-            match self.continue_capture() {
-                Ok(Some(image)) => return Ok(image),
-                Ok(None) => self.capture.iter_mut().for_each(|capture| capture.stepped.pause()),
-                Err(error) => {
-                    self.capture = None;
-                    return Err(error);
-                }
-            }
-        }
+    fn stepped(&mut self) -> Option<&mut Stepped> {
+        self.capture.as_mut().map(|capture| &mut capture.stepped)
     }
 
-    /// Does a bounded share; the image at the end.
-    pub(super) fn continue_capture(&mut self) -> Result<Option<StateImage>> {
-        let stepped = self.step();
-        stepped.map_err(|error| error.with("state", &self.context.name))
-    }
-
-    fn step(&mut self) -> Result<Option<StateImage>> {
-        let Some(capture) = &mut self.capture else {
-            return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
-        };
+    fn share(&mut self) -> Result<Option<(Vec<SegmentInfo>, u64)>> {
+        let pace = M::pace(&self.context)?;
+        let Some(capture) = &mut self.capture else { return Ok(None) };
         let HeapCapture { stepped, entries, reading } = &mut **capture;
-        let (table, pace) = (&self.entries, M::pace(&self.context)?);
-        let read = |own: &mut Paced| reading.read_part::<M>(table, own);
-        let Some(sealed) = stepped.step(&self.context, pace, read)? else { return Ok(None) };
-        let image = image_of(&sealed, *entries);
-        self.capture = None;
-        self.codec_calls += image.entries;
-        self.images.taken(&image);
-        Ok(Some(image))
+        let read = |own: &mut Paced| reading.read_part::<M>(&self.entries, own);
+        let sealed = stepped.step(&self.context, pace, read)?;
+        Ok(sealed.map(|sealed| (sealed, *entries)))
     }
 
+    fn end_capture(&mut self) {
+        self.capture = None;
+    }
+
+    fn taken(&mut self, image: &StateImage) {
+        self.codec_calls += image.entries;
+        self.images.taken(image);
+    }
+}
+
+impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Keeps what a key has, which is about to change; or that it has nothing, if it is added.
     #[cold]
     #[inline(never)]

@@ -18,6 +18,7 @@ use crate::heap::Heap;
 use crate::heap_lists_capture::{Captured, ListsCapture};
 use crate::lists::{Elements, Lists, ListsLayout, span};
 use crate::split_table::{HashRange, SplitTable};
+use crate::stepped::InSteps;
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
 
 /// Elements of a list's first vector.

@@ -16,15 +16,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, HeapSize, Key, KeyHash, Lookup, MemoryKind, Result, State,
-    StateImage, Time, rounded,
+    Account, HeapSize, Key, KeyHash, Lookup, MemoryKind, Result, SegmentInfo, State, StateImage,
+    Time, rounded,
 };
 
 use crate::full_image::pace;
 use crate::heap_lists::{Bucket, HeapLists, hash_of};
 use crate::paced::{Pace, Paced};
 use crate::split_table::{HashRange, SplitTable};
-use crate::stepped::{Stepped, image_of};
+use crate::stepped::{InSteps, Stepped};
+use crate::table::StateContext;
 
 /// Most elements of a list in one record.
 const RECORD_ELEMENTS: usize = 1024;
@@ -266,15 +267,13 @@ fn record_elements<E: State>(list: &[E], bytes_max: usize) -> usize {
     list[..most].iter().take_while(fits).count()
 }
 
-impl<K: Key, E: State> HeapLists<K, E> {
-    fn pace(&self) -> Pace {
-        let pace = pace::<(Time, K), Vec<E>>(&self.context);
-        let element = if E::NONE { 0 } else { self.context.max_value_bytes };
-        Pace { value_bytes: record_bytes(&pace) as u64 + element + 256, ..pace }
+impl<K: Key, E: State> InSteps for HeapLists<K, E> {
+    fn context(&self) -> &StateContext {
+        &self.context
     }
 
-    /// All elements there are now are of the checkpoint. Cost: that of the buckets.
-    pub(super) fn begin_capture(&mut self) -> Result<()> {
+    /// Cost: that of the buckets.
+    fn begin_capture(&mut self) -> Result<()> {
         self.end_capture();
         let stepped = Stepped::new(&self.context)?;
         let (pace, account) = (self.pace(), self.context.account.clone());
@@ -299,48 +298,36 @@ impl<K: Key, E: State> HeapLists<K, E> {
         Ok(())
     }
 
-    /// Takes a checkpoint in one call.
-    pub(super) fn take_at_once(&mut self) -> Result<StateImage> {
-        self.begin_capture()?;
-        loop {
-            match self.continue_capture() {
-                Ok(Some(image)) => return Ok(image),
-                Ok(None) => self.capture.iter_mut().for_each(|capture| capture.stepped.pause()),
-                Err(error) => {
-                    self.end_capture();
-                    return Err(error);
-                }
-            }
-        }
+    fn stepped(&mut self) -> Option<&mut Stepped> {
+        self.capture.as_mut().map(|capture| &mut capture.stepped)
     }
 
-    /// Does a bounded share; the image at the end.
-    pub(super) fn continue_capture(&mut self) -> Result<Option<StateImage>> {
-        let stepped = self.step();
-        stepped.map_err(|error| error.with("state", &self.context.name))
-    }
-
-    fn step(&mut self) -> Result<Option<StateImage>> {
+    fn share(&mut self) -> Result<Option<(Vec<SegmentInfo>, u64)>> {
         let pace = self.pace();
-        let Some(capture) = &mut self.capture else {
-            return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
-        };
+        let Some(capture) = &mut self.capture else { return Ok(None) };
         let ListsCapture { stepped, reading } = &mut **capture;
-        let buckets = &mut self.buckets;
-        let read = |own: &mut Paced| reading.read_part(buckets, own);
-        let Some(sealed) = stepped.step(&self.context, pace, read)? else { return Ok(None) };
-        let image = image_of(&sealed, reading.records);
-        self.end_capture();
-        self.codec_calls += image.entries;
-        self.images.taken(&image);
-        Ok(Some(image))
+        let read = |own: &mut Paced| reading.read_part(&mut self.buckets, own);
+        let sealed = stepped.step(&self.context, pace, read)?;
+        Ok(sealed.map(|sealed| (sealed, reading.records)))
     }
 
-    /// The checkpoint is taken or given up.
-    pub(super) fn end_capture(&mut self) {
+    fn end_capture(&mut self) {
         if self.capture.take().is_some() {
             self.buckets.values_mut().for_each(|bucket| bucket.captured = None);
         }
+    }
+
+    fn taken(&mut self, image: &StateImage) {
+        self.codec_calls += image.entries;
+        self.images.taken(image);
+    }
+}
+
+impl<K: Key, E: State> HeapLists<K, E> {
+    fn pace(&self) -> Pace {
+        let pace = pace::<(Time, K), Vec<E>>(&self.context);
+        let element = if E::NONE { 0 } else { self.context.max_value_bytes };
+        Pace { value_bytes: record_bytes(&pace) as u64 + element + 256, ..pace }
     }
 
     /// A list is about to change: notes what it has, if it was not read.

@@ -17,6 +17,7 @@ use crate::heap::Stored;
 use crate::lent::{Lent, check_not_overdrawn};
 use crate::split_heap_capture::SplitCapture;
 use crate::split_table::{HashRange, PART_ENTRIES_MAX, SplitTable};
+use crate::stepped::InSteps;
 use crate::table::{CheckpointOutcome, Cursor, Peek, StateContext, Table, TableStats};
 
 /// What a [`Heap`](crate::Heap) layout opens whose key groups are to come and go.

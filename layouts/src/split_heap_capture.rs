@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, Key, Lookup, MemoryKind, Result, State, StateImage,
+    Account, Key, Lookup, MemoryKind, Result, SegmentInfo, State, StateImage,
 };
 
 use crate::full_image::pace;
@@ -15,7 +15,8 @@ use crate::paced::Paced;
 use crate::snapshot::Snapshot;
 use crate::split_heap::{SplitHeapTable, hash_of};
 use crate::split_table::SplitTable;
-use crate::stepped::{Stepped, image_of};
+use crate::stepped::{InSteps, Stepped};
+use crate::table::StateContext;
 
 /// A checkpoint being taken.
 #[derive(Debug)]
@@ -76,9 +77,13 @@ impl<K: Key, V: State> Drop for Reading<K, V> {
     }
 }
 
-impl<K: Key, V: State> SplitHeapTable<K, V> {
-    /// Everything in the table now is of the checkpoint. Cost: O(1).
-    pub(super) fn begin_capture(&mut self) -> Result<()> {
+impl<K: Key, V: State> InSteps for SplitHeapTable<K, V> {
+    fn context(&self) -> &StateContext {
+        &self.context
+    }
+
+    /// Cost: O(1).
+    fn begin_capture(&mut self) -> Result<()> {
         let account = self.context.account.clone();
         let snapshot = Snapshot::new(&account, self.range);
         self.capture = Some(Box::new(SplitCapture {
@@ -89,42 +94,29 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
         Ok(())
     }
 
-    /// Takes a checkpoint in one call.
-    pub(super) fn take_at_once(&mut self) -> Result<StateImage> {
-        self.begin_capture()?;
-        loop {
-            match self.continue_capture() {
-                Ok(Some(image)) => return Ok(image),
-                Ok(None) => self.capture.iter_mut().for_each(|capture| capture.stepped.pause()),
-                Err(error) => {
-                    self.capture = None;
-                    return Err(error);
-                }
-            }
-        }
+    fn stepped(&mut self) -> Option<&mut Stepped> {
+        self.capture.as_mut().map(|capture| &mut capture.stepped)
     }
 
-    /// Does a bounded share; the image at the end.
-    pub(super) fn continue_capture(&mut self) -> Result<Option<StateImage>> {
-        let stepped = self.step();
-        stepped.map_err(|error| error.with("state", &self.context.name))
-    }
-
-    fn step(&mut self) -> Result<Option<StateImage>> {
-        let Some(capture) = &mut self.capture else {
-            return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
-        };
+    fn share(&mut self) -> Result<Option<(Vec<SegmentInfo>, u64)>> {
+        let Some(capture) = &mut self.capture else { return Ok(None) };
         let SplitCapture { stepped, entries, reading } = &mut **capture;
-        let (table, pace) = (&self.entries, pace::<K, V>(&self.context));
-        let read = |own: &mut Paced| reading.read_part(table, own);
-        let Some(sealed) = stepped.step(&self.context, pace, read)? else { return Ok(None) };
-        let image = image_of(&sealed, *entries);
-        self.capture = None;
-        self.codec_calls += image.entries;
-        self.images.taken(&image);
-        Ok(Some(image))
+        let read = |own: &mut Paced| reading.read_part(&self.entries, own);
+        let sealed = stepped.step(&self.context, pace::<K, V>(&self.context), read)?;
+        Ok(sealed.map(|sealed| (sealed, *entries)))
     }
 
+    fn end_capture(&mut self) {
+        self.capture = None;
+    }
+
+    fn taken(&mut self, image: &StateImage) {
+        self.codec_calls += image.entries;
+        self.images.taken(image);
+    }
+}
+
+impl<K: Key, V: State> SplitHeapTable<K, V> {
     /// Keeps what a key has, which is about to change; or that it has nothing, if it is added.
     #[cold]
     #[inline(never)]
