@@ -18,18 +18,18 @@ mod disk;
 mod faults;
 mod lies;
 mod moment;
+mod world;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::disk::{Change, Disk, SECTOR_BYTES};
-use self::faults::{Aim, Dice};
-use self::moment::Watcher;
-use super::accepted::{Accepted, past_end};
+use self::disk::{Change, Disk};
+use self::faults::Aim;
+use self::world::{World, disk_full, finish, simulated_error};
+use super::accepted::Accepted;
 use super::directory::check_name;
 use super::stats::Counters;
-use super::{Device, FileHandle, IoStats, Operation, Request};
+use super::{Device, FileHandle, IoStats, Request};
 use crate::{Error, ErrorKind, Result};
 
 pub use crash::CrashPolicy;
@@ -44,44 +44,6 @@ pub struct Simulated {
     counters: Arc<Counters>,
 }
 
-/// The state of a device.
-struct World {
-    disk: Disk,
-    dice: Dice,
-    faults: Faults,
-    /// Faults by kind of operation and its number.
-    scripts: BTreeMap<(Aim, u64), Fault>,
-    /// Operations submitted so far, by kind.
-    submitted: BTreeMap<Aim, u64>,
-    held: Vec<Held>,
-    /// Submits and drives so far: the clock of the held.
-    tick: u64,
-    steps: u64,
-    steps_max: Option<u64>,
-    crashed: bool,
-    /// What was in flight when the device crashed.
-    in_flight_at_crash: Vec<Change>,
-    capacity_bytes: Option<u64>,
-    locked: bool,
-    /// Guards that keep the lock from being taken.
-    readers: usize,
-    trace: Option<Vec<String>>,
-    watcher: Option<Watcher>,
-}
-
-/// A request that has not ended.
-struct Held {
-    accepted: Accepted,
-    fault: Option<Fault>,
-    /// When it ends: tick, then chance. `None`: it is stuck.
-    due: Option<(u64, u64)>,
-    /// What a sync covers.
-    covers: u64,
-}
-
-/// An end to be told once the world is unlocked.
-type End = (Accepted, Result<()>);
-
 impl Simulated {
     /// An empty device.
     pub fn new(seed: u64, faults: Faults) -> Self {
@@ -89,24 +51,7 @@ impl Simulated {
     }
 
     fn of(disk: Disk, seed: u64, faults: Faults) -> Self {
-        let world = World {
-            disk,
-            dice: Dice::new(seed),
-            faults,
-            scripts: BTreeMap::new(),
-            submitted: BTreeMap::new(),
-            held: Vec::new(),
-            tick: 0,
-            steps: 0,
-            steps_max: None,
-            crashed: false,
-            in_flight_at_crash: Vec::new(),
-            capacity_bytes: None,
-            locked: false,
-            readers: 0,
-            trace: None,
-            watcher: None,
-        };
+        let world = World::new(disk, seed, faults);
         let counters = Arc::new(Counters::default());
         Self { world: Arc::new(Mutex::new(world)), counters }
     }
@@ -437,221 +382,6 @@ impl Drop for LockGuard {
     }
 }
 
-impl World {
-    fn refuse_if_locked(&self) -> Result<()> {
-        match self.locked {
-            true => Err(Error::new(ErrorKind::Locked, "the simulated directory is in use")),
-            false => Ok(()),
-        }
-    }
-
-    fn script(&mut self, aim: Aim, n: u64, fault: Fault) {
-        let before = self.submitted.get(&aim).copied().unwrap_or(0);
-        self.scripts.insert((aim, before + n), fault);
-    }
-
-    /// What goes wrong with the next operation of this kind; scripts go before chance.
-    fn choose_fault(&mut self, aim: Aim, len: usize, file_blocks: u64) -> Option<Fault> {
-        let number = self.submitted.entry(aim).or_insert(0);
-        *number += 1;
-        let scripted = self.scripts.remove(&(aim, *number));
-        scripted.or_else(|| self.faults.roll(aim, len, file_blocks, &mut self.dice))
-    }
-
-    /// Holds a request, and ends those that are due.
-    fn submit(&mut self, accepted: Accepted) -> Vec<End> {
-        if let Err(crash) = self.refuse_if_crashed() {
-            return vec![(accepted, Err(crash))];
-        }
-        let file_bytes = self.disk.live(accepted.file().0.number).map_or(0, <[u8]>::len);
-        let file_blocks = file_bytes.div_ceil(super::BLOCK_BYTES) as u64;
-        let len = accepted.buffer().len();
-        let fault = self.choose_fault(accepted.operation().into(), len, file_blocks);
-        let latency = match self.faults.latency_max {
-            0 => 0,
-            most => self.dice.below(u64::from(most) + 1),
-        };
-        let due = (self.tick + latency, if latency == 0 { 0 } else { self.dice.next() });
-        let due = (fault != Some(Fault::Stuck)).then_some(due);
-        let covers = self.disk.now();
-        self.held.push(Held { accepted, fault, due, covers });
-        self.advance(false)
-    }
-
-    /// Ends what is due; if `at_least_one`, time goes on until something is.
-    fn advance(&mut self, at_least_one: bool) -> Vec<End> {
-        let mut ends = Vec::new();
-        if at_least_one && let Some((earliest, _)) = self.held.iter().filter_map(|h| h.due).min() {
-            self.tick = self.tick.max(earliest);
-        }
-        while let Some(at) = self.next_due() {
-            let held = self.held.remove(at);
-            ends.extend(self.end(held));
-        }
-        self.tick += 1;
-        ends
-    }
-
-    /// Where the earliest request is that is due by now.
-    fn next_due(&self) -> Option<usize> {
-        let due = |(at, held): (usize, &Held)| held.due.map(|due| (due, at));
-        let ((tick, _), at) = self.held.iter().enumerate().filter_map(due).min()?;
-        (tick <= self.tick).then_some(at)
-    }
-
-    /// Lets one request take effect. If that is the step the device crashes at, all others end too.
-    fn end(&mut self, mut held: Held) -> Vec<End> {
-        let words = held.words();
-        let step = match held.is_step() {
-            true => self.step(words, &|_| held.change()),
-            false => self.refuse_if_crashed(),
-        };
-        if let Err(crash) = step {
-            let attempted = held.change();
-            let mut ends = vec![(held.accepted, Err(crash))];
-            ends.extend(self.crash_now(attempted));
-            return ends;
-        }
-        let result = match held.accepted.operation() {
-            Operation::Read { offset } => self.read(&mut held, offset),
-            Operation::Write { offset } => self.write(&held, offset),
-            Operation::Sync => self.sync(&held),
-        };
-        vec![(held.accepted, result)]
-    }
-
-    fn read(&mut self, held: &mut Held, offset: u64) -> Result<()> {
-        let (mut from, mut len) = (offset, held.accepted.buffer().len());
-        match held.fault {
-            Some(Fault::Error) => return Err(simulated_error("simulated read error")),
-            Some(Fault::DiskFull) => return Err(disk_full()),
-            Some(Fault::Torn { bytes }) => len = len.min(bytes),
-            Some(Fault::Lost) => len = 0,
-            Some(Fault::Misdirected { offset }) => from = offset,
-            _ => {}
-        }
-        let live = self.disk.live(held.accepted.file().0.number)?;
-        let (start, end) = (from as usize, from as usize + len);
-        let bytes = live.get(start..end).ok_or_else(|| past_end(live.len() as u64, end as u64))?;
-        let (_, buffer) = held.accepted.file_and_buffer();
-        buffer.as_mut_slice()[..len].copy_from_slice(bytes);
-        if let Some(Fault::FlippedBit { bit }) = held.fault {
-            flip(buffer.as_mut_slice(), bit);
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, held: &Held, offset: u64) -> Result<()> {
-        let file = held.accepted.file().0.number;
-        let bytes = held.accepted.buffer().as_slice();
-        self.check_space(file, offset + bytes.len() as u64)?;
-        let sectors = |bytes: usize| bytes / SECTOR_BYTES * SECTOR_BYTES;
-        match held.fault {
-            Some(Fault::Error) => {
-                let moved = sectors(self.dice.below(bytes.len() as u64 + 1) as usize);
-                self.disk.write(file, offset, &bytes[..moved])?;
-                Err(simulated_error("simulated write error"))
-            }
-            Some(Fault::DiskFull) => Err(disk_full()),
-            Some(Fault::Lost) => Ok(()),
-            Some(Fault::Torn { bytes: moved }) => {
-                self.disk.write(file, offset, &bytes[..sectors(moved.min(bytes.len()))])
-            }
-            Some(Fault::Misdirected { offset }) => self.disk.write(file, offset, bytes),
-            Some(Fault::FlippedBit { bit }) => {
-                let mut wrong = bytes.to_vec();
-                flip(&mut wrong, bit);
-                self.disk.write(file, offset, &wrong)
-            }
-            Some(Fault::Stuck) | None => self.disk.write(file, offset, bytes),
-        }
-    }
-
-    fn sync(&mut self, held: &Held) -> Result<()> {
-        let file = held.accepted.file().0.number;
-        self.disk.live(file)?;
-        match held.fault {
-            Some(Fault::Error) => {
-                self.disk.fail_sync(file, held.covers);
-                return Err(simulated_error("simulated sync error"));
-            }
-            Some(Fault::DiskFull) => {
-                self.disk.fail_sync(file, held.covers);
-                return Err(disk_full());
-            }
-            Some(Fault::Lost | Fault::Torn { .. }) => {}
-            _ => self.disk.sync(file, held.covers),
-        }
-        Ok(())
-    }
-
-    /// Refuses a write that would make the files larger than the capacity.
-    fn check_space(&self, file: u64, end: u64) -> Result<()> {
-        let Some(capacity) = self.capacity_bytes else { return Ok(()) };
-        let grows = end.saturating_sub(self.disk.live(file)?.len() as u64);
-        if grows > 0 && self.disk.used_bytes() + grows > capacity {
-            Err(disk_full())
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Counts a step, or crashes at it. `attempted` is what a crash at it may still have done.
-    fn step(&mut self, words: String, attempted: &dyn Fn(&Disk) -> Option<Change>) -> Result<()> {
-        self.refuse_if_crashed()?;
-        if self.steps_max.is_some_and(|most| self.steps >= most) {
-            return Err(crashed());
-        }
-        if let Some(watcher) = &mut self.watcher {
-            let held = self.held.iter().filter_map(|held| held.change());
-            let in_flight: Vec<Change> = attempted(&self.disk).into_iter().chain(held).collect();
-            let (disk, step, seed) = (&self.disk, self.steps, self.dice.clone().next());
-            watcher(&Moment { disk, in_flight: &in_flight, step, words: &words, seed });
-        }
-        self.steps += 1;
-        if let Some(trace) = &mut self.trace {
-            trace.push(words);
-        }
-        Ok(())
-    }
-
-    fn refuse_if_crashed(&self) -> Result<()> {
-        if self.crashed { Err(crashed()) } else { Ok(()) }
-    }
-
-    /// Stops the device: all that is held fails, and may or may not have happened.
-    fn crash_now(&mut self, attempted: Option<Change>) -> Vec<End> {
-        if !self.crashed {
-            self.crashed = true;
-            let held = self.held.iter().filter_map(|held| held.change());
-            self.in_flight_at_crash = attempted.into_iter().chain(held).collect();
-        }
-        self.held.drain(..).map(|held| (held.accepted, Err(crashed()))).collect()
-    }
-}
-
-impl Held {
-    fn is_step(&self) -> bool {
-        !matches!(self.accepted.operation(), Operation::Read { .. })
-    }
-
-    /// What the request would change.
-    fn change(&self) -> Option<Change> {
-        let Operation::Write { offset } = self.accepted.operation() else { return None };
-        let bytes = Arc::new(self.accepted.buffer().as_slice().to_vec());
-        Some(Change::Write { file: self.accepted.file().0.number, offset, bytes })
-    }
-
-    fn words(&self) -> String {
-        let (name, len) = (self.accepted.file().name(), self.accepted.buffer().len());
-        match self.accepted.operation() {
-            Operation::Read { offset } => format!("read {name} {offset}+{len}"),
-            Operation::Write { offset } => format!("write {name} {offset}+{len}"),
-            Operation::Sync => format!("sync {name}"),
-        }
-    }
-}
-
 impl fmt::Debug for Simulated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let world = self.world();
@@ -662,30 +392,4 @@ impl fmt::Debug for Simulated {
             .field("crashed", &world.crashed)
             .finish_non_exhaustive()
     }
-}
-
-/// Tells the callers; not while the world is locked, since a channel may be full.
-fn finish(ends: Vec<End>) {
-    for (accepted, result) in ends {
-        accepted.finish(result);
-    }
-}
-
-fn flip(bytes: &mut [u8], bit: u64) {
-    if !bytes.is_empty() {
-        let bit = bit % (bytes.len() as u64 * 8);
-        bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
-    }
-}
-
-fn simulated_error(words: &str) -> Error {
-    Error::new(ErrorKind::Io, words)
-}
-
-fn disk_full() -> Error {
-    Error::new(ErrorKind::DiskFull, "the simulated device is full")
-}
-
-fn crashed() -> Error {
-    Error::new(ErrorKind::Io, "the simulated device has crashed")
 }
