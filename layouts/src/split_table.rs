@@ -9,13 +9,18 @@
 //! What it keeps true: every part is reached from exactly the directory entries of its prefix; all
 //! that the table takes is booked.
 
+mod parts;
+
 use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind, Result, rounded};
 use hashbrown::HashTable;
 
+use self::parts::{Part, Parts};
 use crate::prefetch_unsafe::prefetch;
+
+pub(crate) use parts::{FrozenTable, Span};
 
 /// Most entries of a part: a hash table of 128 buckets filled to 7 in 8.
 pub(crate) const PART_ENTRIES_MAX: usize = 112;
@@ -52,12 +57,6 @@ impl HashRange {
     }
 }
 
-#[derive(Debug)]
-struct Part<T> {
-    depth: u32,
-    entries: HashTable<T>,
-}
-
 /// Where an entry stood when it was looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
@@ -69,11 +68,7 @@ pub(crate) struct Spot {
 #[derive(Debug)]
 pub(crate) struct SplitTable<T> {
     account: Rc<Account>,
-    range: HashRange,
-    /// The part of each prefix of `depth` bits.
-    directory: Vec<u32>,
-    depth: u32,
-    parts: Vec<Part<T>>,
+    parts: Parts<T>,
     /// Bits in which all hashes may be alike: the directory may be longer by so much.
     alike: u32,
     len: u64,
@@ -83,16 +78,7 @@ pub(crate) struct SplitTable<T> {
 impl<T> SplitTable<T> {
     /// An empty table, which takes no memory yet.
     pub fn new(account: Rc<Account>, range: HashRange) -> Self {
-        Self {
-            account,
-            range,
-            directory: Vec::new(),
-            depth: 0,
-            parts: Vec::new(),
-            alike: 0,
-            len: 0,
-            booked: 0,
-        }
+        Self { account, parts: Parts::new(range), alike: 0, len: 0, booked: 0 }
     }
 
     /// All entries may be of one of so many key groups.
@@ -116,31 +102,25 @@ impl<T> SplitTable<T> {
         self.booked
     }
 
-    #[inline(always)]
-    fn part_of(&self, hash: u64) -> Option<usize> {
-        let prefix = prefix(self.range.place(hash), self.depth);
-        self.directory.get(prefix).map(|part| *part as usize)
-    }
-
     /// The entry with this hash that `is` it.
     #[inline]
     pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
-        self.parts[self.part_of(hash)?].entries.find(spread(hash), is)
+        self.parts.find(hash, is)
     }
 
     /// The same, to be changed.
     #[inline]
     pub fn find_mut(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&mut T> {
-        let part = self.part_of(hash)?;
-        self.parts[part].entries.find_mut(spread(hash), is)
+        let part = self.parts.part_of(hash)?;
+        self.parts.all[part].entries.find_mut(spread(hash), is)
     }
 
     /// Where the entry with this hash probably is, if there is one, and has it fetched into the
     /// cache: reads what leads to entries, but none of them.
     #[inline]
     pub fn look_ahead(&self, hash: u64) -> Option<Spot> {
-        let part = self.part_of(hash)?;
-        let entries = &self.parts[part].entries;
+        let part = self.parts.part_of(hash)?;
+        let entries = &self.parts.all[part].entries;
         let entry = entries.find_bucket_index(spread(hash), |_| true)?;
         prefetch(std::ptr::from_ref(entries.get_bucket(entry)?));
         Some(Spot { part: part as u32, entry: entry as u32 })
@@ -149,14 +129,14 @@ impl<T> SplitTable<T> {
     /// The entry at a spot, as [`at_mut`](SplitTable::at_mut).
     #[inline]
     pub fn at(&self, spot: Spot) -> Option<&T> {
-        self.parts.get(spot.part as usize)?.entries.get_bucket(spot.entry as usize)
+        self.parts.all.get(spot.part as usize)?.entries.get_bucket(spot.entry as usize)
     }
 
     /// The entry at a spot, if there is one; another one, if entries have moved, or if it stood
     /// before the one that was looked for.
     #[inline]
     pub fn at_mut(&mut self, spot: Spot) -> Option<&mut T> {
-        self.parts.get_mut(spot.part as usize)?.entries.get_bucket_mut(spot.entry as usize)
+        self.parts.all.get_mut(spot.part as usize)?.entries.get_bucket_mut(spot.entry as usize)
     }
 
     /// Adds an entry that is not there yet and returns it.
@@ -174,26 +154,26 @@ impl<T> SplitTable<T> {
         // Before anything is counted: it may panic.
         let entry = make();
         self.len += 1;
-        let entries = &mut self.parts[part].entries;
-        Ok(entries.insert_unique(spread(hash), entry, |entry| spread(hash_of(entry))).into_mut())
+        Ok(add(&mut self.parts.all[part].entries, hash, entry, &hash_of))
     }
 
     /// The most that an insert of this hash takes of the account.
     pub fn growth_bytes(&self, hash: u64) -> u64 {
-        let entries = self.part_of(hash).map(|part| &self.parts[part].entries);
+        let entries = self.parts.part_of(hash).map(|part| &self.parts.all[part].entries);
         if entries.is_some_and(|entries| entries.len() < entries.capacity()) {
             return 0;
         }
         let len = entries.map_or(0, HashTable::len);
-        let tables = size_of_val(&*self.directory) + self.parts.len() * size_of::<Part<T>>();
+        let tables =
+            size_of_val(&*self.parts.directory) + self.parts.all.len() * size_of::<Part<T>>();
         // A split may leave all in one half, which is split again, with as many parts as there were.
         table_bytes::<T>(4 * len.max(2)) + 4 * rounded(tables) as u64 + 256
     }
 
     /// Removes the entry with this hash that `is` it.
     pub fn remove(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<T> {
-        let part = self.part_of(hash)?;
-        let entry = self.parts[part].entries.find_entry(spread(hash), is).ok()?;
+        let part = self.parts.part_of(hash)?;
+        let entry = self.parts.all[part].entries.find_entry(spread(hash), is).ok()?;
         self.len -= 1;
         Some(entry.remove().0)
     }
@@ -201,46 +181,31 @@ impl<T> SplitTable<T> {
     /// The entries of the part at `place`, in no order, and the place after it; `None` after that
     /// is the end. A walk starts at 0.
     pub fn part_at(&self, place: u64) -> (impl Iterator<Item = &T>, Option<u64>) {
-        let part = self.directory.get(prefix(place, self.depth)).map(|part| *part as usize);
-        let part = part.map(|part| &self.parts[part]);
-        let end = part.and_then(|part| end_of(place, part.depth));
-        (part.into_iter().flat_map(|part| part.entries.iter()), end)
+        self.parts.part_at(place)
     }
 
     /// The part at `place` and the place after it, as [`part_at`](SplitTable::part_at).
     pub fn table_at(&self, place: u64) -> (Option<&HashTable<T>>, Option<u64>) {
-        table_at(&self.directory, &self.parts, self.depth, place)
+        self.parts.table_at(place)
     }
 
     /// The parts that have any of `places`, in order.
     pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
-        spans(&self.directory, &self.parts, self.depth, places)
-    }
-
-    /// Makes it a table that is only read. Its bytes stay booked: whoever drops it gives them back.
-    pub fn detach(mut self) -> Detached<T> {
-        Detached {
-            range: self.range,
-            directory: std::mem::take(&mut self.directory),
-            depth: self.depth,
-            parts: std::mem::take(&mut self.parts),
-            len: std::mem::take(&mut self.len),
-            booked: std::mem::take(&mut self.booked),
-        }
+        self.parts.spans(places)
     }
 
     /// Takes some part out, in no order; `None` if the table is empty. For purging in steps: the
     /// table can only be taken apart further.
     pub fn take_part(&mut self) -> Option<impl Iterator<Item = T> + use<T>> {
-        self.directory = Vec::new();
-        let part = self.parts.pop()?;
-        if self.parts.is_empty() {
-            self.parts = Vec::new();
+        self.parts.directory = Vec::new();
+        let part = self.parts.all.pop()?;
+        if self.parts.all.is_empty() {
+            self.parts.all = Vec::new();
         }
         self.len -= part.entries.len() as u64;
         let freed = rounded(part.entries.allocation_size()) as u64;
         self.book(self.booked - freed.min(self.booked));
-        if self.parts.is_empty() {
+        if self.parts.all.is_empty() {
             self.book(0);
         }
         Some(part.entries.into_iter())
@@ -250,30 +215,25 @@ impl<T> SplitTable<T> {
     /// booked for it stays booked, and is the caller's to release: see
     /// [`FrozenTable::memory_bytes`]. Cost: O(1).
     pub fn freeze(&mut self) -> FrozenTable<T> {
-        self.len = 0;
-        FrozenTable {
-            range: self.range,
-            directory: std::mem::take(&mut self.directory),
-            depth: std::mem::take(&mut self.depth),
-            parts: std::mem::take(&mut self.parts),
-            booked: std::mem::take(&mut self.booked),
-        }
+        let empty = Parts::new(self.parts.range);
+        let parts = std::mem::replace(&mut self.parts, empty);
+        FrozenTable::new(parts, std::mem::take(&mut self.len), std::mem::take(&mut self.booked))
     }
 
     /// The part for an insert, which has room.
     #[inline]
     fn make_room(&mut self, hash: u64, hash_of: &impl Fn(&T) -> u64) -> Result<usize> {
         loop {
-            let Some(part) = self.part_of(hash) else {
+            let Some(part) = self.parts.part_of(hash) else {
                 self.begin()?;
                 continue;
             };
-            let Part { entries, depth } = &self.parts[part];
+            let Part { entries, depth } = &self.parts.all[part];
             if entries.len() < entries.capacity() {
                 return Ok(part);
             }
-            let directory_max = (DIRECTORY_SHARE * self.parts.len()) << self.alike;
-            let is_deep = *depth == self.depth && self.directory.len() >= directory_max;
+            let directory_max = (DIRECTORY_SHARE * self.parts.all.len()) << self.alike;
+            let is_deep = *depth == self.parts.depth && self.parts.directory.len() >= directory_max;
             if entries.len() < PART_ENTRIES_MAX || is_deep {
                 self.grow(part, hash_of)?;
                 return Ok(part);
@@ -285,9 +245,9 @@ impl<T> SplitTable<T> {
     #[cold]
     fn begin(&mut self) -> Result<()> {
         self.account.ensure(256, "a hash table")?;
-        self.directory = vec![0];
-        self.parts = vec![Part { depth: 0, entries: HashTable::new() }];
-        self.depth = 0;
+        self.parts.directory = vec![0];
+        self.parts.all = vec![Part { depth: 0, entries: HashTable::new() }];
+        self.parts.depth = 0;
         self.book_tables(0);
         Ok(())
     }
@@ -296,7 +256,7 @@ impl<T> SplitTable<T> {
     /// removed.
     #[cold]
     fn grow(&mut self, part: usize, hash_of: &impl Fn(&T) -> u64) -> Result<()> {
-        let entries = &mut self.parts[part].entries;
+        let entries = &mut self.parts.all[part].entries;
         let wanted = match entries.len() {
             len if len < PART_ENTRIES_MAX => (2 * len).clamp(3, PART_ENTRIES_MAX),
             len => 2 * len,
@@ -305,7 +265,7 @@ impl<T> SplitTable<T> {
         self.account.ensure(table_bytes::<T>(wanted * 8 / 7), "a hash table")?;
         let mut grown = HashTable::with_capacity(wanted);
         for entry in std::mem::take(entries) {
-            grown.insert_unique(spread(hash_of(&entry)), entry, |entry| spread(hash_of(entry)));
+            add(&mut grown, hash_of(&entry), entry, hash_of);
         }
         *entries = grown;
         let after = rounded(entries.allocation_size()) as u64;
@@ -316,10 +276,10 @@ impl<T> SplitTable<T> {
     /// Splits a full part by the next bit.
     #[cold]
     fn split(&mut self, part: usize, hash: u64, hash_of: &impl Fn(&T) -> u64) -> Result<()> {
-        let depth = self.parts[part].depth + 1;
-        let directory = if depth > self.depth { self.directory.len() * 8 } else { 0 };
-        let parts = if self.parts.len() == self.parts.capacity() {
-            2 * self.parts.len() * size_of::<Part<T>>()
+        let depth = self.parts.all[part].depth + 1;
+        let directory = if depth > self.parts.depth { self.parts.directory.len() * 8 } else { 0 };
+        let parts = if self.parts.all.len() == self.parts.all.capacity() {
+            2 * self.parts.all.len() * size_of::<Part<T>>()
         } else {
             0
         };
@@ -328,32 +288,33 @@ impl<T> SplitTable<T> {
             + rounded(parts) as u64;
         self.account.ensure(needed, "a hash table")?;
         let tables = self.tables_bytes();
-        if depth > self.depth {
-            self.directory = self.directory.iter().flat_map(|part| [*part, *part]).collect();
-            self.depth = depth;
+        if depth > self.parts.depth {
+            self.parts.directory =
+                self.parts.directory.iter().flat_map(|part| [*part, *part]).collect();
+            self.parts.depth = depth;
         }
         let bit = 1 << (64 - depth);
-        let range = self.range;
+        let range = self.parts.range;
         let mut upper = HashTable::with_capacity(PART_ENTRIES_MAX);
-        let lower = &mut self.parts[part];
+        let lower = &mut self.parts.all[part];
         lower.depth = depth;
         for entry in lower.entries.extract_if(|entry| range.place(hash_of(entry)) & bit != 0) {
-            upper.insert_unique(spread(hash_of(&entry)), entry, |entry| spread(hash_of(entry)));
+            add(&mut upper, hash_of(&entry), entry, hash_of);
         }
         let added = rounded(upper.allocation_size()) as u64;
-        let new = self.parts.len() as u32;
-        self.parts.push(Part { depth, entries: upper });
-        let first = (range.place(hash) >> (64 - depth) | 1) << (self.depth - depth);
-        let count = 1 << (self.depth - depth);
-        self.directory[first as usize..first as usize + count].fill(new);
+        let new = self.parts.all.len() as u32;
+        self.parts.all.push(Part { depth, entries: upper });
+        let first = (range.place(hash) >> (64 - depth) | 1) << (self.parts.depth - depth);
+        let count = 1 << (self.parts.depth - depth);
+        self.parts.directory[first as usize..first as usize + count].fill(new);
         self.book(self.booked + added);
         self.book_tables(tables);
         Ok(())
     }
 
     fn tables_bytes(&self) -> u64 {
-        let directory = self.directory.capacity() * size_of::<u32>();
-        let parts = self.parts.capacity() * size_of::<Part<T>>();
+        let directory = self.parts.directory.capacity() * size_of::<u32>();
+        let parts = self.parts.all.capacity() * size_of::<Part<T>>();
         (rounded(directory) + rounded(parts)) as u64
     }
 
@@ -367,138 +328,10 @@ impl<T> SplitTable<T> {
     }
 }
 
-/// A table that is only read and may go to other threads.
-#[derive(Debug)]
-pub(crate) struct Detached<T> {
-    range: HashRange,
-    directory: Vec<u32>,
-    depth: u32,
-    parts: Vec<Part<T>>,
-    len: u64,
-    booked: u64,
-}
-
-impl<T> Detached<T> {
-    /// Entries.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Bytes that are still booked for the table.
-    pub fn memory_bytes(&self) -> u64 {
-        self.booked
-    }
-
-    /// The entry with this hash that `is` it.
-    pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
-        let prefix = prefix(self.range.place(hash), self.depth);
-        let part = *self.directory.get(prefix)?;
-        self.parts[part as usize].entries.find(spread(hash), is)
-    }
-
-    /// As [`SplitTable::table_at`].
-    pub fn table_at(&self, place: u64) -> (Option<&HashTable<T>>, Option<u64>) {
-        table_at(&self.directory, &self.parts, self.depth, place)
-    }
-
-    /// As [`SplitTable::spans`].
-    pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
-        spans(&self.directory, &self.parts, self.depth, places)
-    }
-}
-
-/// A part, and the first and the last of its places.
-#[derive(Debug)]
-pub(crate) struct Span<'a, T> {
-    pub entries: &'a HashTable<T>,
-    pub first: u64,
-    pub last: u64,
-}
-
-fn spans<'a, T>(
-    directory: &'a [u32],
-    parts: &'a [Part<T>],
-    depth: u32,
-    places: RangeInclusive<u64>,
-) -> impl Iterator<Item = Span<'a, T>> {
-    let (first, end) = places.into_inner();
-    let mut next = Some(first);
-    std::iter::from_fn(move || {
-        let place = next.filter(|place| *place <= end)?;
-        let part = &parts[*directory.get(prefix(place, depth))? as usize];
-        let mask = u64::MAX.unbounded_shr(part.depth);
-        let (first, last) = (place & !mask, place | mask);
-        next = last.checked_add(1);
-        Some(Span { entries: &part.entries, first, last })
-    })
-}
-
-fn table_at<'a, T>(
-    directory: &[u32],
-    parts: &'a [Part<T>],
-    depth: u32,
-    place: u64,
-) -> (Option<&'a HashTable<T>>, Option<u64>) {
-    match directory.get(prefix(place, depth)) {
-        Some(part) => {
-            let part = &parts[*part as usize];
-            (Some(&part.entries), end_of(place, part.depth))
-        }
-        None => (None, None),
-    }
-}
-
 impl<T> Drop for SplitTable<T> {
     fn drop(&mut self) {
         self.book(0);
     }
-}
-
-/// A [`SplitTable`] that is only read.
-#[derive(Debug)]
-pub struct FrozenTable<T> {
-    range: HashRange,
-    directory: Vec<u32>,
-    depth: u32,
-    parts: Vec<Part<T>>,
-    booked: u64,
-}
-
-impl<T> FrozenTable<T> {
-    /// Bytes that are booked for the table itself.
-    pub fn memory_bytes(&self) -> u64 {
-        self.booked
-    }
-
-    /// As [`SplitTable::part_at`].
-    pub fn part_at(&self, place: u64) -> (impl Iterator<Item = &T>, Option<u64>) {
-        let part = self.directory.get(prefix(place, self.depth)).map(|part| *part as usize);
-        let part = part.map(|part| &self.parts[part]);
-        let end = part.and_then(|part| end_of(place, part.depth));
-        (part.into_iter().flat_map(|part| part.entries.iter()), end)
-    }
-
-    /// As [`SplitTable::find`].
-    pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
-        let prefix = prefix(self.range.place(hash), self.depth);
-        let part = *self.directory.get(prefix)?;
-        self.parts[part as usize].entries.find(spread(hash), is)
-    }
-}
-
-/// The first `depth` bits of a place.
-#[inline(always)]
-fn prefix(place: u64, depth: u32) -> usize {
-    place.unbounded_shr(64 - depth) as usize
-}
-
-/// Where the part of `depth` bits that has `place` ends.
-fn end_of(place: u64, depth: u32) -> Option<u64> {
-    if depth == 0 {
-        return None;
-    }
-    let size = 1u64 << (64 - depth);
-    (place & !(size - 1)).checked_add(size)
 }
 
 /// The hash for the tables of parts, which look at its highest and lowest bits: not those that all
@@ -506,6 +339,17 @@ fn end_of(place: u64, depth: u32) -> Option<u64> {
 #[inline(always)]
 pub(crate) fn spread(hash: u64) -> u64 {
     hash.rotate_left(32)
+}
+
+/// Adds an entry to a part. In one place: what a hash table does to grow is compiled once for each.
+#[inline]
+fn add<'a, T>(
+    part: &'a mut HashTable<T>,
+    hash: u64,
+    entry: T,
+    hash_of: &impl Fn(&T) -> u64,
+) -> &'a mut T {
+    part.insert_unique(spread(hash), entry, |entry| spread(hash_of(entry))).into_mut()
 }
 
 /// Bytes of a hash table of so many buckets, or the next power of two, at most.
@@ -546,7 +390,7 @@ mod tests {
                 let part: Vec<_> = entries.copied().collect();
                 assert!(part.len() <= PART_ENTRIES_MAX);
                 for entry in &part {
-                    let here = table.range.place(hash_of(entry));
+                    let here = table.parts.range.place(hash_of(entry));
                     assert!(here >= last && here >= at && next.is_none_or(|next| here < next));
                 }
                 last = at;
@@ -582,7 +426,7 @@ mod tests {
         assert_eq!(table.len(), model.len() as u64);
         let account = table.account.clone();
         let parts: u64 =
-            table.parts.iter().map(|p| rounded(p.entries.allocation_size()) as u64).sum();
+            table.parts.all.iter().map(|p| rounded(p.entries.allocation_size()) as u64).sum();
         assert_eq!(account.used(), parts + table.tables_bytes());
         let mut left = table.len();
         while let Some(part) = table.take_part() {
@@ -606,7 +450,7 @@ mod tests {
         }
         assert_eq!(parts.iter().sum::<usize>(), 500);
         assert_eq!(parts.iter().max(), Some(&500));
-        assert!(table.directory.len() <= 2 * DIRECTORY_SHARE * parts.len());
+        assert!(table.parts.directory.len() <= 2 * DIRECTORY_SHARE * parts.len());
     }
 
     #[test]

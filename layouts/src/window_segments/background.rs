@@ -14,11 +14,11 @@ use crossbeam_channel::{Receiver, Sender};
 use super::config::Sizes;
 use super::run::Run;
 use super::writing::{Cut, Written, give_up, panicked, write_merged, write_table};
-use crate::split_table::Detached;
+use crate::split_table::FrozenTable;
 use crate::trace_span;
 
 /// A table of a slice that is only read.
-pub type Frozen<K, A> = Arc<Detached<(K, A)>>;
+pub type Frozen<K, A> = Arc<FrozenTable<(K, A)>>;
 
 /// What the helper answers.
 pub enum Answer<K, A> {
@@ -149,7 +149,7 @@ impl Storage {
 }
 
 /// Heap that the entries of a table own.
-fn heap_of<K: Key, A: State>(table: &Detached<(K, A)>) -> u64 {
+fn heap_of<K: Key, A: State>(table: &FrozenTable<(K, A)>) -> u64 {
     if K::NONE && A::NONE {
         return 0;
     }

@@ -11,7 +11,6 @@ use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
 
 use super::slice::Stored;
 use super::table::SegmentPanes;
-use crate::split_table::SplitTable;
 
 impl<K: Key, A: State> SegmentPanes<K, A> {
     pub(super) fn purge_slices(&mut self, before: Time, fuel: usize) -> Result<bool> {
@@ -72,9 +71,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 self.account.release(MemoryKind::Tables, Self::SLICE_BYTES);
                 fuel -= 1;
             } else if !self.background.helper.is_inline() {
-                let empty = SplitTable::new(self.account.clone(), self.range);
-                let table = std::mem::replace(&mut slice.active, empty);
-                self.background.drop_table(Arc::new(table.detach()));
+                self.background.drop_table(Arc::new(slice.active.freeze()));
                 fuel -= 1;
             } else if let Some(part) = slice.active.take_part() {
                 let heap = |(key, value): (K, A)| (key.heap_bytes() + value.heap_bytes()) as u64;

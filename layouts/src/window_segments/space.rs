@@ -15,7 +15,6 @@ use super::run::Run;
 use super::slice::{Stored, Waiting};
 use super::table::SegmentPanes;
 use super::writing::Written;
-use crate::split_table::SplitTable;
 use crate::table::TableStats;
 use crate::trace_event;
 
@@ -111,8 +110,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.jobs += 1;
         let job = self.jobs;
         if found.frozen.is_none() {
-            let empty = SplitTable::new(self.account.clone(), self.range);
-            let table = Arc::new(std::mem::replace(&mut found.active, empty).detach());
+            let table = Arc::new(found.active.freeze());
             let number = found.next_number;
             found.next_number += 1;
             found.heap_bytes = 0;

@@ -8,7 +8,7 @@ use alluvium_pagestore::{
 
 use super::config::Sizes;
 use super::run::{ImageAt, Run};
-use crate::split_table::Detached;
+use crate::split_table::FrozenTable;
 
 /// Bytes of a footer entry, and of a trailer.
 const FOOTER_ENTRY_BYTES: u64 = 16;
@@ -121,7 +121,7 @@ pub fn write_table<K: Key, A: State>(
     writer: &mut SegmentWriter,
     store: &SegmentStore,
     sizes: &Sizes,
-    table: &Detached<(K, A)>,
+    table: &FrozenTable<(K, A)>,
 ) -> Result<Written> {
     write_run(writer, store, sizes, |run| {
         let mut place = Some(0);

@@ -1,0 +1,143 @@
+//! The parts of a [`SplitTable`](super::SplitTable) and the directory that leads to them: all that
+//! reads a table, also one that does not change any more.
+
+use std::ops::RangeInclusive;
+
+use hashbrown::HashTable;
+
+use super::{HashRange, spread};
+
+/// The entries of one prefix of the hash.
+#[derive(Debug)]
+pub(super) struct Part<T> {
+    /// Bits of the prefix.
+    pub depth: u32,
+    pub entries: HashTable<T>,
+}
+
+/// All parts, and what leads to them.
+#[derive(Debug)]
+pub(super) struct Parts<T> {
+    pub range: HashRange,
+    /// The part of each prefix of `depth` bits.
+    pub directory: Vec<u32>,
+    pub depth: u32,
+    pub all: Vec<Part<T>>,
+}
+
+/// A part, and the first and the last of its places.
+#[derive(Debug)]
+pub(crate) struct Span<'a, T> {
+    pub entries: &'a HashTable<T>,
+    pub first: u64,
+    pub last: u64,
+}
+
+impl<T> Parts<T> {
+    pub fn new(range: HashRange) -> Self {
+        Self { range, directory: Vec::new(), depth: 0, all: Vec::new() }
+    }
+
+    /// The number of the part with this hash.
+    #[inline(always)]
+    pub fn part_of(&self, hash: u64) -> Option<usize> {
+        self.number_at(self.range.place(hash))
+    }
+
+    #[inline(always)]
+    fn number_at(&self, place: u64) -> Option<usize> {
+        self.directory.get(prefix(place, self.depth)).map(|part| *part as usize)
+    }
+
+    #[inline]
+    pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
+        self.all[self.part_of(hash)?].entries.find(spread(hash), is)
+    }
+
+    pub fn table_at(&self, place: u64) -> (Option<&HashTable<T>>, Option<u64>) {
+        match self.number_at(place) {
+            Some(part) => {
+                let part = &self.all[part];
+                (Some(&part.entries), end_of(place, part.depth))
+            }
+            None => (None, None),
+        }
+    }
+
+    pub fn part_at(&self, place: u64) -> (impl Iterator<Item = &T>, Option<u64>) {
+        let (entries, end) = self.table_at(place);
+        (entries.into_iter().flatten(), end)
+    }
+
+    pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
+        let (first, end) = places.into_inner();
+        let mut next = Some(first);
+        std::iter::from_fn(move || {
+            let place = next.filter(|place| *place <= end)?;
+            let part = &self.all[self.number_at(place)?];
+            let mask = u64::MAX.unbounded_shr(part.depth);
+            let (first, last) = (place & !mask, place | mask);
+            next = last.checked_add(1);
+            Some(Span { entries: &part.entries, first, last })
+        })
+    }
+}
+
+/// A [`SplitTable`](super::SplitTable) that is only read, and may go to other threads.
+#[derive(Debug)]
+pub struct FrozenTable<T> {
+    parts: Parts<T>,
+    len: u64,
+    booked: u64,
+}
+
+impl<T> FrozenTable<T> {
+    pub(super) fn new(parts: Parts<T>, len: u64, booked: u64) -> Self {
+        Self { parts, len, booked }
+    }
+
+    /// Entries.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes that are still booked for the table: whoever drops it gives them back.
+    pub fn memory_bytes(&self) -> u64 {
+        self.booked
+    }
+
+    /// The entry with this hash that `is` it.
+    pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
+        self.parts.find(hash, is)
+    }
+
+    /// As [`SplitTable::part_at`](super::SplitTable::part_at).
+    pub fn part_at(&self, place: u64) -> (impl Iterator<Item = &T>, Option<u64>) {
+        self.parts.part_at(place)
+    }
+
+    /// As [`SplitTable::table_at`](super::SplitTable::table_at).
+    pub fn table_at(&self, place: u64) -> (Option<&HashTable<T>>, Option<u64>) {
+        self.parts.table_at(place)
+    }
+
+    /// As [`SplitTable::spans`](super::SplitTable::spans).
+    pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
+        self.parts.spans(places)
+    }
+}
+
+/// The first `depth` bits of a place.
+#[inline(always)]
+fn prefix(place: u64, depth: u32) -> usize {
+    place.unbounded_shr(64 - depth) as usize
+}
+
+/// Where the part of `depth` bits that has `place` ends.
+fn end_of(place: u64, depth: u32) -> Option<u64> {
+    if depth == 0 {
+        return None;
+    }
+    let size = 1u64 << (64 - depth);
+    (place & !(size - 1)).checked_add(size)
+}
