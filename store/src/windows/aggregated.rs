@@ -145,6 +145,7 @@ where
                     firing: None,
                     early: Time::MIN,
                     early_fired: None,
+                    ahead: None,
                     changes: Vec::new(),
                 }))
             }

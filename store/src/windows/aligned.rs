@@ -28,6 +28,8 @@ pub(crate) struct Aligned<K: Key, C: Contents<K>, D> {
     pub(crate) early: Time,
     /// The end of the last window that gave one this time.
     pub(crate) early_fired: Option<i128>,
+    /// The end of the last window that was read ahead as the watermark came near.
+    pub(crate) ahead: Option<i128>,
     /// Changes of windows that have fired, until the event that makes them is in.
     pub(crate) changes: Vec<(Window, C::Row, i64)>,
 }
@@ -292,6 +294,19 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
         Ok(used)
     }
 
+    /// Has the next window read ahead, once, when no more than an eighth of its length is left: of
+    /// windows that share nothing, nothing was on storage when the one before fired.
+    fn read_ahead(&mut self, watermark: Time) -> Result<()> {
+        let near = clipped(i128::from(watermark.0) + self.grid.length() / 8);
+        match self.next_due()? {
+            Some(end) if self.ahead != Some(end) && has_come(self.fire_of(end), near) => {
+                self.ahead = Some(end);
+                self.contents.prefetch(self.grid.window(end).end)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// All that may fire has fired: drops what no open window needs.
     fn settle(&mut self, watermark: Time, fuel: usize) -> Result<Advanced> {
         let open = match watermark {
@@ -303,6 +318,7 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
         };
         self.progress.settled.set(watermark);
         self.progress.busy.set(false);
+        self.read_ahead(watermark)?;
         let done = open.start == Time::MIN || self.contents.purge(open.start, open.end, fuel)?;
         Ok(Advanced { done })
     }

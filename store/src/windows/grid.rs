@@ -44,6 +44,11 @@ impl Grid {
         (clipped(start), clipped(start + self.slice))
     }
 
+    /// How long a window is.
+    pub(crate) fn length(&self) -> i128 {
+        self.length
+    }
+
     /// How many slices a window has.
     pub(crate) fn slices(&self) -> i128 {
         self.length / self.slice

@@ -177,6 +177,7 @@ where
                 firing: None,
                 early: Time::MIN,
                 early_fired: None,
+                ahead: None,
                 changes: Vec::new(),
             })),
             Shape::Session { gap } => Kind::Sessions(Box::new(Sessions {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    Aggregate, AnyLayout, Elements, Helpers, KIB, MIB, State, Store, Time, Windows, hash_bytes,
-    hash_word, process,
+    Aggregate, AnyLayout, Elements, Heap, Helpers, KIB, MIB, State, Store, Time, Windows,
+    hash_bytes, hash_word, process,
 };
 
 fn store(device: &Simulated, memory: u64) -> Store {
@@ -106,6 +106,65 @@ fn a_holistic_window_of_one_key() {
 #[test]
 fn a_holistic_window_of_many_keys() {
     windows_of(700, 40_000, MIB, Windows::tumbling(1_000_000), 1_000_000);
+}
+
+/// Nothing of a tumbling window is on storage when the one before it fires: it is the watermark that says
+/// when to read it.
+#[test]
+fn what_a_tumbling_window_has_on_storage_is_read_shortly_before_it_fires() {
+    const LENGTH: i64 = 1_000_000;
+    let device = Simulated::new(7, Faults::none());
+    let store = store(&device, 4 * MIB);
+    let mut other = store.map::<u64, String>("other").layout(Heap::new()).open().unwrap();
+    for n in 0..18_000 {
+        other.put(n, text(n)).unwrap();
+    }
+    let digest =
+        process(|_: &u64, _, texts: &mut dyn Elements<String>, emit: &mut dyn FnMut(Digest)| {
+            let mut digest = Digest::default();
+            while let Some(text) = texts.next()? {
+                digest.add(text);
+            }
+            emit(digest);
+            Ok(())
+        });
+    let windows = Windows::tumbling(LENGTH);
+    let mut kept = store.holistic::<u64, String>("kept").open(windows, digest).unwrap();
+    let mut expected = vec![Digest::default(); 100];
+    for n in 0..16_000 {
+        expected[(n % 100) as usize].add(&text(n));
+        let mut one = vec![(Time(n as i64), n % 100, text(n))];
+        kept.add_batch(Time(0), &mut one, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
+    }
+    other.clear().unwrap();
+    let read = |store: &Store| {
+        let stats = store.stats().unwrap();
+        let table = stats.states.iter().find(|state| state.name == "kept").unwrap().table;
+        (
+            stats.io.bytes_written,
+            stats.io.bytes_read,
+            table.prefetched_bytes,
+            table.prefetch_wasted_bytes,
+        )
+    };
+    let mut told = Vec::new();
+    let mut advance = |to: i64| {
+        let mut out = |key: &u64, _, digest, _| told.push((*key, digest));
+        while !kept.advance(Time(to), 100, &mut out).unwrap().done {}
+        while store.tick(100).unwrap() > 0 {}
+    };
+    advance(LENGTH / 2);
+    let (written, _, ahead, _) = read(&store);
+    assert!(written > MIB / 2 && ahead == 0, "{written} bytes were written, {ahead} read ahead");
+    advance(LENGTH - LENGTH / 8);
+    let (_, bytes_read, ahead, _) = read(&store);
+    assert!(ahead >= written / 4 * 3, "{written} bytes were written, {ahead} read ahead");
+    advance(LENGTH - 1);
+    advance(LENGTH);
+    let (_, in_all, ahead_in_all, wasted) = read(&store);
+    assert_eq!((in_all, ahead_in_all, wasted), (bytes_read, ahead, 0));
+    told.sort_unstable();
+    assert!(told == (0..).zip(expected).collect::<Vec<_>>());
 }
 
 /// A text that counts how often it is copied.
