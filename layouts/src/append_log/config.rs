@@ -93,7 +93,7 @@ impl AppendLog {
         // A block with its headers is to fit whole pages of storage.
         let block = self.block.map_or(auto, |size| size.0).clamp(512, 1 << 20);
         let block_bytes = (block - block / 8) as usize;
-        let chunk_bytes = (memory_bytes / 64).clamp(8192, 256 << 10) as usize;
+        let chunk_bytes = (memory_bytes / 64).clamp(8192, 1 << 20) as usize;
         let chunk_bytes = chunk_bytes / BLOCK_BYTES * BLOCK_BYTES;
         // The last element of a block may be as large as elements get.
         let block_most = block_bytes as u64 + if plain { 1024 } else { max_value_bytes };

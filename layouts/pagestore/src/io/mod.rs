@@ -40,6 +40,8 @@ pub use wake::Waker;
 use std::fmt;
 use std::sync::Arc;
 
+use crossbeam_channel::Receiver;
+
 use crate::{Error, Result};
 
 /// Requests in the kernel at once, unless the options say otherwise.
@@ -195,8 +197,28 @@ pub fn run_blocking(
     operation: Operation,
     buffer: IoBuffer,
 ) -> (IoBuffer, Result<()>) {
+    let completions = submit_one(device, file, operation, buffer);
+    wait_for(device, file, &completions)
+}
+
+/// Submits one request, whose end [`wait_for`] waits for.
+pub(crate) fn submit_one(
+    device: &dyn Device,
+    file: &FileHandle,
+    operation: Operation,
+    buffer: IoBuffer,
+) -> Receiver<Completion> {
     let (reply, completions) = crossbeam_channel::bounded(1);
     device.submit(Request { file: file.clone(), operation, buffer, token: 0, reply: reply.into() });
+    completions
+}
+
+/// Waits for the end of a request.
+pub(crate) fn wait_for(
+    device: &dyn Device,
+    file: &FileHandle,
+    completions: &Receiver<Completion>,
+) -> (IoBuffer, Result<()>) {
     loop {
         match completions.try_recv() {
             Ok(done) => return (done.buffer, done.result),

@@ -1,9 +1,11 @@
 //! Writing segments: records in, page images out, in chunks of bounded size.
 //!
-//! One writer per state. It owns one chunk of I/O memory and one scratch archive, so the memory it
-//! takes is known when it is made. A page that fails is abandoned as a whole: the next page is
+//! One writer per state. It owns one chunk of I/O memory, in two halves if it is large, of which one is
+//! filled while the other is written, and one scratch archive, so the memory it takes is known when it
+//! is made. A page that fails is abandoned as a whole: the next page is
 //! written over it, and nothing ever refers to it. Runs on helper threads.
 
+use crossbeam_channel::Receiver;
 use rkyv::util::AlignedVec;
 
 use super::format::{
@@ -14,8 +16,13 @@ use super::format::{
 use super::reader::{SegmentDirectory, SegmentReader};
 use super::{SegmentInfo, SegmentStore};
 use crate::codec;
-use crate::io::{BLOCK_BYTES, FileHandle, IoBuffer, Operation, run_blocking};
+use crate::io::{
+    BLOCK_BYTES, Completion, FileHandle, IoBuffer, Operation, run_blocking, submit_one, wait_for,
+};
 use crate::{Error, ErrorKind, Result, State, Time};
+
+/// A chunk of so many bytes is in two halves.
+const HALVES_MIN_BYTES: usize = 128 << 10;
 
 /// Writes one state's segments.
 #[derive(Debug)]
@@ -24,10 +31,21 @@ pub struct SegmentWriter {
     state: u64,
     segment_bytes: u64,
     chunk: IoBuffer,
+    other: Other,
     scratch: AlignedVec,
     open: Option<OpenSegment>,
     sealed: Vec<SegmentInfo>,
     page: Page,
+}
+
+/// The other half of the chunk.
+#[derive(Debug)]
+enum Other {
+    /// There is one half.
+    None,
+    Free(IoBuffer),
+    /// It is being written to the file.
+    UnderWay(FileHandle, Receiver<Completion>),
 }
 
 #[derive(Debug)]
@@ -75,11 +93,18 @@ impl SegmentWriter {
     /// A writer whose chunk has `chunk_bytes` (at least two blocks) and whose segments end near
     /// `segment_bytes`. Takes about [`memory_bytes`](SegmentWriter::memory_bytes).
     pub fn new(store: SegmentStore, state: u64, chunk_bytes: usize, segment_bytes: u64) -> Self {
+        let (chunk, other) = if chunk_bytes >= HALVES_MIN_BYTES {
+            let half = chunk_bytes / 2 / BLOCK_BYTES * BLOCK_BYTES;
+            (IoBuffer::zeroed(half), Other::Free(IoBuffer::zeroed(half)))
+        } else {
+            (IoBuffer::zeroed(chunk_bytes.max(2 * BLOCK_BYTES)), Other::None)
+        };
         Self {
             store,
             state,
             segment_bytes: segment_bytes.min(SEGMENT_BYTES_MAX / 2),
-            chunk: IoBuffer::zeroed(chunk_bytes.max(2 * BLOCK_BYTES)),
+            chunk,
+            other,
             scratch: AlignedVec::new(),
             open: None,
             sealed: Vec::new(),
@@ -97,6 +122,8 @@ impl SegmentWriter {
     /// Starts a page. Returns the segment it goes to; that segment is final once
     /// [`finish_page`](SegmentWriter::finish_page) has succeeded.
     pub fn begin_page(&mut self) -> Result<SegmentId> {
+        // Of a page that was given up: this one is written over it.
+        let _ = self.settle();
         if self.open.as_ref().is_some_and(|open| open.end >= self.segment_bytes) {
             self.seal()?;
         }
@@ -180,7 +207,8 @@ impl SegmentWriter {
             .put(&footer)
             .and_then(|()| self.pad_to(end - TRAILER_BYTES as u64))
             .and_then(|()| self.put(&info.to_bytes(id)))
-            .and_then(|()| self.write_chunk());
+            .and_then(|()| self.write_chunk())
+            .and_then(|()| self.settle());
         self.page.footer = footer;
         written?;
         let open = self.open.as_mut().expect("still open");
@@ -196,6 +224,7 @@ impl SegmentWriter {
 
     /// Ends the open segment, if there is one, and makes it durable.
     pub fn seal(&mut self) -> Result<()> {
+        let _ = self.settle();
         if self.open.as_ref().is_some_and(|open| open.doubtful) {
             self.write_again()?;
         }
@@ -216,6 +245,7 @@ impl SegmentWriter {
         self.pad_to(end - TRAILER_BYTES as u64)?;
         self.put(&tail.to_bytes(id))?;
         self.write_chunk()?;
+        self.settle()?;
         if let Err(error) = self.store.sync(&self.open.as_ref().expect("still open").file) {
             self.open.as_mut().expect("still open").doubtful = true;
             return Err(error);
@@ -263,6 +293,7 @@ impl SegmentWriter {
     /// Removes the open segment, if there is one: its records are of no use. A file that cannot be
     /// removed now is removed at the next open.
     pub fn abandon(&mut self) {
+        let _ = self.settle();
         // A page that was begun is no page any more.
         self.page.records = 0;
         if let Some(open) = self.open.take() {
@@ -340,7 +371,20 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Writes the filled part of the chunk, which is whole blocks, and starts it anew.
+    /// Waits for the half of the chunk that is being written, if one is.
+    fn settle(&mut self) -> Result<()> {
+        let Other::UnderWay(file, completions) = &self.other else { return Ok(()) };
+        let (mut half, done) = wait_for(self.store.device(), file, completions);
+        if half.capacity() == 0 {
+            half = IoBuffer::zeroed(self.chunk.capacity());
+        }
+        half.set_len(half.capacity());
+        self.other = Other::Free(half);
+        done
+    }
+
+    /// Writes the filled part of the chunk, which is whole blocks, and starts it anew; of one in two
+    /// halves, begins to. What fails is told by the next call that writes.
     fn write_chunk(&mut self) -> Result<()> {
         if self.page.filled == 0 {
             return Ok(());
@@ -348,9 +392,20 @@ impl SegmentWriter {
         debug_assert_eq!(self.page.filled % BLOCK_BYTES, 0);
         let file = self.open.as_ref().expect("a page is begun").file.clone();
         let operation = Operation::Write { offset: self.page.chunk_offset };
-        let done = self.move_chunk(&file, operation, self.page.filled);
-        self.chunk.set_len(self.chunk.capacity());
-        done?;
+        self.settle()?;
+        match std::mem::replace(&mut self.other, Other::None) {
+            Other::Free(free) => {
+                let mut full = std::mem::replace(&mut self.chunk, free);
+                full.set_len(self.page.filled);
+                let completions = submit_one(self.store.device(), &file, operation, full);
+                self.other = Other::UnderWay(file, completions);
+            }
+            _ => {
+                let done = self.move_chunk(&file, operation, self.page.filled);
+                self.chunk.set_len(self.chunk.capacity());
+                done?;
+            }
+        }
         self.page.chunk_offset += self.page.filled as u64;
         self.page.filled = 0;
         Ok(())
