@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use alluvium_pagestore::{
-    BlobReader, Error, ErrorKind, FooterEntry, Key, KeyGroup, LiveSet, Liveness, MemoryKind,
-    Result, SegmentImage, SegmentReader, State, StateImage, Time, codec, fingerprint,
+    BlobReader, Error, ErrorKind, FooterEntry, Key, KeyGroup, KeyGroups, LiveSet, Liveness,
+    MemoryKind, Result, SegmentImage, SegmentReader, State, StateImage, Time, codec, fingerprint,
 };
 
 use crate::append_log::for_each_list;
@@ -20,16 +20,20 @@ use crate::window_segments::for_each_part_of_a_pane;
 /// One state in the checkpoint of another store, and the key groups that are wanted of it.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// The state as the other store has it: its segments, on a device that is only read, and the key
-    /// groups it owns. Memory is booked on this account.
+    /// The state as the other store had it open: its segments, on a device that is only read, and the
+    /// key groups its table is for. Memory is booked on this account.
     pub context: StateContext,
     /// The layout that wrote it.
     pub layout: String,
     /// Where its records are.
     pub image: StateImage,
+    /// The key groups that it has.
+    pub has: KeyGroups,
+    /// Those it does not have any more, though it may have records of them.
+    pub going: KeyGroups,
     /// The key groups that are wanted.
     pub wanted: Range<u16>,
-    /// Whether a key whose group the other store does not own is an error. Else it is passed over.
+    /// Whether a key of no group that it has, or had, is an error. Else it is passed over.
     pub strict: bool,
 }
 
@@ -37,20 +41,20 @@ impl Part {
     /// Whether a key with this hash is wanted.
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`] if the other store does not own its key group: then no store that
-    /// takes key groups over would get it.
+    /// [`ErrorKind::Mismatch`] if the other store never had its key group: then no store that takes key
+    /// groups over would get it.
     pub fn takes(&self, hash: u64) -> Result<bool> {
-        let group = KeyGroup::of(hash, self.context.key_groups).0;
-        let owned = &self.context.owned;
-        if self.strict && !owned.contains(&group) {
+        let group = KeyGroup::of(hash, self.context.key_groups);
+        let is_there = self.has.contains(group);
+        if !is_there && self.strict && !self.going.contains(group) {
+            let (group, has) = (group.0, &self.has);
             let message = format!(
-                "a key is of group {group}, and its store owns {}..{}: keys of this state were not \
-                 given to workers by key group",
-                owned.start, owned.end
+                "a key is of group {group}, and its store owns {has}: keys of this state were not \
+                 given to workers by key group"
             );
             return Err(self.error(ErrorKind::Mismatch, &message));
         }
-        Ok(owned.contains(&group) && self.wanted.contains(&group))
+        Ok(is_there && self.wanted.contains(&group.0))
     }
 
     /// Gives the records of a table that are wanted, as [`codec`] encodes them.
@@ -140,9 +144,8 @@ impl Part {
 
     /// How many entries are likely to be wanted: the share of the key groups.
     pub fn entries_likely(&self) -> u64 {
-        let owned = &self.context.owned;
-        let wanted = owned.start.max(self.wanted.start)..owned.end.min(self.wanted.end);
-        self.image.entries * wanted.len() as u64 / owned.len().max(1) as u64
+        let wanted = self.has.count_in(&self.wanted) as u64;
+        self.image.entries * wanted / self.has.len().max(1) as u64
     }
 
     /// Memory that reading takes at the least: a window, the footers and live records of a segment.

@@ -110,7 +110,7 @@ impl Seal {
             Error::new(ErrorKind::Unsupported, "a store without a directory takes no checkpoints")
         })?;
         inner.sources.as_ref().map_or(Ok(()), Sources::check_all_opened)?;
-        inner.units.borrow().iter().try_for_each(|unit| unit.check_at_home())?;
+        inner.units.borrow().iter().try_for_each(|unit| unit.stock().map(drop))?;
         let states = inner.states.borrow();
         if let Some(state) = states.iter().find(|state| state.hooks.poisoned()) {
             let message = "a closure panicked in this state; clear the poison or restore";
@@ -140,14 +140,12 @@ impl Seal {
         for state in &*states {
             let name = &state.manifest.name;
             trace_span!(DEBUG, "state", state = name.as_str());
+            let manifest = state.manifest_now()?;
             match state.hooks.begin_checkpoint(&mut sealing.blobs) {
                 Ok(Some(image)) => {
-                    sealing.add(StateManifest { image, ..state.manifest.clone() }, None, segments);
+                    sealing.add(StateManifest { image, ..manifest }, None, segments);
                 }
-                Ok(None) => {
-                    let (manifest, hooks) = (state.manifest.clone(), state.hooks.clone());
-                    sealing.add(manifest, Some(hooks), segments);
-                }
+                Ok(None) => sealing.add(manifest, Some(state.hooks.clone()), segments),
                 Err(error) => {
                     begun = Err(error.with("state", name));
                     break;

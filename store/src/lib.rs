@@ -52,13 +52,13 @@ pub use alluvium_pagestore::derived;
 pub use alluvium_pagestore::io;
 pub use alluvium_pagestore::{
     Account, AccountStats, BlobReader, BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, GIB,
-    HeapSize, KIB, Key, KeyGroup, KeyHash, Lookup, MEMORY_KINDS, MIB, MILLISECOND, MemoryKind,
-    Rejected, Result, SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes, SerdeResolver, State,
-    StateImage, Time, combine, description_of, hash_bytes, hash_word, rounded,
+    HeapSize, KIB, Key, KeyGroup, KeyGroups, KeyHash, Lookup, MEMORY_KINDS, MIB, MILLISECOND,
+    MemoryKind, Rejected, Result, SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes, SerdeResolver,
+    State, StateImage, Time, combine, description_of, hash_bytes, hash_word, rounded,
 };
 // For whoever commits the checkpoints of several stores as one.
 #[doc(hidden)]
-pub use alluvium_pagestore::{Framed, checkpoint_name};
+pub use alluvium_pagestore::{FORMAT_VERSION, Framed, checkpoint_name};
 pub use any_layout::{AnyLayout, AnyTable};
 pub use any_windows::{AnyLists, AnyPanes};
 #[doc(hidden)]

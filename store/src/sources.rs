@@ -3,7 +3,8 @@
 //! What it keeps true:
 //! - The other stores' directories are read only, and kept from being opened while they are read;
 //!   any number of stores may read one at the same time.
-//! - Every key group that the new store owns is in exactly one source.
+//! - Every key group that the new store owns is in exactly one source, of each state: groups of states
+//!   that move may be in another store than the rest.
 //! - Nothing is left out unasked: no checkpoint is taken while a state that the sources have is not
 //!   open.
 
@@ -18,7 +19,8 @@ use std::sync::Arc;
 use alluvium_layouts::{Part, StateContext};
 use alluvium_pagestore::io::{Device, IoOptions, ReadOnly, open_device_to_read};
 use alluvium_pagestore::{
-    Account, CheckpointImage, Error, ErrorKind, Manifest, Result, SegmentStore, StateManifest,
+    Account, CheckpointImage, Error, ErrorKind, KeyGroups, Manifest, Result, SegmentStore,
+    StateManifest,
 };
 
 use crate::checkpoints::{Checkpoint, entries_of};
@@ -130,6 +132,19 @@ impl Opened {
         self.image.owned.0..self.image.owned.1
     }
 
+    /// The key groups that a state has here; of one that is not here, those it would have.
+    fn groups_of(&self, state: &str) -> KeyGroups {
+        let own = self.state(state).and_then(|state| state.groups.clone());
+        own.unwrap_or_else(|| self.owned().into())
+    }
+
+    /// Whether some state has a key group of the range, or may have one.
+    fn has_some_of(&self, range: &Range<u16>) -> bool {
+        let moved = self.image.states.iter().filter_map(|state| state.groups.as_ref());
+        let mut all = moved.cloned().chain([self.owned().into()]);
+        all.any(|groups| groups.count_in(range) > 0)
+    }
+
     fn check_files(&self) -> Result<()> {
         let there: BTreeSet<String> = self.segments.device().list()?.into_iter().collect();
         match self.image.files().find(|file| !there.contains(file)) {
@@ -165,11 +180,8 @@ impl Sources {
             opened.push(Rc::new(one));
         }
         // What is wholly outside is not looked at any more.
-        opened.retain(|one| {
-            let theirs = one.owned();
-            theirs.start < owned.end && owned.start < theirs.end
-        });
-        check_groups(&opened, owned)?;
+        opened.retain(|one| one.has_some_of(owned));
+        check_all_groups(&opened, owned)?;
         check_types(&opened)?;
         for one in &opened {
             one.check_files().map_err(|error| error.with("source", &one.name))?;
@@ -214,13 +226,19 @@ impl Sources {
                 context: StateContext {
                     account,
                     segments: Some(one.segments.clone()),
-                    owned: one.owned(),
-                    movable: false,
+                    // A table whose key groups move is for all of them.
+                    owned: match &stored.groups {
+                        Some(_) => 0..context.key_groups,
+                        None => one.owned(),
+                    },
+                    movable: stored.groups.is_some(),
                     restored: None,
                     ..context.clone()
                 },
                 layout: stored.layout.clone(),
                 image: stored.image.clone(),
+                has: one.groups_of(&asked.name),
+                going: stored.going.clone(),
                 wanted: context.owned.clone(),
                 // A value belongs to the store that owns the key group of `()`; others may have one.
                 strict: !asked.primitive.starts_with("value"),
@@ -275,9 +293,28 @@ impl SourcePart {
     }
 }
 
-/// Each wanted key group is in exactly one source.
-fn check_groups(opened: &[Rc<Opened>], owned: &Range<u16>) -> Result<()> {
-    let mut ranges: Vec<_> = opened.iter().map(|one| (one.owned(), &one.name)).collect();
+/// Each wanted key group is in exactly one source, also of each state whose key groups have moved.
+fn check_all_groups(opened: &[Rc<Opened>], owned: &Range<u16>) -> Result<()> {
+    check_groups(opened, owned, |one| one.owned().into())?;
+    let states = opened.iter().flat_map(|one| &one.image.states);
+    let moving = states.filter(|state| state.groups.is_some());
+    let moving: BTreeSet<&str> = moving.map(|state| &*state.name).collect();
+    for name in moving {
+        let checked = check_groups(opened, owned, |one| one.groups_of(name));
+        checked.map_err(|error| error.with("state", name))?;
+    }
+    Ok(())
+}
+
+fn check_groups(
+    opened: &[Rc<Opened>],
+    owned: &Range<u16>,
+    groups_of: impl Fn(&Opened) -> KeyGroups,
+) -> Result<()> {
+    let mut ranges: Vec<(Range<u16>, &String)> = Vec::new();
+    for one in opened {
+        ranges.extend(groups_of(one).within(owned).map(|range| (range, &one.name)));
+    }
     ranges.sort_by_key(|(range, _)| (range.start, range.end));
     let mut next = owned.start;
     let missing = |from: u16, to: u16| {
@@ -286,11 +323,11 @@ fn check_groups(opened: &[Rc<Opened>], owned: &Range<u16>) -> Result<()> {
     };
     for (nth, (range, name)) in ranges.iter().enumerate() {
         if range.start > next {
-            return missing(next, range.start.min(owned.end));
+            return missing(next, range.start);
         }
         if nth > 0 && range.start < next {
             let (before, other) = &ranges[nth - 1];
-            let (from, to) = (range.start.max(owned.start), before.end.min(range.end));
+            let (from, to) = (range.start, before.end.min(range.end));
             let message = format!("key groups {from}..{to} are in two of the checkpoints");
             let error = Error::new(ErrorKind::Mismatch, message);
             return Err(error.with("source", other).with("and source", name));

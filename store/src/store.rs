@@ -30,7 +30,7 @@ use crate::count::Count;
 use crate::expiring::{Clock, Sweeping};
 use crate::list::List;
 use crate::map::Map;
-use crate::moving::{Groups, Mover};
+use crate::moving::{Groups, Mover, Stock};
 use crate::patience::Patience;
 use crate::sources::{RestoredFrom, Source, Sources};
 use crate::state_cell::{Hooks, Lock, StateCell};
@@ -73,9 +73,21 @@ pub(crate) struct OpenState {
     pub(crate) manifest: StateManifest,
     account: Rc<Account>,
     pub(crate) hooks: Rc<dyn Hooks>,
+    /// Where its key groups are, if they move.
+    pub(crate) groups: Option<Rc<Groups>>,
 }
 
 impl OpenState {
+    /// What a checkpoint says of it that is taken now, but for its image.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] while a key group is on its way.
+    pub(crate) fn manifest_now(&self) -> Result<StateManifest> {
+        let Some(groups) = &self.groups else { return Ok(self.manifest.clone()) };
+        let Stock { here, going } = groups.stock()?;
+        Ok(StateManifest { groups: Some(here), going, ..self.manifest.clone() })
+    }
+
     fn stats(&self) -> Result<StateStats> {
         let StateManifest { name, primitive, layout, .. } = self.manifest.clone();
         let (memory, table) = (self.account.stats(), self.hooks.stats()?);
@@ -288,19 +300,20 @@ impl Store {
         name: &str,
         mover: Option<&Mover>,
     ) -> Result<Timers<K, N>> {
-        let groups = mover.map(|mover| mover.groups_for(self.root())).transpose()?;
-        let context = self.0.context(name, None)?;
+        let mut context = self.0.context(name, None)?;
+        context.movable = mover.is_some();
         let types = (description_of::<(Time, K)>(), description_of::<N>());
         let manifest = manifest(name, "timers", "timers", types);
         let context = self.0.with_restored(context, &manifest)?;
+        let groups = self.0.groups_in(mover, name)?;
         let account = context.account.clone();
-        let opened = TimersCell::open(context.clone(), groups);
+        let opened = TimersCell::open(context.clone(), groups.clone());
         let cell = opened.map_err(|e| e.with("state", name))?;
         self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| cell.take(part)))?;
         if let Some(mover) = mover {
             mover.add(&manifest, cell.clone());
         }
-        self.0.register(manifest, account, cell.clone());
+        self.0.register_in(groups, manifest, account, cell.clone());
         Ok(Timers::new(cell))
     }
 
@@ -326,7 +339,8 @@ impl Store {
     ///
     /// # Errors
     /// [`ErrorKind::Poisoned`] if a closure panicked in a state, [`ErrorKind::InUse`] if a value is
-    /// borrowed, a closure is running or another checkpoint is under way,
+    /// borrowed, a closure is running, another checkpoint is under way or a key group is on its way
+    /// between this store and [another](crate::Mover),
     /// [`ErrorKind::Unsupported`] without a directory. The states and the checkpoints there are stay
     /// as they were.
     pub fn seal(&self, position: u64) -> Result<Seal> {
@@ -516,12 +530,51 @@ impl Inner {
         }
         let device = context.segment_store()?.shared_device();
         context.restored = Some((stored.image.clone(), BlobReader::new(device)));
+        let stock = self.stock_of(&stored);
+        if !context.movable && stock != Stock::of(self.owned.clone().into()) {
+            let (has, Range { start, end }) = (stock.here, &self.owned);
+            let message = format!(
+                "the checkpoint has key groups {has} of the state, not {start}..{end}, as they have \
+                 moved: open it to move again, or make a new store of the checkpoints of those that \
+                 have the groups"
+            );
+            return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
+        }
         Ok(context)
     }
 
+    /// The key groups that a checkpoint of this store has of a state.
+    fn stock_of(&self, stored: &StateManifest) -> Stock {
+        match &stored.groups {
+            Some(here) => Stock { here: here.clone(), going: stored.going.clone() },
+            None => Stock::of(self.owned.clone().into()),
+        }
+    }
+
+    /// Has a state that is being opened move with the others of `mover`, if there is one.
+    fn groups_in(&self, mover: Option<&Mover>, name: &str) -> Result<Option<Rc<Groups>>> {
+        let Some(mover) = mover else { return Ok(None) };
+        let checkpoints = self.checkpoints.borrow();
+        let mut states = checkpoints.base().into_iter().flat_map(|base| &base.states);
+        let restored = states.find(|state| state.name == name).map(|state| self.stock_of(state));
+        let groups = mover.groups_for(&self.root, restored);
+        groups.map(Some).map_err(|error| error.with("state", name))
+    }
+
     fn register(&self, manifest: StateManifest, account: Rc<Account>, hooks: Rc<dyn Hooks>) {
+        self.register_in(None, manifest, account, hooks);
+    }
+
+    /// The same of a state whose key groups may move.
+    fn register_in(
+        &self,
+        groups: Option<Rc<Groups>>,
+        manifest: StateManifest,
+        account: Rc<Account>,
+        hooks: Rc<dyn Hooks>,
+    ) {
         self.elastic.0.borrow_mut().push(Rc::downgrade(&hooks));
-        self.states.borrow_mut().push(OpenState { manifest, account, hooks });
+        self.states.borrow_mut().push(OpenState { manifest, account, hooks, groups });
     }
 }
 
@@ -533,7 +586,8 @@ fn manifest(
     (key, value): (String, String),
 ) -> StateManifest {
     let (name, primitive, layout) = (name.into(), primitive.into(), layout.into());
-    StateManifest { name, primitive, layout, key, value, image: Default::default() }
+    let (groups, going, image) = Default::default();
+    StateManifest { name, primitive, layout, key, value, groups, going, image }
 }
 
 /// The error of a layout that does not say how its entries become bytes.
@@ -620,15 +674,16 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         L: Layout<K, V>,
     {
         let inner = &self.store.0;
-        let context = inner.context(&self.name, self.layout.memory_limit())?;
+        let mut context = inner.context(&self.name, self.layout.memory_limit())?;
+        context.movable = self.mover.is_some();
         let types = (description_of::<K>(), self.layout.value_description());
         let manifest = manifest(&self.name, primitive, self.layout.name(), types);
         let context = inner.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let groups = self.mover.as_ref().map(|mover| mover.groups_for(&inner.root)).transpose()?;
+        let groups = inner.groups_in(self.mover.as_ref(), &self.name)?;
         let mut own = context.clone();
         if groups.is_some() {
-            (own.owned, own.movable) = (0..context.key_groups, true);
+            own.owned = 0..context.key_groups;
         }
         let mut table = {
             let restored = context.restored.is_some();
@@ -655,11 +710,12 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         })?;
         let cell = StateCell::new(&self.name, table, codec, inner.lock.clone());
         let policy = SpacePolicy::with_limit(inner.config.space_amplification)?;
-        let cell = Rc::new(cell.compacting(policy).sweeping(sweeping).in_groups(groups));
+        let cell = cell.compacting(policy).sweeping(sweeping).in_groups(groups.clone());
+        let cell = Rc::new(cell);
         if let Some(mover) = &self.mover {
             mover.add(&manifest, cell.clone());
         }
-        inner.register(manifest, account, cell.clone());
+        inner.register_in(groups, manifest, account, cell.clone());
         Ok(Map::new(cell))
     }
 }

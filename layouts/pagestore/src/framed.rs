@@ -19,6 +19,8 @@ pub struct Framed {
     pub magic: &'static [u8; 8],
     /// What messages call one.
     pub what: &'static str,
+    /// The newest format of such files that is read; the oldest is [`FORMAT_VERSION`].
+    pub newest: u32,
 }
 
 impl Framed {
@@ -38,7 +40,7 @@ impl Framed {
         if device.list()?.iter().any(|name| name == new) {
             device.remove(new)?;
         }
-        self.write(device, new, body)?;
+        self.write(device, new, FORMAT_VERSION, body)?;
         // The names of files made before this one must not be lost when its own is not.
         device.sync_directory()?;
         device.rename(new, name)?;
@@ -56,12 +58,13 @@ impl Framed {
         Ok(Some(self.read(device, name)?.0))
     }
 
-    /// Creates the file `name`, writes `body` to it and syncs it; the name is not durable yet. Gives
-    /// the checksum of the body.
+    /// Creates the file `name`, writes `body` to it, of this format, and syncs it; the name is not
+    /// durable yet. Gives the checksum of the body.
     pub(crate) fn write(
         &self,
         device: &dyn Device,
         name: &str,
+        format: u32,
         body: &impl Serialize,
     ) -> Result<u32> {
         let body = serde_json::to_vec_pretty(body).map_err(|e| {
@@ -71,7 +74,7 @@ impl Framed {
         let mut buffer = IoBuffer::zeroed(HEADER_BYTES + body.len());
         let bytes = buffer.as_mut_slice();
         bytes[..8].copy_from_slice(self.magic);
-        bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&format.to_le_bytes());
         bytes[12..16].copy_from_slice(&body_crc.to_le_bytes());
         bytes[16..24].copy_from_slice(&(body.len() as u64).to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..28]);
@@ -108,8 +111,9 @@ impl Framed {
         }
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
         let version = u32_at(8);
-        if version != FORMAT_VERSION {
-            let what = format!("format {version}; this build reads format {FORMAT_VERSION}");
+        if !(FORMAT_VERSION..=self.newest).contains(&version) {
+            let newest = self.newest;
+            let what = format!("format {version}; this build reads format {newest}");
             return Err(Error::new(ErrorKind::FormatVersion, what).with("file", name));
         }
         if u32_at(28) != crc32c::crc32c(&bytes[..28]) {

@@ -14,6 +14,7 @@ mod hash;
 mod heap_size;
 mod helper;
 pub mod io;
+mod key_groups;
 mod manifest;
 mod rewrite;
 mod schema;
@@ -31,6 +32,7 @@ pub use framed::Framed;
 pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};
 pub use heap_size::{HeapSize, rounded};
 pub use helper::Helper;
+pub use key_groups::KeyGroups;
 pub use manifest::{
     CODEC, CheckpointFile, CheckpointImage, MANIFEST, MANIFEST_NEW, Manifest, StateManifest,
     checkpoint_name, checkpoint_of_file,

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::framed::Framed;
 use crate::io::Device;
-use crate::segment::StateImage;
-use crate::{Error, ErrorKind, HASH_VERSION, Result};
+use crate::segment::{FORMAT_VERSION, StateImage};
+use crate::{Error, ErrorKind, HASH_VERSION, KeyGroups, Result};
 
 /// Name of the committed manifest.
 pub const MANIFEST: &str = "MANIFEST";
@@ -19,8 +19,13 @@ pub const MANIFEST_NEW: &str = "MANIFEST.new";
 /// What rkyv's format depends on; a directory written with another one is refused.
 pub const CODEC: &str = "rkyv-0.8 little-endian pointer-32 aligned";
 
-const MANIFEST_FILE: Framed = Framed { magic: b"ALVMANI\0", what: "the manifest" };
-const CHECKPOINT_FILE: Framed = Framed { magic: b"ALVCHKP\0", what: "the checkpoint" };
+/// The format of a checkpoint some of whose states say which key groups they have.
+const FORMAT_OF_GROUPS: u32 = 3;
+
+const MANIFEST_FILE: Framed =
+    Framed { magic: b"ALVMANI\0", what: "the manifest", newest: FORMAT_VERSION };
+const CHECKPOINT_FILE: Framed =
+    Framed { magic: b"ALVCHKP\0", what: "the checkpoint", newest: FORMAT_OF_GROUPS };
 
 /// The checkpoints of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +84,12 @@ pub struct StateManifest {
     pub key: String,
     /// Description of the value type.
     pub value: String,
+    /// The key groups that it has, if they come and go; else they are those of the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<KeyGroups>,
+    /// Key groups that it does not have any more; some of their entries may be among its records.
+    #[serde(default, skip_serializing_if = "KeyGroups::is_empty")]
+    pub going: KeyGroups,
     /// Where its records are.
     pub image: StateImage,
 }
@@ -115,7 +126,13 @@ impl Manifest {
 impl CheckpointImage {
     /// Writes the checkpoint's file, durable with its name.
     pub fn write(&self, device: &dyn Device) -> Result<CheckpointFile> {
-        let crc = CHECKPOINT_FILE.write(device, &checkpoint_name(self.number), self)?;
+        let says_groups = |state: &StateManifest| state.groups.is_some();
+        // A build before would take a state to have the groups of its store.
+        let format = match self.states.iter().any(says_groups) {
+            true => FORMAT_OF_GROUPS,
+            false => FORMAT_VERSION,
+        };
+        let crc = CHECKPOINT_FILE.write(device, &checkpoint_name(self.number), format, self)?;
         device.sync_directory()?;
         Ok(CheckpointFile { number: self.number, crc })
     }

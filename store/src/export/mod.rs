@@ -116,7 +116,13 @@ impl Store {
         let encoded = self.0.config.max_value_bytes();
         let encoded = self.reserve(encoded, "encoding an entry of an export")?;
         let mut sorter = Sorter::begin(self.root(), self.0.segments.clone())?;
-        state.hooks.export(&mut |entry| sorter.push(entry))?;
+        // What a store has not in full, or not any more, is another one's to tell.
+        let groups = state.groups.as_deref();
+        let is_here = |hash| groups.is_none_or(|groups| groups.has(groups.group_of(hash)));
+        state.hooks.export(&mut |entry| match is_here(entry.hash) {
+            true => sorter.push(entry),
+            false => Ok(()),
+        })?;
         drop(encoded);
         file.begin_state(&StateHeader::of(&state.manifest, sorter.entries()))?;
         sorter.finish(&mut |entry| file.push(entry))?;
@@ -161,7 +167,11 @@ impl Store {
                     let group = KeyGroup::of(entry.hash, self.0.config.key_groups).0;
                     // How far windows have come is not a key's.
                     let is_all = state.manifest.primitive == "progress";
-                    if !is_all && !self.0.owned.contains(&group) {
+                    let is_here = state
+                        .groups
+                        .as_ref()
+                        .map_or_else(|| self.0.owned.contains(&group), |groups| groups.has(group));
+                    if !is_all && !is_here {
                         imported.passed_over += 1;
                         continue;
                     }

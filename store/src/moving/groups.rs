@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-use alluvium_pagestore::{Error, ErrorKind, KeyGroup, Result};
+use alluvium_pagestore::{Error, ErrorKind, KeyGroup, KeyGroups, Result};
 
 /// Where a key group is, for one store; see [`Mover`](crate::Mover).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,16 +45,47 @@ pub(super) struct Move {
 #[derive(Debug)]
 pub(crate) struct Groups {
     name: String,
-    home: Range<u16>,
     parts: RefCell<Vec<Part>>,
+    begun_with: RefCell<Stock>,
+    /// Whether a checkpoint has told what it was begun with.
+    is_restored: Cell<bool>,
     freezes: Cell<u64>,
 }
 
+/// What a store has of the key groups of a unit, between moves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stock {
+    /// Here, in full.
+    pub(crate) here: KeyGroups,
+    /// Elsewhere; what is left of them here is to be removed.
+    pub(crate) going: KeyGroups,
+}
+
+impl Stock {
+    pub(crate) fn of(here: KeyGroups) -> Self {
+        Self { here, going: KeyGroups::default() }
+    }
+
+    fn part(&self, group: KeyGroup) -> Part {
+        match (self.here.contains(group), self.going.contains(group)) {
+            (true, _) => Part::Here(None),
+            (false, true) => Part::Going,
+            (false, false) => Part::Away,
+        }
+    }
+}
+
 impl Groups {
-    pub(super) fn new(name: &str, home: Range<u16>, groups: u16) -> Self {
-        let part = |group| if home.contains(&group) { Part::Here(None) } else { Part::Away };
-        let parts = RefCell::new((0..groups).map(part).collect());
-        Self { name: name.into(), home, parts, freezes: Cell::new(0) }
+    pub(super) fn new(name: &str, owned: Range<u16>, groups: u16) -> Self {
+        let begun_with = Stock::of(owned.into());
+        let part = |group| begun_with.part(KeyGroup(group));
+        Self {
+            name: name.into(),
+            parts: RefCell::new((0..groups).map(part).collect()),
+            begun_with: RefCell::new(begun_with),
+            is_restored: Cell::new(false),
+            freezes: Cell::new(0),
+        }
     }
 
     pub(super) fn is_named(&self, name: &str) -> bool {
@@ -119,24 +150,90 @@ impl Groups {
         self.error(kind, &format!("key group {group} {what}"))
     }
 
-    /// Whether all groups that the store was opened with, and no others, are here.
+    /// The group is here, or being given away.
+    pub(crate) fn has(&self, group: u16) -> bool {
+        matches!(self.parts.borrow()[usize::from(group)], Part::Here(_) | Part::Leaving(_))
+    }
+
+    /// What the unit is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the store has, for a checkpoint.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`], naming the first group that is not where it was.
-    pub(crate) fn check_at_home(&self) -> Result<()> {
-        for (group, part) in (0..).zip(&*self.parts.borrow()) {
-            let away = match (self.home.contains(&group), part) {
-                (true, Part::Here(_)) | (false, Part::Away) => continue,
-                (true, _) => "is not, or not alone, in the store it belongs to",
-                (false, _) => "is here from another store",
-            };
+    /// [`ErrorKind::InUse`], naming the first group that is on its way: which of two stores has it is
+    /// not known here.
+    pub(crate) fn stock(&self) -> Result<Stock> {
+        let parts = self.parts.borrow();
+        let is_under_way = |part: &Part| matches!(part, Part::Leaving(_) | Part::Arriving(..));
+        if let Some(group) = parts.iter().position(is_under_way) {
             let message = format!(
-                "key group {group} {away}: no checkpoint is taken before it is moved back to where \
-                 it was when the stores were opened"
+                "key group {group} is on its way: a checkpoint is taken before it is begun to be \
+                 given away, or when the other store has it and this one has begun to forget it"
             );
-            return Err(self.error(ErrorKind::Unsupported, &message));
+            return Err(self.error(ErrorKind::InUse, &message));
         }
-        Ok(())
+        let those = |is_one: fn(&Part) -> bool| {
+            let all = (0..).zip(&*parts).filter(|(_, part)| is_one(part));
+            all.map(|(group, _)| KeyGroup(group)).collect()
+        };
+        Ok(Stock {
+            here: those(|part| matches!(part, Part::Here(_))),
+            going: those(|part| matches!(part, Part::Going)),
+        })
+    }
+
+    /// Lets a state join, of which a checkpoint of this store says that it had `restored` if there is
+    /// one; gives the groups whose part is another because of that.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if a group has moved since the unit was made, as that would be without
+    /// this state; [`ErrorKind::Mismatch`] if a state that joined before had others.
+    pub(super) fn join(&self, restored: Option<Stock>) -> Result<Vec<KeyGroup>> {
+        let mut begun_with = self.begun_with.borrow_mut();
+        for (group, part) in (0..).map(KeyGroup).zip(&*self.parts.borrow()) {
+            // What was left of a group may be gone by now.
+            let then = begun_with.part(group);
+            let is_as_then = match part {
+                Part::Here(_) => then == Part::Here(None),
+                Part::Away => matches!(then, Part::Away | Part::Going),
+                Part::Going => then == Part::Going,
+                Part::Leaving(_) | Part::Arriving(..) => false,
+            };
+            if !is_as_then {
+                let message = format!(
+                    "key group {} has moved since the first of the states was opened: no other can \
+                     move with them now",
+                    group.0
+                );
+                return Err(self.error(ErrorKind::Unsupported, &message));
+            }
+        }
+        let Some(restored) = restored else { return Ok(Vec::new()) };
+        if *begun_with == restored {
+            self.is_restored.set(true);
+            return Ok(Vec::new());
+        }
+        if self.is_restored.replace(true) {
+            let message = format!(
+                "the checkpoint has key groups {} of this state, and {} of one that is to move with \
+                 it: it was not open when they moved; restore_from takes each from the stores that \
+                 have them",
+                restored.here, begun_with.here
+            );
+            return Err(self.error(ErrorKind::Mismatch, &message));
+        }
+        let mut changed = Vec::new();
+        for (group, part) in (0..).map(KeyGroup).zip(&mut *self.parts.borrow_mut()) {
+            if *part != restored.part(group) {
+                *part = restored.part(group);
+                changed.push(group);
+            }
+        }
+        *begun_with = restored;
+        Ok(changed)
     }
 
     /// Whether no group moves and none has.

@@ -7,8 +7,9 @@
 //! - It is readable where it was until its store is told to forget it.
 //! - A chunk that is installed twice, or again after the mover was lost, changes nothing, also if the
 //!   group has been written to since.
-//! - No checkpoint is taken while a group is not where it was when the stores were opened: a
-//!   checkpoint says which key groups its store has, as one range.
+//! - A checkpoint says of each state that moves which key groups its store has of it, and which of it
+//!   may be left that others have. None is taken while a group is on its way: whether it counts here or
+//!   there is decided when the old store is told to forget it.
 //!
 //! Who owns what, and when, is not known here.
 
@@ -23,14 +24,15 @@ use std::rc::Rc;
 
 use alluvium_layouts::Cursor;
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, KeyGroup, MemoryKind, Result, StateManifest, combine, hash_bytes,
+    Account, Error, ErrorKind, KeyGroup, KeyGroups, MemoryKind, Result, StateManifest, combine,
+    hash_bytes,
 };
 
 use crate::state_cell::Hooks;
 use crate::store::Store;
 use chunk::{ChunkReader, ChunkWriter, Head};
-pub(crate) use groups::Groups;
 pub use groups::Standing;
+pub(crate) use groups::{Groups, Stock};
 use groups::{Move, Part};
 
 /// Looks at a state that one chunk takes at most.
@@ -45,7 +47,8 @@ const STEP_ENTRIES_FIRST: usize = 16;
 /// [`Store::mover`] in each store, open the same states in it in the same order
 /// ([`StateBuilder::moved_by`](crate::StateBuilder::moved_by), [`Store::timers_moved_by`]), and no other
 /// than these of the unit's keys. At first each store has the groups it
-/// [owns](crate::StoreBuilder::owned_groups). Cheap to clone.
+/// [owns](crate::StoreBuilder::owned_groups), or those that its checkpoint has of the states, once
+/// one of these is open. Cheap to clone.
 ///
 /// ```
 /// use alluvium::{KeyGroup, Standing, Store};
@@ -150,16 +153,43 @@ impl Store {
     }
 }
 
+impl Store {
+    /// The units of states whose key groups are not those that the store owns, and the groups that are
+    /// here: for whoever commits the checkpoints of several stores as one, and has to know which of them
+    /// has a group.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] while a group is on its way.
+    pub fn moved_units(&self) -> Result<Vec<(String, KeyGroups)>> {
+        let owned = KeyGroups::from(self.0.owned.clone());
+        let mut moved = Vec::new();
+        for unit in &*self.0.units.borrow() {
+            let here = unit.stock()?.here;
+            if here != owned {
+                moved.push((unit.name().to_owned(), here));
+            }
+        }
+        Ok(moved)
+    }
+}
+
 impl Mover {
-    /// The groups, for a state of this store that is being opened.
-    pub(crate) fn groups_for(&self, root: &Rc<Account>) -> Result<Rc<Groups>> {
+    /// The groups, for a state of this store that is being opened, and of which the store's checkpoint
+    /// says that it had `restored`.
+    pub(crate) fn groups_for(
+        &self,
+        root: &Rc<Account>,
+        restored: Option<Stock>,
+    ) -> Result<Rc<Groups>> {
         if !Rc::ptr_eq(root, &self.0.root) {
             let message = "the state is of another store than the unit it is to move with";
             return Err(Error::new(ErrorKind::Config, message));
         }
-        // What has moved would be without this state.
-        self.0.groups.check_at_home()?;
-        Ok(self.0.groups.clone())
+        let groups = &self.0.groups;
+        for group in groups.join(restored)? {
+            self.wake(group, groups.has(group.0));
+        }
+        Ok(groups.clone())
     }
 
     pub(crate) fn add(&self, manifest: &StateManifest, hooks: Rc<dyn Hooks>) {
@@ -365,6 +395,24 @@ impl Mover {
         Ok((group, head.last))
     }
 
+    /// Says that the other store has a group in full which was being given away: it counts there from now
+    /// on, also in checkpoints, and what is left of it here is to be [forgotten](Mover::forget), which
+    /// says the same. Cost: O(1).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] if the group is here and not being given away.
+    pub fn leave(&self, group: KeyGroup) -> Result<()> {
+        let groups = &self.0.groups;
+        match groups.part(group)? {
+            Part::Here(_) => Err(self.refuse(group, "is here, and not being given away")),
+            Part::Leaving(_) | Part::Arriving(..) => {
+                groups.set(group, Part::Going);
+                Ok(())
+            }
+            Part::Going | Part::Away => Ok(()),
+        }
+    }
+
     /// Removes about `fuel` entries of a group that was given away, once whoever installed it has said
     /// that it is there in full; or of one that has arrived in part and is given up. Says whether nothing
     /// is left. Reads nothing.
@@ -373,11 +421,9 @@ impl Mover {
     /// [`ErrorKind::Mismatch`] if the group is here and not being given away.
     pub fn forget(&self, group: KeyGroup, fuel: usize) -> Result<bool> {
         let Inner { groups, states, names, going, .. } = &*self.0;
-        match groups.part(group)? {
-            Part::Away => return Ok(true),
-            Part::Here(_) => return Err(self.refuse(group, "is here, and not being given away")),
-            Part::Leaving(_) | Part::Arriving(..) => groups.set(group, Part::Going),
-            Part::Going => {}
+        self.leave(group)?;
+        if groups.part(group)? == Part::Away {
+            return Ok(true);
         }
         let (states, mut going) = (states.borrow(), going.borrow_mut());
         let (state, place) = going.entry(group.0).or_default();

@@ -42,7 +42,7 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
         let count = usize::from(groups.count());
         Self::Grouped(Grouped {
             sets: (0..count).map(|_| SortedBlocks::new()).collect(),
-            awake: vec![true; count],
+            awake: (0..count).map(|group| groups.has(group as u16)).collect(),
             groups,
             firsts: SortedBlocks::new(),
             len: 0,

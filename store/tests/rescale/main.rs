@@ -2,11 +2,12 @@
 //! files.
 
 #[path = "../behaviour/common/dice.rs"]
-#[expect(dead_code, reason = "shared with other programs")]
 mod dice;
 mod job;
+mod moving_job;
 
 mod files_move_state_between_layouts;
 mod groups_move_between_open_stores;
+mod moved_groups_are_in_checkpoints;
 mod stores_are_restored_by_key_groups;
 mod what_cannot_be_restored_is_named;

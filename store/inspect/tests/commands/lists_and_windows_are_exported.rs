@@ -12,8 +12,8 @@ use alluvium::{
 };
 use alluvium_inspect::ExportOptions;
 use alluvium_pagestore::{
-    Account, BlobWriter, CODEC, CheckpointImage, HASH_VERSION, Helper, Manifest, SegmentStore,
-    StateManifest,
+    Account, BlobWriter, CODEC, CheckpointImage, HASH_VERSION, Helper, KeyGroups, Manifest,
+    SegmentStore, StateManifest,
 };
 use serde_json::{Value, json};
 
@@ -287,7 +287,16 @@ fn panes_come_out_without_what_was_removed() {
         owned: (0, 256),
         after: 0,
         position: 0,
-        states: vec![StateManifest { name, primitive, layout, key, value, image }],
+        states: vec![StateManifest {
+            name,
+            primitive,
+            layout,
+            key,
+            value,
+            groups: None,
+            going: KeyGroups::default(),
+            image,
+        }],
     };
     let file = image.write(&*device).unwrap();
     Manifest { checkpoints: vec![file] }.commit(&*device).unwrap();
