@@ -389,7 +389,12 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         let codec = self.codec.ok_or_else(|| not_encoded("moved by key groups"))?;
         let groups = self.groups.as_ref().map_or(1, |groups| groups.count());
         let mut encoded = Encoded::default();
+        // What is over may or may not be there still.
+        let is_over = self.sweeping.as_ref().map(|sweeping| sweeping.is_over());
         self.enter()?.scan_hashes(&group.hashes(groups), &mut at.cursor, fuel, &mut |key, value| {
+            if is_over.as_ref().is_some_and(|is_over| is_over(value)) {
+                return Ok(());
+            }
             codec.encode(&mut encoded, key, value)?;
             let Encoded { key: bytes, value } = &encoded;
             visit(Entry { hash: key.key_hash(), order: 0, key: bytes, value })

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use alluvium_layouts::{
     CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats,
 };
-use alluvium_pagestore::{BlobWriter, Encoded, KeyHash, Result, StateImage, Time};
+use alluvium_pagestore::{BlobWriter, Encoded, KeyGroup, KeyHash, Result, StateImage, Time};
 
 use super::ttl::{Clock, Ttl};
 use crate::export::{Entry, Visit};
+use crate::moving::Place;
 use crate::state_cell::Hooks;
 
 /// The greatest time that was seen, and the first.
@@ -42,11 +43,13 @@ pub(crate) struct Lifetime {
     /// Entries that were removed because they were over, and those looked at for that.
     pub(crate) removed: Cell<u64>,
     pub(crate) looked: Cell<u64>,
+    key_groups: u16,
     table: RefCell<HeapTable<(), Record>>,
 }
 
 impl Lifetime {
     pub(crate) fn open(ttl: Ttl, clock: Arc<dyn Clock>, context: StateContext) -> Result<Rc<Self>> {
+        let key_groups = context.key_groups;
         let mut table: HeapTable<(), Record> = Heap::new().open(context)?;
         let (time, since) = table.get(&())?.copied().unwrap_or((Time::MIN, Time::MIN));
         let lifetime = Self {
@@ -57,6 +60,7 @@ impl Lifetime {
             over: Cell::new(Time::MIN),
             removed: Cell::new(0),
             looked: Cell::new(0),
+            key_groups,
             table: RefCell::new(table),
         };
         lifetime.refresh();
@@ -159,6 +163,22 @@ impl Hooks for Lifetime {
     fn import(&self, entry: Entry<'_>) -> Result<()> {
         let ((), record) = Encoded::get::<(), Record>(entry.key, entry.value)?;
         self.join(record);
+        Ok(())
+    }
+
+    fn extract(&self, group: KeyGroup, at: &mut Place, _: usize, visit: Visit<'_>) -> Result<()> {
+        let mut encoded = Encoded::default();
+        encoded.set(&(), &self.record())?;
+        let Encoded { key, value } = &encoded;
+        // It is not a key's: it goes with each group, under a hash of that.
+        let hash = *group.hashes(self.key_groups).start();
+        visit(Entry { hash, order: 0, key, value })?;
+        at.cursor.done = true;
+        Ok(())
+    }
+
+    fn forget(&self, _: KeyGroup, at: &mut Place, _: usize) -> Result<()> {
+        at.cursor.done = true;
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use super::{StateBuilder, Store, manifest};
 use crate::expiring::{
     ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Lifetime, Timed, Ttl,
 };
+use crate::moving::Mover;
 
 /// How the entries of a table expire.
 pub(super) struct Expiry<V> {
@@ -44,7 +45,7 @@ impl Store {
     }
 
     /// The time of the state `name`, a state of its own.
-    fn open_lifetime(&self, name: &str, ttl: Ttl) -> Result<Rc<Lifetime>> {
+    fn open_lifetime(&self, name: &str, ttl: Ttl, mover: Option<&Mover>) -> Result<Rc<Lifetime>> {
         let name = format!("{name}/time");
         let context = self.0.context(&name, None)?;
         let types = (description_of::<()>(), description_of::<crate::expiring::Record>());
@@ -54,6 +55,9 @@ impl Store {
         let opened = Lifetime::open(ttl, self.0.clock.clone(), context.clone());
         let lifetime = opened.map_err(|e| e.with("state", &name))?;
         self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| lifetime.take(part)))?;
+        if let Some(mover) = mover {
+            mover.add(&manifest, lifetime.clone());
+        }
         self.0.register(manifest, account, lifetime.clone());
         Ok(lifetime)
     }
@@ -72,15 +76,24 @@ impl<P, L> StateBuilder<'_, P, L> {
             let message = format!("a time to live of {} ns; 1 is the least", ttl.nanos());
             return Err(Error::new(ErrorKind::Config, message).with("state", self.name()));
         }
-        let (store, name) = (self.store(), self.name().to_owned());
+        let (store, name, mover) = (self.store(), self.name().to_owned(), self.mover.clone());
         let primitive = format!("{primitive} expiring in {}", ttl.kind());
         let mut opened = None;
         let map = self.open_map_with(&primitive, || {
-            let lifetime = store.open_lifetime(&name, ttl)?;
+            let lifetime = store.open_lifetime(&name, ttl, mover.as_ref())?;
             opened = Some(lifetime.clone());
             Ok(Some(Expiry { lifetime, touched: Timed::touched }))
         })?;
         Ok(ExpiringMap::new(map, opened.expect("opened with the map")))
+    }
+}
+
+impl<K, V, L> StateBuilder<'_, ExpiringMapOf<K, V>, L> {
+    /// As for a map. Its time goes with each group: where that comes, what was over is over. While a
+    /// group is being given away, reads that refresh its entries are refused like writes.
+    #[must_use]
+    pub fn moved_by(self, mover: &Mover) -> Self {
+        Self { mover: Some(mover.clone()), ..self }
     }
 }
 

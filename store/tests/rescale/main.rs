@@ -6,6 +6,7 @@ mod dice;
 mod job;
 mod moving_job;
 
+mod expiring_maps_move;
 mod files_move_state_between_layouts;
 mod groups_move_between_open_stores;
 mod moved_groups_are_in_checkpoints;
