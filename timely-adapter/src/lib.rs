@@ -63,8 +63,8 @@
 //! # Moving key groups
 //!
 //! Key groups of an operator move between workers while it runs, as a control stream says
-//! ([`Keyed::migratable`]): maps, counters and pending timers together. While a group is not where it
-//! was at the start, checkpoints are refused.
+//! ([`Keyed::migratable`]): maps, counters and pending timers together. Checkpoints know where each
+//! group is.
 //!
 //! # Tables
 //!

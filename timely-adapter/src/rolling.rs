@@ -12,7 +12,7 @@ use crate::key_by::{Builder, Keyed, owner_pact};
 use crate::spec::{OperatorState, Spec};
 
 /// Rows after which changes are passed on: so many changes stay in the cache until then.
-const PART: usize = 256;
+pub(crate) const PART: usize = 256;
 
 /// Extension trait: aggregates on arrival.
 pub trait Rolling<'scope, T: Timestamp, K: Key, D> {

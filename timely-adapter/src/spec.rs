@@ -115,8 +115,11 @@ impl<'a> OperatorState<'a> {
         name: &str,
         ttl: Ttl,
     ) -> Result<ExpiringMap<K, V>> {
-        self.stays("an expiring map", name)?;
-        let map = self.placed(self.store.expiring_map(&self.name_of(name))).open(ttl)?;
+        let mut map = self.placed(self.store.expiring_map(&self.name_of(name)));
+        if let Some(mover) = &self.mover {
+            map = map.moved_by(mover);
+        }
+        let map = map.open(ttl)?;
         self.fetchers.borrow_mut().push(Box::new(map.fetcher()));
         Ok(map)
     }

@@ -15,6 +15,7 @@ use crate::event_time::{EventTime, watermark};
 use crate::intake::{Intake, Prepared, Right, Work};
 use crate::key_by::{Builder, Keyed, owner_pact};
 use crate::spec::{OperatorState, Spec};
+use crate::worker::WorkerState;
 
 /// Most timers that are handed over in one call; a batch whose state accesses overlap.
 const DUE_BATCH: usize = 1024;
@@ -123,12 +124,10 @@ where
     {
         let name = spec.id().to_owned();
         let opener = OperatorState::new(&self.state, spec)?;
-        let state = open(&opener)?;
-        let timers: Timers<K> = opener.timers()?;
-        let prepared = Prepared::<K>::new::<T, D>(&self.state, &opener)?;
+        let (mut body, prepared) =
+            begin::<T, K, D, _, _, _, _>(&self.state, &opener, open, rows, due)?;
         let pact = owner_pact(&self.state, &self.key);
         let (key, scope) = (self.key, self.stream.scope());
-        let mut body = Body::new(state, timers, rows, due);
         let mut keyed = Vec::<(K, D)>::new();
         let mut fired: Vec<(Time, K)> = Vec::new();
         let stream =
@@ -157,6 +156,23 @@ where
     }
 }
 
+type Begun<S, T, K, R, A, B> = (Body<S, T, K, R, A, B>, Prepared<K>);
+
+/// Opens the operator's state and timers, and books what is parked.
+pub(crate) fn begin<T: EventTime, K: Key + Ord, D, S, R, A, B>(
+    worker: &WorkerState,
+    opener: &OperatorState<'_>,
+    open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
+    rows: A,
+    due: B,
+) -> Result<Begun<S, T, K, R, A, B>> {
+    let state = open(opener)?;
+    let timers = opener.timers()?;
+    let prepared = Prepared::<K>::new::<T, D>(worker, opener)?;
+    let (held, changes, waiting) = (None, Vec::new(), Vec::new());
+    Ok((Body { state, timers, held, changes, waiting, rows, due }, prepared))
+}
+
 /// How far the operator's own time is: the watermark, but not past what was not applied yet.
 pub(crate) fn limit_of<T: EventTime, K: Key, D>(watermark: Time, intake: &Intake<T, K, D>) -> Time {
     intake.horizon().map_or(watermark, |time| time.time().min(watermark))
@@ -183,10 +199,6 @@ where
     K: Key + Ord,
     R: Clone + 'static,
 {
-    pub(crate) fn new(state: S, timers: Timers<K>, rows: A, due: B) -> Self {
-        Self { state, timers, held: None, changes: Vec::new(), waiting: Vec::new(), rows, due }
-    }
-
     /// Timers of a restored checkpoint fire at their times.
     pub(crate) fn hold_restored(&mut self, first: Capability<T>) {
         let earliest = self.timers.next_time();

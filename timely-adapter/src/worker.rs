@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium::io::Device;
-use alluvium::{AnyLayout, Error, ErrorKind, Key, KeyGroup, Result, State, Store};
+use alluvium::{AnyLayout, Error, ErrorKind, Key, KeyGroup, KeyGroups, Result, State, Store};
 use timely::worker::Worker;
 
-use crate::checkpoints::{JobCheckpoint, restore};
+use crate::checkpoints::{COMMITTED, JobCheckpoint, WorkerCheckpoint, restore};
 use crate::fault::Fault;
 use crate::group::{Group, Meeting, Met};
 use crate::node::Node;
@@ -72,6 +72,8 @@ struct Inner {
     /// Operators that wait for storage, and why.
     waiting: RefCell<BTreeMap<String, Error>>,
     parked: RefCell<BTreeMap<String, Rc<Cell<Parked>>>>,
+    /// The most bytes of key groups that were on their way from here, by operator.
+    moved: RefCell<BTreeMap<String, Rc<Cell<u64>>>>,
     ids: RefCell<Vec<String>>,
     stats_log: StatsLog,
 }
@@ -128,14 +130,19 @@ impl WorkerState {
             meetings: Cell::new(meetings),
             waiting: RefCell::default(),
             parked: RefCell::default(),
+            moved: RefCell::default(),
             ids: RefCell::default(),
             stats_log: StatsLog::default(),
         }))
     }
 
-    /// Whether its store goes on from a checkpoint that is none of a job.
-    pub(crate) fn is_unrecorded(&self) -> bool {
-        self.0.is_unrecorded
+    /// Refuses a store in a group that goes on from a checkpoint which is none of a job.
+    pub(crate) fn check_recorded(&self) -> Result<()> {
+        if !self.0.is_unrecorded || !self.0.in_group {
+            return Ok(());
+        }
+        let message = "the store has a checkpoint, but the job's record is not there";
+        Err(Error::new(ErrorKind::Missing, message).with("file", COMMITTED))
     }
 
     /// The worker's store: statistics, checkpoints, background work.
@@ -185,6 +192,42 @@ impl WorkerState {
     #[inline]
     pub fn owner(&self, key_hash: u64) -> usize {
         owner(key_hash, self.0.key_groups, self.0.peers)
+    }
+
+    /// The worker that has each key group of an operator whose key groups move, at the begin of this
+    /// run.
+    pub(crate) fn homes(&self, operator: &str) -> Vec<u32> {
+        let groups = 0..self.0.key_groups;
+        let owner = |group| KeyGroup(group).owner(self.0.key_groups, self.0.peers) as u32;
+        let mut homes: Vec<u32> = groups.map(owner).collect();
+        let before = self.moved_before().unwrap_or_default();
+        for (worker, part) in (0..).zip(before) {
+            for group in part.moved.get(operator).into_iter().flat_map(KeyGroups::iter) {
+                homes[usize::from(group.0)] = worker;
+            }
+        }
+        homes
+    }
+
+    /// What the workers had, if each of them goes on with that.
+    fn moved_before(&self) -> Option<&[WorkerCheckpoint]> {
+        let restored = self.restored()?;
+        let goes_on = restored.division == self.0.place.home.division;
+        goes_on.then_some(&restored.workers[..])
+    }
+
+    /// The key groups that this worker has of operators whose groups are not where they began.
+    pub(crate) fn moved_operators(&self) -> Result<BTreeMap<String, KeyGroups>> {
+        let mut moved = BTreeMap::from_iter(self.0.store.moved_units()?);
+        // Those of operators that are not in this dataflow stay where they were, with their states.
+        let before = self.moved_before().map(|all| all[self.0.index].moved.clone());
+        let ids = self.0.ids.borrow();
+        for (operator, groups) in before.unwrap_or_default() {
+            if !ids.contains(&operator) {
+                moved.insert(operator, groups);
+            }
+        }
+        Ok(moved)
     }
 
     /// The function of [`owner`](WorkerState::owner), free of this worker's state.
@@ -327,6 +370,18 @@ impl WorkerState {
     /// Where an operator shows what it has parked.
     pub(crate) fn gauge(&self, operator: &str) -> Rc<Cell<Parked>> {
         self.0.parked.borrow_mut().entry(operator.to_owned()).or_default().clone()
+    }
+
+    /// The most bytes of key groups that were on their way from this worker to others at a time, by
+    /// operator whose key groups [move](crate::MoveGroup).
+    pub fn moved_bytes_max(&self) -> Vec<(String, u64)> {
+        let moved = self.0.moved.borrow();
+        moved.iter().map(|(operator, gauge)| (operator.clone(), gauge.get())).collect()
+    }
+
+    /// Where an operator shows how much of its key groups is on its way.
+    pub(crate) fn gauge_of_moves(&self, operator: &str) -> Rc<Cell<u64>> {
+        self.0.moved.borrow_mut().entry(operator.to_owned()).or_default().clone()
     }
 
     /// Notes that an operator waits, or that it does not any more.

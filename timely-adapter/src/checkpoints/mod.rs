@@ -24,11 +24,12 @@ pub(crate) mod directories;
 mod record;
 pub(crate) mod restore;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
 use std::time::{Duration, Instant};
 
-use alluvium::{Aside, Error, ErrorKind, Result, Seal, Time};
+use alluvium::{Aside, Error, ErrorKind, KeyGroups, Result, Seal, Time};
 use timely::dataflow::ProbeHandle;
 
 use crate::event_time::EventTime;
@@ -36,7 +37,7 @@ use crate::fault::is_passing;
 use crate::group::Meeting;
 use crate::worker::WorkerState;
 use directories::Removal;
-pub(crate) use record::Record;
+pub(crate) use record::{COMMITTED, Record};
 pub use record::{JobCheckpoint, WorkerCheckpoint};
 
 /// Checkpoints that a store retains at least: the job's last, and the one before it, as the record
@@ -141,10 +142,14 @@ pub struct JobCheckpoints<T: EventTime> {
     pause: Duration,
 }
 
+/// Turns that a checkpoint waits for key groups that have moved.
+const TURNS_MAX: u32 = 1000;
+
 enum Phase {
     Idle,
     Agreeing(Meeting),
-    Aligning(Time),
+    /// Since so many turns there is nothing more to come out.
+    Aligning(Time, u32),
     Sealing(Meeting, Part),
     Writing(Part),
     Written(Meeting, Part),
@@ -159,6 +164,8 @@ enum Phase {
 struct Part {
     until: Time,
     position: Vec<u64>,
+    /// Key groups that are not where they began, by operator.
+    moved: BTreeMap<String, KeyGroups>,
     /// Its store's checkpoint, or why there is none.
     seal: std::result::Result<Seal, Error>,
 }
@@ -179,10 +186,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             let message = "a job without a directory takes no checkpoints";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        if state.is_unrecorded() {
-            let message = "the store has a checkpoint, but the job's record is not there";
-            return Err(Error::new(ErrorKind::Missing, message).with("file", record::COMMITTED));
-        }
+        state.check_recorded()?;
         Ok(Self {
             state: state.clone(),
             probe,
@@ -224,6 +228,10 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// How long the input stood still for the last checkpoint that was begun.
     pub fn pause(&self) -> Duration {
         self.pause
+    }
+
+    fn has_moving_groups(&self) -> bool {
+        self.state.store().moved_units().is_err()
     }
 
     fn is_asked(&self) -> bool {
@@ -268,10 +276,15 @@ impl<T: EventTime> JobCheckpoints<T> {
                 None => (Phase::Agreeing(meeting), Some(Turn::Wait)),
                 Some(said) => (self.agreed(&said)?, None),
             },
-            Phase::Aligning(until) if self.probe.less_than(&T::from_time(until)) => {
-                (Phase::Aligning(until), Some(Turn::Until(until)))
+            Phase::Aligning(until, _) if self.probe.less_than(&T::from_time(until)) => {
+                (Phase::Aligning(until, 0), Some(Turn::Until(until)))
             }
-            Phase::Aligning(until) => (Phase::Aligning(until), Some(Turn::Seal)),
+            // A key group that has come to another worker is known here to have a step later. If it
+            // is not, it moves at this time or after, and the store says so.
+            Phase::Aligning(until, turns) if turns < TURNS_MAX && self.has_moving_groups() => {
+                (Phase::Aligning(until, turns + 1), Some(Turn::Until(until)))
+            }
+            Phase::Aligning(until, turns) => (Phase::Aligning(until, turns), Some(Turn::Seal)),
             Phase::Sealing(meeting, part) => match self.state.met(&meeting) {
                 None => (Phase::Sealing(meeting, part), Some(Turn::Wait)),
                 Some(_) => {
@@ -313,7 +326,7 @@ impl<T: EventTime> JobCheckpoints<T> {
         }
         self.begun += 1;
         self.stood_at = latest;
-        Ok(Phase::Aligning(latest))
+        Ok(Phase::Aligning(latest, 0))
     }
 
     /// Begins the checkpoint of this worker's store: the answer to [`Turn::Seal`]. `position` comes
@@ -326,12 +339,13 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// # Panics
     /// If it is not its turn.
     pub fn seal(&mut self, position: &[u64]) -> Result<()> {
-        let Phase::Aligning(until) = mem::replace(&mut self.phase, Phase::Idle) else {
+        let Phase::Aligning(until, _) = mem::replace(&mut self.phase, Phase::Idle) else {
             panic!("a store is sealed when it is its turn");
         };
         let first = position.first().copied().unwrap_or_default();
         let seal = passing(self.state.store().seal(first))?;
-        let part = Part { until, position: position.to_vec(), seal };
+        let moved = self.state.moved_operators()?;
+        let part = Part { until, position: position.to_vec(), moved, seal };
         self.phase = Phase::Sealing(self.state.arrive_saying(0, String::new())?, part);
         Ok(())
     }
@@ -352,6 +366,7 @@ impl<T: EventTime> JobCheckpoints<T> {
                 directory: self.state.place().home.directory.clone(),
                 number: seal.number(),
                 position: part.position.clone(),
+                moved: part.moved.clone(),
             }),
             Err(error) => Err(error.to_string()),
         };

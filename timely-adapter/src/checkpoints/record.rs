@@ -5,7 +5,9 @@
 //! entry is whole: nothing outside of it is needed to find the checkpoints.
 
 use alluvium::io::Device;
-use alluvium::{Error, ErrorKind, Framed, Result, Time};
+use std::collections::BTreeMap;
+
+use alluvium::{Error, ErrorKind, FORMAT_VERSION, Framed, KeyGroups, Result, Time};
 use serde::{Deserialize, Serialize};
 
 /// Name of the record.
@@ -13,7 +15,8 @@ pub(crate) const COMMITTED: &str = "COMMITTED";
 /// Name of a record being written.
 const COMMITTED_NEW: &str = "COMMITTED.new";
 
-const RECORD_FILE: Framed = Framed { magic: b"ALVJOBC\0", what: "the job's record" };
+const RECORD_FILE: Framed =
+    Framed { magic: b"ALVJOBC\0", what: "the job's record", newest: FORMAT_VERSION };
 
 /// A checkpoint of all workers of a job: of each store, at one point of the input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +49,10 @@ pub struct WorkerCheckpoint {
     /// What it gave to [`JobCheckpoints::seal`](crate::JobCheckpoints::seal): where its part of the
     /// input goes on, and what else it needs to.
     pub position: Vec<u64>,
+    /// The key groups that it had of operators whose key groups [move](crate::MoveGroup), by operator,
+    /// where these are not the ones it owns.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub moved: BTreeMap<String, KeyGroups>,
 }
 
 /// The body of the record.

@@ -17,7 +17,7 @@ use alluvium::{Error, ErrorKind, Result, Source, checkpoint_name};
 use serde::{Deserialize, Serialize};
 
 use super::directories::{Removal, along, leftovers, name_of, names_of, remove, way};
-use super::record::{COMMITTED, JobCheckpoint, Record};
+use super::record::{COMMITTED, JobCheckpoint, Record, WorkerCheckpoint};
 use crate::place::{Home, Place, owned_groups};
 
 /// Where a part of a worker's state comes from: a checkpoint of one store.
@@ -33,8 +33,16 @@ pub(crate) struct Origin {
     pub(crate) number: u64,
 }
 
-/// What worker `index` of `workers` restores from, given the checkpoint it goes on from: the stores
-/// of those that had some of its key groups.
+impl Origin {
+    /// All that a worker had.
+    fn of(worker: usize, part: &WorkerCheckpoint) -> Self {
+        let WorkerCheckpoint { process, directory, number, .. } = part.clone();
+        Self { worker, process, directory, number }
+    }
+}
+
+/// What worker `index` of `workers` restores from if the key groups are divided anew, given the
+/// checkpoint it goes on from: the stores of those that had some of its key groups, of any operator.
 ///
 /// This is the one place that knows how the workers of a run follow those of the run before it.
 pub(crate) fn origins(
@@ -49,18 +57,14 @@ pub(crate) fn origins(
         return Err(Error::new(ErrorKind::Mismatch, message));
     }
     let mine = owned_groups(index, groups, workers);
-    let has_mine = |worker: usize| {
+    let has_mine = |worker: usize, part: &WorkerCheckpoint| {
         let theirs = owned_groups(worker, groups, then);
-        theirs.start < mine.end && mine.start < theirs.end
+        let has_moved = part.moved.values().any(|groups| groups.count_in(&mine) > 0);
+        has_moved || (theirs.start < mine.end && mine.start < theirs.end)
     };
-    let before = checkpoint.workers.iter().enumerate().filter(|(worker, _)| has_mine(*worker));
-    let origins = before.map(|(worker, part)| Origin {
-        worker,
-        process: part.process.clone(),
-        directory: part.directory.clone(),
-        number: part.number,
-    });
-    Ok(origins.collect())
+    let before = checkpoint.workers.iter().enumerate();
+    let before = before.filter(|(worker, part)| has_mine(*worker, part));
+    Ok(before.map(|(worker, part)| Origin::of(worker, part)).collect())
 }
 
 /// What a worker begins with.
@@ -92,6 +96,7 @@ struct Told {
 /// What each worker says when it has looked for its origins.
 #[derive(Serialize, Deserialize)]
 struct Looked {
+    /// What it does not see of what it would need if the key groups were divided anew.
     missing: Vec<String>,
     /// A record in a place where this job has none.
     stranger: Option<String>,
@@ -129,12 +134,13 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
     let mut found = Vec::new();
     if let Some(checkpoint) = &checkpoint {
         let is_as_before = checkpoint.workers.len() == workers;
+        looked.goes_on = is_as_before && {
+            let own = Origin::of(index, &checkpoint.workers[index]);
+            place.has_on_device(&own)? || search.is_in_own(&own)
+        };
         for origin in origins(checkpoint, index, workers, place.node.config.store.key_groups)? {
-            let is_own = place.has_on_device(&origin)? || search.is_in_own(&origin);
-            looked.goes_on &= is_as_before && is_own;
             match search.find(&origin) {
                 Some(path) => found.push(Source::directory(path).checkpoint(origin.number)),
-                None if is_own && is_as_before => {}
                 None => looked.missing.push(search.missing(index, &origin)),
             }
         }
@@ -155,7 +161,8 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
         let why = "the job's record belongs in the first process's directory";
         return refused(ErrorKind::Mismatch, why, strangers);
     }
-    if !missing.is_empty() {
+    // If all go on with what is their own, nobody needs another's.
+    if !missing.is_empty() && !all_go_on {
         let why = "the job's last checkpoint cannot be restored";
         return refused(ErrorKind::Missing, why, missing);
     }
@@ -293,9 +300,10 @@ fn unreadable(error: serde_json::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use alluvium::Time;
+    use std::collections::BTreeMap;
 
-    use super::super::record::WorkerCheckpoint;
+    use alluvium::{KeyGroup, Time};
+
     use super::*;
 
     fn checkpoint(workers: usize, key_groups: u16) -> JobCheckpoint {
@@ -304,6 +312,7 @@ mod tests {
             directory: format!("worker-{worker}"),
             number: 7 + worker as u64,
             position: vec![],
+            moved: BTreeMap::new(),
         };
         let workers = (0..workers).map(worker).collect();
         JobCheckpoint { number: 4, until: Time(9), key_groups, division: 0, workers }
@@ -318,11 +327,26 @@ mod tests {
                 directory: format!("worker-{index}"),
                 number: 7 + index as u64,
             };
-            assert_eq!(origins(&checkpoint(3, 256), index, 3, 256).unwrap(), [expected]);
+            let before = checkpoint(3, 256);
+            assert_eq!(Origin::of(index, &before.workers[index]), expected);
+            assert_eq!(origins(&before, index, 3, 256).unwrap(), [expected]);
         }
         let error = origins(&checkpoint(3, 256), 0, 3, 128).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Mismatch);
         assert!(error.to_string().contains("has 256 key groups, this run has 128"), "{error}");
+    }
+
+    #[test]
+    fn key_groups_that_moved_are_looked_for_where_they_are() {
+        let mut before = checkpoint(3, 12);
+        let groups = |all: &[u16]| all.iter().copied().map(KeyGroup).collect();
+        before.workers[0].moved.insert("counts".into(), groups(&[1, 2, 3]));
+        before.workers[2].moved.insert("counts".into(), groups(&[0, 8, 9, 10, 11]));
+        let found = |index| {
+            let all = origins(&before, index, 2, 12).unwrap();
+            all.iter().map(|origin| origin.worker).collect::<Vec<_>>()
+        };
+        assert_eq!((found(0), found(1)), (vec![0, 1, 2], vec![1, 2]));
     }
 
     #[test]

@@ -13,12 +13,13 @@
 //! What it leaves to others: which groups should be where.
 
 mod operator;
+mod progress;
 mod router;
 mod routes;
 
 use std::fmt;
 
-use alluvium::{Aggregate, Key, KeyGroup, Map, Result, Time};
+use alluvium::{Aggregate, Key, KeyGroup, Map, Result};
 use serde::{Deserialize, Serialize};
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
@@ -26,8 +27,9 @@ use timely::dataflow::StreamVec;
 use crate::Changes;
 use crate::event_time::EventTime;
 use crate::key_by::Keyed;
-use crate::spec::{OperatorState, Spec};
-use crate::stateful::Context;
+use crate::rolling::{PART, Rolling};
+use crate::spec::Spec;
+use crate::stateful::{Context, Stateful};
 
 /// A move of a key group, at the time of the record that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -40,10 +42,21 @@ pub struct MoveGroup {
 
 /// A row, where it goes, and how often its group had moved before.
 type Routed<D> = (u32, u32, D);
-/// A piece of a group, where it goes, and how often the group has moved with this move.
-type Chunk = (u32, u32, Vec<u8>);
 
-/// A keyed stream for an operator whose key groups move; made by [`Keyed::migratable`].
+/// A piece of a group.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Chunk {
+    /// The worker that it goes to, and the one it comes from.
+    to: u32,
+    from: u32,
+    /// How often the group has moved with this move.
+    moves: u32,
+    bytes: Vec<u8>,
+}
+
+/// A keyed stream for an operator whose key groups move; made by [`Keyed::migratable`]. What may follow
+/// is [`Stateful`] and [`Rolling`]. Maps, those too whose entries expire, counters and the operator's timers move with their key groups. A
+/// value stays with its worker, as it has no key; other states are refused.
 pub struct Migratable<'scope, T: EventTime, D, F> {
     keyed: Keyed<'scope, T, D, F>,
     control: StreamVec<'scope, T, MoveGroup>,
@@ -57,7 +70,7 @@ impl<T: EventTime, D, F> fmt::Debug for Migratable<'_, T, D, F> {
 
 impl<'scope, T: EventTime, D, F> Keyed<'scope, T, D, F> {
     /// Lets key groups of the operator that follows move between workers, as `control` says. At first
-    /// each group is at its [owner](crate::WorkerState::owner).
+    /// each group is at its [owner](crate::WorkerState::owner), or where a run before has left it.
     ///
     /// A row is not applied before the control stream has passed its time, so whoever feeds that must
     /// advance it with the input, or close it. Moves may be told by any worker. Of several moves of one
@@ -65,12 +78,15 @@ impl<'scope, T: EventTime, D, F> Keyed<'scope, T, D, F> {
     /// a group that there is not ends the run.
     ///
     /// Moving a group costs what its entries cost to read, encode and put. Between two schedules of the
-    /// operator one chunk is sent, of a 64th of the store's memory and 64 KiB at most; chunks that were
-    /// sent and not installed yet are in Timely's queues, which know no bound; nor do the rows that wait
-    /// for a group. The old worker has the group until all workers have passed the time of the move, and
+    /// operator one chunk is sent, of a 64th of the store's memory and 64 KiB at most. Four of these may be
+    /// on their way from a worker, until who takes them has told that they are installed; their memory is
+    /// booked when the operator is built. The rows that wait for a group know no bound. The old worker has the group until all workers have passed the time of the move, and
     /// then removes it in steps.
     ///
-    /// [Checkpoints](crate::JobCheckpoints) are refused while a group is not where it was at the start.
+    /// [Checkpoints](crate::JobCheckpoints) have each group where it is: a run that goes on with as many
+    /// workers finds it there, one with others divides the groups anew. Moves that were told for times
+    /// at or after the checkpoint's have to be told again then. The control stream is an input like
+    /// others: move it to the time of a checkpoint as exactly as these, or close it.
     pub fn migratable(
         self,
         control: StreamVec<'scope, T, MoveGroup>,
@@ -79,41 +95,14 @@ impl<'scope, T: EventTime, D, F> Keyed<'scope, T, D, F> {
     }
 }
 
-/// Rows that are folded at once.
-const PART: usize = 256;
-
-impl<'scope, T, K, D, F> Migratable<'scope, T, D, F>
+impl<'scope, T, K, D, F> Rolling<'scope, T, K, D> for Migratable<'scope, T, D, F>
 where
     T: EventTime,
     K: Key + Ord,
     D: ExchangeData,
     F: Fn(&D) -> K + 'static,
 {
-    /// As [`Stateful::stateful`](crate::Stateful::stateful). Maps, counters and the operator's timers
-    /// move with their key groups. A value stays with its worker, as it has no key; other states are
-    /// refused.
-    ///
-    /// # Errors
-    /// Those of [`Stateful::stateful`](crate::Stateful::stateful).
-    pub fn stateful<S, R>(
-        self,
-        spec: Spec,
-        open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
-        rows: impl FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
-        due: impl FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
-    ) -> Result<Changes<'scope, T, R>>
-    where
-        S: 'static,
-        R: Clone + 'static,
-    {
-        operator::build(self, spec, open, rows, due)
-    }
-
-    /// As [`Rolling::rolling`](crate::Rolling::rolling).
-    ///
-    /// # Errors
-    /// Opening the state failed.
-    pub fn rolling<A: Aggregate<D>>(
+    fn rolling<A: Aggregate<D>>(
         self,
         spec: Spec,
         aggregate: A,

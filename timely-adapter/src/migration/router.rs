@@ -7,15 +7,17 @@
 //! - A group is read when nothing before the time of its move is under way in the operator behind, on any
 //!   worker; the right to send at that time is held until then, and until the last chunk is sent, so
 //!   that the operator behind fires no timer after it.
+//! - So many bytes are on their way from a worker at most, until who installs them says that it has:
+//!   their memory is booked here.
 //! - What was sent is forgotten here when the operator behind has passed the time of the move: it holds
 //!   that time until the group is installed in full.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use alluvium::{Error, ErrorKind, Extraction, Key, KeyGroup, Mover, Result};
+use alluvium::{Error, ErrorKind, Extraction, Key, KeyGroup, Mover, Reservation, Result, Standing};
 use timely::ExchangeData;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
@@ -26,6 +28,7 @@ use timely::dataflow::operators::vec::Broadcast;
 use timely::dataflow::operators::{Capability, CapabilityTrait};
 use timely::scheduling::Activator;
 
+use super::progress::Progress;
 use super::routes::Routes;
 use super::{Chunk, MoveGroup, Routed};
 use crate::event_time::EventTime;
@@ -34,42 +37,10 @@ use crate::worker::WorkerState;
 
 /// Entries of a group that has left that are removed per schedule.
 const FORGOTTEN: usize = 1024;
+/// Chunks on their way from a worker, at most; one that is longer than others goes alone.
+const UNDER_WAY_MAX: u64 = 4;
 /// How long storage that gives nothing is left alone.
 const DELAY: Duration = Duration::from_millis(5);
-
-/// How far the whole operator is, on all workers, as its output shows on this one.
-pub(super) struct Progress<T> {
-    /// The least time that may still come out; `None` if none can.
-    least: RefCell<Option<T>>,
-    /// The router, and whether it waits for a later time.
-    router: RefCell<Option<Activator>>,
-    is_awaited: Cell<bool>,
-}
-
-impl<T: EventTime> Progress<T> {
-    pub fn new() -> Rc<Self> {
-        let least = RefCell::new(Some(T::minimum()));
-        Rc::new(Self { least, router: RefCell::new(None), is_awaited: Cell::new(false) })
-    }
-
-    /// The output has come to `least`.
-    pub fn set(&self, least: Option<T>) {
-        *self.least.borrow_mut() = least;
-        if self.is_awaited.get() {
-            self.router.borrow().iter().for_each(Activator::activate);
-        }
-    }
-
-    /// Whether everything before `time` is done.
-    fn has_come_to(&self, time: &T) -> bool {
-        self.least.borrow().as_ref().is_none_or(|least| least >= time)
-    }
-
-    /// Whether everything at `time` is done.
-    fn has_passed(&self, time: &T) -> bool {
-        self.least.borrow().as_ref().is_none_or(|least| least > time)
-    }
-}
 
 /// A group on its way out.
 struct Shipment<T: EventTime> {
@@ -86,6 +57,8 @@ struct Told<T: EventTime> {
     moves: BTreeMap<u16, u32>,
 }
 
+/// The rows, and the groups.
+type Outputs<'scope, T, D> = (StreamVec<'scope, T, Routed<D>>, StreamVec<'scope, T, Chunk>);
 type Rows<D> = CapacityContainerBuilder<Vec<Routed<D>>>;
 type Chunks = CapacityContainerBuilder<Vec<Chunk>>;
 
@@ -95,6 +68,10 @@ struct Router<T: EventTime> {
     operator: String,
     mover: Mover,
     chunk_bytes: usize,
+    /// The most bytes that were on their way at a time.
+    gauge: Rc<Cell<u64>>,
+    /// For the chunks on their way, wherever they are.
+    memory: Reservation,
     progress: Rc<Progress<T>>,
     activator: Activator,
     routes: Routes<T>,
@@ -102,6 +79,8 @@ struct Router<T: EventTime> {
     shipments: VecDeque<Shipment<T>>,
     /// Groups that were sent, and when.
     sent: VecDeque<(T, KeyGroup)>,
+    /// Those that have arrived, of which something is left here.
+    left: VecDeque<KeyGroup>,
     is_waiting: bool,
     has_failed: bool,
 }
@@ -114,13 +93,20 @@ pub(super) fn route<'scope, T, K, D, F>(
     worker: &WorkerState,
     (operator, mover): (&str, Mover),
     progress: &Rc<Progress<T>>,
-) -> (StreamVec<'scope, T, Routed<D>>, StreamVec<'scope, T, Chunk>)
+) -> Result<Outputs<'scope, T, D>>
 where
     T: EventTime,
     K: Key,
     D: ExchangeData,
     F: Fn(&D) -> K + 'static,
 {
+    // Whatever fails does so before there is an operator.
+    let (homes, left) = starting_groups(worker, operator, &mover)?;
+    let share = usize::try_from(worker.store().memory_bytes() / 64).unwrap_or(usize::MAX);
+    let chunk_bytes = share.clamp(1 << 10, 64 << 10);
+    let under_way_max = UNDER_WAY_MAX * chunk_bytes as u64;
+    let what = format!("pieces of key groups of operator {operator} on their way");
+    let memory = worker.store().reserve(under_way_max, &what)?;
     let scope = rows.scope();
     let mut builder = OperatorBuilder::new(format!("{operator}: routes"), scope);
     let mut rows = builder.new_input(rows, Pipeline);
@@ -130,20 +116,21 @@ where
     let mut out_rows = OutputBuilder::<_, Rows<D>>::from(out_rows);
     let mut out_chunks = OutputBuilder::<_, Chunks>::from(out_chunks);
     let activator = scope.activator_for(builder.operator_info().address.clone());
-    *progress.router.borrow_mut() =
-        Some(scope.activator_for(builder.operator_info().address.clone()));
-    let share = worker.store().memory_bytes() / 64;
+    progress.attach(scope.activator_for(builder.operator_info().address.clone()));
     let mut router = Router {
-        routes: Routes::new(worker.key_groups(), scope.peers()),
+        gauge: worker.gauge_of_moves(operator),
+        routes: Routes::new(homes),
         worker: worker.clone(),
         operator: operator.to_owned(),
         mover,
-        chunk_bytes: usize::try_from(share).unwrap_or(usize::MAX).clamp(1 << 10, 64 << 10),
+        chunk_bytes,
+        memory,
         progress: progress.clone(),
         activator,
         told: BTreeMap::new(),
         shipments: VecDeque::new(),
         sent: VecDeque::new(),
+        left: left.into(),
         is_waiting: false,
         has_failed: false,
     };
@@ -180,7 +167,33 @@ where
             router.work(&mut out_chunks)
         }
     });
-    (routed, chunks)
+    Ok((routed, chunks))
+}
+
+/// Where each group is at the begin, and those of which something may be left on this worker that have
+/// gone in the run before.
+fn starting_groups(
+    worker: &WorkerState,
+    operator: &str,
+    mover: &Mover,
+) -> Result<(Vec<u32>, Vec<KeyGroup>)> {
+    worker.check_recorded()?;
+    let (homes, mut left) = (worker.homes(operator), Vec::new());
+    for (group, home) in (0..).map(KeyGroup).zip(&homes) {
+        let standing = mover.standing(group)?;
+        if (standing == Standing::Here) != (*home as usize == worker.index()) {
+            let message = format!(
+                "key group {} has moved: workers whose stores have checkpoints of their own do not know \
+                 where it is; take those of the job",
+                group.0
+            );
+            return Err(Error::new(ErrorKind::Mismatch, message).with("operator", operator));
+        }
+        if standing == Standing::Going {
+            left.push(group);
+        }
+    }
+    Ok((homes, left))
 }
 
 impl<T: EventTime> Router<T> {
@@ -277,8 +290,8 @@ impl<T: EventTime> Router<T> {
         if more {
             self.activator.activate();
         }
-        let is_busy = !self.shipments.is_empty() || !self.sent.is_empty();
-        self.progress.is_awaited.set(is_busy);
+        let is_busy = !self.shipments.is_empty() || !self.sent.is_empty() || !self.left.is_empty();
+        self.progress.await_more(is_busy);
         is_busy
     }
 
@@ -291,9 +304,17 @@ impl<T: EventTime> Router<T> {
         if first.rest.is_none() {
             first.rest = Some(self.mover.begin(first.group)?);
         }
+        let under_way = self.progress.under_way();
+        if under_way > 0 && under_way + self.chunk_bytes as u64 > self.memory.bytes() {
+            return Ok(false);
+        }
         let rest = first.rest.as_mut().expect("made above");
         if let Some(bytes) = self.mover.next_chunk(rest, self.chunk_bytes)? {
-            output.session(&first.right).give((first.to, first.moves, bytes));
+            self.progress.send(bytes.len() as u64);
+            self.gauge.set(self.gauge.get().max(self.progress.under_way()));
+            let from = self.worker.index() as u32;
+            let chunk = Chunk { to: first.to, from, moves: first.moves, bytes };
+            output.session(&first.right).give(chunk);
         } else {
             self.sent.push_back((first.right.time().clone(), first.group));
             self.shipments.pop_front();
@@ -301,14 +322,20 @@ impl<T: EventTime> Router<T> {
         Ok(true)
     }
 
-    /// Removes some of a group that has arrived; says whether there was one.
+    /// Removes some of a group that has arrived; says whether there was one. All that have arrived count
+    /// where they are, at once.
     fn forget(&mut self) -> Result<bool> {
-        let Some((time, group)) = self.sent.front() else { return Ok(false) };
-        if !self.progress.has_passed(time) {
-            return Ok(false);
-        }
-        if self.mover.forget(*group, FORGOTTEN)? {
+        while let Some((time, group)) = self.sent.front() {
+            if !self.progress.has_passed(time) {
+                break;
+            }
+            self.mover.leave(*group)?;
+            self.left.push_back(*group);
             self.sent.pop_front();
+        }
+        let Some(group) = self.left.front() else { return Ok(false) };
+        if self.mover.forget(*group, FORGOTTEN)? {
+            self.left.pop_front();
         }
         Ok(true)
     }

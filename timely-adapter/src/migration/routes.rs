@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::KeyGroup;
-
 /// Where rows of a group go: the worker, and how often the group had moved by then. The count tells the
 /// rows of one stay of the group at a worker from those of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +20,9 @@ pub(super) struct Routes<T> {
 }
 
 impl<T: Ord + Clone> Routes<T> {
-    /// Each group at its owner.
-    pub fn new(groups: u16, peers: usize) -> Self {
-        let owner = |group| KeyGroup(group).owner(groups, peers) as u32;
-        let now = (0..groups).map(|group| Route { to: owner(group), moves: 0 }).collect();
+    /// Each group at the worker given for it.
+    pub fn new(homes: Vec<u32>) -> Self {
+        let now = homes.into_iter().map(|to| Route { to, moves: 0 }).collect();
         Self { now, changes: BTreeMap::new() }
     }
 
@@ -76,7 +73,7 @@ mod tests {
 
     #[test]
     fn rows_go_where_their_group_is_at_their_time() {
-        let mut routes = Routes::<i64>::new(4, 2);
+        let mut routes = Routes::<i64>::new(vec![0, 0, 1, 1]);
         assert_eq!(routes.at(&0, 3), Route { to: 1, moves: 0 });
         assert_eq!(routes.change(&10, 3, 1), None);
         let moved = Route { to: 0, moves: 1 };

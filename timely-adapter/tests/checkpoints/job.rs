@@ -1,5 +1,6 @@
 //! A job whose result shows each number that is lost or applied twice, and how it is run: on simulated
-//! devices, in a directory, as several processes, with accidents.
+//! devices, in a directory, as several processes, with accidents. The key groups of its counts move
+//! between the workers all the time.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,17 +12,18 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use alluvium::io::{Device, Simulated};
 use alluvium::{
-    ByteSize, Error, ErrorKind, Helpers, HybridLog, KIB, Result, StoreConfig, Time, Windows,
+    ByteSize, Error, ErrorKind, Helpers, HybridLog, KIB, KeyGroup, KeyHash, Result, StoreConfig,
+    Time, Windows,
 };
 use alluvium_timely::{
-    Counting, JobCheckpoints, KeyBy, NodeConfig, Rolling, Spec, Stateful, Turn, Windowing,
-    WorkerOverrides, WorkerState, execute, execute_with,
+    Counting, JobCheckpoints, KeyBy, MoveGroup, NodeConfig, Rolling, Spec, Stateful, Turn,
+    Windowing, WorkerOverrides, WorkerState, execute, execute_with,
 };
 use timely::CommunicationConfig;
 use timely::dataflow::operators::core::Concat;
 use timely::dataflow::operators::vec::{Input, Map};
 use timely::dataflow::operators::{Inspect, Probe};
-use timely::dataflow::{ProbeHandle, StreamVec};
+use timely::dataflow::{InputHandleVec, ProbeHandle, StreamVec};
 use timely::worker::Worker;
 
 const KEYS: i64 = 40;
@@ -33,6 +35,8 @@ const GROUPS: i64 = 5;
 const WORKERS_MAX: i64 = 8;
 /// Numbers until the timer of one of them is due.
 const ROUND: i64 = 30;
+/// Numbers between two moves of a key group.
+const STAY: i64 = 23;
 
 /// A stream of numbers, each at its own time; worker `w` of `n` has w, w + n and so on.
 #[derive(Clone, Copy)]
@@ -102,10 +106,14 @@ pub fn work(
     let (index, peers) = (worker.index() as i64, worker.peers() as i64);
     let (probe, counts) = (ProbeHandle::new(), Rc::new(RefCell::new(BTreeMap::new())));
     let sink = counts.clone();
-    let mut input = worker.dataflow::<i64, _, _>(|scope| {
+    let (mut input, mut control) = worker.dataflow::<i64, _, _>(|scope| {
         let (input, rows) = scope.new_input::<i64>();
-        let counts =
-            rows.clone().key_by(state, |row| row % KEYS).rolling(Spec::new("counts"), Counting)?;
+        let (control, moves) = scope.new_input::<MoveGroup>();
+        let counts = rows
+            .clone()
+            .key_by(state, |row| row % KEYS)
+            .migratable(moves)
+            .rolling(Spec::new("counts"), Counting)?;
         let listed = listed(rows.clone(), state)?;
         let fired = rows
             .key_by(state, |row| row % KEYS)
@@ -127,11 +135,12 @@ pub fn work(
                 }
             })
             .probe_with(&probe);
-        Ok::<_, Error>(input)
+        Ok::<_, Error>((input, control))
     })?;
     let first = begin_of(state, peers);
     if let Some(all) = state.restored() {
         input.advance_to(all.until.0);
+        control.advance_to(all.until.0);
     }
     let (mut next, mut abandoned) = (first, 0);
     let mut asked = first;
@@ -159,6 +168,7 @@ pub fn work(
                 }
                 let is_over = turn != Turn::Go && next >= end;
                 input.advance_to(if is_over { until } else { next.max(*input.time()) });
+                tell_moves(&mut control, *input.time(), index, peers);
             }
             Turn::Seal => {
                 checkpoints.seal(&[next as u64, 7])?;
@@ -176,11 +186,30 @@ pub fn work(
         state.step_or_nap(worker, std::time::Duration::from_millis(1))?;
     }
     let committed = checkpoints.committed().map_or(0, |checkpoint| checkpoint.number);
-    drop(input);
+    drop((input, control));
     while worker.has_dataflows() {
         state.step(worker)?;
     }
     Ok(End { counts: counts.take(), committed, abandoned, sent: (next - first) / peers })
+}
+
+/// Tells of the moves before `until`, which are the same in each run of as many workers; any worker
+/// may tell one.
+fn tell_moves(control: &mut InputHandleVec<i64, MoveGroup>, until: i64, index: i64, peers: i64) {
+    let first = (*control.time()).max(0);
+    for nth in (first + STAY - 1) / STAY.. {
+        if nth * STAY >= until {
+            break;
+        }
+        control.advance_to(nth * STAY);
+        let mut dice = dice(nth as u64 + 1);
+        let (key, to) = (dice(KEYS as u64) as i64, dice(peers as u64) as u32);
+        if nth % peers == index {
+            let group = KeyGroup::of(key.key_hash(), StoreConfig::default().key_groups);
+            control.send(MoveGroup { group, to });
+        }
+    }
+    control.advance_to(until);
 }
 
 /// The first number of a worker: of its share, the first that is not in the checkpoint, which has all
@@ -237,9 +266,14 @@ pub fn expected(job: Job) -> BTreeMap<i64, i64> {
     counts
 }
 
-/// What the workers have counted together.
+/// What the workers have counted together: a key's count goes on where its group goes.
 pub fn together(ends: &[End]) -> BTreeMap<i64, i64> {
-    ends.iter().flat_map(|end| end.counts.clone()).collect()
+    let mut counts = BTreeMap::new();
+    for (key, count) in ends.iter().flat_map(|end| &end.counts) {
+        let most = counts.entry(*key).or_insert(*count);
+        *most = *count.max(most);
+    }
+    counts
 }
 
 pub fn node() -> NodeConfig {

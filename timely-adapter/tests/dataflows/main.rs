@@ -9,6 +9,7 @@ mod cold_reads_are_parked;
 mod groups_move_while_rows_come;
 mod join_pairs_all_rows_in_any_order_of_arrival;
 mod look_ups_see_the_table_as_it_is;
+mod pieces_of_a_group_wait_for_those_before_them;
 mod rolling_counts_every_row_on_any_number_of_workers;
 mod sources_wait_and_stand_aside;
 mod state_of_an_operator_expires;
