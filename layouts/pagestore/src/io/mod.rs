@@ -233,3 +233,39 @@ pub(crate) fn wait_for(
         }
     }
 }
+
+/// One request that was submitted. Its owner can do other things before it waits; when this is
+/// dropped the request has ended.
+#[derive(Debug)]
+pub struct UnderWay {
+    device: Arc<dyn Device>,
+    file: FileHandle,
+    completions: Option<Receiver<Completion>>,
+}
+
+impl UnderWay {
+    /// Submits it.
+    pub fn start(
+        device: Arc<dyn Device>,
+        file: &FileHandle,
+        operation: Operation,
+        buffer: IoBuffer,
+    ) -> Self {
+        let completions = Some(submit_one(&*device, file, operation, buffer));
+        Self { device, file: file.clone(), completions }
+    }
+
+    /// Waits for its end. The buffer comes back, unless the engine has stopped.
+    pub fn wait(mut self) -> (IoBuffer, Result<()>) {
+        let completions = self.completions.take().expect("waited for once");
+        wait_for(&*self.device, &self.file, &completions)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(completions) = self.completions.take() {
+            let _ended = wait_for(&*self.device, &self.file, &completions);
+        }
+    }
+}

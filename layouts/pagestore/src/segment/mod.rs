@@ -3,6 +3,7 @@
 mod format;
 mod image;
 mod live;
+mod pass;
 mod pins;
 mod reader;
 mod whole;
@@ -14,6 +15,7 @@ pub use format::{
 };
 pub use image::Image;
 pub use live::{Death, LiveSet, Liveness};
+pub use pass::{PassVisitor, PassedRecord, SegmentPass};
 pub use reader::{SegmentDirectory, SegmentReader};
 pub use whole::WholeSegment;
 pub use writer::{SegmentWriter, WrittenPage};

@@ -46,7 +46,8 @@ impl SegmentReader {
         Self { store, state, window }
     }
 
-    /// Verifies a segment's header and reads its directory.
+    /// Verifies a segment's header and reads its directory. One that is not sealed has none: its
+    /// images are found from its end, each by the trailer of the one before, with a read for each.
     pub fn open(&mut self, info: &SegmentInfo) -> Result<SegmentDirectory> {
         let (file, id) = (&info.file, info.id);
         self.window.forget();
@@ -56,6 +57,9 @@ impl SegmentReader {
             return Err(damaged(file, len, &what));
         }
         verify_header(file, id, self.state, self.bytes(file, 0, TRAILER_BYTES)?)?;
+        if !info.sealed {
+            return self.find_images(info);
+        }
         let tail_offset = info.bytes - TRAILER_BYTES as u64;
         let tail = self.bytes(file, tail_offset, TRAILER_BYTES)?;
         let tail = Tail::from_bytes(file, id, info.bytes, tail)?;
@@ -69,6 +73,29 @@ impl SegmentReader {
         if records != tail.records || records != info.records {
             let what = format!("{records} records in the directory, {} expected", info.records);
             return Err(damaged(file, tail_offset, &what));
+        }
+        Ok(SegmentDirectory { info: info.clone(), images })
+    }
+
+    /// The images of a segment that is not sealed.
+    fn find_images(&mut self, info: &SegmentInfo) -> Result<SegmentDirectory> {
+        let (file, id) = (&info.file, info.id);
+        let (mut images, mut end) = (Vec::new(), info.bytes);
+        while end > BLOCK_BYTES as u64 {
+            let at = end - TRAILER_BYTES as u64;
+            let image = ImageInfo::from_bytes(file, id, self.bytes(file, at, TRAILER_BYTES)?)?;
+            let is_here = image.offset < at && image.offset.checked_add(image.bytes) == Some(end);
+            if !is_here {
+                return Err(damaged(file, at, "an image's trailer is that of another"));
+            }
+            images.push(image);
+            end = image.offset;
+        }
+        images.reverse();
+        let records: u64 = images.iter().map(|i| u64::from(i.records)).sum();
+        if records != info.records {
+            let what = format!("{records} records in the images, {} expected", info.records);
+            return Err(damaged(file, info.bytes, &what));
         }
         Ok(SegmentDirectory { info: info.clone(), images })
     }
