@@ -6,12 +6,13 @@
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, BlobReader, Error, ErrorKind, FooterEntry, Key, Liveness, MemoryKind, Result,
-    SegmentId, SegmentInfo, SegmentReader, SegmentStore, SegmentWriter, State, StateImage, codec,
-    fingerprint,
+    Account, BlobReader, Error, ErrorKind, FooterEntry, Key, LiveSet, Liveness, MemoryKind,
+    PassVisitor, PassedRecord, Result, SegmentId, SegmentImage, SegmentInfo, SegmentStore,
+    SegmentWriter, State, StateImage, codec, fingerprint,
 };
 
 use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
+use crate::passing::pass_over;
 use crate::table::{CheckpointOutcome, StateContext, TableStats};
 
 /// Bytes of a checkpoint's write buffer, and of the window a restore reads through: a 64th of the
@@ -21,7 +22,7 @@ const CHUNK_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of records after which a page ends.
 const PAGE_BYTES: u64 = 256 << 10;
 /// Records after which a page ends.
-const PAGE_RECORDS: u32 = 1 << 9;
+pub(crate) const PAGE_RECORDS: u32 = 1 << 9;
 /// Bytes after which a segment ends.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
@@ -214,18 +215,53 @@ pub fn read_entries<K: Key, V: State>(
     let memory = (chunk_bytes + PAGE_RECORDS as usize * size_of::<FooterEntry>()) as u64
         + Liveness::memory_bytes(image);
     context.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
-    let mut reader = SegmentReader::new(store.clone(), fingerprint(&context.name), chunk_bytes);
+    let state = fingerprint(&context.name);
     let read = Liveness::load(image, Some(blobs)).and_then(|liveness| {
-        image.segments.iter().try_for_each(|segment| {
-            let live = liveness.of(segment)?;
-            reader.for_each(&segment.open(store)?, live.as_ref(), |_, record| {
-                let (key, value) = codec::decode::<K, V>(record.payload)?;
+        let (segments, live) = (&image.segments, None);
+        let mut records = LiveEntries {
+            segments,
+            liveness: &liveness,
+            live,
+            visit: |payload: &[u8]| {
+                let (key, value) = codec::decode::<K, V>(payload)?;
                 entry(key, value)
-            })
-        })
+            },
+        };
+        let (account, count) = (&context.account, segments.len());
+        let mut open = |nth: usize| segments[nth].open(store);
+        pass_over((store, state), account, chunk_bytes, count, &mut open, &mut records)
     });
     context.account.release(MemoryKind::Buffers, memory);
     read
+}
+
+/// Gives the bytes of the records that are live.
+struct LiveEntries<'i, F> {
+    segments: &'i [SegmentImage],
+    liveness: &'i Liveness,
+    /// Of the segment at hand: those that are live, unless all are.
+    live: Option<LiveSet>,
+    visit: F,
+}
+
+impl<F: FnMut(&[u8]) -> Result<()>> PassVisitor for LiveEntries<'_, F> {
+    fn begin(&mut self, nth: usize) -> Result<()> {
+        // The one before first: there is room for one.
+        self.live = None;
+        self.live = self.liveness.of(&self.segments[nth])?;
+        Ok(())
+    }
+
+    fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
+        match &self.live {
+            Some(live) if !live.contains(entry.grain) => Ok(()),
+            _ => (self.visit)(record.payload(entry)?),
+        }
+    }
+
+    fn end(&mut self, _: usize) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The segments of the committed full checkpoint, and of the one being taken, with their bytes.

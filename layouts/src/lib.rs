@@ -19,6 +19,7 @@ mod lists;
 mod paced;
 mod panes;
 mod parts;
+mod passing;
 mod prefetch_unsafe;
 mod snapshot;
 mod split_heap;

@@ -3,17 +3,20 @@
 //! What it keeps true: nothing of the other store changes. Footers have the hashes of keys, so that
 //! of state by key only what is wanted is decoded; timers and other state whose records have the key
 //! inside a larger one are decoded to be told apart. Memory is one window, the footer of one image
-//! and the live records of one segment, booked; what a layout needs beside that it books itself.
+//! and the live records of one segment, booked, and buffers to read ahead with, where they can be
+//! had; what a layout needs beside that it books itself.
 
 use std::ops::Range;
 
 use alluvium_pagestore::{
     BlobReader, Error, ErrorKind, FooterEntry, Key, KeyGroup, KeyGroups, LiveSet, Liveness,
-    MemoryKind, Result, SegmentImage, SegmentReader, State, StateImage, Time, codec, fingerprint,
+    MemoryKind, PassVisitor, PassedRecord, Result, SegmentImage, State, StateImage, Time, codec,
+    fingerprint,
 };
 
 use crate::append_log::for_each_list;
 use crate::full_image::chunk_bytes;
+use crate::passing::pass_over;
 use crate::table::StateContext;
 use crate::window_segments::for_each_part_of_a_pane;
 
@@ -170,12 +173,18 @@ impl Part {
         let (account, memory) = (&self.context.account, self.memory_bytes(segments));
         account.reserve(MemoryKind::Buffers, memory, "reading another store's state")?;
         let state = fingerprint(&self.context.name);
-        let mut reader = SegmentReader::new(store.clone(), state, chunk_bytes(&self.context));
         let read = self.liveness().and_then(|liveness| {
-            segments.iter().try_for_each(|segment| {
-                let live = liveness.of(segment)?;
-                self.read_segment(segment, live.as_ref(), &mut reader, &mut *visit)
-            })
+            let mut records = LiveRecords {
+                part: self,
+                segments,
+                liveness: &liveness,
+                live: None,
+                found: 0,
+                visit,
+            };
+            let mut open = |nth: usize| segments[nth].open(store);
+            let window = chunk_bytes(&self.context);
+            pass_over((store, state), account, window, segments.len(), &mut open, &mut records)
         });
         account.release(MemoryKind::Buffers, memory);
         read
@@ -184,34 +193,6 @@ impl Part {
     fn liveness(&self) -> Result<Liveness> {
         let blobs = BlobReader::new(self.context.segment_store()?.shared_device());
         Liveness::load(&self.image, Some(&blobs))
-    }
-
-    fn read_segment(
-        &self,
-        segment: &SegmentImage,
-        live: Option<&LiveSet>,
-        reader: &mut SegmentReader,
-        visit: Visit<'_>,
-    ) -> Result<()> {
-        let store = self.context.segment_store()?;
-        let is_live = |entry: &FooterEntry| live.is_none_or(|live| live.contains(entry.grain));
-        let info = segment.open(store)?;
-        let directory = reader.open(&info)?;
-        let (mut entries, mut found) = (Vec::new(), 0);
-        for image in directory.images() {
-            reader.footer(&directory, image, &mut entries)?;
-            for entry in entries.iter().filter(|entry| is_live(entry)) {
-                found += 1;
-                visit(entry, &mut OneRecord { reader, info: &info })?;
-            }
-        }
-        if found != segment.live_records {
-            let expected = segment.live_records;
-            let message = format!("{found} live records in a segment, {expected} expected");
-            let error = self.error(ErrorKind::Corrupt, &message);
-            return Err(error.with("file", segment.id.file_name()));
-        }
-        Ok(())
     }
 
     pub(crate) fn error(&self, kind: ErrorKind, message: &str) -> Error {
@@ -224,17 +205,44 @@ impl Part {
     }
 }
 
-type Visit<'v> = &'v mut dyn FnMut(&FooterEntry, &mut OneRecord<'_>) -> Result<()>;
+type Visit<'v> = &'v mut dyn FnMut(&FooterEntry, &mut PassedRecord<'_>) -> Result<()>;
 
-/// Where the record that a footer tells of can be read.
-pub(crate) struct OneRecord<'r> {
-    reader: &'r mut SegmentReader,
-    info: &'r alluvium_pagestore::SegmentInfo,
+/// Shows the records that are live, and counts them.
+struct LiveRecords<'p, 'v> {
+    part: &'p Part,
+    segments: &'p [SegmentImage],
+    liveness: &'p Liveness,
+    /// Of the segment at hand: those that are live, unless all are, and how many there were so far.
+    live: Option<LiveSet>,
+    found: u64,
+    visit: Visit<'v>,
 }
 
-impl OneRecord<'_> {
-    /// Reads it, verified.
-    pub(crate) fn payload(&mut self, entry: &FooterEntry) -> Result<&[u8]> {
-        Ok(self.reader.record(self.info, entry)?.payload)
+impl PassVisitor for LiveRecords<'_, '_> {
+    fn begin(&mut self, nth: usize) -> Result<()> {
+        // The one before first: there is room for one.
+        self.live = None;
+        self.live = self.liveness.of(&self.segments[nth])?;
+        self.found = 0;
+        Ok(())
+    }
+
+    fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
+        if self.live.as_ref().is_some_and(|live| !live.contains(entry.grain)) {
+            return Ok(());
+        }
+        self.found += 1;
+        (self.visit)(entry, record)
+    }
+
+    fn end(&mut self, nth: usize) -> Result<()> {
+        let segment = &self.segments[nth];
+        let (found, expected) = (self.found, segment.live_records);
+        if found == expected {
+            return Ok(());
+        }
+        let message = format!("{found} live records in a segment, {expected} expected");
+        let error = self.part.error(ErrorKind::Corrupt, &message);
+        Err(error.with("file", segment.id.file_name()))
     }
 }

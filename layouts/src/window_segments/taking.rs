@@ -5,14 +5,14 @@
 use std::collections::HashMap;
 
 use alluvium_pagestore::{
-    Error, FooterEntry, Key, MemoryKind, Result, SegmentImage, SegmentReader, State, Time, codec,
-    fingerprint, rounded,
+    Error, FooterEntry, Key, MemoryKind, PassedRecord, Result, SegmentImage, SegmentReader, State,
+    Time, codec, fingerprint, rounded,
 };
 use hashbrown::HashTable;
 
 use super::checkpoint::{END, OF_IMAGES, OF_RUN, OF_SLICE, catalog_is_wrong, ends};
 use crate::full_image::chunk_bytes;
-use crate::parts::{OneRecord, Part};
+use crate::parts::Part;
 
 /// A slice of the catalog.
 struct SliceAt {
@@ -132,7 +132,8 @@ fn read_catalog(part: &Part, catalog: &[SegmentImage]) -> Result<Vec<SliceAt>> {
     Ok(slices)
 }
 
-type VisitTable<'v> = &'v mut dyn FnMut(Time, bool, &FooterEntry, &mut OneRecord<'_>) -> Result<()>;
+type VisitTable<'v> =
+    &'v mut dyn FnMut(Time, bool, &FooterEntry, &mut PassedRecord<'_>) -> Result<()>;
 
 /// Visits what footers tell of the tables: slice by slice the accumulators, then the cuts.
 fn for_each_of_tables(
