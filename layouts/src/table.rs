@@ -263,14 +263,34 @@ pub trait Table<K: Key, V>: 'static {
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,
     ) -> Result<()>;
 
+    /// Visits all entries once, in one call and in no useful order: as a [`scan`](Table::scan) does to
+    /// the end, which is the default, or in an order that is faster to read.
+    ///
+    /// # Errors
+    /// Those of `visit` and of `scan`; some entries were visited then.
+    fn visit_all(&mut self, visit: &mut dyn FnMut(&K, &V) -> Result<()>) -> Result<()> {
+        let mut cursor = Cursor::default();
+        while !cursor.done {
+            self.scan(&mut cursor, 4096, visit)?;
+        }
+        Ok(())
+    }
+
     /// Whether the table stands in the order of its keys' hashes, so that it can do
     /// [`scan_hashes`](Table::scan_hashes) and [`remove_hashes`](Table::remove_hashes).
     fn has_order(&self) -> bool {
         false
     }
 
-    /// [`scan`](Table::scan) of the keys with these hashes only. Entries with equal hashes are visited
-    /// in one step; a step that fails may have visited some, and `cursor` is where it was.
+    /// Whether to visit everything by [`scan_hashes`](Table::scan_hashes) is about as fast as by
+    /// [`visit_all`](Table::visit_all): nothing has to be read for it.
+    fn is_fast_in_order(&self) -> bool {
+        self.has_order() && self.is_resident()
+    }
+
+    /// [`scan`](Table::scan) of the keys with these hashes only. All hashes that a step visits are
+    /// below those that the next one visits, and entries with equal hashes are visited in one step;
+    /// within it their order is unspecified. A step that fails may have visited some, and `cursor` is where it was.
     ///
     /// Cost: that of the entries there, and of the parts of the table at both ends.
     ///

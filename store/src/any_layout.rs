@@ -198,8 +198,16 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         each!(self, table => table.scan(cursor, fuel, visit))
     }
 
+    fn visit_all(&mut self, visit: &mut dyn FnMut(&K, &V) -> Result<()>) -> Result<()> {
+        each!(self, table => table.visit_all(visit))
+    }
+
     fn has_order(&self) -> bool {
         each!(self, table => table.has_order())
+    }
+
+    fn is_fast_in_order(&self) -> bool {
+        each!(self, table => table.is_fast_in_order())
     }
 
     fn scan_hashes(

@@ -256,13 +256,10 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         self.cell.run_to_read(0, |table| table.scan(cursor, fuel, &mut visit))?
     }
 
-    /// Visits all entries, in no useful order. Cost: a pass over the state, with all its reads.
+    /// Visits all entries, in no useful order. Cost: a pass over the state, with all its reads, which
+    /// are in the order of storage where that saves some.
     pub fn for_each(&mut self, mut visit: impl FnMut(&K, &V) -> Result<()>) -> Result<()> {
-        let mut cursor = Cursor::default();
-        while !cursor.done {
-            self.scan(&mut cursor, 4096, &mut visit)?;
-        }
-        Ok(())
+        self.cell.run_to_read(0, |table| table.visit_all(&mut visit))?
     }
 
     /// Puts all entries, in order: of several of one key the last is there in the end. Sorted or not

@@ -16,8 +16,8 @@ use crate::table::Cursor;
 /// passed over once for each so many.
 const SORTED: usize = 256;
 
-/// Index entries that are on their way into the cache while a segment's records are entered: each
-/// misses it otherwise.
+/// Index entries that are on their way into the cache while a segment's records are entered, and
+/// records while others are visited: each misses it otherwise.
 const HINTED: usize = 16;
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
@@ -149,7 +149,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     ) -> Result<()> {
         let stored_from = addresses.partition_point(|address| address.is_memory());
         let (resident, stored) = addresses.split_at(stored_from);
-        for address in resident {
+        for (nth, address) in resident.iter().enumerate() {
+            if let Some(ahead) = resident.get(nth + HINTED) {
+                self.log.frames.prefetch(ahead.0);
+            }
             let (number, slot) = self.log.slot_of(address.0);
             let (key, value) = self.log.frame(number).get(slot).expect("an indexed slot");
             visit(key, value)?;

@@ -217,6 +217,11 @@ impl<K: Key, V: State> Log<K, V> {
         self.frames.state_mut(number).frame.as_mut().expect("a frame in use")
     }
 
+    /// The slots of a frame before this one are being left: the index has their records on storage.
+    pub fn left_before(&self, number: u32) -> u32 {
+        self.evicting.filter(|(evicting, _)| *evicting == number).map_or(0, |(_, next)| next)
+    }
+
     #[inline(always)]
     pub fn stage(&self, number: u32) -> Stage {
         self.frames.state(number).stage

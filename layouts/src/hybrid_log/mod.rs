@@ -19,6 +19,7 @@ mod frame_unsafe;
 mod frames_unsafe;
 mod index;
 mod log;
+mod passing;
 mod pool_unsafe;
 mod rewriter;
 mod stored;

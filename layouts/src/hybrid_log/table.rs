@@ -555,8 +555,16 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         self.guarded(visit, |table, visit| table.scan_entries(cursor, fuel, visit))
     }
 
+    fn visit_all(&mut self, visit: &mut dyn FnMut(&K, &V) -> Result<()>) -> Result<()> {
+        self.guarded(visit, |table, visit| table.visit_where_they_are(visit))
+    }
+
     fn has_order(&self) -> bool {
         self.knows_hashes()
+    }
+
+    fn is_fast_in_order(&self) -> bool {
+        self.knows_hashes() && self.cold_records() == 0
     }
 
     fn scan_hashes(

@@ -12,6 +12,7 @@ mod deleted_keys_stay_deleted_while_segments_are_rewritten;
 mod every_engine_answers_like_a_map;
 mod every_layout_answers_like_a_map;
 mod every_short_history_equals_the_model;
+mod everything_is_visited_in_the_order_of_storage;
 mod files_are_lost_or_exchanged_with_those_of_a_copy;
 mod no_state_takes_more_than_its_memory;
 mod panics_of_values_lose_nothing;

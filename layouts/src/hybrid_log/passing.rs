@@ -1,0 +1,181 @@
+//! Visiting all records where they are: those on storage segment by segment, those in memory frame by
+//! frame.
+//!
+//! A scan by a cursor goes by the index, whose order is no order of storage: a read for each record.
+//! This goes over the segments as they stand, and asks the index which of their records are live.
+//!
+//! What it keeps true: each entry of the index is visited once, as nothing moves meanwhile. Memory is
+//! booked before, and room for a value that is read with it.
+
+use std::rc::Rc;
+
+use alluvium_pagestore::io::BLOCK_BYTES;
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, PassVisitor, PassedRecord, Result,
+    SegmentInfo, SegmentPass, State, codec, fingerprint,
+};
+
+use super::frame_unsafe::Frame;
+use super::frames_unsafe::Stage;
+use super::table::{HybridLogTable, stored_address};
+use crate::full_image::PAGE_RECORDS;
+use crate::table::Cursor;
+
+/// Bytes of each buffer: a part of the memory, and what a device reads at its full speed.
+const BUFFER_SHARE: u64 = 64;
+const BUFFER_BYTES_MIN: u64 = 8 << 10;
+const BUFFER_BYTES_MAX: u64 = 1 << 20;
+/// Window for directories, and for images that are longer than a buffer.
+const WINDOW_BYTES: usize = 2 * BLOCK_BYTES;
+
+/// Memory that is booked while it lives.
+struct Booked {
+    account: Rc<Account>,
+    bytes: u64,
+}
+
+impl Drop for Booked {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Buffers, self.bytes);
+    }
+}
+
+type Visit<'v, K, V> = &'v mut dyn FnMut(&K, &V) -> Result<()>;
+
+impl<K: Key, V: State> HybridLogTable<K, V> {
+    pub(super) fn visit_where_they_are(&mut self, visit: Visit<'_, K, V>) -> Result<()> {
+        let cold = self.cold_records();
+        if cold == 0 {
+            return self.visit_frames(visit);
+        }
+        if let Some((_booked, buffer_bytes)) = self.book_pass(cold) {
+            // Making room has moved some.
+            let (cold, visited) = (self.cold_records(), self.visit_segments(buffer_bytes, visit)?);
+            if visited != cold {
+                let message = format!("{visited} records are in the segments, {cold} expected");
+                return Err(Error::new(ErrorKind::Corrupt, message));
+            }
+            return self.visit_frames(visit);
+        }
+        let mut cursor = Cursor::default();
+        while !cursor.done {
+            self.scan_entries(&mut cursor, usize::MAX, visit)?;
+        }
+        Ok(())
+    }
+
+    /// How many records are on storage only. Cost: a look at each frame.
+    pub(super) fn cold_records(&self) -> u64 {
+        let in_frame = |number: u32| {
+            if self.log.stage(number) == Stage::Vacant {
+                return 0;
+            }
+            let frame = self.log.frame(number);
+            match self.log.left_before(number) {
+                0 => u64::from(frame.used() - self.log.frames.state(number).dead),
+                from => (from..frame.slots()).filter(|&slot| is_live(frame, slot)).count() as u64,
+            }
+        };
+        let in_memory: u64 = (0..self.log.frames.count() as u32).map(in_frame).sum();
+        self.log.index.len() - in_memory
+    }
+
+    /// Memory for a pass over the segments and the bytes of its buffers, if a pass reads less than
+    /// a block for each cold record, and if there is room.
+    fn book_pass(&mut self, cold: u64) -> Option<(Booked, usize)> {
+        let stored = self.log.stored.as_ref()?;
+        let block = BLOCK_BYTES as u64;
+        let account = self.log.account.clone();
+        let buffer = (account.limit() / BUFFER_SHARE).min(BUFFER_BYTES_MAX) / block * block;
+        if stored.bytes() > cold * block || buffer < BUFFER_BYTES_MIN {
+            return None;
+        }
+        let entries = (self.log.sizes.slots.max(PAGE_RECORDS) as usize) * size_of::<FooterEntry>();
+        let segments = stored.numbers().count() * size_of::<(u32, SegmentInfo)>();
+        let bytes = SegmentPass::ahead_bytes(buffer as usize)
+            + (WINDOW_BYTES + entries + segments) as u64
+            + self.log.sizes.headroom_bytes;
+        // Before anything is visited: making room moves records.
+        self.log.make_free(bytes).ok()?;
+        account.charge(MemoryKind::Buffers, bytes);
+        Some((Booked { account, bytes }, buffer as usize))
+    }
+
+    fn visit_segments(&mut self, buffer_bytes: usize, visit: Visit<'_, K, V>) -> Result<u64> {
+        let stored = self.log.stored.as_ref().expect("a log with segments");
+        let live = stored.numbers().filter(|&number| stored.live_of(number) > 0);
+        let mut segments = Vec::with_capacity(stored.numbers().count());
+        segments.extend(live.map(|number| (number, stored.info(number).clone())));
+        let store = self.context.segment_store()?.clone();
+        let state = fingerprint(&self.context.name);
+        let mut pass = SegmentPass::new(store, state, WINDOW_BYTES, buffer_bytes);
+        let mut open = |nth: usize| Ok(segments[nth].1.clone());
+        let mut records =
+            Records { table: self, segments: &segments, number: 0, visited: 0, visit };
+        pass.run(segments.len(), &mut open, &mut records)?;
+        Ok(records.visited)
+    }
+
+    fn visit_frames(&mut self, visit: Visit<'_, K, V>) -> Result<()> {
+        for number in 0..self.log.frames.count() as u32 {
+            if self.log.stage(number) == Stage::Vacant {
+                continue;
+            }
+            // Of a frame that is being left, the index has the first records on storage already.
+            let from = self.log.left_before(number);
+            let frame = self.log.frame(number);
+            for slot in from..frame.slots() {
+                if !is_live(frame, slot) {
+                    continue;
+                }
+                if let Some((key, value)) = frame.get(slot) {
+                    visit(key, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the index leads to a slot of a frame that is not being left.
+fn is_live<K, V>(frame: &Frame<K, V>, slot: u32) -> bool {
+    frame.get(slot).is_some() && frame.death(slot).is_none()
+}
+
+/// Visits what the index has of the segments' records.
+struct Records<'t, K: Key, V: State> {
+    table: &'t mut HybridLogTable<K, V>,
+    segments: &'t [(u32, SegmentInfo)],
+    /// Of the segment at hand.
+    number: u32,
+    visited: u64,
+    visit: Visit<'t, K, V>,
+}
+
+impl<K: Key, V: State> PassVisitor for Records<'_, K, V> {
+    fn begin(&mut self, nth: usize) -> Result<()> {
+        self.number = self.segments[nth].0;
+        Ok(())
+    }
+
+    fn soon(&mut self, entry: &FooterEntry) {
+        let log = &self.table.log;
+        log.index.prefetch(log.index_hash(entry.hash));
+    }
+
+    fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
+        let log = &mut self.table.log;
+        let (hash, here) = (log.index_hash(entry.hash), stored_address(self.number, entry.grain));
+        if log.index.find(hash, |known| known == here).is_none() {
+            return Ok(());
+        }
+        self.visited += 1;
+        log.stats.codec_calls += 1;
+        let (key, value) = codec::decode::<K, V>(record.payload(entry)?)?;
+        (self.visit)(&key, &value)
+    }
+
+    fn end(&mut self, _: usize) -> Result<()> {
+        Ok(())
+    }
+}
