@@ -16,7 +16,7 @@ use alluvium_pagestore::{
 };
 
 use crate::expiring::Sweeping;
-use crate::export::{Entry, Visit, check_hash};
+use crate::export::{Entry, Parts, Visit, check_hash};
 use crate::moving::{Groups, Place};
 use crate::store::not_encoded;
 
@@ -285,6 +285,14 @@ pub(crate) trait Hooks {
     fn checkpointed(&self, outcome: CheckpointOutcome);
     /// Gives all entries, encoded, in any order.
     fn export(&self, visit: Visit<'_>) -> Result<()>;
+    /// Whether entries had best be taken in parts.
+    fn has_parts(&self) -> Result<bool> {
+        Ok(false)
+    }
+    /// [`export`](Hooks::export) of a state that has parts.
+    fn export_in_parts(&self, _: &mut dyn Parts) -> Result<()> {
+        Err(not_encoded("exported in parts"))
+    }
     /// About so many keys will be imported.
     fn expect(&self, keys: u64) -> Result<()> {
         let _ = keys;
@@ -344,19 +352,38 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
 
     fn export(&self, visit: Visit<'_>) -> Result<()> {
         let codec = self.codec.ok_or_else(|| not_encoded("exported"))?;
-        let (mut cursor, mut encoded) = (Cursor::default(), Encoded::default());
+        let mut encoded = Encoded::default();
         let mut table = self.enter()?;
         // What is over may or may not be there still.
         let is_over = self.sweeping.as_ref().map(|sweeping| sweeping.is_over());
+        table.visit_all(&mut |key, value| {
+            if is_over.as_ref().is_some_and(|is_over| is_over(value)) {
+                return Ok(());
+            }
+            codec.encode(&mut encoded, key, value)?;
+            let Encoded { key: bytes, value } = &encoded;
+            visit(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
+        })
+    }
+
+    fn has_parts(&self) -> Result<bool> {
+        // How many are over, and left out, is not known before.
+        Ok(self.sweeping.is_none() && self.codec.is_some() && self.enter()?.is_fast_in_order())
+    }
+
+    fn export_in_parts(&self, parts: &mut dyn Parts) -> Result<()> {
+        let codec = self.codec.ok_or_else(|| not_encoded("exported"))?;
+        let (mut cursor, mut encoded) = (Cursor::default(), Encoded::default());
+        let mut table = self.enter()?;
+        parts.begin(table.len())?;
         while !cursor.done {
-            table.scan(&mut cursor, 4096, &mut |key, value| {
-                if is_over.as_ref().is_some_and(|is_over| is_over(value)) {
-                    return Ok(());
-                }
+            let fuel = parts.fuel();
+            table.scan_hashes(&(0..=u64::MAX), &mut cursor, fuel, &mut |key, value| {
                 codec.encode(&mut encoded, key, value)?;
                 let Encoded { key: bytes, value } = &encoded;
-                visit(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
+                parts.entry(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
             })?;
+            parts.end()?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! which are gone afterwards. `docs/format.md` has the bytes.
 
 mod file;
+mod runs;
 mod sort;
 
 use std::io::{Read, Write};
@@ -31,6 +32,44 @@ pub(crate) struct Entry<'a> {
 /// Takes the entries of a state one by one.
 pub(crate) type Visit<'v> = &'v mut dyn FnMut(Entry<'_>) -> Result<()>;
 
+/// Takes the entries of a state in parts: all of a part come before all of the next one in a canonical
+/// file.
+pub(crate) trait Parts {
+    /// So many entries are to come.
+    fn begin(&mut self, entries: u64) -> Result<()>;
+    /// How many the next part had best have.
+    fn fuel(&self) -> usize;
+    /// An entry of the part.
+    fn entry(&mut self, entry: Entry<'_>) -> Result<()>;
+    /// That was the part.
+    fn end(&mut self) -> Result<()>;
+}
+
+/// Sorts part after part, and writes each.
+struct SortedParts<'a, W> {
+    sorter: Sorter,
+    file: &'a mut FileWriter<W>,
+    state: &'a OpenState,
+}
+
+impl<W: Write> Parts for SortedParts<'_, W> {
+    fn begin(&mut self, entries: u64) -> Result<()> {
+        self.file.begin_state(&StateHeader::of(&self.state.manifest, entries))
+    }
+
+    fn fuel(&self) -> usize {
+        self.sorter.entries_at_once()
+    }
+
+    fn entry(&mut self, entry: Entry<'_>) -> Result<()> {
+        self.sorter.push(entry)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.sorter.give_part(&mut |entry| self.file.push(entry))
+    }
+}
+
 /// What [`Store::export`] wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
@@ -49,6 +88,9 @@ pub struct Imported {
     pub passed_over: u64,
 }
 
+/// The most memory for entries that come in parts.
+const PART_BYTES_MAX: u64 = 4 << 20;
+
 /// The primitive of what can be made again from other states.
 const DERIVED: &str = "derived panes";
 
@@ -59,7 +101,7 @@ impl Store {
     ///
     /// Cost: reads all states, sorts and writes them before it returns. Takes an eighth of the store's
     /// memory, if that can be had, and less if not; sorts through files of the directory what is
-    /// larger. To export while a job runs, restore a checkpoint of it elsewhere
+    /// larger. State in memory that its layout keeps in the order of hashes is sorted in small parts. To export while a job runs, restore a checkpoint of it elsewhere
     /// ([`restore_from`](crate::StoreBuilder::restore_from)).
     ///
     /// # Errors
@@ -115,7 +157,18 @@ impl Store {
         // An entry is encoded beside what it is copied to.
         let encoded = self.0.config.max_value_bytes();
         let encoded = self.reserve(encoded, "encoding an entry of an export")?;
-        let mut sorter = Sorter::begin(self.root(), self.0.segments.clone())?;
+        let segments = self.0.segments.clone();
+        // Keys of groups that are not the store's, if there are any, stand in no order; nor is all told
+        // of a state whose groups come and go.
+        let is_all = self.0.owned.len() == usize::from(self.0.config.key_groups);
+        if is_all && state.groups.is_none() && state.hooks.has_parts()? {
+            let memory = (self.root().limit() / 64).min(PART_BYTES_MAX);
+            let sorter = Sorter::within(self.root(), segments, memory)?;
+            let mut parts = SortedParts { sorter, file, state };
+            state.hooks.export_in_parts(&mut parts)?;
+            return file.end_state();
+        }
+        let mut sorter = Sorter::begin(self.root(), segments)?;
         // What a store has not in full, or not any more, is another one's to tell.
         let groups = state.groups.as_deref();
         let is_here = |hash| groups.is_none_or(|groups| groups.has(groups.group_of(hash)));
@@ -125,7 +178,7 @@ impl Store {
         })?;
         drop(encoded);
         file.begin_state(&StateHeader::of(&state.manifest, sorter.entries()))?;
-        sorter.finish(&mut |entry| file.push(entry))?;
+        sorter.give_part(&mut |entry| file.push(entry))?;
         file.end_state()
     }
 

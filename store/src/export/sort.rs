@@ -7,49 +7,58 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-use alluvium_pagestore::{
-    Account, Error, ErrorKind, FooterEntry, MemoryKind, Result, SegmentDirectory, SegmentInfo,
-    SegmentReader, SegmentStore, SegmentWriter, fingerprint,
-};
+use alluvium_pagestore::{Account, MemoryKind, Result, SegmentStore};
 
+use super::runs::{Run, Sizes, merge, remove};
 use super::{Entry, Visit};
 
 /// The least memory to sort in, and the most that is asked for.
 const MEMORY_MIN: u64 = 96 << 10;
 const MEMORY_MAX: u64 = 256 << 20;
 /// Of the memory, what the places of entries take.
-const PLACES_SHARE: u64 = 4;
-/// Most of the window that a run is read through.
-const WINDOW_BYTES_MAX: u64 = 256 << 10;
-/// Buffer that runs are written with, and the least window that one is read through.
-const CHUNK_BYTES: usize = 16 << 10;
-/// Records of a page of a run.
-const PAGE_RECORDS: usize = 256;
-/// Bytes after which a page or a segment of a run ends.
-const PAGE_BYTES: u64 = 128 << 10;
-const SEGMENT_BYTES: u64 = 8 << 20;
-/// Header of an entry in memory and in runs: order, length of the key.
-const HEADER_BYTES: usize = 12;
+const PLACES_SHARE: u64 = 3;
+/// Entries whose bytes are brought near at once: each misses the cache otherwise.
+const NEAR: usize = 32;
+/// Entries of a part, before anything is known of their length, and at the most.
+const AT_FIRST: usize = 64;
+const AT_ONCE_MAX: u64 = 4096;
+/// Header of an entry in memory and in runs: order, length of the key, length of the value.
+pub(super) const HEADER_BYTES: usize = 16;
+
+/// An entry in memory: its hash, and where its bytes begin.
+type Place = (u64, usize);
 
 /// Collects entries, then gives them sorted.
 pub(super) struct Sorter {
     account: Rc<Account>,
     booked: u64,
     segments: Option<SegmentStore>,
+    sizes: Sizes,
     bytes: Vec<u8>,
-    /// Hash, first byte, end.
-    places: Vec<(u64, usize, usize)>,
+    places: Vec<Place>,
     /// Bytes of entries that a run begins after.
     room: usize,
     entries: u64,
+    /// Bytes of all entries so far.
+    taken_bytes: u64,
     /// Sorted runs, in the order in which they were made.
-    runs: Vec<Vec<SegmentInfo>>,
+    runs: Vec<Run>,
 }
 
 impl Sorter {
+    /// A sorter in an eighth of the memory, or in what of that can be had.
     pub(super) fn begin(root: &Rc<Account>, segments: Option<SegmentStore>) -> Result<Self> {
+        Self::within(root, segments, (root.limit() / 8).clamp(MEMORY_MIN, MEMORY_MAX))
+    }
+
+    /// A sorter in so much memory, or in what of that can be had.
+    pub(super) fn within(
+        root: &Rc<Account>,
+        segments: Option<SegmentStore>,
+        memory: u64,
+    ) -> Result<Self> {
         let account = Account::below(root, "export", u64::MAX);
-        let mut memory = (root.limit() / 8).clamp(MEMORY_MIN, MEMORY_MAX);
+        let mut memory = memory.max(MEMORY_MIN);
         while let Err(error) = account.reserve(MemoryKind::Buffers, memory, "sorting an export") {
             if memory == MEMORY_MIN {
                 return Err(error);
@@ -57,18 +66,20 @@ impl Sorter {
             memory = (memory / 2).max(MEMORY_MIN);
         }
         // A run is written while its entries are in memory.
-        let writer = SegmentWriter::memory_bytes(CHUNK_BYTES, PAGE_RECORDS, 0);
-        let rest = memory - if segments.is_some() { writer } else { 0 };
-        let places = rest / PLACES_SHARE / size_of::<(u64, usize, usize)>() as u64;
+        let sizes = Sizes::of(memory);
+        let rest = memory - if segments.is_some() { sizes.writing_bytes() } else { 0 };
+        let places = rest / PLACES_SHARE / size_of::<Place>() as u64;
         let room = (rest - rest / PLACES_SHARE) as usize;
         Ok(Self {
             account,
             booked: memory,
             segments,
+            sizes,
             bytes: Vec::with_capacity(room),
             places: Vec::with_capacity(places as usize),
             room,
             entries: 0,
+            taken_bytes: 0,
             runs: Vec::new(),
         })
     }
@@ -88,13 +99,12 @@ impl Sorter {
             self.booked += more;
             self.bytes.reserve_exact(needed);
         }
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&entry.order.to_le_bytes());
-        self.bytes.extend_from_slice(&(entry.key.len() as u32).to_le_bytes());
+        self.places.push((entry.hash, self.bytes.len()));
+        self.bytes.extend_from_slice(&header(&entry));
         self.bytes.extend_from_slice(entry.key);
         self.bytes.extend_from_slice(entry.value);
-        self.places.push((entry.hash, start, self.bytes.len()));
         self.entries += 1;
+        self.taken_bytes += needed as u64;
         Ok(())
     }
 
@@ -105,13 +115,22 @@ impl Sorter {
 
     fn sort(&mut self) {
         let bytes = &self.bytes;
-        // Where the bytes stand is the order in which they came.
-        self.places.sort_unstable_by(|a, b| {
-            a.0.cmp(&b.0).then_with(|| {
-                let entries = (unpack(a.0, &bytes[a.1..a.2]), unpack(b.0, &bytes[b.1..b.2]));
-                by_key(&entries.0, &entries.1).then(a.1.cmp(&b.1))
-            })
-        });
+        // By hash first: it tells nearly all keys apart, and is at hand. Where the bytes stand is the
+        // order in which they came.
+        self.places.sort_unstable();
+        for alike in self.places.chunk_by_mut(|a, b| a.0 == b.0) {
+            if alike.len() > 1 {
+                alike.sort_by(|a, b| by_key(&unpack(a.0, bytes, a.1), &unpack(b.0, bytes, b.1)));
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        self.places.clear();
+        self.bytes.clear();
+        if self.bytes.capacity() > 2 * self.room {
+            self.bytes = Vec::with_capacity(self.room);
+        }
     }
 
     /// Writes what is in memory as a run.
@@ -124,216 +143,99 @@ impl Sorter {
             return Err(self.account.over_budget(2 * self.bytes.capacity() as u64, what));
         };
         self.sort();
-        let (bytes, places) = (&self.bytes, &self.places);
-        let run = write_run(&store, |write| {
-            places.iter().try_for_each(|(hash, start, end)| write(*hash, &bytes[*start..*end]))
-        })?;
+        let run = Run::write(&store, self.sizes, |write| give(&self.bytes, &self.places, write))?;
         self.runs.push(run);
-        self.places.clear();
-        self.bytes.clear();
-        if self.bytes.capacity() > 2 * self.room {
-            self.bytes = Vec::with_capacity(self.room);
-        }
+        self.forget();
         Ok(())
     }
 
-    /// Gives all entries in order.
-    pub(super) fn finish(mut self, visit: Visit<'_>) -> Result<()> {
+    /// Gives all entries in order, and forgets them. Entries may come in parts, all of one before all
+    /// of the next.
+    pub(super) fn give_part(&mut self, visit: Visit<'_>) -> Result<()> {
         if self.runs.is_empty() {
             self.sort();
-            let (bytes, places) = (&self.bytes, &self.places);
-            return places
-                .iter()
-                .try_for_each(|(hash, start, end)| visit(unpack(*hash, &bytes[*start..*end])));
+            let given = give(&self.bytes, &self.places, visit);
+            self.forget();
+            return given;
         }
         self.spill()?;
+        // Their memory is for reading now.
+        let places = self.places.capacity();
         (self.bytes, self.places) = (Vec::new(), Vec::new());
         let store = self.segments.clone().expect("runs are in a store");
         loop {
-            let most = self.runs.iter().map(|run| reading_bytes(run)).max().unwrap_or(1);
-            let writer = SegmentWriter::memory_bytes(CHUNK_BYTES, PAGE_RECORDS, 0);
-            let at_once = (self.booked.saturating_sub(writer) / most).max(2) as usize;
+            let most = self.runs.iter().map(Run::reading_bytes).max().unwrap_or(1);
+            let memory = self.booked.saturating_sub(self.sizes.writing_bytes());
+            let at_once = (memory / most).max(2) as usize;
             if self.runs.len() <= at_once {
                 break;
             }
             // The oldest first, and the run they make before those that are left: order of arrival.
-            let merged = write_run(&store, |write| {
-                merge(&store, &self.runs[..at_once], &self.account, &mut |hash, entry| {
-                    write(hash, entry)
-                })
+            let merged = Run::write(&store, self.sizes, |write| {
+                merge(&store, &self.runs[..at_once], &self.account, write)
             })?;
             let old: Vec<_> = self.runs.splice(..at_once, [merged]).collect();
-            remove(&store, old.iter().flatten());
+            remove(&store, &old);
         }
-        merge(&store, &self.runs, &self.account, &mut |hash, entry| visit(unpack(hash, entry)))
+        merge(&store, &self.runs, &self.account, visit)?;
+        remove(&store, &std::mem::take(&mut self.runs));
+        (self.bytes, self.places) = (Vec::with_capacity(self.room), Vec::with_capacity(places));
+        Ok(())
+    }
+
+    /// About so many entries like those so far are half of what there is memory for.
+    pub(super) fn entries_at_once(&self) -> usize {
+        if self.entries == 0 {
+            return AT_FIRST;
+        }
+        let each = (self.taken_bytes / self.entries).max(1);
+        (self.room as u64 / 2 / each).clamp(1, AT_ONCE_MAX) as usize
     }
 }
 
 impl Drop for Sorter {
     fn drop(&mut self) {
         if let Some(store) = &self.segments {
-            remove(store, self.runs.iter().flatten());
+            remove(store, &self.runs);
         }
         self.account.release(MemoryKind::Buffers, self.booked);
     }
 }
 
-fn remove<'a>(store: &SegmentStore, segments: impl Iterator<Item = &'a SegmentInfo>) {
-    for segment in segments {
-        // One that cannot be removed now is removed at the next open.
-        let _ = store.remove(segment.id);
+/// Gives entries in memory in the order of their places.
+fn give(bytes: &[u8], places: &[Place], visit: Visit<'_>) -> Result<()> {
+    let mut near = 0u8;
+    for places in places.chunks(NEAR) {
+        for (_, at) in places {
+            near ^= bytes[*at];
+        }
+        // What was read is of no use, but for having been read.
+        std::hint::black_box(near);
+        for (hash, at) in places {
+            visit(unpack(*hash, bytes, *at))?;
+        }
     }
+    Ok(())
 }
 
-fn unpack(hash: u64, bytes: &[u8]) -> Entry<'_> {
-    let (header, rest) = bytes.split_at(HEADER_BYTES);
+/// What stands in front of an entry's key and value.
+pub(super) fn header(entry: &Entry<'_>) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&entry.order.to_le_bytes());
+    header[8..12].copy_from_slice(&(entry.key.len() as u32).to_le_bytes());
+    header[12..].copy_from_slice(&(entry.value.len() as u32).to_le_bytes());
+    header
+}
+
+/// The entry that begins at `at`.
+pub(super) fn unpack(hash: u64, bytes: &[u8], at: usize) -> Entry<'_> {
+    let (header, rest) = bytes[at..].split_at(HEADER_BYTES);
     let order = i64::from_le_bytes(header[..8].try_into().expect("eight"));
-    let key = u32::from_le_bytes(header[8..].try_into().expect("four")) as usize;
-    Entry { hash, order, key: &rest[..key], value: &rest[key..] }
+    let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four"));
+    let (key, value) = (u32_at(8) as usize, u32_at(12) as usize);
+    Entry { hash, order, key: &rest[..key], value: &rest[key..key + value] }
 }
 
-fn by_key(a: &Entry<'_>, b: &Entry<'_>) -> Ordering {
+pub(super) fn by_key(a: &Entry<'_>, b: &Entry<'_>) -> Ordering {
     (a.hash, a.key, a.order).cmp(&(b.hash, b.key, b.order))
-}
-
-/// The state whose segments runs are.
-fn state() -> u64 {
-    fingerprint("a run of an export")
-}
-
-type Write<'w> = &'w mut dyn FnMut(u64, &[u8]) -> Result<()>;
-
-fn write_run(
-    store: &SegmentStore,
-    entries: impl FnOnce(Write<'_>) -> Result<()>,
-) -> Result<Vec<SegmentInfo>> {
-    let mut writer = SegmentWriter::new(store.clone(), state(), CHUNK_BYTES, SEGMENT_BYTES);
-    let written = entries(&mut |hash, entry| {
-        if writer.page_records() == 0 {
-            writer.begin_page()?;
-        }
-        writer.push_encoded(hash, entry)?;
-        let full = writer.page_records() as usize >= PAGE_RECORDS;
-        if full || writer.page_bytes() >= PAGE_BYTES {
-            writer.finish_page()?;
-        }
-        Ok(())
-    });
-    let written = written.and_then(|()| {
-        if writer.page_records() > 0 {
-            writer.finish_page()?;
-        }
-        writer.seal()
-    });
-    let sealed = writer.take_sealed();
-    if let Err(error) = written {
-        writer.abandon();
-        remove(store, sealed.iter());
-        return Err(error);
-    }
-    Ok(sealed)
-}
-
-/// Memory for reading a run: a window, an image's footer, the directory, and the entry at hand.
-fn reading_bytes(run: &[SegmentInfo]) -> u64 {
-    let longest = run.iter().map(|segment| segment.max_record_bytes).max().unwrap_or(0);
-    let images = run.iter().map(|segment| segment.bytes / 4096 + 1).max().unwrap_or(0);
-    let window = (CHUNK_BYTES as u64).max(longest + 8192);
-    window + longest + (PAGE_RECORDS * size_of::<FooterEntry>()) as u64 + images.min(512) * 48
-}
-
-/// Gives the entries of several runs in order.
-fn merge(
-    store: &SegmentStore,
-    runs: &[Vec<SegmentInfo>],
-    account: &Account,
-    visit: Write<'_>,
-) -> Result<()> {
-    // Two runs are merged whatever they take: what two of the largest entries need beyond the memory
-    // for sorting is booked here.
-    let needed: u64 = runs.iter().map(|run| reading_bytes(run)).sum();
-    let more = needed.saturating_sub(account.used_for(MemoryKind::Buffers));
-    account.reserve(MemoryKind::Buffers, more, "merging an export")?;
-    let merged = (|| {
-        let spare = account.used_for(MemoryKind::Buffers).saturating_sub(needed) / 2;
-        let window = (spare / runs.len() as u64).clamp(CHUNK_BYTES as u64, WINDOW_BYTES_MAX);
-        let open = |run| RunReader::open(store, run, window as usize / 4096 * 4096);
-        let mut readers = runs.iter().map(|run| open(run)).collect::<Result<Vec<_>>>()?;
-        loop {
-            let heads = readers.iter().enumerate().filter_map(|(n, run)| Some((n, run.head()?)));
-            // The first of equal ones: runs stand in the order in which they were made.
-            let Some((least, _)) = heads.min_by(|(_, a), (_, b)| by_key(a, b)) else {
-                return Ok(());
-            };
-            let run = &mut readers[least];
-            visit(run.hash, &run.entry)?;
-            run.step()?;
-        }
-    })();
-    account.release(MemoryKind::Buffers, more);
-    merged
-}
-
-/// A run that is read from front to back.
-struct RunReader<'r> {
-    reader: SegmentReader,
-    segments: std::slice::Iter<'r, SegmentInfo>,
-    directory: Option<SegmentDirectory>,
-    image: usize,
-    entries: Vec<FooterEntry>,
-    next: usize,
-    hash: u64,
-    /// The entry at hand; nothing at the end.
-    entry: Vec<u8>,
-}
-
-impl<'r> RunReader<'r> {
-    fn open(store: &SegmentStore, run: &'r [SegmentInfo], window: usize) -> Result<Self> {
-        let mut reader = Self {
-            reader: SegmentReader::new(store.clone(), state(), window),
-            segments: run.iter(),
-            directory: None,
-            image: 0,
-            entries: Vec::new(),
-            next: 0,
-            hash: 0,
-            entry: Vec::new(),
-        };
-        reader.step()?;
-        Ok(reader)
-    }
-
-    fn head(&self) -> Option<Entry<'_>> {
-        (!self.entry.is_empty()).then(|| unpack(self.hash, &self.entry))
-    }
-
-    fn step(&mut self) -> Result<()> {
-        self.entry.clear();
-        loop {
-            if let (Some(at), Some(directory)) = (self.entries.get(self.next), &self.directory) {
-                self.next += 1;
-                let record = self.reader.record(&directory.info, at)?;
-                if record.payload.len() < HEADER_BYTES {
-                    let message = "an entry of a sorted run is cut short";
-                    return Err(Error::new(ErrorKind::Corrupt, message));
-                }
-                self.hash = at.hash;
-                self.entry.extend_from_slice(record.payload);
-                return Ok(());
-            }
-            match &self.directory {
-                Some(directory) if self.image < directory.images().len() => {
-                    let image = &directory.images()[self.image];
-                    self.reader.footer(directory, image, &mut self.entries)?;
-                    (self.image, self.next) = (self.image + 1, 0);
-                }
-                _ => {
-                    let Some(segment) = self.segments.next() else { return Ok(()) };
-                    self.directory = Some(self.reader.open(segment)?);
-                    self.entries.clear();
-                    (self.image, self.next) = (0, 0);
-                }
-            }
-        }
-    }
 }

@@ -85,12 +85,14 @@ pub fn checksum(id: SegmentId, offset: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&place), bytes)
 }
 
-/// The header of a record with this payload.
-pub fn record_header(id: SegmentId, offset: u64, hash: u64, payload: &[u8]) -> [u8; 16] {
+/// The header of a record whose payload is these parts, one behind the other.
+pub fn record_header(id: SegmentId, offset: u64, hash: u64, payload: &[&[u8]]) -> [u8; 16] {
     let mut header = [0; RECORD_HEADER_BYTES];
-    header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    let length: usize = payload.iter().map(|part| part.len()).sum();
+    header[4..8].copy_from_slice(&(length as u32).to_le_bytes());
     header[8..].copy_from_slice(&hash.to_le_bytes());
-    let crc = crc32c::crc32c_append(checksum(id, offset, &header[4..]), payload);
+    let crc = checksum(id, offset, &header[4..]);
+    let crc = payload.iter().fold(crc, |crc, part| crc32c::crc32c_append(crc, part));
     header[..4].copy_from_slice(&crc.to_le_bytes());
     header
 }

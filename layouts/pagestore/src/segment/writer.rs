@@ -149,7 +149,13 @@ impl SegmentWriter {
 
     /// Appends one record that is encoded already.
     pub fn push_encoded(&mut self, hash: u64, payload: &[u8]) -> Result<u32> {
-        let bytes = (RECORD_HEADER_BYTES + payload.len()) as u64;
+        self.push_parts(hash, &[payload])
+    }
+
+    /// Appends one record whose payload is these parts, one behind the other.
+    pub fn push_parts(&mut self, hash: u64, payload: &[&[u8]]) -> Result<u32> {
+        let length: usize = payload.iter().map(|part| part.len()).sum();
+        let bytes = (RECORD_HEADER_BYTES + length) as u64;
         let mut at = self.position().next_multiple_of(GRAIN_BYTES);
         let block = BLOCK_BYTES as u64;
         if bytes <= UNSPLIT_BYTES && at / block != (at + bytes - 1) / block {
@@ -164,9 +170,9 @@ impl SegmentWriter {
         let header = record_header(id, at, hash, payload);
         self.page.digest = crc32c::crc32c_append(self.page.digest, &header);
         self.put(&header)?;
-        self.put(payload)?;
+        payload.iter().try_for_each(|part| self.put(part))?;
         let grain = (at / GRAIN_BYTES) as u32;
-        FooterEntry { hash, grain, len: payload.len() as u32 }.write_to(&mut self.page.footer);
+        FooterEntry { hash, grain, len: length as u32 }.write_to(&mut self.page.footer);
         self.page.records += 1;
         self.page.max_record_bytes = self.page.max_record_bytes.max(bytes);
         Ok(grain)
