@@ -130,6 +130,8 @@ pub struct HeapTable<K, V, M = Stored> {
     pub(crate) entries: HashTable<(K, V)>,
     /// Bytes booked for the table itself.
     pub(crate) table_bytes: u64,
+    /// So many keys are to come into the empty table.
+    expected: u64,
     /// The checkpoint being taken.
     pub(crate) capture: Option<Box<HeapCapture<K, V>>>,
     /// How often entries have moved: the table grew, was rehashed in place or replaced.
@@ -162,6 +164,7 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
         let restored = context.restored.take();
         let mut table = HeapTable::new(context);
         if let Some((image, blobs)) = restored {
+            table.expected = image.entries;
             read_entries(&table.context.clone(), &image, &blobs, |key, value| {
                 table.codec_calls += 1;
                 table.put(key, value).map(drop).map_err(Error::from)
@@ -218,6 +221,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             context,
             entries: HashTable::new(),
             table_bytes: 0,
+            expected: 0,
             capture: None,
             moved: 0,
             images: Images::default(),
@@ -237,6 +241,10 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         if self.entries.len() < self.entries.capacity() {
             return Ok(());
         }
+        if self.make_expected_room(heap_bytes) {
+            return Ok(());
+        }
+        let account = &self.context.account;
         let buckets = (self.entries.num_buckets() * 2).max(16);
         let grown = (buckets * (size_of::<(K, V)>() + 1) + 64) as u64;
         if self.values_left() > 0 && account.available() < grown + heap_bytes {
@@ -254,6 +262,27 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         account.adjust(MemoryKind::Index, self.table_bytes + grown, actual);
         self.table_bytes = actual;
         Ok(())
+    }
+
+    /// Makes a new table for all keys that are expected, so that none has to move while they come; not
+    /// if that takes more than half of what is free, as they may not come.
+    fn make_expected_room(&mut self, heap_bytes: u64) -> bool {
+        let keys = std::mem::take(&mut self.expected);
+        let account = &self.context.account;
+        let buckets = (keys.min(1 << 48) * 8 / 7 + 1).next_power_of_two().max(16);
+        let bytes = buckets.saturating_mul(size_of::<(K, V)>() as u64 + 1).saturating_add(64);
+        let is_new = self.entries.capacity() == 0 && self.capture.is_none();
+        let fits = bytes.saturating_add(heap_bytes) <= account.available() / 2;
+        if keys == 0 || !is_new || !fits || !account.try_reserve(MemoryKind::Index, bytes) {
+            return false;
+        }
+        self.moved += 1;
+        self.entries.reserve(keys as usize, |(key, _)| key.key_hash());
+        let account = &self.context.account;
+        let actual = self.entries.allocation_size() as u64;
+        account.adjust(MemoryKind::Index, self.table_bytes + bytes, actual);
+        self.table_bytes = actual;
+        true
     }
 
     /// Bytes of values of a table that was cleared, which a checkpoint reads still.
@@ -343,6 +372,10 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         self.context.account.charge(MemoryKind::Values, bytes);
         self.entries.insert_unique(hash, (key, value), |(k, _)| k.key_hash());
         Ok(false)
+    }
+
+    fn expect(&mut self, keys: u64) {
+        self.expected = keys;
     }
 
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
