@@ -92,6 +92,37 @@ fn large(layout: impl Into<AnyLayout>, memory: u64) -> (Store, Map<u64, Vec<u8>>
 }
 
 #[test]
+fn what_stands_in_order_is_exported_in_parts_with_the_same_bytes() {
+    fn filled<L: alluvium::Layout<String, Vec<u8>>>(memory: u64, layout: L) -> (Vec<u8>, u64) {
+        let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
+        let device = std::sync::Arc::new(device);
+        let store = Store::in_memory().memory(memory).device(device).open().unwrap();
+        let mut map = store.map::<String, Vec<u8>>("m").layout(layout).open().unwrap();
+        let mut dice = Dice(9);
+        for key in 0..6000u64 {
+            // A few that are more than all memory for a part.
+            let longest = if key % 1000 == 7 { 150_000 } else { 200 };
+            let value = vec![key as u8; dice.below(longest) as usize];
+            map.put(format!("{key} {}", "x".repeat(key as usize % 30)), value).unwrap();
+        }
+        let before = store.stats().unwrap().io.bytes_written;
+        let bytes = export(&store);
+        let stats = store.stats().unwrap();
+        assert!(stats.memory.peak <= stats.memory.limit, "{:?}", stats.memory);
+        (bytes, stats.io.bytes_written - before)
+    }
+    let (sorted, _) = filled(64 * MIB, Heap::new());
+    let (split, _) = filled(64 * MIB, Heap::new().in_order());
+    assert!(split == sorted);
+    let (log, written) = filled(64 * MIB, HybridLog::new());
+    assert!(log == sorted);
+    // Nothing was collected in files, but for the entries that are longer than a part.
+    assert!(written < 4 << 20, "{written} of {}", sorted.len());
+    let (small, _) = filled(9 * MIB, HybridLog::new());
+    assert!(small == sorted);
+}
+
+#[test]
 fn state_larger_than_memory_is_sorted_through_files_that_are_gone_afterwards() {
     let (all, _map) = large(Heap::new(), 64 * MIB);
     let bytes = export(&all);
