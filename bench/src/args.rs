@@ -383,6 +383,10 @@ pub struct CheckpointArgs {
     /// Percentages of the counters to change before a checkpoint whose bytes are counted
     #[arg(long, value_name = "P,P,...", default_value = "0.1,1,10", value_parser = percents)]
     pub churn: std::vec::Vec<f64>,
+    /// Then also export, restore by key groups and import a map, lists and windows of as many
+    /// records, in each of their layouts
+    #[arg(long)]
+    pub copies: bool,
     /// Where state lives
     #[command(flatten)]
     pub state: StateArgs,
@@ -452,7 +456,8 @@ mod tests {
             "adapter --keys 10 --dist zipf:0.99 --ops 5 --rounds 2 --layout heap --memory 1MiB",
             "adapter --query q4 --events 10 --in-flight 5 --rounds 2 --memory 1MiB",
             "gen --events 5",
-            "checkpoint --records 10 --ops 5 --checkpoints 3 --churn 0.1,100 --memory 1MiB --dir d",
+            "checkpoint --records 10 --ops 5 --checkpoints 3 --churn 0.1,100 --memory 1MiB --dir d \
+             --copies",
         ] {
             parse(&line.replace("  ", "")).unwrap_or_else(|error| panic!("{line}: {error}"));
         }

@@ -5,13 +5,15 @@
 //! checkpoint is sealed after a stretch of updates, and advanced between batches of more of them until
 //! it is durable. What single checkpoints write is measured with nothing beside: a share of the
 //! counters is changed, each once, and a checkpoint is taken. At the end the store is opened anew, and
-//! what it holds is compared with counts kept beside.
+//! what it holds is compared with counts kept beside. `--copies` adds other states of as many records,
+//! exported, restored by key groups and imported.
 
 use std::time::{Duration, Instant};
 
 use alluvium::{Map, Store};
 
 use super::clock_unsafe::thread_time;
+use super::copies::copies;
 use super::state::State;
 use crate::args::CheckpointArgs;
 use crate::report::{Latencies, Progress, Report, noise_floor, spread};
@@ -44,6 +46,9 @@ pub fn checkpoint(args: &CheckpointArgs) -> Result<Report> {
     run.state.describe(&mut report)?;
     report.noise_floor_ns = Some(noise_floor(Duration::from_millis(50)));
     report.set_checksum(run.restore()?);
+    if args.copies {
+        copies(args)?;
+    }
     Ok(report)
 }
 

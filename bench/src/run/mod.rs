@@ -5,6 +5,7 @@
 mod adapter;
 mod checkpoint;
 mod clock_unsafe;
+mod copies;
 mod generate;
 mod main_job;
 mod nexmark;
