@@ -205,8 +205,8 @@ fn late_reads_change_no_result() {
             while !driven.probe.done() {
                 driver.drive();
                 worker.step();
+                assert_eq!(state.fault().map(ToString::to_string), None, "seed {seed}");
             }
-            assert_eq!(state.fault().map(ToString::to_string), None);
             (driven.sums.take(), parked(state).most)
         });
         assert!(sums == logged_in_memory(steps(seed)), "seed {seed}");
