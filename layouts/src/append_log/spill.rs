@@ -37,6 +37,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         match answer {
             Answer::Written { runs, result: Ok(stored) } => {
                 self.writing -= 1;
+                // All, before any is looked for: a file is of several, of which the first may be gone.
+                stored.iter().for_each(|run| self.files.add(run));
                 for ((time, number), stored) in runs.into_iter().zip(stored) {
                     self.stats.pages_flushed += 1;
                     self.stats.codec_calls += stored.blocks.len() as u64;
@@ -68,9 +70,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
     }
 
-    /// A run was written.
+    /// A run was written, to files that are known.
     fn install(&mut self, (time, number): (Time, u64), stored: StoredRun) {
-        self.files.add(&stored);
         let stored = Arc::new(stored);
         self.captured((time, number), &stored);
         match self.run_mut(time, number) {

@@ -269,3 +269,25 @@ fn barrier<L: Layout>() -> (u64, u64) {
     assert_eq!(few.0.1, 0, "no step of the device");
     (few.1, many.1)
 }
+
+/// Runs of several buckets are written together, to one file: it stays as long as one of them is there,
+/// also if the first is purged before it is written and no checkpoint wants it any more.
+#[test]
+fn a_file_of_two_buckets_outlives_the_first_that_is_purged_while_it_is_written() {
+    let (mut ground, _) = ground(7);
+    let (mut lists, _) = ground.open::<u64, u64, _>(&AppendLog::new()).unwrap();
+    for n in 0..100 {
+        lists.append(Time(1), &n, n).unwrap();
+        lists.append(Time(2), &n, n + 1000).unwrap();
+    }
+    let mut sealing = ground.begin(&mut lists).unwrap();
+    assert!(!ground.advance(&mut lists, &mut sealing).unwrap(), "both are being written");
+    ground.decide(&mut lists, sealing, CheckpointOutcome::Abandoned).unwrap();
+    lists.purge(Time(2), usize::MAX).unwrap();
+    ground.checkpoint(&mut lists, CheckpointOutcome::Committed).unwrap();
+    drop(lists);
+    let (mut lists, _) = ground.open::<u64, u64, _>(&AppendLog::new()).unwrap();
+    let model: Model<u64, u64> = (0..100).map(|n| ((Time(2), n), vec![n + 1000])).collect();
+    let all = Time::MIN..Time::MAX;
+    assert_eq!(folded(&mut lists, all.clone(), 10).unwrap(), folded_model(&model, &all));
+}
