@@ -14,6 +14,11 @@
 //!    point at which the checkpoint counts.
 //! 6. *Confirm*: the stores are told, and let go of an older one; their helpers write.
 //!
+//! A worker that has sent all it has holds back the watermark with its input, which must not be
+//! closed before all have ended, as a checkpoint may still be asked for. It is moved along with the
+//! others: once one has ended, they say where they stand now and then, and its input follows the
+//! least of them. So it is never past the time at which they agree to stop.
+//!
 //! What it keeps true: whenever the run ends, and however, what the record names can be restored on
 //! all workers. A store's checkpoint is removed only while nobody can have committed it, or after
 //! the record names a later one. It leaves to the driver what is sent, and to
@@ -21,22 +26,21 @@
 
 mod commit;
 pub(crate) mod directories;
+mod phase;
 mod record;
 pub(crate) mod restore;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
 use std::time::{Duration, Instant};
 
-use alluvium::{Aside, Error, ErrorKind, KeyGroups, Result, Seal, Time};
+use alluvium::{Error, ErrorKind, Result, Time};
 use timely::dataflow::ProbeHandle;
 
 use crate::event_time::EventTime;
-use crate::fault::is_passing;
-use crate::group::Meeting;
 use crate::worker::WorkerState;
 use directories::Removal;
+use phase::{Part, Phase, note_of, of_note, passing};
 pub(crate) use record::{COMMITTED, Record};
 pub use record::{JobCheckpoint, WorkerCheckpoint};
 
@@ -50,7 +54,8 @@ pub enum Turn {
     /// Send as it likes.
     Go,
     /// Send what it has before this time, and nothing at it or after; when nothing of that is left,
-    /// advance all inputs to this time, and no further. Step.
+    /// advance all inputs to this time, and no further. Step. A worker with nothing more to send is
+    /// told so again and again while the others go on, as the watermark waits for its inputs too.
     Until(Time),
     /// Call [`JobCheckpoints::seal`] before the next step: all that was sent is applied.
     Seal,
@@ -133,6 +138,8 @@ pub struct JobCheckpoints<T: EventTime> {
     /// Where the inputs stood at the last of them: none is before it.
     stood_at: Time,
     phase: Phase,
+    /// When this worker has said last where it stands, and where; only once another one has ended.
+    told: Option<(Instant, Time)>,
     committed: Option<JobCheckpoint>,
     abandoned: Option<String>,
     /// What nobody needs any more since the last commit.
@@ -144,31 +151,8 @@ pub struct JobCheckpoints<T: EventTime> {
 
 /// Turns that a checkpoint waits for key groups that have moved.
 const TURNS_MAX: u32 = 1000;
-
-enum Phase {
-    Idle,
-    Agreeing(Meeting),
-    /// Since so many turns there is nothing more to come out.
-    Aligning(Time, u32),
-    Sealing(Meeting, Part),
-    Writing(Part),
-    Written(Meeting, Part),
-    /// The first worker's helper replaces the record.
-    Committing(Aside<commit::Verdict>, Part, JobCheckpoint),
-    Deciding(Meeting, Part, JobCheckpoint),
-    Confirming(Seal),
-    Ended(Time),
-}
-
-/// This worker's part of the checkpoint under way.
-struct Part {
-    until: Time,
-    position: Vec<u64>,
-    /// Key groups that are not where they began, by operator.
-    moved: BTreeMap<String, KeyGroups>,
-    /// Its store's checkpoint, or why there is none.
-    seal: std::result::Result<Seal, Error>,
-}
+/// How often a worker says where it stands, at most.
+const TELL_EVERY: Duration = Duration::from_millis(5);
 
 impl<T: EventTime> JobCheckpoints<T> {
     /// The checkpoints of the job of `state`; `probe` is behind everything that its inputs lead to.
@@ -194,6 +178,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             // What a run goes on from is never before what it has.
             stood_at: state.restored().map_or(Time::MIN, |all| all.until),
             phase: Phase::Idle,
+            told: None,
             committed: state.restored().cloned(),
             abandoned: None,
             removal: None,
@@ -243,7 +228,7 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// not counting that [`Turn::Until`] may have moved it on;
     /// `ended` is whether it has nothing more to send, for good.
     ///
-    /// Cost when nothing is under way: one load. One call does a bounded part of the writing, and does
+    /// Cost when nothing is under way: two loads. One call does a bounded part of the writing, and does
     /// not wait for the device.
     ///
     /// # Errors
@@ -252,6 +237,9 @@ impl<T: EventTime> JobCheckpoints<T> {
     pub fn turn(&mut self, at: Time, ended: bool) -> Result<Turn> {
         if self.removal.as_mut().is_some_and(Removal::step) {
             self.removal = None;
+        }
+        if self.state.group().has_ended_workers() && !ended {
+            self.tell_stand(at.max(self.stood_at));
         }
         loop {
             let phase = mem::replace(&mut self.phase, Phase::Idle);
@@ -263,17 +251,39 @@ impl<T: EventTime> JobCheckpoints<T> {
         }
     }
 
+    /// Says where this worker stands, for those that have ended.
+    fn tell_stand(&mut self, at: Time) {
+        let is_new =
+            |&(when, before): &(Instant, Time)| before < at && when.elapsed() >= TELL_EVERY;
+        if self.told.as_ref().is_none_or(is_new) {
+            self.told = Some((Instant::now(), at));
+            self.state.group().stand(self.state.index(), at.0);
+        }
+    }
+
+    /// What a worker does that waits for the others: if it has ended, its input follows them.
+    fn wait(&self, at: Time, ended: bool) -> Turn {
+        let others = if ended { self.state.group().least_stand(self.state.peers()) } else { None };
+        match others.map(Time) {
+            Some(others) if others > at.max(self.stood_at) => Turn::Until(others),
+            _ => Turn::Wait,
+        }
+    }
+
     /// The phase after `phase`, and what the worker may do in it; without that it is to go on.
     fn go_on(&mut self, phase: Phase, at: Time, ended: bool) -> Result<(Phase, Option<Turn>)> {
         Ok(match phase {
             Phase::Idle if ended || self.is_asked() => {
                 self.stopped = Instant::now();
                 let note = note_of(&(ended, self.is_asked()));
+                if ended {
+                    self.state.group().end(self.state.index());
+                }
                 (Phase::Agreeing(self.state.arrive_saying(at.max(self.stood_at).0, note)?), None)
             }
             Phase::Idle => (Phase::Idle, Some(Turn::Go)),
             Phase::Agreeing(meeting) => match self.state.notes(&meeting) {
-                None => (Phase::Agreeing(meeting), Some(Turn::Wait)),
+                None => (Phase::Agreeing(meeting), Some(self.wait(at, ended))),
                 Some(said) => (self.agreed(&said)?, None),
             },
             Phase::Aligning(until, _) if self.probe.less_than(&T::from_time(until)) => {
@@ -383,22 +393,4 @@ impl<T: EventTime> fmt::Debug for JobCheckpoints<T> {
             .field("committed", &self.committed)
             .finish_non_exhaustive()
     }
-}
-
-/// Takes an error that passes by itself for a result: the checkpoint is given up, the run is not.
-fn passing<R>(result: Result<R>) -> Result<std::result::Result<R, Error>> {
-    match result {
-        Err(error) if !is_passing(error.kind()) => Err(error),
-        other => Ok(other),
-    }
-}
-
-fn note_of(said: &impl serde::Serialize) -> String {
-    serde_json::to_string(said).expect("plain data can be written")
-}
-
-fn of_note<R: serde::de::DeserializeOwned>(note: &str) -> Result<R> {
-    serde_json::from_str(note).map_err(|error| {
-        Error::new(ErrorKind::Input, "a worker says what is not understood").caused_by(error)
-    })
 }

@@ -34,6 +34,8 @@ pub(super) enum Message {
     Met { number: u64, said: Vec<Said> },
     /// Workers of the sender ask for the checkpoint of this number.
     Asked { checkpoint: u64 },
+    /// A worker of the sender sends nothing before this time.
+    Stands { worker: usize, at: i64 },
     /// The run has failed.
     Failed(Failed),
     /// All workers of the sender have ended well.
@@ -214,6 +216,7 @@ fn hear(group: &Group, link: &Link, message: Message) {
         Message::Alive => {}
         Message::Met { number, said } => group.met_elsewhere(number, said),
         Message::Asked { checkpoint } => group.asked_elsewhere(checkpoint),
+        Message::Stands { worker, at } => group.stands.note(worker, at),
         Message::Failed(failed) => {
             link.ended.store(true, Ordering::Release);
             group.fail_elsewhere(failed);

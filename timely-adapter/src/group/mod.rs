@@ -1,8 +1,9 @@
 //! The group: all workers of all processes of a run, which go on together and end together.
 //!
-//! It keeps two things beside the dataflows, which cannot keep them: the *fault* that ends the run,
-//! as a worker that failed steps no dataflow any more; and *meetings*, which say that every worker
-//! has come to some point. Workers of one process share them through memory, processes through
+//! It keeps three things beside the dataflows, which cannot keep them: the *fault* that ends the run,
+//! as a worker that failed steps no dataflow any more; *meetings*, which say that every worker
+//! has come to some point; and, once a worker has sent all that it has, where the inputs of the
+//! others *stand*, for its own to follow. Workers of one process share them through memory, processes through
 //! [`Links`], a connection between each two of them that is not Timely's. A fault is told to all
 //! other processes by every process that hears of it, so that none takes the end of a process for
 //! the cause.
@@ -10,6 +11,7 @@
 pub(crate) mod connect;
 mod link;
 mod meeting;
+mod stand;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +26,7 @@ pub use meeting::{Meeting, Met};
 
 use link::{Failed, Message};
 use meeting::{Meetings, Said};
+use stand::Stands;
 
 /// How long a wait for a change sleeps at most.
 const NAP: Duration = Duration::from_millis(20);
@@ -36,6 +39,7 @@ pub(crate) struct Group {
     meetings: Mutex<Meetings>,
     /// The greatest number of a checkpoint that a worker has asked for.
     asked: AtomicU64,
+    stands: Stands,
     /// Of the other processes; absent in a process that is alone.
     links: OnceLock<Links>,
     /// Threads that may be parked.
@@ -61,6 +65,7 @@ impl Group {
             fault: OnceLock::new(),
             meetings: Mutex::default(),
             asked: AtomicU64::new(0),
+            stands: Stands::default(),
             links: OnceLock::new(),
             workers: Mutex::default(),
             changed: Condvar::new(),
@@ -201,6 +206,31 @@ impl Group {
     /// The greatest number of a checkpoint that was asked for. Cost: one load.
     pub(crate) fn asked(&self) -> u64 {
         self.asked.load(Ordering::Acquire)
+    }
+
+    /// Notes that `worker` of this process sends nothing more: from now on the others say where they
+    /// stand.
+    pub(crate) fn end(&self, worker: usize) {
+        self.stand(worker, stand::ENDED);
+    }
+
+    /// Whether a worker has ended, so that the others are to say where they stand. Cost: one load.
+    pub(crate) fn has_ended_workers(&self) -> bool {
+        self.stands.has_ended()
+    }
+
+    /// Notes that `worker` of this process sends nothing before `at`.
+    pub(crate) fn stand(&self, worker: usize, at: i64) {
+        self.stands.note(worker, at);
+        if let Some(links) = self.links.get() {
+            links.tell(&Message::Stands { worker, at });
+        }
+    }
+
+    /// The least time that any of `peers` workers which has not ended stands at; `None` if all have
+    /// ended, or one has not said yet.
+    pub(crate) fn least_stand(&self, peers: usize) -> Option<i64> {
+        self.stands.least(peers)
     }
 
     fn asked_elsewhere(&self, checkpoint: u64) {

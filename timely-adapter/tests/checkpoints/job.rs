@@ -359,18 +359,28 @@ pub fn run_cluster(
     job: Job,
     turns: Option<i64>,
 ) -> Vec<Result<Vec<End>>> {
+    let accident = Arc::new(turns.map_or_else(Accident::default, Accident::after));
+    run_processes(directory, processes, threads, move |worker, state| {
+        let second = threads..2 * threads;
+        let none = Accident::default();
+        let accident = if second.contains(&state.index()) { &*accident } else { &none };
+        work(job, worker, state, accident)
+    })
+}
+
+/// Runs workers in several processes, which are threads here, each with its directory.
+pub fn run_processes<R: Send + 'static>(
+    directory: &Path,
+    processes: usize,
+    threads: usize,
+    work: impl Fn(&mut Worker, &WorkerState) -> Result<R> + Clone + Send + Sync + 'static,
+) -> Vec<Result<Vec<R>>> {
     let addresses = free_addresses(processes);
     let start = |process: usize| {
-        let config = cluster(threads, process, &addresses);
+        let (config, work) = (cluster(threads, process, &addresses), work.clone());
         let mut node = node();
         node.store.directory = Some(directory.join(process.to_string()));
-        let accident = Arc::new(match turns.filter(|_| process == 1) {
-            Some(turns) => Accident::after(turns),
-            None => Accident::default(),
-        });
-        std::thread::spawn(move || {
-            execute(config, node, move |worker, state| work(job, worker, state, &accident))
-        })
+        std::thread::spawn(move || execute(config, node, work))
     };
     let running: Vec<_> = (0..processes).map(start).collect();
     running.into_iter().map(|process| process.join().expect("no panic")).collect()

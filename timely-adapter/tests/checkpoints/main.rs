@@ -5,3 +5,4 @@ mod job;
 mod a_job_goes_on_from_one_checkpoint_on_all_workers;
 mod a_job_goes_on_with_another_number_of_workers;
 mod a_worker_goes_on_while_its_checkpoint_is_committed;
+mod workers_that_have_ended_hold_nobody_back;

@@ -1,0 +1,53 @@
+//! How far a checkpoint of a job is, and what its workers say to each other.
+
+use std::collections::BTreeMap;
+
+use alluvium::{Aside, Error, ErrorKind, KeyGroups, Result, Seal, Time};
+
+use super::{JobCheckpoint, commit};
+use crate::fault::is_passing;
+use crate::group::Meeting;
+
+/// How far a checkpoint of the job is, on one worker.
+pub(super) enum Phase {
+    Idle,
+    Agreeing(Meeting),
+    /// Since so many turns there is nothing more to come out.
+    Aligning(Time, u32),
+    Sealing(Meeting, Part),
+    Writing(Part),
+    Written(Meeting, Part),
+    /// The first worker's helper replaces the record.
+    Committing(Aside<commit::Verdict>, Part, JobCheckpoint),
+    Deciding(Meeting, Part, JobCheckpoint),
+    Confirming(Seal),
+    Ended(Time),
+}
+
+/// This worker's part of the checkpoint under way.
+pub(super) struct Part {
+    pub(super) until: Time,
+    pub(super) position: Vec<u64>,
+    /// Key groups that are not where they began, by operator.
+    pub(super) moved: BTreeMap<String, KeyGroups>,
+    /// Its store's checkpoint, or why there is none.
+    pub(super) seal: std::result::Result<Seal, Error>,
+}
+
+/// Takes an error that passes by itself for a result: the checkpoint is given up, the run is not.
+pub(super) fn passing<R>(result: Result<R>) -> Result<std::result::Result<R, Error>> {
+    match result {
+        Err(error) if !is_passing(error.kind()) => Err(error),
+        other => Ok(other),
+    }
+}
+
+pub(super) fn note_of(said: &impl serde::Serialize) -> String {
+    serde_json::to_string(said).expect("plain data can be written")
+}
+
+pub(super) fn of_note<R: serde::de::DeserializeOwned>(note: &str) -> Result<R> {
+    serde_json::from_str(note).map_err(|error| {
+        Error::new(ErrorKind::Input, "a worker says what is not understood").caused_by(error)
+    })
+}
