@@ -12,6 +12,7 @@ use alluvium::{
 
 use crate::dice::Dice;
 use crate::history::RETAINED;
+use crate::trouble::Trouble;
 
 /// Length of the windows.
 const LENGTH: i64 = 10;
@@ -56,6 +57,7 @@ pub struct Model {
 
 pub struct Everything {
     pub store: Store,
+    pub trouble: Trouble,
     heap: Map<u64, u64>,
     plain: Map<u64, u64>,
     owning: Map<String, Vec<u64>>,
@@ -100,6 +102,7 @@ impl Everything {
                 .layout(WindowSegments::new().memory(400 * KIB).into())
                 .open(windows, Counting)?,
             kept: store.holistic("kept").open(windows, Collect)?,
+            trouble: Trouble::none(),
             store,
         })
     }
@@ -108,34 +111,35 @@ impl Everything {
     pub fn change(&mut self, model: &mut Model, dice: &mut Dice) -> Result<()> {
         let (key, n) = (dice.below(300), dice.next() % 1000);
         let word = format!("key {}", key % 60);
+        let trouble = &mut self.trouble;
         match dice.below(24) {
             0 | 1 => {
-                self.heap.put(key, n)?;
+                trouble.outlast(|| Ok(self.heap.put(key, n)?))?;
                 model.heap.insert(key, n);
             }
             2 => {
-                self.heap.remove(&key)?;
+                trouble.outlast(|| self.heap.remove(&key))?;
                 model.heap.remove(&key);
             }
             3..7 => {
-                self.plain.put(key, n)?;
+                trouble.outlast(|| Ok(self.plain.put(key, n)?))?;
                 model.plain.insert(key, n);
             }
             7 | 8 => {
-                self.plain.remove(&key)?;
+                trouble.outlast(|| self.plain.remove(&key))?;
                 model.plain.remove(&key);
             }
             9..12 => {
                 let new = vec![n; n as usize % 60];
-                self.owning.put(word.clone(), new.clone())?;
+                trouble.outlast(|| Ok(self.owning.put(word.clone(), new.clone())?))?;
                 model.owning.insert(word, new);
             }
             12 => {
-                self.owning.remove(word.as_str())?;
+                trouble.outlast(|| self.owning.remove(word.as_str()))?;
                 model.owning.remove(&word);
             }
             13 | 14 => {
-                self.counts.add(&(key as u16), 3)?;
+                trouble.outlast(|| self.counts.add(&(key as u16), 3))?;
                 *model.counts.entry(key as u16).or_default() += 3;
             }
             15 | 16 => {
@@ -148,16 +152,16 @@ impl Everything {
                 }
             }
             17 => {
-                self.list.append(&(key % 20), n)?;
+                trouble.outlast(|| Ok(self.list.append(&(key % 20), n)?))?;
                 model.list.entry(key % 20).or_default().push(n);
             }
             18 => {
-                self.list.clear(&(key % 20))?;
+                trouble.outlast(|| self.list.clear(&(key % 20)))?;
                 model.list.remove(&(key % 20));
             }
             19 => {
                 let at = Time(n as i64 % 40);
-                self.times.insert(at, &(key % 20), n)?;
+                trouble.outlast(|| Ok(self.times.insert(at, &(key % 20), n)?))?;
                 model.times.entry((key % 20, at)).or_default().push(n);
             }
             20 | 21 => {
@@ -165,19 +169,29 @@ impl Everything {
                 let batch = || vec![(Time(at), key, n)];
                 let sent = Time(model.watermark);
                 let never = &mut |late| panic!("{late:?} is late");
-                self.folded.add_batch(sent, &mut batch(), never, &mut |_, _, _, _| ())?;
-                self.kept.add_batch(sent, &mut batch(), never, &mut |_, _, _, _| ())?;
+                let (mut counted, mut kept) = (batch(), batch());
+                trouble.outlast(|| {
+                    self.folded.add_batch(sent, &mut counted, never, &mut |_, _, _, _| ())
+                })?;
+                trouble.outlast(|| {
+                    self.kept.add_batch(sent, &mut kept, never, &mut |_, _, _, _| ())
+                })?;
                 let end = (at / LENGTH + 1) * LENGTH;
                 model.windows.entry((end, key)).or_default().push(n);
             }
             22 => self.fire(model, model.watermark + n as i64 % 6)?,
             _ => {
-                self.value.set(word.clone())?;
+                trouble.outlast(|| Ok(self.value.set(word.clone())?))?;
                 model.value = Some(word);
-                self.store.tick(60)?;
+                trouble.outlast(|| self.store.tick(60))?;
             }
         }
         Ok(())
+    }
+
+    /// The checkpoints that the store lists.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.store.checkpoints().iter().map(|retained| retained.checkpoint.number).collect()
     }
 
     pub fn changes(&mut self, model: &mut Model, dice: &mut Dice, count: u64) -> Result<()> {
@@ -190,12 +204,15 @@ impl Everything {
         let mut count = |key: &u64, window: Window, count: i64, by: i64| {
             assert!(by == 1 && counts.insert((window.end.0, *key), count as usize).is_none());
         };
-        while !self.folded.advance(Time(watermark), 1000, &mut count)?.done {}
+        let trouble = &mut self.trouble;
+        let mut folded = || self.folded.advance(Time(watermark), 1000, &mut count);
+        while !trouble.outlast(&mut folded)?.done {}
         let mut row = |key: &u64, window: Window, mut row: Vec<u64>, by: i64| {
             row.sort_unstable();
             assert!(by == 1 && rows.insert((window.end.0, *key), row).is_none());
         };
-        while !self.kept.advance(Time(watermark), 1000, &mut row)?.done {}
+        let mut kept = || self.kept.advance(Time(watermark), 1000, &mut row);
+        while !trouble.outlast(&mut kept)?.done {}
         let mut fired = std::mem::take(&mut model.windows);
         model.windows = fired.split_off(&(watermark.saturating_add(1), 0));
         fired.values_mut().for_each(|elements| elements.sort_unstable());

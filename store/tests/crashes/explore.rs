@@ -14,7 +14,7 @@ use alluvium::{Error, ErrorKind};
 
 use crate::dice::Dice;
 use crate::everything::{Everything, Model};
-use crate::history::{History, Kept, Known, Promise, RETAINED, lock};
+use crate::history::{History, Kept, Known, Promise, RETAINED, is_list, lock};
 use crate::open;
 
 /// Of so many points within a recovery one is taken: much of it is removing what is left over.
@@ -145,6 +145,8 @@ pub struct Explorer {
     share: u64,
     histories: u64,
     steps: u64,
+    /// Errors of devices that their stores lived through.
+    met: u64,
     /// By class: crash points, and those that were opened as no other had left the same.
     classes: BTreeMap<&'static str, (u64, u64)>,
     /// Of the points: those within the recovery from another one.
@@ -181,7 +183,7 @@ impl Explorer {
             self.classes.len() == 9 && self.classes.values().all(|(_, opened)| *opened > 0),
             "{self}"
         );
-        let rare = [self.again, self.others, self.second, self.went_on, self.in_commit];
+        let rare = [self.met, self.again, self.others, self.second, self.went_on, self.in_commit];
         assert!(rare.into_iter().all(|count| count > 0), "{self}");
         assert!(self.harmless > 0 && self.refused > 0, "{self}");
     }
@@ -189,7 +191,7 @@ impl Explorer {
     /// Explores one history.
     pub fn explore(&mut self, seed: u64) {
         let device = Simulated::new(seed, Faults::late(2));
-        let mut history = History::default();
+        let mut history = History::of(seed);
         let mut found = Found::of(format!("seed {seed}"), Dice(seed), self.share, Seen::default());
         let explorer = Arc::new(Mutex::new(std::mem::take(self)));
         let (exploring, known) = (explorer.clone(), history.known());
@@ -205,6 +207,7 @@ impl Explorer {
         *self = std::mem::take(&mut *lock(&explorer));
         self.histories += 1;
         self.steps += device.steps();
+        self.met += history.met;
     }
 
     fn check_all(&mut self, found: &mut Found, known: &Known) {
@@ -232,8 +235,8 @@ impl Explorer {
         let mut all = opened(&device, None, when);
         let files = || device.list().unwrap().into_iter().collect::<BTreeSet<_>>();
         let before = files();
-        let there = numbers(&all);
-        let next = promise.next.as_ref().filter(|next| is_list(next, &there));
+        let there = all.numbers();
+        let next = promise.others.iter().find(|other| is_list(other, &there));
         let listed = next.unwrap_or(&promise.listed);
         assert!(is_list(listed, &there), "{when}: {there:?} of {promise:?}");
         self.in_commit += u64::from(next.is_some());
@@ -277,8 +280,9 @@ impl Explorer {
     ) {
         let device = point.image.crash(CrashPolicy::Everything);
         let next = confirmed.map(|kept| listed.iter().copied().chain([kept]).collect());
+        let others = next.into_iter().collect();
         let undecided = confirmed.into_iter().collect();
-        let promise = Promise { listed: listed.to_vec(), next, undecided };
+        let promise = Promise { listed: listed.to_vec(), others, undecided };
         let restore = confirmed.map(|kept| kept.number);
         let place = format!("{}, restoring {restore:?}", point.when);
         let found = Found::of(place, Dice(point.chance), SHARE_AGAIN, seen.clone());
@@ -310,7 +314,7 @@ impl Explorer {
         let mut all = opened(&device, None, &when);
         let mut expected: Vec<u64> = listed.iter().map(|kept| kept.number).chain([new]).collect();
         expected.drain(..expected.len().saturating_sub(RETAINED));
-        assert_eq!(numbers(&all), expected, "{when}");
+        assert_eq!(all.numbers(), expected, "{when}");
         whole(&mut all, &model, &when);
     }
 
@@ -320,7 +324,7 @@ impl Explorer {
         let mut dice = Dice(point.chance);
         let older = promise.listed.iter().rev().skip(1).chain(&promise.undecided);
         // Those that are there whatever the manifest is.
-        let older: Vec<Kept> = older.copied().filter(|_| promise.next.is_none()).collect();
+        let older: Vec<Kept> = older.copied().filter(|_| promise.others.is_empty()).collect();
         let other = (!older.is_empty() && dice.below(4) == 0)
             .then(|| older[dice.below(older.len() as u64) as usize]);
         for restore in std::iter::once(None).chain(other.map(Some)) {
@@ -328,8 +332,8 @@ impl Explorer {
             let errors = match open(&device, restore.map(|kept| kept.number)) {
                 Err(error) => vec![error],
                 Ok(mut all) => {
-                    let newest = numbers(&all).last().copied();
-                    let lists = std::iter::once(&promise.listed).chain(&promise.next);
+                    let newest = all.numbers().last().copied();
+                    let lists = std::iter::once(&promise.listed).chain(&promise.others);
                     let mut newest_of = lists.map(|list| list.last().copied());
                     let same = |kept: &Option<Kept>| kept.map(|kept| kept.number) == newest;
                     let found = match restore {
@@ -353,13 +357,13 @@ impl Explorer {
 
 impl fmt::Display for Explorer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { histories, steps, again, others, second, went_on, in_commit, .. } = self;
+        let Self { histories, steps, met, again, others, second, went_on, in_commit, .. } = self;
         let (points, images, classes) = (self.points(), self.images.len(), &self.classes);
         let opened: u64 = classes.values().map(|(_, opened)| opened).sum();
         let (harmless, refused) = (self.harmless, self.refused);
         write!(
             f,
-            "{histories} histories of {steps} steps: {points} crash points ({again} within a \
+            "{histories} histories of {steps} steps, {met} errors lived through: {points} crash points ({again} within a \
              recovery), {images} images that differ, {opened} opened (by class, points and opened: \
              {classes:?}); the newest was in commit {in_commit} times; {others} times another \
              checkpoint restored, {second} times opened again, {went_on} times used further; \
@@ -370,14 +374,6 @@ impl fmt::Display for Explorer {
 
 fn opened(device: &Simulated, restore: Option<u64>, when: &str) -> Everything {
     open(device, restore).unwrap_or_else(|error: Error| panic!("{when}: {error:?}"))
-}
-
-fn numbers(all: &Everything) -> Vec<u64> {
-    all.store.checkpoints().iter().map(|retained| retained.checkpoint.number).collect()
-}
-
-fn is_list(listed: &[Kept], numbers: &[u64]) -> bool {
-    listed.iter().map(|kept| kept.number).eq(numbers.iter().copied())
 }
 
 fn whole(all: &mut Everything, model: &Model, when: &str) {

@@ -12,6 +12,7 @@ use alluvium::{Result, Seal};
 use crate::dice::Dice;
 use crate::everything::{Everything, Model};
 use crate::open;
+use crate::trouble::Trouble;
 
 /// How many checkpoints a store keeps.
 pub const RETAINED: usize = 3;
@@ -30,16 +31,26 @@ pub struct Kept {
 pub struct Promise {
     /// The confirmed ones that are retained, the oldest first; the last is what an open finds.
     pub listed: Vec<Kept>,
-    /// What is to replace that list, while it is replaced: either is right.
-    pub next: Option<Vec<Kept>>,
+    /// What is to replace that list, while it is replaced, and what was to and failed, since: any of
+    /// them is right.
+    pub others: Vec<Vec<Kept>>,
     /// Those sealed in full and not confirmed: each is there as long as `listed` is.
     pub undecided: Vec<Kept>,
 }
 
 impl Promise {
+    /// The manifest has this list now.
+    fn replaced(&mut self, listed: Vec<Kept>) {
+        if self.listed != listed {
+            self.undecided.clear();
+        }
+        self.listed = listed;
+        self.others.clear();
+    }
+
     /// The checkpoint of that number that an open may find.
     pub fn find(&self, number: u64) -> Option<Kept> {
-        let mut either = self.listed.iter().chain(self.next.iter().flatten());
+        let mut either = self.listed.iter().chain(self.others.iter().flatten());
         either.find(|kept| kept.number == number).copied()
     }
 }
@@ -78,6 +89,10 @@ pub struct History {
     known: Arc<Mutex<Known>>,
     /// The checkpoint that the store goes on from.
     base: u64,
+    /// Whether the device fails now and then.
+    in_trouble: bool,
+    /// Errors of the device that were lived through.
+    pub met: u64,
 }
 
 pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,33 +107,50 @@ impl Known {
 }
 
 impl History {
+    /// Every other one lives through errors of its device.
+    pub fn of(seed: u64) -> Self {
+        Self { in_trouble: seed.is_multiple_of(2), ..Self::default() }
+    }
+
     /// What a crash may leave, as it is at any moment.
     pub fn known(&self) -> Arc<Mutex<Known>> {
         self.known.clone()
     }
 
-    /// Plays it until its end or an error.
+    /// Plays it until its end or an error that is not of the trouble it may have.
     pub fn play(&mut self, device: &Simulated, seed: u64) -> Result<()> {
-        let (mut dice, mut model) = (Dice(seed), Model::default());
+        let mut dice = Dice(seed);
         let size = Size::of(seed, &mut dice);
+        let mut trouble = match self.in_trouble {
+            true => Trouble::with(device, seed),
+            false => Trouble::none(),
+        };
         let mut restore = None;
         for _ in 0..3 {
-            let mut all = open(device, restore.map(|kept: Kept| kept.number))?;
-            self.opened(restore);
+            let number = restore.map(|kept: Kept| kept.number);
+            let mut all = trouble.outlast(|| open(device, number))?;
+            self.opened(&all, restore);
+            let mut model = {
+                let known = lock(&self.known);
+                let from = restore.or(known.promise.listed.last().copied());
+                Model::clone(&known.model_of(from))
+            };
+            all.trouble = trouble;
             for _ in 0..1 + dice.below(4) {
                 let many = if dice.below(4) == 0 { size.at_times } else { size.usual };
+                all.trouble.may_begin();
                 all.changes(&mut model, &mut dice, many)?;
                 self.checkpoint(device, &mut all, &mut model, &mut dice, &size)?;
             }
             // What comes after the last checkpoint is lost with the next open.
             let mut lost = model.clone();
             all.changes(&mut lost, &mut dice, size.usual / 3)?;
+            trouble = std::mem::replace(&mut all.trouble, Trouble::none());
             drop(all);
             restore = self.choose(&mut dice);
-            let known = lock(&self.known);
-            let from = restore.or(known.promise.listed.last().copied());
-            model = Model::clone(&known.model_of(from));
         }
+        trouble.end();
+        self.met += trouble.met();
         Ok(())
     }
 
@@ -126,27 +158,29 @@ impl History {
     fn choose(&self, dice: &mut Dice) -> Option<Kept> {
         let promise = &mut lock(&self.known).promise;
         if let Some(last) = promise.undecided.last().copied()
+            && promise.others.is_empty()
             && dice.below(2) == 0
         {
             let next = promise.listed.iter().copied().chain([last]);
-            promise.next = Some(next.collect());
+            promise.others.push(next.collect());
             return Some(last);
         }
         // The open removes what nobody has confirmed.
         promise.undecided.clear();
         let older = promise.listed.len().saturating_sub(1) as u64;
-        let goes_back = older > 0 && dice.below(4) == 0;
+        let goes_back = older > 0 && promise.others.is_empty() && dice.below(4) == 0;
         goes_back.then(|| promise.listed[dice.below(older) as usize])
     }
 
-    fn opened(&mut self, restored: Option<Kept>) {
+    /// It goes on from the checkpoint `restored`, or the newest of those that it lists.
+    fn opened(&mut self, all: &Everything, restored: Option<Kept>) {
+        let there = all.numbers();
         let promise = &mut lock(&self.known).promise;
-        if let Some(next) = promise.next.take() {
-            promise.listed = next;
-            promise.undecided.clear();
-        }
-        let base = restored.or(promise.listed.last().copied());
-        self.base = base.map_or(0, |kept| kept.number);
+        let mut lists = std::iter::once(&promise.listed).chain(&promise.others);
+        let found = lists.find(|list| is_list(list, &there)).cloned();
+        let listed = found.unwrap_or_else(|| panic!("{there:?} of {promise:?}"));
+        self.base = restored.or(listed.last().copied()).map_or(0, |kept| kept.number);
+        promise.replaced(listed);
     }
 
     /// Seals while the stream goes on; then decides, or does not.
@@ -158,16 +192,31 @@ impl History {
         dice: &mut Dice,
         size: &Size,
     ) -> Result<()> {
-        let mut seal = all.store.seal(0)?;
+        all.trouble.may_begin();
+        let mut seal = match all.store.seal(0) {
+            Err(error) if all.trouble.is_of_it(&error) => return Ok(()),
+            seal => seal?,
+        };
         let barrier = model.clone();
         let give_up = (dice.below(4) == 0).then(|| dice.below(30));
         let mut steps = 0;
-        while !seal.advance()? {
+        loop {
+            match seal.advance() {
+                Ok(true) => break,
+                Ok(false) => {}
+                // Tried again, which not every part can.
+                Err(error) if all.trouble.is_of_it(&error) => {
+                    if dice.below(3) == 0 {
+                        return give_up_in_full(seal, device, true);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
             let few = dice.below(size.meanwhile);
             all.changes(model, dice, few)?;
             steps += 1;
             if give_up == Some(steps) {
-                return give_up_in_full(seal, device);
+                return give_up_in_full(seal, device, all.trouble.is_on());
             }
         }
         let kept = {
@@ -180,41 +229,66 @@ impl History {
         all.changes(model, dice, size.usual / 2)?;
         if give_up.is_some() {
             lock(&self.known).promise.undecided.pop();
-            return give_up_in_full(seal, device);
+            return give_up_in_full(seal, device, all.trouble.is_on());
         }
         if dice.below(5) == 0 {
             seal.keep();
             return Ok(());
         }
-        self.begin_to_confirm(kept);
-        if dice.below(2) == 0 {
-            while seal.confirm_some()?.is_none() {
+        let next = self.begin_to_confirm(kept);
+        all.trouble.may_begin();
+        let confirmed = if dice.below(2) == 0 {
+            loop {
+                match seal.confirm_some() {
+                    Ok(None) => {}
+                    ended => break ended.map(drop),
+                }
                 let few = dice.below(size.meanwhile);
                 all.changes(model, dice, few)?;
             }
         } else {
-            seal.confirm()?;
+            seal.confirm().map(drop)
+        };
+        let promise = &mut lock(&self.known).promise;
+        match confirmed {
+            Ok(()) => {
+                promise.replaced(next);
+                self.base = kept.number;
+            }
+            // It may be the newest or not.
+            Err(error) if all.trouble.is_of_it(&error) => {}
+            Err(error) => return Err(error),
         }
-        self.opened(None);
         Ok(())
     }
 
-    fn begin_to_confirm(&self, kept: Kept) {
+    /// Gives the list that is to be when `kept` is confirmed.
+    fn begin_to_confirm(&self, kept: Kept) -> Vec<Kept> {
         let promise = &mut lock(&self.known).promise;
         // Those that came after the one that was opened are not its past.
         let past = promise.listed.iter().filter(|listed| listed.number <= self.base);
         let mut next: Vec<Kept> = past.copied().chain([kept]).collect();
         next.drain(..next.len().saturating_sub(RETAINED));
-        promise.next = Some(next);
+        promise.others.push(next.clone());
+        if self.in_trouble {
+            // If it cannot be confirmed it is there only if it is the newest all the same.
+            promise.undecided.pop();
+        }
+        next
     }
 }
 
-/// Gives a checkpoint up: no file is left that is only its own.
-fn give_up_in_full(seal: Seal, device: &Simulated) -> Result<()> {
+/// Whether these are the checkpoints of a list.
+pub fn is_list(listed: &[Kept], numbers: &[u64]) -> bool {
+    listed.iter().map(|kept| kept.number).eq(numbers.iter().copied())
+}
+
+/// Gives a checkpoint up: no file is left that is only its own, if the device let it be removed.
+fn give_up_in_full(seal: Seal, device: &Simulated, in_trouble: bool) -> Result<()> {
     let number = seal.number();
     seal.abort();
     let own = [format!("live-{number:016x}"), format!("checkpoint-{number:016x}")];
     let left = device.list()?.into_iter().find(|name| own.contains(name));
-    assert!(left.is_none() || device.has_crashed(), "{left:?} is left");
+    assert!(left.is_none() || in_trouble || device.has_crashed(), "{left:?} is left");
     Ok(())
 }

@@ -5,6 +5,9 @@
 //! a file removed that a retained checkpoint or the one in commit names, a sealed checkpoint that
 //! is not there after a crash, a number or a file given twice after one; damage that is served.
 //!
+//! Every other history lives through errors of its device: reads, writes, syncs and changes of names
+//! fail by chance for a while, or the device is full. Each call that fails is made again.
+//!
 //! A *crash point* is a history (by its seed), one of its steps, a class of crash and the seed of what
 //! that class leaves to chance. A step is a write, sync, create, rename, remove or directory sync.
 //! The classes, of the changes that no completed sync covers: none of them is left; all that ended;
@@ -33,6 +36,7 @@ mod dice;
 mod everything;
 mod explore;
 mod history;
+mod trouble;
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -97,14 +101,14 @@ fn a_device_that_stops_at_a_step_leaves_what_it_has_shown() {
             let images = policies(moment.step()).map(|policy| moment.crash(policy).digest());
             lock(&into).push(images.to_vec());
         });
-        History::default().play(&device, seed).unwrap();
+        History::of(seed).play(&device, seed).unwrap();
         let shown = std::mem::take(&mut *lock(&shown));
         assert_eq!(shown.len() as u64, device.steps());
         let share = if long() { 1 } else { 29 };
         for at in (seed % share..device.steps()).step_by(share as usize) {
             let device = Simulated::new(seed, Faults::late(2));
             device.fail_after(at);
-            let ended = History::default().play(&device, seed);
+            let ended = History::of(seed).play(&device, seed);
             assert!(ended.is_err() || device.has_crashed(), "step {at}");
             let left = policies(at).map(|policy| device.crash(policy).digest());
             assert_eq!(left.as_slice(), shown[at as usize], "seed {seed}, step {at}");
