@@ -1,6 +1,6 @@
 //! However a run ends, the next one goes on from a checkpoint that is whole on all workers: the sums
 //! at the end are those of a run that nothing happened to. Runs end by errors on any worker at any
-//! turn, by a device that fails, and by a loss of power, which takes what was not synced. Numbers are
+//! turn, by a device that fails, and by a loss of power, which takes any of what was not synced. Numbers are
 //! counted by key; they are also counted in windows, whose results other workers count, so that
 //! firings and what they send are under way at any time.
 
@@ -45,8 +45,16 @@ fn runs_that_end_anywhere_add_up_to_one() {
                 Ok(_) => break,
                 Err(_) => begun_again += 1,
             }
-            // Power is lost, and with it what was not synced.
-            devices = devices.iter().map(|device| device.crash(CrashPolicy::Nothing)).collect();
+            // Power is lost, and with it any of what was not synced.
+            let mut lose = |device: &Simulated| {
+                device.crash(match dice(4) {
+                    0 => CrashPolicy::Nothing,
+                    1 => CrashPolicy::Prefix { seed: dice(1 << 32) },
+                    2 => CrashPolicy::Subset { seed: dice(1 << 32) },
+                    _ => CrashPolicy::Torn { seed: dice(1 << 32) },
+                })
+            };
+            devices = devices.iter().map(&mut lose).collect();
         }
         // What was planned to fail and did not have to, does not any more.
         let devices: Vec<_> =
