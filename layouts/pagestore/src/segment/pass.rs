@@ -354,9 +354,17 @@ mod tests {
     }
 
     fn passed(store: &SegmentStore, segments: &[SegmentInfo], buffer: usize) -> Result<Seen> {
+        passed_by((store, 8 << 10), segments, buffer)
+    }
+
+    fn passed_by(
+        (store, window): (&SegmentStore, usize),
+        segments: &[SegmentInfo],
+        buffer: usize,
+    ) -> Result<Seen> {
         let mut seen = Seen::default();
         let mut open = |nth: usize| Ok(segments[nth].clone());
-        let mut pass = SegmentPass::new(store.clone(), STATE, 8 << 10, buffer);
+        let mut pass = SegmentPass::new(store.clone(), STATE, window, buffer);
         pass.run(segments.len(), &mut open, &mut seen)?;
         Ok(seen)
     }
@@ -387,6 +395,33 @@ mod tests {
             assert!(buffer < 1 << 20 || reads <= 4 * segments.len() as u64 + 24, "{reads} reads");
         }
         assert!(passed(&store, &[], 16 << 10).unwrap().calls.is_empty());
+    }
+
+    #[test]
+    fn a_window_with_bytes_of_the_next_segment_has_none_of_this_one() {
+        let device = Arc::new(Simulated::new(4, Faults::none()));
+        let store = SegmentStore::new(device, 1);
+        // Each an image of the same length, longer than a buffer, and directories at the same place.
+        let mut writer = SegmentWriter::new(store.clone(), STATE, 16 << 10, 16 << 10);
+        let mut expected = Vec::new();
+        for record in 0..240u64 {
+            if record % 80 == 0 {
+                writer.begin_page().unwrap();
+            }
+            expected.push((record * 3 + 1, vec![record as u8; 200]));
+            let (hash, payload) = expected.last().unwrap();
+            writer.push_encoded(*hash, payload).unwrap();
+            if record % 80 == 79 {
+                writer.finish_page().unwrap();
+            }
+        }
+        writer.seal().unwrap();
+        let segments = writer.take_sealed();
+        assert_eq!(segments.len(), 3);
+        for (buffer, window) in [(0, 8 << 10), (8 << 10, 32 << 10), (12 << 10, 128 << 10)] {
+            let seen = passed_by((&store, window), &segments, buffer).unwrap();
+            assert!(seen.records == expected, "{buffer} {window}");
+        }
     }
 
     #[test]

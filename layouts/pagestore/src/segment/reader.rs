@@ -6,7 +6,7 @@ use super::format::{
     FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, RECORD_HEADER_BYTES, RecordBytes, TRAILER_BYTES,
     Tail, Verified, checksum, damaged, verify_header, verify_record,
 };
-use super::{LiveSet, SegmentInfo, SegmentStore};
+use super::{LiveSet, SegmentId, SegmentInfo, SegmentStore};
 use crate::Result;
 use crate::io::{BLOCK_BYTES, FileHandle, IoBuffer, Operation, run_blocking};
 
@@ -42,7 +42,8 @@ impl SegmentReader {
     /// A reader for the segments of `state` with a window of `window_bytes`. A record or footer
     /// larger than the window makes it grow.
     pub fn new(store: SegmentStore, state: u64, window_bytes: usize) -> Self {
-        let window = Window { buffer: IoBuffer::zeroed(window_bytes), offset: 0, filled: 0 };
+        let window =
+            Window { of: None, buffer: IoBuffer::zeroed(window_bytes), offset: 0, filled: 0 };
         Self { store, state, window }
     }
 
@@ -56,15 +57,15 @@ impl SegmentReader {
             let what = format!("the file has {len} bytes, {} were written", info.bytes);
             return Err(damaged(file, len, &what));
         }
-        verify_header(file, id, self.state, self.bytes(file, 0, TRAILER_BYTES)?)?;
+        verify_header(file, id, self.state, self.bytes(info, 0, TRAILER_BYTES)?)?;
         if !info.sealed {
             return self.find_images(info);
         }
         let tail_offset = info.bytes - TRAILER_BYTES as u64;
-        let tail = self.bytes(file, tail_offset, TRAILER_BYTES)?;
+        let tail = self.bytes(info, tail_offset, TRAILER_BYTES)?;
         let tail = Tail::from_bytes(file, id, info.bytes, tail)?;
         let length = tail.images as usize * TRAILER_BYTES;
-        let directory = self.bytes(file, tail.directory_offset, length)?;
+        let directory = self.bytes(info, tail.directory_offset, length)?;
         let images = directory
             .chunks_exact(TRAILER_BYTES)
             .map(|entry| ImageInfo::from_bytes(file, id, entry))
@@ -83,7 +84,7 @@ impl SegmentReader {
         let (mut images, mut end) = (Vec::new(), info.bytes);
         while end > BLOCK_BYTES as u64 {
             let at = end - TRAILER_BYTES as u64;
-            let image = ImageInfo::from_bytes(file, id, self.bytes(file, at, TRAILER_BYTES)?)?;
+            let image = ImageInfo::from_bytes(file, id, self.bytes(info, at, TRAILER_BYTES)?)?;
             let is_here = image.offset < at && image.offset.checked_add(image.bytes) == Some(end);
             if !is_here {
                 return Err(damaged(file, at, "an image's trailer is that of another"));
@@ -109,7 +110,7 @@ impl SegmentReader {
     ) -> Result<()> {
         let file = &segment.info.file;
         let length = image.records as usize * FOOTER_ENTRY_BYTES;
-        let footer = self.bytes(file, image.footer_offset, length)?;
+        let footer = self.bytes(&segment.info, image.footer_offset, length)?;
         let crc = checksum(segment.info.id, image.footer_offset, footer);
         if crc != image.footer_crc {
             return Err(damaged(file, image.footer_offset, "an image's footer is damaged"));
@@ -123,12 +124,7 @@ impl SegmentReader {
     pub fn record(&mut self, info: &SegmentInfo, entry: &FooterEntry) -> Result<RecordBytes<'_>> {
         let (file, id, offset) = (&info.file, info.id, entry.offset());
         let length = RECORD_HEADER_BYTES + entry.len as usize;
-        match verify_record(
-            file,
-            id,
-            offset,
-            self.window.bytes(&self.store, file, offset, length)?,
-        )? {
+        match verify_record(file, id, offset, self.bytes(info, offset, length)?)? {
             Verified::Record(record) if record.hash == entry.hash => Ok(record),
             _ => Err(damaged(file, offset, "a record is not the one its footer tells of")),
         }
@@ -162,14 +158,15 @@ impl SegmentReader {
         Ok(())
     }
 
-    fn bytes(&mut self, file: &FileHandle, offset: u64, length: usize) -> Result<&[u8]> {
-        self.window.bytes(&self.store, file, offset, length)
+    fn bytes(&mut self, info: &SegmentInfo, offset: u64, length: usize) -> Result<&[u8]> {
+        self.window.bytes(&self.store, info, offset, length)
     }
 }
 
-/// A part of one file in memory.
+/// A part of one segment in memory.
 #[derive(Debug)]
 struct Window {
+    of: Option<SegmentId>,
     buffer: IoBuffer,
     offset: u64,
     filled: usize,
@@ -177,20 +174,22 @@ struct Window {
 
 impl Window {
     fn forget(&mut self) {
-        self.filled = 0;
+        self.of = None;
     }
 
     fn bytes(
         &mut self,
         store: &SegmentStore,
-        file: &FileHandle,
+        info: &SegmentInfo,
         offset: u64,
         length: usize,
     ) -> Result<&[u8]> {
-        let covered =
-            offset >= self.offset && offset + length as u64 <= self.offset + self.filled as u64;
+        let covered = self.of == Some(info.id)
+            && offset >= self.offset
+            && offset + length as u64 <= self.offset + self.filled as u64;
         if !covered {
-            self.fill(store, file, offset, length)?;
+            self.fill(store, &info.file, offset, length)?;
+            self.of = Some(info.id);
         }
         let start = (offset - self.offset) as usize;
         Ok(&self.buffer.as_slice()[start..start + length])
