@@ -276,8 +276,9 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         }
     }
 
-    /// Shows what is parked and staged, and asks to be scheduled again if no read will do so.
-    fn show(&self) {
+    /// Shows what is parked and staged, and asks to be scheduled again if no read will do so. To be
+    /// called after whatever parks: rows do so here, timers in [`Body::fire`](crate::stateful::Body).
+    pub(crate) fn show(&self) {
         let Some(parking) = &self.parking else { return };
         if !self.is_closed() && parking.needs_poll() {
             self.activator.activate();

@@ -315,6 +315,9 @@ where
                 self.held = Some(capability);
             }
         }
+        // A key may have found all buffers taken by reads that have ended: no end of a read will have
+        // the operator scheduled for it.
+        intake.show();
         let Some(first) = first else { return };
         for (at, key) in self.waiting.drain(..) {
             // Their memory was given back when they were taken out.

@@ -325,6 +325,70 @@ fn rows_that_wait_may_set_and_withdraw_timers_that_are_due() {
     });
 }
 
+/// As many timers may wait as there are buffers to read with. When those reads have ended and their timers
+/// are about to fire, the next finds the buffers still taken: no end of a read wakes anybody for it.
+#[test]
+fn timers_of_more_keys_than_there_are_buffers_all_fire() {
+    let device = Simulated::new(9, Faults::none());
+    let scripted = device.clone();
+    common::on_device(&device, MEMORY, Fault::STOP, move |worker, state| {
+        let device = &scripted;
+        let fired = Rc::<RefCell<Vec<(u64, u64)>>>::default();
+        let (sink, probe) = (fired.clone(), ProbeHandle::new());
+        let mut input: InputHandleVec<i64, (u64, u64)> = worker.dataflow::<i64, _, _>(|scope| {
+            let (input, rows) = scope.new_input();
+            rows.key_by(state, |row: &(u64, u64)| row.0)
+                .stateful(
+                    Spec::new("timed").parked_max(3),
+                    |states| states.map::<u64, [u64; 8]>("rows"),
+                    |map: &mut Map<u64, [u64; 8]>, rows, context| {
+                        while let Some(&(key, (_, at))) = rows.last() {
+                            map.update(&key, || [0; 8], |row| row[0] += key)?;
+                            if at > 0 {
+                                context.set_timer(Time(at as i64), key)?;
+                            }
+                            rows.pop();
+                        }
+                        Ok(())
+                    },
+                    |map, due, context| {
+                        while let Some(&(_, key)) = due.last() {
+                            let sum = map.read(&key, |row| row.map_or(0, |row| row[0]))?;
+                            context.emit((key, sum), 1);
+                            due.pop();
+                        }
+                        Ok(())
+                    },
+                )
+                .unwrap()
+                .inspect(move |(row, _, _)| sink.borrow_mut().push(*row))
+                .probe_with(&probe);
+            input
+        });
+        for time in 0..60 {
+            input.advance_to(time);
+            let keys = 50 * time as u64..50 * time as u64 + 50;
+            keys.for_each(|key| input.send((key, if key < 8 { 100 } else { 0 })));
+            input.advance_to(time + 1);
+            while probe.less_equal(&time) {
+                device.drive();
+                worker.step();
+            }
+        }
+        // The first eight are on storage only, and their timers are due at once.
+        input.advance_to(101);
+        for _ in 0..50 {
+            device.drive();
+            worker.step();
+        }
+        let mut fired = fired.take();
+        fired.sort_unstable();
+        assert_eq!(fired, (0..8).map(|key| (key, key)).collect::<Vec<_>>(), "{:?}", parked(state));
+        assert_eq!((parked(state).now, parked(state).most), (0, 3));
+        assert!(!probe.less_than(&101));
+    });
+}
+
 #[test]
 fn with_too_many_waiting_no_more_input_is_taken() {
     let device = Simulated::new(4, Faults::none());
