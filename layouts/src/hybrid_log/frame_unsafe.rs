@@ -20,11 +20,11 @@ use super::pool_unsafe::{Piece, piece_bytes};
 
 #[repr(C)]
 struct Slot<K, V> {
-    /// The segment that has the record, once it is written: the owner's alone. [`AWAITED`] while a
-    /// copy of the record is being written. Of no meaning while the record is fresh.
+    /// The segment that has the record, once it is written: the owner's alone. Of no meaning while the
+    /// record is fresh.
     segment: u32,
-    /// `USED`, the epoch in which the record died if it has, `FRESH`, and where the record is in its
-    /// segment once it is written.
+    /// `USED`, the epoch in which the record died if it has, `FRESH`, `TOUCHED`, and where the record is
+    /// in its segment once it is written.
     place: AtomicU32,
     entry: std::mem::MaybeUninit<Entry<K, V>>,
 }
@@ -40,9 +40,12 @@ const USED: u32 = 1 << 31;
 const DIED: [u32; 2] = [1 << 30, 1 << 29];
 /// The record is on storage nowhere: it was changed since it was written last, or never was.
 const FRESH: u32 = 1 << 28;
-const GRAIN: u32 = FRESH - 1;
-/// In place of a segment's number.
-const AWAITED: u32 = u32::MAX;
+/// The record may have changed since it was copied. Of no meaning unless it is fresh.
+///
+/// Every change sets it, also one that finds it set: a store to a line that is changed anyway. To test
+/// instead whether this is the first change would be a branch that goes either way at random.
+const TOUCHED: u32 = 1 << 27;
+const GRAIN: u32 = TOUCHED - 1;
 
 /// Where a frame's slots are. Valid while a [`Memory`] of it lives.
 struct Slots<K, V> {
@@ -127,23 +130,42 @@ impl<K, V> Base<K, V> {
         self.0.wrapping_add(slot as usize).cast()
     }
 
-    /// The entry in a slot, if it is used and fresh, or used and not fresh.
+    /// What is in a slot, if it is used and fresh, or used and not fresh.
     ///
     /// # Safety
     /// The frame that this came from lives and has more than `slot` slots; during `'a` its entries
     /// are reached through nothing that conflicts with the use of the entry.
     #[inline(always)]
-    pub(super) unsafe fn entry<'a>(self, slot: u32, fresh: bool) -> Option<(&'a K, *mut V)> {
+    pub(super) unsafe fn spot<'a>(self, slot: u32, fresh: bool) -> Option<Spot<'a, K, V>> {
         // SAFETY: the slot is in the frame; its `place` is initialised, and with `USED` its entry.
         unsafe {
             let slot = self.0.add(slot as usize);
             let wanted = if fresh { USED | FRESH } else { USED };
-            if (*slot).place.load(Ordering::Relaxed) & (USED | FRESH) != wanted {
+            let place = &(*slot).place;
+            let word = place.load(Ordering::Relaxed);
+            if word & (USED | FRESH) != wanted {
                 return None;
             }
             let entry = (&raw mut (*slot).entry).cast::<Entry<K, V>>();
-            Some((&(*entry).key, &raw mut (*entry).value))
+            Some(Spot { key: &(*entry).key, value: &raw mut (*entry).value, place, word })
         }
+    }
+}
+
+/// An entry, and what its slot says of its record.
+pub(super) struct Spot<'a, K, V> {
+    pub(super) key: &'a K,
+    pub(super) value: *mut V,
+    place: &'a AtomicU32,
+    word: u32,
+}
+
+impl<K, V> Spot<'_, K, V> {
+    /// The value of this fresh record is about to be changed.
+    #[inline(always)]
+    pub(super) fn touch(&self) {
+        // No helper changes the words of a frame that is not frozen.
+        self.place.store(self.word | TOUCHED, Ordering::Relaxed);
     }
 }
 
@@ -244,12 +266,15 @@ impl<K, V> Frame<K, V> {
     #[inline(always)]
     pub fn get_mut(&mut self, slot: u32) -> Option<(&K, &mut V)> {
         assert!(!self.frozen, "a frozen frame is never changed");
+        let word = self.memory.place(slot).load(Ordering::Relaxed);
+        if word & USED == 0 {
+            return None;
+        }
+        self.memory.place(slot).store(word | TOUCHED, Ordering::Relaxed);
         // SAFETY: a used slot's entry is initialised; the frame is not frozen, so that `&mut self`
         // is the only way to it.
-        self.memory.is_used(slot).then(|| unsafe {
-            let entry = (*self.memory.slot(slot)).entry.assume_init_mut();
-            (&entry.key, &mut entry.value)
-        })
+        let entry = unsafe { (*self.memory.slot(slot)).entry.assume_init_mut() };
+        Some((&entry.key, &mut entry.value))
     }
 
     /// Whether the record in a slot is on storage nowhere.
@@ -265,10 +290,7 @@ impl<K, V> Frame<K, V> {
         if place & (USED | FRESH) != USED {
             return None;
         }
-        match self.segment(slot) {
-            AWAITED => None,
-            segment => Some((segment, place & GRAIN)),
-        }
+        Some((self.segment(slot), place & GRAIN))
     }
 
     #[inline]
@@ -283,19 +305,19 @@ impl<K, V> Frame<K, V> {
     }
 
     /// The record in a used slot that is not fresh is about to be changed: what is on storage is not
-    /// it any more. Says where that is, if it is.
+    /// it any more. Says where that is.
     ///
     /// # Panics
     /// If the frame is frozen.
     #[inline]
-    pub fn freshen(&mut self, slot: u32) -> Option<(u32, u32)> {
+    pub fn freshen(&mut self, slot: u32) -> (u32, u32) {
         assert!(!self.frozen, "a frozen frame is never changed");
         debug_assert!(self.memory.is_used(slot) && !self.is_fresh(slot));
-        let stored = self.stored(slot);
         let place = self.memory.place(slot);
-        place.store(place.load(Ordering::Relaxed) | FRESH, Ordering::Relaxed);
+        let word = place.load(Ordering::Relaxed);
+        place.store(word | FRESH | TOUCHED, Ordering::Relaxed);
         self.fresh += 1;
-        stored
+        (self.segment(slot), word & GRAIN)
     }
 
     /// The fresh record in a slot is in a segment now, where the helper has noted.
@@ -313,9 +335,9 @@ impl<K, V> Frame<K, V> {
         unsafe { (*self.memory.slot(slot)).segment = segment };
     }
 
-    /// Clones the fresh records into the same slots of an empty frame. They are awaited from then on,
-    /// until [`settle_copies`](Frame::settle_copies) or [`forget_copies`](Frame::forget_copies); the
-    /// dead are not there any more. Nothing changes if a clone panics, but what is in `copies`.
+    /// Clones the fresh records into the same slots of an empty frame. They stay fresh; which of them
+    /// are touched from now on is known when the copies are written. Nothing changes if a clone panics,
+    /// but what is in `copies`.
     pub fn copy_fresh(&mut self, copies: &mut Self)
     where
         K: Clone,
@@ -323,51 +345,35 @@ impl<K, V> Frame<K, V> {
     {
         assert!(!self.frozen && copies.used == 0 && copies.slots() == self.slots());
         for slot in 0..self.slots() {
-            if self.is_fresh(slot) {
+            let word = self.memory.place(slot).load(Ordering::Relaxed);
+            if word & (USED | FRESH) == USED | FRESH {
                 let (key, value) = self.get(slot).expect("a used slot");
                 copies.put(slot, key.clone(), value.clone());
+                self.memory.place(slot).store(word & !TOUCHED, Ordering::Relaxed);
             }
         }
-        for slot in 0..self.slots() {
-            if copies.memory.is_used(slot) {
-                self.settle_at(slot, AWAITED, 0);
-            }
-        }
-        self.fresh = 0;
     }
 
-    /// The records that were copied are in a segment now: those that are still as they were then have
-    /// their place, and `died` is called with the grains of the others.
-    pub fn settle_copies(&mut self, copies: &Self, segment: u32, mut died: impl FnMut(u32)) {
-        assert!(!self.frozen, "a frame is frozen or copied, not both");
-        for slot in 0..copies.slots() {
-            if copies.memory.is_used(slot) {
-                let grain = copies.grain(slot);
-                match self.is_awaited(slot) {
-                    true => self.settle_at(slot, segment, grain),
-                    false => died(grain),
-                }
+    /// The records that were copied are in a segment now: as the iterator goes on, those that are
+    /// still as they were then get their place, and it gives the grains of the others.
+    pub fn settle_copies(&mut self, copies: &Self, segment: u32) -> impl Iterator<Item = u32> {
+        assert!(!self.frozen && copies.slots() == self.slots(), "frozen or copied, not both");
+        let copied = (0..self.slots()).filter(move |&slot| copies.memory.is_used(slot));
+        copied.filter_map(move |slot| {
+            let grain = copies.grain(slot);
+            let word = self.memory.place(slot).load(Ordering::Relaxed);
+            let is_as_it_was = word & (USED | FRESH | TOUCHED) == USED | FRESH;
+            if is_as_it_was {
+                self.settle_at(slot, segment, grain);
+                self.fresh -= 1;
             }
-        }
+            (!is_as_it_was).then_some(grain)
+        })
     }
 
     /// The grains of all records.
     pub fn grains(&self) -> impl Iterator<Item = u32> {
         (0..self.slots()).filter(|&slot| self.memory.is_used(slot)).map(|slot| self.grain(slot))
-    }
-
-    /// The records that were copied are not going to be written: they are fresh again.
-    pub fn forget_copies(&mut self, copies: &Self) {
-        for slot in 0..copies.slots() {
-            if copies.memory.is_used(slot) && self.is_awaited(slot) {
-                self.freshen(slot);
-            }
-        }
-    }
-
-    fn is_awaited(&self, slot: u32) -> bool {
-        let place = self.memory.place(slot).load(Ordering::Relaxed);
-        place & (USED | FRESH) == USED && self.segment(slot) == AWAITED
     }
 
     /// Notes that the record in a used slot has died in this epoch, and leaves it there: it is being
@@ -401,10 +407,10 @@ impl<K, V> Frame<K, V> {
         let target = self.memory.slot(slot);
         // SAFETY: the slot is unused and the frame not frozen: nobody else reads or writes it.
         unsafe {
-            (&raw mut (*target).segment).write(AWAITED);
+            (&raw mut (*target).segment).write(0);
             (*target).entry.write(Entry { key, value });
         }
-        self.memory.place(slot).store(USED | FRESH, Ordering::Relaxed);
+        self.memory.place(slot).store(USED | FRESH | TOUCHED, Ordering::Relaxed);
         self.used += 1;
         self.fresh += 1;
         self.next = slot + 1;
@@ -449,9 +455,15 @@ impl<K, V> Frame<K, V> {
         self.frozen = false;
     }
 
-    /// Drops all entries. Cost: one drop per entry; nothing if entries need none.
+    /// Drops all entries. Cost: one drop per entry, or a word per slot if entries need none.
     pub fn clear(&mut self) {
         assert!(!self.frozen, "a frozen frame is never changed");
+        if !std::mem::needs_drop::<Entry<K, V>>() && self.used > 0 {
+            for slot in 0..self.memory.slots {
+                self.memory.place(slot).store(0, Ordering::Relaxed);
+            }
+            (self.used, self.fresh) = (0, 0);
+        }
         for slot in 0..self.memory.slots {
             if self.used == 0 {
                 break;
@@ -587,7 +599,7 @@ mod tests {
         let frozen = frame.freeze();
         assert!(frozen.get(0).is_none() && frozen.get(1).is_some(), "what is fresh is written");
         frame.thaw(frozen);
-        assert_eq!((frame.freshen(0), frame.stored(0), frame.fresh()), (Some((9, 5)), None, 3));
+        assert_eq!((frame.freshen(0), frame.stored(0), frame.fresh()), ((9, 5), None, 3));
         frame.take(0);
         assert_eq!((frame.stored(0), frame.fresh()), (None, 2));
     }
@@ -599,28 +611,26 @@ mod tests {
         frame.settle(3, 7);
         for is_written in [false, true] {
             frame.copy_fresh(&mut copies);
-            assert_eq!((frame.fresh(), copies.used()), (0, 3));
+            assert_eq!((frame.fresh(), copies.used()), (3, 3));
             assert_eq!((frame.stored(1), frame.stored(3)), (None, Some((7, 0))));
-            // One changes, and one makes place for another.
-            assert_eq!(frame.freshen(1), None);
+            // One changes, and one makes place for another that is the same.
             *frame.get_mut(1).unwrap().1 += 1;
-            frame.take(2);
-            frame.put(2, 8, 80);
+            let (key, value) = frame.take(2);
+            frame.put(2, key, value);
             if is_written {
                 let frozen = copies.freeze();
                 (0..3).for_each(|slot| frozen.set_grain(slot, 100 + slot));
                 copies.thaw(frozen);
-                let mut died = Vec::new();
-                frame.settle_copies(&copies, 9, |grain| died.push(grain));
+                let died: Vec<u32> = frame.settle_copies(&copies, 9).collect();
                 assert_eq!((died, frame.fresh()), (vec![101, 102], 2));
                 assert_eq!(
                     [0, 1, 2, 3].map(|s| frame.stored(s)),
                     [Some((9, 100)), None, None, Some((7, 0))]
                 );
             } else {
-                frame.forget_copies(&copies);
                 assert_eq!((frame.fresh(), frame.stored(0)), (3, None));
                 copies.clear();
+                assert_eq!((copies.used(), copies.get(0)), (0, None));
             }
         }
         assert_eq!(copies.get(1), Some((&1, &11)));

@@ -8,7 +8,7 @@
 //! methods leave frame and stage as they are. What `spare` has may be old: nobody looks there, and it
 //! takes the place of `bases` only when it is blank from end to end.
 
-use super::frame_unsafe::{Base, Frame};
+use super::frame_unsafe::{Base, Frame, Spot};
 use super::index::{Index, IndexHash};
 
 /// What a frame is at.
@@ -154,10 +154,10 @@ impl<K, V> Frames<K, V> {
         }
     }
 
-    /// Key and value at an address of a frame that there is a short cut to, if the record is fresh, or
+    /// What is at an address of a frame that there is a short cut to, if the record is fresh, or
     /// if it is not.
     #[inline(always)]
-    fn spot(&self, address: u64, fresh: bool) -> Option<(&K, *mut V)> {
+    fn spot(&self, address: u64, fresh: bool) -> Option<Spot<'_, K, V>> {
         let base = *self.bases.get((address >> self.slot_bits) as usize)?;
         let slot = address as u32 & self.slot_mask;
         if base.is_none() || slot >= self.slots {
@@ -165,7 +165,7 @@ impl<K, V> Frames<K, V> {
         }
         // SAFETY: a base is that of a frame that is here, unfrozen, and has `slots` slots; whoever
         // changes its entries has `&mut self`.
-        unsafe { base.entry(slot, fresh) }
+        unsafe { base.spot(slot, fresh) }
     }
 
     /// Whether there is a short cut to the frame of an address.
@@ -177,14 +177,7 @@ impl<K, V> Frames<K, V> {
     /// Whether there is a short cut to an address and it holds this key in a fresh record.
     #[inline(always)]
     pub fn is_at(&self, address: u64, is_it: impl FnOnce(&K) -> bool) -> bool {
-        self.spot(address, true).is_some_and(|(key, _)| is_it(key))
-    }
-
-    /// Whether there is a short cut to an address and it holds this key in a record that is on
-    /// storage too.
-    #[inline(always)]
-    pub fn is_stale_at(&self, address: u64, is_it: impl FnOnce(&K) -> bool) -> bool {
-        self.spot(address, false).is_some_and(|(key, _)| is_it(key))
+        self.spot(address, true).is_some_and(|spot| is_it(spot.key))
     }
 
     /// A frame of which a copy has come back, if it is there yet.
@@ -194,7 +187,7 @@ impl<K, V> Frames<K, V> {
 
     /// [`Frame::freshen`], keeping the short cut.
     #[inline]
-    pub fn freshen(&mut self, number: u32, slot: u32) -> Option<(u32, u32)> {
+    pub fn freshen(&mut self, number: u32, slot: u32) -> (u32, u32) {
         self.states[number as usize].frame.as_mut().expect("a frame in use").freshen(slot)
     }
 
@@ -202,9 +195,26 @@ impl<K, V> Frames<K, V> {
     /// record.
     #[inline(always)]
     pub fn value_at(&mut self, address: u64, is_it: impl FnOnce(&K) -> bool) -> Option<&mut V> {
-        let value = self.spot(address, true).filter(|(key, _)| is_it(key))?.1;
+        let spot = self.spot(address, true).filter(|spot| is_it(spot.key))?;
+        spot.touch();
+        let value = spot.value;
         // SAFETY: the value is in a frame that is not frozen; `&mut self` is the only way to it.
         Some(unsafe { &mut *value })
+    }
+
+    /// [`value_at`](Frames::value_at) of a record that is not fresh, and is from now on; with it, where
+    /// it was on storage.
+    #[inline(always)]
+    pub fn freshen_at(
+        &mut self,
+        address: u64,
+        is_it: impl FnOnce(&K) -> bool,
+    ) -> Option<(&mut V, (u32, u32))> {
+        let value = self.spot(address, false).filter(|spot| is_it(spot.key))?.value;
+        let (number, slot) = self.slot_of(address);
+        let stored = self.freshen(number, slot);
+        // SAFETY: as above; only the slot's header was changed since.
+        Some((unsafe { &mut *value }, stored))
     }
 
     /// The value of a key whose record is fresh, by its home's index entries that there are short
@@ -218,8 +228,9 @@ impl<K, V> Frames<K, V> {
     ) -> Option<&mut V> {
         let mut found = std::ptr::null_mut();
         index.any_at_home(hash, |address| match self.spot(address, true) {
-            Some((key, value)) if is_it(key) => {
-                found = value;
+            Some(spot) if is_it(spot.key) => {
+                spot.touch();
+                found = spot.value;
                 true
             }
             _ => false,

@@ -426,21 +426,18 @@ impl<K: Key, V: State> Log<K, V> {
     pub fn freshen(&mut self, number: u32, slot: u32) {
         if !self.frame(number).is_fresh(slot) {
             let stored = self.frames.freshen(number, slot);
-            self.copy_died(stored);
+            self.copy_died(Some(stored));
         }
     }
 
-    /// Makes the record of a key fresh, if it is at this address, to which there is a short cut, and
-    /// on storage too; says whether.
-    #[inline]
-    pub fn freshen_at(&mut self, address: u64, is_it: impl FnOnce(&K) -> bool) -> bool {
-        let is_stale = self.frames.is_stale_at(address, is_it);
-        if is_stale {
-            let (number, slot) = self.slot_of(address);
-            let stored = self.frames.freshen(number, slot);
-            self.copy_died(stored);
-        }
-        is_stale
+    /// The value of a key, to be changed, if it is at this address, to which there is a short cut, in a
+    /// record that is on storage too: that is fresh from now on.
+    #[inline(always)]
+    pub fn freshen_at(&mut self, address: u64, is_it: impl FnOnce(&K) -> bool) -> Option<&mut V> {
+        let (value, (segment, grain)) = self.frames.freshen_at(address, is_it)?;
+        let stored = self.stored.as_mut().expect("a record that was written has a store");
+        stored.record_died(StoredAt { segment, grain });
+        Some(value)
     }
 
     /// What is on storage of a record in memory is not it any more.

@@ -607,9 +607,8 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
                     return Ok(());
                 }
                 // The first change of a record that is on storage.
-                if table.log.freshen_at(likely, |k| key(item).is(k)) {
-                    let (number, slot) = table.log.slot_of(likely);
-                    table.change((number, slot), |value| change(item, value));
+                if let Some(value) = table.log.freshen_at(likely, |k| key(item).is(k)) {
+                    change(item, value);
                     return Ok(());
                 }
                 // Without a short cut to where it is likely to be there is hardly one elsewhere.

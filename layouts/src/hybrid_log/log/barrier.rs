@@ -17,7 +17,6 @@ use std::time::Instant;
 use alluvium_pagestore::{Error, Key, MemoryKind, Result, State, WrittenPage};
 
 use super::{FROZEN_MAX, Log, Sealing, needs_reaper};
-use crate::hybrid_log::address::StoredAt;
 use crate::hybrid_log::frame_unsafe::Frame;
 use crate::hybrid_log::frames_unsafe::Stage;
 use crate::trace_event;
@@ -110,6 +109,7 @@ impl<K: Key, V: State> Log<K, V> {
             return 0;
         }
         let Some(mut copy) = self.frame_to_copy_to() else { return 0 };
+        debug_assert!(!self.frames.state(number).is_awaited, "marks are those of one copy");
         let frame = self.frames.state_mut(number).frame.as_mut().expect("a frame in use");
         // Cloning runs user code. What cannot be cloned is written where it is.
         if catch_unwind(AssertUnwindSafe(|| frame.copy_fresh(&mut copy))).is_err() {
@@ -188,10 +188,13 @@ impl<K: Key, V: State> Log<K, V> {
             Ok(segment) => {
                 let stored = self.stored.as_mut().expect("a flusher has a store");
                 // Those that have died since are of the next checkpoint's list.
-                let died = |grain| stored.record_died(StoredAt { segment, grain });
+                let since = |grain| (grain, false);
                 match self.frames.copied(number) {
-                    Some(frame) => frame.settle_copies(&copy, segment, died),
-                    None => copy.grains().for_each(died),
+                    Some(frame) => {
+                        let died = frame.settle_copies(&copy, segment).map(since);
+                        stored.records_died_in(segment, died);
+                    }
+                    None => stored.records_died_in(segment, copy.grains().map(since)),
                 }
                 self.end_copy(number, copy);
             }
@@ -205,19 +208,12 @@ impl<K: Key, V: State> Log<K, V> {
                     // It would be written among frames of the next checkpoint.
                     self.sealing = Sealing::Failed;
                 }
-                self.forget_copy(number, copy);
+                self.end_copy(number, copy);
             }
         }
     }
 
-    /// A copy is not going to be written.
-    fn forget_copy(&mut self, number: u32, copy: Frame<K, V>) {
-        if let Some(frame) = self.frames.copied(number) {
-            frame.forget_copies(&copy);
-        }
-        self.end_copy(number, copy);
-    }
-
+    /// A copy has been written, or is not going to be.
     fn end_copy(&mut self, number: u32, copy: Frame<K, V>) {
         let state = self.frames.state_mut(number);
         state.is_awaited = false;
@@ -315,7 +311,7 @@ impl<K: Key, V: State> Log<K, V> {
         self.due_before = 0;
         if given_up {
             while let Some((number, copy)) = self.copies.pop_front() {
-                self.forget_copy(number, copy);
+                self.end_copy(number, copy);
             }
             self.sweep_dead();
         }
