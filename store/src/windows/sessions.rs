@@ -215,6 +215,8 @@ impl Rules {
                 set_timer = Some(due);
             }
         }
+        // Timers are a set: one may be that of another session too.
+        cancel.retain(|at| set.iter().all(|session| session.2.0 != *at));
         Joined { key: key.clone(), set: set_timer, cancel, taken_back, told }
     }
 }
@@ -349,9 +351,7 @@ where
     fn follow(&mut self, joined: Joined<K, C::Part>) {
         let Joined { key, set, cancel, taken_back, told } = joined;
         for at in cancel {
-            if Some(at) != set {
-                self.timers.cancel(at, key.clone());
-            }
+            self.timers.cancel(at, key.clone());
         }
         let tell = |diff| Tell { diff, is_closed: false };
         for (window, part) in taken_back {
@@ -453,7 +453,8 @@ where
         let Some((at, key)) = next else { return Ok(false) };
         let (rules, mut due) = (self.rules, Vec::new());
         let looked_at = self.sets.modify(&key, |set| {
-            let mut set_timer = None;
+            // Several sessions may have had this timer; each gets the next of its own.
+            let mut set_timers = Vec::new();
             set.retain_mut(|session| {
                 if session.2.0 != at {
                     return true;
@@ -461,7 +462,7 @@ where
                 let next = rules.due(session, at.plus(-1));
                 if next > at {
                     session.2.0 = next;
-                    set_timer = Some(next);
+                    set_timers.push(next);
                     return true;
                 }
                 let window = rules.window(session);
@@ -473,15 +474,15 @@ where
                 due.push((key.clone(), window, session.3.clone(), tell));
                 if !is_closed {
                     session.2.0 = close;
-                    set_timer = Some(close);
+                    set_timers.push(close);
                 }
                 !is_closed
             });
-            (set_timer, set.is_empty())
+            (set_timers, set.is_empty())
         });
         match looked_at {
-            Ok(Some((set_timer, is_empty))) => {
-                self.unset.extend(set_timer.map(|at| (at, key.clone())));
+            Ok(Some((set_timers, is_empty))) => {
+                self.unset.extend(set_timers.into_iter().map(|at| (at, key.clone())));
                 if is_empty {
                     self.emptied.push(key);
                 }

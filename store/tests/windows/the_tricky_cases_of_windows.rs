@@ -229,6 +229,48 @@ fn a_chain_of_sessions_becomes_one() {
     assert_eq!(told, [(1, 0, 70, 9, 1)]);
 }
 
+/// Two sessions of a key whose timers are at one time, of which one goes on: it was left without a timer
+/// once, and so open for good.
+#[test]
+fn sessions_of_a_key_that_are_due_at_one_time_each_close_at_their_own() {
+    let (_store, mut counts) = counting(Windows::session(6).lateness(12).emit(Emit::OnWatermark));
+    let mut told = Told::new();
+    advance(&mut counts, 177, &mut told);
+    add(&mut counts, 178, &[175], &mut told);
+    add(&mut counts, 179, &[163], &mut told);
+    add(&mut counts, 181, &[167], &mut told);
+    advance(&mut counts, 189, &mut told);
+    // The session that ended at 173 is closed for it, the one from 175 on is not.
+    add(&mut counts, 191, &[173], &mut told);
+    advance(&mut counts, i64::MAX, &mut told);
+    assert_eq!(left_of(told), [(163, 173, 2), (173, 181, 2)]);
+}
+
+/// What is not taken back: windows and counts.
+fn left_of(told: Told) -> Vec<(i64, i64, i64)> {
+    let mut sums = std::collections::BTreeMap::new();
+    for (_, start, end, count, diff) in told {
+        *sums.entry((start, end, count)).or_insert(0) += diff;
+    }
+    sums.retain(|_, sum| *sum != 0);
+    sums.into_keys().collect()
+}
+
+/// Two sessions become one, whose timers are withdrawn but for one; a third had one at the same time.
+#[test]
+fn a_session_keeps_its_timer_when_others_with_one_at_that_time_are_joined() {
+    let (_store, mut counts) = counting(Windows::session(6).lateness(12).emit(Emit::Early(4)));
+    let mut told = Told::new();
+    advance(&mut counts, 98, &mut told);
+    add(&mut counts, 98, &[105, 114, 109], &mut told);
+    // Told early, it closes at 132, which is when the one at 131 may be told early.
+    advance(&mut counts, 118, &mut told);
+    add(&mut counts, 118, &[124, 131], &mut told);
+    add(&mut counts, 118, &[119], &mut told);
+    advance(&mut counts, i64::MAX, &mut told);
+    assert_eq!(left_of(told), [(105, 130, 5), (131, 137, 1)]);
+}
+
 #[test]
 fn late_events_that_are_allowed_change_a_fired_window_once_each() {
     let windows = Windows::tumbling(10).lateness(20).emit(Emit::OnWatermark);
