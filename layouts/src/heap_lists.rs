@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use alluvium_pagestore::{
     Account, BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result, State,
@@ -16,7 +16,7 @@ use alluvium_pagestore::{
 use crate::full_image::{Images, read_entries};
 use crate::heap::Heap;
 use crate::heap_lists_capture::{Captured, ListsCapture};
-use crate::lists::{Elements, Lists, ListsLayout, span};
+use crate::lists::{Elements, Lists, ListsLayout, VisitRun, span};
 use crate::split_table::{HashRange, SplitTable};
 use crate::stepped::InSteps;
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
@@ -108,6 +108,10 @@ impl<K: Key, E: State> HeapLists<K, E> {
             Entry::Vacant(entry) => {
                 account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
                 let lists = SplitTable::new(account.clone(), self.range);
+                let lists = match self.context.movable {
+                    true => lists.expect_few_of(self.context.key_groups),
+                    false => lists,
+                };
                 entry.insert(Bucket { lists, elements: 0, values: 0, captured: None })
             }
         };
@@ -343,6 +347,31 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
             cursor.version += 1;
         }
         Ok(())
+    }
+
+    fn has_order(&self) -> bool {
+        true
+    }
+
+    fn fold_runs(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: VisitRun<'_, K, E>,
+    ) -> Result<()> {
+        self.fold_runs_of(bucket, hashes, cursor, fuel, visit)
+    }
+
+    fn remove_hashes(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        self.remove_lists_of(bucket, hashes, cursor, fuel)
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {

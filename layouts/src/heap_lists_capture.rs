@@ -253,7 +253,7 @@ impl<K, E> Drop for Reading<K, E> {
 }
 
 /// How many of these elements make a record: one at least, if there is one.
-fn record_elements<E: State>(list: &[E], bytes_max: usize) -> usize {
+pub(super) fn record_elements<E: State>(list: &[E], bytes_max: usize) -> usize {
     let most = list.len().min(RECORD_ELEMENTS);
     if E::NONE {
         return most.min((bytes_max / size_of::<E>().max(1)).max(1));

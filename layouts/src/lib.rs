@@ -13,6 +13,7 @@ mod heap;
 mod heap_capture;
 mod heap_lists;
 mod heap_lists_capture;
+mod heap_lists_groups;
 mod hybrid_log;
 mod lent;
 mod lists;
@@ -45,7 +46,7 @@ pub use hybrid_log::{
     COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN,
     PATIENCE, QUEUE_DEPTH,
 };
-pub use lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
+pub use lists::{Elements, Lists, ListsLayout, VisitList, VisitRun, for_each_list};
 pub use panes::{Merge, Panes, PanesLayout};
 pub use parts::Part;
 pub use split_heap::SplitHeapTable;

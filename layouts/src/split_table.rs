@@ -189,6 +189,40 @@ impl<T> SplitTable<T> {
         self.parts.table_at(place)
     }
 
+    /// The hashes of entries from `place` to `last`, those of the part at `place`, sorted; and where
+    /// the next part begins, if that is not after `last`. What the hashes take, the caller books: see
+    /// [`hashes_bytes`](SplitTable::hashes_bytes).
+    pub fn hashes_at(
+        &self,
+        place: u64,
+        last: u64,
+        hash_of: impl Fn(&T) -> u64,
+    ) -> (Vec<u64>, Option<u64>) {
+        let (entries, next) = self.parts.table_at(place);
+        let mut hashes = Vec::with_capacity(entries.map_or(0, HashTable::len));
+        let is_asked = |hash: &u64| (place..=last).contains(&self.parts.range.place(*hash));
+        hashes.extend(entries.into_iter().flatten().map(hash_of).filter(is_asked));
+        hashes.sort_unstable();
+        (hashes, next.filter(|next| *next <= last))
+    }
+
+    /// Bytes of the hashes of the part at `place`.
+    pub fn hashes_bytes(&self, place: u64) -> u64 {
+        let entries = self.parts.table_at(place).0;
+        rounded(entries.map_or(0, HashTable::len) * size_of::<u64>()) as u64
+    }
+
+    /// The entries with this hash.
+    pub fn of_hash<'a>(
+        &'a self,
+        hash: u64,
+        hash_of: impl Fn(&T) -> u64 + 'a,
+    ) -> impl Iterator<Item = &'a T> {
+        let part = self.parts.part_of(hash).map(|part| &self.parts.all[part].entries);
+        let alike = part.into_iter().flat_map(move |part| part.iter_hash(spread(hash)));
+        alike.filter(move |entry| hash_of(entry) == hash)
+    }
+
     /// The parts that have any of `places`, in order.
     pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
         self.parts.spans(places)

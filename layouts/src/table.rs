@@ -450,7 +450,7 @@ pub trait Table<K: Key, V>: 'static {
     fn stats(&self) -> TableStats;
 }
 
-fn has_no_order() -> Error {
+pub(crate) fn has_no_order() -> Error {
     let message = "a table of this layout is in no order: key groups cannot be found in it";
     Error::new(ErrorKind::Unsupported, message)
 }

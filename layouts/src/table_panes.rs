@@ -6,10 +6,11 @@
 //! table, which therefore owns all key groups; who owns a key is decided by the key alone, before it
 //! comes here.
 //!
-//! Not for speed: every call clones its key, and restoring reads everything.
+//! Not for speed: every call clones its key, and restoring reads everything. Keys of a range of hashes
+//! are found in the sets of keys; to remove one looks it up in the table, which may read it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 
 use alluvium_pagestore::{
@@ -90,7 +91,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         let below = Account::below(&account, &context.name, u64::MAX);
         let restored = context.restored.is_some();
         let owned = 0..context.key_groups;
-        let table = layout.open(StateContext { account: below, owned, ..context })?;
+        let table =
+            layout.open(StateContext { account: below, owned, movable: false, ..context })?;
         let (slices, dying) = (BTreeMap::new(), VecDeque::new());
         let key_bytes = 0;
         let mut panes = Self { account, range, table, merge, slices, dying, key_bytes };
@@ -335,6 +337,72 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
             }
         }
         Ok(())
+    }
+
+    fn has_order(&self) -> bool {
+        true
+    }
+
+    fn fold_hashes(
+        &mut self,
+        slice: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<()> {
+        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        let mut spent = 0;
+        while !cursor.done && self.slices.contains_key(&slice) {
+            let (keys, next) = self.keys_at(slice, cursor.position.max(first));
+            for (place, key) in keys.into_iter().filter(|(place, _)| *place <= last) {
+                // Keys of one place come together.
+                if spent >= fuel.max(1) && place != cursor.position {
+                    cursor.position = place;
+                    return Ok(());
+                }
+                cursor.position = place;
+                spent += 1;
+                let entry = (slice, key);
+                if let Some(value) = self.table.get(&entry)?.cloned() {
+                    visit(&entry.1, value)?;
+                }
+            }
+            match next.filter(|next| *next <= last) {
+                Some(place) => cursor.position = place,
+                None => cursor.done = true,
+            }
+        }
+        cursor.done |= !self.slices.contains_key(&slice);
+        Ok(())
+    }
+
+    fn remove_hashes(
+        &mut self,
+        slice: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        let mut removed = 0;
+        while !cursor.done && self.slices.contains_key(&slice) {
+            let (keys, next) = self.keys_at(slice, cursor.position.max(first));
+            for (place, key) in keys.into_iter().filter(|(place, _)| *place <= last) {
+                cursor.position = place;
+                if removed >= fuel.max(1) {
+                    return Ok(removed);
+                }
+                removed += 1;
+                self.remove(slice, &key)?;
+            }
+            match next.filter(|next| *next <= last) {
+                Some(place) => cursor.position = place,
+                None => cursor.done = true,
+            }
+        }
+        cursor.done |= !self.slices.contains_key(&slice);
+        Ok(removed)
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {

@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::config::Sizes;
 use super::run::Run;
-use super::writing::{Cut, Written, give_up, panicked, write_merged, write_table};
+use super::writing::{Removed, Written, give_up, panicked, write_merged, write_table};
 use crate::split_table::FrozenTable;
 use crate::trace_span;
 
@@ -76,12 +76,12 @@ impl<K: Key, A: State> Background<K, A> {
     }
 
     /// Has runs made one.
-    pub fn merge(&mut self, job: u64, runs: Vec<Arc<Run>>, cuts: Vec<(u64, Cut<K>)>, sizes: Sizes) {
+    pub fn merge(&mut self, job: u64, runs: Vec<Arc<Run>>, removed: Removed<K>, sizes: Sizes) {
         let storage = self.storage.clone().expect("a state with storage");
         self.submit(move || {
             trace_span!(DEBUG, "merge runs", runs = runs.len());
             let result = storage
-                .with(|writer, store| write_merged::<K, A>(writer, store, &sizes, &runs, &cuts));
+                .with(|writer, store| write_merged::<K, A>(writer, store, &sizes, &runs, &removed));
             Answer::Merged { job, result }
         });
     }

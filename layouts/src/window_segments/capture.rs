@@ -24,7 +24,7 @@ use super::background::Frozen;
 use super::checkpoint::{END, IMAGES_PER_RECORD, OF_IMAGES, OF_RUN, OF_SLICE};
 use super::files::NAME_BYTES;
 use super::run::{ImageAt, Run};
-use super::slice::Slice;
+use super::slice::{GAP_BYTES, Gap, Slice};
 use super::table::SegmentPanes;
 use super::writing::{Cut, Written};
 use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
@@ -74,6 +74,7 @@ struct SliceBefore<K, A> {
     slot: usize,
     entries: u64,
     cuts: u64,
+    gaps: Vec<Gap>,
     next_number: u64,
     runs: Vec<Arc<Run>>,
     /// What was on its way to storage then, and its number, until it is a run.
@@ -149,7 +150,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             let files: usize = runs().map(|stored| stored.run.segments.len()).sum();
             // What is being written becomes a run while the checkpoint holds it.
             let writing = panes.slices().filter(|slice| slice.frozen.is_some()).count() as u64;
-            let slices = panes.by_time.len() as u64 * SLICE_BYTES;
+            let gaps = panes.slices().map(|slice| slice.gaps.len() as u64 * GAP_BYTES);
+            let slices = panes.by_time.len() as u64 * SLICE_BYTES + gaps.sum::<u64>();
             let held = pace.memory_bytes() + held + slices + writing * panes.sizes.reserve_bytes;
             (held, files as u64 * NAME_BYTES)
         };
@@ -178,6 +180,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 slot,
                 entries: found.active.len(),
                 cuts: found.cuts.len(),
+                gaps: found.gaps.clone(),
                 next_number: found.next_number,
                 runs: found.runs.iter().map(|stored| stored.run.clone()).collect(),
                 frozen: found.frozen.as_ref().map(|part| (part.number, part.table.clone())),
@@ -436,7 +439,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             };
             let time = before.slice;
             if (run, image) == (0, 0) {
-                let told = vec![before.entries, before.cuts, before.next_number];
+                let mut told = vec![before.entries, before.cuts, before.next_number];
+                told.extend(before.gaps.iter().flat_map(|g| [g.first, g.last, g.before]));
                 own.push(0, &(OF_SLICE, time), &told)?;
             }
             let Some(found) = before.runs.get(run) else {

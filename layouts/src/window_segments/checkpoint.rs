@@ -14,7 +14,7 @@ use alluvium_pagestore::{
 };
 
 use super::run::{ImageAt, Run};
-use super::slice::{Slice, Stored};
+use super::slice::{GAP_BYTES, Gap, Slice, Stored};
 use super::table::SegmentPanes;
 use super::writing::Cut;
 use crate::panes::Panes;
@@ -108,9 +108,15 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         slices: &mut Vec<(Time, u64, u64)>,
     ) -> Result<()> {
         match (kind, told) {
-            (OF_SLICE, &[entries, cuts, next_number]) => {
+            (OF_SLICE, &[entries, cuts, next_number, ref gaps @ ..]) => {
                 let slot = self.begin_slice(slice)?;
-                self.slice_at_mut(slot).next_number = next_number;
+                let account = self.account.clone();
+                let found = self.slice_at_mut(slot);
+                found.next_number = next_number;
+                for gap in gaps_of(gaps)? {
+                    account.reserve(MemoryKind::Tables, GAP_BYTES, "a range of removed keys")?;
+                    found.gaps.push(gap);
+                }
                 slices.push((slice, entries, cuts));
             }
             (OF_RUN, &[number, level, records, first, files]) => {
@@ -160,6 +166,15 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         made.expect("made above").before = before;
         Ok(())
     }
+}
+
+/// The gaps that the catalog tells of a slice.
+pub(super) fn gaps_of(told: &[u64]) -> Result<impl Iterator<Item = Gap> + '_> {
+    if !told.len().is_multiple_of(3) {
+        return Err(catalog_is_wrong("half of a range of removed keys"));
+    }
+    let gap = |told: &[u64]| Gap { first: told[0], last: told[1], before: told[2] };
+    Ok(told.chunks_exact(3).map(gap))
 }
 
 /// Where the segments of runs end, and those of tables.

@@ -21,6 +21,8 @@ use crate::table::Cursor;
 #[derive(Debug)]
 pub struct Fold {
     slices: Range<Time>,
+    /// Whether it is of some hashes, so that keys with others may change between its calls.
+    is_of_hashes: bool,
     /// The first place that was not visited.
     position: u64,
     arrangement: u64,
@@ -56,21 +58,34 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         if cursor.version != 0 {
             return Err(self.cannot_go_on());
         }
-        let mut fold = self.resume(slices, cursor.position)?;
-        let done = self.walk(&mut fold, cursor, fuel, visit);
-        if done.is_ok() && !cursor.done {
-            self.folding = Some(fold);
-        } else {
-            self.account.release(MemoryKind::Buffers, fold.bytes);
-        }
+        let mut fold = self.resume(slices, cursor.position, false)?;
+        let done = self.walk(&mut fold, u64::MAX, cursor, fuel, visit);
+        self.leave_fold(fold, done.is_ok() && !cursor.done);
         done
     }
 
+    /// Keeps a fold for the next call, or gives it up.
+    pub(super) fn leave_fold(&mut self, fold: Fold, goes_on: bool) {
+        match goes_on {
+            true => self.folding = Some(fold),
+            false => self.account.release(MemoryKind::Buffers, fold.bytes),
+        }
+    }
+
     /// The fold that was left at `position`, or one that starts there.
-    fn resume(&mut self, slices: Range<Time>, position: u64) -> Result<Fold> {
-        if let Some(fold) = self.folding.take() {
-            let same = fold.slices == slices && fold.position == position;
+    pub(super) fn resume(
+        &mut self,
+        slices: Range<Time>,
+        position: u64,
+        is_of_hashes: bool,
+    ) -> Result<Fold> {
+        if let Some(mut fold) = self.folding.take() {
+            let same = (&fold.slices, fold.position, fold.is_of_hashes)
+                == (&slices, position, is_of_hashes);
             if same && fold.arrangement == self.arrangement {
+                if is_of_hashes {
+                    self.renew_tables(&mut fold);
+                }
                 return Ok(fold);
             }
             self.account.release(MemoryKind::Buffers, fold.bytes);
@@ -93,7 +108,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             }
         };
         self.account.charge(MemoryKind::Buffers, bytes);
-        let begun = self.begin_fold(slices, position, bytes);
+        let begun = self.begin_fold(slices, position, is_of_hashes, bytes);
         if begun.is_err() {
             self.account.release(MemoryKind::Buffers, bytes);
         }
@@ -119,7 +134,13 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         slots.map(of_slice).sum::<u64>().saturating_sub(self.sizes.fold_bytes)
     }
 
-    fn begin_fold(&mut self, slices: Range<Time>, position: u64, bytes: u64) -> Result<Fold> {
+    fn begin_fold(
+        &mut self,
+        slices: Range<Time>,
+        position: u64,
+        is_of_hashes: bool,
+        bytes: u64,
+    ) -> Result<Fold> {
         let (mut sources, mut reads) = (Vec::new(), Reads::default());
         let (slots, range) = (&self.slots, self.range);
         let store = self.background.storage.as_ref().map(|storage| &storage.store);
@@ -138,20 +159,33 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 sources.push(Source::of_table(slots, slot, None, position, range));
             }
         }
-        let heads = sources
-            .iter()
-            .zip(0..)
-            .filter_map(|(source, n)| source.place(slots, range).map(|place| Reverse((place, n))));
-        let order = heads.collect();
+        let order = self.order_of(&sources);
         self.stats.cold_reads += reads.images;
         let arrangement = self.arrangement;
-        Ok(Fold { slices, position, arrangement, sources, order, bytes })
+        Ok(Fold { slices, is_of_hashes, position, arrangement, sources, order, bytes })
     }
 
-    /// Visits keys until the fuel is spent.
-    fn walk(
+    fn order_of(&self, sources: &[Source]) -> BinaryHeap<Reverse<(u64, u32)>> {
+        let heads = sources.iter().zip(0..).filter_map(|(source, n)| {
+            source.place(&self.slots, self.range).map(|place| Reverse((place, n)))
+        });
+        heads.collect()
+    }
+
+    /// Looks at tables in use anew: entries that are not folded may have moved the others.
+    fn renew_tables(&self, fold: &mut Fold) {
+        for source in fold.sources.iter_mut().filter(|source| source.number == u64::MAX) {
+            let (slots, slot) = (&self.slots, source.slot);
+            *source = Source::of_table(slots, slot, None, fold.position, self.range);
+        }
+        fold.order = self.order_of(&fold.sources);
+    }
+
+    /// Visits keys up to the place `last` until the fuel is spent.
+    pub(super) fn walk(
         &mut self,
         fold: &mut Fold,
+        last: u64,
         cursor: &mut Cursor,
         fuel: usize,
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
@@ -188,7 +222,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             Ok(looked_at)
         };
         let mut walked = Ok(());
-        let mut next = fold.order.peek().map(|top| top.0.0);
+        let next_place = |fold: &Fold| {
+            let next = fold.order.peek().map(|top| top.0.0);
+            next.filter(|place| *place <= last)
+        };
+        let mut next = next_place(fold);
         let mut spent = 0;
         while let Some(place) = next.filter(|_| spent < fuel.max(1)) {
             cursor.position = place;
@@ -199,7 +237,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                     break;
                 }
             }
-            next = fold.order.peek().map(|top| top.0.0);
+            next = next_place(fold);
         }
         self.stats.cold_reads += reads.images;
         self.stats.codec_calls += reads.records;

@@ -67,7 +67,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let mut extent = Extent { tables: 0, accumulators: 0 };
         for slot in self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize) {
             let found = self.slice_at(slot);
-            if !found.runs.is_empty() || !found.cuts.is_empty() {
+            if !found.runs.is_empty() || !found.cuts.is_empty() || !found.gaps.is_empty() {
                 return None;
             }
             let frozen = found.frozen.as_ref().map_or(0, |part| part.table.len());

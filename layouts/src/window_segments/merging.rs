@@ -9,7 +9,7 @@ use std::sync::Arc;
 use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
 
 use super::run::Run;
-use super::slice::Stored;
+use super::slice::{GAP_BYTES, Stored};
 use super::space::{run_of, sum};
 use super::table::SegmentPanes;
 use super::writing::{Cut, Written};
@@ -59,6 +59,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             place = next;
         }
         cuts.sort_unstable_by_key(|(hash, _)| *hash);
+        let gaps = found.gaps.clone();
+        bytes += gaps.len() as u64 * GAP_BYTES;
         let (mut runs, mut table_bytes) = (Vec::new(), 0);
         let (mut records, mut stored_bytes, mut images) = (0, 0, 0);
         for stored in &found.runs[from..] {
@@ -84,7 +86,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let (first, last) = (runs[0].clone(), runs[runs.len() - 1].clone());
         let job = self.jobs;
         self.merging = Some(Merging { job, bytes, table_bytes, slot, first, last });
-        self.background.merge(self.jobs, runs, cuts, self.sizes);
+        self.background.merge(self.jobs, runs, (cuts, gaps), self.sizes);
         true
     }
 

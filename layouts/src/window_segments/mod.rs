@@ -14,6 +14,7 @@ mod files;
 mod fold;
 mod fold_memory;
 mod gathering;
+mod groups;
 mod merging;
 mod prefetch;
 mod purge;

@@ -56,7 +56,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let bytes = Self::SLICE_BYTES;
         self.make_room(bytes + growth * size_of::<Option<Slice<K, A>>>() as u64, "a slice")?;
         self.account.charge(MemoryKind::Tables, bytes);
-        let new = Slice::new(&self.account, self.range);
+        let mut new = Slice::new(&self.account, self.range);
+        if self.context.movable {
+            new.active = new.active.expect_few_of(self.context.key_groups);
+        }
         let slot = match self.vacant.pop() {
             Some(slot) => slot,
             None => {

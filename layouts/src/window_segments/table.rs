@@ -1,7 +1,7 @@
 //! The record path: updates in place, look-ups through the parts of a slice, removals.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -375,6 +375,31 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<()> {
         self.fold_slices(slices, cursor, fuel, visit)
+    }
+
+    fn has_order(&self) -> bool {
+        true
+    }
+
+    fn fold_hashes(
+        &mut self,
+        slice: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<()> {
+        self.fold_hashes_of(slice, hashes, cursor, fuel, visit)
+    }
+
+    fn remove_hashes(
+        &mut self,
+        slice: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        self.remove_hashes_of(slice, hashes, cursor, fuel)
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {

@@ -10,7 +10,8 @@ use alluvium_pagestore::{
 };
 use hashbrown::HashTable;
 
-use super::checkpoint::{END, OF_IMAGES, OF_RUN, OF_SLICE, catalog_is_wrong, ends};
+use super::checkpoint::{END, OF_IMAGES, OF_RUN, OF_SLICE, catalog_is_wrong, ends, gaps_of};
+use super::slice::{GAP_BYTES, Gap, first_part};
 use crate::full_image::chunk_bytes;
 use crate::parts::Part;
 
@@ -20,6 +21,7 @@ struct SliceAt {
     /// Accumulators and cuts in its table.
     entries: u64,
     cuts: u64,
+    gaps: Vec<Gap>,
     runs: Vec<RunAt>,
 }
 
@@ -90,6 +92,9 @@ fn read<K: Key, A: State>(
                     return Ok(());
                 }
                 let (key, acc) = codec::decode::<K, A>(record.payload(entry)?)?;
+                if run.number < first_part(&slice.gaps, entry.hash) {
+                    return Ok(());
+                }
                 let cut = cuts.and_then(|cuts| cuts.find(entry.hash, |(known, _)| *known == key));
                 match cut {
                     Some((_, before)) if run.number < *before => Ok(()),
@@ -116,8 +121,11 @@ fn read_catalog(part: &Part, catalog: &[SegmentImage]) -> Result<Vec<SliceAt>> {
         let bytes = 2 * (size_of::<SliceAt>() + size_of::<RunAt>()) as u64;
         account.reserve(MemoryKind::Tables, bytes, "the catalog of slices")?;
         match (kind, &told[..]) {
-            (OF_SLICE, &[entries, cuts, _]) => {
-                slices.push(SliceAt { slice, entries, cuts, runs: Vec::new() });
+            (OF_SLICE, &[entries, cuts, _, ref gaps @ ..]) => {
+                let bytes = GAP_BYTES * gaps.len() as u64;
+                account.reserve(MemoryKind::Tables, bytes, "the catalog of slices")?;
+                let (gaps, runs) = (gaps_of(gaps)?.collect(), Vec::new());
+                slices.push(SliceAt { slice, entries, cuts, gaps, runs });
             }
             (OF_RUN, &[number, _, _, first, files]) => {
                 let of = slices.last_mut().filter(|last| last.slice == slice);

@@ -8,6 +8,7 @@ use alluvium_pagestore::{
 
 use super::config::Sizes;
 use super::run::{ImageAt, Run};
+use super::slice::{Gap, first_part};
 use crate::split_table::FrozenTable;
 
 /// Bytes of a footer entry, and of a trailer.
@@ -30,6 +31,9 @@ pub struct Cut<K> {
     pub key: K,
     pub before: u64,
 }
+
+/// Removed keys, each with its hash and in the order of these, and ranges of hashes.
+pub type Removed<K> = (Vec<(u64, Cut<K>)>, Vec<Gap>);
 
 /// A run being written.
 struct RunWriter<'a> {
@@ -148,7 +152,7 @@ pub fn write_merged<K: Key, A: State>(
     store: &SegmentStore,
     sizes: &Sizes,
     runs: &[std::sync::Arc<Run>],
-    cuts: &[(u64, Cut<K>)],
+    (cuts, gaps): &Removed<K>,
 ) -> Result<Written> {
     let mut readers: Vec<Reader<'_>> =
         runs.iter().map(|run| Reader { run, next: 0, image: None, record: 0 }).collect();
@@ -171,7 +175,7 @@ pub fn write_merged<K: Key, A: State>(
                 }
                 None => false,
             };
-            if !cut {
+            if !cut && reader.run.number >= first_part(gaps, hash) {
                 run.make_ready(hash)?;
                 run.writer.push_encoded(hash, payload)?;
                 run.added()?;

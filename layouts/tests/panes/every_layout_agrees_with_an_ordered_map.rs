@@ -1,11 +1,19 @@
 //! Random histories on all layouts and budgets, step by step beside the model.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use alluvium_layouts::{Heap, HybridLog, Panes, PanesLayout, TableStats, WindowSegments};
-use alluvium_pagestore::{KIB, MIB, Time};
+use alluvium_layouts::{Cursor, Heap, HybridLog, Panes, PanesLayout, TableStats, WindowSegments};
+use alluvium_pagestore::{KIB, KeyGroup, KeyHash, MIB, Result, Time};
 
 use super::common::{Accumulator, Items, Model, Place, Random, fold, purge, put, settle};
+
+/// Calls until the cursor is done.
+fn each_step(mut step: impl FnMut(&mut Cursor) -> Result<()>) {
+    let mut cursor = Cursor::default();
+    while !cursor.done {
+        step(&mut cursor).unwrap();
+    }
+}
 
 /// What a history does.
 struct Shape {
@@ -55,7 +63,31 @@ fn run<A: Accumulator, L: PanesLayout<u64, A>>(
                 model.0.remove(&(slice, key));
                 assert_eq!(panes.get(Time(slice), &key).unwrap(), None, "{context}");
             }
-            81..87 => {
+            81..84 => {
+                let hashes = KeyGroup(random.below(5) as u16).hashes(5);
+                let fuel = 1 + random.below(100) as usize;
+                let mut found = BTreeMap::new();
+                each_step(|cursor| {
+                    panes.fold_hashes(Time(slice), &hashes, cursor, fuel, &mut |key, sum| {
+                        assert_eq!(found.insert(*key, sum), None, "{context}: {key} comes twice");
+                        Ok(())
+                    })
+                });
+                let mut known = model.fold::<A>(slice..slice + 1);
+                known.retain(|key, _| hashes.contains(&key.key_hash()));
+                assert_eq!(found, known, "{context}");
+            }
+            84 => {
+                let hashes = KeyGroup(random.below(5) as u16).hashes(5);
+                let fuel = 1 + random.below(100) as usize;
+                each_step(|cursor| {
+                    panes.remove_hashes(Time(slice), &hashes, cursor, fuel).map(drop)
+                });
+                let is_left = |at: &(i64, u64)| at.0 != slice || !hashes.contains(&at.1.key_hash());
+                model.0.retain(|at, _| is_left(at));
+                assert_eq!(panes.get(Time(slice), &key).unwrap(), model.get::<A>(slice, key));
+            }
+            85..87 => {
                 let end = slice + 10 * random.below(shape.slices) as i64;
                 let fuel = 1 + random.below(400) as usize;
                 let found = fold::<A>(&mut panes, slice..end, fuel).unwrap();

@@ -21,6 +21,8 @@ struct Catalog {
     tables: Vec<(Time, u64, u64, u64)>,
     /// Slice, number, first segment and how many.
     runs: Vec<(Time, u64, u64, u64)>,
+    /// Slice, first and last hash, and the first part of keys with these that was not removed.
+    gaps: Vec<(Time, u64, u64, u64)>,
     /// Segments of runs, and of tables.
     ends: Option<(u64, u64)>,
 }
@@ -78,7 +80,16 @@ pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'
         let files = usize::try_from(first).ok().zip(first.checked_add(files));
         let files = files.and_then(|(first, end)| segments.get(first..end as usize));
         for segment in files.ok_or_else(|| wrong("lost segments"))? {
-            if for_each(directory, state, *segment, &mut |_, r| tell(slice, number, r.payload))? {
+            let enough = for_each(directory, state, *segment, &mut |_, record| {
+                let has = |gap: &&(Time, u64, u64, u64)| {
+                    gap.0 == slice && (gap.1..=gap.2).contains(&record.hash) && number < gap.3
+                };
+                match catalog.gaps.iter().find(has) {
+                    Some(_) => Ok(false),
+                    None => tell(slice, number, record.payload),
+                }
+            })?;
+            if enough {
                 return Ok(());
             }
         }
@@ -155,7 +166,11 @@ fn read_part(
     for_each(directory, state, segment, &mut |_, record| {
         let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
         match (kind, &told[..]) {
-            (0, &[entries, cuts, next]) => catalog.tables.push((slice, entries, cuts, next)),
+            (0, &[entries, cuts, next, ref gaps @ ..]) if gaps.len().is_multiple_of(3) => {
+                catalog.tables.push((slice, entries, cuts, next));
+                let gap = |gap: &[u64]| (slice, gap[0], gap[1], gap[2]);
+                catalog.gaps.extend(gaps.chunks_exact(3).map(gap));
+            }
             (1, &[number, _, _, first, files]) => {
                 catalog.runs.push((slice, number, first, files));
             }

@@ -1,0 +1,97 @@
+//! Slices by ranges of hashes: for panes whose key groups come and go.
+//!
+//! All parts of a slice are in the order of hashes, so that the keys asked for are found without a look at
+//! the others: of a table the parts with their prefixes, of a run the images with their hashes. To remove
+//! them reads nothing: what older parts have of them is behind a [gap](super::slice::Gap).
+
+use std::ops::RangeInclusive;
+
+use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time};
+
+use super::slice::GAP_BYTES;
+use super::table::SegmentPanes;
+use crate::table::Cursor;
+
+impl<K: Key, A: State> SegmentPanes<K, A> {
+    pub(super) fn fold_hashes_of(
+        &mut self,
+        slice: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<()> {
+        if slice == Time::MAX {
+            let message = "what is at the end of time cannot be found by its hashes";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        self.settle();
+        if cursor.done || self.slot_of(slice).is_none() {
+            cursor.done = true;
+            return Ok(());
+        }
+        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        let mut fold = self.resume(slice..slice.plus(1), cursor.position.max(first), true)?;
+        let done = self.walk(&mut fold, last, cursor, fuel, visit);
+        self.leave_fold(fold, done.is_ok() && !cursor.done);
+        done
+    }
+
+    pub(super) fn remove_hashes_of(
+        &mut self,
+        slice: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        self.settle();
+        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        let mut removed = 0;
+        while !cursor.done && removed < fuel.max(1) {
+            let Some(slot) = self.slot_of(slice) else {
+                cursor.done = true;
+                break;
+            };
+            if self.slice_at(slot).has_older_parts() {
+                // Each time: the table may have become one since the last.
+                self.make_room(GAP_BYTES, "a range of removed keys")?;
+                let found = self.slots[slot].as_mut().expect("a slice in use");
+                found.leave_gap(hashes, &self.account)?;
+                self.arrangement += 1;
+            }
+            let place = cursor.position.max(first);
+            let memory = self.slice_at(slot).active.hashes_bytes(place);
+            self.account.charge(MemoryKind::Buffers, memory);
+            let hash_of = |entry: &(K, A)| entry.0.key_hash();
+            let (found, next) = self.slice_at(slot).active.hashes_at(place, last, hash_of);
+            let count = found.len().min(fuel.max(1) - removed);
+            found[..count].iter().for_each(|hash| self.take_out(slot, *hash));
+            let next = found.get(count).map(|hash| self.range.place(*hash)).or(next);
+            removed += count.max(1);
+            drop(found);
+            self.account.release(MemoryKind::Buffers, memory);
+            match next {
+                Some(place) => cursor.position = place,
+                None => cursor.done = true,
+            }
+        }
+        self.end_if_empty(slice);
+        Ok(removed)
+    }
+
+    /// Removes an entry with this hash from a slice's table in use.
+    fn take_out(&mut self, slot: usize, hash: u64) {
+        if self.slice_at(slot).captured.is_some() {
+            let entry = self.slice_at(slot).active.find(hash, |(key, _)| key.key_hash() == hash);
+            if let Some(key) = entry.map(|(key, _)| key.clone()) {
+                self.keep(slot, hash, &key);
+            }
+        }
+        let found = self.slots[slot].as_mut().expect("a slice in use");
+        if let Some((key, value)) = found.active.remove(hash, |(key, _)| key.key_hash() == hash) {
+            let heap = (key.heap_bytes() + value.heap_bytes()) as u64;
+            found.heap_bytes -= heap;
+            self.account.release(MemoryKind::Values, heap);
+        }
+    }
+}
