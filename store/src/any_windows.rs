@@ -1,11 +1,11 @@
 //! Panes and lists in a layout chosen at run time.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use alluvium_layouts::{
     AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, Heap, HybridLog, Lists,
-    ListsLayout, Merge, Panes, PanesLayout, StateContext, TableStats, WindowSegments,
+    ListsLayout, Merge, Panes, PanesLayout, StateContext, TableStats, VisitRun, WindowSegments,
 };
 use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, State, StateImage, Time};
 
@@ -177,6 +177,31 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
         panes!(self, panes => panes.fold(slices, cursor, fuel, visit))
     }
 
+    fn has_order(&self) -> bool {
+        panes!(self, panes => panes.has_order())
+    }
+
+    fn fold_hashes(
+        &mut self,
+        slice: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<()> {
+        panes!(self, panes => panes.fold_hashes(slice, hashes, cursor, fuel, visit))
+    }
+
+    fn remove_hashes(
+        &mut self,
+        slice: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        panes!(self, panes => panes.remove_hashes(slice, hashes, cursor, fuel))
+    }
+
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
         panes!(self, panes => panes.purge(before, fuel))
     }
@@ -272,6 +297,31 @@ impl<K: Key, E: State> Lists<K, E> for AnyLists<K, E> {
         visit: &mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
         lists!(self, lists => lists.fold(buckets, cursor, fuel, visit))
+    }
+
+    fn has_order(&self) -> bool {
+        lists!(self, lists => lists.has_order())
+    }
+
+    fn fold_runs(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: VisitRun<'_, K, E>,
+    ) -> Result<()> {
+        lists!(self, lists => lists.fold_runs(bucket, hashes, cursor, fuel, visit))
+    }
+
+    fn remove_hashes(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        lists!(self, lists => lists.remove_hashes(bucket, hashes, cursor, fuel))
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {

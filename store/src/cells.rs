@@ -3,13 +3,15 @@
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::marker::PhantomData;
+use std::rc::Rc;
 
 use alluvium_layouts::{CheckpointOutcome, Cursor, Lists, Merge, Panes, TableStats, for_each_list};
 use alluvium_pagestore::{
-    BlobWriter, Encoded, Error, ErrorKind, Key, Result, State, StateImage, Time, codec,
+    BlobWriter, Encoded, Error, ErrorKind, Key, KeyGroup, Result, State, StateImage, Time, codec,
 };
 
 use crate::export::{Entry, Visit, check_hash};
+use crate::moving::{Arriving, Groups, Place};
 use crate::state_cell::{Hooks, Lock, Mark};
 use crate::store::put;
 
@@ -25,6 +27,8 @@ pub(crate) struct Shared<T> {
     /// May be emptied to make room, and was.
     droppable: Cell<bool>,
     dropped: Cell<bool>,
+    /// Where the key groups are, if they move.
+    groups: Option<Rc<Groups>>,
     /// Declared last, so that the helpers are done with the directory before it is free.
     _lock: Option<Lock>,
 }
@@ -35,7 +39,18 @@ impl<T> Shared<T> {
         let inner = RefCell::new(inner);
         let (droppable, dropped) = (Cell::new(false), Cell::new(false));
         let name = name.into();
-        Self { name, inner, poisoned, calls, is_derived: false, droppable, dropped, _lock: lock }
+        let (is_derived, groups) = (false, None);
+        Self { name, inner, poisoned, calls, is_derived, droppable, dropped, groups, _lock: lock }
+    }
+
+    /// A number that is another when a key group has come or gone.
+    pub(crate) fn changes(&self) -> u64 {
+        self.groups.as_ref().map_or(0, |groups| groups.changes())
+    }
+
+    /// Whether what a key has here counts: its group is here, or being given away.
+    pub(crate) fn counts(&self, key: &impl Key) -> bool {
+        self.groups.as_ref().is_none_or(|groups| groups.has_hash(key.key_hash()))
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -169,6 +184,24 @@ macro_rules! cell {
                 self.import_one(entry)
             }
 
+            fn extract(
+                &self,
+                group: KeyGroup,
+                at: &mut Place,
+                fuel: usize,
+                visit: Visit<'_>,
+            ) -> Result<()> {
+                self.extract_some(group, at, fuel, visit)
+            }
+
+            fn forget(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
+                self.forget_some(group, at, fuel)
+            }
+
+            fn install(&self, entry: Entry<'_>, arriving: &mut Arriving) -> Result<()> {
+                self.install_one(entry, arriving)
+            }
+
             fn tick(&self, work: usize) -> Result<usize> {
                 self.0.enter()?.tick(work)
             }
@@ -198,6 +231,54 @@ impl<K: Key, V: State, T: Panes<K, V>> PanesCell<K, V, T> {
     pub(crate) fn derived(name: &str, inner: T, merge: Merge<V>, lock: Option<Lock>) -> Self {
         let shared = Shared { is_derived: true, ..Shared::new(name, inner, lock) };
         Self(shared, PanesTypes(merge, PhantomData))
+    }
+
+    /// The same for panes whose key groups move.
+    pub(crate) fn in_groups(self, groups: Option<Rc<Groups>>) -> Self {
+        Self(Shared { groups, ..self.0 }, self.1)
+    }
+
+    /// Gives accumulators of a key group, each once, merged: slice by slice.
+    fn extract_some(
+        &self,
+        group: KeyGroup,
+        at: &mut Place,
+        fuel: usize,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        let hashes = group.hashes(self.0.groups.as_ref().map_or(1, |groups| groups.count()));
+        let mut encoded = Encoded::default();
+        self.0.run(0, |panes| {
+            each_of_group(at, fuel, panes, T::next_slice, |panes, slice, cursor, fuel| {
+                let mut count = 0;
+                panes.fold_hashes(slice, &hashes, cursor, fuel, &mut |key, acc| {
+                    count += 1;
+                    encoded.set(key, &acc)?;
+                    let Encoded { key: bytes, value } = &encoded;
+                    visit(Entry { hash: key.key_hash(), order: slice.0, key: bytes, value })
+                })?;
+                Ok(count)
+            })
+        })?
+    }
+
+    fn forget_some(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
+        let hashes = group.hashes(self.0.groups.as_ref().map_or(1, |groups| groups.count()));
+        let panes = &mut *self.0.enter()?;
+        each_of_group(at, fuel, panes, T::next_slice, |panes, slice, cursor, fuel| {
+            panes.remove_hashes(slice, &hashes, cursor, fuel)
+        })
+    }
+
+    /// Puts an accumulator in the place of what may be there.
+    fn install_one(&self, entry: Entry<'_>, arriving: &Arriving) -> Result<()> {
+        let (key, acc) = Encoded::get::<K, V>(entry.key, entry.value)?;
+        check_hash(entry.hash, key.key_hash())?;
+        let (slice, mut panes) = (Time(entry.order), self.0.enter_for(1)?);
+        if arriving.is_anew {
+            panes.remove(slice, &key)?;
+        }
+        panes.update(slice, &key, || acc, |_| ())
     }
 
     /// Merges, which is the user's code.
@@ -232,6 +313,57 @@ impl<K: Key, V: State, T: Lists<K, V>> ListsCell<K, V, T> {
         Self(Shared::new(name, inner, lock), PhantomData)
     }
 
+    /// The same for lists whose key groups move.
+    pub(crate) fn in_groups(self, groups: Option<Rc<Groups>>) -> Self {
+        Self(Shared { groups, ..self.0 }, self.1)
+    }
+
+    /// Gives elements of a key group in runs, bucket by bucket: each run with how many elements of its
+    /// list come before it.
+    fn extract_some(
+        &self,
+        group: KeyGroup,
+        at: &mut Place,
+        fuel: usize,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        let hashes = group.hashes(self.0.groups.as_ref().map_or(1, |groups| groups.count()));
+        let (mut encoded, lists) = (Encoded::default(), &mut *self.0.enter()?);
+        each_of_group(at, fuel, lists, T::next_bucket, |lists, bucket, cursor, fuel| {
+            let mut count = 0;
+            lists.fold_runs(bucket, &hashes, cursor, fuel, &mut |key, from, run| {
+                count += run.len();
+                encoded.set(key, &(from, run.to_vec()))?;
+                let Encoded { key: bytes, value } = &encoded;
+                visit(Entry { hash: key.key_hash(), order: bucket.0, key: bytes, value })
+            })?;
+            Ok(count)
+        })
+    }
+
+    fn forget_some(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
+        let hashes = group.hashes(self.0.groups.as_ref().map_or(1, |groups| groups.count()));
+        let lists = &mut *self.0.enter()?;
+        each_of_group(at, fuel, lists, T::next_bucket, |lists, bucket, cursor, fuel| {
+            lists.remove_hashes(bucket, &hashes, cursor, fuel)
+        })
+    }
+
+    /// Appends a run, the first of a list in the place of what may be there of it.
+    fn install_one(&self, entry: Entry<'_>, arriving: &mut Arriving) -> Result<()> {
+        let (key, (from, run)) = Encoded::get::<K, (u64, Vec<V>)>(entry.key, entry.value)?;
+        check_hash(entry.hash, key.key_hash())?;
+        let (bucket, mut lists) = (Time(entry.order), self.0.enter_for(1)?);
+        if arriving.is_anew && from == 0 && arriving.done == 0 {
+            lists.clear_key(bucket, &key)?;
+        }
+        for element in run.into_iter().skip(arriving.done) {
+            lists.append(bucket, &key, element)?;
+            arriving.done += 1;
+        }
+        Ok(())
+    }
+
     fn export_all(&self, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         for_each_list(&mut *self.0.enter()?, &mut |bucket, key: &K, elements| {
@@ -254,3 +386,30 @@ impl<K: Key, V: State, T: Lists<K, V>> ListsCell<K, V, T> {
 
 cell!(PanesCell: Panes);
 cell!(ListsCell: Lists);
+
+/// Does a step of what a key group has in one slice or bucket after the other, from a place on: `step` says
+/// how much of the fuel it took.
+fn each_of_group<T>(
+    at: &mut Place,
+    fuel: usize,
+    part: &mut T,
+    next: impl Fn(&T, Time) -> Option<Time>,
+    mut step: impl FnMut(&mut T, Time, &mut Cursor, usize) -> Result<usize>,
+) -> Result<()> {
+    let mut left = fuel.max(1);
+    while left > 0 && !at.cursor.done {
+        let Some(time) = at.within.or_else(|| next(part, Time::MIN)) else {
+            at.cursor.done = true;
+            return Ok(());
+        };
+        let mut cursor = at.cursor;
+        left = left.saturating_sub(step(part, time, &mut cursor, left)?.max(1));
+        (at.within, at.cursor) = (Some(time), cursor);
+        if cursor.done {
+            let after = time.0.checked_add(1);
+            at.within = after.and_then(|after| next(part, Time(after)));
+            at.cursor = Cursor { done: at.within.is_none(), ..Cursor::default() };
+        }
+    }
+    Ok(())
+}

@@ -17,7 +17,7 @@ use alluvium_pagestore::{
 
 use crate::expiring::Sweeping;
 use crate::export::{Entry, Parts, Visit, check_hash};
-use crate::moving::{Groups, Place};
+use crate::moving::{Arriving, Groups, Place};
 use crate::store::not_encoded;
 
 /// A table, its name, and whether a user's closure panicked in it.
@@ -303,6 +303,16 @@ pub(crate) trait Hooks {
     /// Gives about `fuel` entries of a key group from a place on, encoded.
     fn extract(&self, _: KeyGroup, _: &mut Place, _: usize, _: Visit<'_>) -> Result<()> {
         Err(not_encoded("moved by key groups"))
+    }
+    /// Puts one entry that another store has extracted of a key group which is not here yet. After an
+    /// error it is called again with the same `arriving`.
+    fn install(&self, entry: Entry<'_>, arriving: &mut Arriving) -> Result<()> {
+        let _ = arriving;
+        self.import(entry)
+    }
+    /// Whether a key group may come or go as the state is now.
+    fn may_move(&self) -> Result<()> {
+        Ok(())
     }
     /// Removes about `fuel` entries of a key group from a place on.
     fn forget(&self, _: KeyGroup, _: &mut Place, _: usize) -> Result<()> {

@@ -295,7 +295,7 @@ impl Store {
         self.open_timers(name, Some(mover))
     }
 
-    fn open_timers<K: Key + Ord, N: State + Ord>(
+    pub(crate) fn open_timers<K: Key + Ord, N: State + Ord>(
         &self,
         name: &str,
         mover: Option<&Mover>,
@@ -657,6 +657,10 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         &self.layout
     }
 
+    pub(crate) fn mover(&self) -> Option<&Mover> {
+        self.mover.as_ref()
+    }
+
     fn open_map<K: Key, V: 'static>(self, primitive: &str) -> Result<Map<K, V, L>>
     where
         L: Layout<K, V>,
@@ -730,8 +734,24 @@ impl<K, V, L> StateBuilder<'_, MapOf<K, V>, L> {
     }
 }
 
+impl<K, V, L> StateBuilder<'_, MapOf<K, V>, L> {
+    pub(crate) fn maybe_moved_by(self, mover: Option<&Mover>) -> Self {
+        Self { mover: mover.cloned(), ..self }
+    }
+}
+
 impl<K, L> StateBuilder<'_, CountOf<K>, L> {
     /// As for a map.
+    #[must_use]
+    pub fn moved_by(self, mover: &Mover) -> Self {
+        Self { mover: Some(mover.clone()), ..self }
+    }
+}
+
+impl<K, E, A, L> StateBuilder<'_, AggregatedOf<K, E, A>, L> {
+    /// As for a map. A key group moves at one watermark: both stores have advanced to it, and are done.
+    /// Until the other store has the group neither goes on to a later one. Running totals and stacks are
+    /// made anew by the first window that fires after a move.
     #[must_use]
     pub fn moved_by(self, mover: &Mover) -> Self {
         Self { mover: Some(mover.clone()), ..self }
@@ -763,7 +783,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     /// # Errors
     /// As for a map; [`ErrorKind::Mismatch`] also if another layout has stored them.
     pub fn open(self) -> Result<List<K, E, L>> {
-        self.store.open_lists_as("list", &self.name, &self.layout).map(List::new)
+        self.store.open_lists_as("list", &self.name, &self.layout, None).map(List::new)
     }
 }
 

@@ -51,7 +51,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<
             return Err(Error::new(ErrorKind::Config, message).with("state", name));
         }
         let primitive = format!("time-map in slices of {width} ns");
-        let cell = store.open_lists_as(&primitive, name, self.chosen_layout())?;
+        let cell = store.open_lists_as(&primitive, name, self.chosen_layout(), None)?;
         let account = store.account_of(name)?;
         Ok(TimeMap { cell, account, width })
     }

@@ -50,6 +50,8 @@ pub(crate) struct Groups {
     /// Whether a checkpoint has told what it was begun with.
     is_restored: Cell<bool>,
     freezes: Cell<u64>,
+    /// How often a group has come or gone.
+    changes: Cell<u64>,
 }
 
 /// What a store has of the key groups of a unit, between moves.
@@ -85,6 +87,7 @@ impl Groups {
             begun_with: RefCell::new(begun_with),
             is_restored: Cell::new(false),
             freezes: Cell::new(0),
+            changes: Cell::new(0),
         }
     }
 
@@ -109,7 +112,38 @@ impl Groups {
     }
 
     pub(super) fn set(&self, group: KeyGroup, part: Part) {
+        let had = self.has(group.0);
         self.parts.borrow_mut()[usize::from(group.0)] = part;
+        self.changes.set(self.changes.get() + u64::from(had != self.has(group.0)));
+    }
+
+    /// A number that is another when a group has come or gone.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
+    /// Whether keys of this hash are here, as far as their state counts here.
+    pub(crate) fn has_hash(&self, hash: u64) -> bool {
+        self.has(self.group_of(hash))
+    }
+
+    /// Refuses what a store must not do while a group is being given away or has come in part.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`], naming the first such group.
+    pub(crate) fn check_none_under_way(&self, what: &str) -> Result<()> {
+        match self.first_under_way() {
+            None => Ok(()),
+            Some(group) => {
+                let message = format!("key group {group} is on its way: {what}");
+                Err(self.error(ErrorKind::InUse, &message))
+            }
+        }
+    }
+
+    fn first_under_way(&self) -> Option<usize> {
+        let is_under_way = |part: &Part| matches!(part, Part::Leaving(_) | Part::Arriving(..));
+        self.parts.borrow().iter().position(is_under_way)
     }
 
     /// The move of a group that is frozen now.
@@ -166,15 +200,11 @@ impl Groups {
     /// [`ErrorKind::InUse`], naming the first group that is on its way: which of two stores has it is
     /// not known here.
     pub(crate) fn stock(&self) -> Result<Stock> {
+        self.check_none_under_way(
+            "a checkpoint is taken before it is begun to be given away, or when the other store has \
+             it and this one has begun to forget it",
+        )?;
         let parts = self.parts.borrow();
-        let is_under_way = |part: &Part| matches!(part, Part::Leaving(_) | Part::Arriving(..));
-        if let Some(group) = parts.iter().position(is_under_way) {
-            let message = format!(
-                "key group {group} is on its way: a checkpoint is taken before it is begun to be \
-                 given away, or when the other store has it and this one has begun to forget it"
-            );
-            return Err(self.error(ErrorKind::InUse, &message));
-        }
         let those = |is_one: fn(&Part) -> bool| {
             let all = (0..).zip(&*parts).filter(|(_, part)| is_one(part));
             all.map(|(group, _)| KeyGroup(group)).collect()

@@ -24,8 +24,8 @@ use std::rc::Rc;
 
 use alluvium_layouts::Cursor;
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, KeyGroup, KeyGroups, MemoryKind, Result, StateManifest, combine,
-    hash_bytes,
+    Account, Error, ErrorKind, KeyGroup, KeyGroups, MemoryKind, Result, StateManifest, Time,
+    combine, hash_bytes,
 };
 
 use crate::state_cell::Hooks;
@@ -85,12 +85,33 @@ struct Inner {
     max_value_bytes: u64,
     /// How far groups are removed: the state, and the place in it.
     going: RefCell<BTreeMap<u16, (usize, Place)>>,
+    /// Chunks that are installed in part, by their groups.
+    half: RefCell<BTreeMap<u16, Half>>,
+}
+
+/// How much of a chunk is installed, which did not fit.
+struct Half {
+    by: Move,
+    number: u32,
+    entries: usize,
+    arriving: Arriving,
+}
+
+/// How an entry comes of a group that arrives.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Arriving {
+    /// The group has come before, in part, and comes anew: what is there of an entry is of that.
+    pub(crate) is_anew: bool,
+    /// How much of the entry is there, of one that is not put as a whole.
+    pub(crate) done: usize,
 }
 
 /// How far a state's entries of a group were visited.
 #[derive(Clone, Default)]
 pub(crate) struct Place {
     pub(crate) cursor: Cursor,
+    /// The slice or bucket that the cursor is in, for states that have such.
+    pub(crate) within: Option<Time>,
     /// The last entry visited, for states without a cursor.
     pub(crate) after: Option<Rc<dyn Any>>,
 }
@@ -149,6 +170,7 @@ impl Store {
             root: self.root().clone(),
             max_value_bytes: inner.config.max_value_bytes(),
             going: RefCell::default(),
+            half: RefCell::default(),
         })))
     }
 }
@@ -192,6 +214,11 @@ impl Mover {
         Ok(groups.clone())
     }
 
+    /// Where its key groups are.
+    pub(crate) fn groups(&self) -> &Rc<Groups> {
+        &self.0.groups
+    }
+
     pub(crate) fn add(&self, manifest: &StateManifest, hooks: Rc<dyn Hooks>) {
         let mut unit = self.0.unit.borrow_mut();
         let StateManifest { name, primitive, key, value, .. } = manifest;
@@ -215,7 +242,7 @@ impl Mover {
     ///
     /// # Errors
     /// [`ErrorKind::Mismatch`] if the group is not here; [`ErrorKind::Poisoned`] if a closure panicked
-    /// in one of the states.
+    /// in one of the states; [`ErrorKind::InUse`] if windows are being fired, or are due: advance them.
     pub fn begin(&self, group: KeyGroup) -> Result<Extraction> {
         let Inner { groups, states, names, .. } = &*self.0;
         for (state, name) in states.borrow().iter().zip(&*names.borrow()) {
@@ -223,6 +250,7 @@ impl Mover {
                 let message = "a closure panicked in this state; clear the poison or restore";
                 return Err(Error::new(ErrorKind::Poisoned, message).with("state", name));
             }
+            state.may_move()?;
         }
         let by = match groups.part(group)? {
             Part::Here(_) => groups.freeze(),
@@ -334,7 +362,7 @@ impl Mover {
     /// [`ErrorKind::Corrupt`] for damaged bytes; [`ErrorKind::Mismatch`] if the unit has other states,
     /// if the group is here by other means, or if chunks before this one are missing;
     /// [`ErrorKind::InUse`] while what was here of the group before is not
-    /// [forgotten](Mover::forget) in full; those of writing. After these, some of the chunk may be here:
+    /// [forgotten](Mover::forget) in full, or while windows are being fired; those of writing. After these, some of the chunk may be here:
     /// install it again.
     pub fn install(&self, chunk: &[u8]) -> Result<(KeyGroup, bool)> {
         let Inner { groups, states, names, root, .. } = &*self.0;
@@ -366,12 +394,22 @@ impl Mover {
                 return Err(self.refuse(group, &what));
             }
         }
+        states.iter().try_for_each(|state| state.may_move())?;
         let memory = chunk.len() as u64;
         root.reserve(MemoryKind::Buffers, memory, "a piece of a key group that arrives")?;
         groups.set(group, Part::Arriving(head.by, head.number));
         self.wake(group, false);
+        let half = self.0.half.borrow_mut().remove(&group.0);
+        let half = half.filter(|half| (half.by, half.number) == (head.by, head.number));
+        let anew = Arriving { is_anew: head.by.attempt > 1, done: 0 };
+        let (passed, mut arriving) = half.map_or((0, anew), |half| (half.entries, half.arriving));
+        let mut entries = 0;
         let mut install = || -> Result<()> {
             while let Some((state, entry)) = reader.next()? {
+                if entries < passed {
+                    entries += 1;
+                    continue;
+                }
                 let Some(hooks) = states.get(state as usize) else {
                     return Err(self.refuse(group, "has an entry of no state"));
                 };
@@ -379,13 +417,18 @@ impl Mover {
                     return Err(self.refuse(group, "has a key of another one"));
                 }
                 let name = &names.borrow()[state as usize];
-                hooks.import(entry).map_err(|error| error.with("state", name))?;
+                hooks.install(entry, &mut arriving).map_err(|error| error.with("state", name))?;
+                (entries, arriving) = (entries + 1, anew);
             }
             Ok(())
         };
         let installed = install();
         root.release(MemoryKind::Buffers, memory);
-        installed?;
+        if let Err(error) = installed {
+            let (by, number) = (head.by, head.number);
+            self.0.half.borrow_mut().insert(group.0, Half { by, number, entries, arriving });
+            return Err(error);
+        }
         if head.last {
             groups.set(group, Part::Here(Some(head.by)));
             self.wake(group, true);
@@ -400,13 +443,18 @@ impl Mover {
     /// says the same. Cost: O(1).
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`] if the group is here and not being given away.
+    /// [`ErrorKind::Mismatch`] if the group is here and not being given away; [`ErrorKind::InUse`] while
+    /// windows are being fired.
     pub fn leave(&self, group: KeyGroup) -> Result<()> {
         let groups = &self.0.groups;
         match groups.part(group)? {
             Part::Here(_) => Err(self.refuse(group, "is here, and not being given away")),
-            Part::Leaving(_) | Part::Arriving(..) => {
+            part @ (Part::Leaving(_) | Part::Arriving(..)) => {
+                if let Part::Leaving(_) = part {
+                    self.0.states.borrow().iter().try_for_each(|state| state.may_move())?;
+                }
                 groups.set(group, Part::Going);
+                self.0.half.borrow_mut().remove(&group.0);
                 Ok(())
             }
             Part::Going | Part::Away => Ok(()),

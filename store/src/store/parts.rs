@@ -2,12 +2,24 @@
 
 use std::rc::Rc;
 
-use alluvium_layouts::{Lists, ListsLayout, Merge, PanesLayout, StateContext};
+use alluvium_layouts::{Lists, ListsLayout, Merge, Panes, PanesLayout, StateContext};
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, description_of};
 
 use super::{Store, manifest, put};
 use crate::cells::{ListsCell, PanesCell};
+use crate::moving::Mover;
 use crate::windows::{ProgressCell, Record};
+
+/// What a state is opened with whose key groups come and go: its tables are for all of them.
+fn of_all_groups(context: &StateContext) -> StateContext {
+    let owned = if context.movable { 0..context.key_groups } else { context.owned.clone() };
+    StateContext { owned, ..context.clone() }
+}
+
+fn cannot_move(layout: &str, name: &str) -> Error {
+    let message = format!("in the layout {layout} as it is, key groups cannot move");
+    Error::new(ErrorKind::Unsupported, message).with("state", name)
+}
 
 impl Store {
     /// What a part could be opened with that is opened to see whether it can be, and dropped.
@@ -31,21 +43,31 @@ impl Store {
         name: &str,
         layout: &L,
         merge: Merge<A>,
+        mover: Option<&Mover>,
     ) -> Result<Rc<PanesCell<K, A, L::Panes>>> {
-        let context = self.0.context(name, layout.memory_limit())?;
+        let mut context = self.0.context(name, layout.memory_limit())?;
+        context.movable = mover.is_some();
         let types = (description_of::<K>(), description_of::<A>());
         let manifest = manifest(name, "panes", layout.name(), types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let opened = layout.open_panes(context.clone(), merge.clone());
+        let groups = self.0.groups_in(mover, name)?;
+        let opened = layout.open_panes(of_all_groups(&context), merge.clone());
         let mut panes = opened.map_err(|e| e.with("state", name))?;
+        if groups.is_some() && !panes.has_order() {
+            return Err(cannot_move(layout.name(), name));
+        }
         self.0.take_parts(&context, &manifest, 0, |part| {
             part.read(|part| {
                 part.for_each_pane(|slice, key, acc| put(&mut panes, &merge, slice, &key, acc))
             })
         })?;
-        let cell = Rc::new(PanesCell::new(name, panes, merge, self.0.lock.clone()));
-        self.0.register(manifest, account, cell.clone());
+        let cell = PanesCell::new(name, panes, merge, self.0.lock.clone());
+        let cell = Rc::new(cell.in_groups(groups.clone()));
+        if let Some(mover) = mover {
+            mover.add(&manifest, cell.clone());
+        }
+        self.0.register_in(groups, manifest, account, cell.clone());
         Ok(cell)
     }
 
@@ -55,12 +77,14 @@ impl Store {
         name: &str,
         layout: &L,
         merge: Merge<A>,
+        mover: Option<&Mover>,
     ) -> Result<Rc<PanesCell<K, A, L::Panes>>> {
-        let context = self.0.context(name, layout.memory_limit())?;
+        let mut context = self.0.context(name, layout.memory_limit())?;
+        context.movable = mover.is_some();
         let types = (description_of::<K>(), description_of::<A>());
         let manifest = manifest(name, "derived panes", layout.name(), types);
         let account = context.account.clone();
-        let opened = layout.open_panes(context, merge.clone());
+        let opened = layout.open_panes(of_all_groups(&context), merge.clone());
         let panes = opened.map_err(|e| e.with("state", name))?;
         let cell = Rc::new(PanesCell::derived(name, panes, merge, self.0.lock.clone()));
         self.0.register(manifest, account, cell.clone());
@@ -72,8 +96,9 @@ impl Store {
         &self,
         name: &str,
         layout: &L,
+        mover: Option<&Mover>,
     ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
-        self.open_lists_as("lists", name, layout)
+        self.open_lists_as("lists", name, layout, mover)
     }
 
     /// Lists, as what a primitive is kept in.
@@ -82,14 +107,20 @@ impl Store {
         primitive: &str,
         name: &str,
         layout: &L,
+        mover: Option<&Mover>,
     ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
-        let context = self.0.context(name, layout.memory_limit())?;
+        let mut context = self.0.context(name, layout.memory_limit())?;
+        context.movable = mover.is_some();
         let types = (description_of::<K>(), description_of::<E>());
         let manifest = manifest(name, primitive, layout.name(), types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let opened = layout.open_lists(context.clone());
+        let groups = self.0.groups_in(mover, name)?;
+        let opened = layout.open_lists(of_all_groups(&context));
         let mut lists = opened.map_err(|e| e.with("state", name))?;
+        if groups.is_some() && !lists.has_order() {
+            return Err(cannot_move(layout.name(), name));
+        }
         self.0.take_parts(&context, &manifest, 0, |part| {
             part.read(|part| {
                 part.for_each_element(|bucket, key: &K, element: &E| {
@@ -97,8 +128,12 @@ impl Store {
                 })
             })
         })?;
-        let cell = Rc::new(ListsCell::new(name, lists, self.0.lock.clone()));
-        self.0.register(manifest, account, cell.clone());
+        let cell = ListsCell::new(name, lists, self.0.lock.clone());
+        let cell = Rc::new(cell.in_groups(groups.clone()));
+        if let Some(mover) = mover {
+            mover.add(&manifest, cell.clone());
+        }
+        self.0.register_in(groups, manifest, account, cell.clone());
         Ok(cell)
     }
 
@@ -112,15 +147,23 @@ impl Store {
     }
 
     /// How far windowed state has come.
-    pub(crate) fn open_progress(&self, name: &str) -> Result<Rc<ProgressCell>> {
+    pub(crate) fn open_progress(
+        &self,
+        name: &str,
+        mover: Option<&Mover>,
+    ) -> Result<Rc<ProgressCell>> {
         let context = self.0.context(name, None)?;
         let types = (description_of::<()>(), description_of::<Record>());
         let manifest = manifest(name, "progress", "heap", types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let opened = ProgressCell::open(name, context.clone());
+        let groups = mover.map(|mover| mover.groups().clone());
+        let opened = ProgressCell::open(name, context.clone(), groups);
         let cell = opened.map_err(|e| e.with("state", name))?;
         self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| cell.take(part)))?;
+        if let Some(mover) = mover {
+            mover.add(&manifest, cell.clone());
+        }
         self.0.register(manifest, account, cell.clone());
         Ok(cell)
     }

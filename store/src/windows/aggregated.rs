@@ -15,9 +15,10 @@ use super::session_contents::FoldedSessions;
 use super::sessions::{Rules, Sessions};
 use super::stacks::Stacks;
 use super::totals::{Total, Totals};
-use super::{Advanced, Emit, Grid, Late, SessionSet, Shape, WindowLayout, Windows};
+use super::{Advanced, Emit, Grid, Late, ProgressCell, SessionSet, Shape, WindowLayout, Windows};
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
+use crate::moving::Mover;
 use crate::store::{StateBuilder, Store};
 
 type PanesOf<K, A, L> = <<L as WindowLayout<K, A>>::Panes as PanesLayout<K, A>>::Panes;
@@ -103,20 +104,25 @@ where
     pub fn open(self, windows: Windows, aggregate: A) -> Result<Aggregated<K, E, A, L>> {
         let windows = windows.checked()?;
         let name = self.name().to_owned();
-        let (store, layout) = (self.store(), self.chosen_layout());
-        let late =
-            store.open_lists::<K, (Time, A::Acc), _>(&format!("{name}/late"), &Heap::new())?;
+        let (store, layout, mover) = (self.store(), self.chosen_layout(), self.mover());
+        // First, so that a move between two watermarks fails before anything else is installed.
+        let progress = store.open_progress(&format!("{name}/progress"), mover)?;
+        let late = store.open_lists::<K, (Time, A::Acc), _>(
+            &format!("{name}/late"),
+            &Heap::new(),
+            mover,
+        )?;
         let late = LateEvents::new(late);
-        let progress = store.open_progress(&format!("{name}/progress"))?;
         let shape = match windows.shape {
             Shape::Aligned { length, slide, offset } => {
                 let aggregate = Rc::new(aggregate);
                 let merging = aggregate.clone();
                 let merge: Merge<A::Acc> = Rc::new(move |acc, later| merging.merge(acc, later));
-                let panes = store.open_panes(&name, &layout.panes(), merge.clone())?;
+                let panes = store.open_panes(&name, &layout.panes(), merge.clone(), mover)?;
                 let told = match windows.emit {
                     Emit::Early(_) => {
-                        Some(store.open_panes(&format!("{name}/told"), &layout.panes(), merge)?)
+                        let name = format!("{name}/told");
+                        Some(store.open_panes(&name, &layout.panes(), merge, mover)?)
                     }
                     Emit::OnClose | Emit::OnWatermark => None,
                 };
@@ -124,7 +130,7 @@ where
                 let running = match windows.emit {
                     Emit::Early(_) => Running::Nothing,
                     Emit::OnClose | Emit::OnWatermark => {
-                        running(store, &name, &aggregate, grid.slices())?
+                        running((store, mover), &name, &aggregate, grid.slices())?
                     }
                 };
                 Kind::Aligned(Box::new(Aligned {
@@ -136,6 +142,7 @@ where
                         panes,
                         told,
                         running,
+                        changes: 0,
                         fold: Default::default(),
                         telling: Default::default(),
                         element: PhantomData,
@@ -152,8 +159,11 @@ where
             Shape::Session { gap } => Kind::Sessions(Box::new(Sessions {
                 rules: Rules { gap, lateness: windows.lateness, emit: windows.emit },
                 contents: FoldedSessions { aggregate, element: PhantomData },
-                sets: store.map::<K, SessionSet<A::Acc>>(&name).layout(layout.sessions()).open()?,
-                timers: store.timers(&format!("{name}/timers"))?,
+                sets: {
+                    let sets = store.map::<K, SessionSet<A::Acc>>(&name).layout(layout.sessions());
+                    sets.maybe_moved_by(mover).open()?
+                },
+                timers: store.open_timers(&format!("{name}/timers"), mover)?,
                 late,
                 progress,
                 unset: Vec::new(),
@@ -167,7 +177,7 @@ where
 
 /// What is kept of windows of so many slices, from one to the next.
 fn running<K: Key, E: 'static, A: Aggregate<E>>(
-    store: &Store,
+    (store, mover): (&Store, Option<&Mover>),
     name: &str,
     aggregate: &Rc<A>,
     slices: i128,
@@ -177,8 +187,10 @@ fn running<K: Key, E: 'static, A: Aggregate<E>>(
         merging.merge(&mut total.0, &later.0);
         total.1 += later.1;
     });
-    let open =
-        |what| store.open_derived_panes(&format!("{name}/{what}"), &WindowSegments::new(), merge);
+    let open = |what| {
+        let name = format!("{name}/{what}");
+        store.open_derived_panes(&name, &WindowSegments::new(), merge, mover)
+    };
     match aggregate.subtract(&mut aggregate.init(), &aggregate.init()) {
         true if slices >= TOTALS_SLICES_MIN => Ok(Running::Totals(Totals::new(open("totals")?))),
         false if slices >= STACKS_SLICES_MIN => {
@@ -211,9 +223,13 @@ where
 
     /// The time before which no event is still to come.
     pub fn watermark(&self) -> Time {
+        self.progress().watermark.get()
+    }
+
+    fn progress(&self) -> &ProgressCell {
         match &self.shape {
-            Kind::Aligned(windows) => windows.progress.watermark.get(),
-            Kind::Sessions(windows) => windows.progress.watermark.get(),
+            Kind::Aligned(windows) => &windows.progress,
+            Kind::Sessions(windows) => &windows.progress,
         }
     }
 
@@ -226,7 +242,9 @@ where
     ///
     /// # Errors
     /// What was not added is left in the batch; the rest was. Call again with it before
-    /// anything else.
+    /// anything else. [`ErrorKind::InUse`](crate::ErrorKind::InUse) or
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch), with nothing added, if the key group of one is
+    /// being moved, or is elsewhere.
     pub fn add_batch(
         &mut self,
         sent: Time,
@@ -235,6 +253,8 @@ where
         out: Out<'_, K, A::Out>,
     ) -> Result<()> {
         super::check_times(batch)?;
+        let progress = self.progress();
+        batch.iter().try_for_each(|(_, key, _)| progress.check(|| key.key_hash()))?;
         each!(self, windows => windows.add_batch(sent, batch, late, out))
     }
 
@@ -248,6 +268,7 @@ where
     ///
     /// # Errors
     /// Nothing that came out comes out again; call again.
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) for a later watermark while a key group is on its way.
     pub fn advance(
         &mut self,
         watermark: Time,

@@ -144,6 +144,11 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
         changes.clear();
         if self.emit != Emit::OnClose {
             let fired = self.progress.fired.get().unwrap_or(i128::MIN);
+            let watermark = self.progress.watermark.get();
+            let is_due = |end: i128| end > fired && has_come(self.fire_of(end), watermark);
+            if self.grid.ends(at).any(is_due) {
+                self.progress.due.set(true);
+            }
             for end in self.grid.ends(at).filter(|end| *end <= fired) {
                 if has_come(self.close_of(end), sent) {
                     continue;
@@ -169,6 +174,7 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
     ) -> Result<Advanced> {
         let progress = self.progress.clone();
         let watermark = watermark.max(progress.watermark.get());
+        progress.may_advance(watermark)?;
         progress.watermark.set(watermark);
         progress.busy.set(true);
         let mut fuel = fuel.max(1);
@@ -182,7 +188,10 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
                 self.fire(firing, fuel, out)?
             } else {
                 match self.next_step(watermark)? {
-                    Step::Fire(end) => self.firing = Some(Firing::of(end, false)),
+                    Step::Fire(end) => {
+                        self.contents.begin_window()?;
+                        self.firing = Some(Firing::of(end, false));
+                    }
                     Step::FireEarly(end) => self.firing = Some(Firing::of(end, true)),
                     Step::Unload(sent) => {
                         // All windows that were closed then are over, also the empty ones.
@@ -318,6 +327,7 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
         };
         self.progress.settled.set(watermark);
         self.progress.busy.set(false);
+        self.progress.due.set(false);
         self.read_ahead(watermark)?;
         let done = open.start == Time::MIN || self.contents.purge(open.start, open.end, fuel)?;
         Ok(Advanced { done })

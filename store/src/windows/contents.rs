@@ -37,6 +37,11 @@ pub(crate) trait Contents<K: Key>: 'static {
     /// The first slice at or after `from` that has something.
     fn next_slice(&self, from: Time) -> Result<Option<Time>>;
 
+    /// A window is about to be fired.
+    fn begin_window(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Tells the result of each key of the window whose slices are given; about `fuel` of them, or
     /// of their events where these are looked at. Says how much was looked at that nothing was told
     /// of.

@@ -23,6 +23,8 @@ pub(crate) struct Folded<K, E, A: Aggregate<E>, P, S> {
     pub(crate) told: Option<Rc<PanesCell<K, A::Acc, P>>>,
     /// What spares folding all slices of each window.
     pub(crate) running: Running<K, A::Acc, S>,
+    /// How often key groups had come or gone when that was begun.
+    pub(crate) changes: u64,
     /// Where the fold of a window that is told stands, and what it gave that is not told yet.
     pub(crate) fold: Cursor,
     pub(crate) telling: VecDeque<(K, A::Acc)>,
@@ -47,6 +49,21 @@ where
     P: Panes<K, A::Acc>,
     S: Panes<K, Total<A::Acc>>,
 {
+    /// Begins what is kept of the last window anew if key groups have come or gone. Not while a window is
+    /// told, which none does meanwhile.
+    fn regroup(&mut self) -> Result<()> {
+        let changes = self.panes.0.changes();
+        if self.changes != changes {
+            match &mut self.running {
+                Running::Nothing => {}
+                Running::Totals(totals) => totals.begin_anew()?,
+                Running::Stacks(stacks, _) => stacks.begin_anew_next(),
+            }
+            self.changes = changes;
+        }
+        Ok(())
+    }
+
     /// Tells results from what is kept of the last window; says whether these were the last, or
     /// nothing if the window is to be folded without. Takes fuel.
     fn fire_running(
@@ -198,6 +215,10 @@ where
         Ok(self.panes.0.enter()?.next_slice(from))
     }
 
+    fn begin_window(&mut self) -> Result<()> {
+        self.regroup()
+    }
+
     fn fire(
         &mut self,
         slices: Range<Time>,
@@ -215,6 +236,9 @@ where
         let Some(told) = &self.told else {
             self.panes.0.run(0, |panes| {
                 panes.fold(slices, cursor, left.max(1), &mut |key, acc| {
+                    if !self.panes.0.counts(key) {
+                        return Ok(());
+                    }
                     aggregate.out(&acc).into_iter().for_each(|row| out(key, window, row, 1));
                     Ok(())
                 })
@@ -231,7 +255,9 @@ where
             let telling = &mut self.telling;
             self.panes.0.run(0, |panes| {
                 panes.fold(slices, &mut self.fold, fuel, &mut |key, acc| {
-                    telling.push_back((key.clone(), acc));
+                    if self.panes.0.counts(key) {
+                        telling.push_back((key.clone(), acc));
+                    }
                     Ok(())
                 })
             })??;
@@ -275,6 +301,7 @@ where
     }
 
     fn purge(&mut self, before: Time, open: Time, fuel: usize) -> Result<bool> {
+        self.regroup()?;
         let (aggregate, mut left) = (&*self.aggregate, fuel);
         let done = match &mut self.running {
             Running::Nothing => true,

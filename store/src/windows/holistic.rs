@@ -148,10 +148,11 @@ where
         let windows = windows.checked()?;
         let name = self.name().to_owned();
         let (store, layout) = (self.store(), self.chosen_layout());
-        let late = store.open_lists::<K, (Time, E), _>(&format!("{name}/late"), &Heap::new())?;
+        let late = format!("{name}/late");
+        let late = store.open_lists::<K, (Time, E), _>(&late, &Heap::new(), None)?;
         let late = LateEvents::new(late);
-        let progress = store.open_progress(&format!("{name}/progress"))?;
-        let lists = store.open_lists::<K, E, _>(&name, &layout.lists())?;
+        let progress = store.open_progress(&format!("{name}/progress"), None)?;
+        let lists = store.open_lists::<K, E, _>(&name, &layout.lists(), None)?;
         let shape = match windows.shape {
             Shape::Aligned { length, slide, offset } => Kind::Aligned(Box::new(Aligned {
                 grid: Grid::new(length, slide, offset),
@@ -165,6 +166,7 @@ where
                             &format!("{name}/told"),
                             &WindowSegments::new(),
                             Rc::new(Counts::clone_from),
+                            None,
                         )?),
                         Emit::OnClose | Emit::OnWatermark => None,
                     },

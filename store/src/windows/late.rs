@@ -64,10 +64,14 @@ impl<K: Key, I: State, D: Lists<K, (Time, I)>> LateEvents<K, I, D> {
     /// was something to do.
     pub(crate) fn unload(&mut self, fuel: usize) -> Result<bool> {
         let Some((sent, mut cursor)) = self.unloading else { return Ok(false) };
-        let (mut lists, coming) = (self.lists.0.enter()?, &mut self.coming);
+        let (shared, coming) = (&self.lists.0, &mut self.coming);
+        let mut lists = shared.enter()?;
         if !cursor.done {
             let visited = lists.fold(sent..sent.plus(1), &mut cursor, fuel, &mut |key, events| {
-                while let Some((at, item)) = events.next()? {
+                // What is left of a key group that has gone is no event of this store.
+                while shared.counts(key)
+                    && let Some((at, item)) = events.next()?
+                {
                     coming.push_back((*at, key.clone(), item.clone()));
                 }
                 Ok(())

@@ -7,10 +7,11 @@ use alluvium_layouts::{
     CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats,
 };
 use alluvium_pagestore::{
-    BlobWriter, Encoded, Error, ErrorKind, KeyHash, Result, StateImage, Time,
+    BlobWriter, Encoded, Error, ErrorKind, KeyGroup, KeyHash, Result, StateImage, Time,
 };
 
 use crate::export::{Entry, Visit};
+use crate::moving::{Arriving, Groups, Place};
 use crate::state_cell::Hooks;
 
 /// What has been done: the watermark; the watermark for which all was done; the end of the last
@@ -26,13 +27,22 @@ pub(crate) struct ProgressCell {
     /// May be after the end of time.
     pub(crate) fired: Cell<Option<i128>>,
     pub(crate) busy: Cell<bool>,
+    /// Whether a late event has come into a window that is due and has not fired: one that was empty
+    /// until then.
+    pub(crate) due: Cell<bool>,
+    /// Where the key groups are, if they move.
+    pub(crate) groups: Option<Rc<Groups>>,
     /// Whether a record of another store was joined.
     joined: Cell<bool>,
     table: RefCell<HeapTable<(), Record>>,
 }
 
 impl ProgressCell {
-    pub(crate) fn open(name: &str, context: StateContext) -> Result<Rc<Self>> {
+    pub(crate) fn open(
+        name: &str,
+        context: StateContext,
+        groups: Option<Rc<Groups>>,
+    ) -> Result<Rc<Self>> {
         let mut table: HeapTable<(), Record> = Heap::new().open(context)?;
         let (watermark, settled, fired) =
             table.get(&())?.copied().unwrap_or((Time::MIN, Time::MIN, None));
@@ -42,6 +52,8 @@ impl ProgressCell {
             settled: Cell::new(settled),
             fired: Cell::new(fired.map(|end| i128::from(end.0))),
             busy: Cell::new(false),
+            due: Cell::new(false),
+            groups,
             joined: Cell::new(false),
             table: RefCell::new(table),
         }))
@@ -54,6 +66,49 @@ impl ProgressCell {
             return Err(Error::new(ErrorKind::InUse, message).with("state", &self.name));
         }
         Ok((self.watermark.get(), self.settled.get(), self.fired.get().map(super::clipped)))
+    }
+
+    /// Refuses to go on to another watermark while a key group is on its way: it moves at one.
+    pub(crate) fn may_advance(&self, watermark: Time) -> Result<()> {
+        match &self.groups {
+            Some(groups) if watermark > self.watermark.get() => groups
+                .check_none_under_way("windows go on when the other store has it")
+                .map_err(|error| error.with("state", &self.name)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether keys with this hash may be changed.
+    pub(crate) fn check(&self, hash: impl FnOnce() -> u64) -> Result<()> {
+        match &self.groups {
+            Some(groups) => groups.check(hash()).map_err(|e| e.with("state", &self.name)),
+            None => Ok(()),
+        }
+    }
+
+    /// How far all is done, for a key group that moves: nothing is left to be fired.
+    fn record_to_move(&self) -> Result<Record> {
+        if self.due.get() {
+            let message = "windows are due; advance until that is done, then move key groups";
+            return Err(Error::new(ErrorKind::InUse, message).with("state", &self.name));
+        }
+        self.record()
+    }
+
+    /// Takes in what the store says that a key group comes from: both are at one watermark, and done with
+    /// it, so that of both what has not fired was empty.
+    fn meet(&self, (watermark, settled, fired): Record) -> Result<()> {
+        let (here, also, _) = self.record_to_move()?;
+        if (watermark, settled) != (here, also) {
+            let message = format!(
+                "windows at the watermark {} cannot take in a key group from the watermark {}: advance \
+                 both to one, then move it",
+                here.0, watermark.0
+            );
+            return Err(Error::new(ErrorKind::Mismatch, message).with("state", &self.name));
+        }
+        self.fired.set(self.fired.get().max(fired.map(|end| i128::from(end.0))));
+        Ok(())
     }
 
     /// Joins what another store's checkpoint says, of which this store takes keys over.
@@ -124,6 +179,31 @@ impl Hooks for ProgressCell {
     fn import(&self, entry: Entry<'_>) -> Result<()> {
         let ((), record) = Encoded::get::<(), Record>(entry.key, entry.value)?;
         self.join(record)
+    }
+
+    fn extract(&self, group: KeyGroup, at: &mut Place, _: usize, visit: Visit<'_>) -> Result<()> {
+        let mut encoded = Encoded::default();
+        encoded.set(&(), &self.record_to_move()?)?;
+        let Encoded { key, value } = &encoded;
+        // It is not a key's: it goes with each group, under a hash of that.
+        let groups = self.groups.as_ref().map_or(1, |groups| groups.count());
+        visit(Entry { hash: *group.hashes(groups).start(), order: 0, key, value })?;
+        at.cursor.done = true;
+        Ok(())
+    }
+
+    fn forget(&self, _: KeyGroup, at: &mut Place, _: usize) -> Result<()> {
+        at.cursor.done = true;
+        Ok(())
+    }
+
+    fn install(&self, entry: Entry<'_>, _: &mut Arriving) -> Result<()> {
+        let ((), record) = Encoded::get::<(), Record>(entry.key, entry.value)?;
+        self.meet(record)
+    }
+
+    fn may_move(&self) -> Result<()> {
+        self.record_to_move().map(drop)
     }
 
     fn checkpointed(&self, outcome: CheckpointOutcome) {

@@ -411,6 +411,7 @@ where
     ) -> Result<Advanced> {
         let progress = self.progress.clone();
         let watermark = watermark.max(progress.watermark.get());
+        progress.may_advance(watermark)?;
         progress.watermark.set(watermark);
         progress.busy.set(true);
         let mut fuel = fuel.max(1);

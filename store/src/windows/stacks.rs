@@ -148,6 +148,11 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
         self.panes.0.enter()?.purge(END, (*fuel).max(1))
     }
 
+    /// Key groups have come or gone: the next window begins anew.
+    pub(crate) fn begin_anew_next(&mut self) {
+        self.is_stale = true;
+    }
+
     /// A user's merge panicked: a sum may be half there.
     pub(crate) fn clear_poison(&mut self) {
         self.panes.0.clear_poison();
@@ -425,7 +430,9 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
             let moved = &mut self.moved;
             let drawn = source.run(0, |panes| {
                 panes.fold(slice..slice.plus(1), &mut cursor, *fuel, &mut |key, item| {
-                    moved.push_back((key.clone(), sum_of(item)));
+                    if source.counts(key) {
+                        moved.push_back((key.clone(), sum_of(item)));
+                    }
                     Ok(())
                 })
             });

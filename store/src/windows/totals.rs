@@ -51,6 +51,18 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         }
     }
 
+    /// Begins anew: key groups have come or gone. The next window adds all of its slices. Not while a
+    /// window is told.
+    pub(crate) fn begin_anew(&mut self) -> Result<()> {
+        // Out of sight at once; the memory comes back as windows fire.
+        self.panes.0.enter()?.purge(SLICE.plus(1), 1)?;
+        (self.added, self.removed) = (Time::MIN, Time::MIN);
+        self.moving = None;
+        self.moved.clear();
+        self.empty.clear();
+        Ok(())
+    }
+
     /// Whether what comes into this slice has to come into the totals too.
     pub(crate) fn has(&self, slice: Time) -> bool {
         self.removed <= slice && slice < self.added
@@ -175,7 +187,9 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             let moved = &mut self.moved;
             let done = slices.0.run(0, |panes| {
                 panes.fold(slice..slice.plus(1), &mut cursor, *fuel, &mut |key, acc| {
-                    moved.push_back((key.clone(), acc));
+                    if slices.0.counts(key) {
+                        moved.push_back((key.clone(), acc));
+                    }
                     Ok(())
                 })
             });

@@ -4,6 +4,8 @@
 #[path = "../behaviour/common/dice.rs"]
 mod dice;
 mod job;
+#[path = "../windows/model.rs"]
+mod model;
 mod moving_job;
 
 mod expiring_maps_move;
@@ -12,3 +14,4 @@ mod groups_move_between_open_stores;
 mod moved_groups_are_in_checkpoints;
 mod stores_are_restored_by_key_groups;
 mod what_cannot_be_restored_is_named;
+mod windows_move;

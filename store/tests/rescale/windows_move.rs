@@ -1,0 +1,345 @@
+//! Key groups of windows move between three stores while events come, late ones among them, and what comes
+//! out is what a plain re-computation gives: for all shapes, ways to emit and layouts.
+//!
+//! What this catches: accumulators lost, doubled or left behind by a move, by one back, by chunks that
+//! come twice or not at all, by a second extraction; windows that fire at both stores or at neither;
+//! late events that wait and are left behind, or are late in one place and not in the other; totals and
+//! stacks that still have what has gone; checkpoints that bring back what was forgotten.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium::io::{Faults, Simulated};
+use alluvium::{
+    Aggregate, Aggregated, AnyLayout, Emit, ErrorKind, Heap, HybridLog, KIB, KeyGroup, KeyHash,
+    MIB, Mover, Standing, Store, Time, Window, WindowSegments, Windows,
+};
+
+use crate::dice::Dice;
+use crate::job::{GROUPS, builder, owned};
+use crate::model::{self, Event, Results};
+
+const STORES: usize = 3;
+const CHUNK: usize = 2 * KIB as usize;
+
+/// The sorted values, and whether they can be taken out again.
+struct Sorted(bool);
+
+impl Aggregate<i64> for Sorted {
+    type Acc = Vec<i64>;
+    type Out = Vec<i64>;
+
+    fn init(&self) -> Vec<i64> {
+        Vec::new()
+    }
+
+    fn add(&self, acc: &mut Vec<i64>, element: &i64) {
+        acc.insert(acc.partition_point(|value| value < element), *element);
+    }
+
+    fn merge(&self, acc: &mut Vec<i64>, later: &Vec<i64>) {
+        later.iter().for_each(|element| self.add(acc, element));
+    }
+
+    fn out(&self, acc: &Vec<i64>) -> Option<Vec<i64>> {
+        (!acc.is_empty()).then(|| acc.clone())
+    }
+
+    fn subtract(&self, acc: &mut Vec<i64>, first: &Vec<i64>) -> bool {
+        if self.0 {
+            for element in first {
+                let place = acc.binary_search(element).expect("what was never added");
+                acc.remove(place);
+            }
+        }
+        self.0
+    }
+}
+
+struct Part {
+    store: Store,
+    mover: Mover,
+    windows: Aggregated<u64, i64, Sorted>,
+}
+
+fn open(case: &Case, at: usize, device: &Simulated) -> Part {
+    let store = builder(&case.layout)
+        .memory(6 * MIB)
+        .owned_groups(owned(at, STORES))
+        .device(Arc::new(device.clone()))
+        .open()
+        .unwrap();
+    let mover = store.mover("unit").unwrap();
+    let windows = store.aggregated("w").moved_by(&mover);
+    let windows = windows.open(case.windows, Sorted(case.subtracts)).unwrap();
+    Part { store, mover, windows }
+}
+
+struct Case {
+    layout: AnyLayout,
+    shape: (i64, i64, i64),
+    lateness: i64,
+    emit: Emit,
+    windows: Windows,
+    subtracts: bool,
+    keys: u64,
+}
+
+fn group_of(key: u64) -> KeyGroup {
+    KeyGroup::of(key.key_hash(), GROUPS)
+}
+
+/// What came out of all stores, added up, and what was dropped.
+#[derive(Default)]
+struct Collected {
+    sums: BTreeMap<(Window, u64, Vec<i64>), i64>,
+    dropped: Vec<(i64, u64, i64, i64)>,
+}
+
+struct Job {
+    case: Case,
+    devices: Vec<Simulated>,
+    parts: Vec<Part>,
+    owners: Vec<usize>,
+    collected: Collected,
+    events: Vec<Event>,
+    watermark: i64,
+    dice: Dice,
+    /// Groups that have left a store which still has something of them.
+    left: Vec<(KeyGroup, usize)>,
+    moves: u64,
+}
+
+impl Job {
+    fn new(case: Case, seed: u64) -> Self {
+        let devices: Vec<_> =
+            (0..STORES as u64).map(|at| Simulated::new(seed + at, Faults::late(2))).collect();
+        let parts =
+            devices.iter().enumerate().map(|(at, device)| open(&case, at, device)).collect();
+        let owner = |group| (0..STORES).find(|at| owned(*at, STORES).contains(&group)).unwrap();
+        Self {
+            case,
+            devices,
+            parts,
+            owners: (0..GROUPS).map(owner).collect(),
+            collected: Collected::default(),
+            events: Vec::new(),
+            watermark: -40,
+            dice: Dice(seed),
+            left: Vec::new(),
+            moves: 0,
+        }
+    }
+
+    /// Some events, late ones among them, each at the store that has its key.
+    fn add(&mut self, under_way: Option<KeyGroup>) {
+        let sent = self.watermark + self.dice.below(5) as i64;
+        let mut batches = vec![Vec::new(); STORES];
+        for _ in 0..1 + self.dice.below(12) {
+            let back = if self.dice.below(3) == 0 { self.dice.below(40) as i64 } else { 0 };
+            let at = sent + self.dice.below(15) as i64 - back;
+            let (key, value) = (self.dice.below(self.case.keys), self.events.len() as i64);
+            if Some(group_of(key)) == under_way {
+                continue;
+            }
+            self.events.push(Event { at, sent, key, value });
+            batches[self.owners[usize::from(group_of(key).0)]].push((Time(at), key, value));
+        }
+        for (part, mut batch) in self.parts.iter_mut().zip(batches) {
+            let Collected { sums, dropped } = &mut self.collected;
+            let late = &mut |late: alluvium::Late<u64, i64>| {
+                dropped.push((late.at.0, late.key, late.element, late.lateness));
+            };
+            let out = &mut |key: &u64, window, row, diff| {
+                *sums.entry((window, *key, row)).or_default() += diff;
+            };
+            part.windows.add_batch(Time(sent), &mut batch, late, out).unwrap();
+            assert!(batch.is_empty());
+        }
+    }
+
+    /// Advances all stores until they are done.
+    fn advance(&mut self, to: i64) {
+        self.watermark = to;
+        for part in &mut self.parts {
+            let sums = &mut self.collected.sums;
+            let fuel = 1 + self.dice.below(40) as usize;
+            let out = &mut |key: &u64, window, row, diff| {
+                *sums.entry((window, *key, row)).or_default() += diff;
+            };
+            while !part.windows.advance(Time(to), fuel, out).unwrap().done {}
+        }
+    }
+
+    /// Moves a random group to a random store, with trouble on the way.
+    fn bring(&mut self) {
+        let group = KeyGroup(self.dice.below(u64::from(GROUPS)) as u16);
+        let from = self.owners[usize::from(group.0)];
+        let to = (from + 1 + self.dice.below(STORES as u64 - 1) as usize) % STORES;
+        if self.parts[to].mover.standing(group).unwrap() != Standing::Away {
+            return;
+        }
+        let mut rest = self.parts[from].mover.begin(group).unwrap();
+        let mut sent: Vec<Vec<u8>> = Vec::new();
+        let key = (0..).find(|key| group_of(*key) == group).unwrap();
+        loop {
+            match self.dice.below(30) {
+                0 => {
+                    rest = self.parts[from].mover.begin(group).unwrap();
+                    sent.clear();
+                }
+                1 => {
+                    self.parts[from].mover.keep(group).unwrap();
+                    while !self.parts[to].mover.forget(group, 3).unwrap() {}
+                    rest = self.parts[from].mover.begin(group).unwrap();
+                    sent.clear();
+                }
+                2 if !sent.is_empty() => {
+                    let at = self.dice.below(sent.len() as u64) as usize;
+                    assert_eq!(self.parts[to].mover.install(&sent[at]).unwrap(), (group, false));
+                }
+                // Others go on, as far as the watermark lets them.
+                3 => {
+                    self.add(Some(group));
+                    self.advance(self.watermark);
+                }
+                4 => self.what_is_refused(from, key),
+                _ => {
+                    let chunk = self.parts[from].mover.next_chunk(&mut rest, CHUNK).unwrap();
+                    let chunk = chunk.expect("not ended yet");
+                    assert!(chunk.len() <= CHUNK, "{} bytes", chunk.len());
+                    let (_, complete) = self.parts[to].mover.install(&chunk).unwrap();
+                    sent.push(chunk);
+                    if complete {
+                        break;
+                    }
+                }
+            }
+        }
+        self.parts[from].mover.leave(group).unwrap();
+        for chunk in &sent {
+            assert_eq!(self.parts[to].mover.install(chunk).unwrap(), (group, true));
+        }
+        self.owners[usize::from(group.0)] = to;
+        self.left.push((group, from));
+        self.moves += 1;
+    }
+
+    fn what_is_refused(&mut self, from: usize, key: u64) {
+        let windows = &mut self.parts[from].windows;
+        let later = Time(self.watermark + 1);
+        let refused = windows.advance(later, 10, &mut |_, _, _, _| panic!("nothing comes out"));
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InUse);
+        let mut batch = vec![(later, key, 7)];
+        let refused =
+            windows.add_batch(later, &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap_err();
+        assert_eq!((refused.kind(), batch.len()), (ErrorKind::InUse, 1), "{refused}");
+        assert!(refused.to_string().contains("is being moved"), "{refused}");
+    }
+
+    fn forget(&mut self, fuel: usize) {
+        let Self { parts, left, .. } = self;
+        left.retain(|(group, from)| !parts[*from].mover.forget(*group, fuel).unwrap());
+    }
+
+    /// Takes checkpoints, drops everything, and opens these.
+    fn restart(&mut self) {
+        for (at, device) in self.devices.iter().enumerate() {
+            self.parts[at].store.checkpoint(1).unwrap();
+            // The old one lets its directory go before the new one is opened.
+            self.parts.remove(at);
+            self.parts.insert(at, open(&self.case, at, device));
+        }
+    }
+
+    fn run(&mut self, steps: u64) {
+        for _ in 0..steps {
+            for _ in 0..self.dice.below(4) {
+                self.add(None);
+            }
+            let far = if self.dice.below(8) == 0 { 60 } else { 8 };
+            let to = self.watermark + self.dice.below(far) as i64;
+            self.advance(to);
+            (0..self.dice.below(3)).for_each(|_| self.bring());
+            if self.dice.below(3) > 0 {
+                let fuel = 1 + self.dice.below(20) as usize;
+                self.forget(fuel);
+            }
+            if self.dice.below(10) == 0 {
+                self.restart();
+            }
+        }
+        self.advance(i64::MAX);
+    }
+
+    fn check(&self, what: &str) {
+        let (expected, dropped) = match self.case.shape {
+            (gap, 0, _) => model::sessions(&self.events, gap, self.case.lateness),
+            shape => model::aligned(&self.events, shape, self.case.lateness),
+        };
+        let mut results = Results::new();
+        for ((window, key, row), sum) in self.collected.sums.iter().filter(|(_, sum)| **sum != 0) {
+            assert_eq!(*sum, 1, "{what}: {window:?} {key} {row:?}");
+            let old = results.insert((*window, *key), row.clone());
+            assert!(old.is_none(), "{what}: two results of {window:?} {key}: {old:?}, {row:?}");
+        }
+        let missing: Vec<_> = expected.iter().filter(|(k, v)| results.get(k) != Some(v)).collect();
+        let extra: Vec<_> = results.iter().filter(|(k, v)| expected.get(k) != Some(v)).collect();
+        assert!(
+            missing.is_empty() && extra.is_empty(),
+            "{what}: missing {missing:?}, not expected {extra:?}"
+        );
+        let mut told = self.collected.dropped.clone();
+        let dropped = dropped.iter().map(|e| (e.at, e.key, e.value, e.sent - e.at));
+        let mut dropped: Vec<_> = dropped.collect();
+        told.sort_unstable();
+        dropped.sort_unstable();
+        assert_eq!(told, dropped, "{what}: late events");
+    }
+}
+
+fn layouts() -> Vec<(&'static str, AnyLayout)> {
+    let log = HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB);
+    vec![
+        ("window segments", WindowSegments::new().memory(MIB).into()),
+        ("heap", Heap::new().into()),
+        ("hybrid log", log.memory(320 * KIB).into()),
+    ]
+}
+
+fn windows((length, slide, offset): (i64, i64, i64), lateness: i64, emit: Emit) -> Windows {
+    let windows = match slide {
+        0 => Windows::session(length),
+        _ => Windows::sliding(length, slide).offset(offset),
+    };
+    windows.lateness(lateness).emit(emit)
+}
+
+const SHAPES: [(i64, i64, i64); 5] = [(10, 10, 0), (10, 2, 0), (10, 4, 3), (30, 1, 0), (6, 0, 0)];
+
+#[test]
+fn results_are_the_same_wherever_windows_are() {
+    let mut moves = 0;
+    for (n, shape) in SHAPES.into_iter().enumerate() {
+        for (m, emit) in [Emit::OnClose, Emit::OnWatermark, Emit::Early(4)].into_iter().enumerate()
+        {
+            for (l, (name, layout)) in layouts().into_iter().enumerate() {
+                // Window segments always, the others in turns.
+                if l > 0 && (n + m) % 2 != l - 1 {
+                    continue;
+                }
+                let lateness = [0, 12, 30][(n + m + l) % 3];
+                let subtracts = (n + m + l) % 2 == 0;
+                let windows = windows(shape, lateness, emit);
+                let keys = if l == 0 { 40 } else { 12 };
+                let case = Case { layout, shape, lateness, emit, windows, subtracts, keys };
+                let what = format!("{name}, {shape:?} {lateness} {:?} {subtracts}", case.emit);
+                let mut job = Job::new(case, (n * 9 + m * 3 + l) as u64);
+                job.run(26);
+                job.check(&what);
+                moves += job.moves;
+            }
+        }
+    }
+    assert!(moves > 200, "{moves} moves");
+}
