@@ -151,6 +151,20 @@ impl<'a> OperatorState<'a> {
         self.placed(self.store.aggregated(&self.name_of(name))).open(windows, aggregate)
     }
 
+    /// The same for an operator of windows, which moves them with the operator's key groups.
+    pub(crate) fn moving_windows<K: Key + Ord, E: 'static, A: Aggregate<E>>(
+        &self,
+        name: &str,
+        windows: Windows,
+        aggregate: A,
+    ) -> Result<Aggregated<K, E, A>> {
+        let mut state = self.placed(self.store.aggregated(&self.name_of(name)));
+        if let Some(mover) = &self.mover {
+            state = state.moved_by(mover);
+        }
+        state.open(windows, aggregate)
+    }
+
     /// Windows that keep the rows of a key for a function of all of them.
     pub fn holistic<K: Key + Ord, E: State, P: Process<K, E>>(
         &self,

@@ -8,8 +8,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use alluvium::{
-    Advanced, Aggregate, Aggregated, Holistic, Key, Late, Process, Result, State, Time, Window,
-    Windows,
+    Advanced, Aggregate, Aggregated, Error, ErrorKind, Holistic, Key, Late, Process, Result, State,
+    Time, Window, Windows,
 };
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
@@ -22,6 +22,7 @@ use crate::Changes;
 use crate::event_time::{EventTime, watermark};
 use crate::intake::{Prepared, Right, Work};
 use crate::key_by::{Builder, KeyBy, Keyed, owner_pact};
+use crate::migration::{MoveGroup, fire_moving};
 use crate::spec::{OperatorState, Spec};
 
 /// Keys that are looked at each time the operator is scheduled, when windows fire.
@@ -53,13 +54,15 @@ where
     where
         G: Fn(&D) -> Time + 'static,
     {
-        Windowed { keyed: self, windows, at: Rc::new(at) }
+        Windowed::of(self, None, windows, at)
     }
 }
 
 /// Keyed rows in windows; made by [`Windowing::window`].
 pub struct Windowed<'scope, T: EventTime, D, F, G> {
     keyed: Keyed<'scope, T, D, F>,
+    /// What moves its key groups, if they move.
+    control: Option<StreamVec<'scope, T, MoveGroup>>,
     windows: Windows,
     at: Rc<G>,
 }
@@ -91,7 +94,18 @@ where
     D: ExchangeData,
     G: Fn(&D) -> Time + 'static,
 {
-    /// Folds the rows of each key and window. The state is named `id/windows`.
+    pub(crate) fn of(
+        keyed: Keyed<'scope, T, D, F>,
+        control: Option<StreamVec<'scope, T, MoveGroup>>,
+        windows: Windows,
+        at: G,
+    ) -> Self {
+        Self { keyed, control, windows, at: Rc::new(at) }
+    }
+
+    /// Folds the rows of each key and window. The state is named `id/windows`. Of rows that are
+    /// [migratable](Keyed::migratable) the windows move with their key groups: at the time of the move
+    /// all that is due has fired where a group was, and what is open goes on where it comes to.
     ///
     /// # Errors
     /// Opening the state failed.
@@ -102,14 +116,15 @@ where
         F: Fn(&D) -> K + 'static,
     {
         let windows = self.windows;
-        self.fire(spec, move |states| states.aggregated("windows", windows, aggregate))
+        self.fire(spec, move |states| states.moving_windows("windows", windows, aggregate))
     }
 
     /// Keeps the rows and hands all those of a key and window to a function when the window fires.
     /// The state is named `id/windows`.
     ///
     /// # Errors
-    /// Opening the state failed.
+    /// Opening the state failed. [`ErrorKind::Unsupported`](alluvium::ErrorKind::Unsupported) for rows
+    /// that are [migratable](Keyed::migratable): such windows do not move.
     pub fn holistic<K, P>(self, spec: Spec, process: P) -> Result<Fired<'scope, T, K, P::Row, D>>
     where
         K: Key + Ord,
@@ -127,7 +142,7 @@ where
     /// in memory at once when they are paired.
     ///
     /// # Errors
-    /// Opening the state failed.
+    /// As for [`holistic`](Windowed::holistic).
     pub fn join<K, E, H, I, R>(
         self,
         other: Windowed<'scope, T, E, H, I>,
@@ -143,6 +158,10 @@ where
         H: Fn(&E) -> K + 'static,
         I: Fn(&E) -> Time + 'static,
     {
+        if self.control.is_some() || other.control.is_some() {
+            let message = "windows that keep their rows cannot move between workers";
+            return Err(Error::new(ErrorKind::Unsupported, message).with("operator", spec.id()));
+        }
         let (windows, state) = (self.windows, self.keyed.state.clone());
         let (left_key, right_key) = (self.keyed.key.clone(), other.keyed.key.clone());
         let (left_at, right_at) = (self.at, other.at);
@@ -193,10 +212,19 @@ where
         R: Clone + 'static,
         F: Fn(&D) -> K + 'static,
     {
-        let Windowed { keyed: Keyed { stream, state: worker, key }, windows, at } = self;
+        let Windowed { keyed, control, windows, at } = self;
+        let body = move |opener: &OperatorState<'_>| {
+            let state = open(opener)?;
+            Ok(Body { state, windows, at, held: None, out: Vec::new() })
+        };
+        if let Some(control) = control {
+            let (results, late) = fire_moving(keyed, control, spec, body)?.ok_err(|row| row);
+            return Ok(Fired { results, late });
+        }
+        let Keyed { stream, state: worker, key } = keyed;
         let name = spec.id().to_owned();
         let opener = OperatorState::new(&worker, spec)?;
-        let mut body = Body { state: open(&opener)?, windows, at, held: None, out: Vec::new() };
+        let mut body = body(&opener)?;
         let prepared = Prepared::<K>::new::<T, D>(&worker, &opener)?;
         let pact = owner_pact(&worker, &key);
         let scope = stream.scope();
@@ -250,7 +278,7 @@ where
 }
 
 /// Windowed state, whatever its kind.
-trait Fires<K, D, R>: 'static {
+pub(crate) trait Fires<K, D, R>: 'static {
     fn add_batch(
         &mut self,
         sent: Time,
@@ -265,6 +293,8 @@ trait Fires<K, D, R>: 'static {
         fuel: usize,
         out: &mut dyn FnMut(&K, Window, R, i64),
     ) -> Result<Advanced>;
+
+    fn watermark(&self) -> Time;
 }
 
 macro_rules! fires {
@@ -290,6 +320,10 @@ macro_rules! fires {
             ) -> Result<Advanced> {
                 $windows::advance(self, watermark, fuel, out)
             }
+
+            fn watermark(&self) -> Time {
+                $windows::watermark(self)
+            }
         }
     };
 }
@@ -298,15 +332,15 @@ fires! { Aggregated<A: Aggregate<D>> gives Out where ExchangeData }
 fires! { Holistic<P: Process<K, D>> gives Row where State }
 
 /// A result, or a row that was late.
-type Output<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;
+pub(crate) type Output<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;
 
-struct Body<T: EventTime, S, G, K, R, D> {
+pub(crate) struct Body<T: EventTime, S, G, K, R, D> {
     state: S,
     windows: Windows,
     at: Rc<G>,
     /// At the watermark up to which all has fired.
-    held: Option<Capability<T>>,
-    out: Vec<Output<T, K, R, D>>,
+    pub(crate) held: Option<Capability<T>>,
+    pub(crate) out: Vec<Output<T, K, R, D>>,
 }
 
 impl<T, S, G, K, R, D> Body<T, S, G, K, R, D>
@@ -316,7 +350,7 @@ where
     S: Fires<K, D, R>,
     G: Fn(&D) -> Time,
 {
-    fn apply(&mut self, right: &Right<'_, T>, work: Work<'_, K, D>) -> Result<()> {
+    pub(crate) fn apply(&mut self, right: &Right<'_, T>, work: Work<'_, K, D>) -> Result<()> {
         let Work::Rows(rows) = work else { unreachable!("there are no timers") };
         let mut batch: Vec<_> =
             rows.drain(..).map(|(key, row)| ((self.at)(&row), key, row)).collect();
@@ -334,7 +368,7 @@ where
         done
     }
 
-    fn advance(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
+    pub(crate) fn advance(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
         let (out, windows) = (&mut self.out, self.windows);
         self.state.advance(watermark, FUEL, &mut |key, window, row, diff| {
             let time = T::from_time(windows.fires_at(window)).max(held.time().clone());
@@ -342,7 +376,23 @@ where
         })
     }
 
-    fn downgrade(&mut self, watermark: Time) {
+    /// Goes to the first time of all, unless a checkpoint had come further. What comes out of that is to be
+    /// sent by the first schedule.
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        let (out, windows, first) = (&mut self.out, self.windows, T::minimum().time());
+        while self.state.watermark() <= first {
+            let advanced = self.state.advance(first, FUEL, &mut |key, window, row, diff| {
+                let time = T::from_time(windows.fires_at(window)).max(T::minimum());
+                out.push(Ok(((key.clone(), window, row), time, diff)));
+            })?;
+            if advanced.done {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn downgrade(&mut self, watermark: Time) {
         let time = T::from_time(watermark);
         if let Some(held) = self.held.as_mut().filter(|held| *held.time() < time) {
             held.downgrade(&time);

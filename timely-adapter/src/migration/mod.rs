@@ -12,10 +12,12 @@
 //!
 //! What it leaves to others: which groups should be where.
 
+mod arrivals;
 mod operator;
 mod progress;
 mod router;
 mod routes;
+mod windows;
 
 use std::fmt;
 
@@ -30,6 +32,7 @@ use crate::key_by::Keyed;
 use crate::rolling::{PART, Rolling};
 use crate::spec::Spec;
 use crate::stateful::{Context, Stateful};
+pub(crate) use windows::fire_moving;
 
 /// A move of a key group, at the time of the record that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -55,8 +58,9 @@ struct Chunk {
 }
 
 /// A keyed stream for an operator whose key groups move; made by [`Keyed::migratable`]. What may follow
-/// is [`Stateful`] and [`Rolling`]. Maps, those too whose entries expire, counters and the operator's timers move with their key groups. A
-/// value stays with its worker, as it has no key; other states are refused.
+/// is [`Stateful`], [`Rolling`], and [windows](crate::Windowing) that fold their rows. Maps, those too whose
+/// entries expire, counters and the operator's timers move with their key groups. A value stays with its
+/// worker, as it has no key; other states are refused.
 pub struct Migratable<'scope, T: EventTime, D, F> {
     keyed: Keyed<'scope, T, D, F>,
     control: StreamVec<'scope, T, MoveGroup>,

@@ -9,13 +9,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use timely::container::CapacityContainerBuilder;
+use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::Operator;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::scheduling::Activator;
 
-use crate::Changes;
 use crate::event_time::EventTime;
 use crate::key_by::Builder;
 
@@ -103,17 +103,17 @@ impl<T: EventTime> Progress<T> {
 }
 
 /// Hands on what comes out of the operator, and tells the routers of what it shows and was installed.
-pub(super) fn observe<'scope, T: EventTime, R: Clone + 'static>(
-    changes: Changes<'scope, T, R>,
+pub(super) fn observe<'scope, T: EventTime, R: 'static>(
+    changes: StreamVec<'scope, T, R>,
     operator: &str,
     progress: Rc<Progress<T>>,
-) -> Changes<'scope, T, R> {
+) -> StreamVec<'scope, T, R> {
     let scope = changes.scope();
     let mut builder = OperatorBuilder::new(format!("{operator}: progress"), scope);
     let mut changes = builder.new_input(changes, Pipeline);
     let (out_changes, observed) = builder.new_output();
     let (out_installed, installed) = builder.new_output();
-    let mut out_changes = OutputBuilder::<_, Builder<(R, T, i64)>>::from(out_changes);
+    let mut out_changes = OutputBuilder::<_, Builder<R>>::from(out_changes);
     let mut out_installed =
         OutputBuilder::<_, CapacityContainerBuilder<Vec<Installed>>>::from(out_installed);
     let activator = scope.activator_for(builder.operator_info().address.clone());

@@ -81,6 +81,8 @@ struct Router<T: EventTime> {
     sent: VecDeque<(T, KeyGroup)>,
     /// Those that have arrived, of which something is left here.
     left: VecDeque<KeyGroup>,
+    /// Whether a group that was sent counts where it goes at once: else from when it is there on.
+    leaves_at_once: bool,
     is_waiting: bool,
     has_failed: bool,
 }
@@ -93,6 +95,7 @@ pub(super) fn route<'scope, T, K, D, F>(
     worker: &WorkerState,
     (operator, mover): (&str, Mover),
     progress: &Rc<Progress<T>>,
+    leaves_at_once: bool,
 ) -> Result<Outputs<'scope, T, D>>
 where
     T: EventTime,
@@ -131,6 +134,7 @@ where
         shipments: VecDeque::new(),
         sent: VecDeque::new(),
         left: left.into(),
+        leaves_at_once,
         is_waiting: false,
         has_failed: false,
     };
@@ -285,6 +289,8 @@ impl<T: EventTime> Router<T> {
                 self.is_waiting = true;
                 self.worker.set_waiting(&self.operator_name(), Some(error));
             }
+            // Windows are being fired at the time that groups move at: they soon are.
+            Err(error) if error.kind() == ErrorKind::InUse => self.activator.activate_after(DELAY),
             Err(error) => self.fail(error),
         }
         if more {
@@ -316,6 +322,9 @@ impl<T: EventTime> Router<T> {
             let chunk = Chunk { to: first.to, from, moves: first.moves, bytes };
             output.session(&first.right).give(chunk);
         } else {
+            if self.leaves_at_once {
+                self.mover.leave(first.group)?;
+            }
             self.sent.push_back((first.right.time().clone(), first.group));
             self.shipments.pop_front();
         }
