@@ -254,7 +254,10 @@ where
     ) -> Result<()> {
         super::check_times(batch)?;
         let progress = self.progress();
-        batch.iter().try_for_each(|(_, key, _)| progress.check(|| key.key_hash()))?;
+        if let Some(groups) = &progress.groups {
+            let check = |(_, key, _): &(Time, K, E)| groups.check(key.key_hash());
+            batch.iter().try_for_each(check).map_err(|error| error.with("state", &self.name))?;
+        }
         each!(self, windows => windows.add_batch(sent, batch, late, out))
     }
 

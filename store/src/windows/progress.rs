@@ -27,8 +27,8 @@ pub(crate) struct ProgressCell {
     /// May be after the end of time.
     pub(crate) fired: Cell<Option<i128>>,
     pub(crate) busy: Cell<bool>,
-    /// Whether a late event has come into a window that is due and has not fired: one that was empty
-    /// until then.
+    /// Whether windows may be due: a late event has come into one that was empty until then, or it is not
+    /// known, as after a restart.
     pub(crate) due: Cell<bool>,
     /// Where the key groups are, if they move.
     pub(crate) groups: Option<Rc<Groups>>,
@@ -44,15 +44,15 @@ impl ProgressCell {
         groups: Option<Rc<Groups>>,
     ) -> Result<Rc<Self>> {
         let mut table: HeapTable<(), Record> = Heap::new().open(context)?;
-        let (watermark, settled, fired) =
-            table.get(&())?.copied().unwrap_or((Time::MIN, Time::MIN, None));
+        let restored = table.get(&())?.copied();
+        let (watermark, settled, fired) = restored.unwrap_or((Time::MIN, Time::MIN, None));
         Ok(Rc::new(Self {
             name: name.into(),
             watermark: Cell::new(watermark),
             settled: Cell::new(settled),
             fired: Cell::new(fired.map(|end| i128::from(end.0))),
             busy: Cell::new(false),
-            due: Cell::new(false),
+            due: Cell::new(restored.is_some()),
             groups,
             joined: Cell::new(false),
             table: RefCell::new(table),
@@ -75,14 +75,6 @@ impl ProgressCell {
                 .check_none_under_way("windows go on when the other store has it")
                 .map_err(|error| error.with("state", &self.name)),
             _ => Ok(()),
-        }
-    }
-
-    /// Whether keys with this hash may be changed.
-    pub(crate) fn check(&self, hash: impl FnOnce() -> u64) -> Result<()> {
-        match &self.groups {
-            Some(groups) => groups.check(hash()).map_err(|e| e.with("state", &self.name)),
-            None => Ok(()),
         }
     }
 
@@ -126,6 +118,7 @@ impl ProgressCell {
     /// without anything do not fire: of the same watermark the latest is right, since what did not
     /// fire before it was empty.
     pub(crate) fn join(&self, (watermark, settled, fired): Record) -> Result<()> {
+        self.due.set(true);
         let fired = fired.map(|end| i128::from(end.0));
         if !self.joined.replace(true) && self.watermark.get() == Time::MIN {
             self.watermark.set(watermark);

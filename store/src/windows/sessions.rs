@@ -505,6 +505,7 @@ where
         };
         self.progress.settled.set(watermark);
         self.progress.busy.set(false);
+        self.progress.due.set(false);
         // Sessions that nobody extends end within the gap.
         self.contents.prefetch(watermark.plus(self.rules.gap))?;
         let done = closed == Time::MIN || self.contents.purge(closed, fuel.max(1))?;

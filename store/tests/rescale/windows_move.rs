@@ -83,6 +83,7 @@ struct Case {
     windows: Windows,
     subtracts: bool,
     keys: u64,
+    batch_max: u64,
 }
 
 fn group_of(key: u64) -> KeyGroup {
@@ -135,7 +136,7 @@ impl Job {
     fn add(&mut self, under_way: Option<KeyGroup>) {
         let sent = self.watermark + self.dice.below(5) as i64;
         let mut batches = vec![Vec::new(); STORES];
-        for _ in 0..1 + self.dice.below(12) {
+        for _ in 0..1 + self.dice.below(self.case.batch_max) {
             let back = if self.dice.below(3) == 0 { self.dice.below(40) as i64 } else { 0 };
             let at = sent + self.dice.below(15) as i64 - back;
             let (key, value) = (self.dice.below(self.case.keys), self.events.len() as i64);
@@ -332,7 +333,8 @@ fn results_are_the_same_wherever_windows_are() {
                 let subtracts = (n + m + l) % 2 == 0;
                 let windows = windows(shape, lateness, emit);
                 let keys = if l == 0 { 40 } else { 12 };
-                let case = Case { layout, shape, lateness, emit, windows, subtracts, keys };
+                let case =
+                    Case { layout, shape, lateness, emit, windows, subtracts, keys, batch_max: 12 };
                 let what = format!("{name}, {shape:?} {lateness} {:?} {subtracts}", case.emit);
                 let mut job = Job::new(case, (n * 9 + m * 3 + l) as u64);
                 job.run(26);
