@@ -63,8 +63,8 @@
 //! # Moving key groups
 //!
 //! Key groups of an operator move between workers while it runs, as a control stream says
-//! ([`Keyed::migratable`]): maps, counters and pending timers together. Checkpoints know where each
-//! group is.
+//! ([`Keyed::migratable`]): maps, counters and pending timers together, or windows that fold their
+//! rows. Checkpoints know where each group is.
 //!
 //! # Tables
 //!
