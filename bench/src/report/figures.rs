@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::beside::BesideCheckpoints;
 use super::latency::{Latencies, Percentiles};
 use crate::{Error, Result};
 
@@ -42,6 +43,9 @@ pub struct Report {
     /// Checkpoints of the run, if it was to make any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Pauses>,
+    /// Rates of the stream without checkpoints and beside them, if that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beside_checkpoints: Option<BesideCheckpoints>,
     /// The same work on something else, if there was such a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vs: Option<Versus>,
@@ -142,6 +146,7 @@ impl Report {
             codec_calls: 0,
             checksum: checksum_text(0),
             checkpoints: None,
+            beside_checkpoints: None,
             vs: None,
             latencies: None,
         }

@@ -1,5 +1,6 @@
 //! What a run says about itself: figures as JSON, latencies, results as CSV, a plot, progress.
 
+mod beside;
 mod ccdf;
 mod figures;
 mod latency;
@@ -8,6 +9,7 @@ mod memory;
 mod progress;
 mod results;
 
+pub use beside::{BesideCheckpoints, Spread, StreamRates};
 pub use ccdf::{Curve, write_ccdf_csv, write_ccdf_svg};
 pub use figures::{Io, Memory, Pauses, Report, Versus};
 pub use latency::{Latencies, Percentiles, noise_floor, spread};

@@ -3,10 +3,13 @@
 //!
 //! All counters are loaded and the rate of updates is measured without checkpoints. Then each
 //! checkpoint is sealed after a stretch of updates, and advanced between batches of more of them until
-//! it is durable. What single checkpoints write is measured with nothing beside: a share of the
-//! counters is changed, each once, and a checkpoint is taken. At the end the store is opened anew, and
-//! what it holds is compared with counts kept beside. `--copies` adds other states of as many records,
-//! exported, restored by key groups and imported.
+//! it is durable, which gives the rates between checkpoints and while one is taken. What single
+//! checkpoints write is measured with nothing beside: a share of the counters is changed, each once,
+//! and a checkpoint is taken. At the end the store is opened anew, and what it holds is compared with
+//! counts kept beside. `--copies` adds other states of as many records, exported, restored by key
+//! groups and imported.
+
+mod rates;
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +19,10 @@ use super::clock_unsafe::thread_time;
 use super::copies::copies;
 use super::state::State;
 use crate::args::CheckpointArgs;
-use crate::report::{Latencies, Progress, Report, noise_floor, spread};
+use crate::report::{BesideCheckpoints, Latencies, Progress, Report, Spread, noise_floor};
 use crate::workload::{Distribution, Keys};
 use crate::{Error, Result};
+use rates::{Begin, Rate, row};
 
 /// Updates in a batch.
 const BATCH: usize = 64;
@@ -26,22 +30,26 @@ const BATCH: usize = 64;
 const RECORD_BYTES: f64 = 16.0;
 /// Seed of the key stream.
 const SEED: u64 = 42;
+/// Stretches of updates before the first checkpoint.
+const STRETCHES_WITHOUT: usize = 5;
 /// Counters compared one by one at the end.
 const COMPARED: u64 = 100_000;
 
 /// Measures, prints tables of medians and spread, and compares what is restored.
 ///
 /// The report's latencies are those of the calls that seal; its rate is that of the updates while
-/// checkpoints were taken.
+/// checkpoints were taken, by the clock.
 ///
 /// # Errors
 /// Also if what is restored is not what was there at the last checkpoint.
 pub fn checkpoint(args: &CheckpointArgs) -> Result<Report> {
     let mut run = Run::load(args)?;
-    let baseline = run.baseline()?;
+    let without = run.without_checkpoints()?;
     let mut report = Report::new("checkpoint", &args.state.layout.name);
     let taken = run.take_checkpoints(&mut report)?;
-    taken.print(baseline);
+    let beside = rates::beside(&without, &taken.between, &taken.during);
+    taken.print(&beside);
+    report.beside_checkpoints = Some(beside);
     run.written(&args.churn)?;
     run.state.describe(&mut report)?;
     report.noise_floor_ns = Some(noise_floor(Duration::from_millis(50)));
@@ -66,8 +74,8 @@ struct Run<'a> {
 #[derive(Default)]
 struct Taken {
     /// Rates of updates before it was sealed, and while it was taken.
-    between: Vec<f64>,
-    during: Vec<f64>,
+    between: Vec<Rate>,
+    during: Vec<Rate>,
     /// Seconds: the call that seals, the longest share, until durable, and the longest call that
     /// confirms.
     seal: Vec<f64>,
@@ -109,16 +117,15 @@ impl<'a> Run<'a> {
     }
 
     /// The rate of updates over the stretch between two checkpoints.
-    fn stretch(&mut self) -> Result<f64> {
-        let (begin, batches) = (Instant::now(), self.args.ops.div_ceil(BATCH as u64));
+    fn stretch(&mut self) -> Result<Rate> {
+        let (begin, batches) = (Begin::now(), self.args.ops.div_ceil(BATCH as u64));
         (0..batches).try_for_each(|_| self.update_some())?;
-        Ok(batches as f64 * BATCH as f64 / begin.elapsed().as_secs_f64())
+        Ok(begin.rate(batches * BATCH as u64).0)
     }
 
     /// Rates before there is any checkpoint.
-    fn baseline(&mut self) -> Result<(f64, f64, f64)> {
-        let rates = (0..5).map(|_| self.stretch()).collect::<Result<Vec<_>>>()?;
-        Ok(spread(rates.into_iter()))
+    fn without_checkpoints(&mut self) -> Result<Vec<Rate>> {
+        (0..STRETCHES_WITHOUT).map(|_| self.stretch()).collect()
     }
 
     fn take_checkpoints(&mut self, report: &mut Report) -> Result<Taken> {
@@ -134,7 +141,7 @@ impl<'a> Run<'a> {
             let paused = begin.elapsed();
             latencies.record(u64::try_from(paused.as_nanos()).unwrap_or(u64::MAX));
             taken.seal.push(paused.as_secs_f64());
-            let (begin, mut ops, mut longest) = (Instant::now(), 0, Duration::ZERO);
+            let (begin, mut ops, mut longest) = (Begin::now(), 0, Duration::ZERO);
             loop {
                 self.update_some()?;
                 ops += BATCH as u64;
@@ -145,8 +152,9 @@ impl<'a> Run<'a> {
                     break;
                 }
             }
-            let took = begin.elapsed().as_secs_f64();
-            taken.during.push(ops as f64 / took);
+            let (rate, took) = begin.rate(ops);
+            let took = took.as_secs_f64();
+            taken.during.push(rate);
             taken.durable.push(took);
             taken.share.push(longest.as_secs_f64());
             let mut longest = Duration::ZERO;
@@ -239,23 +247,11 @@ impl<'a> Run<'a> {
 }
 
 impl Taken {
-    fn print(&self, baseline: (f64, f64, f64)) {
+    fn print(&self, beside: &BesideCheckpoints) {
         println!("| what | median | least | most |");
         println!("|--|--|--|--|");
-        let row = |what: &str, unit: f64, (least, median, most): (f64, f64, f64)| {
-            println!(
-                "| {what} | {:.1} | {:.1} | {:.1} |",
-                median * unit,
-                least * unit,
-                most * unit
-            );
-        };
-        let of = |values: &[f64]| spread(values.iter().copied());
-        row("updates without checkpoints, K/s", 1e-3, baseline);
-        row("updates between checkpoints, K/s", 1e-3, of(&self.between));
-        row("updates while one is taken, K/s", 1e-3, of(&self.during));
-        let ratio = self.during.iter().zip(&self.between).map(|(during, between)| during / between);
-        row("while one is taken, % of between", 100.0, spread(ratio));
+        rates::print(beside);
+        let of = |values: &[f64]| Spread::of(values.iter().copied());
         row("call that seals, us", 1e6, of(&self.seal));
         row("longest share of the rest, us", 1e6, of(&self.share));
         row("until durable, ms", 1e3, of(&self.durable));
