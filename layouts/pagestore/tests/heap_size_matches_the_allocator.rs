@@ -46,6 +46,7 @@ unsafe impl GlobalAlloc for Counting {
         pointer
     }
 
+    // SAFETY: asks of its caller what `System` does: a pointer that `alloc` gave for this layout.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(pointer, layout, -1);
         // SAFETY: the caller's promise is passed on.

@@ -136,6 +136,7 @@ impl<K, V> Base<K, V> {
     /// The frame that this came from lives and has more than `slot` slots; during `'a` its entries
     /// are reached through nothing that conflicts with the use of the entry.
     #[inline(always)]
+    // SAFETY: the frame and what reaches its entries are the caller's to promise, as said above.
     pub(super) unsafe fn spot<'a>(self, slot: u32, fresh: bool) -> Option<Spot<'a, K, V>> {
         // SAFETY: the slot is in the frame; its `place` is initialised, and with `USED` its entry.
         unsafe {

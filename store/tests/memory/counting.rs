@@ -41,12 +41,14 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
 
+    // SAFETY: asks of its caller what `System` does: a layout that is not empty.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout, 1);
         // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc_zeroed(layout) }
     }
 
+    // SAFETY: asks of its caller what `System` does: a pointer that came from here for this layout.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(layout, -1);
         // SAFETY: the caller's promise is passed on.
