@@ -1,0 +1,184 @@
+//! What an open finds in a directory: its checkpoints, the one to restore, and what is left over.
+//!
+//! What it keeps true: nothing is removed that a listed checkpoint may name, also one that cannot be
+//! read; of a directory that has lost its manifest, nothing at all.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use alluvium_pagestore::io::Device;
+use alluvium_pagestore::{
+    CheckpointImage, Error, ErrorKind, MANIFEST, MANIFEST_NEW, Manifest, Result, SegmentId,
+    SegmentStore, blobs_name, checkpoint_of_file,
+};
+
+use super::{Checkpoints, Retained, pinned_by};
+use crate::config::StoreConfig;
+
+impl Checkpoints {
+    /// Reads the manifest and the checkpoints it lists, and removes files that none of them names;
+    /// says how many.
+    pub(crate) fn recover(
+        device: Arc<dyn Device>,
+        config: &StoreConfig,
+        owned: &Range<u16>,
+        restore: Option<u64>,
+    ) -> Result<(Self, SegmentStore, u64)> {
+        let mut manifest = match Manifest::load(&*device)? {
+            Some(manifest) => manifest,
+            None if restore.is_none() => {
+                check_never_had_one(&*device)?;
+                Manifest::default()
+            }
+            None => Manifest::default(),
+        };
+        let mut found = Self::default();
+        let mut unreadable = Vec::new();
+        for file in &manifest.checkpoints {
+            match CheckpointImage::load(&*device, file.number, Some(file.crc)) {
+                Ok((image, file)) => found.retained.push(Retained { file, image: Arc::new(image) }),
+                Err(error) => unreadable.push((file.number, error)),
+            }
+        }
+        let listed_before = manifest.checkpoints.len();
+        found.base = found.choose(&mut manifest, &*device, unreadable.as_mut(), restore)?;
+        let mut next_segment = 1;
+        for Retained { image, .. } in &found.retained {
+            next_segment = next_segment.max(image.next_segment);
+            found.last = found.last.max(image.number);
+        }
+        found.last = unreadable.iter().fold(found.last, |last, (number, _)| last.max(*number));
+        if let Some(base) = &found.base {
+            check_groups(base, config, owned)?;
+        }
+        if manifest.checkpoints.len() > listed_before {
+            // One that was sealed and not confirmed. It is what an open finds from now on, so that
+            // it has to be whole.
+            check_files(found.base.as_ref().expect("it was chosen"), &device.list()?)?;
+            manifest.commit(&*device)?;
+        }
+        let needed: BTreeSet<String> =
+            found.retained.iter().flat_map(|retained| retained.image.files()).collect();
+        let mut leftovers = Vec::new();
+        for name in device.list()?.into_iter().filter(|name| name != MANIFEST) {
+            let id = SegmentId::of_file(&name).map(|id| id.0);
+            let checkpoint = checkpoint_of_file(&name);
+            next_segment = id.map_or(next_segment, |id| next_segment.max(id + 1));
+            found.last = checkpoint.map_or(found.last, |number| found.last.max(number));
+            let listed = |number| manifest.checkpoints.iter().any(|file| file.number == number);
+            let ours = id.is_some() || checkpoint.is_some() || is_blobs(&name);
+            if (ours || name == MANIFEST_NEW)
+                && !needed.contains(&name)
+                && !checkpoint.is_some_and(listed)
+            {
+                leftovers.push(name);
+            }
+        }
+        // What a checkpoint names that cannot be read, nobody knows: then nothing is left over.
+        let removed = if unreadable.is_empty() { leftovers.len() as u64 } else { 0 };
+        if unreadable.is_empty() {
+            leftovers.iter().try_for_each(|name| device.remove(name))?;
+        }
+        let segments = SegmentStore::new(device, next_segment);
+        found.pin_all(&segments);
+        Ok((found, segments, removed))
+    }
+
+    /// The checkpoint to restore: the newest, or the one asked for, which is added to those listed if
+    /// it is not among them.
+    fn choose(
+        &mut self,
+        manifest: &mut Manifest,
+        device: &dyn Device,
+        unreadable: &mut [(u64, Error)],
+        restore: Option<u64>,
+    ) -> Result<Option<Arc<CheckpointImage>>> {
+        let newest = manifest.checkpoints.last().map(|file| file.number);
+        let Some(number) = restore.or(newest) else { return Ok(None) };
+        if let Some(found) = self.retained.iter().find(|r| r.file.number == number) {
+            return Ok(Some(found.image.clone()));
+        }
+        let there: Vec<_> = self.retained.iter().map(|r| r.file.number.to_string()).collect();
+        let there = if there.is_empty() { "no other".into() } else { there.join(", ") };
+        if let Some((_, error)) = unreadable.iter_mut().find(|(damaged, _)| *damaged == number) {
+            let error = std::mem::replace(error, Error::new(ErrorKind::Corrupt, "told"));
+            return Err(error.with("checkpoint", number).with("can be restored", there));
+        }
+        // One that was sealed and not confirmed.
+        let loaded = CheckpointImage::load(device, number, None);
+        let (image, file) = loaded.map_err(|error| match error.kind() {
+            ErrorKind::Missing => {
+                let message = format!("checkpoint {number} is not in the directory");
+                Error::new(ErrorKind::Missing, message).with("can be restored", there)
+            }
+            _ => error,
+        })?;
+        manifest.checkpoints.push(file);
+        manifest.checkpoints.sort_by_key(|file| file.number);
+        let image = Arc::new(image);
+        self.retained.push(Retained { file, image: image.clone() });
+        self.retained.sort_by_key(|retained| retained.file.number);
+        Ok(Some(image))
+    }
+
+    /// Pins what the checkpoints name. What the one restored names belongs to its states; the rest
+    /// is kept by its pins only.
+    fn pin_all(&self, segments: &SegmentStore) {
+        let base: BTreeSet<String> =
+            self.base.iter().flat_map(|image| image.files()).filter(|n| !is_blobs(n)).collect();
+        for Retained { image, .. } in &self.retained {
+            let files = pinned_by(image);
+            segments.pin(files.iter().map(String::as_str));
+            for name in files.iter().filter(|name| !base.contains(*name)) {
+                // It is pinned, so that nothing is removed that could fail.
+                let _ = segments.remove_file(name);
+            }
+        }
+    }
+}
+
+/// Whether a directory without a manifest has never had one: else a checkpoint in it says that another
+/// was confirmed before. Nothing of it is taken for left over then.
+fn check_never_had_one(device: &dyn Device) -> Result<()> {
+    let names = device.list()?;
+    let numbers: BTreeSet<u64> = names.iter().filter_map(|name| checkpoint_of_file(name)).collect();
+    // One that cannot be read tells nothing.
+    let image = |number: &u64| CheckpointImage::load(device, *number, None).ok();
+    if !numbers.iter().filter_map(image).any(|(image, _)| image.after > 0) {
+        return Ok(());
+    }
+    let there: Vec<_> = numbers.iter().map(u64::to_string).collect();
+    let message = "the directory has lost its manifest; a checkpoint can be restored by its number";
+    let error = Error::new(ErrorKind::Missing, message).with("file", MANIFEST);
+    Err(error.with("can be restored", there.join(", ")))
+}
+
+fn check_groups(image: &CheckpointImage, config: &StoreConfig, owned: &Range<u16>) -> Result<()> {
+    if (image.key_groups, image.owned) == (config.key_groups, (owned.start, owned.end)) {
+        return Ok(());
+    }
+    let message = format!(
+        "the directory has key groups {}..{} of {}, asked for are {}..{} of {}",
+        image.owned.0, image.owned.1, image.key_groups, owned.start, owned.end, config.key_groups
+    );
+    Err(Error::new(ErrorKind::Mismatch, message))
+}
+
+/// Whether every file is there that a checkpoint names.
+fn check_files(image: &CheckpointImage, names: &[String]) -> Result<()> {
+    let there: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    match image.files().find(|file| !there.contains(&**file)) {
+        Some(file) => {
+            let message = format!("checkpoint {} needs a file that is not there", image.number);
+            Err(Error::new(ErrorKind::Missing, message).with("file", file))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether this is the name of a file of live records.
+fn is_blobs(name: &str) -> bool {
+    let number = name.strip_prefix("live-").and_then(|n| u64::from_str_radix(n, 16).ok());
+    number.is_some_and(|number| blobs_name(number) == name)
+}

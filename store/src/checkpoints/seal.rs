@@ -1,0 +1,366 @@
+//! One checkpoint under way: sealed, advanced in shares, confirmed or given up.
+//!
+//! What it keeps true:
+//! - A checkpoint is listed only when all that it names is durable, and decided once: confirmed, given
+//!   up, or left for the next open to find out.
+//! - Shares do not wait for a device. [`Seal::confirm`] and dropping do, as long as it does something.
+
+use std::fmt;
+use std::sync::Arc;
+
+use alluvium_layouts::{CheckpointOutcome, trace_event, trace_span};
+use alluvium_pagestore::io::Device;
+use alluvium_pagestore::{
+    BlobWriter, CODEC, CheckpointImage, Error, ErrorKind, HASH_VERSION, Manifest, Result,
+    StateManifest, blobs_name, checkpoint_name,
+};
+
+use crossbeam_channel::{TryRecvError, bounded};
+
+use super::{Checkpoint, MOMENT, Retained, Sealing, entries_of, pin};
+use crate::aside::Aside;
+use crate::sources::Sources;
+use crate::store::{BLOB_CHUNK_BYTES, Store};
+
+/// A checkpoint under way; see [`Store::seal`]. Dropped without a decision, it is aborted, unless it
+/// is to be [kept](Seal::keep).
+#[must_use = "a checkpoint that is dropped is aborted"]
+pub struct Seal {
+    store: Store,
+    number: u64,
+    position: u64,
+    kept: bool,
+    decided: bool,
+    /// Storage has done nothing for so long that nothing is waited for any more.
+    stalled: bool,
+    /// The helper replaces the manifest by this one.
+    committing: Option<(Manifest, Aside<()>)>,
+}
+
+impl Seal {
+    pub(crate) fn begin(store: &Store, position: u64) -> Result<Self> {
+        let inner = &*store.0;
+        let segments = inner.segments.as_ref().ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "a store without a directory takes no checkpoints")
+        })?;
+        inner.sources.as_ref().map_or(Ok(()), Sources::check_all_opened)?;
+        inner.units.borrow().iter().try_for_each(|unit| unit.stock().map(drop))?;
+        let states = inner.states.borrow();
+        if let Some(state) = states.iter().find(|state| state.hooks.poisoned()) {
+            let message = "a closure panicked in this state; clear the poison or restore";
+            let name = &state.manifest.name;
+            return Err(Error::new(ErrorKind::Poisoned, message).with("state", name));
+        }
+        let mut checkpoints = inner.checkpoints.borrow_mut();
+        if let Some(sealing) = &checkpoints.sealing {
+            let message = format!("checkpoint {} is still being sealed", sealing.number);
+            return Err(Error::new(ErrorKind::InUse, message));
+        }
+        checkpoints.last += 1;
+        let number = checkpoints.last;
+        trace_span!(INFO, "seal", number = number, position = position);
+        let device = segments.shared_device();
+        let mut sealing = Sealing {
+            number,
+            position,
+            blobs: BlobWriter::new(device, number, BLOB_CHUNK_BYTES),
+            parts: Vec::new(),
+            pinned: Vec::new(),
+            image: None,
+            preparing: None,
+            prepared: None,
+        };
+        let mut begun = Ok(());
+        for state in &*states {
+            let name = &state.manifest.name;
+            trace_span!(DEBUG, "state", state = name.as_str());
+            let manifest = state.manifest_now()?;
+            match state.hooks.begin_checkpoint(&mut sealing.blobs) {
+                Ok(Some(image)) => {
+                    sealing.add(StateManifest { image, ..manifest }, None, segments);
+                }
+                Ok(None) => sealing.add(manifest, Some(state.hooks.clone()), segments),
+                Err(error) => {
+                    begun = Err(error.with("state", name));
+                    break;
+                }
+            }
+        }
+        let carried = checkpoints.base.iter().flat_map(|base| &base.states);
+        for state in carried {
+            if !states.iter().any(|open| open.manifest.name == state.name) {
+                sealing.add(state.clone(), None, segments);
+            }
+        }
+        checkpoints.sealing = Some(sealing);
+        drop((checkpoints, states));
+        // From here on, what is dropped is aborted.
+        let store = store.clone();
+        let (kept, decided, stalled) = (false, false, false);
+        let seal = Self { store, number, position, kept, decided, stalled, committing: None };
+        begun.map(|()| seal)
+    }
+
+    /// The checkpoint's number: what [`StoreBuilder::restore`](crate::StoreBuilder::restore) takes.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The position given by the caller.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Does a bounded share of the work, and says whether the checkpoint is durable: from then on it
+    /// can be restored by its number, also before it is confirmed.
+    ///
+    /// # Errors
+    /// Those of the device, such as [`ErrorKind::DiskFull`]; [`ErrorKind::InUse`] if a value is
+    /// borrowed. Drop this and seal anew, or try again, which not every part can: the states are
+    /// intact, and so are older checkpoints.
+    pub fn advance(&mut self) -> Result<bool> {
+        let inner = &*self.store.0;
+        let segments = inner.segments.as_ref().expect("it was begun with a directory");
+        let mut checkpoints = inner.checkpoints.borrow_mut();
+        let after = checkpoints.base.as_ref().map_or(0, |base| base.number);
+        let sealing = checkpoints.sealing.as_mut().expect("one that was begun is there");
+        if sealing.prepared.is_some() {
+            return Ok(true);
+        }
+        let Sealing { blobs, parts, pinned, .. } = sealing;
+        if let (Some(image), Some(answer)) = (&sealing.image, &sealing.preparing) {
+            inner.drive();
+            let file = match answer.try_recv() {
+                Err(TryRecvError::Empty) => return Ok(false),
+                Ok(file) => file,
+                Err(TryRecvError::Disconnected) => {
+                    Err(Error::new(ErrorKind::Io, "the helper lost the checkpoint's file"))
+                }
+            };
+            sealing.preparing = None;
+            sealing.prepared = Some(Retained { file: file?, image: image.clone() });
+            trace_event!(DEBUG, "checkpoint sealed", number = self.number);
+            return Ok(true);
+        }
+        for (manifest, hooks) in parts.iter_mut() {
+            let Some(working) = hooks else { continue };
+            let image = working.continue_checkpoint(blobs);
+            let Some(image) = image.map_err(|e| e.with("state", &manifest.name))? else {
+                return Ok(false);
+            };
+            manifest.image = image;
+            *hooks = None;
+            pin(segments, manifest, pinned);
+        }
+        let image = Arc::new(CheckpointImage {
+            number: sealing.number,
+            next_segment: segments.peek_id(),
+            hash_version: HASH_VERSION,
+            codec: CODEC.into(),
+            key_groups: inner.config.key_groups,
+            owned: (inner.owned.start, inner.owned.end),
+            after,
+            position: sealing.position,
+            states: sealing.parts.iter().map(|(manifest, _)| manifest.clone()).collect(),
+        });
+        let (reply, answer) = bounded(1);
+        let (blobs, segments) = (sealing.blobs.clone(), segments.clone());
+        sealing.image = Some(image.clone());
+        sealing.preparing = Some(answer);
+        inner.helper.submit(move || {
+            let write = || {
+                blobs.finish()?;
+                // What an attempt before this one may have left.
+                segments.remove_file(&checkpoint_name(image.number))?;
+                image.write(segments.device())
+            };
+            // If the checkpoint was given up nobody minds the answer.
+            let _ = reply.send(write());
+        });
+        inner.drive();
+        Ok(false)
+    }
+
+    /// Has its files left in place from now on if it is dropped, or if it cannot be confirmed: for
+    /// one of several stores whose checkpoints count together, once somebody else may have decided
+    /// that they do. [`StoreBuilder::restore`](crate::StoreBuilder::restore) restores it by its
+    /// number, until this store's next checkpoint is confirmed. Only [`abort`](Seal::abort) removes
+    /// it. Without effect before it is durable.
+    pub fn keep(&mut self) {
+        self.kept = true;
+    }
+
+    /// Makes it the checkpoint that an open restores, waiting until it is durable; older ones beyond
+    /// [those retained](crate::StoreBuilder::retain) are dropped.
+    ///
+    /// # Errors
+    /// Those of [`advance`](Seal::advance); [`ErrorKind::Backpressure`] if storage does nothing for as
+    /// long as [`StoreConfig::patience_ms`](crate::StoreConfig::patience_ms) says. The last checkpoint
+    /// stays what an open restores, except that after a device failure while the manifest is replaced
+    /// it may be either.
+    pub fn confirm(mut self) -> Result<Checkpoint> {
+        let store = self.store.clone();
+        let mut patience = store.0.patience();
+        loop {
+            if let Some(checkpoint) = self.confirm_some()? {
+                return Ok(checkpoint);
+            }
+            if patience.is_over(store.0.device()) {
+                self.stalled = true;
+                return Err(patience.error(match &self.committing {
+                    Some(_) => "the manifest may be replaced or not",
+                    None => "the checkpoint is given up",
+                }));
+            }
+            // What is under way needs its helpers, not this thread.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Does a bounded share of [confirming](Seal::confirm) it: the helper writes. Gives the
+    /// checkpoint once it is confirmed; call until then, between steps of the stream. From when it is
+    /// durable on, it is not given up any more: who drops it waits for storage, as long as that does
+    /// something.
+    ///
+    /// # Errors
+    /// As [`confirm`](Seal::confirm); then it is decided. [`ErrorKind::Config`] if it was already.
+    pub fn confirm_some(&mut self) -> Result<Option<Checkpoint>> {
+        if self.decided {
+            let message = "the checkpoint was confirmed, or could not be";
+            return Err(Error::new(ErrorKind::Config, message));
+        }
+        let Some((_, replacing)) = &self.committing else {
+            if self.advance()? {
+                self.begin_commit();
+            }
+            return Ok(None);
+        };
+        let Some(committed) = replacing.poll() else { return Ok(None) };
+        let (manifest, _) = self.committing.take().expect("looked at above");
+        self.decided = true;
+        self.conclude(&manifest, committed).map(Some)
+    }
+
+    /// Has the helper list it in the manifest.
+    fn begin_commit(&mut self) {
+        let inner = &*self.store.0;
+        let segments = inner.segments.as_ref().expect("it was begun with a directory");
+        let checkpoints = inner.checkpoints.borrow();
+        let sealing = checkpoints.sealing.as_ref().expect("one that was begun is there");
+        let files = checkpoints.retained.iter().map(|retained| retained.file);
+        let new = sealing.prepared.as_ref().expect("advanced until it was").file;
+        // Those that came after the one this store was opened from are not its past.
+        let base = checkpoints.base.as_ref().map_or(0, |base| base.number);
+        let mut listed: Vec<_> = files.filter(|file| file.number <= base).collect();
+        listed.push(new);
+        listed.drain(..listed.len().saturating_sub(inner.config.retain));
+        let manifest = Manifest { checkpoints: listed };
+        let (device, new) = (segments.shared_device(), manifest.clone());
+        drop(checkpoints);
+        let replacing = self.store.aside("the manifest", move || new.commit(&*device));
+        self.committing = Some((manifest, replacing));
+    }
+
+    /// The manifest was replaced, or not.
+    fn conclude(&self, manifest: &Manifest, committed: Result<()>) -> Result<Checkpoint> {
+        let inner = &*self.store.0;
+        let segments = inner.segments.as_ref().expect("it was begun with a directory");
+        let mut checkpoints = inner.checkpoints.borrow_mut();
+        let sealing = checkpoints.sealing.take().expect("one that was begun is there");
+        let outcome = match &committed {
+            Ok(()) => CheckpointOutcome::Committed,
+            Err(_) if self.kept || is_committed(segments.device(), self.number) => {
+                CheckpointOutcome::Unknown
+            }
+            Err(_) => CheckpointOutcome::Abandoned,
+        };
+        match &committed {
+            Ok(()) => trace_event!(INFO, "checkpoint committed", number = self.number),
+            Err(error) => {
+                trace_event!(WARN, "checkpoint failed", error = error.to_string().as_str());
+            }
+        }
+        match outcome {
+            CheckpointOutcome::Abandoned => sealing.give_up(segments, inner, false),
+            CheckpointOutcome::Committed | CheckpointOutcome::Unknown => {
+                let Sealing { prepared, .. } = sealing;
+                let prepared = prepared.expect("looked at above");
+                // Nobody but checkpoints needs this file.
+                let _ = segments.remove_file(&blobs_name(self.number));
+                if outcome == CheckpointOutcome::Committed {
+                    checkpoints.base = Some(prepared.image.clone());
+                    checkpoints.drop_unlisted(manifest, segments);
+                }
+                checkpoints.retained.push(prepared);
+            }
+        }
+        let entries = checkpoints.base().map_or(0, |base| entries_of(base));
+        drop(checkpoints);
+        self.tell(outcome);
+        committed.map(|()| Checkpoint { number: self.number, position: self.position, entries })
+    }
+
+    /// Gives it up: what only it needs is removed.
+    pub fn abort(mut self) {
+        self.kept = false;
+    }
+
+    /// Tells the states what became of it.
+    fn tell(&self, outcome: CheckpointOutcome) {
+        for state in &*self.store.0.states.borrow() {
+            state.hooks.checkpointed(outcome);
+        }
+    }
+}
+
+impl Drop for Seal {
+    fn drop(&mut self) {
+        let store = self.store.clone();
+        let inner = &*store.0;
+        let mut patience = inner.patience();
+        // What is being confirmed is not given up.
+        while self.committing.is_some() && matches!(self.confirm_some(), Ok(None)) {
+            self.stalled |= patience.is_over(inner.device());
+            if self.stalled {
+                // Which of the two it is will be known when storage goes on.
+                self.kept = true;
+                break;
+            }
+            std::thread::sleep(MOMENT);
+        }
+        if self.decided {
+            return;
+        }
+        let segments = inner.segments.as_ref().expect("it was begun with a directory");
+        let sealing = inner.checkpoints.borrow_mut().sealing.take();
+        match sealing {
+            Some(Sealing { prepared: Some(prepared), .. }) if self.kept => {
+                // Nobody but checkpoints needs this file.
+                let _ = segments.remove_file(&blobs_name(self.number));
+                inner.checkpoints.borrow_mut().retained.push(prepared);
+                self.tell(CheckpointOutcome::Unknown);
+            }
+            sealing => {
+                // First, so that no helper writes a file that was removed.
+                self.tell(CheckpointOutcome::Abandoned);
+                // What is given up may wait for the helper, which is told by others too.
+                if let Some(sealing) = sealing {
+                    sealing.give_up(segments, inner, self.stalled);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Seal({} at {})", self.number, self.position)
+    }
+}
+
+/// Whether the manifest is, as far as can be seen, one that lists checkpoint `number`.
+fn is_committed(device: &dyn Device, number: u64) -> bool {
+    // A device that cannot be read may have either.
+    Manifest::load(device)
+        .map_or(true, |m| m.is_some_and(|m| m.checkpoints.iter().any(|c| c.number == number)))
+}
