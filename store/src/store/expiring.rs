@@ -5,7 +5,8 @@ use std::rc::Rc;
 use alluvium_layouts::{Layout, Touched};
 use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, description_of};
 
-use super::{StateBuilder, Store, manifest};
+use super::opening::manifest;
+use super::{StateBuilder, Store};
 use crate::expiring::{
     ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Lifetime, Timed, Ttl,
 };
@@ -93,7 +94,7 @@ impl<K, V, L> StateBuilder<'_, ExpiringMapOf<K, V>, L> {
     /// group is being given away, reads that refresh its entries are refused like writes.
     #[must_use]
     pub fn moved_by(self, mover: &Mover) -> Self {
-        Self { mover: Some(mover.clone()), ..self }
+        self.in_unit_of(mover)
     }
 }
 

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use alluvium_layouts::{Lists, ListsLayout, Merge, Panes, PanesLayout, StateContext};
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, description_of};
 
-use super::{Store, manifest, put};
+use super::opening::manifest;
+use super::{Store, put};
 use crate::cells::{ListsCell, PanesCell};
 use crate::moving::Mover;
 use crate::windows::{ProgressCell, Record};

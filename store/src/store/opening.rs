@@ -1,0 +1,150 @@
+//! What a state is opened with: its part of the memory, and what the last checkpoint says of it.
+//!
+//! What it keeps true: a name is open once; a state is opened with the types it was stored with, or
+//! refused.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use alluvium_layouts::StateContext;
+use alluvium_pagestore::{
+    Account, BlobReader, CheckpointImage, Error, ErrorKind, Result, StateManifest,
+};
+
+use super::{Inner, OpenState};
+use crate::moving::{Groups, Mover, Stock};
+use crate::state_cell::Hooks;
+
+impl Inner {
+    pub(super) fn context(&self, name: &str, limit: Option<u64>) -> Result<StateContext> {
+        if name.is_empty() || name.len() > 200 {
+            let message = format!("\"{name}\" cannot name a state; 1 to 200 bytes can");
+            return Err(Error::new(ErrorKind::Config, message));
+        }
+        if self.states.borrow().iter().any(|state| state.manifest.name == name) {
+            let message = "the state is open already";
+            return Err(Error::new(ErrorKind::InUse, message).with("state", name));
+        }
+        Ok(StateContext {
+            name: name.into(),
+            account: Account::below(&self.root, name, limit.unwrap_or(u64::MAX)),
+            segments: self.segments.clone(),
+            helper: self.helper.clone(),
+            max_value_bytes: self.config.max_value_bytes(),
+            key_groups: self.config.key_groups,
+            owned: self.owned.clone(),
+            movable: false,
+            restored: None,
+        })
+    }
+
+    /// Adds what the last checkpoint says of the state, which must be of the same types.
+    pub(super) fn with_restored(
+        &self,
+        mut context: StateContext,
+        asked: &StateManifest,
+    ) -> Result<StateContext> {
+        let checkpoints = self.checkpoints.borrow();
+        let find = |base: &Arc<CheckpointImage>| {
+            base.states.iter().find(|state| state.name == asked.name).cloned()
+        };
+        let own = checkpoints.base().map(find);
+        let other = || self.sources.as_ref().and_then(|sources| sources.state(&asked.name));
+        let is_own = own.is_some();
+        let Some(stored) = own.unwrap_or_else(other) else { return Ok(context) };
+        for (what, stored, asked) in [
+            ("primitive", &stored.primitive, &asked.primitive),
+            ("key type", &stored.key, &asked.key),
+            ("value type", &stored.value, &asked.value),
+        ] {
+            if stored != asked {
+                let message = format!("the stored {what} is {stored}, asked for is {asked}");
+                return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
+            }
+        }
+        if !is_own {
+            return Ok(context);
+        }
+        // Other primitives' layouts read each other's records.
+        if matches!(&*asked.primitive, "list" | "lists") && stored.layout != asked.layout {
+            let (stored, asked) = (&stored.layout, &asked.layout);
+            let message = format!("the stored layout is {stored}, asked for is {asked}");
+            return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
+        }
+        let device = context.segment_store()?.shared_device();
+        context.restored = Some((stored.image.clone(), BlobReader::new(device)));
+        let stock = self.stock_of(&stored);
+        if !context.movable && stock != Stock::of(self.owned.clone().into()) {
+            let (has, Range { start, end }) = (stock.here, &self.owned);
+            let message = format!(
+                "the checkpoint has key groups {has} of the state, not {start}..{end}, as they have \
+                 moved: open it to move again, or make a new store of the checkpoints of those that \
+                 have the groups"
+            );
+            return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
+        }
+        Ok(context)
+    }
+
+    /// The key groups that a checkpoint of this store has of a state.
+    fn stock_of(&self, stored: &StateManifest) -> Stock {
+        match &stored.groups {
+            Some(here) => Stock { here: here.clone(), going: stored.going.clone() },
+            None => Stock::of(self.owned.clone().into()),
+        }
+    }
+
+    /// Has a state that is being opened move with the others of `mover`, if there is one.
+    pub(super) fn groups_in(
+        &self,
+        mover: Option<&Mover>,
+        name: &str,
+    ) -> Result<Option<Rc<Groups>>> {
+        let Some(mover) = mover else { return Ok(None) };
+        let checkpoints = self.checkpoints.borrow();
+        let mut states = checkpoints.base().into_iter().flat_map(|base| &base.states);
+        let restored = states.find(|state| state.name == name).map(|state| self.stock_of(state));
+        let groups = mover.groups_for(&self.root, restored);
+        groups.map(Some).map_err(|error| error.with("state", name))
+    }
+
+    pub(super) fn register(
+        &self,
+        manifest: StateManifest,
+        account: Rc<Account>,
+        hooks: Rc<dyn Hooks>,
+    ) {
+        self.register_in(None, manifest, account, hooks);
+    }
+
+    /// The same of a state whose key groups may move.
+    pub(super) fn register_in(
+        &self,
+        groups: Option<Rc<Groups>>,
+        manifest: StateManifest,
+        account: Rc<Account>,
+        hooks: Rc<dyn Hooks>,
+    ) {
+        self.elastic.0.borrow_mut().push(Rc::downgrade(&hooks));
+        self.states.borrow_mut().push(OpenState { manifest, account, hooks, groups });
+    }
+}
+
+/// What a checkpoint will say of a state.
+pub(super) fn manifest(
+    name: &str,
+    primitive: &str,
+    layout: &str,
+    (key, value): (String, String),
+) -> StateManifest {
+    let (name, primitive, layout) = (name.into(), primitive.into(), layout.into());
+    let (groups, going, image) = Default::default();
+    StateManifest { name, primitive, layout, key, value, groups, going, image }
+}
+
+/// The error of a layout that does not say how its entries become bytes.
+pub(crate) fn not_encoded(what: &str) -> Error {
+    let message = format!("state of a layout without a codec cannot be {what}");
+    Error::new(ErrorKind::Unsupported, message)
+}

@@ -1,0 +1,331 @@
+//! The states of a store by name: which primitive, in which layout, moved with which others.
+
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use alluvium_compaction::SpacePolicy;
+use alluvium_layouts::{Layout, ListsLayout, Table, trace_span};
+use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time, description_of};
+
+use super::Store;
+use super::expiring::Expiry;
+use super::opening::{manifest, not_encoded};
+use super::taking::{batch_bytes, put_records};
+use crate::aggregate::Aggregate;
+use crate::any_layout::AnyLayout;
+use crate::count::Count;
+use crate::expiring::Sweeping;
+use crate::list::List;
+use crate::map::Map;
+use crate::moving::Mover;
+use crate::state_cell::StateCell;
+use crate::time_map::TimeMapOf;
+use crate::timers::{Timers, TimersCell};
+use crate::value::Value;
+use crate::windows::{AggregatedOf, HolisticOf};
+
+impl Store {
+    /// The map `name`.
+    ///
+    /// ```
+    /// # use alluvium::Store;
+    /// let store = Store::in_memory().open()?;
+    /// let mut counts = store.map::<u64, u64>("counts").open()?;
+    /// counts.update(&7, || 0, |count| *count += 1)?;
+    /// assert_eq!(counts.get(&7)?.as_deref(), Some(&1));
+    /// # Ok::<(), alluvium::Error>(())
+    /// ```
+    pub fn map<K: Key, V: 'static>(&self, name: &str) -> StateBuilder<'_, MapOf<K, V>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The keyed counters `name`.
+    pub fn count<K: Key>(&self, name: &str) -> StateBuilder<'_, CountOf<K>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The single value `name`.
+    pub fn value<V: State>(&self, name: &str) -> StateBuilder<'_, ValueOf<V>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The windows `name`, folded by an aggregate.
+    ///
+    /// ```
+    /// # use alluvium::{Counting, SECOND, Store, Time, Windows};
+    /// let store = Store::in_memory().open()?;
+    /// let windows = Windows::sliding(10 * SECOND, 2 * SECOND);
+    /// let mut counts = store.aggregated("counts").open(windows, Counting)?;
+    /// let mut batch = vec![(Time(SECOND), "a".to_string(), ()), (Time(3 * SECOND), "a".to_string(), ())];
+    /// counts.add_batch(Time::MIN, &mut batch, &mut |_| {}, &mut |_, _, _, _| {})?;
+    /// let mut results = Vec::new();
+    /// counts.advance(Time(6 * SECOND), 1000, &mut |_, window, count, _| {
+    ///     results.push((window.end.0 / SECOND, count));
+    /// })?;
+    /// assert_eq!(results, [(2, 1), (4, 2), (6, 2)]);
+    /// # Ok::<(), alluvium::Error>(())
+    /// ```
+    pub fn aggregated<K: Key + Ord, E: 'static, A: Aggregate<E>>(
+        &self,
+        name: &str,
+    ) -> StateBuilder<'_, AggregatedOf<K, E, A>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The windows `name`, which keep their events for a function of all of them.
+    pub fn holistic<K: Key + Ord, E: State>(
+        &self,
+        name: &str,
+    ) -> StateBuilder<'_, HolisticOf<K, E>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The lists `name`.
+    pub fn list<K: Key, E: State>(&self, name: &str) -> StateBuilder<'_, ListOf<K, E>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The time-ordered map `name`.
+    pub fn time_map<K: Key, V: State>(&self, name: &str) -> StateBuilder<'_, TimeMapOf<K, V>> {
+        StateBuilder::new(self, name)
+    }
+
+    /// The timers `name`.
+    pub fn timers<K: Key + Ord>(&self, name: &str) -> Result<Timers<K>> {
+        self.timers_in(name)
+    }
+
+    /// The timers `name`, each of a key and a namespace.
+    pub fn timers_in<K: Key + Ord, N: State + Ord>(&self, name: &str) -> Result<Timers<K, N>> {
+        self.open_timers(name, None)
+    }
+
+    /// [`timers_in`](Store::timers_in) whose key groups come and go with the other states of a unit.
+    /// Timers of a group that is not here in full, or being given away, are not due. They are in
+    /// order of time, and of one time in the order of their key groups, then of their keys. Each
+    /// group with timers takes a block of 64 at least.
+    pub fn timers_moved_by<K: Key + Ord, N: State + Ord>(
+        &self,
+        mover: &Mover,
+        name: &str,
+    ) -> Result<Timers<K, N>> {
+        self.open_timers(name, Some(mover))
+    }
+
+    pub(crate) fn open_timers<K: Key + Ord, N: State + Ord>(
+        &self,
+        name: &str,
+        mover: Option<&Mover>,
+    ) -> Result<Timers<K, N>> {
+        let mut context = self.0.context(name, None)?;
+        context.movable = mover.is_some();
+        let types = (description_of::<(Time, K)>(), description_of::<N>());
+        let manifest = manifest(name, "timers", "timers", types);
+        let context = self.0.with_restored(context, &manifest)?;
+        let groups = self.0.groups_in(mover, name)?;
+        let account = context.account.clone();
+        let opened = TimersCell::open(context.clone(), groups.clone());
+        let cell = opened.map_err(|e| e.with("state", name))?;
+        self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| cell.take(part)))?;
+        if let Some(mover) = mover {
+            mover.add(&manifest, cell.clone());
+        }
+        self.0.register_in(groups, manifest, account, cell.clone());
+        Ok(Timers::new(cell))
+    }
+}
+
+/// Opens one state of a store; made by [`Store::map`], [`Store::count`],
+/// [`Store::list`] and [`Store::value`].
+#[derive(Debug)]
+pub struct StateBuilder<'a, P, L = AnyLayout> {
+    store: &'a Store,
+    name: String,
+    layout: L,
+    pub(super) mover: Option<Mover>,
+    primitive: PhantomData<P>,
+}
+
+/// The primitive of a [`Map`].
+#[derive(Debug)]
+pub struct MapOf<K, V>(PhantomData<(K, V)>);
+/// The primitive of a [`Count`].
+#[derive(Debug)]
+pub struct CountOf<K>(PhantomData<K>);
+/// The primitive of a [`List`].
+#[derive(Debug)]
+pub struct ListOf<K, E>(PhantomData<(K, E)>);
+/// The primitive of a [`Value`].
+#[derive(Debug)]
+pub struct ValueOf<V>(PhantomData<V>);
+
+impl<'a, P> StateBuilder<'a, P> {
+    pub(super) fn new(store: &'a Store, name: &str) -> Self {
+        let config = &store.0.config;
+        let layout = config.states.get(name).unwrap_or(&config.layout).clone();
+        Self { store, name: name.into(), layout, mover: None, primitive: PhantomData }
+    }
+}
+
+impl<'a, P, L> StateBuilder<'a, P, L> {
+    /// Keeps the state in this layout, whatever the configuration says. Default: the one the
+    /// configuration gives for the state's name, else for the store.
+    #[must_use]
+    pub fn layout<M>(self, layout: M) -> StateBuilder<'a, P, M> {
+        let Self { store, name, mover, primitive, .. } = self;
+        StateBuilder { store, name, layout, mover, primitive }
+    }
+
+    /// Has its key groups come and go with the other states of this unit.
+    pub(super) fn in_unit_of(self, mover: &Mover) -> Self {
+        Self { mover: Some(mover.clone()), ..self }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn store(&self) -> &'a Store {
+        self.store
+    }
+
+    pub(crate) fn chosen_layout(&self) -> &L {
+        &self.layout
+    }
+
+    pub(crate) fn mover(&self) -> Option<&Mover> {
+        self.mover.as_ref()
+    }
+
+    fn open_map<K: Key, V: 'static>(self, primitive: &str) -> Result<Map<K, V, L>>
+    where
+        L: Layout<K, V>,
+    {
+        self.open_map_with(primitive, || Ok(None))
+    }
+
+    /// Opens a map, whose entries expire as `expiry` says, which is asked when the table is open.
+    pub(super) fn open_map_with<K: Key, V: 'static>(
+        self,
+        primitive: &str,
+        expiry: impl FnOnce() -> Result<Option<Expiry<V>>>,
+    ) -> Result<Map<K, V, L>>
+    where
+        L: Layout<K, V>,
+    {
+        let inner = &self.store.0;
+        let mut context = inner.context(&self.name, self.layout.memory_limit())?;
+        context.movable = self.mover.is_some();
+        let types = (description_of::<K>(), self.layout.value_description());
+        let manifest = manifest(&self.name, primitive, self.layout.name(), types);
+        let context = inner.with_restored(context, &manifest)?;
+        let account = context.account.clone();
+        let groups = inner.groups_in(self.mover.as_ref(), &self.name)?;
+        let mut own = context.clone();
+        if groups.is_some() {
+            own.owned = 0..context.key_groups;
+        }
+        let mut table = {
+            let restored = context.restored.is_some();
+            trace_span!(INFO, "open", state = self.name.as_str(), restored = restored);
+            self.layout.open(own).map_err(|e| e.with("state", &self.name))?
+        };
+        let expiry = expiry()?;
+        if let Some(expiry) = &expiry {
+            table.stamp_with(expiry.touched, expiry.lifetime.moment().now);
+        }
+        let sweeping = expiry.map(|expiry| Sweeping::new(expiry.lifetime, expiry.touched));
+        let codec = self.layout.codec();
+        if groups.is_some() && (codec.is_none() || !table.has_order()) {
+            let layout = self.layout.name();
+            let message = format!("in the layout {layout} as it is, key groups cannot move");
+            return Err(Error::new(ErrorKind::Unsupported, message).with("state", &self.name));
+        }
+        inner.take_parts(&context, &manifest, batch_bytes::<K, V>(), |part| {
+            let Some(codec) = codec else { return Err(not_encoded("restored by key groups")) };
+            part.read(|part| {
+                table.expect(table.len() + part.entries_likely());
+                put_records(part, &codec, &mut table)
+            })
+        })?;
+        let cell = StateCell::new(&self.name, table, codec, inner.lock.clone());
+        let policy = SpacePolicy::with_limit(inner.config.space_amplification)?;
+        let cell = cell.compacting(policy).sweeping(sweeping).in_groups(groups.clone());
+        let cell = Rc::new(cell);
+        if let Some(mover) = &self.mover {
+            mover.add(&manifest, cell.clone());
+        }
+        inner.register_in(groups, manifest, account, cell.clone());
+        Ok(Map::new(cell))
+    }
+}
+
+impl<K, V, L> StateBuilder<'_, MapOf<K, V>, L> {
+    /// Lets key groups of the map come and go with the other states of this unit. Each write takes its
+    /// key's hash once more, to see whether its group is here. The layout must keep an order:
+    /// [`AnyLayout`], [`HybridLog`](crate::HybridLog), [`SplitHeap`](crate::SplitHeap).
+    #[must_use]
+    pub fn moved_by(self, mover: &Mover) -> Self {
+        self.in_unit_of(mover)
+    }
+}
+
+impl<K, V, L> StateBuilder<'_, MapOf<K, V>, L> {
+    pub(crate) fn maybe_moved_by(self, mover: Option<&Mover>) -> Self {
+        Self { mover: mover.cloned(), ..self }
+    }
+}
+
+impl<K, L> StateBuilder<'_, CountOf<K>, L> {
+    /// As for a map.
+    #[must_use]
+    pub fn moved_by(self, mover: &Mover) -> Self {
+        self.in_unit_of(mover)
+    }
+}
+
+impl<K, E, A, L> StateBuilder<'_, AggregatedOf<K, E, A>, L> {
+    /// As for a map. A key group moves at one watermark: both stores have advanced to it, and are done.
+    /// Until the other store has the group neither goes on to a later one. Running totals and stacks are
+    /// made anew by the first window that fires after a move.
+    #[must_use]
+    pub fn moved_by(self, mover: &Mover) -> Self {
+        self.in_unit_of(mover)
+    }
+}
+
+impl<K: Key, V: 'static, L: Layout<K, V>> StateBuilder<'_, MapOf<K, V>, L> {
+    /// Opens the map, restoring it from the last checkpoint.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] if the name is open, [`ErrorKind::Mismatch`] if the stored types are
+    /// others, [`ErrorKind::Config`] and [`ErrorKind::OverBudget`] if the layout cannot work in
+    /// the budget (the message names what it needs), [`ErrorKind::Corrupt`] for damaged segments.
+    pub fn open(self) -> Result<Map<K, V, L>> {
+        self.open_map("map")
+    }
+}
+
+impl<K: Key, L: Layout<K, i64>> StateBuilder<'_, CountOf<K>, L> {
+    /// Opens the counters; errors as for a map.
+    pub fn open(self) -> Result<Count<K, L>> {
+        self.open_map("count").map(Count)
+    }
+}
+
+impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
+    /// Opens the lists, restoring them from the last checkpoint.
+    ///
+    /// # Errors
+    /// As for a map; [`ErrorKind::Mismatch`] also if another layout has stored them.
+    pub fn open(self) -> Result<List<K, E, L>> {
+        self.store.open_lists_as("list", &self.name, &self.layout, None).map(List::new)
+    }
+}
+
+impl<V: State, L: Layout<(), V>> StateBuilder<'_, ValueOf<V>, L> {
+    /// Opens the value; errors as for a map.
+    pub fn open(self) -> Result<Value<V, L>> {
+        self.open_map("value").map(Value)
+    }
+}
