@@ -4,11 +4,14 @@
 //!
 //! `cargo bench -p alluvium-layouts --bench append -- [keys] [elements a key] [rounds]`
 
+mod common;
+
 use std::hint::black_box;
 use std::time::Instant;
 
-use alluvium_layouts::{AppendLog, Cursor, Lists, ListsLayout, StateContext};
+use alluvium_layouts::{AppendLog, Cursor, Lists, ListsLayout};
 use alluvium_pagestore::{Account, Helper, Time, hash_word};
+use common::{Rounds, context};
 use hashbrown::HashMap;
 
 const BUCKET: Time = Time(1);
@@ -17,35 +20,26 @@ const BATCH: u64 = 1024;
 type Map = HashMap<u64, Vec<u64>, foldhash::fast::FixedState>;
 
 fn lists() -> impl Lists<u64, u64> {
-    let context = StateContext {
-        name: "append".into(),
-        account: Account::below(&Account::root(8 << 30), "append", u64::MAX),
-        segments: None,
-        helper: Helper::thread().expect("a thread"),
-        max_value_bytes: 4096,
-        key_groups: 256,
-        owned: 0..256,
-        movable: false,
-        restored: None,
-    };
+    let account = Account::below(&Account::root(8 << 30), "append", u64::MAX);
+    let context = context(account, None, Helper::thread().expect("a thread"));
     AppendLog::new().open_lists(context).expect("room")
 }
 
 /// Nanoseconds per element of what was done.
 #[derive(Default)]
 struct Times {
-    appends: Vec<f64>,
-    batches: Vec<f64>,
-    reads: Vec<f64>,
+    appends: Rounds,
+    batches: Rounds,
+    reads: Rounds,
 }
 
 /// Runs and times.
-fn timed<R>(elements: u64, times: &mut Vec<f64>, run: impl FnOnce() -> R) -> R {
+fn timed<R>(elements: u64, times: &mut Rounds, run: impl FnOnce() -> R) -> R {
     let (start, wall) = (on_processor_ns(), Instant::now());
     let result = run();
     let wall_ns = wall.elapsed().as_nanos() as f64;
     let spent = on_processor_ns().zip(start).map_or(wall_ns, |(end, start)| end - start);
-    times.push(spent / elements as f64);
+    times.add(spent / elements as f64);
     result
 }
 
@@ -127,18 +121,9 @@ fn theirs(elements: u64, key: impl Fn(u64) -> u64, times: &mut Times) -> [u64; 2
     [one_by_one, sum_of(&map)]
 }
 
-fn tell(what: &str, ours: &mut [f64], theirs: &mut [f64]) {
-    ours.sort_by(f64::total_cmp);
-    theirs.sort_by(f64::total_cmp);
-    let (a, b) = (ours[ours.len() / 2], theirs[theirs.len() / 2]);
-    println!(
-        "  {what}: {a:6.1} ns ({:.1} to {:.1}), HashMap<_, Vec<_>> {b:6.1} ns ({:.1} to {:.1}): {:.2}x",
-        ours[0],
-        ours[ours.len() - 1],
-        theirs[0],
-        theirs[theirs.len() - 1],
-        b / a
-    );
+fn tell(what: &str, ours: &Rounds, theirs: &Rounds) {
+    let ratio = theirs.median() / ours.median();
+    println!("  {what}: {ours:.1} ns, HashMap<_, Vec<_>> {theirs:.1} ns: {ratio:.2}x");
 }
 
 fn main() {
@@ -155,8 +140,8 @@ fn main() {
             assert_eq!(black_box(sums), black_box(theirs(keys * each, key, &mut b)));
         }
         println!("{keys} keys of {each} elements");
-        tell("append", &mut a.appends, &mut b.appends);
-        tell("batch ", &mut a.batches, &mut b.batches);
-        tell("read  ", &mut a.reads, &mut b.reads);
+        tell("append", &a.appends, &b.appends);
+        tell("batch ", &a.batches, &b.batches);
+        tell("read  ", &a.reads, &b.reads);
     }
 }

@@ -4,15 +4,18 @@
 //!
 //! `cargo bench -p alluvium-layouts --bench spilled_lists -- DIRECTORY [MiB] [MiB of memory] [rounds]`
 
+mod common;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use alluvium_layouts::{AppendLog, Cursor, Lists, ListsLayout, StateContext};
+use alluvium_layouts::{AppendLog, Cursor, Lists, ListsLayout};
 use alluvium_pagestore::io::{
     Device, IoBuffer, Operation, ThreadPool, ThreadPoolOptions, run_blocking,
 };
 use alluvium_pagestore::{Account, Helper, SegmentStore, Time, hash_word};
+use common::{Rounds, context};
 
 const BUCKET: Time = Time(1);
 const KEYS: u64 = 10_000;
@@ -26,10 +29,10 @@ type Element = [u64; 32];
 /// MB/s of each round.
 #[derive(Default)]
 struct Rates {
-    spilled: Vec<f64>,
-    written: Vec<f64>,
-    folded: Vec<f64>,
-    read: Vec<f64>,
+    spilled: Rounds,
+    written: Rounds,
+    folded: Rounds,
+    read: Rounds,
 }
 
 fn rate(bytes: u64, since: Instant) -> f64 {
@@ -39,17 +42,9 @@ fn rate(bytes: u64, since: Instant) -> f64 {
 fn ours(directory: &Path, elements: u64, memory: u64, rates: &mut Rates) {
     let device: Arc<dyn Device> =
         Arc::new(ThreadPool::new(directory, ThreadPoolOptions::default()).expect("a directory"));
-    let context = StateContext {
-        name: "spilled".into(),
-        account: Account::below(&Account::root(memory), "spilled", u64::MAX),
-        segments: Some(SegmentStore::new(device.clone(), 1)),
-        helper: Helper::thread().expect("a thread"),
-        max_value_bytes: 4096,
-        key_groups: 256,
-        owned: 0..256,
-        movable: false,
-        restored: None,
-    };
+    let account = Account::below(&Account::root(memory), "spilled", u64::MAX);
+    let segments = SegmentStore::new(device.clone(), 1);
+    let context = context(account, Some(segments), Helper::thread().expect("a thread"));
     let mut lists = AppendLog::new().open_lists(context).expect("room");
     let start = Instant::now();
     let mut batch = Vec::with_capacity(BATCH as usize);
@@ -62,7 +57,7 @@ fn ours(directory: &Path, elements: u64, memory: u64, rates: &mut Rates) {
         }
         lists.append_batch(&mut batch).expect("storage takes it");
     }
-    rates.spilled.push(rate(device.stats().bytes_written, start));
+    rates.spilled.add(rate(device.stats().bytes_written, start));
     let start = Instant::now();
     let (mut cursor, mut sum) = (Cursor::default(), 0u64);
     while !cursor.done {
@@ -78,7 +73,7 @@ fn ours(directory: &Path, elements: u64, memory: u64, rates: &mut Rates) {
             })
             .expect("storage gives it back");
     }
-    rates.folded.push(rate(device.stats().bytes_read, start));
+    rates.folded.add(rate(device.stats().bytes_read, start));
     assert_eq!(sum, expected);
 }
 
@@ -97,27 +92,18 @@ fn one_after_the_other(directory: &Path, bytes: u64, rates: &mut Rates) {
         run(Operation::Write { offset });
     }
     run(Operation::Sync);
-    rates.written.push(rate(bytes, start));
+    rates.written.add(rate(bytes, start));
     let start = Instant::now();
     for offset in (0..bytes).step_by(STEP_BYTES as usize) {
         run(Operation::Read { offset });
     }
-    rates.read.push(rate(bytes, start));
+    rates.read.add(rate(bytes, start));
     device.remove("one-after-the-other").expect("a file");
 }
 
-fn tell(what: &str, ours: &mut [f64], device: &mut [f64]) {
-    ours.sort_by(f64::total_cmp);
-    device.sort_by(f64::total_cmp);
-    let (a, b) = (ours[ours.len() / 2], device[device.len() / 2]);
-    println!(
-        "{what}: {a:.0} MB/s ({:.0} to {:.0}); one after the other {b:.0} ({:.0} to {:.0}): {:.2}x",
-        ours[0],
-        ours[ours.len() - 1],
-        device[0],
-        device[device.len() - 1],
-        a / b
-    );
+fn tell(what: &str, ours: &Rounds, device: &Rounds) {
+    let ratio = ours.median() / device.median();
+    println!("{what}: {ours:.0} MB/s; one after the other {device:.0}: {ratio:.2}x");
 }
 
 fn main() {
@@ -135,6 +121,6 @@ fn main() {
         std::fs::remove_dir_all(&directory).expect("a directory of ours");
     }
     println!("{} MiB of elements of 256 bytes in {} MiB", bytes >> 20, memory >> 20);
-    tell("appending", &mut rates.spilled, &mut rates.written);
-    tell("reading back", &mut rates.folded, &mut rates.read);
+    tell("appending", &rates.spilled, &rates.written);
+    tell("reading back", &rates.folded, &rates.read);
 }

@@ -5,13 +5,16 @@
 //! `cargo bench -p alluvium-layouts --bench window_segments -- update` (or `fold`, or `purge`; all
 //! without a name)
 
+mod common;
+
 use std::hint::black_box;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use alluvium_layouts::{Cursor, Panes, PanesLayout, SegmentPanes, StateContext, WindowSegments};
+use alluvium_layouts::{Cursor, Panes, PanesLayout, SegmentPanes, WindowSegments};
 use alluvium_pagestore::{Account, Helper, Time, hash_word};
+use common::{Rounds, context};
 
 type Segments = SegmentPanes<u64, u64>;
 type Map = hashbrown::HashMap<u64, u64, foldhash::fast::RandomState>;
@@ -23,38 +26,20 @@ const SLICES: u64 = 60;
 const SPREAD_KEYS: u64 = 20_000;
 
 fn open(helper: &Helper) -> Segments {
-    let context = StateContext {
-        name: "bench".into(),
-        account: Account::root(4 << 30),
-        segments: None,
-        helper: helper.clone(),
-        max_value_bytes: 1 << 20,
-        key_groups: 256,
-        owned: 0..256,
-        movable: false,
-        restored: None,
-    };
+    let context = context(Account::root(4 << 30), None, helper.clone());
     WindowSegments::new().open_panes(context, Rc::new(|a: &mut u64, b: &u64| *a += b)).unwrap()
 }
 
 /// Prints the rounds of `work` as nanoseconds per item.
 fn measure(what: &str, items: u64, mut work: impl FnMut()) {
-    let round = |_| {
+    let mut rounds = Rounds::default();
+    for _ in 0..ROUNDS {
         let start = Instant::now();
         work();
-        start.elapsed().as_nanos() as f64
-    };
-    let mut times: Vec<f64> = (0..ROUNDS).map(round).collect();
-    times.sort_by(f64::total_cmp);
-    let per = |time: f64| time / items as f64;
-    let (least, most) = (times[0], times[ROUNDS - 1]);
-    println!(
-        "  {what:<34} {:>8.1} ns ({:.1} to {:.1}), {:.3} ms in all",
-        per(times[ROUNDS / 2]),
-        per(least),
-        per(most),
-        times[ROUNDS / 2] / 1e6
-    );
+        rounds.add(start.elapsed().as_nanos() as f64 / items as f64);
+    }
+    let all_ms = rounds.median() * items as f64 / 1e6;
+    println!("  {what:<34} {rounds:.1} ns, {all_ms:.3} ms in all");
 }
 
 fn add(panes: &mut Segments, slice: i64, key: u64) {
