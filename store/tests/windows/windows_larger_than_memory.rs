@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    Aggregate, AnyLayout, Elements, Heap, Helpers, KIB, MIB, State, Store, Time, Windows,
+    Aggregate, AnyLayout, Elements, Heap, Helpers, KIB, MIB, Process, State, Store, Time, Windows,
     hash_bytes, hash_word, process,
 };
 
@@ -38,19 +38,22 @@ impl Digest {
     }
 }
 
+/// A digest of all texts of a window.
+fn digest<E: AsRef<str> + 'static>() -> impl Process<u64, E, Row = Digest> {
+    process(|_: &u64, _, texts: &mut dyn Elements<E>, emit: &mut dyn FnMut(Digest)| {
+        let mut digest = Digest::default();
+        while let Some(text) = texts.next()? {
+            digest.add(text.as_ref());
+        }
+        emit(digest);
+        Ok(())
+    })
+}
+
 fn windows_of(keys: u64, events: u64, memory: u64, windows: Windows, length: i64) {
     let device = Simulated::new(7, Faults::none());
     let store = store(&device, memory);
-    let digest =
-        process(|_: &u64, _, texts: &mut dyn Elements<String>, emit: &mut dyn FnMut(Digest)| {
-            let mut digest = Digest::default();
-            while let Some(text) = texts.next()? {
-                digest.add(text);
-            }
-            emit(digest);
-            Ok(())
-        });
-    let mut kept = store.holistic::<u64, String>("kept").open(windows, digest).unwrap();
+    let mut kept = store.holistic::<u64, String>("kept").open(windows, digest()).unwrap();
     let mut told = Vec::new();
     let mut expected = vec![Digest::default(); keys as usize];
     for round in 0..2 {
@@ -119,17 +122,8 @@ fn what_a_tumbling_window_has_on_storage_is_read_shortly_before_it_fires() {
     for n in 0..18_000 {
         other.put(n, text(n)).unwrap();
     }
-    let digest =
-        process(|_: &u64, _, texts: &mut dyn Elements<String>, emit: &mut dyn FnMut(Digest)| {
-            let mut digest = Digest::default();
-            while let Some(text) = texts.next()? {
-                digest.add(text);
-            }
-            emit(digest);
-            Ok(())
-        });
     let windows = Windows::tumbling(LENGTH);
-    let mut kept = store.holistic::<u64, String>("kept").open(windows, digest).unwrap();
+    let mut kept = store.holistic::<u64, String>("kept").open(windows, digest()).unwrap();
     let mut expected = vec![Digest::default(); 100];
     for n in 0..16_000 {
         expected[(n % 100) as usize].add(&text(n));
@@ -182,21 +176,18 @@ impl Clone for Copied {
     }
 }
 
+impl AsRef<str> for Copied {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
 /// Sessions of one key that pause for longer than the gap between them.
 fn sessions_of(events: u64, memory: u64, gap: i64) {
     let device = Simulated::new(7, Faults::none());
     let store = store(&device, memory);
-    let digest =
-        process(|_: &u64, _, texts: &mut dyn Elements<Copied>, emit: &mut dyn FnMut(Digest)| {
-            let mut digest = Digest::default();
-            while let Some(text) = texts.next()? {
-                digest.add(&text.0);
-            }
-            emit(digest);
-            Ok(())
-        });
     let mut kept =
-        store.holistic::<u64, Copied>("kept").open(Windows::session(gap), digest).unwrap();
+        store.holistic::<u64, Copied>("kept").open(Windows::session(gap), digest()).unwrap();
     for round in 0..2 {
         let mut expected = Digest::default();
         let first = round * (events as i64 + 2 * gap);
