@@ -11,7 +11,7 @@
 
 mod parts;
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind, Result, rounded};
@@ -102,13 +102,7 @@ impl<T> SplitTable<T> {
         self.booked
     }
 
-    /// The entry with this hash that `is` it.
-    #[inline]
-    pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
-        self.parts.find(hash, is)
-    }
-
-    /// The same, to be changed.
+    /// [`find`](Parts::find), to be changed.
     #[inline]
     pub fn find_mut(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&mut T> {
         let part = self.parts.part_of(hash)?;
@@ -178,17 +172,6 @@ impl<T> SplitTable<T> {
         Some(entry.remove().0)
     }
 
-    /// The entries of the part at `place`, in no order, and the place after it; `None` after that
-    /// is the end. A walk starts at 0.
-    pub fn part_at(&self, place: u64) -> (impl Iterator<Item = &T>, Option<u64>) {
-        self.parts.part_at(place)
-    }
-
-    /// The part at `place` and the place after it, as [`part_at`](SplitTable::part_at).
-    pub fn table_at(&self, place: u64) -> (Option<&HashTable<T>>, Option<u64>) {
-        self.parts.table_at(place)
-    }
-
     /// The hashes of entries from `place` to `last`, those of the part at `place`, sorted; and where
     /// the next part begins, if that is not after `last`. What the hashes take, the caller books: see
     /// [`hashes_bytes`](SplitTable::hashes_bytes).
@@ -221,11 +204,6 @@ impl<T> SplitTable<T> {
         let part = self.parts.part_of(hash).map(|part| &self.parts.all[part].entries);
         let alike = part.into_iter().flat_map(move |part| part.iter_hash(spread(hash)));
         alike.filter(move |entry| hash_of(entry) == hash)
-    }
-
-    /// The parts that have any of `places`, in order.
-    pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
-        self.parts.spans(places)
     }
 
     /// Takes some part out, in no order; `None` if the table is empty. For purging in steps: the
@@ -359,6 +337,16 @@ impl<T> SplitTable<T> {
     fn book(&mut self, bytes: u64) {
         self.account.adjust(MemoryKind::Index, self.booked, bytes);
         self.booked = bytes;
+    }
+}
+
+/// It is read as its parts are.
+impl<T> Deref for SplitTable<T> {
+    type Target = Parts<T>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Parts<T> {
+        &self.parts
     }
 }
 

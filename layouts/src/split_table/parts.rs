@@ -1,7 +1,7 @@
 //! The parts of a [`SplitTable`](super::SplitTable) and the directory that leads to them: all that
 //! reads a table, also one that does not change any more.
 
-use std::ops::RangeInclusive;
+use std::ops::{Deref, RangeInclusive};
 
 use hashbrown::HashTable;
 
@@ -15,14 +15,14 @@ pub(super) struct Part<T> {
     pub entries: HashTable<T>,
 }
 
-/// All parts, and what leads to them.
+/// All parts, and what leads to them: what a table is read as.
 #[derive(Debug)]
-pub(super) struct Parts<T> {
-    pub range: HashRange,
+pub struct Parts<T> {
+    pub(super) range: HashRange,
     /// The part of each prefix of `depth` bits.
-    pub directory: Vec<u32>,
-    pub depth: u32,
-    pub all: Vec<Part<T>>,
+    pub(super) directory: Vec<u32>,
+    pub(super) depth: u32,
+    pub(super) all: Vec<Part<T>>,
 }
 
 /// A part, and the first and the last of its places.
@@ -34,13 +34,13 @@ pub(crate) struct Span<'a, T> {
 }
 
 impl<T> Parts<T> {
-    pub fn new(range: HashRange) -> Self {
+    pub(super) fn new(range: HashRange) -> Self {
         Self { range, directory: Vec::new(), depth: 0, all: Vec::new() }
     }
 
     /// The number of the part with this hash.
     #[inline(always)]
-    pub fn part_of(&self, hash: u64) -> Option<usize> {
+    pub(super) fn part_of(&self, hash: u64) -> Option<usize> {
         self.number_at(self.range.place(hash))
     }
 
@@ -49,11 +49,13 @@ impl<T> Parts<T> {
         self.directory.get(prefix(place, self.depth)).map(|part| *part as usize)
     }
 
+    /// The entry with this hash that `is` it.
     #[inline]
     pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
         self.all[self.part_of(hash)?].entries.find(spread(hash), is)
     }
 
+    /// The part at `place` and the place after it, as [`part_at`](Parts::part_at).
     pub fn table_at(&self, place: u64) -> (Option<&HashTable<T>>, Option<u64>) {
         match self.number_at(place) {
             Some(part) => {
@@ -64,11 +66,14 @@ impl<T> Parts<T> {
         }
     }
 
+    /// The entries of the part at `place`, in no order, and the place after it; `None` after that
+    /// is the end. A walk starts at 0.
     pub fn part_at(&self, place: u64) -> (impl Iterator<Item = &T>, Option<u64>) {
         let (entries, end) = self.table_at(place);
         (entries.into_iter().flatten(), end)
     }
 
+    /// The parts that have any of `places`, in order.
     pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
         let (first, end) = places.into_inner();
         let mut next = Some(first);
@@ -105,25 +110,14 @@ impl<T> FrozenTable<T> {
     pub fn memory_bytes(&self) -> u64 {
         self.booked
     }
+}
 
-    /// The entry with this hash that `is` it.
-    pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
-        self.parts.find(hash, is)
-    }
+impl<T> Deref for FrozenTable<T> {
+    type Target = Parts<T>;
 
-    /// As [`SplitTable::part_at`](super::SplitTable::part_at).
-    pub fn part_at(&self, place: u64) -> (impl Iterator<Item = &T>, Option<u64>) {
-        self.parts.part_at(place)
-    }
-
-    /// As [`SplitTable::table_at`](super::SplitTable::table_at).
-    pub fn table_at(&self, place: u64) -> (Option<&HashTable<T>>, Option<u64>) {
-        self.parts.table_at(place)
-    }
-
-    /// As [`SplitTable::spans`](super::SplitTable::spans).
-    pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
-        self.parts.spans(places)
+    #[inline(always)]
+    fn deref(&self) -> &Parts<T> {
+        &self.parts
     }
 }
 
