@@ -1,9 +1,10 @@
 //! Whether survivors of a rewrite should go to segments of their own, an old generation: write
 //! amplification of the policy with one tail and with two, on populations whose updates are skewed.
 //!
-//! `cargo test -p alluvium-compaction --test generations_under_skew -- --ignored --nocapture` prints
-//! the table of the design; the test that is not ignored holds its finding on a smaller population.
+//! `cargo run --release -p alluvium-compaction --example generations_under_skew` prints the table of the
+//! design, in half a minute; tests hold its finding on a smaller population.
 
+#[path = "../tests/common/mod.rs"]
 mod common;
 
 use std::collections::VecDeque;
@@ -235,9 +236,7 @@ fn amplification(
 
 const SKEWS: [Skew; 4] = [Skew::Uniform, Skew::Hot(80, 20), Skew::Hot(95, 5), Skew::Zipf];
 
-#[test]
-#[ignore = "prints a table; half a minute"]
-fn the_table_of_the_design() {
+fn main() {
     println!("| updates | in memory | limit | oldest, 1 | oldest, 2 | emptiest, 1 | emptiest, 2 |");
     for skew in SKEWS {
         for in_memory in [0, 2, 10] {
@@ -255,31 +254,36 @@ fn the_table_of_the_design() {
     }
 }
 
-/// With memory that has room for what is hot, which is how a hybrid log is sized, what reaches storage
-/// is too even for a second generation to gain anything.
-#[test]
-fn behind_memory_for_what_is_hot_a_second_generation_gains_nothing() {
-    for skew in SKEWS {
-        let of = |generations| {
-            amplification((20_000, 200_000), skew, 10, 1.5, generations, Choice::Oldest)
-        };
-        let (one, two) = (of(1), of(2));
-        println!("{skew:?}: {one:.3} with one generation, {two:.3} with two");
-        assert!(one > 1.3, "{skew:?}: nothing is rewritten at all");
-        assert!(two > 0.97 * one, "{skew:?}: it would pay: {two} instead of {one}");
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The simulation can tell: of very skewed updates, and with less memory than what is hot takes, it
-/// gains much.
-#[test]
-fn behind_too_little_memory_it_would() {
-    for in_memory in [0, 2] {
-        let of = |generations| {
-            let skew = Skew::Hot(95, 5);
-            amplification((20_000, 200_000), skew, in_memory, 1.5, generations, Choice::Oldest)
-        };
-        let (one, two) = (of(1), of(2));
-        assert!(two < 0.8 * one, "{in_memory} %: {two} instead of {one}");
+    /// With memory that has room for what is hot, which is how a hybrid log is sized, what reaches storage
+    /// is too even for a second generation to gain anything.
+    #[test]
+    fn behind_memory_for_what_is_hot_a_second_generation_gains_nothing() {
+        for skew in SKEWS {
+            let of = |generations| {
+                amplification((20_000, 200_000), skew, 10, 1.5, generations, Choice::Oldest)
+            };
+            let (one, two) = (of(1), of(2));
+            println!("{skew:?}: {one:.3} with one generation, {two:.3} with two");
+            assert!(one > 1.3, "{skew:?}: nothing is rewritten at all");
+            assert!(two > 0.97 * one, "{skew:?}: it would pay: {two} instead of {one}");
+        }
+    }
+
+    /// The simulation can tell: of very skewed updates, and with less memory than what is hot takes, it
+    /// gains much.
+    #[test]
+    fn behind_too_little_memory_it_would() {
+        for in_memory in [0, 2] {
+            let of = |generations| {
+                let skew = Skew::Hot(95, 5);
+                amplification((20_000, 200_000), skew, in_memory, 1.5, generations, Choice::Oldest)
+            };
+            let (one, two) = (of(1), of(2));
+            assert!(two < 0.8 * one, "{in_memory} %: {two} instead of {one}");
+        }
     }
 }
