@@ -2,13 +2,14 @@
 //! with another number of workers or processes: what it says at the end is what a run says that was
 //! left alone.
 
+mod common;
+
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use common::free_addresses;
 use serde_json::Value;
 
 fn bench(words: &str) -> Command {
@@ -89,22 +90,6 @@ impl Run {
         let report = fs::read(report).expect("a report");
         (serde_json::from_slice(&report).expect("JSON"), sorted_lines(&results))
     }
-}
-
-/// Addresses on this machine that nobody listens at. Not of the ports that the system gives to those
-/// who call: one of them could be taken by a call before the process listens.
-fn free_addresses(processes: usize) -> Vec<String> {
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    let mut addresses = Vec::new();
-    while addresses.len() < processes {
-        // Other test programs begin elsewhere.
-        let next = std::process::id() * 101 + TAKEN.fetch_add(1, Ordering::Relaxed);
-        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
-        if TcpListener::bind(&address).is_ok() {
-            addresses.push(address);
-        }
-    }
-    addresses
 }
 
 /// A small generator, so that runs repeat as far as a machine lets them.

@@ -1,12 +1,13 @@
 //! `alluvium-bench nexmark` as several processes: the results of one, and one end for all.
 
+mod common;
+
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use common::free_addresses;
 use serde_json::Value;
 
 /// A run of several processes.
@@ -70,22 +71,6 @@ impl Cluster {
     fn place(&self, process: usize) -> String {
         format!("process {process} at {}", self.hosts[process])
     }
-}
-
-/// Addresses on this machine that nobody listens at. Not of the ports that the system gives to those
-/// who call: one of them could be taken by a call before the process listens.
-fn free_addresses(processes: usize) -> Vec<String> {
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    let mut addresses = Vec::new();
-    while addresses.len() < processes {
-        // Other test programs begin elsewhere.
-        let next = std::process::id() * 101 + TAKEN.fetch_add(1, Ordering::Relaxed);
-        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
-        if TcpListener::bind(&address).is_ok() {
-            addresses.push(address);
-        }
-    }
-    addresses
 }
 
 fn start(command: &mut Command) -> Child {
