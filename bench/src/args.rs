@@ -1,24 +1,24 @@
 //! Options of `alluvium-bench`, in groups that its subcommands share.
 
+mod nexmark;
 mod window;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use alluvium::{AnyLayout, ByteSize, hash_bytes};
+use alluvium::{AnyLayout, ByteSize};
 use alluvium_timely::DEFAULT_CONNECT_WITHIN;
 use clap::Args;
 use timely::CommunicationConfig;
 
 use crate::nexmark::Config;
 use crate::peers::Peer;
-use crate::queries::SideTable;
-use crate::run::{ClockKind, percents};
+use crate::run::percents;
 use crate::workload::{Distribution, RecordShape};
 use crate::{Error, Result};
 
+pub use nexmark::NexmarkArgs;
 pub use window::WindowArgs;
-use window::span;
 
 /// Which stream of Nexmark events.
 #[derive(Args, Clone, Debug)]
@@ -171,117 +171,6 @@ pub struct GenArgs {
     /// The report
     #[command(flatten)]
     pub report: ReportArgs,
-}
-
-/// `nexmark`: a query over a generated or given stream.
-#[derive(Args, Clone, Debug)]
-pub struct NexmarkArgs {
-    /// Which query, such as q4
-    #[arg(long, value_name = "Q")]
-    pub query: String,
-    /// Where state lives
-    #[command(flatten)]
-    pub state: StateArgs,
-    /// Events to feed; with --input all there are unless given
-    #[arg(long, value_name = "N", required_unless_present = "input")]
-    pub events: Option<u64>,
-    /// The generated stream; without effect with --input
-    #[command(flatten)]
-    pub stream: StreamArgs,
-    /// Feed R events per second and measure latency from when each is due; as fast as possible
-    /// unless given
-    #[arg(long, value_name = "R")]
-    pub rate: Option<u64>,
-    /// Which clock tells when events arrive, for a query in processing time: position unless given
-    #[arg(long, value_name = "C")]
-    pub clock: Option<ClockKind>,
-    /// Timely workers of each process
-    #[arg(long, value_name = "W", default_value_t = 1,
-          value_parser = workers)]
-    pub workers: usize,
-    /// The processes
-    #[command(flatten)]
-    pub cluster: ClusterArgs,
-    /// Read person.csv, auction.csv and bid.csv from this directory
-    #[arg(long, value_name = "DIR")]
-    pub input: Option<PathBuf>,
-    /// Read the side input of q13 from this file: CSV with the columns key and value, both integers
-    /// (keys 0 to 9999, each with itself as its value, unless given)
-    #[arg(long, value_name = "FILE")]
-    pub side_input: Option<PathBuf>,
-    /// Make a checkpoint of all state in DIR once N events were fed
-    #[arg(long, value_name = "N")]
-    pub checkpoint_at: Option<u64>,
-    /// Make a checkpoint of all state in DIR each time so long after the one before, such as 10s; a
-    /// later run in DIR goes on from the last
-    #[arg(long, value_name = "SPAN", value_parser = duration)]
-    pub checkpoint_every: Option<Duration>,
-    /// Make a checkpoint of all state in DIR each time N events further
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub checkpoint_every_events: Option<u64>,
-    /// Go on from the last checkpoint in this directory, and in it, with the options of the run that
-    /// made it; the numbers of workers and processes may be others
-    #[arg(long, value_name = "DIR", conflicts_with = "dir")]
-    pub restore: Option<PathBuf>,
-    /// Write the rows of the result at the end to this file as CSV
-    #[arg(long, value_name = "FILE")]
-    pub results: Option<PathBuf>,
-    /// Write every change of the result to this file as CSV
-    #[arg(long, value_name = "FILE")]
-    pub changes: Option<PathBuf>,
-    /// The report
-    #[command(flatten)]
-    pub report: ReportArgs,
-}
-
-impl NexmarkArgs {
-    /// The side input of the queries that have one.
-    pub fn side_table(&self) -> SideTable {
-        self.side_input.clone().map_or(SideTable::Generated, SideTable::File)
-    }
-
-    /// Where state lives, if that is given.
-    pub fn directory(&self) -> Option<&Path> {
-        self.restore.as_deref().or(self.state.dir.as_deref())
-    }
-
-    /// Whether checkpoints are asked for.
-    pub fn has_checkpoints(&self) -> bool {
-        let every = self.checkpoint_every.is_some() || self.checkpoint_every_events.is_some();
-        every || self.checkpoint_at.is_some()
-    }
-
-    /// Whether the changes of the result are kept for a later run, or taken over from one before.
-    pub fn keeps_changes(&self, is_restored: bool) -> bool {
-        let wanted = self.results.is_some() || self.changes.is_some();
-        wanted && (self.has_checkpoints() || is_restored)
-    }
-
-    /// A digest of the options that all processes of a run need to have in common, not negative.
-    /// Files may be in other places on other machines.
-    pub fn common_digest(&self) -> i64 {
-        let Self { query, events, stream, rate, clock, workers, checkpoint_at, .. } = self;
-        let every = (&self.checkpoint_every, &self.checkpoint_every_events);
-        let place = self.restore.is_some();
-        let files = [&self.input, &self.side_input, &self.results, &self.changes];
-        let files = files.map(Option::is_some);
-        let text = format!(
-            "{query} {events:?} {stream:?} {rate:?} {clock:?} {workers} {checkpoint_at:?} {every:?} \
-             {place} {files:?}"
-        );
-        (hash_bytes(text.as_bytes()) >> 1).cast_signed()
-    }
-}
-
-fn duration(text: &str) -> Result<Duration> {
-    Ok(Duration::from_nanos(span(text)?.unsigned_abs()))
-}
-
-fn workers(text: &str) -> Result<usize> {
-    match text.parse() {
-        Ok(workers @ 1..=1_024) => Ok(workers),
-        _ => Err(Error::Usage(format!("{text:?} is not a number of workers in 1..=1024"))),
-    }
 }
 
 /// `rmw`: read-modify-write of keys from a distribution.
