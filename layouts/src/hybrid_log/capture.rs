@@ -1,9 +1,9 @@
 //! Taking a checkpoint of a hybrid log while the stream goes on.
 //!
 //! It begins with a barrier, which costs the same whatever the log holds: short cuts to frames are
-//! forgotten, and the frames that are there are *due*. Nothing in a due frame changes until what is to
-//! be written of it is copied, or until it is written; a record that is changed before that is copied
-//! to the fill frame. Copies and frames go to the helper a few at a time, then their segment is sealed.
+//! forgotten, and the frames that are there are *due*. Nothing in a due frame changes until it is
+//! written; the first change of a record after the barrier copies that one record to the fill frame.
+//! Due frames go to the helper a few at a time, then their segment is sealed.
 //!
 //! What a checkpoint says of records that have died is what the one before said, and a list of those
 //! that have died between the two barriers. A segment whose deaths were not all noted is looked at in
@@ -26,6 +26,7 @@ use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 use super::address::{Address, Place, StoredAt};
 use super::deaths::DeathList;
+use super::frames_unsafe::Stage;
 use super::log::Sealing;
 use super::stored::{SegmentBefore, Stored};
 use super::table::HybridLogTable;
@@ -315,8 +316,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             Place::Stored(at) => Some(at),
             Place::Memory(address) => {
                 let (number, slot) = self.log.slot_of(address);
-                let (segment, grain) = self.log.frame(number).stored(slot)?;
-                Some(StoredAt { segment, grain })
+                let state = self.log.frames.state(number);
+                let grain = || self.log.frame(number).grain(slot);
+                let is_stored = state.stage == Stage::Clean;
+                is_stored.then(|| StoredAt { segment: state.segment, grain: grain() })
             }
         }
     }

@@ -11,7 +11,7 @@ use super::fetches::Fetches;
 use super::frame_unsafe::Frame;
 use super::frames_unsafe::Frames;
 use super::index::Index;
-use super::log::{COPIES_MIN, SPARES_MIN, WANT_FREE_MIN};
+use super::log::{SPARES_MIN, WANT_FREE_MIN};
 
 /// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, the
 /// oldest pages on storage.
@@ -169,13 +169,7 @@ impl HybridLog {
         // In little memory every byte is wanted for keys.
         let spares_max = match memory_bytes < 16 << 20 {
             true => SPARES_MIN,
-            false => (frames_max as usize / 16).clamp(SPARES_MIN, 4096),
-        };
-        // Where memory has no room for a table of a few, frames are written where they are.
-        let table_max = memory_bytes as usize / 1024 / size_of::<(u32, Frame<K, V>)>();
-        let copies_max = match (frames_max as usize / 8).min(table_max) {
-            copies if stored && copies >= COPIES_MIN => copies,
-            _ => 0,
+            false => (frames_max as usize / 64).clamp(SPARES_MIN, 256),
         };
         let sizes = Sizes {
             slots,
@@ -184,9 +178,7 @@ impl HybridLog {
             headroom_bytes,
             frames_max,
             spares_max,
-            copies_max,
             tables_bytes: frames_max * (Frames::<K, V>::BYTES_EACH + 10) as u64
-                + (copies_max * size_of::<(u32, Frame<K, V>)>()) as u64
                 + ((spares_max - SPARES_MIN) * size_of::<Frame<K, V>>()) as u64
                 + 512,
             deaths_max: (memory_bytes / 2048).clamp(8, 1 << 20) as usize,
@@ -227,11 +219,9 @@ pub struct Sizes {
     pub headroom_bytes: u64,
     /// Frames that the memory has room for, and the tables for so many.
     pub frames_max: u64,
-    /// Empty frames kept for reuse, while memory suffices: a checkpoint copies many, whose memory would
-    /// be mapped anew for each.
+    /// Empty frames kept for reuse, while memory suffices: a checkpoint empties many and begins as
+    /// many, whose memory would be mapped anew on small pages.
     pub spares_max: usize,
-    /// Frames of which copies for a checkpoint are there at once.
-    pub copies_max: usize,
     pub tables_bytes: u64,
     /// Deaths between two checkpoints that there is room to note; more of them make the next one
     /// look at every record of the segments concerned.

@@ -35,17 +35,6 @@ pub enum Answer<K, V> {
         /// Segments that were sealed on the way.
         sealed: Vec<SegmentInfo>,
     },
-    /// A copy of a frame was written, or could not be.
-    Copied {
-        /// The frame's number.
-        number: u32,
-        /// The copy.
-        copy: Frame<K, V>,
-        /// Where the page went, and its records.
-        result: Result<(WrittenPage, u64)>,
-        /// Segments that were sealed on the way.
-        sealed: Vec<SegmentInfo>,
-    },
     /// A frame's values were dropped.
     Reaped {
         /// The frame, empty.
@@ -104,21 +93,17 @@ impl<K: Key, V: State> Flusher<K, V> {
         let (writer, reply, touched) = (self.writer.clone(), self.reply.clone(), self.touched);
         self.pending += 1;
         self.helper.submit(move || {
-            let (result, sealed) = write_page(&writer, number, &frozen, touched);
+            trace_span!(DEBUG, "flush", page = number);
+            let mut writer = writer.lock().expect("a writer's user does not panic");
+            // The next page is begun over what a panic leaves of this one.
+            let result = catch_unwind(AssertUnwindSafe(|| write(&mut writer, &frozen, touched)))
+                .unwrap_or_else(|_| {
+                    let message = "a key or value panicked while a page was encoded";
+                    Err(Error::new(ErrorKind::Poisoned, message))
+                });
+            let sealed = writer.take_sealed();
             // If the table is gone nobody minds the answer.
             let _ = reply.send(Answer::Flushed { number, frozen, result, sealed });
-        });
-    }
-
-    /// Has a copy of a frame written.
-    pub fn flush_copy(&mut self, number: u32, mut copy: Frame<K, V>) {
-        let (writer, reply, touched) = (self.writer.clone(), self.reply.clone(), self.touched);
-        self.pending += 1;
-        self.helper.submit(move || {
-            let frozen = copy.freeze();
-            let (result, sealed) = write_page(&writer, number, &frozen, touched);
-            copy.thaw(frozen);
-            let _ = reply.send(Answer::Copied { number, copy, result, sealed });
         });
     }
 
@@ -184,23 +169,6 @@ pub fn drop_entries<K, V>(frame: &mut Frame<K, V>) -> Option<Box<dyn Any + Send>
         first.get_or_insert(panic);
     }
     first
-}
-
-fn write_page<K: Key, V: State>(
-    writer: &Mutex<SegmentWriter>,
-    number: u32,
-    frozen: &FrozenFrame<K, V>,
-    touched: Option<Touched<V>>,
-) -> (Result<(WrittenPage, u64)>, Vec<SegmentInfo>) {
-    trace_span!(DEBUG, "flush", page = number);
-    let mut writer = writer.lock().expect("a writer's user does not panic");
-    // The next page is begun over what a panic leaves of this one.
-    let result = catch_unwind(AssertUnwindSafe(|| write(&mut writer, frozen, touched)))
-        .unwrap_or_else(|_| {
-            let message = "a key or value panicked while a page was encoded";
-            Err(Error::new(ErrorKind::Poisoned, message))
-        });
-    (result, writer.take_sealed())
 }
 
 fn write<K: Key, V: State>(

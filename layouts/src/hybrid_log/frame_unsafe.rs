@@ -16,15 +16,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::index::IndexHash;
 use super::pool_unsafe::{Piece, piece_bytes};
 
 #[repr(C)]
 struct Slot<K, V> {
-    /// The segment that has the record, once it is written: the owner's alone. Of no meaning while the
-    /// record is fresh.
-    segment: u32,
-    /// `USED`, the epoch in which the record died if it has, `FRESH`, `TOUCHED`, and where the record is
-    /// in its segment once it is written.
+    hash: u32,
+    /// `USED`, the epoch in which the record died if it has, and where it is in the frame's page
+    /// image once that is written.
     place: AtomicU32,
     entry: std::mem::MaybeUninit<Entry<K, V>>,
 }
@@ -38,14 +37,7 @@ struct Entry<K, V> {
 const USED: u32 = 1 << 31;
 /// The record has died, but stays for whoever writes it: in an even epoch, or in an odd one.
 const DIED: [u32; 2] = [1 << 30, 1 << 29];
-/// The record is on storage nowhere: it was changed since it was written last, or never was.
-const FRESH: u32 = 1 << 28;
-/// The record may have changed since it was copied. Of no meaning unless it is fresh.
-///
-/// Every change sets it, also one that finds it set: a store to a line that is changed anyway. To test
-/// instead whether this is the first change would be a branch that goes either way at random.
-const TOUCHED: u32 = 1 << 27;
-const GRAIN: u32 = TOUCHED - 1;
+const GRAIN: u32 = DIED[1] - 1;
 
 /// Where a frame's slots are. Valid while a [`Memory`] of it lives.
 struct Slots<K, V> {
@@ -93,11 +85,6 @@ impl<K, V> Slots<K, V> {
     }
 
     #[inline(always)]
-    fn is_fresh(&self, slot: u32) -> bool {
-        self.place(slot).load(Ordering::Relaxed) & (USED | FRESH) == USED | FRESH
-    }
-
-    #[inline(always)]
     fn entry(&self, slot: u32) -> Option<&Entry<K, V>> {
         // SAFETY: a used slot's entry is initialised; it is not written while `self` is borrowed:
         // a frame's writers take `&mut Frame`, and a frozen frame has none.
@@ -130,43 +117,23 @@ impl<K, V> Base<K, V> {
         self.0.wrapping_add(slot as usize).cast()
     }
 
-    /// What is in a slot, if it is used and fresh, or used and not fresh.
+    /// The entry in a slot, if it is used.
     ///
     /// # Safety
     /// The frame that this came from lives and has more than `slot` slots; during `'a` its entries
     /// are reached through nothing that conflicts with the use of the entry.
     #[inline(always)]
     // SAFETY: the frame and what reaches its entries are the caller's to promise, as said above.
-    pub(super) unsafe fn spot<'a>(self, slot: u32, fresh: bool) -> Option<Spot<'a, K, V>> {
+    pub(super) unsafe fn entry<'a>(self, slot: u32) -> Option<(&'a K, *mut V)> {
         // SAFETY: the slot is in the frame; its `place` is initialised, and with `USED` its entry.
         unsafe {
             let slot = self.0.add(slot as usize);
-            let wanted = if fresh { USED | FRESH } else { USED };
-            let place = &(*slot).place;
-            let word = place.load(Ordering::Relaxed);
-            if word & (USED | FRESH) != wanted {
+            if (*slot).place.load(Ordering::Relaxed) & USED == 0 {
                 return None;
             }
             let entry = (&raw mut (*slot).entry).cast::<Entry<K, V>>();
-            Some(Spot { key: &(*entry).key, value: &raw mut (*entry).value, place, word })
+            Some((&(*entry).key, &raw mut (*entry).value))
         }
-    }
-}
-
-/// An entry, and what its slot says of its record.
-pub(super) struct Spot<'a, K, V> {
-    pub(super) key: &'a K,
-    pub(super) value: *mut V,
-    place: &'a AtomicU32,
-    word: u32,
-}
-
-impl<K, V> Spot<'_, K, V> {
-    /// The value of this fresh record is about to be changed.
-    #[inline(always)]
-    pub(super) fn touch(&self) {
-        // No helper changes the words of a frame that is not frozen.
-        self.place.store(self.word | TOUCHED, Ordering::Relaxed);
     }
 }
 
@@ -176,8 +143,6 @@ pub struct Frame<K, V> {
     memory: Slots<K, V>,
     owner: Arc<Memory<K, V>>,
     used: u32,
-    /// Used slots whose records are fresh.
-    fresh: u32,
     /// Where the search for an unused slot goes on.
     next: u32,
     frozen: bool,
@@ -216,7 +181,7 @@ impl<K, V> Frame<K, V> {
         }
         let memory = Slots { base, slots };
         let owner = Arc::new(Memory { slots: memory, _piece: piece });
-        Self { memory, owner, used: 0, fresh: 0, next: 0, frozen: false }
+        Self { memory, owner, used: 0, next: 0, frozen: false }
     }
 
     /// Where its slots are, while entries may be changed.
@@ -232,11 +197,6 @@ impl<K, V> Frame<K, V> {
     /// Used slots.
     pub fn used(&self) -> u32 {
         self.used
-    }
-
-    /// Used slots whose records are on storage nowhere.
-    pub fn fresh(&self) -> u32 {
-        self.fresh
     }
 
     /// The slot that the next [`put`](Frame::put) should take. Cost: the slots passed over, each
@@ -267,114 +227,24 @@ impl<K, V> Frame<K, V> {
     #[inline(always)]
     pub fn get_mut(&mut self, slot: u32) -> Option<(&K, &mut V)> {
         assert!(!self.frozen, "a frozen frame is never changed");
-        let word = self.memory.place(slot).load(Ordering::Relaxed);
-        if word & USED == 0 {
-            return None;
-        }
-        self.memory.place(slot).store(word | TOUCHED, Ordering::Relaxed);
         // SAFETY: a used slot's entry is initialised; the frame is not frozen, so that `&mut self`
         // is the only way to it.
-        let entry = unsafe { (*self.memory.slot(slot)).entry.assume_init_mut() };
-        Some((&entry.key, &mut entry.value))
-    }
-
-    /// Whether the record in a slot is on storage nowhere.
-    #[inline]
-    pub fn is_fresh(&self, slot: u32) -> bool {
-        self.memory.is_fresh(slot)
-    }
-
-    /// Where the record in a used slot is on storage, if it is: segment and grain.
-    #[inline]
-    pub fn stored(&self, slot: u32) -> Option<(u32, u32)> {
-        let place = self.memory.place(slot).load(Ordering::Relaxed);
-        if place & (USED | FRESH) != USED {
-            return None;
-        }
-        Some((self.segment(slot), place & GRAIN))
-    }
-
-    #[inline]
-    fn segment(&self, slot: u32) -> u32 {
-        // SAFETY: written before the slot was first used; only the owner reads or writes it.
-        unsafe { (*self.memory.slot(slot)).segment }
-    }
-
-    /// Where the record is in the page image that was written last, in grains.
-    pub fn grain(&self, slot: u32) -> u32 {
-        self.memory.place(slot).load(Ordering::Relaxed) & GRAIN
-    }
-
-    /// The record in a used slot that is not fresh is about to be changed: what is on storage is not
-    /// it any more. Says where that is.
-    ///
-    /// # Panics
-    /// If the frame is frozen.
-    #[inline]
-    pub fn freshen(&mut self, slot: u32) -> (u32, u32) {
-        assert!(!self.frozen, "a frozen frame is never changed");
-        debug_assert!(self.memory.is_used(slot) && !self.is_fresh(slot));
-        let place = self.memory.place(slot);
-        let word = place.load(Ordering::Relaxed);
-        place.store(word | FRESH | TOUCHED, Ordering::Relaxed);
-        self.fresh += 1;
-        (self.segment(slot), word & GRAIN)
-    }
-
-    /// The fresh record in a slot is in a segment now, where the helper has noted.
-    pub fn settle(&mut self, slot: u32, segment: u32) {
-        assert!(!self.frozen && self.is_fresh(slot), "slot {slot} was not written");
-        self.settle_at(slot, segment, self.grain(slot));
-        self.fresh -= 1;
-    }
-
-    fn settle_at(&mut self, slot: u32, segment: u32, grain: u32) {
-        let place = self.memory.place(slot);
-        let died = place.load(Ordering::Relaxed) & (DIED[0] | DIED[1]);
-        place.store(USED | died | grain, Ordering::Relaxed);
-        // SAFETY: within the frame; only the owner reads or writes the word.
-        unsafe { (*self.memory.slot(slot)).segment = segment };
-    }
-
-    /// Clones the fresh records into the same slots of an empty frame. They stay fresh; which of them
-    /// are touched from now on is known when the copies are written. Nothing changes if a clone panics,
-    /// but what is in `copies`.
-    pub fn copy_fresh(&mut self, copies: &mut Self)
-    where
-        K: Clone,
-        V: Clone,
-    {
-        assert!(!self.frozen && copies.used == 0 && copies.slots() == self.slots());
-        for slot in 0..self.slots() {
-            let word = self.memory.place(slot).load(Ordering::Relaxed);
-            if word & (USED | FRESH) == USED | FRESH {
-                let (key, value) = self.get(slot).expect("a used slot");
-                copies.put(slot, key.clone(), value.clone());
-                self.memory.place(slot).store(word & !TOUCHED, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// The records that were copied are in a segment now: as the iterator goes on, those that are
-    /// still as they were then get their place, and it gives the grains of the others.
-    pub fn settle_copies(&mut self, copies: &Self, segment: u32) -> impl Iterator<Item = u32> {
-        assert!(!self.frozen && copies.slots() == self.slots(), "frozen or copied, not both");
-        let copied = (0..self.slots()).filter(move |&slot| copies.memory.is_used(slot));
-        copied.filter_map(move |slot| {
-            let grain = copies.grain(slot);
-            let word = self.memory.place(slot).load(Ordering::Relaxed);
-            let is_as_it_was = word & (USED | FRESH | TOUCHED) == USED | FRESH;
-            if is_as_it_was {
-                self.settle_at(slot, segment, grain);
-                self.fresh -= 1;
-            }
-            (!is_as_it_was).then_some(grain)
+        self.memory.is_used(slot).then(|| unsafe {
+            let entry = (*self.memory.slot(slot)).entry.assume_init_mut();
+            (&entry.key, &mut entry.value)
         })
     }
 
-    /// The grains of all records.
-    pub fn grains(&self) -> impl Iterator<Item = u32> {
-        (0..self.slots()).filter(|&slot| self.memory.is_used(slot)).map(|slot| self.grain(slot))
+    /// The hash that a used slot was put with.
+    #[inline]
+    pub fn hash(&self, slot: u32) -> Option<IndexHash> {
+        // SAFETY: a used slot's hash was written before its `USED` bit.
+        self.memory.is_used(slot).then(|| IndexHash(unsafe { (*self.memory.slot(slot)).hash }))
+    }
+
+    /// Where the record is in the frame's page image, in grains; of use once it is written.
+    pub fn grain(&self, slot: u32) -> u32 {
+        self.memory.place(slot).load(Ordering::Relaxed) & GRAIN
     }
 
     /// Notes that the record in a used slot has died in this epoch, and leaves it there: it is being
@@ -403,17 +273,16 @@ impl<K, V> Frame<K, V> {
     /// # Panics
     /// If the frame is frozen or the slot used.
     #[inline]
-    pub fn put(&mut self, slot: u32, key: K, value: V) {
+    pub fn put(&mut self, slot: u32, hash: IndexHash, key: K, value: V) {
         assert!(!self.frozen && !self.memory.is_used(slot), "slot {slot} is not free");
         let target = self.memory.slot(slot);
         // SAFETY: the slot is unused and the frame not frozen: nobody else reads or writes it.
         unsafe {
-            (&raw mut (*target).segment).write(0);
+            (&raw mut (*target).hash).write(hash.0);
             (*target).entry.write(Entry { key, value });
         }
-        self.memory.place(slot).store(USED | FRESH | TOUCHED, Ordering::Relaxed);
+        self.memory.place(slot).store(USED, Ordering::Relaxed);
         self.used += 1;
-        self.fresh += 1;
         self.next = slot + 1;
         if self.next == self.memory.slots {
             self.next = 0;
@@ -424,16 +293,15 @@ impl<K, V> Frame<K, V> {
     ///
     /// # Panics
     /// If the frame is frozen or the slot unused.
-    pub fn take(&mut self, slot: u32) -> (K, V) {
+    pub fn take(&mut self, slot: u32) -> (IndexHash, K, V) {
         assert!(!self.frozen && self.memory.is_used(slot), "slot {slot} holds nothing to take");
-        self.fresh -= u32::from(self.is_fresh(slot));
         self.memory.place(slot).store(0, Ordering::Relaxed);
         self.used -= 1;
         let source = self.memory.slot(slot);
         // SAFETY: the entry was initialised, and the cleared bit says that it is not any more.
         unsafe {
             let Entry { key, value } = (*source).entry.assume_init_read();
-            (key, value)
+            (IndexHash((*source).hash), key, value)
         }
     }
 
@@ -456,15 +324,9 @@ impl<K, V> Frame<K, V> {
         self.frozen = false;
     }
 
-    /// Drops all entries. Cost: one drop per entry, or a word per slot if entries need none.
+    /// Drops all entries. Cost: one drop per entry; nothing if entries need none.
     pub fn clear(&mut self) {
         assert!(!self.frozen, "a frozen frame is never changed");
-        if !std::mem::needs_drop::<Entry<K, V>>() && self.used > 0 {
-            for slot in 0..self.memory.slots {
-                self.memory.place(slot).store(0, Ordering::Relaxed);
-            }
-            (self.used, self.fresh) = (0, 0);
-        }
         for slot in 0..self.memory.slots {
             if self.used == 0 {
                 break;
@@ -493,10 +355,9 @@ impl<K, V> FrozenFrame<K, V> {
         self.0.slots.slots
     }
 
-    /// Key and value in a slot, if the record is to be written: it is fresh.
+    /// Key and value in a slot.
     pub fn get(&self, slot: u32) -> Option<(&K, &V)> {
-        let fresh = self.0.slots.is_fresh(slot).then(|| self.0.slots.entry(slot))?;
-        fresh.map(|entry| (&entry.key, &entry.value))
+        self.0.slots.entry(slot).map(|entry| (&entry.key, &entry.value))
     }
 
     /// Says where the record in a used slot is in the page image.
@@ -531,11 +392,11 @@ mod tests {
         let mut frame = frame(4);
         for i in 0..4 {
             let slot = frame.vacant().unwrap();
-            frame.put(slot, i, Counted(dropped.clone(), i));
+            frame.put(slot, IndexHash(i as u32), i, Counted(dropped.clone(), i));
         }
         assert_eq!(frame.vacant(), None);
-        let (key, value) = frame.take(2);
-        assert_eq!((key, value.1), (2, 2));
+        let (hash, key, value) = frame.take(2);
+        assert_eq!((hash, key, value.1), (IndexHash(2), 2, 2));
         drop(value);
         assert_eq!(frame.vacant(), Some(2));
         let frozen = frame.freeze();
@@ -554,7 +415,7 @@ mod tests {
     fn a_frozen_frame_is_read_from_two_threads() {
         let mut frame = frame(64);
         for i in 0..64u32 {
-            frame.put(i, u64::from(i), vec![String::from("value"); i as usize]);
+            frame.put(i, IndexHash(i), u64::from(i), vec![String::from("value"); i as usize]);
         }
         let frozen = frame.freeze();
         let helper = std::thread::spawn(move || {
@@ -566,14 +427,14 @@ mod tests {
         let (frozen, theirs) = helper.join().unwrap();
         assert_eq!((strings, theirs), (2016, 2016));
         frame.thaw(frozen);
-        assert_eq!((frame.grain(5), frame.take(5).1.len()), (6, 5));
+        assert_eq!((frame.grain(5), frame.take(5).2.len()), (6, 5));
     }
 
     #[test]
     fn a_record_marked_dead_is_there_until_it_is_taken() {
         let mut frame = frame(2);
-        frame.put(0, 1u8, 1u8);
-        frame.put(1, 2u8, 2u8);
+        frame.put(0, IndexHash(0), 1u8, 1u8);
+        frame.put(1, IndexHash(1), 2u8, 2u8);
         let frozen = frame.freeze();
         frame.mark_dead(0, 4);
         frozen.set_grain(0, 77);
@@ -588,61 +449,10 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_fresh_from_a_change_until_it_is_written() {
-        let mut frame = frame(4);
-        (0..3).for_each(|slot| frame.put(slot, u64::from(slot), 10 * slot));
-        let frozen = frame.freeze();
-        frozen.set_grain(0, 5);
-        frame.thaw(frozen);
-        assert_eq!((frame.fresh(), frame.stored(0)), (3, None));
-        frame.settle(0, 9);
-        assert_eq!((frame.fresh(), frame.stored(0), frame.is_fresh(0)), (2, Some((9, 5)), false));
-        let frozen = frame.freeze();
-        assert!(frozen.get(0).is_none() && frozen.get(1).is_some(), "what is fresh is written");
-        frame.thaw(frozen);
-        assert_eq!((frame.freshen(0), frame.stored(0), frame.fresh()), ((9, 5), None, 3));
-        frame.take(0);
-        assert_eq!((frame.stored(0), frame.fresh()), (None, 2));
-    }
-
-    #[test]
-    fn a_copy_has_a_place_only_of_what_has_not_changed_since() {
-        let (mut frame, mut copies) = (frame(5), frame(5));
-        (0..4).for_each(|slot| frame.put(slot, u64::from(slot), 10 * slot));
-        frame.settle(3, 7);
-        for is_written in [false, true] {
-            frame.copy_fresh(&mut copies);
-            assert_eq!((frame.fresh(), copies.used()), (3, 3));
-            assert_eq!((frame.stored(1), frame.stored(3)), (None, Some((7, 0))));
-            // One changes, and one makes place for another that is the same.
-            *frame.get_mut(1).unwrap().1 += 1;
-            let (key, value) = frame.take(2);
-            frame.put(2, key, value);
-            if is_written {
-                let frozen = copies.freeze();
-                (0..3).for_each(|slot| frozen.set_grain(slot, 100 + slot));
-                copies.thaw(frozen);
-                let died: Vec<u32> = frame.settle_copies(&copies, 9).collect();
-                assert_eq!((died, frame.fresh()), (vec![101, 102], 2));
-                assert_eq!(
-                    [0, 1, 2, 3].map(|s| frame.stored(s)),
-                    [Some((9, 100)), None, None, Some((7, 0))]
-                );
-            } else {
-                assert_eq!((frame.fresh(), frame.stored(0)), (3, None));
-                copies.clear();
-                assert_eq!((copies.used(), copies.get(0)), (0, None));
-            }
-        }
-        assert_eq!(copies.get(1), Some((&1, &11)));
-        assert_eq!(frame.get(1), Some((&1, &12)));
-    }
-
-    #[test]
     #[should_panic(expected = "a frozen frame is never changed")]
     fn a_frozen_frame_cannot_be_written() {
         let mut frame = frame(1);
-        frame.put(0, 1u8, 1u8);
+        frame.put(0, IndexHash(0), 1u8, 1u8);
         let _frozen = frame.freeze();
         frame.get_mut(0);
     }

@@ -8,7 +8,7 @@
 //! methods leave frame and stage as they are. What `spare` has may be old: nobody looks there, and it
 //! takes the place of `bases` only when it is blank from end to end.
 
-use super::frame_unsafe::{Base, Frame, Spot};
+use super::frame_unsafe::{Base, Frame};
 use super::index::{Index, IndexHash};
 
 /// What a frame is at.
@@ -35,12 +35,12 @@ pub struct FrameState<K, V> {
     pub stage: Stage,
     /// Heap that its entries own.
     pub heap_bytes: u64,
-    /// The epoch it was begun in, or copied in for a checkpoint.
+    /// Number of the segment it was written to.
+    pub segment: u32,
+    /// The epoch it was begun in.
     pub epoch: u32,
     /// Records in it that are marked as dead.
     pub dead: u32,
-    /// Whether a copy of its records is on its way to storage.
-    pub is_awaited: bool,
 }
 
 /// The frames of one table.
@@ -154,10 +154,9 @@ impl<K, V> Frames<K, V> {
         }
     }
 
-    /// What is at an address of a frame that there is a short cut to, if the record is fresh, or
-    /// if it is not.
+    /// Key and value at an address of a frame that there is a short cut to.
     #[inline(always)]
-    fn spot(&self, address: u64, fresh: bool) -> Option<Spot<'_, K, V>> {
+    fn spot(&self, address: u64) -> Option<(&K, *mut V)> {
         let base = *self.bases.get((address >> self.slot_bits) as usize)?;
         let slot = address as u32 & self.slot_mask;
         if base.is_none() || slot >= self.slots {
@@ -165,7 +164,7 @@ impl<K, V> Frames<K, V> {
         }
         // SAFETY: a base is that of a frame that is here, unfrozen, and has `slots` slots; whoever
         // changes its entries has `&mut self`.
-        unsafe { base.spot(slot, fresh) }
+        unsafe { base.entry(slot) }
     }
 
     /// Whether there is a short cut to the frame of an address.
@@ -174,51 +173,21 @@ impl<K, V> Frames<K, V> {
         self.bases.get((address >> self.slot_bits) as usize).is_some_and(|base| !base.is_none())
     }
 
-    /// Whether there is a short cut to an address and it holds this key in a fresh record.
+    /// Whether there is a short cut to an address and it holds this key.
     #[inline(always)]
     pub fn is_at(&self, address: u64, is_it: impl FnOnce(&K) -> bool) -> bool {
-        self.spot(address, true).is_some_and(|spot| is_it(spot.key))
+        self.spot(address).is_some_and(|(key, _)| is_it(key))
     }
 
-    /// A frame of which a copy has come back, if it is there yet.
-    pub fn copied(&mut self, number: u32) -> Option<&mut Frame<K, V>> {
-        self.state_mut(number).frame.as_mut()
-    }
-
-    /// [`Frame::freshen`], keeping the short cut.
-    #[inline]
-    pub fn freshen(&mut self, number: u32, slot: u32) -> (u32, u32) {
-        self.states[number as usize].frame.as_mut().expect("a frame in use").freshen(slot)
-    }
-
-    /// The value at an address, if there is a short cut to it and it holds this key in a fresh
-    /// record.
+    /// The value at an address, if there is a short cut to it and it holds this key.
     #[inline(always)]
     pub fn value_at(&mut self, address: u64, is_it: impl FnOnce(&K) -> bool) -> Option<&mut V> {
-        let spot = self.spot(address, true).filter(|spot| is_it(spot.key))?;
-        spot.touch();
-        let value = spot.value;
+        let value = self.spot(address).filter(|(key, _)| is_it(key))?.1;
         // SAFETY: the value is in a frame that is not frozen; `&mut self` is the only way to it.
         Some(unsafe { &mut *value })
     }
 
-    /// [`value_at`](Frames::value_at) of a record that is not fresh, and is from now on; with it, where
-    /// it was on storage.
-    #[inline(always)]
-    pub fn freshen_at(
-        &mut self,
-        address: u64,
-        is_it: impl FnOnce(&K) -> bool,
-    ) -> Option<(&mut V, (u32, u32))> {
-        let value = self.spot(address, false).filter(|spot| is_it(spot.key))?.value;
-        let (number, slot) = self.slot_of(address);
-        let stored = self.freshen(number, slot);
-        // SAFETY: as above; only the slot's header was changed since.
-        Some((unsafe { &mut *value }, stored))
-    }
-
-    /// The value of a key whose record is fresh, by its home's index entries that there are short
-    /// cuts to.
+    /// The value of a key, by its home's index entries that there are short cuts to.
     #[inline(always)]
     pub fn find(
         &mut self,
@@ -227,10 +196,9 @@ impl<K, V> Frames<K, V> {
         mut is_it: impl FnMut(&K) -> bool,
     ) -> Option<&mut V> {
         let mut found = std::ptr::null_mut();
-        index.any_at_home(hash, |address| match self.spot(address, true) {
-            Some(spot) if is_it(spot.key) => {
-                spot.touch();
-                found = spot.value;
+        index.any_at_home(hash, |address| match self.spot(address) {
+            Some((key, value)) if is_it(key) => {
+                found = value;
                 true
             }
             _ => false,
@@ -268,9 +236,9 @@ impl<K, V> Frames<K, V> {
 
     /// [`Frame::put`] of an entry that owns `heap` bytes, keeping the short cut.
     #[inline]
-    pub fn put(&mut self, at: (u32, u32), key: K, value: V, heap: u64) {
+    pub fn put(&mut self, at: (u32, u32), hash: IndexHash, key: K, value: V, heap: u64) {
         let state = &mut self.states[at.0 as usize];
-        state.frame.as_mut().expect("a fill frame").put(at.1, key, value);
+        state.frame.as_mut().expect("a fill frame").put(at.1, hash, key, value);
         state.heap_bytes += heap;
     }
 
@@ -305,16 +273,16 @@ mod tests {
             frame: Some(Frame::new(3, piece())),
             stage: Stage::Mutable,
             heap_bytes: 0,
+            segment: 0,
             epoch: 0,
             dead: 0,
-            is_awaited: false,
         };
         let (one, two) = (frames.push(state()), frames.push(state()));
         let slot = frames.vacant(one).unwrap();
         assert!(value(&mut frames, one, slot).is_none(), "no short cut was made");
         frames.shorten(one);
         frames.shorten(two);
-        frames.put((one, slot), 1, "a".into(), 1);
+        frames.put((one, slot), IndexHash(7), 1, "a".into(), 1);
         value(&mut frames, one, slot).unwrap().push('b');
         let address = frames.address_of(one, slot);
         assert!(frames.is_at(address, |&key| key == 1) && !frames.is_at(address, |&key| key == 2));

@@ -3,10 +3,8 @@
 //! A frame is *mutable* (records change in place), *cooling* (a changed record moves to the fill
 //! frame), *frozen* (being written; nothing in it changes), *clean* (on storage and still
 //! readable; a changed record moves out), and then recycled. While memory suffices, every frame
-//! stays mutable, also once a checkpoint has it on storage: a record that is changed then is *fresh*
-//! again, which what is on storage is not. When memory does not suffice, each new record pays for a
-//! bounded share of the way out: some slots of the oldest clean frame are redirected to storage, or
-//! one frame is frozen.
+//! stays mutable. When it does not, each new record pays for a bounded share of the way out: some
+//! slots of the oldest clean frame are redirected to storage, or one frame is frozen.
 //!
 //! What it keeps true:
 //! - An index entry into memory points to a used slot of a frame that is not vacant.
@@ -15,7 +13,6 @@
 //!   heap that its values own is booked with it.
 
 mod ageing;
-mod barrier;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -40,8 +37,6 @@ use crate::table::{StateContext, TableStats};
 const FROZEN_MAX: usize = 4;
 /// Slots redirected per new record while memory is short.
 pub const QUANTUM: u32 = 8;
-/// Copies of frames for a checkpoint that are there at once, at the least.
-pub const COPIES_MIN: usize = FROZEN_MAX;
 /// Empty frames kept for reuse also while memory is short.
 pub const SPARES_MIN: usize = 4;
 /// Making room is tried so often: what one part of it frees another may take.
@@ -87,8 +82,6 @@ pub struct Log<K: Key, V: State> {
     frozen: usize,
     failed: usize,
     fill: Option<u32>,
-    /// Copies of frames that a checkpoint is to have, with their frames' numbers: next to be written.
-    copies: VecDeque<(u32, Frame<K, V>)>,
     /// Mutable frames with unused slots.
     sparse: Vec<u32>,
     /// The clean frame whose slots are being redirected, and the next slot.
@@ -144,12 +137,11 @@ impl<K: Key, V: State> Log<K, V> {
         let hashes = HashRange::of(&context.owned, context.key_groups);
         let want_free = sizes.headroom_bytes
             + (2 * sizes.frame_bytes).max(account.limit() / 32).max(WANT_FREE_MIN);
-        let (frames_max, spares_max) = (sizes.frames_max as usize, sizes.spares_max);
-        let copies = VecDeque::with_capacity(sizes.copies_max);
         let (stored, flusher) = storage.unzip();
         let (slots, helper) = (sizes.slots, Some(context.helper.clone()));
         let layout = Frame::<K, V>::layout(slots);
         let pool = Pool::new(layout, account.clone(), MemoryKind::Tables, helper);
+        let (frames_max, spares_max) = (sizes.frames_max as usize, sizes.spares_max);
         let mut log = Self {
             name,
             account,
@@ -167,7 +159,6 @@ impl<K: Key, V: State> Log<K, V> {
             frozen: 0,
             failed: 0,
             fill: None,
-            copies,
             sparse: Vec::with_capacity(frames_max / 4 + 1),
             evicting: None,
             hashes,
@@ -231,11 +222,6 @@ impl<K: Key, V: State> Log<K, V> {
     #[cfg(test)]
     pub fn is_fill(&self, number: u32) -> bool {
         self.fill == Some(number)
-    }
-
-    /// The hash of the key in a slot, if the slot is used.
-    pub fn hash_in(&self, number: u32, slot: u32) -> Option<IndexHash> {
-        self.frame(number).get(slot).map(|(key, _)| self.index_hash(key.key_hash()))
     }
 
     /// The slot of a key's record, if there is a short cut to it. The fast path of a write: two
@@ -384,9 +370,9 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Puts an entry into a free slot; the index is the caller's.
     #[inline]
-    pub fn put(&mut self, to: (u32, u32), key: K, value: V) {
+    pub fn put(&mut self, to: (u32, u32), hash: IndexHash, key: K, value: V) {
         let heap = heap_of(&key, &value);
-        self.frames.put(to, key, value, heap);
+        self.frames.put(to, hash, key, value, heap);
         if heap > 0 {
             self.account.charge(MemoryKind::Values, heap);
         }
@@ -421,39 +407,9 @@ impl<K: Key, V: State> Log<K, V> {
         copy
     }
 
-    /// The record in a slot of a frame that is not kept is about to be changed where it is.
-    #[inline]
-    pub fn freshen(&mut self, number: u32, slot: u32) {
-        if !self.frame(number).is_fresh(slot) {
-            let stored = self.frames.freshen(number, slot);
-            self.copy_died(Some(stored));
-        }
-    }
-
-    /// The value of a key, to be changed, if it is at this address, to which there is a short cut, in a
-    /// record that is on storage too: that is fresh from now on.
-    #[inline(always)]
-    pub fn freshen_at(&mut self, address: u64, is_it: impl FnOnce(&K) -> bool) -> Option<&mut V> {
-        let (value, (segment, grain)) = self.frames.freshen_at(address, is_it)?;
-        let stored = self.stored.as_mut().expect("a record that was written has a store");
-        stored.record_died(StoredAt { segment, grain });
-        Some(value)
-    }
-
-    /// What is on storage of a record in memory is not it any more.
-    #[inline]
-    pub(super) fn copy_died(&mut self, stored: Option<(u32, u32)>) {
-        if let Some((segment, grain)) = stored {
-            let stored = self.stored.as_mut().expect("a record that was written has a store");
-            stored.record_died(StoredAt { segment, grain });
-        }
-    }
-
     /// Marks an entry of a frame that is kept as dead.
     pub fn leave_for_dead(&mut self, number: u32, slot: u32) {
         let epoch = self.epoch;
-        // What is not on storage yet dies when it is.
-        self.copy_died(self.frame(number).stored(slot));
         let state = self.frames.state_mut(number);
         state.dead += 1;
         state.frame.as_mut().expect("a frame in use").mark_dead(slot, epoch);
@@ -461,7 +417,13 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Takes an entry out of a frame that is not kept; the index is the caller's.
     pub fn take(&mut self, number: u32, slot: u32) -> (K, V) {
-        self.copy_died(self.frame(number).stored(slot));
+        let stage = self.stage(number);
+        if stage == Stage::Clean {
+            let (segment, grain) =
+                (self.frames.state(number).segment, self.frame(number).grain(slot));
+            let stored = self.stored.as_mut().expect("a clean frame is stored");
+            stored.record_died(StoredAt { segment, grain });
+        }
         self.remove(number, slot)
     }
 
@@ -469,7 +431,7 @@ impl<K: Key, V: State> Log<K, V> {
     fn remove(&mut self, number: u32, slot: u32) -> (K, V) {
         let stage = self.stage(number);
         let state = self.frames.state_mut(number);
-        let (key, value) = state.frame.as_mut().expect("a frame in use").take(slot);
+        let (_, key, value) = state.frame.as_mut().expect("a frame in use").take(slot);
         let heap = heap_of(&key, &value);
         state.heap_bytes -= heap;
         self.account.release(MemoryKind::Values, heap);
@@ -527,9 +489,9 @@ impl<K: Key, V: State> Log<K, V> {
             frame: Some(frame),
             stage: Stage::Mutable,
             heap_bytes: 0,
+            segment: 0,
             epoch: self.epoch,
             dead: 0,
-            is_awaited: false,
         };
         self.frames.prepare_to_forget(FORGET_SHARE);
         let number = match self.vacant_numbers.pop() {
@@ -567,7 +529,6 @@ impl<K: Key, V: State> Drop for Log<K, V> {
         }
         self.frames.clear();
         self.spares.clear();
-        self.copies.clear();
         self.pool.close();
         for kind in [MemoryKind::Pages, MemoryKind::Values, MemoryKind::Tables] {
             self.account.release(kind, self.account.used_for(kind));

@@ -231,7 +231,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             Located::Absent => return Ok(None),
             Located::Resident { number, slot, .. } if self.is_in_place(number) => {
                 self.log.frames.shorten(number);
-                self.log.freshen(number, slot);
                 return Ok(Some((number, slot)));
             }
             Located::Resident { .. } | Located::Cold => {}
@@ -250,7 +249,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
                 Stage::Mutable => {
                     self.log.frames.shorten(number);
-                    self.log.freshen(number, slot);
                     return Ok(Some((number, slot)));
                 }
                 Stage::Frozen => unreachable!("a frozen frame is kept"),
@@ -269,14 +267,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 (at, k, v)
             }
         };
-        self.log.put(to, k, v);
+        self.log.put(to, hash, k, v);
         self.log.index.set(at, self.log.address_of(to.0, to.1));
         Ok(Some(to))
     }
 
     /// Puts a new key.
     fn insert(&mut self, hash: IndexHash, key: K, value: V, to: (u32, u32)) {
-        self.log.put(to, key, value);
+        self.log.put(to, hash, key, value);
         self.log.index.insert(hash, self.log.address_of(to.0, to.1));
     }
 
@@ -477,7 +475,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
                 Ok(true)
             }
             Ok(Put::Instead(at, to, old)) => {
-                self.log.put(to, key, value);
+                self.log.put(to, hash, key, value);
                 self.log.index.set(at, self.log.address_of(to.0, to.1));
                 // Dropping runs user code, which may panic: only now.
                 drop(old);
@@ -603,11 +601,6 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         self.in_groups(batch, &key, |table, item, (hash, likely), read| {
             if V::NONE {
                 if let Some(value) = table.log.frames.value_at(likely, |k| key(item).is(k)) {
-                    change(item, value);
-                    return Ok(());
-                }
-                // The first change of a record that is on storage.
-                if let Some(value) = table.log.freshen_at(likely, |k| key(item).is(k)) {
                     change(item, value);
                     return Ok(());
                 }
@@ -803,7 +796,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
         if let Located::Resident { number, slot, .. } = self.log.locate(hash, key) {
             if self.is_in_place(number) {
-                self.log.freshen(number, slot);
                 return Ok(Put::Over(number, slot));
             }
         }
@@ -814,7 +806,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         match self.log.locate(hash, key) {
             Located::Absent => Ok(Put::New(self.log.make_room(hash)?)),
             Located::Resident { number, slot, .. } if self.is_in_place(number) => {
-                self.log.freshen(number, slot);
                 Ok(Put::Over(number, slot))
             }
             Located::Resident { at, number, slot } if self.log.is_kept(number) => {
