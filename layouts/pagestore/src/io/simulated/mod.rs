@@ -21,7 +21,7 @@ mod moment;
 mod world;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use self::disk::{Change, Disk};
 use self::faults::Aim;
@@ -42,6 +42,8 @@ pub use moment::Moment;
 #[derive(Clone)]
 pub struct Simulated {
     world: Arc<Mutex<World>>,
+    /// Told when what is stuck may go on.
+    released: Arc<Condvar>,
     counters: Arc<Counters>,
 }
 
@@ -54,7 +56,7 @@ impl Simulated {
     fn of(disk: Disk, seed: u64, faults: Faults) -> Self {
         let world = World::new(disk, seed, faults);
         let counters = Arc::new(Counters::default());
-        Self { world: Arc::new(Mutex::new(world)), counters }
+        Self { world: Arc::new(Mutex::new(world)), released: Arc::default(), counters }
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -88,6 +90,11 @@ impl Simulated {
         self.world().script(Aim::Directory, n, fault);
     }
 
+    /// Forgets what was to go wrong and has not yet.
+    pub fn forget_scripts(&self) {
+        self.world().scripts.clear();
+    }
+
     /// Makes the device full once its files take `bytes`; `None` gives endless space. Removing
     /// files (and closing their handles) gives space back.
     pub fn set_capacity_bytes(&self, bytes: Option<u64>) {
@@ -104,14 +111,17 @@ impl Simulated {
         self.world().held.len()
     }
 
-    /// Requests that are stuck.
+    /// Requests that are stuck, and calls.
     pub fn stuck(&self) -> usize {
-        self.world().held.iter().filter(|held| held.due.is_none()).count()
+        let world = self.world();
+        world.stuck_calls + world.held.iter().filter(|held| held.due.is_none()).count()
     }
 
-    /// Lets stuck requests end, well, at the next [`drive`](Device::drive) or submit.
+    /// Lets stuck requests end, well, at the next [`drive`](Device::drive) or submit; and stuck calls.
     pub fn release_stuck(&self) {
         let world = &mut *self.world();
+        world.stuck_calls = 0;
+        self.released.notify_all();
         for held in world.held.iter_mut().filter(|held| held.due.is_none()) {
             held.due = Some((world.tick, world.dice.next()));
             held.fault = None;
@@ -247,13 +257,18 @@ impl Simulated {
         self.turn();
         self.counters.count_directory_operation();
         let mut guard = self.world();
-        let world = &mut *guard;
-        let fault = world.choose_fault(Aim::Directory, 0, 0);
+        let fault = guard.choose_fault(Aim::Directory, 0, 0);
         match fault {
             Some(Fault::Error) => return Err(simulated_error("simulated directory error")),
             Some(Fault::DiskFull) => return Err(disk_full()),
+            Some(Fault::Stuck) => {
+                guard.stuck_calls += 1;
+                let stuck = self.released.wait_while(guard, |world| world.stuck_calls > 0);
+                guard = stuck.unwrap_or_else(PoisonError::into_inner);
+            }
             _ => {}
         }
+        let world = &mut *guard;
         let step = words.map_or(Ok(()), |words| world.step(words, &attempted));
         if let Err(crash) = step {
             // Whether the change was made before the lights went out, no one knows.

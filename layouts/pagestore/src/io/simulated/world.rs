@@ -20,10 +20,12 @@ pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) faults: Faults,
     /// Faults by kind of operation and its number.
-    scripts: BTreeMap<(Aim, u64), Fault>,
+    pub(super) scripts: BTreeMap<(Aim, u64), Fault>,
     /// Operations submitted so far, by kind.
     submitted: BTreeMap<Aim, u64>,
     pub(super) held: Vec<Held>,
+    /// Calls on the directory that are stuck.
+    pub(super) stuck_calls: usize,
     /// Submits and drives so far: the clock of the held.
     pub(super) tick: u64,
     pub(super) steps: u64,
@@ -64,6 +66,7 @@ impl World {
             scripts: BTreeMap::new(),
             submitted: BTreeMap::new(),
             held: Vec::new(),
+            stuck_calls: 0,
             tick: 0,
             steps: 0,
             steps_max: None,
