@@ -303,7 +303,7 @@ fn a_store_that_is_dropped_while_a_file_is_removed_leaves_it_to_its_helper() {
 /// there, and the next one can be taken.
 #[test]
 fn an_error_at_each_step_of_confirming_leaves_one_of_the_two() {
-    let (mut failed, mut was_new) = (0, 0);
+    let (mut failed, mut was_new, mut reopened) = (0, 0, 0);
     for fault in [Fault::Error, Fault::DiskFull] {
         for aim in [Aim::Write, Aim::Sync, Aim::Directory] {
             for nth in 1.. {
@@ -329,6 +329,18 @@ fn an_error_at_each_step_of_confirming_leaves_one_of_the_two() {
                 assert!(position == 2 || !is_confirmed && position == 1, "{when}: {position}");
                 was_new += u64::from(position == 2 && !is_confirmed);
                 found.check_restored(&[1, 2][..position as usize], &when);
+                // What is opened then does not go away with a crash.
+                if !is_confirmed && nth % 2 == 0 {
+                    drop(states);
+                    device.forget_scripts();
+                    let opened = open(&device, Helpers::Inline).store.restored_position();
+                    assert_eq!(opened, Some(position), "{when}");
+                    let found = open(&device.crash(CrashPolicy::Nothing), Helpers::Inline);
+                    assert_eq!(found.store.restored_position(), opened, "{when}");
+                    found.check_restored(&[1, 2][..position as usize], &when);
+                    reopened += 1;
+                    continue;
+                }
                 states.put(3);
                 // What was planned may still be ahead.
                 if let Err(error) = states.store.checkpoint(3) {
@@ -347,5 +359,5 @@ fn an_error_at_each_step_of_confirming_leaves_one_of_the_two() {
         }
     }
     println!("{failed} failed, of which {was_new} had been confirmed");
-    assert!(failed >= 8 && was_new >= 1, "{failed} {was_new}");
+    assert!(failed >= 8 && was_new >= 1 && reopened >= 4, "{failed} {was_new} {reopened}");
 }
