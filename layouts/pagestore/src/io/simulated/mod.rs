@@ -167,8 +167,8 @@ impl Simulated {
         self.world().trace.clone().unwrap_or_default()
     }
 
-    /// Shows `watcher` each step from now on, before it is taken. It must not use this device. The
-    /// device keeps from now on what was written to each file.
+    /// Shows `watcher` each step from now on, before it is taken. It must not use this device, and others
+    /// only if all have one [order](Simulated::take_order). The device keeps from now on what was written to each file.
     pub fn watch(&self, watcher: impl FnMut(&Moment<'_>) + Send + 'static) {
         let mut world = self.world();
         world.disk.keep_past();
@@ -186,6 +186,12 @@ impl Simulated {
         if let Some(turns) = turns {
             turns.step();
         }
+    }
+
+    /// Does the operations of all devices with this order one after the other, whatever threads they are
+    /// of: while one is [watched](Simulated::watch), what a crash leaves of the others can be looked at.
+    pub fn take_order(&self, order: &Arc<Mutex<()>>) {
+        self.world().order = order.clone();
     }
 
     /// A hash of the names and bytes of all files: the same for the same, and by chance only for
@@ -256,6 +262,8 @@ impl Simulated {
     ) -> Result<T> {
         self.turn();
         self.counters.count_directory_operation();
+        let order = self.world().order.clone();
+        let _one = order.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guard = self.world();
         let fault = guard.choose_fault(Aim::Directory, 0, 0);
         match fault {
@@ -320,6 +328,8 @@ impl Device for Simulated {
     fn submit(&self, request: Request) {
         self.turn();
         if let Some(accepted) = Accepted::accept(request, &self.counters) {
+            let order = self.world().order.clone();
+            let _one = order.lock().unwrap_or_else(PoisonError::into_inner);
             let ends = self.world().submit(accepted);
             finish(ends);
         }
@@ -327,6 +337,8 @@ impl Device for Simulated {
 
     fn drive(&self) {
         self.turn();
+        let order = self.world().order.clone();
+        let _one = order.lock().unwrap_or_else(PoisonError::into_inner);
         let ends = self.world().advance(true);
         finish(ends);
     }

@@ -4,7 +4,7 @@
 //! Ends are given to the caller, who tells them once the world is unlocked.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::super::Operation;
 use super::super::accepted::{Accepted, past_end};
@@ -41,6 +41,8 @@ pub(super) struct World {
     pub(super) watcher: Option<Watcher>,
     /// Of a helper and its owner.
     pub(super) turns: Option<Turns>,
+    /// Held by each operation, of all devices that share it.
+    pub(super) order: Arc<Mutex<()>>,
 }
 
 /// A request that has not ended.
@@ -78,6 +80,7 @@ impl World {
             trace: None,
             watcher: None,
             turns: None,
+            order: Arc::default(),
         }
     }
 
