@@ -8,6 +8,7 @@ mod job;
 mod model;
 mod moving_job;
 
+mod damage_after_groups_have_moved;
 mod expiring_maps_move;
 mod files_move_state_between_layouts;
 mod groups_move_between_open_stores;

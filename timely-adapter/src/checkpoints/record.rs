@@ -90,3 +90,49 @@ impl Record {
         self.checkpoints.last()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alluvium::io::{CrashPolicy, Faults, Simulated};
+
+    use super::*;
+
+    #[test]
+    fn a_flipped_bit_in_the_record_is_found_or_harmless() {
+        let worker = WorkerCheckpoint {
+            process: "../1".into(),
+            directory: "worker-0.2".into(),
+            number: 7,
+            position: vec![3, 9],
+            moved: [("counts".into(), KeyGroups::default())].into(),
+        };
+        let checkpoint = |number| JobCheckpoint {
+            number,
+            until: Time(100),
+            key_groups: 256,
+            division: 2,
+            workers: vec![worker.clone(), worker.clone()],
+        };
+        let record = Record { checkpoints: vec![checkpoint(4), checkpoint(5)] };
+        let device = Simulated::new(1, Faults::none());
+        record.commit(&device).unwrap();
+        let (bytes, mut refused) = (device.bytes(COMMITTED).unwrap(), 0);
+        for at in 0..bytes.len() as u64 {
+            for bit in [0, 3, 7] {
+                let device = device.crash(CrashPolicy::Everything);
+                device.corrupt(COMMITTED, at, bit).unwrap();
+                match Record::load(&device) {
+                    Ok(read) => assert_eq!(read.checkpoints, record.checkpoints, "byte {at}"),
+                    Err(error) => {
+                        let kinds = [ErrorKind::Corrupt, ErrorKind::FormatVersion];
+                        assert!(kinds.contains(&error.kind()), "byte {at}: {error:?}");
+                        assert_eq!(error.context("file"), Some(COMMITTED), "byte {at}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        // Header and body; the rest is padding.
+        assert!(refused >= 3 * 32 && refused % 3 == 0, "{refused}");
+    }
+}
