@@ -236,7 +236,7 @@ impl History {
             all.changes(model, dice, few)?;
             steps += 1;
             if give_up == Some(steps) {
-                return give_up_in_full(seal, device, all.trouble.is_on());
+                return give_up_in_full(seal, device, self.may_stay(&all.trouble));
             }
         }
         let kept = {
@@ -249,7 +249,7 @@ impl History {
         all.changes(model, dice, size.usual / 2)?;
         if give_up.is_some() {
             lock(&self.known).promise.undecided.pop();
-            return give_up_in_full(seal, device, all.trouble.is_on());
+            return give_up_in_full(seal, device, self.may_stay(&all.trouble));
         }
         if dice.below(5) == 0 {
             seal.keep();
@@ -282,6 +282,11 @@ impl History {
         Ok(())
     }
 
+    /// Whether what was given up may be there: it could not be removed, or the helper is to do that.
+    fn may_stay(&self, trouble: &Trouble) -> bool {
+        trouble.is_on() || self.turns.is_some()
+    }
+
     /// Gives the list that is to be when `kept` is confirmed.
     fn begin_to_confirm(&self, kept: Kept) -> Vec<Kept> {
         let promise = &mut lock(&self.known).promise;
@@ -303,12 +308,12 @@ pub fn is_list(listed: &[Kept], numbers: &[u64]) -> bool {
     listed.iter().map(|kept| kept.number).eq(numbers.iter().copied())
 }
 
-/// Gives a checkpoint up: no file is left that is only its own, if the device let it be removed.
-fn give_up_in_full(seal: Seal, device: &Simulated, in_trouble: bool) -> Result<()> {
+/// Gives a checkpoint up: no file is left that is only its own, unless it may be.
+fn give_up_in_full(seal: Seal, device: &Simulated, may_stay: bool) -> Result<()> {
     let number = seal.number();
     seal.abort();
     let own = [format!("live-{number:016x}"), format!("checkpoint-{number:016x}")];
     let left = device.list()?.into_iter().find(|name| own.contains(name));
-    assert!(left.is_none() || in_trouble || device.has_crashed(), "{left:?} is left");
+    assert!(left.is_none() || may_stay || device.has_crashed(), "{left:?} is left");
     Ok(())
 }
