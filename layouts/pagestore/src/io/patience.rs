@@ -69,7 +69,9 @@ mod tests {
     #[test]
     fn a_thread_that_does_not_end_is_left_alone() {
         let (release, held) = std::sync::mpsc::channel::<()>();
-        let stuck = std::thread::spawn(move || drop(held.recv()));
+        let stuck = std::thread::spawn(move || {
+            let _ = held.recv();
+        });
         let ends = || std::thread::spawn(|| ());
         let both = [stuck, ends()].into_iter();
         assert!(!join_within(both, Duration::from_millis(20)));
