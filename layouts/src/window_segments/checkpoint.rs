@@ -1,21 +1,22 @@
 //! What a checkpoint holds, and restoring it.
 //!
 //! A checkpoint names the runs that are on storage already and has what is in memory, which
-//! stays there: the tables of all slices one after the other, then a catalog of slices and runs, in
-//! segments of their own. The segments of an image are those of the runs, then of the tables, then of
-//! the catalog, whose last record says how many there are of each. Restoring opens the runs without
-//! reading them, and reads the tables back into memory.
+//! stays there: [groups of tables](super::tables), written now or before, then a catalog of slices, runs
+//! and tables, in segments of their own. The segments of an image are those of the runs, then of the
+//! tables, then of the catalog, whose last record says how many there are of each. Restoring opens the
+//! runs without reading them, and reads the tables back into memory.
 
 use std::sync::Arc;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage, SegmentReader,
-    SegmentStore, State, StateImage, Time, codec, fingerprint,
+    Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage,
+    SegmentReader, SegmentStore, State, StateImage, Time, codec, fingerprint,
 };
 
 use super::run::{ImageAt, Run};
 use super::slice::{GAP_BYTES, Gap, Slice, Stored};
 use super::table::SegmentPanes;
+use super::tables::{ToldTables, WrittenTable};
 use super::writing::Cut;
 use crate::panes::Panes;
 use crate::table::CheckpointOutcome;
@@ -25,6 +26,8 @@ pub(super) const OF_SLICE: u8 = 0;
 pub(super) const OF_RUN: u8 = 1;
 pub(super) const OF_IMAGES: u8 = 2;
 pub(super) const END: u8 = 3;
+pub(super) const OF_GROUP: u8 = 4;
+pub(super) const OF_TABLE: u8 = 5;
 /// Images told of by one record.
 pub(super) const IMAGES_PER_RECORD: usize = 256;
 /// Memory for a record of the catalog and its archive.
@@ -43,8 +46,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
         let state = fingerprint(&self.context.name);
         let mut reader = SegmentReader::new(store.clone(), state, window);
-        let restored = self.restore_with(&mut reader, &store, image);
+        let mut catalog = Catalog::default();
+        let restored = self.restore_with(&mut reader, &store, image, &mut catalog);
         self.account.release(MemoryKind::Buffers, memory);
+        self.account.release(MemoryKind::Tables, catalog.booked);
         restored.map_err(|error| error.with("state", &self.context.name))
     }
 
@@ -53,40 +58,45 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         reader: &mut SegmentReader,
         store: &SegmentStore,
         image: &StateImage,
+        catalog: &mut Catalog,
     ) -> Result<()> {
         let (runs, tables) = ends(reader, store, &image.segments)?;
-        let mut slices = Vec::new();
         for segment in &image.segments[tables..] {
             reader.for_each(&segment.open(store)?, None, |_, record| {
                 let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
-                self.restore_from(kind, slice, &told, store, &image.segments[..runs], &mut slices)
-            })?;
-        }
-        let mut slices = slices.into_iter().filter(|(_, entries, cuts)| entries + cuts > 0);
-        let mut of = slices.next();
-        for segment in &image.segments[runs..tables] {
-            reader.for_each(&segment.open(store)?, None, |_, record| {
-                let Some((slice, entries, cuts)) = &mut of else {
-                    return Err(catalog_is_wrong("more accumulators than it tells of"));
-                };
-                self.stats.codec_calls += 1;
-                if *entries > 0 {
-                    let (key, value) = codec::decode::<K, A>(record.payload)?;
-                    self.update(*slice, &key, || value, |_| ())?;
-                    *entries -= 1;
-                } else {
-                    let (key, before) = codec::decode::<K, u64>(record.payload)?;
-                    self.restore_cut(*slice, Cut { key, before })?;
-                    *cuts -= 1;
-                }
-                if *entries + *cuts == 0 {
-                    of = slices.next();
+                if !catalog.take_in(&self.account, kind, slice, &told)? {
+                    self.restore_from(kind, slice, &told, store, &image.segments[..runs])?;
                 }
                 Ok(())
             })?;
         }
-        if of.is_some() {
-            return Err(catalog_is_wrong("fewer accumulators than it tells of"));
+        let (told, written) = (&mut catalog.tables, &image.segments[runs..tables]);
+        told.check(&catalog.slices, written.len())?;
+        let mut records = told.records();
+        for segment in written {
+            reader.for_each(&segment.open(store)?, None, |_, record| {
+                let of = records.next()?;
+                if !of.is_live {
+                    return Ok(());
+                }
+                self.stats.codec_calls += 1;
+                if of.is_cut {
+                    let (key, before) = codec::decode::<K, u64>(record.payload)?;
+                    return self.restore_cut(of.slice, Cut { key, before });
+                }
+                let (key, value) = codec::decode::<K, A>(record.payload)?;
+                self.update(of.slice, &key, || value, |_| ())
+            })?;
+        }
+        records.end()?;
+        self.groups.confirmed(told.groups(written));
+        for (table, group) in told.live() {
+            if let Some(slot) = self.slot_of(table.slice) {
+                let found = self.slice_at_mut(slot);
+                // Of one that was written as a run meanwhile, for want of memory, there is less.
+                let is_it = (found.active.len(), found.cuts.len()) == (table.entries, table.cuts);
+                found.in_group = is_it.then_some(group);
+            }
         }
         let only = image.segments[runs..].iter().map(|segment| (segment.id, segment.bytes));
         let all = image.segments.iter().map(|segment| segment.id);
@@ -105,10 +115,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         told: &[u64],
         store: &SegmentStore,
         segments: &[SegmentImage],
-        slices: &mut Vec<(Time, u64, u64)>,
     ) -> Result<()> {
         match (kind, told) {
-            (OF_SLICE, &[entries, cuts, next_number, ref gaps @ ..]) => {
+            (OF_SLICE, &[_, _, next_number, ref gaps @ ..]) => {
                 let slot = self.begin_slice(slice)?;
                 let account = self.account.clone();
                 let found = self.slice_at_mut(slot);
@@ -117,7 +126,6 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                     account.reserve(MemoryKind::Tables, GAP_BYTES, "a range of removed keys")?;
                     found.gaps.push(gap);
                 }
-                slices.push((slice, entries, cuts));
             }
             (OF_RUN, &[number, level, records, first, files]) => {
                 let range = first as usize..first.saturating_add(files) as usize;
@@ -165,6 +173,44 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let made = found.cuts.find_mut(hash, |cut| cut.key == key);
         made.expect("made above").before = before;
         Ok(())
+    }
+}
+
+/// What a catalog tells of tables.
+#[derive(Default)]
+pub(super) struct Catalog {
+    /// The table of each slice.
+    pub slices: Vec<WrittenTable>,
+    pub tables: ToldTables,
+    /// Booked for these, as tables.
+    pub booked: u64,
+}
+
+impl Catalog {
+    /// Takes in what a record tells of tables; says whether it tells of nothing else.
+    pub fn take_in(
+        &mut self,
+        account: &Account,
+        kind: u8,
+        slice: Time,
+        told: &[u64],
+    ) -> Result<bool> {
+        if matches!(kind, OF_SLICE | OF_TABLE) {
+            let bytes = ToldTables::TABLE_BYTES;
+            account.reserve(MemoryKind::Tables, bytes, "the catalog of slices")?;
+            self.booked += bytes;
+        }
+        match (kind, told) {
+            (OF_SLICE, &[entries, cuts, ..]) => {
+                self.slices.push(WrittenTable { slice, entries, cuts });
+            }
+            (OF_GROUP, &[segments]) => self.tables.begin_group(segments),
+            (OF_TABLE, &[entries, cuts, is_live]) => {
+                self.tables.add(WrittenTable { slice, entries, cuts }, is_live != 0)?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(kind != OF_SLICE)
     }
 }
 

@@ -81,7 +81,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 
     /// Removes an entry with this hash from a slice's table in use.
     fn take_out(&mut self, slot: usize, hash: u64) {
-        if self.slice_at(slot).captured.is_some() {
+        if self.slice_at(slot).is_watched() {
             let entry = self.slice_at(slot).active.find(hash, |(key, _)| key.key_hash() == hash);
             if let Some(key) = entry.map(|(key, _)| key.clone()) {
                 self.keep(slot, hash, &key);

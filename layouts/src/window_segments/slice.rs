@@ -37,6 +37,9 @@ pub struct Slice<K, A> {
     pub next_number: u64,
     /// What a checkpoint has not read yet.
     pub captured: Option<Box<Captured<K, A>>>,
+    /// The group of tables that has `active` and `cuts` as they are, if the checkpoint that writes or
+    /// has written it is confirmed.
+    pub in_group: Option<u64>,
 }
 
 /// Bytes booked for a gap: twice, for the vector that grows.
@@ -93,7 +96,14 @@ impl<K: Key, A> Slice<K, A> {
             gaps: Vec::new(),
             next_number: 1,
             captured: None,
+            in_group: None,
         }
+    }
+
+    /// Whether somebody has to know before the table in use or the cuts change.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.captured.is_some() || self.in_group.is_some()
     }
 
     /// Accumulators in memory, and pieces of such on storage.
@@ -169,6 +179,9 @@ impl<K: Key, A> Slice<K, A> {
             return;
         }
         self.close_gaps(account);
+        if !self.cuts.is_empty() {
+            self.in_group = None;
+        }
         while self.cuts.take_part().is_some() {}
         account.release(MemoryKind::Values, std::mem::take(&mut self.cut_bytes));
     }
