@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use alluvium_compaction::SpacePolicy;
 use alluvium_pagestore::io::{Device, IoOptions, open_device};
-use alluvium_pagestore::{Error, ErrorKind, Result};
+use alluvium_pagestore::{Error, ErrorKind, Helper, Result};
 
 use crate::any_layout::AnyLayout;
 use crate::config::{Helpers, StoreConfig};
@@ -25,6 +25,7 @@ pub struct StoreBuilder {
     restore: Option<u64>,
     sources: Option<Vec<Source>>,
     clock: Arc<dyn Clock>,
+    helper: Option<Helper>,
 }
 
 /// The least [`StoreBuilder::memory`] that opens a store; each state needs more, by layout.
@@ -33,7 +34,8 @@ pub const MEMORY_BYTES_MIN: u64 = 16 * KIB;
 impl StoreBuilder {
     pub(crate) fn new(config: StoreConfig) -> Self {
         let clock = Arc::new(WallClock);
-        Self { config, device: None, owned: None, restore: None, sources: None, clock }
+        let (device, owned, restore, sources, helper) = (None, None, None, None, None);
+        Self { config, device, owned, restore, sources, clock, helper }
     }
 
     /// Memory the store may hold: indexes, pages, buffers and the heap of values together. More
@@ -78,6 +80,15 @@ impl StoreBuilder {
     #[must_use]
     pub fn helpers(mut self, helpers: Helpers) -> Self {
         self.config.helpers = helpers;
+        self
+    }
+
+    /// Has background work done by this helper, whatever the [configuration](StoreBuilder::helpers): for
+    /// tests, whose helper takes turns.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn helper(mut self, helper: Helper) -> Self {
+        self.helper = Some(helper);
         self
     }
 
@@ -205,7 +216,12 @@ impl StoreBuilder {
         if self.sources.is_some() && (self.restore.is_some() || device.is_none()) {
             return bad("a store that is restored from others is a new one, in a directory".into());
         }
-        Store::open(config, device, owned, self.restore, self.sources, self.clock)
+        let helper = match (self.helper, config.helpers) {
+            (Some(helper), _) => helper,
+            (None, Helpers::Thread) => Helper::thread()?,
+            (None, Helpers::Inline) => Helper::inline(),
+        };
+        Store::open(config, device, helper, owned, self.restore, self.sources, self.clock)
     }
 }
 

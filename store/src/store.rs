@@ -24,7 +24,7 @@ use alluvium_pagestore::{
 
 use crate::builder::StoreBuilder;
 use crate::checkpoints::{Checkpoint, Checkpoints, RetainedCheckpoint, Seal};
-use crate::config::{Helpers, StoreConfig};
+use crate::config::StoreConfig;
 use crate::expiring::Clock;
 use crate::moving::{Groups, Stock};
 use crate::patience::Patience;
@@ -152,15 +152,12 @@ impl Store {
     pub(crate) fn open(
         config: StoreConfig,
         device: Option<Arc<dyn Device>>,
+        helper: Helper,
         owned: Range<u16>,
         restore: Option<u64>,
         sources: Option<Vec<Source>>,
         clock: Arc<dyn Clock>,
     ) -> Result<Store> {
-        let helper = match config.helpers {
-            Helpers::Thread => Helper::thread()?,
-            Helpers::Inline => Helper::inline(),
-        };
         let root = Account::root(config.memory.0);
         let elastic = Elastic::default();
         root.set_reclaim(Box::new(elastic.clone()));

@@ -11,9 +11,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use crate::turns::Turns;
 use crate::{Error, Result};
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs jobs off the record path. Clones share the same threads; the last clone joins them.
 #[derive(Clone)]
@@ -22,6 +23,7 @@ pub struct Helper(Arc<Mode>);
 enum Mode {
     Thread { jobs: Option<Sender<Job>>, thread: Option<JoinHandle<()>> },
     Inline(Mutex<VecDeque<Job>>),
+    InTurns(Turns),
 }
 
 impl Helper {
@@ -48,7 +50,19 @@ impl Helper {
         Self(Arc::new(Mode::Inline(Mutex::default())))
     }
 
-    /// Whether jobs run only when driven.
+    /// A helper whose thread takes turns with its owner, for tests in which a seed is a history.
+    ///
+    /// # Errors
+    /// If the operating system refuses a thread.
+    ///
+    /// # Panics
+    /// If there is another helper that takes these.
+    pub fn in_turns(turns: &Turns) -> Result<Self> {
+        turns.begin()?;
+        Ok(Self(Arc::new(Mode::InTurns(turns.clone()))))
+    }
+
+    /// Whether jobs run only when driven, on the thread that does.
     pub fn is_inline(&self) -> bool {
         matches!(*self.0, Mode::Inline(_))
     }
@@ -61,25 +75,35 @@ impl Helper {
                 assert!(matches!(sent, Some(Ok(()))), "the helper thread outlives its handles");
             }
             Mode::Inline(queue) => queue.lock().unwrap().push_back(Box::new(job)),
+            Mode::InTurns(turns) => turns.submit(Box::new(job)),
         }
     }
 
-    /// Runs at most one waiting job of an inline helper and says whether there was one. A
-    /// helper with threads needs no driving.
+    /// Runs at most one waiting job of an inline helper and says whether there was one. One that takes
+    /// turns gets its turn, most often. A helper with threads needs no driving.
     pub fn drive(&self) -> bool {
-        let Mode::Inline(queue) = &*self.0 else { return false };
-        let job = queue.lock().unwrap().pop_front();
-        job.map(|job| job()).is_some()
+        match &*self.0 {
+            Mode::Thread { .. } => false,
+            Mode::Inline(queue) => {
+                let job = queue.lock().unwrap().pop_front();
+                job.map(|job| job()).is_some()
+            }
+            Mode::InTurns(turns) => turns.drive(),
+        }
     }
 }
 
 impl Drop for Mode {
     fn drop(&mut self) {
-        if let Mode::Thread { jobs, thread } = self {
-            drop(jobs.take());
-            if let Some(thread) = thread.take() {
-                let _ = thread.join();
+        match self {
+            Mode::Thread { jobs, thread } => {
+                drop(jobs.take());
+                if let Some(thread) = thread.take() {
+                    let _ = thread.join();
+                }
             }
+            Mode::Inline(_) => {}
+            Mode::InTurns(turns) => turns.end(),
         }
     }
 }

@@ -23,6 +23,7 @@ mod serde_codec;
 mod size;
 mod state;
 mod time;
+mod turns;
 
 pub use account::{Account, AccountStats, MEMORY_KINDS, MemoryKind, Reclaim};
 pub use blob::{BlobReader, BlobRef, BlobWriter, blobs_name};
@@ -50,6 +51,7 @@ pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, KIB, MIB};
 pub use state::{Key, Lookup, RecordSerializer, State};
 pub use time::{MILLISECOND, SECOND, Time};
+pub use turns::Turns;
 
 /// What code emitted by the derive macros names. No part of the API.
 #[doc(hidden)]

@@ -147,6 +147,8 @@ pub struct Explorer {
     steps: u64,
     /// Errors of devices that their stores lived through.
     met: u64,
+    /// Times that a job of a helper was stopped while its owner went on.
+    interrupted: u64,
     /// By class: crash points, and those that were opened as no other had left the same.
     classes: BTreeMap<&'static str, (u64, u64)>,
     /// Of the points: those within the recovery from another one.
@@ -183,7 +185,15 @@ impl Explorer {
             self.classes.len() == 9 && self.classes.values().all(|(_, opened)| *opened > 0),
             "{self}"
         );
-        let rare = [self.met, self.again, self.others, self.second, self.went_on, self.in_commit];
+        let rare = [
+            self.met,
+            self.interrupted,
+            self.again,
+            self.others,
+            self.second,
+            self.went_on,
+            self.in_commit,
+        ];
         assert!(rare.into_iter().all(|count| count > 0), "{self}");
         assert!(self.harmless > 0 && self.refused > 0, "{self}");
     }
@@ -208,6 +218,7 @@ impl Explorer {
         self.histories += 1;
         self.steps += device.steps();
         self.met += history.met;
+        self.interrupted += history.interrupted();
     }
 
     fn check_all(&mut self, found: &mut Found, known: &Known) {
@@ -357,13 +368,24 @@ impl Explorer {
 
 impl fmt::Display for Explorer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { histories, steps, met, again, others, second, went_on, in_commit, .. } = self;
+        let Self {
+            histories,
+            steps,
+            met,
+            interrupted,
+            again,
+            others,
+            second,
+            went_on,
+            in_commit,
+            ..
+        } = self;
         let (points, images, classes) = (self.points(), self.images.len(), &self.classes);
         let opened: u64 = classes.values().map(|(_, opened)| opened).sum();
         let (harmless, refused) = (self.harmless, self.refused);
         write!(
             f,
-            "{histories} histories of {steps} steps, {met} errors lived through: {points} crash points ({again} within a \
+            "{histories} histories of {steps} steps, {met} errors lived through, {interrupted} times a job of a helper stopped: {points} crash points ({again} within a \
              recovery), {images} images that differ, {opened} opened (by class, points and opened: \
              {classes:?}); the newest was in commit {in_commit} times; {others} times another \
              checkpoint restored, {second} times opened again, {went_on} times used further; \

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use alluvium::io::{Device, Simulated};
 use alluvium::{Result, Seal};
+use alluvium_pagestore::{Helper, Turns};
 
 use crate::dice::Dice;
-use crate::everything::{Everything, Model};
-use crate::open;
+use crate::everything::{Everything, Model, builder};
+use crate::restoring;
 use crate::trouble::Trouble;
 
 /// How many checkpoints a store keeps.
@@ -91,6 +92,8 @@ pub struct History {
     base: u64,
     /// Whether the device fails now and then.
     in_trouble: bool,
+    /// Those that the helper and the owner take, if it has a thread.
+    turns: Option<Turns>,
     /// Errors of the device that were lived through.
     pub met: u64,
 }
@@ -107,9 +110,23 @@ impl Known {
 }
 
 impl History {
-    /// Every other one lives through errors of its device.
+    /// Every other one lives through errors of its device; every third one has a helper with a thread.
     pub fn of(seed: u64) -> Self {
-        Self { in_trouble: seed.is_multiple_of(2), ..Self::default() }
+        let turns = (seed % 3 == 2).then(|| Turns::new(seed));
+        Self { in_trouble: seed.is_multiple_of(2), turns, ..Self::default() }
+    }
+
+    /// Times that a job of the helper was stopped while the owner went on.
+    pub fn interrupted(&self) -> u64 {
+        self.turns.as_ref().map_or(0, Turns::interrupted)
+    }
+
+    fn open(turns: Option<&Turns>, device: &Simulated, restore: Option<u64>) -> Result<Everything> {
+        let builder = match turns {
+            Some(turns) => builder(device).helper(Helper::in_turns(turns)?),
+            None => builder(device),
+        };
+        Everything::open(restoring(builder, restore))
     }
 
     /// What a crash may leave, as it is at any moment.
@@ -125,10 +142,13 @@ impl History {
             true => Trouble::with(device, seed),
             false => Trouble::none(),
         };
+        if let Some(turns) = &self.turns {
+            device.take_turns(turns);
+        }
         let mut restore = None;
         for _ in 0..3 {
             let number = restore.map(|kept: Kept| kept.number);
-            let mut all = trouble.outlast(|| open(device, number))?;
+            let mut all = trouble.outlast(|| Self::open(self.turns.as_ref(), device, number))?;
             self.opened(&all, restore);
             let mut model = {
                 let known = lock(&self.known);

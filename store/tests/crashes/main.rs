@@ -8,6 +8,10 @@
 //! Every other history lives through errors of its device: reads, writes, syncs and changes of names
 //! fail by chance for a while, or the device is full. Each call that fails is made again.
 //!
+//! Of every third one the helper works on a thread of its own, which takes turns with the owner's: its
+//! jobs begin late and stop at any step of the device, while the owner goes on. Of the others jobs are
+//! done where the owner drives them.
+//!
 //! A *crash point* is a history (by its seed), one of its steps, a class of crash and the seed of what
 //! that class leaves to chance. A step is a write, sync, create, rename, remove or directory sync.
 //! The classes, of the changes that no completed sync covers: none of them is left; all that ended;
@@ -42,7 +46,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
-use alluvium::{Error, ErrorKind, Result};
+use alluvium::{Error, ErrorKind, Result, StoreBuilder};
 
 use crate::dice::{Dice, times};
 use crate::everything::{Everything, Model, builder};
@@ -55,10 +59,14 @@ fn long() -> bool {
 
 /// Opens the store, or a checkpoint of it by its number.
 fn open(device: &Simulated, restore: Option<u64>) -> Result<Everything> {
-    Everything::open(match restore {
-        Some(number) => builder(device).restore(number),
-        None => builder(device),
-    })
+    Everything::open(restoring(builder(device), restore))
+}
+
+fn restoring(builder: StoreBuilder, restore: Option<u64>) -> StoreBuilder {
+    match restore {
+        Some(number) => builder.restore(number),
+        None => builder,
+    }
 }
 
 /// Explores until there are so many points; says so now and then if there are many.

@@ -30,6 +30,7 @@ use super::accepted::Accepted;
 use super::directory::check_name;
 use super::stats::Counters;
 use super::{Device, FileHandle, IoStats, Request};
+use crate::turns::Turns;
 use crate::{Error, ErrorKind, Result};
 
 pub use crash::CrashPolicy;
@@ -164,6 +165,19 @@ impl Simulated {
         world.watcher = Some(Box::new(watcher));
     }
 
+    /// Makes each operation from now on a moment at which a helper and its owner may take turns.
+    pub fn take_turns(&self, turns: &Turns) {
+        self.world().turns = Some(turns.clone());
+    }
+
+    /// A moment at which turns may change.
+    fn turn(&self) {
+        let turns = self.world().turns.clone();
+        if let Some(turns) = turns {
+            turns.step();
+        }
+    }
+
     /// A hash of the names and bytes of all files: the same for the same, and by chance only for
     /// others. Cost: a pass over all bytes.
     pub fn digest(&self) -> u64 {
@@ -230,6 +244,7 @@ impl Simulated {
         change: impl FnOnce(&mut Disk, bool) -> Result<T>,
         attempted: impl Fn(&Disk) -> Option<Change>,
     ) -> Result<T> {
+        self.turn();
         self.counters.count_directory_operation();
         let mut guard = self.world();
         let world = &mut *guard;
@@ -288,6 +303,7 @@ impl Device for Simulated {
     }
 
     fn submit(&self, request: Request) {
+        self.turn();
         if let Some(accepted) = Accepted::accept(request, &self.counters) {
             let ends = self.world().submit(accepted);
             finish(ends);
@@ -295,6 +311,7 @@ impl Device for Simulated {
     }
 
     fn drive(&self) {
+        self.turn();
         let ends = self.world().advance(true);
         finish(ends);
     }

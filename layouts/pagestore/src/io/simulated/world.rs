@@ -11,6 +11,7 @@ use super::super::accepted::{Accepted, past_end};
 use super::disk::{Change, Disk, SECTOR_BYTES};
 use super::faults::{Aim, Dice, Fault, Faults};
 use super::moment::{Moment, Watcher};
+use crate::turns::Turns;
 use crate::{Error, ErrorKind, Result};
 
 /// The state of a device.
@@ -36,6 +37,8 @@ pub(super) struct World {
     pub(super) readers: usize,
     pub(super) trace: Option<Vec<String>>,
     pub(super) watcher: Option<Watcher>,
+    /// Of a helper and its owner.
+    pub(super) turns: Option<Turns>,
 }
 
 /// A request that has not ended.
@@ -71,6 +74,7 @@ impl World {
             readers: 0,
             trace: None,
             watcher: None,
+            turns: None,
         }
     }
 
