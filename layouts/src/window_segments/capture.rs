@@ -24,9 +24,10 @@ use super::background::Frozen;
 use super::checkpoint::{END, IMAGES_PER_RECORD, OF_IMAGES, OF_RUN, OF_SLICE};
 use super::files::NAME_BYTES;
 use super::run::{ImageAt, Run};
-use super::slice::{GAP_BYTES, Gap, Slice};
+use super::slice::Slice;
 use super::table::SegmentPanes;
 use super::writing::{Cut, Written};
+use crate::gaps::Gaps;
 use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::snapshot::{Entry, Snapshot};
 use crate::table::CheckpointOutcome;
@@ -74,7 +75,7 @@ struct SliceBefore<K, A> {
     slot: usize,
     entries: u64,
     cuts: u64,
-    gaps: Vec<Gap>,
+    gaps: Gaps,
     next_number: u64,
     runs: Vec<Arc<Run>>,
     /// What was on its way to storage then, and its number, until it is a run.
@@ -150,7 +151,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             let files: usize = runs().map(|stored| stored.run.segments.len()).sum();
             // What is being written becomes a run while the checkpoint holds it.
             let writing = panes.slices().filter(|slice| slice.frozen.is_some()).count() as u64;
-            let gaps = panes.slices().map(|slice| slice.gaps.len() as u64 * GAP_BYTES);
+            let gaps = panes.slices().map(|slice| slice.gaps.bytes());
             let slices = panes.by_time.len() as u64 * SLICE_BYTES + gaps.sum::<u64>();
             let held = pace.memory_bytes() + held + slices + writing * panes.sizes.reserve_bytes;
             (held, files as u64 * NAME_BYTES)
