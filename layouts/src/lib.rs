@@ -9,6 +9,7 @@ mod append_log;
 mod expiry;
 mod fetch;
 mod full_image;
+mod gaps;
 mod heap;
 mod heap_capture;
 mod heap_lists;

@@ -25,11 +25,12 @@ use alluvium_pagestore::{
 use super::background::Frozen;
 use super::files::NAME_BYTES;
 use super::run::Run;
-use super::slice::{GAP_BYTES, Gap, Slice};
+use super::slice::Slice;
 use super::table::SegmentPanes;
 use super::tables::{TableGroup, WrittenTable};
 use super::telling::Telling;
 use super::writing::{Cut, Written};
+use crate::gaps::Gaps;
 use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::snapshot::{Entry, Snapshot};
 use crate::table::CheckpointOutcome;
@@ -83,7 +84,7 @@ pub(super) struct SliceBefore<K, A> {
     /// The group that has the table, or will have it.
     pub(super) group: u64,
     slot: usize,
-    pub(super) gaps: Vec<Gap>,
+    pub(super) gaps: Gaps,
     pub(super) next_number: u64,
     pub(super) runs: Vec<Arc<Run>>,
     /// What was on its way to storage then, and its number, until it is a run.
@@ -170,7 +171,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             let files: usize = runs().map(|stored| stored.run.segments.len()).sum();
             // What is being written becomes a run while the checkpoint holds it.
             let writing = panes.slices().filter(|slice| slice.frozen.is_some()).count() as u64;
-            let gaps = panes.slices().map(|slice| slice.gaps.len() as u64 * GAP_BYTES);
+            let gaps = panes.slices().map(|slice| slice.gaps.bytes());
             let slices = panes.by_time.len() as u64 * SLICE_BYTES + gaps.sum::<u64>();
             let tables: u64 = panes.slices().map(Slice::active_bytes).sum();
             // The group that is written, and the lists of groups.

@@ -14,10 +14,11 @@ use alluvium_pagestore::{
 };
 
 use super::run::{ImageAt, Run};
-use super::slice::{GAP_BYTES, Gap, Slice, Stored};
+use super::slice::{Slice, Stored};
 use super::table::SegmentPanes;
 use super::tables::{ToldTables, WrittenTable};
 use super::writing::Cut;
+use crate::gaps::Gap;
 use crate::panes::Panes;
 use crate::table::CheckpointOutcome;
 
@@ -123,8 +124,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 let found = self.slice_at_mut(slot);
                 found.next_number = next_number;
                 for gap in gaps_of(gaps)? {
-                    account.reserve(MemoryKind::Tables, GAP_BYTES, "a range of removed keys")?;
-                    found.gaps.push(gap);
+                    found.gaps.put(gap, &account)?;
                 }
             }
             (OF_RUN, &[number, level, records, first, files]) => {

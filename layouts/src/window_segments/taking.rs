@@ -13,15 +13,15 @@ use hashbrown::HashTable;
 use super::checkpoint::{
     Catalog, END, OF_IMAGES, OF_RUN, OF_SLICE, catalog_is_wrong, ends, gaps_of,
 };
-use super::slice::{GAP_BYTES, Gap, first_part};
 use super::tables::{TableRecord, ToldTables};
 use crate::full_image::chunk_bytes;
+use crate::gaps::{GAP_BYTES, Gaps};
 use crate::parts::Part;
 
 /// A slice of the catalog.
 struct SliceAt {
     slice: Time,
-    gaps: Vec<Gap>,
+    gaps: Gaps,
     runs: Vec<RunAt>,
 }
 
@@ -92,7 +92,7 @@ fn read<K: Key, A: State>(
                     return Ok(());
                 }
                 let (key, acc) = codec::decode::<K, A>(record.payload(entry)?)?;
-                if run.number < first_part(&slice.gaps, entry.hash) {
+                if run.number < slice.gaps.first_part(entry.hash) {
                     return Ok(());
                 }
                 let cut = cuts.and_then(|cuts| cuts.find(entry.hash, |(known, _)| *known == key));
