@@ -146,38 +146,46 @@ impl Paced {
         records.len() < BATCH_RECORDS / 2 && bytes.len() < batch_bytes / 4 && large.is_none()
     }
 
-    /// Adds a record. If the batch is full then, it is written at once, on this thread: who does not
+    /// Adds a record. If the batch is full then, this waits until the helper has written it: who does not
     /// want that asks for [room](Paced::has_room).
     ///
     /// # Errors
-    /// Those of encoding and of writing.
+    /// Those of encoding and of writing; those of [`wait`](Paced::wait).
     ///
     /// # Panics
     /// If it is not [ready](Paced::is_ready).
     pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<()> {
         self.check()?;
-        let (pace, writing) = (self.pace, self.writing());
-        let added = guarded(|| {
-            if writing.batch.large.is_some() {
-                writing.write(&pace)?;
-            }
-            codec::encode(&mut writing.batch.scratch, key, value)?;
-            let length = writing.batch.scratch.len();
-            let records = writing.batch.records.len();
-            if records == BATCH_RECORDS || writing.batch.bytes.len() + length > pace.batch_bytes {
-                // What came before goes first.
-                writing.write(&pace)?;
-            }
-            let Batch { records, bytes, scratch, large } = &mut writing.batch;
-            if length > pace.batch_bytes {
-                *large = Some(hash);
-            } else {
-                bytes.extend_from_slice(scratch);
-                records.push((hash, length as u32));
-            }
-            Ok(())
-        });
+        let added = self.add(hash, key, value);
         self.note(added)
+    }
+
+    fn add<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<()> {
+        if self.writing().batch.large.is_some() {
+            self.write_and_wait()?;
+        }
+        // The record is not in the batch while what came before it is written.
+        let mut record = std::mem::take(&mut self.writing().batch.scratch);
+        guarded(|| codec::encode(&mut record, key, value))?;
+        let (length, most) = (record.len(), self.pace.batch_bytes);
+        let Batch { records, bytes, .. } = &self.writing().batch;
+        if records.len() == BATCH_RECORDS || bytes.len() + length > most && !records.is_empty() {
+            self.write_and_wait()?;
+        }
+        let Batch { records, bytes, scratch, large } = &mut self.writing().batch;
+        if length > most {
+            *large = Some(hash);
+        } else {
+            bytes.extend_from_slice(&record);
+            records.push((hash, length as u32));
+        }
+        *scratch = record;
+        Ok(())
+    }
+
+    fn write_and_wait(&mut self) -> Result<()> {
+        self.submit();
+        self.wait()
     }
 
     /// Remembers an error.
@@ -299,6 +307,15 @@ fn guarded(job: impl FnOnce() -> Result<()>) -> Result<()> {
         let message = "a key or a value panicked while a checkpoint was written";
         Err(Error::new(ErrorKind::Poisoned, message))
     })
+}
+
+impl Drop for Paced {
+    /// What is of no use is removed, by the helper: a write may be under way.
+    fn drop(&mut self) {
+        if let Some(writing) = self.writing.take().filter(|_| !self.helper.is_inline()) {
+            self.helper.submit(move || drop(writing));
+        }
+    }
 }
 
 impl Drop for Writing {

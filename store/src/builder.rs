@@ -216,12 +216,7 @@ impl StoreBuilder {
         if self.sources.is_some() && (self.restore.is_some() || device.is_none()) {
             return bad("a store that is restored from others is a new one, in a directory".into());
         }
-        let helper = match (self.helper, config.helpers) {
-            (Some(helper), _) => helper,
-            (None, Helpers::Thread) => Helper::thread()?,
-            (None, Helpers::Inline) => Helper::inline(),
-        };
-        Store::open(config, device, helper, owned, self.restore, self.sources, self.clock)
+        Store::open(config, device, self.helper, owned, self.restore, self.sources, self.clock)
     }
 }
 

@@ -29,7 +29,7 @@ use crate::store::Inner;
 pub use seal::Seal;
 
 /// Between two looks whether the helper has answered.
-const MOMENT: Duration = Duration::from_micros(100);
+pub(crate) const MOMENT: Duration = Duration::from_micros(100);
 
 /// What [`Store::checkpoint`](crate::Store::checkpoint) made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,18 +100,8 @@ impl Sealing {
         self.parts.push((manifest, hooks));
     }
 
-    /// Removes what was made: now, or by the helper when it is done with it, if storage does nothing.
-    fn give_up(self, segments: &SegmentStore, inner: &Inner, mut is_stalled: bool) {
-        let mut patience = inner.patience();
-        if let Some(answer) = &self.preparing {
-            while let Err(RecvTimeoutError::Timeout) = answer.recv_timeout(MOMENT) {
-                inner.drive();
-                is_stalled |= patience.is_over(inner.device());
-                if is_stalled {
-                    break;
-                }
-            }
-        }
+    /// Removes what was made, or has the helper do that when it is done with it.
+    fn give_up(self, segments: &SegmentStore, inner: &Inner) {
         segments.unpin(self.pinned.iter().map(String::as_str));
         let (blobs, number, store) = (self.blobs, self.number, segments.clone());
         let remove = move || {
@@ -119,10 +109,15 @@ impl Sealing {
             // One that cannot be removed now is removed at the next open.
             let _ = store.remove_file(&checkpoint_name(number));
         };
-        match self.preparing {
-            Some(_) if is_stalled => inner.helper.submit(remove),
-            _ => remove(),
+        if !inner.helper.is_inline() {
+            return inner.helper.submit(remove);
         }
+        if let Some(answer) = &self.preparing {
+            while let Err(RecvTimeoutError::Timeout) = answer.recv_timeout(MOMENT) {
+                inner.drive();
+            }
+        }
+        remove();
     }
 }
 

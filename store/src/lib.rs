@@ -28,7 +28,6 @@ mod fetcher;
 mod list;
 mod map;
 mod moving;
-mod patience;
 mod sorted_blocks;
 mod sources;
 mod state_cell;

@@ -7,6 +7,7 @@ use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use alluvium_compaction::{Compactor, SpacePolicy};
 use alluvium_layouts::{CheckpointOutcome, Cursor, Table, TableStats, trace_event};
@@ -47,15 +48,9 @@ pub(crate) struct StateCell<K, V, T> {
     _lock: Option<Lock>,
 }
 
-/// The lock of a store's directory, shared by all that write to it.
+/// The lock of a store's directory, shared by all that write to it; its helper is one of them.
 #[derive(Clone)]
-pub(crate) struct Lock(#[expect(dead_code, reason = "held, not used")] Rc<dyn Send + Sync>);
-
-impl Lock {
-    pub(crate) fn new(guard: Box<dyn Send + Sync>) -> Self {
-        Self(Rc::from(guard))
-    }
-}
+pub(crate) struct Lock(pub(crate) Arc<dyn Send + Sync>);
 
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -17,17 +17,20 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use alluvium_pagestore::io::Device;
+use alluvium_layouts::trace_event;
+use alluvium_pagestore::io::{Device, Patience};
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, Helper, MemoryKind, Reclaim, Result, SegmentStore, StateManifest,
+    Account, Error, ErrorKind, Helper, MemoryKind, Reclaim, Result, SegmentStore, Served,
+    StateManifest,
 };
 
+use crossbeam_channel::{RecvTimeoutError, bounded};
+
 use crate::builder::StoreBuilder;
-use crate::checkpoints::{Checkpoint, Checkpoints, RetainedCheckpoint, Seal};
-use crate::config::StoreConfig;
+use crate::checkpoints::{Checkpoint, Checkpoints, MOMENT, RetainedCheckpoint, Seal};
+use crate::config::{Helpers, StoreConfig};
 use crate::expiring::Clock;
 use crate::moving::{Groups, Stock};
-use crate::patience::Patience;
 use crate::sources::{RestoredFrom, Source, Sources};
 use crate::state_cell::{Hooks, Lock};
 use crate::stats::{StateStats, StoreStats};
@@ -152,12 +155,16 @@ impl Store {
     pub(crate) fn open(
         config: StoreConfig,
         device: Option<Arc<dyn Device>>,
-        helper: Helper,
+        helper: Option<Helper>,
         owned: Range<u16>,
         restore: Option<u64>,
         sources: Option<Vec<Source>>,
         clock: Arc<dyn Clock>,
     ) -> Result<Store> {
+        let lock = device.as_ref().map(|device| device.lock()).transpose()?;
+        let lock = lock.map(|guard| Lock(Arc::from(guard)));
+        let helper =
+            helper.map_or_else(|| start_helper(&config, device.as_ref(), lock.as_ref()), Ok)?;
         let root = Account::root(config.memory.0);
         let elastic = Elastic::default();
         root.set_reclaim(Box::new(elastic.clone()));
@@ -172,17 +179,17 @@ impl Store {
             units: RefCell::default(),
             elastic,
             leftovers: 0,
-            lock: None,
+            lock,
             clock,
             config,
         };
         if let Some(device) = device {
-            inner.lock = Some(Lock::new(device.lock()?));
             let what = "the buffer of checkpoints";
             inner.root.reserve(MemoryKind::Buffers, BLOB_CHUNK_BYTES as u64, what)?;
             let (checkpoints, segments, leftovers) =
                 Checkpoints::recover(device, &inner.config, &inner.owned, restore)?;
             inner.checkpoints = RefCell::new(checkpoints);
+            let segments = segments.removing_by(&inner.helper);
             (inner.segments, inner.leftovers) = (Some(segments), leftovers);
         }
         if let Some(sources) = sources {
@@ -197,6 +204,21 @@ impl Store {
             inner.sources = Some(Sources::open(&sources, &inner.config, &inner.owned)?);
         }
         Ok(Store(Rc::new(inner)))
+    }
+
+    /// Waits until all that was given to the helper is done, such as files that are to be removed. The
+    /// directory is free again when the handles of its states are gone, too. A store that is dropped does
+    /// the same, and cannot say how that went.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Backpressure`] if storage does nothing for as long as
+    /// [`StoreConfig::patience_ms`] says: what is left to do is done when it goes on, and the directory
+    /// stays locked until then. Nobody waits for that any more.
+    pub fn close(self) -> Result<()> {
+        match self.0.segments {
+            Some(_) => self.0.wait_for_helper(),
+            None => Ok(()),
+        }
     }
 
     /// Makes all states durable as of now: [`seal`](Store::seal) and [`confirm`](Seal::confirm) in
@@ -338,6 +360,24 @@ impl Store {
     }
 }
 
+/// The helper that the configuration asks for. One with a thread keeps the lock as long as it writes.
+fn start_helper(
+    config: &StoreConfig,
+    device: Option<&Arc<dyn Device>>,
+    lock: Option<&Lock>,
+) -> Result<Helper> {
+    match (config.helpers, device, lock) {
+        (Helpers::Inline, ..) => Ok(Helper::inline()),
+        (Helpers::Thread, Some(device), Some(lock)) => Helper::thread_for(Served {
+            device: device.clone(),
+            patience: Duration::from_millis(config.patience_ms),
+            lock: lock.0.clone(),
+            left_alone: || trace_event!(WARN, "closed while storage did nothing"),
+        }),
+        (Helpers::Thread, ..) => Helper::thread(),
+    }
+}
+
 impl Inner {
     /// The device of a store with a directory.
     pub(crate) fn device(&self) -> &dyn Device {
@@ -349,10 +389,37 @@ impl Inner {
         Patience::new(Duration::from_millis(self.config.patience_ms), self.device())
     }
 
+    /// Waits until all that was given to the helper is done, unless the device does nothing.
+    fn wait_for_helper(&self) -> Result<()> {
+        let (reply, ended) = bounded(1);
+        self.helper.submit(move || {
+            let _ = reply.send(());
+        });
+        let mut patience = self.patience();
+        while ended.recv_timeout(MOMENT) == Err(RecvTimeoutError::Timeout) {
+            self.drive();
+            if patience.is_over(self.device()) {
+                self.helper.leave_alone();
+                return Err(patience.error("the store's helper goes on alone, and keeps the lock"));
+            }
+        }
+        Ok(())
+    }
+
     /// Does the work of a helper without threads, and of a device that has to be driven.
     pub(crate) fn drive(&self) {
         self.helper.drive();
         self.segments.iter().for_each(|segments| segments.device().drive());
+    }
+}
+
+impl Drop for Inner {
+    /// What states wait for when they are dropped is then there, or will not be.
+    fn drop(&mut self) {
+        if self.segments.is_some() && !self.helper.is_inline() && !self.helper.is_left_alone() {
+            // The helper tells it when its end is not waited for.
+            let _ = self.wait_for_helper();
+        }
     }
 }
 

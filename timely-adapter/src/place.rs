@@ -79,10 +79,15 @@ impl Place {
         }
     }
 
-    /// The job's record; an empty one without a directory.
+    /// The job's record; an empty one without a directory. A crash does not bring back the one before it.
     pub(crate) fn record(&self) -> Result<Record> {
-        let device = self.record_device()()?;
-        device.map_or_else(|| Ok(Record::default()), |device| Record::load(&*device))
+        let Some(device) = self.record_device()()? else { return Ok(Record::default()) };
+        let record = Record::load(&*device)?;
+        if record.last().is_some() {
+            // Who renamed it may not have made that durable.
+            device.sync_directory()?;
+        }
+        Ok(record)
     }
 
     /// Whether what a worker on a device of its own had is on this worker's.

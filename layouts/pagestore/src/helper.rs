@@ -3,25 +3,61 @@
 //! A store hands pages to be written or dropped to its [`Helper`]; results come back on the
 //! channel that the job was given. An inline helper runs jobs only when it is driven, in order,
 //! on the calling thread: where no helper threads are wanted, and in deterministic tests.
+//!
+//! What it keeps true: all that was given to a helper is done, also after its last handle is gone. Who
+//! drops that waits for it while the device does something, and then no more; the thread goes on alone, and
+//! keeps what it was made with, such as a directory's lock, until it ends.
 
 use crossbeam_channel::{Sender, unbounded};
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::Duration;
 
+use crate::io::{Device, Patience};
 use crate::turns::Turns;
 use crate::{Error, Result};
 
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+/// What a helper does.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Between two looks whether a thread has ended.
+const MOMENT: Duration = Duration::from_micros(50);
 
 /// Runs jobs off the record path. Clones share the same threads; the last clone joins them.
 #[derive(Clone)]
 pub struct Helper(Arc<Mode>);
 
+/// A helper that is there as long as others have it. For who may be on its thread.
+#[derive(Clone, Debug)]
+pub struct WeakHelper {
+    mode: Weak<Mode>,
+    /// Of the helper's thread.
+    thread: Option<ThreadId>,
+}
+
+/// What a helper works for.
+pub struct Served {
+    /// The device it uses.
+    pub device: Arc<dyn Device>,
+    /// How long the device may do nothing while the helper's end is waited for.
+    pub patience: Duration,
+    /// Is kept as long as the helper's thread runs.
+    pub lock: Arc<dyn Send + Sync>,
+    /// Called if the end is not waited for any more.
+    pub left_alone: fn(),
+}
+
 enum Mode {
-    Thread { jobs: Option<Sender<Job>>, thread: Option<JoinHandle<()>> },
+    Thread {
+        jobs: Option<Sender<Job>>,
+        thread: Option<JoinHandle<()>>,
+        served: Option<Served>,
+        is_left: AtomicBool,
+    },
     Inline(Mutex<VecDeque<Job>>),
     InTurns(Turns),
 }
@@ -32,7 +68,20 @@ impl Helper {
     /// # Errors
     /// If the operating system refuses a thread.
     pub fn thread() -> Result<Self> {
+        Self::with_thread(None)
+    }
+
+    /// The same, for who uses a device that may do nothing: the last clone does not wait for ever.
+    ///
+    /// # Errors
+    /// If the operating system refuses a thread.
+    pub fn thread_for(served: Served) -> Result<Self> {
+        Self::with_thread(Some(served))
+    }
+
+    fn with_thread(served: Option<Served>) -> Result<Self> {
         let (jobs, queue) = unbounded::<Job>();
+        let kept = served.as_ref().map(|served| served.lock.clone());
         let thread = std::thread::Builder::new()
             .name("alluvium-helper".into())
             .spawn(move || {
@@ -40,9 +89,12 @@ impl Helper {
                     // The job's reply channel closes with it: its owner sees the loss.
                     let _ = catch_unwind(AssertUnwindSafe(job));
                 }
+                drop(kept);
             })
             .map_err(|e| Error::io("start a helper thread", "-", e))?;
-        Ok(Self(Arc::new(Mode::Thread { jobs: Some(jobs), thread: Some(thread) })))
+        let is_left = AtomicBool::new(false);
+        let (jobs, thread) = (Some(jobs), Some(thread));
+        Ok(Self(Arc::new(Mode::Thread { jobs, thread, served, is_left })))
     }
 
     /// A helper without threads: jobs run in [`drive`](Helper::drive).
@@ -65,6 +117,28 @@ impl Helper {
     /// Whether jobs run only when driven, on the thread that does.
     pub fn is_inline(&self) -> bool {
         matches!(*self.0, Mode::Inline(_))
+    }
+
+    /// The same helper, for who must not keep it.
+    pub fn weak(&self) -> WeakHelper {
+        let thread = match &*self.0 {
+            Mode::Thread { thread, .. } => thread.as_ref().map(|thread| thread.thread().id()),
+            Mode::Inline(_) => None,
+            Mode::InTurns(turns) => turns.thread(),
+        };
+        WeakHelper { mode: Arc::downgrade(&self.0), thread }
+    }
+
+    /// Nobody is to wait any more for its answers, nor for its end: the device does nothing.
+    pub fn leave_alone(&self) {
+        if let Mode::Thread { is_left, .. } = &*self.0 {
+            is_left.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is [left alone](Helper::leave_alone).
+    pub fn is_left_alone(&self) -> bool {
+        matches!(&*self.0, Mode::Thread { is_left, .. } if is_left.load(Ordering::Relaxed))
     }
 
     /// Hands over one job. Jobs start in order.
@@ -96,15 +170,66 @@ impl Helper {
 impl Drop for Mode {
     fn drop(&mut self) {
         match self {
-            Mode::Thread { jobs, thread } => {
+            Mode::Thread { jobs, thread, served, is_left } => {
                 drop(jobs.take());
-                if let Some(thread) = thread.take() {
-                    let _ = thread.join();
+                let thread = thread.take().expect("joined once");
+                if thread.thread().id() != std::thread::current().id() {
+                    end(thread, served.as_ref(), is_left.load(Ordering::Relaxed));
                 }
             }
             Mode::Inline(_) => {}
             Mode::InTurns(turns) => turns.end(),
         }
+    }
+}
+
+/// Waits until the thread ends, unless the device does nothing.
+fn end(thread: JoinHandle<()>, served: Option<&Served>, mut is_left: bool) {
+    if let Some(Served { device, patience, left_alone, .. }) = served {
+        let mut patience = Patience::new(*patience, &**device);
+        while !thread.is_finished() {
+            is_left |= patience.is_over(&**device);
+            if is_left {
+                return left_alone();
+            }
+            std::thread::sleep(MOMENT);
+        }
+    }
+    let _ = thread.join();
+}
+
+impl WeakHelper {
+    /// Whether this is the helper's thread.
+    pub fn is_here(&self) -> bool {
+        self.thread == Some(std::thread::current().id())
+    }
+
+    /// Hands over a job; it comes back if the helper is gone, or this is its thread.
+    pub fn submit(&self, job: impl FnOnce() + Send + 'static) -> Option<Job> {
+        // On its own thread it must not be kept, not for a moment: who has it last waits for its end.
+        match if self.is_here() { None } else { self.mode.upgrade() } {
+            Some(mode) => {
+                Helper(mode).submit(job);
+                None
+            }
+            None => Some(Box::new(job)),
+        }
+    }
+}
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Thread { .. } => "Thread",
+            Self::Inline(_) => "Inline",
+            Self::InTurns(_) => "InTurns",
+        })
+    }
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Served({:?}, {:?})", self.device, self.patience)
     }
 }
 

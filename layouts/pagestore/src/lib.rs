@@ -32,7 +32,7 @@ pub use error::{Error, ErrorKind, Rejected, Result};
 pub use framed::Framed;
 pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};
 pub use heap_size::{HeapSize, rounded};
-pub use helper::Helper;
+pub use helper::{Helper, Served, WeakHelper};
 pub use key_groups::KeyGroups;
 pub use manifest::{
     CODEC, CheckpointFile, CheckpointImage, MANIFEST, MANIFEST_NEW, Manifest, StateManifest,

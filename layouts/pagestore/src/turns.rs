@@ -115,6 +115,11 @@ impl Turns {
         has_work
     }
 
+    /// The helper's thread.
+    pub(crate) fn thread(&self) -> Option<ThreadId> {
+        self.state().helper
+    }
+
     /// Starts the helper's thread.
     pub(crate) fn begin(&self) -> Result<()> {
         let mut state = self.state();

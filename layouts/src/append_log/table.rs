@@ -302,7 +302,9 @@ impl<K, E> Drop for AppendLogLists<K, E> {
     fn drop(&mut self) {
         // The helper may be dropping lists; if it takes long it goes on alone.
         let start = Instant::now();
-        while self.jobs.pending() > 0 && start.elapsed() < Duration::from_secs(2) {
+        let helper = self.context.helper.clone();
+        let waits = || !helper.is_left_alone() && start.elapsed() < Duration::from_secs(2);
+        while self.jobs.pending() > 0 && waits() {
             let _ = self.jobs.wait();
         }
         self.resume = None;

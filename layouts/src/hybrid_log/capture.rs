@@ -74,6 +74,12 @@ struct Sets {
     bytes: u64,
 }
 
+/// Sets that the helper writes for a checkpoint that was given up, and what is booked for them.
+pub(super) type LateSets = (Receiver<Result<Vec<BlobRef>>>, u64);
+
+/// An answer has not come in time.
+struct Late;
+
 /// A set and how many are in it, so that no call counts them all.
 struct Counted {
     set: LiveSet,
@@ -113,6 +119,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.context.segment_store()?;
         self.forget_scratch();
         self.give_up_rewrite();
+        self.release_late_sets();
         if self.capture.is_some() {
             // The store has not said what became of the last one: if it was whole it may be either.
             let is_whole = !self.is_capturing();
@@ -393,12 +400,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.log.end_sealing(true);
         match step {
             Step::Visiting { sets, .. } | Step::Adding { sets, .. } => self.release(sets.bytes),
-            Step::WritingSets { bytes, answer, .. } => {
-                self.wait_for(&answer);
-                self.release(bytes);
-            }
+            Step::WritingSets { bytes, answer, .. } => match self.wait_for(&answer) {
+                Err(Late) => self.late_sets.push((answer, bytes)),
+                Ok(_) => self.release(bytes),
+            },
             Step::Listing(answer) => {
-                let lent = self.wait_for(&answer);
+                let lent = self.wait_for(&answer).ok().flatten();
                 let stored = self.log.stored.as_mut().expect("a log with segments");
                 match lent {
                     Some((deaths, _)) => stored.give_back(deaths),
@@ -410,14 +417,28 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 
     /// The helper's answer; none if it is lost.
-    fn wait_for<T>(&self, answer: &Receiver<T>) -> Option<T> {
+    fn wait_for<T>(&self, answer: &Receiver<T>) -> std::result::Result<Option<T>, Late> {
+        let start = Instant::now();
         loop {
             self.context.helper.drive();
             self.log.stored.iter().for_each(Stored::drive);
             match answer.recv_timeout(std::time::Duration::from_millis(1)) {
-                Ok(answer) => return Some(answer),
-                Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
-                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return None,
+                Ok(answer) => return Ok(Some(answer)),
+                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(crossbeam_channel::RecvTimeoutError::Timeout) => {
+                    self.log.check_patience(start).map_err(|_| Late)?;
+                }
+            }
+        }
+    }
+
+    /// Releases what sets took whose writing took longer than anybody waited, when it is over.
+    fn release_late_sets(&mut self) {
+        let late = std::mem::take(&mut self.late_sets);
+        for (answer, bytes) in late {
+            match answer.try_recv() {
+                Err(TryRecvError::Empty) => self.late_sets.push((answer, bytes)),
+                _ => self.release(bytes),
             }
         }
     }

@@ -88,6 +88,11 @@ impl<K: Key, V: State> Flusher<K, V> {
         self.pending
     }
 
+    /// Whether nobody waits for the helper any more.
+    pub fn is_left_alone(&self) -> bool {
+        self.helper.is_left_alone()
+    }
+
     /// Has a frozen frame written.
     pub fn flush(&mut self, number: u32, frozen: FrozenFrame<K, V>) {
         let (writer, reply, touched) = (self.writer.clone(), self.reply.clone(), self.touched);

@@ -7,8 +7,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use alluvium_pagestore::io::{BLOCK_BYTES, Completion, IoBuffer, Operation, Reply, Request, Waker};
+use alluvium_pagestore::io::{
+    BLOCK_BYTES, CLOSING_MAX, Completion, IoBuffer, Operation, Patience, Reply, Request, Waker,
+};
 use alluvium_pagestore::{
     Account, BlobRef, Death, Error, ErrorKind, Helper, MemoryKind, RecordBytes, Result, SegmentId,
     SegmentImage, SegmentInfo, SegmentMeta, SegmentStore, Time, UNSPLIT_BYTES, Verified, damaged,
@@ -621,16 +624,20 @@ impl Stored {
     /// Waits for any read to end.
     fn next_end(&self) -> Completion {
         loop {
-            if let Ok(done) = self.completions.try_recv() {
-                return done;
-            }
-            self.store.device().drive();
-            self.helper.drive();
-            let patience = std::time::Duration::from_millis(1);
-            if let Ok(done) = self.completions.recv_timeout(patience) {
+            if let Some(done) = self.wait_a_moment() {
                 return done;
             }
         }
+    }
+
+    /// A read that has ended, or ends in a moment.
+    fn wait_a_moment(&self) -> Option<Completion> {
+        if let Ok(done) = self.completions.try_recv() {
+            return Some(done);
+        }
+        self.store.device().drive();
+        self.helper.drive();
+        self.completions.recv_timeout(Duration::from_millis(1)).ok()
     }
 
     /// Reads one record and waits for it.
@@ -723,11 +730,15 @@ impl Read {
 
 impl Drop for Stored {
     /// Waits for reads that run ahead: their buffers are the kernel's until they end, and the
-    /// memory is given back to the budget after this.
+    /// memory is given back to the budget after this. Not for a device that does nothing.
     fn drop(&mut self) {
-        while self.fetches.reading() > 0 {
-            let done = self.next_end();
-            self.fetch_ended(done);
+        let mut patience = Patience::new(CLOSING_MAX, self.store.device());
+        while self.fetches.reading() > 0 && !self.helper.is_left_alone() {
+            match self.wait_a_moment() {
+                Some(done) => self.fetch_ended(done),
+                None if patience.is_over(self.store.device()) => return,
+                None => {}
+            }
         }
     }
 }

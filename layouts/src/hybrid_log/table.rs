@@ -41,6 +41,8 @@ pub struct HybridLogTable<K: Key, V: State> {
     pub(super) capture: Option<Capture>,
     /// Where the last checkpoint has the records that have died.
     pub(super) known_deaths: Vec<BlobRef>,
+    /// What nobody waited for.
+    pub(super) late_sets: Vec<super::capture::LateSets>,
     /// The last checkpoint could not note all that died while it was taken: the next one is taken
     /// at once.
     pub(super) at_once: bool,
@@ -117,6 +119,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             rewriter: Rewriter::default(),
             capture: None,
             known_deaths: Vec::new(),
+            late_sets: Vec::new(),
             at_once: false,
             expiry: None,
             scratch: None,

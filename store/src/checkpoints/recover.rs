@@ -41,6 +41,11 @@ impl Checkpoints {
                 Err(error) => unreadable.push((file.number, error)),
             }
         }
+        if !manifest.checkpoints.is_empty() {
+            // It may have been renamed by who could not make that durable: a crash after this open would
+            // bring back the one before, whose files are removed below, and whose position is another.
+            device.sync_directory()?;
+        }
         let listed_before = manifest.checkpoints.len();
         found.base = found.choose(&mut manifest, &*device, unreadable.as_mut(), restore)?;
         let mut next_segment = 1;

@@ -34,8 +34,11 @@ pub struct Seal {
     /// Storage has done nothing for so long that nothing is waited for any more.
     stalled: bool,
     /// The helper replaces the manifest by this one.
-    committing: Option<(Manifest, Aside<()>)>,
+    committing: Option<(Manifest, Aside<Committed>)>,
 }
+
+/// How replacing the manifest went, and what became of the checkpoint.
+type Committed = (Result<()>, CheckpointOutcome);
 
 impl Seal {
     pub(crate) fn begin(store: &Store, position: u64) -> Result<Self> {
@@ -238,7 +241,9 @@ impl Seal {
         let Some(committed) = replacing.poll() else { return Ok(None) };
         let (manifest, _) = self.committing.take().expect("looked at above");
         self.decided = true;
-        self.conclude(&manifest, committed).map(Some)
+        let (committed, outcome) =
+            committed.unwrap_or_else(|e| (Err(e), CheckpointOutcome::Unknown));
+        self.conclude(&manifest, committed, outcome).map(Some)
     }
 
     /// Has the helper list it in the manifest.
@@ -257,22 +262,33 @@ impl Seal {
         let manifest = Manifest { checkpoints: listed };
         let (device, new) = (segments.shared_device(), manifest.clone());
         drop(checkpoints);
-        let replacing = self.store.aside("the manifest", move || new.commit(&*device));
+        let number = self.number;
+        let replacing = self.store.aside("the manifest", move || {
+            let committed = new.commit(&*device);
+            let outcome = match &committed {
+                Ok(()) => CheckpointOutcome::Committed,
+                Err(_) if is_committed(&*device, number) => CheckpointOutcome::Unknown,
+                Err(_) => CheckpointOutcome::Abandoned,
+            };
+            Ok((committed, outcome))
+        });
         self.committing = Some((manifest, replacing));
     }
 
     /// The manifest was replaced, or not.
-    fn conclude(&self, manifest: &Manifest, committed: Result<()>) -> Result<Checkpoint> {
+    fn conclude(
+        &self,
+        manifest: &Manifest,
+        committed: Result<()>,
+        outcome: CheckpointOutcome,
+    ) -> Result<Checkpoint> {
         let inner = &*self.store.0;
         let segments = inner.segments.as_ref().expect("it was begun with a directory");
         let mut checkpoints = inner.checkpoints.borrow_mut();
         let sealing = checkpoints.sealing.take().expect("one that was begun is there");
-        let outcome = match &committed {
-            Ok(()) => CheckpointOutcome::Committed,
-            Err(_) if self.kept || is_committed(segments.device(), self.number) => {
-                CheckpointOutcome::Unknown
-            }
-            Err(_) => CheckpointOutcome::Abandoned,
+        let outcome = match outcome {
+            CheckpointOutcome::Abandoned if self.kept => CheckpointOutcome::Unknown,
+            outcome => outcome,
         };
         match &committed {
             Ok(()) => trace_event!(INFO, "checkpoint committed", number = self.number),
@@ -281,7 +297,7 @@ impl Seal {
             }
         }
         match outcome {
-            CheckpointOutcome::Abandoned => sealing.give_up(segments, inner, false),
+            CheckpointOutcome::Abandoned => sealing.give_up(segments, inner),
             CheckpointOutcome::Committed | CheckpointOutcome::Unknown => {
                 let Sealing { prepared, .. } = sealing;
                 let prepared = prepared.expect("looked at above");
@@ -345,7 +361,7 @@ impl Drop for Seal {
                 self.tell(CheckpointOutcome::Abandoned);
                 // What is given up may wait for the helper, which is told by others too.
                 if let Some(sealing) = sealing {
-                    sealing.give_up(segments, inner, self.stalled);
+                    sealing.give_up(segments, inner);
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use alluvium::io::Simulated;
 use alluvium::{
@@ -79,14 +80,26 @@ pub fn builder(device: &Simulated) -> StoreBuilder {
         .retain(RETAINED)
 }
 
+/// How long states wait for storage that does nothing, unless a test says otherwise.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// A hybrid log of so little memory that it evicts.
-fn log(bytes: u64) -> HybridLog {
-    HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB).memory(bytes)
+fn log(bytes: u64, patience: Duration) -> HybridLog {
+    let log = HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB);
+    log.memory(bytes).patience(patience)
 }
 
 impl Everything {
     pub fn open(builder: StoreBuilder) -> Result<Self> {
-        let store = builder.open()?;
+        Self::with_patience(builder, PATIENCE)
+    }
+
+    /// Opens it with states that wait so long for storage that does nothing.
+    pub fn with_patience(builder: StoreBuilder, patience: Duration) -> Result<Self> {
+        let store = builder.patience(patience).open()?;
+        let log = |bytes| log(bytes, patience);
+        let append = AppendLog::new().memory(400 * KIB).patience(patience);
+        let segments = WindowSegments::new().memory(400 * KIB).patience(patience);
         let windows = Windows::tumbling(LENGTH);
         Ok(Self {
             heap: store.map("heap").layout(Heap::new().into()).open()?,
@@ -95,12 +108,9 @@ impl Everything {
             counts: store.count("counts").layout(log(112 * KIB).hash_bits(3).into()).open()?,
             value: store.value("value").layout(log(144 * KIB).into()).open()?,
             timers: store.timers("timers")?,
-            list: store.list("list").layout(AppendLog::new().memory(400 * KIB).into()).open()?,
+            list: store.list("list").layout(append.into()).open()?,
             times: store.time_map("times").open(LENGTH)?,
-            folded: store
-                .aggregated("folded")
-                .layout(WindowSegments::new().memory(400 * KIB).into())
-                .open(windows, Counting)?,
+            folded: store.aggregated("folded").layout(segments.into()).open(windows, Counting)?,
             kept: store.holistic("kept").open(windows, Collect)?,
             trouble: Trouble::none(),
             store,

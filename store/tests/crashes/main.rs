@@ -40,7 +40,10 @@ mod dice;
 mod everything;
 mod explore;
 mod history;
+mod stalls;
 mod trouble;
+#[path = "../behaviour/common/watchdog.rs"]
+mod watchdog;
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;

@@ -32,6 +32,11 @@ impl Trouble {
         Self { device: Some(device.clone()), dice: Dice(!seed), is_on: false, met: 0 }
     }
 
+    /// A device that stops answering, by whatever another makes of it: a call that fails lets it go on.
+    pub fn standing(device: &Simulated) -> Self {
+        Self { device: Some(device.clone()), dice: Dice(1), is_on: false, met: 0 }
+    }
+
     /// Errors that were lived through so far.
     pub fn met(&self) -> u64 {
         self.met
@@ -67,6 +72,10 @@ impl Trouble {
         if let Some(device) = self.device.as_ref().filter(|_| self.is_on) {
             device.set_faults(Faults::late(LATENCY_MAX));
             device.set_capacity_bytes(None);
+        }
+        if let Some(device) = self.device.as_ref().filter(|device| device.stuck() > 0) {
+            device.release_stuck();
+            device.drain();
         }
         self.is_on = false;
     }

@@ -57,6 +57,8 @@ pub struct Accident {
     sealed: Option<usize>,
     /// Turns of each worker, if somebody counts them: none that fails.
     counted: Vec<Arc<AtomicU64>>,
+    /// The last checkpoint that any worker knows to be committed.
+    committed: Arc<AtomicU64>,
 }
 
 impl Accident {
@@ -72,6 +74,11 @@ impl Accident {
     /// None; it counts the turns of each worker.
     pub fn counting(counted: Vec<Arc<AtomicU64>>) -> Self {
         Self { counted, ..Self::default() }
+    }
+
+    /// None; it tells the last checkpoint that is committed.
+    pub fn telling(committed: Arc<AtomicU64>) -> Self {
+        Self { committed, ..Self::default() }
     }
 
     fn happen(&self, worker: usize) -> Result<()> {
@@ -93,6 +100,8 @@ pub struct End {
     /// timers below -100.
     pub counts: BTreeMap<i64, i64>,
     pub committed: u64,
+    /// The checkpoint that it has gone on from.
+    pub restored: u64,
     pub abandoned: u64,
     pub sent: i64,
 }
@@ -155,6 +164,8 @@ pub fn work(
         }
         let before = checkpoints.abandoned().is_some();
         let turn = checkpoints.turn(Time(next), next >= job.numbers)?;
+        let committed = checkpoints.committed().map_or(0, |checkpoint| checkpoint.number);
+        accident.committed.fetch_max(committed, Ordering::SeqCst);
         abandoned += u64::from(!before && checkpoints.abandoned().is_some());
         match turn {
             Turn::Go | Turn::Until(_) => {
@@ -190,7 +201,8 @@ pub fn work(
     while worker.has_dataflows() {
         state.step(worker)?;
     }
-    Ok(End { counts: counts.take(), committed, abandoned, sent: (next - first) / peers })
+    let restored = state.restored().map_or(0, |checkpoint| checkpoint.number);
+    Ok(End { counts: counts.take(), committed, restored, abandoned, sent: (next - first) / peers })
 }
 
 /// Tells of the moves before `until`, which are the same in each run of as many workers; any worker

@@ -2,6 +2,7 @@
 
 mod job;
 
+mod a_job_crashes_at_any_step;
 mod a_job_goes_on_from_one_checkpoint_on_all_workers;
 mod a_job_goes_on_with_another_number_of_workers;
 mod a_worker_goes_on_while_its_checkpoint_is_committed;

@@ -2,7 +2,8 @@
 //!
 //! Requests wait in one unbounded channel; each helper takes the next, does it with blocking
 //! calls and sends the completion. As many requests are at the device as there are helpers.
-//! Dropping the pool lets running requests end, fails the waiting ones and joins the helpers.
+//! Dropping the pool lets running requests end, fails the waiting ones and joins the helpers; those that
+//! the operating system does not let end within [`CLOSING_MAX`] go on alone, with their buffers and files.
 
 use crossbeam_channel::{Receiver, Sender};
 use std::os::unix::fs::FileExt;
@@ -14,6 +15,7 @@ use std::thread::JoinHandle;
 
 use super::accepted::{Accepted, past_end};
 use super::directory::{DirectIo, Directory, drop_from_cache, end_of, system_file};
+use super::patience::{CLOSING_MAX, join_within};
 use super::{Device, FileHandle, IoStats, Operation, Request};
 use crate::{Error, ErrorKind, Result};
 
@@ -167,9 +169,7 @@ impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Release);
         drop(self.requests.take());
-        for helper in self.helpers.drain(..) {
-            let _ = helper.join();
-        }
+        let _all = join_within(self.helpers.drain(..), CLOSING_MAX);
     }
 }
 

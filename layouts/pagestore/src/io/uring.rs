@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 
 use super::accepted::{Accepted, past_end};
 use super::directory::{DirectIo, Directory, end_of};
+use super::patience::{CLOSING_MAX, join_within};
 use super::ring_unsafe::{Ring, Transfer, new_event, wake, whole_blocks};
 use super::threads::join_reasons;
 use super::{DEFAULT_QUEUE_DEPTH, Device, FileHandle, IoStats, Operation, Request};
@@ -174,13 +175,12 @@ impl Device for Uring {
 }
 
 impl Drop for Uring {
-    /// Fails what waits, and waits for what the kernel holds.
+    /// Fails what waits, and waits for what the kernel holds; after [`CLOSING_MAX`] the ring's thread goes
+    /// on alone, with its buffers and files.
     fn drop(&mut self) {
         self.bell.closing.store(true, Ordering::SeqCst);
         wake(&self.bell.event);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _all = join_within(self.thread.take().into_iter(), CLOSING_MAX);
     }
 }
 

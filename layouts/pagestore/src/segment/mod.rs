@@ -6,6 +6,7 @@ mod live;
 mod pass;
 mod pins;
 mod reader;
+mod removals;
 mod whole;
 mod writer;
 
@@ -25,9 +26,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::io::{BLOCK_BYTES, Device, FileHandle, IoBuffer, Operation, run_blocking};
-use crate::{ErrorKind, Result, Time};
+use crate::{ErrorKind, Helper, Result, Time};
 use format::{TRAILER_BYTES, Tail};
 use pins::Pins;
+use removals::Removals;
 
 /// Where segments live: a device and the source of segment ids. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -35,16 +37,26 @@ pub struct SegmentStore {
     device: Arc<dyn Device>,
     next_id: Arc<AtomicU64>,
     pins: Arc<Pins>,
+    removals: Option<Arc<Removals>>,
 }
 
 impl SegmentStore {
-    /// A store whose next segment has the id `next_id`.
+    /// A store whose next segment has the id `next_id`. Who removes files waits for the device.
     pub fn new(device: Arc<dyn Device>, next_id: u64) -> Self {
-        Self { device, next_id: Arc::new(AtomicU64::new(next_id)), pins: Arc::default() }
+        let next_id = Arc::new(AtomicU64::new(next_id));
+        Self { device, next_id, pins: Arc::default(), removals: None }
+    }
+
+    /// The same store, whose files are removed by a helper if that has a thread: nobody else waits.
+    #[must_use]
+    pub fn removing_by(self, helper: &Helper) -> Self {
+        let removals = (!helper.is_inline()).then(|| Arc::new(Removals::by(helper.weak())));
+        Self { removals, ..self }
     }
 
     /// Removes the file of a segment that its owner needs no more: now, or when the last checkpoint
-    /// that names it is dropped. A file that is not there is no error.
+    /// that names it is dropped. A file that is not there is no error. If a helper removes files, this
+    /// does not wait, and one that cannot be removed is tried again with the next.
     pub fn remove(&self, id: SegmentId) -> Result<()> {
         self.remove_file(&id.file_name())
     }
@@ -55,9 +67,9 @@ impl SegmentStore {
     }
 
     fn remove_now(&self, name: &str) -> Result<()> {
-        match self.device.remove(name) {
-            Err(error) if error.kind() != ErrorKind::Missing => Err(error),
-            _ => Ok(()),
+        match &self.removals {
+            Some(removals) => removals.remove(&self.device, name),
+            None => remove_file(&*self.device, name),
         }
     }
 
@@ -97,6 +109,14 @@ impl SegmentStore {
     /// Waits until what was written to `file` survives a crash.
     pub fn sync(&self, file: &FileHandle) -> Result<()> {
         run_blocking(self.device(), file, Operation::Sync, IoBuffer::empty()).1
+    }
+}
+
+/// Removes a file, if it is there.
+fn remove_file(device: &dyn Device, name: &str) -> Result<()> {
+    match device.remove(name) {
+        Err(error) if error.kind() != ErrorKind::Missing => Err(error),
+        _ => Ok(()),
     }
 }
 

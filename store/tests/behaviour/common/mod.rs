@@ -3,6 +3,7 @@
 pub mod btree_layout;
 mod dice;
 pub mod history;
+pub mod watchdog;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Once};

@@ -30,7 +30,7 @@ pub enum Fault {
     /// The operation fails for want of space and moves nothing.
     DiskFull,
     /// The operation does not end until
-    /// [`release_stuck`](super::Simulated::release_stuck). For reads, writes and syncs only.
+    /// [`release_stuck`](super::Simulated::release_stuck): who made a call on the directory waits in it.
     Stuck,
 }
 

@@ -21,7 +21,7 @@ mod moment;
 mod world;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use self::disk::{Change, Disk};
 use self::faults::Aim;
@@ -42,6 +42,8 @@ pub use moment::Moment;
 #[derive(Clone)]
 pub struct Simulated {
     world: Arc<Mutex<World>>,
+    /// Told when what is stuck may go on.
+    released: Arc<Condvar>,
     counters: Arc<Counters>,
 }
 
@@ -54,7 +56,7 @@ impl Simulated {
     fn of(disk: Disk, seed: u64, faults: Faults) -> Self {
         let world = World::new(disk, seed, faults);
         let counters = Arc::new(Counters::default());
-        Self { world: Arc::new(Mutex::new(world)), counters }
+        Self { world: Arc::new(Mutex::new(world)), released: Arc::default(), counters }
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -88,6 +90,11 @@ impl Simulated {
         self.world().script(Aim::Directory, n, fault);
     }
 
+    /// Forgets what was to go wrong and has not yet.
+    pub fn forget_scripts(&self) {
+        self.world().scripts.clear();
+    }
+
     /// Makes the device full once its files take `bytes`; `None` gives endless space. Removing
     /// files (and closing their handles) gives space back.
     pub fn set_capacity_bytes(&self, bytes: Option<u64>) {
@@ -104,14 +111,17 @@ impl Simulated {
         self.world().held.len()
     }
 
-    /// Requests that are stuck.
+    /// Requests that are stuck, and calls.
     pub fn stuck(&self) -> usize {
-        self.world().held.iter().filter(|held| held.due.is_none()).count()
+        let world = self.world();
+        world.stuck_calls + world.held.iter().filter(|held| held.due.is_none()).count()
     }
 
-    /// Lets stuck requests end, well, at the next [`drive`](Device::drive) or submit.
+    /// Lets stuck requests end, well, at the next [`drive`](Device::drive) or submit; and stuck calls.
     pub fn release_stuck(&self) {
         let world = &mut *self.world();
+        world.stuck_calls = 0;
+        self.released.notify_all();
         for held in world.held.iter_mut().filter(|held| held.due.is_none()) {
             held.due = Some((world.tick, world.dice.next()));
             held.fault = None;
@@ -157,8 +167,8 @@ impl Simulated {
         self.world().trace.clone().unwrap_or_default()
     }
 
-    /// Shows `watcher` each step from now on, before it is taken. It must not use this device. The
-    /// device keeps from now on what was written to each file.
+    /// Shows `watcher` each step from now on, before it is taken. It must not use this device, and others
+    /// only if all have one [order](Simulated::take_order). The device keeps from now on what was written to each file.
     pub fn watch(&self, watcher: impl FnMut(&Moment<'_>) + Send + 'static) {
         let mut world = self.world();
         world.disk.keep_past();
@@ -176,6 +186,12 @@ impl Simulated {
         if let Some(turns) = turns {
             turns.step();
         }
+    }
+
+    /// Does the operations of all devices with this order one after the other, whatever threads they are
+    /// of: while one is [watched](Simulated::watch), what a crash leaves of the others can be looked at.
+    pub fn take_order(&self, order: &Arc<Mutex<()>>) {
+        self.world().order = order.clone();
     }
 
     /// A hash of the names and bytes of all files: the same for the same, and by chance only for
@@ -246,14 +262,21 @@ impl Simulated {
     ) -> Result<T> {
         self.turn();
         self.counters.count_directory_operation();
+        let order = self.world().order.clone();
+        let _one = order.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guard = self.world();
-        let world = &mut *guard;
-        let fault = world.choose_fault(Aim::Directory, 0, 0);
+        let fault = guard.choose_fault(Aim::Directory, 0, 0);
         match fault {
             Some(Fault::Error) => return Err(simulated_error("simulated directory error")),
             Some(Fault::DiskFull) => return Err(disk_full()),
+            Some(Fault::Stuck) => {
+                guard.stuck_calls += 1;
+                let stuck = self.released.wait_while(guard, |world| world.stuck_calls > 0);
+                guard = stuck.unwrap_or_else(PoisonError::into_inner);
+            }
             _ => {}
         }
+        let world = &mut *guard;
         let step = words.map_or(Ok(()), |words| world.step(words, &attempted));
         if let Err(crash) = step {
             // Whether the change was made before the lights went out, no one knows.
@@ -305,6 +328,8 @@ impl Device for Simulated {
     fn submit(&self, request: Request) {
         self.turn();
         if let Some(accepted) = Accepted::accept(request, &self.counters) {
+            let order = self.world().order.clone();
+            let _one = order.lock().unwrap_or_else(PoisonError::into_inner);
             let ends = self.world().submit(accepted);
             finish(ends);
         }
@@ -312,6 +337,8 @@ impl Device for Simulated {
 
     fn drive(&self) {
         self.turn();
+        let order = self.world().order.clone();
+        let _one = order.lock().unwrap_or_else(PoisonError::into_inner);
         let ends = self.world().advance(true);
         finish(ends);
     }

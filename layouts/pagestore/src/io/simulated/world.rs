@@ -4,7 +4,7 @@
 //! Ends are given to the caller, who tells them once the world is unlocked.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::super::Operation;
 use super::super::accepted::{Accepted, past_end};
@@ -20,10 +20,12 @@ pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) faults: Faults,
     /// Faults by kind of operation and its number.
-    scripts: BTreeMap<(Aim, u64), Fault>,
+    pub(super) scripts: BTreeMap<(Aim, u64), Fault>,
     /// Operations submitted so far, by kind.
     submitted: BTreeMap<Aim, u64>,
     pub(super) held: Vec<Held>,
+    /// Calls on the directory that are stuck.
+    pub(super) stuck_calls: usize,
     /// Submits and drives so far: the clock of the held.
     pub(super) tick: u64,
     pub(super) steps: u64,
@@ -39,6 +41,8 @@ pub(super) struct World {
     pub(super) watcher: Option<Watcher>,
     /// Of a helper and its owner.
     pub(super) turns: Option<Turns>,
+    /// Held by each operation, of all devices that share it.
+    pub(super) order: Arc<Mutex<()>>,
 }
 
 /// A request that has not ended.
@@ -64,6 +68,7 @@ impl World {
             scripts: BTreeMap::new(),
             submitted: BTreeMap::new(),
             held: Vec::new(),
+            stuck_calls: 0,
             tick: 0,
             steps: 0,
             steps_max: None,
@@ -75,6 +80,7 @@ impl World {
             trace: None,
             watcher: None,
             turns: None,
+            order: Arc::default(),
         }
     }
 

@@ -1,0 +1,79 @@
+//! How long calls wait for a device that does nothing.
+//!
+//! A device that works, however slowly, is waited for. One that moves nothing and ends nothing for as
+//! long as the configuration says is given up: the call fails and says so.
+
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Device, IoStats};
+use crate::{Error, ErrorKind};
+
+/// How long who closes something waits for what a device has begun, at most.
+pub const CLOSING_MAX: Duration = Duration::from_secs(20);
+
+/// Between two looks whether a thread has ended.
+const MOMENT: Duration = Duration::from_micros(20);
+
+/// Joins threads that are about to end, unless that takes longer than `most`: they go on alone then. Says
+/// whether all have ended.
+pub(super) fn join_within(threads: impl Iterator<Item = JoinHandle<()>>, most: Duration) -> bool {
+    let since = Instant::now();
+    let mut all = true;
+    for thread in threads {
+        while !thread.is_finished() && since.elapsed() < most {
+            std::thread::sleep(MOMENT);
+        }
+        match thread.is_finished() {
+            true => drop(thread.join()),
+            false => all = false,
+        }
+    }
+    all
+}
+
+/// A wait for a device.
+#[derive(Debug)]
+pub struct Patience {
+    most: Duration,
+    since: Instant,
+    seen: IoStats,
+}
+
+impl Patience {
+    /// A wait that begins now.
+    pub fn new(most: Duration, device: &dyn Device) -> Self {
+        Self { most, since: Instant::now(), seen: device.stats() }
+    }
+
+    /// Whether the device has done nothing for too long.
+    pub fn is_over(&mut self, device: &dyn Device) -> bool {
+        let now = device.stats();
+        if now != self.seen {
+            (self.seen, self.since) = (now, Instant::now());
+        }
+        self.since.elapsed() >= self.most
+    }
+
+    /// The error of what was waited for.
+    pub fn error(&self, what: &str) -> Error {
+        let message = format!("storage has done nothing for {:?}: {what}", self.most);
+        Error::new(ErrorKind::Backpressure, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_does_not_end_is_left_alone() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let stuck = std::thread::spawn(move || drop(held.recv()));
+        let ends = || std::thread::spawn(|| ());
+        let both = [stuck, ends()].into_iter();
+        assert!(!join_within(both, Duration::from_millis(20)));
+        drop(release);
+        assert!(join_within([ends(), ends()].into_iter(), CLOSING_MAX));
+    }
+}
