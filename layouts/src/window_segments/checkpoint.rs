@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage, SegmentReader,
-    SegmentStore, State, StateImage, Time, codec, fingerprint,
+    Error, ErrorKind, FooterEntry, Key, MemoryKind, PassVisitor, PassedRecord, Result, SegmentId,
+    SegmentImage, SegmentReader, SegmentStore, State, StateImage, Time, codec, fingerprint,
 };
 
 use super::run::{ImageAt, Run};
@@ -18,6 +18,7 @@ use super::slice::{GAP_BYTES, Gap, Slice, Stored};
 use super::table::SegmentPanes;
 use super::writing::Cut;
 use crate::panes::Panes;
+use crate::passing::pass_over;
 use crate::table::CheckpointOutcome;
 
 /// What a record of the catalog tells, with the slice that it is of.
@@ -42,19 +43,18 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let memory = (window + footers) as u64 + CATALOG_BYTES + self.sizes.headroom_bytes;
         self.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
         let state = fingerprint(&self.context.name);
-        let mut reader = SegmentReader::new(store.clone(), state, window);
-        let restored = self.restore_with(&mut reader, &store, image);
+        let restored = self.restore_with((&store, state, window), image);
         self.account.release(MemoryKind::Buffers, memory);
         restored.map_err(|error| error.with("state", &self.context.name))
     }
 
     fn restore_with(
         &mut self,
-        reader: &mut SegmentReader,
-        store: &SegmentStore,
+        (store, state, window): (&SegmentStore, u64, usize),
         image: &StateImage,
     ) -> Result<()> {
-        let (runs, tables) = ends(reader, store, &image.segments)?;
+        let mut reader = SegmentReader::new(store.clone(), state, window);
+        let (runs, tables) = ends(&mut reader, store, &image.segments)?;
         let mut slices = Vec::new();
         for segment in &image.segments[tables..] {
             reader.for_each(&segment.open(store)?, None, |_, record| {
@@ -62,30 +62,14 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 self.restore_from(kind, slice, &told, store, &image.segments[..runs], &mut slices)
             })?;
         }
-        let mut slices = slices.into_iter().filter(|(_, entries, cuts)| entries + cuts > 0);
-        let mut of = slices.next();
-        for segment in &image.segments[runs..tables] {
-            reader.for_each(&segment.open(store)?, None, |_, record| {
-                let Some((slice, entries, cuts)) = &mut of else {
-                    return Err(catalog_is_wrong("more accumulators than it tells of"));
-                };
-                self.stats.codec_calls += 1;
-                if *entries > 0 {
-                    let (key, value) = codec::decode::<K, A>(record.payload)?;
-                    self.update(*slice, &key, || value, |_| ())?;
-                    *entries -= 1;
-                } else {
-                    let (key, before) = codec::decode::<K, u64>(record.payload)?;
-                    self.restore_cut(*slice, Cut { key, before })?;
-                    *cuts -= 1;
-                }
-                if *entries + *cuts == 0 {
-                    of = slices.next();
-                }
-                Ok(())
-            })?;
-        }
-        if of.is_some() {
+        // One window at a time.
+        drop(reader);
+        let (account, files) = (self.account.clone(), &image.segments[runs..tables]);
+        let mut tables = Tables { panes: self, slices: slices.into_iter(), of: None };
+        tables.go_on();
+        let mut open = |nth: usize| files[nth].open(store);
+        pass_over((store, state), &account, window, files.len(), &mut open, &mut tables)?;
+        if tables.of.is_some() {
             return Err(catalog_is_wrong("fewer accumulators than it tells of"));
         }
         let only = image.segments[runs..].iter().map(|segment| (segment.id, segment.bytes));
@@ -164,6 +148,51 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         found.cut(hash, |known| *known == key, || cut.key, &self.account)?;
         let made = found.cuts.find_mut(hash, |cut| cut.key == key);
         made.expect("made above").before = before;
+        Ok(())
+    }
+}
+
+/// Takes in what was in the tables of slices, as the catalog tells of it.
+struct Tables<'p, K: Key, A: State> {
+    panes: &'p mut SegmentPanes<K, A>,
+    /// Of each slice in turn: how many accumulators come, and then how many cuts.
+    slices: std::vec::IntoIter<(Time, u64, u64)>,
+    /// What is left of the slice at hand, which is something.
+    of: Option<(Time, u64, u64)>,
+}
+
+impl<K: Key, A: State> Tables<'_, K, A> {
+    fn go_on(&mut self) {
+        self.of = self.slices.find(|(_, entries, cuts)| entries + cuts > 0);
+    }
+}
+
+impl<K: Key, A: State> PassVisitor for Tables<'_, K, A> {
+    fn begin(&mut self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
+        let Some((slice, entries, cuts)) = &mut self.of else {
+            return Err(catalog_is_wrong("more accumulators than it tells of"));
+        };
+        self.panes.stats.codec_calls += 1;
+        if *entries > 0 {
+            let (key, value) = codec::decode::<K, A>(record.payload(entry)?)?;
+            self.panes.update(*slice, &key, || value, |_| ())?;
+            *entries -= 1;
+        } else {
+            let (key, before) = codec::decode::<K, u64>(record.payload(entry)?)?;
+            self.panes.restore_cut(*slice, Cut { key, before })?;
+            *cuts -= 1;
+        }
+        if *entries + *cuts == 0 {
+            self.go_on();
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, _: usize) -> Result<()> {
         Ok(())
     }
 }
