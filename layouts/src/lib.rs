@@ -10,6 +10,7 @@ mod expiry;
 mod fetch;
 mod full_image;
 mod heap;
+mod heap_batches;
 mod heap_capture;
 mod heap_lists;
 mod heap_lists_capture;
