@@ -11,6 +11,7 @@ mod fetch;
 mod full_image;
 mod gaps;
 mod heap;
+mod heap_batches;
 mod heap_capture;
 mod heap_lists;
 mod heap_lists_capture;

@@ -9,17 +9,19 @@
 use std::sync::Arc;
 
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage,
-    SegmentReader, SegmentStore, State, StateImage, Time, codec, fingerprint,
+    Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, PassVisitor, PassedRecord, Result,
+    SegmentId, SegmentImage, SegmentReader, SegmentStore, State, StateImage, Time, codec,
+    fingerprint,
 };
 
 use super::run::{ImageAt, Run};
 use super::slice::{Slice, Stored};
 use super::table::SegmentPanes;
-use super::tables::{ToldTables, WrittenTable};
+use super::tables::{TableRecords, ToldTables, WrittenTable};
 use super::writing::Cut;
 use crate::gaps::Gap;
 use crate::panes::Panes;
+use crate::passing::pass_over;
 use crate::table::CheckpointOutcome;
 
 /// What a record of the catalog tells, with the slice that it is of.
@@ -46,9 +48,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let memory = (window + footers) as u64 + CATALOG_BYTES + self.sizes.headroom_bytes;
         self.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
         let state = fingerprint(&self.context.name);
-        let mut reader = SegmentReader::new(store.clone(), state, window);
         let mut catalog = Catalog::default();
-        let restored = self.restore_with(&mut reader, &store, image, &mut catalog);
+        let restored = self.restore_with((&store, state, window), image, &mut catalog);
         self.account.release(MemoryKind::Buffers, memory);
         self.account.release(MemoryKind::Tables, catalog.booked);
         restored.map_err(|error| error.with("state", &self.context.name))
@@ -56,12 +57,12 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 
     fn restore_with(
         &mut self,
-        reader: &mut SegmentReader,
-        store: &SegmentStore,
+        (store, state, window): (&SegmentStore, u64, usize),
         image: &StateImage,
         catalog: &mut Catalog,
     ) -> Result<()> {
-        let (runs, tables) = ends(reader, store, &image.segments)?;
+        let mut reader = SegmentReader::new(store.clone(), state, window);
+        let (runs, tables) = ends(&mut reader, store, &image.segments)?;
         for segment in &image.segments[tables..] {
             reader.for_each(&segment.open(store)?, None, |_, record| {
                 let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
@@ -71,25 +72,15 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 Ok(())
             })?;
         }
+        // One window at a time.
+        drop(reader);
         let (told, written) = (&mut catalog.tables, &image.segments[runs..tables]);
         told.check(&catalog.slices, written.len())?;
-        let mut records = told.records();
-        for segment in written {
-            reader.for_each(&segment.open(store)?, None, |_, record| {
-                let of = records.next()?;
-                if !of.is_live {
-                    return Ok(());
-                }
-                self.stats.codec_calls += 1;
-                if of.is_cut {
-                    let (key, before) = codec::decode::<K, u64>(record.payload)?;
-                    return self.restore_cut(of.slice, Cut { key, before });
-                }
-                let (key, value) = codec::decode::<K, A>(record.payload)?;
-                self.update(of.slice, &key, || value, |_| ())
-            })?;
-        }
-        records.end()?;
+        let account = self.account.clone();
+        let mut tables = Tables { panes: self, records: told.records() };
+        let mut open = |nth: usize| written[nth].open(store);
+        pass_over((store, state), &account, window, written.len(), &mut open, &mut tables)?;
+        tables.records.end()?;
         self.groups.confirmed(told.groups(written));
         for (table, group) in told.live() {
             if let Some(slot) = self.slot_of(table.slice) {
@@ -211,6 +202,36 @@ impl Catalog {
             _ => return Ok(false),
         }
         Ok(kind != OF_SLICE)
+    }
+}
+
+/// Takes in what was in the tables of slices, as the catalog tells of it.
+struct Tables<'p, K: Key, A: State> {
+    panes: &'p mut SegmentPanes<K, A>,
+    records: TableRecords,
+}
+
+impl<K: Key, A: State> PassVisitor for Tables<'_, K, A> {
+    fn begin(&mut self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
+        let of = self.records.next()?;
+        if !of.is_live {
+            return Ok(());
+        }
+        self.panes.stats.codec_calls += 1;
+        if of.is_cut {
+            let (key, before) = codec::decode::<K, u64>(record.payload(entry)?)?;
+            return self.panes.restore_cut(of.slice, Cut { key, before });
+        }
+        let (key, value) = codec::decode::<K, A>(record.payload(entry)?)?;
+        self.panes.update(of.slice, &key, || value, |_| ())
+    }
+
+    fn end(&mut self, _: usize) -> Result<()> {
+        Ok(())
     }
 }
 
