@@ -20,7 +20,9 @@ use crate::lent::{Lent, check_not_overdrawn};
 use crate::paced::{Pace, Paced};
 use crate::split_heap::SplitHeapTable;
 use crate::stepped::InSteps;
-use crate::table::{CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats};
+use crate::table::{
+    BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
+};
 
 /// Keeps a state in a hash table on the heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -285,6 +287,62 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         true
     }
 
+    #[inline]
+    pub(crate) fn update_hashed<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        hash: u64,
+        key: &Q,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R> {
+        check_not_overdrawn(&self.context.account)?;
+        if self.capture.is_some() {
+            self.keep(hash, key, true);
+        }
+        if let Some(entry) = self.entries.find_mut(hash, |(k, _)| key.is(k)) {
+            let lent = Lent::<K, V, M>::new(entry, &self.context.account);
+            return Ok(change(&mut lent.entry.1));
+        }
+        let key = key.to_owned();
+        self.make_room(key.heap_bytes() as u64)?;
+        let entry = (key, init());
+        self.context.account.charge(MemoryKind::Values, M::heap_bytes(&entry.0, &entry.1));
+        let entry = self.entries.insert_unique(hash, entry, |(k, _)| k.key_hash()).into_mut();
+        let lent = Lent::<K, V, M>::new(entry, &self.context.account);
+        Ok(change(&mut lent.entry.1))
+    }
+
+    #[inline]
+    pub(crate) fn put_hashed(
+        &mut self,
+        hash: u64,
+        key: K,
+        value: V,
+    ) -> std::result::Result<bool, Rejected<(K, V)>> {
+        if self.capture.is_some() {
+            self.keep(hash, &key, true);
+        }
+        let found = self.entries.find_mut(hash, |(k, _)| *k == key);
+        let account = &self.context.account;
+        if let Some(entry) = found {
+            let before = M::heap_bytes(&entry.0, &entry.1);
+            let after = M::heap_bytes(&entry.0, &value);
+            if let Err(error) = account.ensure(after.saturating_sub(before), "a larger value") {
+                return Err(Rejected::new(error, (key, value)));
+            }
+            account.adjust(MemoryKind::Values, before, after);
+            drop(std::mem::replace(&mut entry.1, value));
+            return Ok(true);
+        }
+        let bytes = M::heap_bytes(&key, &value);
+        if let Err(error) = self.make_room(bytes) {
+            return Err(Rejected::new(error, (key, value)));
+        }
+        self.context.account.charge(MemoryKind::Values, bytes);
+        self.entries.insert_unique(hash, (key, value), |(k, _)| k.key_hash());
+        Ok(false)
+    }
+
     /// Bytes of values of a table that was cleared, which a checkpoint reads still.
     fn values_left(&self) -> u64 {
         self.capture.as_ref().map_or(0, |capture| capture.values_left())
@@ -313,22 +371,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        check_not_overdrawn(&self.context.account)?;
-        let hash = key.key_hash();
-        if self.capture.is_some() {
-            self.keep(hash, key, true);
-        }
-        if let Some(entry) = self.entries.find_mut(hash, |(k, _)| key.is(k)) {
-            let lent = Lent::<K, V, M>::new(entry, &self.context.account);
-            return Ok(change(&mut lent.entry.1));
-        }
-        let key = key.to_owned();
-        self.make_room(key.heap_bytes() as u64)?;
-        let entry = (key, init());
-        self.context.account.charge(MemoryKind::Values, M::heap_bytes(&entry.0, &entry.1));
-        let entry = self.entries.insert_unique(hash, entry, |(k, _)| k.key_hash()).into_mut();
-        let lent = Lent::<K, V, M>::new(entry, &self.context.account);
-        Ok(change(&mut lent.entry.1))
+        self.update_hashed(key.key_hash(), key, init, change)
     }
 
     fn modify<Q: Lookup<K> + ?Sized, R>(
@@ -349,29 +392,31 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     }
 
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
-        let hash = key.key_hash();
-        if self.capture.is_some() {
-            self.keep(hash, &key, true);
-        }
-        let found = self.entries.find_mut(hash, |(k, _)| *k == key);
-        let account = &self.context.account;
-        if let Some(entry) = found {
-            let before = M::heap_bytes(&entry.0, &entry.1);
-            let after = M::heap_bytes(&entry.0, &value);
-            if let Err(error) = account.ensure(after.saturating_sub(before), "a larger value") {
-                return Err(Rejected::new(error, (key, value)));
-            }
-            account.adjust(MemoryKind::Values, before, after);
-            drop(std::mem::replace(&mut entry.1, value));
-            return Ok(true);
-        }
-        let bytes = M::heap_bytes(&key, &value);
-        if let Err(error) = self.make_room(bytes) {
-            return Err(Rejected::new(error, (key, value)));
-        }
-        self.context.account.charge(MemoryKind::Values, bytes);
-        self.entries.insert_unique(hash, (key, value), |(k, _)| k.key_hash());
-        Ok(false)
+        self.put_hashed(key.key_hash(), key, value)
+    }
+
+    fn put_batch(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
+        self.put_all(batch)
+    }
+
+    fn update_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        init: impl FnMut(&T) -> V,
+        change: impl FnMut(&T, &mut V),
+    ) -> std::result::Result<(), BatchError> {
+        self.update_all(batch, key, init, change)
+    }
+
+    fn read_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        key: impl Fn(&T) -> &Q,
+        read: impl FnMut(&T, Option<&V>),
+    ) -> std::result::Result<(), BatchError> {
+        self.read_all(batch, key, read);
+        Ok(())
     }
 
     fn expect(&mut self, keys: u64) {

@@ -159,6 +159,26 @@ impl<K: Key, E: State> HeapLists<K, E> {
         Some((key, list))
     }
 
+    /// Removes a list; its bucket stays.
+    pub(super) fn clear_list<Q: Lookup<K> + ?Sized>(&mut self, time: Time, hash: u64, key: &Q) {
+        if self.capture.is_some() {
+            self.note(time, hash, key);
+        }
+        if let Some((key, list)) = self.take(time, hash, key) {
+            self.keep(time, hash, &key, list);
+        }
+    }
+
+    /// Gives back the table of a bucket in which there is nothing, which stays.
+    pub(super) fn empty_if_vacant(&mut self, time: Time) {
+        let found = self.buckets.get_mut(&time);
+        if let Some(bucket) = found.filter(|bucket| bucket.elements == 0)
+            && bucket.captured.is_none()
+        {
+            while bucket.lists.take_part().is_some() {}
+        }
+    }
+
     /// Takes out what was made for an element that did not come.
     fn drop_if_empty<Q: Lookup<K> + ?Sized>(&mut self, time: Time, hash: u64, key: &Q) {
         let list = self.buckets.get(&time).and_then(|b| b.lists.find(hash, |(k, _)| key.is(k)));
@@ -241,14 +261,8 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
-        let hash = key.key_hash();
-        if self.capture.is_some() {
-            self.note(bucket, hash, key);
-        }
-        if let Some((key, list)) = self.take(bucket, hash, key) {
-            self.keep(bucket, hash, &key, list);
-            self.drop_if_vacant(bucket);
-        }
+        self.clear_list(bucket, key.key_hash(), key);
+        self.drop_if_vacant(bucket);
         Ok(())
     }
 
@@ -299,7 +313,9 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     }
 
     fn next_bucket(&self, from: Time) -> Option<Time> {
-        self.buckets.range(from..).next().map(|(time, _)| *time)
+        let mut with_elements =
+            self.buckets.range(from..).filter(|(_, bucket)| bucket.elements > 0);
+        with_elements.next().map(|(time, _)| *time)
     }
 
     /// The cursor's version is the number of the bucket among `buckets` and, in its lower half, a place

@@ -10,7 +10,7 @@ use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
 
 use crate::heap_lists::{HeapLists, hash_of};
 use crate::heap_lists_capture::record_elements;
-use crate::lists::{Lists, VisitRun};
+use crate::lists::VisitRun;
 use crate::table::Cursor;
 
 impl<K: Key, E: State> HeapLists<K, E> {
@@ -72,7 +72,8 @@ impl<K: Key, E: State> HeapLists<K, E> {
         Ok(true)
     }
 
-    /// Removes lists, whole.
+    /// Removes lists, whole. A bucket stays, though nothing may be in it, as a fold may be under way that
+    /// knows it by its number.
     pub(super) fn remove_lists_of(
         &mut self,
         bucket: Time,
@@ -83,11 +84,11 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let mut removed = 0;
         while !cursor.done && removed < fuel.max(1) {
             let (found, next, memory) = self.lists_at(bucket, hashes, cursor);
-            let mut done = Ok(true);
+            let mut is_all = true;
             for hash in &found {
                 if removed >= fuel.max(1) {
                     cursor.position = self.range.place(*hash);
-                    done = Ok(false);
+                    is_all = false;
                     break;
                 }
                 let lists = self.buckets.get(&bucket).map(|bucket| &bucket.lists);
@@ -95,18 +96,16 @@ impl<K: Key, E: State> HeapLists<K, E> {
                 let Some((key, list)) = list else { continue };
                 removed += list.len().max(1);
                 let key = key.clone();
-                if let Err(error) = self.clear_key(bucket, &key) {
-                    done = Err(error);
-                    break;
-                }
+                self.clear_list(bucket, *hash, &key);
             }
             drop(found);
             self.context.account.release(MemoryKind::Buffers, memory);
-            if done? {
+            if is_all {
                 self.go_on(next, cursor);
             }
             removed += 1;
         }
+        self.empty_if_vacant(bucket);
         Ok(removed)
     }
 

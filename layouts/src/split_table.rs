@@ -87,6 +87,15 @@ impl<T> SplitTable<T> {
         self
     }
 
+    /// An empty table, whose entries may all be of one of so many key groups, if that is told.
+    pub fn maybe_few_of(account: Rc<Account>, range: HashRange, groups: Option<u16>) -> Self {
+        let table = Self::new(account, range);
+        match groups {
+            Some(groups) => table.expect_few_of(groups),
+            None => table,
+        }
+    }
+
     /// Entries.
     pub fn len(&self) -> u64 {
         self.len

@@ -53,6 +53,20 @@ impl<T> Shared<T> {
         self.groups.as_ref().is_none_or(|groups| groups.has_hash(key.key_hash()))
     }
 
+    /// Whether the key with this hash may be changed. The hash is taken only if key groups move.
+    #[inline]
+    pub(crate) fn check(&self, hash: impl FnOnce() -> u64) -> Result<()> {
+        match &self.groups {
+            None => Ok(()),
+            Some(groups) => groups.check(hash()).map_err(|e| e.with("state", &self.name)),
+        }
+    }
+
+    /// Where the key groups are, if they move.
+    pub(crate) fn groups(&self) -> Option<&Groups> {
+        self.groups.as_deref()
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -329,6 +343,7 @@ impl<K: Key, V: State, T: Lists<K, V>> ListsCell<K, V, T> {
     ) -> Result<()> {
         let hashes = group.hashes(self.0.groups.as_ref().map_or(1, |groups| groups.count()));
         let (mut encoded, lists) = (Encoded::default(), &mut *self.0.enter()?);
+        at.is_exact = true;
         each_of_group(at, fuel, lists, T::next_bucket, |lists, bucket, cursor, fuel| {
             let mut count = 0;
             lists.fold_runs(bucket, &hashes, cursor, fuel, &mut |key, from, run| {
@@ -403,8 +418,9 @@ fn each_of_group<T>(
             return Ok(());
         };
         let mut cursor = at.cursor;
-        left = left.saturating_sub(step(part, time, &mut cursor, left)?.max(1));
+        let taken = step(part, time, &mut cursor, left);
         (at.within, at.cursor) = (Some(time), cursor);
+        left = left.saturating_sub(taken?.max(1));
         if cursor.done {
             let after = time.0.checked_add(1);
             at.within = after.and_then(|after| next(part, Time(after)));

@@ -57,15 +57,17 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     ///
     /// # Errors
     /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) where nothing can be spilled, [`ErrorKind::Backpressure`](crate::ErrorKind::Backpressure) and
-    /// [`ErrorKind::DiskFull`](crate::ErrorKind::DiskFull) where storage does not take what is spilled. The element comes back
-    /// and nothing has changed.
+    /// [`ErrorKind::DiskFull`](crate::ErrorKind::DiskFull) where storage does not take what is spilled;
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) or [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch)
+    /// if the key's group is being moved, or is elsewhere. The element comes back and nothing has changed.
     #[inline]
     pub fn append<Q: Lookup<K> + ?Sized>(
         &mut self,
         key: &Q,
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
-        match self.cell.0.enter_for(1) {
+        let checked = self.cell.0.check(|| key.key_hash());
+        match checked.and_then(|()| self.cell.0.enter_for(1)) {
             Ok(mut lists) => lists.append(STAYING, key, element),
             Err(error) => Err(Rejected::new(error, element)),
         }
@@ -77,6 +79,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// # Errors
     /// As for [`append`](List::append).
     pub fn append_batch(&mut self, batch: &mut Vec<(K, E)>) -> Result<()> {
+        batch.iter().try_for_each(|(key, _)| self.cell.0.check(|| key.key_hash()))?;
         let mut lists = self.cell.0.enter_for(batch.len())?;
         let mut rest = std::mem::take(batch).into_iter();
         let mut some = Vec::with_capacity(rest.len().min(BATCH));
@@ -169,6 +172,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// # Errors
     /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) and those of storage, if there is no memory to note it.
     pub fn clear<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<()> {
+        self.cell.0.check(|| key.key_hash())?;
         self.cell.0.enter_for(1)?.clear_key(STAYING, key)
     }
 

@@ -51,7 +51,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<
             return Err(Error::new(ErrorKind::Config, message).with("state", name));
         }
         let primitive = format!("time-map in slices of {width} ns");
-        let cell = store.open_lists_as(&primitive, name, self.chosen_layout(), None)?;
+        let cell = store.open_lists_as(&primitive, name, self.chosen_layout(), self.mover())?;
         let account = store.account_of(name)?;
         Ok(TimeMap { cell, account, width })
     }
@@ -65,6 +65,9 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         key: &Q,
         value: V,
     ) -> std::result::Result<(), Rejected<V>> {
+        if let Err(error) = self.cell.0.check(|| key.key_hash()) {
+            return Err(Rejected::new(error, value));
+        }
         let slice = self.slice_of(at);
         // The state may be in use: then the value has not been given to anybody yet.
         let mut value = Some((at, value));
@@ -124,6 +127,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
                 return Err(Error::new(ErrorKind::Input, message).with("state", self.cell.0.name()));
             }
         }
+        self.cell.0.check(|| key.key_hash())?;
         let mut from = times.start;
         while let Some(slice) = self.next_slice(from)?.filter(|slice| *slice < times.end) {
             self.cell.0.run(1, |lists| lists.clear_key(slice, key))??;
@@ -134,7 +138,13 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
 
     /// Drops the slices that end at or before `before`, about `fuel` values' worth of memory per
     /// call, and says whether that is done. They are no longer seen after the first call.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] while a key group is on its way: what is purged here could arrive there.
     pub fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
+        if let Some(groups) = self.cell.0.groups() {
+            groups.check_none_under_way("what is over is dropped when the other store has it")?;
+        }
         let slice = if before == Time::MAX { before } else { self.slice_of(before) };
         self.cell.0.run(0, |lists| lists.purge(slice, fuel))?
     }

@@ -148,7 +148,7 @@ impl<'a> OperatorState<'a> {
         aggregate: A,
     ) -> Result<Aggregated<K, E, A>> {
         self.stays("windows", name)?;
-        self.placed(self.store.aggregated(&self.name_of(name))).open(windows, aggregate)
+        self.moving_windows(name, windows, aggregate)
     }
 
     /// The same for an operator of windows, which moves them with the operator's key groups.
@@ -173,10 +173,25 @@ impl<'a> OperatorState<'a> {
         process: P,
     ) -> Result<Holistic<K, E, P>> {
         self.stays("windows", name)?;
-        self.placed(self.store.holistic(&self.name_of(name))).open(windows, process)
+        self.moving_holistic(name, windows, process)
     }
 
-    /// Values by key and time, in slices of `width` nanoseconds.
+    /// The same for an operator of windows, which moves them with the operator's key groups.
+    pub(crate) fn moving_holistic<K: Key + Ord, E: State, P: Process<K, E>>(
+        &self,
+        name: &str,
+        windows: Windows,
+        process: P,
+    ) -> Result<Holistic<K, E, P>> {
+        let mut state = self.placed(self.store.holistic(&self.name_of(name)));
+        if let Some(mover) = &self.mover {
+            state = state.moved_by(mover);
+        }
+        state.open(windows, process)
+    }
+
+    /// Values by key and time, in slices of `width` nanoseconds. Not of an operator whose key groups move:
+    /// rows go on while one is on its way, and nothing is purged then.
     pub fn time_map<K: Key, V: State>(&self, name: &str, width: i64) -> Result<TimeMap<K, V>> {
         self.stays("a time-ordered map", name)?;
         self.placed(self.store.time_map(&self.name_of(name))).open(width)
@@ -184,8 +199,11 @@ impl<'a> OperatorState<'a> {
 
     /// A list per key.
     pub fn list<K: Key, E: State>(&self, name: &str) -> Result<List<K, E>> {
-        self.stays("lists", name)?;
-        self.placed(self.store.list(&self.name_of(name))).open()
+        let mut list = self.placed(self.store.list(&self.name_of(name)));
+        if let Some(mover) = &self.mover {
+            list = list.moved_by(mover);
+        }
+        list.open()
     }
 
     /// The operator's id.

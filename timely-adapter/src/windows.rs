@@ -8,8 +8,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use alluvium::{
-    Advanced, Aggregate, Aggregated, Error, ErrorKind, Holistic, Key, Late, Process, Result, State,
-    Time, Window, Windows,
+    Advanced, Aggregate, Aggregated, Holistic, Key, Late, Process, Result, State, Time, Window,
+    Windows,
 };
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
@@ -122,9 +122,10 @@ where
     /// Keeps the rows and hands all those of a key and window to a function when the window fires.
     /// The state is named `id/windows`.
     ///
+    /// Windows of [migratable](Keyed::migratable) rows move as those of [`aggregate`](Windowed::aggregate) do.
+    ///
     /// # Errors
-    /// Opening the state failed. [`ErrorKind::Unsupported`](alluvium::ErrorKind::Unsupported) for rows
-    /// that are [migratable](Keyed::migratable): such windows do not move.
+    /// Opening the state failed.
     pub fn holistic<K, P>(self, spec: Spec, process: P) -> Result<Fired<'scope, T, K, P::Row, D>>
     where
         K: Key + Ord,
@@ -134,12 +135,13 @@ where
         F: Fn(&D) -> K + 'static,
     {
         let windows = self.windows;
-        self.fire(spec, move |states| states.holistic("windows", windows, process))
+        self.fire(spec, move |states| states.moving_holistic("windows", windows, process))
     }
 
     /// Pairs of rows of the same key and window, one from each side; `pair` makes what comes out of
     /// them. Rows of both sides are kept in one state, `id/windows`; those of a key and window are
-    /// in memory at once when they are paired.
+    /// in memory at once when they are paired. If one side is [migratable](Keyed::migratable), or both are,
+    /// rows of both move, as the control streams say.
     ///
     /// # Errors
     /// As for [`holistic`](Windowed::holistic).
@@ -158,10 +160,10 @@ where
         H: Fn(&E) -> K + 'static,
         I: Fn(&E) -> Time + 'static,
     {
-        if self.control.is_some() || other.control.is_some() {
-            let message = "windows that keep their rows cannot move between workers";
-            return Err(Error::new(ErrorKind::Unsupported, message).with("operator", spec.id()));
-        }
+        let control = match (self.control, other.control) {
+            (Some(control), Some(also)) => Some(control.concat(also)),
+            (control, also) => control.or(also),
+        };
         let (windows, state) = (self.windows, self.keyed.state.clone());
         let (left_key, right_key) = (self.keyed.key.clone(), other.keyed.key.clone());
         let (left_at, right_at) = (self.at, other.at);
@@ -177,8 +179,8 @@ where
             (_, Some(row)) => right_at(row),
             (None, None) => unreachable!("a row is of one side"),
         };
-        let both = left.concat(right).key_by(&state, key).window(windows, at);
-        let fired = both.holistic(
+        let both = left.concat(right).key_by(&state, key);
+        let fired = Windowed::of(both, control, windows, at).holistic(
             spec,
             alluvium::process(
                 move |key: &K,

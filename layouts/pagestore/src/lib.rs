@@ -41,8 +41,8 @@ pub use manifest::{
 pub use rewrite::{PATIENT_FUEL, Progress, Rewrite, SegmentMeta};
 pub use schema::{Schema, description_of, fingerprint};
 pub use segment::{
-    Death, FORMAT_VERSION, FooterEntry, GRAIN_BYTES, Image, ImageInfo, LiveSet, Liveness,
-    PassVisitor, PassedRecord, RECORD_HEADER_BYTES, RecordBytes, SEGMENT_BYTES_MAX,
+    Death, FORMAT_VERSION, Footer, FooterEntry, FooterPass, GRAIN_BYTES, Image, ImageInfo, LiveSet,
+    Liveness, PassVisitor, PassedRecord, RECORD_HEADER_BYTES, RecordBytes, SEGMENT_BYTES_MAX,
     SegmentDirectory, SegmentId, SegmentImage, SegmentInfo, SegmentPass, SegmentReader,
     SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WholeSegment, WrittenPage,
     damaged, verify_record,

@@ -233,7 +233,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
                 let (name, piece) = ((time, self.epoch + 1), self.pieces.clone());
-                let bucket = Bucket::new(name, self.range, piece, &account);
+                let bucket = Bucket::new(name, self.tables, piece, &account);
                 entry.insert(bucket.map_err(|_| 2 * BUCKET_BYTES)?)
             }
         };

@@ -10,6 +10,7 @@ use super::chain_unsafe::{Chain, Drain};
 use super::frozen::{Booked, Early, Frozen, Head, LIVE, Piece, sooner};
 use super::notes::{Import, Note};
 use super::run::Run;
+use crate::gaps::Gaps;
 use crate::snapshot::Snapshot;
 use crate::split_table::{FrozenTable, HashRange, SplitTable};
 
@@ -31,6 +32,8 @@ pub struct Bucket<K, E> {
     pub early: SplitTable<Early<K, E>>,
     notes: SplitTable<Note<K>>,
     notes_bytes: u64,
+    /// Ranges of hashes whose keys have nothing any more in runs before some.
+    pub gaps: Gaps,
     /// The notes at the barrier of a checkpoint that is being taken.
     noted: Option<Box<Snapshot<K, Note<K>>>>,
     /// How many imports there are from each other bucket.
@@ -48,10 +51,10 @@ pub struct Bucket<K, E> {
 }
 
 impl<K: Key, E: State> Bucket<K, E> {
-    /// An empty bucket. Books [`BUCKET_BYTES`].
+    /// An empty bucket, whose lists may be of few of so many key groups. Books [`BUCKET_BYTES`].
     pub fn new(
         (time, first): (Time, u64),
-        range: HashRange,
+        (range, few_of): (HashRange, Option<u16>),
         (piece_bytes_max, pool): (usize, Option<SharedPool>),
         account: &Rc<Account>,
     ) -> Result<Self> {
@@ -61,10 +64,11 @@ impl<K: Key, E: State> Bucket<K, E> {
             first,
             range,
             account: account.clone(),
-            live: SplitTable::new(account.clone(), range),
-            early: SplitTable::new(account.clone(), range),
-            notes: SplitTable::new(account.clone(), range),
+            live: SplitTable::maybe_few_of(account.clone(), range, few_of),
+            early: SplitTable::maybe_few_of(account.clone(), range, few_of),
+            notes: SplitTable::maybe_few_of(account.clone(), range, few_of),
             notes_bytes: 0,
+            gaps: Gaps::default(),
             noted: None,
             sources: BTreeMap::new(),
             runs: Vec::new(),
@@ -239,6 +243,56 @@ impl<K: Key, E: State> Bucket<K, E> {
         let live = self.live.find(hash, |head| key.is(&head.key)).map(|head| &head.chain);
         let bytes = |chain: &Chain<E>| self.arena.bytes_max(chain.len()) + chain.heap_bytes();
         early.chain(live).map(bytes).sum()
+    }
+
+    /// The first of the bucket's runs that count for a key with this hash, of which this is noted.
+    pub fn first_run(&self, hash: u64, note: Option<&Note<K>>) -> u64 {
+        let cut = note.map_or(0, |note| note.cut).max(self.first);
+        if self.gaps.is_empty() { cut } else { cut.max(self.gaps.first_part(hash)) }
+    }
+
+    /// The hashes of keys that have something in memory or of which something is noted, from `place`
+    /// to `last`, as far as the next part of a table; and where that begins, unless it is after `last`.
+    pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
+        let (mut hashes, mut next) = self.live.hashes_at(place, last, hash_of_head);
+        let (early, early_next) = self.early.hashes_at(place, last, hash_of_early);
+        let (notes, notes_next) = self.notes.hashes_at(place, last, |note| note.key.key_hash());
+        next = sooner(next, sooner(early_next, notes_next));
+        hashes.extend(early.into_iter().chain(notes));
+        hashes.retain(|hash| next.is_none_or(|next| self.range.place(*hash) < next));
+        hashes.sort_unstable();
+        hashes.dedup();
+        (hashes, next)
+    }
+
+    /// Bytes that these take.
+    pub fn hashes_bytes(&self, place: u64) -> u64 {
+        let tables = [
+            self.live.hashes_bytes(place),
+            self.early.hashes_bytes(place),
+            self.notes.hashes_bytes(place),
+        ];
+        // Vectors that grow, and those that are added to them.
+        4 * tables.iter().sum::<u64>()
+    }
+
+    /// Removes what keys with this hash have in memory, and what is noted of them; says how many
+    /// elements there were.
+    pub fn remove_hash(&mut self, hash: u64) -> u64 {
+        let before = self.elements;
+        while let Some(key) = first_of(&self.live, hash, hash_of_head, |head| &head.key) {
+            let head = self.take_live(hash, &key).expect("found above");
+            self.recycle(head.chain.drain());
+        }
+        while let Some(key) = first_of(&self.early, hash, hash_of_early, |early| &early.key) {
+            let early = self.take_early(hash, &key).expect("found above");
+            self.recycle(early.chain.drain());
+        }
+        let hash_of_note = |note: &Note<K>| note.key.key_hash();
+        while let Some(key) = first_of(&self.notes, hash, hash_of_note, |note| &note.key) {
+            self.take_note(hash, &key);
+        }
+        before - self.elements
     }
 
     /// What is noted of a key.
@@ -434,10 +488,21 @@ impl<K: Key, E: State> Bucket<K, E> {
     /// Takes the notes out, to be dropped, and says what is booked for them and the bucket itself.
     pub fn freeze_notes(&mut self) -> (FrozenTable<Note<K>>, Booked) {
         let notes = self.notes.freeze();
-        let tables = BUCKET_BYTES + std::mem::take(&mut self.notes_bytes);
+        let gaps = std::mem::take(&mut self.gaps).bytes();
+        let tables = BUCKET_BYTES + std::mem::take(&mut self.notes_bytes) + gaps;
         let booked = Booked { index: notes.memory_bytes(), tables, ..Booked::default() };
         (notes, booked)
     }
+}
+
+/// The key of some entry with this hash.
+fn first_of<T, K: Key>(
+    table: &SplitTable<T>,
+    hash: u64,
+    hash_of: impl Fn(&T) -> u64,
+    key: impl Fn(&T) -> &K,
+) -> Option<K> {
+    table.of_hash(hash, hash_of).next().map(|entry| key(entry).clone())
 }
 
 /// The hash of a head's key.

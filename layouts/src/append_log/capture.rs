@@ -18,13 +18,14 @@ use alluvium_pagestore::{
     Error, ErrorKind, Key, MemoryKind, Result, SegmentId, SegmentInfo, State, StateImage, Time,
 };
 
-use super::checkpoint::{CatalogHead, NoteValue, RunKey, RunValue, parts_of};
+use super::checkpoint::{CatalogHead, NoteValue, RunKey, RunValue, parts_of, record_of_gap};
 use super::config::{MERGE_CHUNK_BYTES, PAGE_BLOCKS};
 use super::frozen::{Booked, Frozen};
 use super::jobs::RunName;
 use super::notes::Note;
 use super::run::{RUN_BYTES, StoredRun};
 use super::table::AppendLogLists;
+use crate::gaps::{GAP_BYTES, Gap};
 use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::snapshot::Snapshot;
 use crate::split_table::FrozenTable;
@@ -41,6 +42,7 @@ pub struct Capture<K, E> {
     elements: u64,
     epoch: u64,
     notes: u64,
+    gaps: Vec<(Time, Gap)>,
     /// Runs at the barrier.
     runs: Vec<Named>,
     /// Those that are not written yet, and where in `runs` they are.
@@ -61,7 +63,7 @@ pub struct Capture<K, E> {
 enum Step {
     /// Frozen lists are being written.
     Writing,
-    /// Runs before this one are in the catalog.
+    /// Runs before this one are in the catalog; behind the last of them come the gaps.
     Naming(usize),
     /// Notes are being put there.
     Noting,
@@ -141,11 +143,15 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             let all = own.chain(lists.graves.values().flatten());
             all.filter_map(|run| run.stored.as_ref()).map(|stored| stored.memory_bytes()).sum()
         };
-        let bytes = runs(self) as u64 * NAMED_BYTES + fresh * RUN_BYTES + described(self);
+        let gaps: Vec<(Time, Gap)> =
+            self.buckets.iter().flat_map(|(t, b)| b.gaps.iter().map(|gap| (*t, *gap))).collect();
+        let gap_bytes = gaps.len() as u64 * GAP_BYTES;
+        let bytes =
+            runs(self) as u64 * NAMED_BYTES + fresh * RUN_BYTES + described(self) + gap_bytes;
         self.make_room(bytes, "what a checkpoint names")?;
         self.freeze_all();
         let count = runs(self);
-        let booked = count as u64 * NAMED_BYTES + described(self);
+        let booked = count as u64 * NAMED_BYTES + described(self) + gap_bytes;
         self.account.charge(MemoryKind::Buffers, booked);
         let mut all = Vec::with_capacity(count);
         let own = self.buckets.iter().map(|(time, b)| (*time, false, &b.runs));
@@ -166,6 +172,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             elements: self.elements,
             epoch: self.epoch,
             notes: self.buckets.values().map(|bucket| bucket.notes()).sum(),
+            gaps,
             runs: all,
             waiting,
             orphans: Vec::new(),
@@ -318,8 +325,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         match capture.step {
             Step::Naming(mut at) => {
                 if at == 0 {
-                    let runs = capture.runs.len() as u64;
-                    let head: CatalogHead = (capture.epoch, runs, capture.notes);
+                    let told = (capture.runs.len() + capture.gaps.len()) as u64;
+                    let head: CatalogHead = (capture.epoch, told, capture.notes);
                     catalog.push(0, &(), &head)?;
                 }
                 while at < capture.runs.len() && catalog.has_room() {
@@ -331,7 +338,14 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                     at += 1;
                 }
                 capture.step = Step::Naming(at);
-                if at == capture.runs.len() {
+                while at == capture.runs.len()
+                    && catalog.has_room()
+                    && let Some((time, gap)) = capture.gaps.pop()
+                {
+                    let (key, value) = record_of_gap(time, gap);
+                    catalog.push(0, &key, &value)?;
+                }
+                if at == capture.runs.len() && capture.gaps.is_empty() {
                     capture.step = Step::Noting;
                 }
                 catalog.submit();

@@ -394,6 +394,24 @@ impl<'a, E> Iter<'a, E> {
         self.rest_from(self.at)
     }
 
+    /// Passes so many elements. Cost: that of the chunks, and of one chunk's elements.
+    pub fn pass(&mut self, mut count: usize) {
+        while count > 0 {
+            let mut ahead = self.clone();
+            match ahead.next_chunk().len() {
+                0 => return,
+                chunk if chunk <= count => {
+                    *self = ahead;
+                    count -= chunk;
+                }
+                _ => {
+                    self.nth(count - 1);
+                    return;
+                }
+            }
+        }
+    }
+
     /// The element that was told last, and those behind it in the same chunk.
     ///
     /// # Panics

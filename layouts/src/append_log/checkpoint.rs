@@ -15,6 +15,7 @@ use super::bucket::Bucket;
 use super::notes::{Import, Note};
 use super::run::{BlockAt, RUN_BYTES, Run, StoredRun};
 use super::table::AppendLogLists;
+use crate::gaps::Gap;
 use crate::table::{CheckpointOutcome, TableStats};
 use crate::trace_event;
 
@@ -109,12 +110,24 @@ impl Files {
     }
 }
 
-/// Newest run, and how many records of runs and of notes follow.
+/// Newest run, and how many records of runs and gaps and of notes follow.
 pub type CatalogHead = (u64, u64, u64);
 /// Bucket and number of a run.
 pub type RunKey = (i64, u64);
 /// Elements; whether its bucket was purged; per file its id, the run's first block, and how many.
 pub type RunValue = (u64, bool, Vec<(u64, u32, u32)>);
+/// Of a gap: its bucket and the first run that counts, the first hash, and as its only file, of no blocks, the
+/// last hash.
+pub fn record_of_gap(time: Time, gap: Gap) -> (RunKey, RunValue) {
+    ((time.0, gap.before), (gap.first, false, vec![(gap.last, 0, 0)]))
+}
+
+/// The gap that a record is of, if it is not of a run.
+pub fn gap_of((time, before): RunKey, (first, _, parts): &RunValue) -> Option<(Time, Gap)> {
+    let &[(last, 0, 0)] = &parts[..] else { return None };
+    Some((Time(time), Gap { first: *first, last, before }))
+}
+
 /// Bucket, cut and lowest rank; per import source, first and last run, shift of ranks.
 pub type NoteValue = ((i64, u64, i64), Vec<(i64, u64, u64, i64)>);
 
@@ -173,7 +186,13 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         self.account.release(MemoryKind::Buffers, footers);
         let blocks = blocks?;
         for (key, value) in runs {
-            self.restore_run(key, value, &blocks)?;
+            match gap_of(key, &value) {
+                Some((time, gap)) => {
+                    let account = self.account.clone();
+                    self.restored_bucket(time)?.gaps.put(gap, &account)?;
+                }
+                None => self.restore_run(key, value, &blocks)?,
+            }
         }
         for (key, ((time, cut, low), imports)) in notes {
             let imports = imports.into_iter();
@@ -248,7 +267,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     fn restored_bucket(&mut self, time: Time) -> Result<&mut Bucket<K, E>> {
         if !self.buckets.contains_key(&time) {
-            let bucket = Bucket::new((time, 0), self.range, self.pieces.clone(), &self.account)?;
+            let bucket = Bucket::new((time, 0), self.tables, self.pieces.clone(), &self.account)?;
             self.buckets.insert(time, bucket);
         }
         Ok(self.buckets.get_mut(&time).expect("inserted above"))

@@ -11,7 +11,7 @@ use alluvium_pagestore::{Key, Lookup, Result, State, Time};
 use super::bucket::Bucket;
 use super::chain_unsafe::Iter;
 use super::frozen::{LIVE, Piece, sooner};
-use super::gather::Gathered;
+use super::gather::{Gathered, Stop};
 use super::notes::{View, resolve, views};
 use super::run::{Mark, Run, RunCursor};
 use super::table::AppendLogLists;
@@ -32,9 +32,21 @@ const STEPS: usize = 4;
 /// A fold between two calls.
 #[derive(Debug)]
 pub struct Resume<K, E> {
-    buckets: Range<Time>,
-    position: u64,
-    cursors: Vec<RunCursor<K, E>>,
+    pub(super) buckets: Range<Time>,
+    /// The next place, and how many elements were told of it.
+    pub(super) position: (u64, u64),
+    pub(super) cursors: Vec<RunCursor<K, E>>,
+    /// Where the list there was left, if one was.
+    pub(super) within: Option<(K, Stop)>,
+}
+
+/// How far a fold goes, and what it has looked at in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub fuel: usize,
+    /// The last place.
+    pub last: u64,
+    pub looked_at: u64,
 }
 
 type Visit<'v, K, E> = &'v mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>;
@@ -51,19 +63,40 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         if cursor.done {
             return Ok(());
         }
-        let resumed = self.resume.take().filter(|resume| {
-            cursor.position > 0 && resume.buckets == buckets && resume.position == cursor.position
-        });
-        let mut cursors = match resumed {
-            Some(resume) => resume.cursors,
-            None => self.open_cursors(&buckets, cursor.position)?,
-        };
-        let folded = self.fold_from(&buckets, cursor, fuel, visit, &mut cursors);
+        let (mut cursors, _) = self.cursors_at(&buckets, (cursor.position, 0))?;
+        let mut bounds = Bounds { fuel, last: u64::MAX, looked_at: 0 };
+        let folded = self.fold_from(
+            &buckets,
+            cursor,
+            &mut bounds,
+            &mut cursors,
+            |walk, place, pieces, cursors| {
+                Ok((walk.visit_place(place, pieces, cursors, &mut *visit)?, true))
+            },
+        );
         self.count_reads(&mut cursors);
         if folded.is_ok() && !cursor.done {
-            self.resume = Some(Resume { buckets, position: cursor.position, cursors });
+            let position = (cursor.position, 0);
+            self.resume = Some(Resume { buckets, position, cursors, within: None });
         }
         folded
+    }
+
+    /// The cursors of a fold that goes on at a place, so many of whose elements were told; and where the
+    /// list there was left, unless they are new.
+    #[expect(clippy::type_complexity, reason = "the parts of a resume")]
+    pub(super) fn cursors_at(
+        &mut self,
+        buckets: &Range<Time>,
+        position: (u64, u64),
+    ) -> Result<(Vec<RunCursor<K, E>>, Option<(K, Stop)>)> {
+        let is_known = |resume: &Resume<K, E>| {
+            position != (0, 0) && resume.buckets == *buckets && resume.position == position
+        };
+        match self.resume.take().filter(is_known) {
+            Some(resume) => Ok((resume.cursors, resume.within)),
+            None => Ok((self.open_cursors(buckets, position.0)?, None)),
+        }
     }
 
     /// Cursors on all runs of these buckets that are not in memory, and on those that keys in them
@@ -141,17 +174,24 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         Ok(names.iter().map(open).collect())
     }
 
-    fn fold_from(
+    /// Hands place after place to `each`, as far as there is fuel, up to one that it leaves: it says what it
+    /// took, and whether it has done with the place.
+    pub(super) fn fold_from(
         &self,
         buckets: &Range<Time>,
         cursor: &mut Cursor,
-        fuel: usize,
-        visit: Visit<'_, K, E>,
+        bounds: &mut Bounds,
         cursors: &mut [RunCursor<K, E>],
+        mut each: impl for<'a> FnMut(
+            &mut Walk<'a, K, E>,
+            u64,
+            &[Piece<'a, K, E>],
+            &mut [RunCursor<K, E>],
+        ) -> Result<(u64, bool)>,
     ) -> Result<()> {
         let folded: Vec<&Bucket<K, E>> =
             self.buckets.range(span(buckets)).map(|(_, bucket)| bucket).collect();
-        let (mut spent, fuel) = (0, fuel.max(1) as u64);
+        let (mut spent, fuel, last) = (0, bounds.fuel.max(1) as u64, bounds.last);
         let mut pieces = Vec::new();
         let mut walk = Walk { log: self, buckets: &folded, views: Vec::new() };
         loop {
@@ -161,6 +201,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             for bucket in &folded {
                 bucket.collect(start, &mut end, &mut pieces);
             }
+            bounds.looked_at += pieces.len() as u64;
             pieces.retain(|piece| piece.is_within(start, end));
             pieces.sort_unstable_by_key(|piece| piece.place);
             let mut rest = &pieces[..];
@@ -170,14 +211,18 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 for cursor in cursors.iter_mut().filter(|cursor| cursor.drives) {
                     place = sooner(place, cursor.peek()?);
                 }
-                let Some(place) = place.filter(|place| end.is_none_or(|end| *place < end)) else {
-                    break;
-                };
+                let is_here = |place: &u64| end.is_none_or(|end| *place < end) && *place <= last;
+                let Some(place) = place.filter(is_here) else { break };
                 let count = rest.iter().take_while(|piece| piece.place == place).count();
                 let (here, after) = rest.split_at(count);
                 fetch_ahead(after);
                 rest = after;
-                spent += walk.visit_place(place, here, cursors, &mut *visit)?;
+                let (taken, is_done) = each(&mut walk, place, here, cursors)?;
+                spent += taken;
+                if !is_done {
+                    cursor.position = place;
+                    return Ok(());
+                }
                 let Some(next) = place.checked_add(1) else {
                     cursor.done = true;
                     return Ok(());
@@ -187,7 +232,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                     return Ok(());
                 }
             }
-            match end {
+            match end.filter(|end| *end <= last) {
                 Some(end) => cursor.position = end,
                 None => {
                     cursor.done = true;
@@ -282,8 +327,18 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 }
 
+/// What cursors have at a place.
+pub struct Arrived<K> {
+    /// Those that stand there.
+    pub cursors: Vec<(usize, Mark)>,
+    /// The first one's key, if there is nothing in memory.
+    pub key: Option<K>,
+    /// Whether some cursors are to [rest](RunCursor::rest) afterwards.
+    pub is_noted: bool,
+}
+
 /// A fold over some buckets, place by place.
-struct Walk<'a, K, E> {
+pub struct Walk<'a, K, E> {
     log: &'a AppendLogLists<K, E>,
     buckets: &'a [&'a Bucket<K, E>],
     views: Vec<View>,
@@ -307,34 +362,11 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
             visit(key, &mut list)?;
             return Ok(chain.len());
         }
-        // Runs of other buckets have something only for keys that a note tells of.
-        let mut noted = Vec::new();
-        for piece in pieces.iter().filter(|piece| piece.chain.is_none()) {
-            for (owner, bucket) in self.buckets.iter().enumerate() {
-                views(bucket, owner, piece.key.key_hash(), piece.key, &mut noted);
-            }
-        }
-        let mut at_place: Vec<(usize, Mark)> = Vec::new();
-        let mut keys: Vec<K> = Vec::new();
-        for (number, cursor) in cursors.iter_mut().enumerate() {
-            if !cursor.drives {
-                if resolve(&noted, (cursor.bucket, cursor.number)).is_none() {
-                    continue;
-                }
-                cursor.seek(place)?;
-            }
-            if cursor.peek()? == Some(place) {
-                at_place.push((number, cursor.mark()));
-                if keys.is_empty() && pieces.is_empty() {
-                    keys.push(cursor.entry().key.clone());
-                }
-            } else if !cursor.drives {
-                cursor.rest();
-            }
-        }
+        let Arrived { cursors: at_place, key, is_noted } = self.arrive(place, pieces, cursors)?;
         if at_place.is_empty() && pieces.iter().all(|piece| piece.key == pieces[0].key) {
-            return self.visit_key((pieces[0].key, place), pieces, cursors, &mut keys, visit);
+            return self.visit_key((pieces[0].key, place), pieces, cursors, &mut Vec::new(), visit);
         }
+        let mut keys: Vec<K> = key.into_iter().collect();
         for piece in pieces {
             if !keys.contains(piece.key) {
                 keys.push(piece.key.clone());
@@ -351,10 +383,45 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
             looked_at += self.visit_key((&key, place), pieces, cursors, &mut keys, &mut *visit)?;
             turn += 1;
         }
-        for cursor in cursors.iter_mut().filter(|cursor| !noted.is_empty() && !cursor.drives) {
-            cursor.rest();
+        if is_noted {
+            rest(cursors);
         }
         Ok(looked_at)
+    }
+
+    /// Has cursors come to a place.
+    pub(super) fn arrive(
+        &mut self,
+        place: u64,
+        pieces: &[Piece<'a, K, E>],
+        cursors: &mut [RunCursor<K, E>],
+    ) -> Result<Arrived<K>> {
+        // Runs of other buckets have something only for keys that a note tells of.
+        let mut noted = Vec::new();
+        for piece in pieces.iter().filter(|piece| piece.chain.is_none()) {
+            for (owner, bucket) in self.buckets.iter().enumerate() {
+                views(bucket, owner, piece.key.key_hash(), piece.key, &mut noted);
+            }
+        }
+        let mut at_place: Vec<(usize, Mark)> = Vec::new();
+        let mut key = None;
+        for (number, cursor) in cursors.iter_mut().enumerate() {
+            if !cursor.drives {
+                if resolve(&noted, (cursor.bucket, cursor.number)).is_none() {
+                    continue;
+                }
+                cursor.seek(place)?;
+            }
+            if cursor.peek()? == Some(place) {
+                at_place.push((number, cursor.mark()));
+                if key.is_none() && pieces.is_empty() {
+                    key = Some(cursor.entry().key.clone());
+                }
+            } else if !cursor.drives {
+                cursor.rest();
+            }
+        }
+        Ok(Arrived { cursors: at_place, key, is_noted: !noted.is_empty() })
     }
 
     fn visit_key(
@@ -365,6 +432,23 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
         others: &mut Vec<K>,
         visit: Visit<'_, K, E>,
     ) -> Result<u64> {
+        self.gather((key, place), pieces, cursors, others, |mut list| {
+            if !list.is_empty() {
+                visit(key, &mut list)?;
+            }
+            Ok(list.finish()?.max(1))
+        })
+    }
+
+    /// Gathers what a key has, from memory and from cursors that stand at its place, for `read`.
+    pub(super) fn gather<R>(
+        &mut self,
+        (key, place): (&K, u64),
+        pieces: &[Piece<'a, K, E>],
+        cursors: &mut [RunCursor<K, E>],
+        others: &mut Vec<K>,
+        read: impl FnOnce(Gathered<'_, 'a, K, E>) -> Result<R>,
+    ) -> Result<R> {
         let hash = key.key_hash();
         self.views.clear();
         for (owner, bucket) in self.buckets.iter().enumerate() {
@@ -382,12 +466,13 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
             own.extend(imported);
         }
         let pieces = own.into_iter();
-        let mut list = Gathered::new((key, place), &self.views, cursors, pieces, others)?;
-        if !list.is_empty() {
-            visit(key, &mut list)?;
-        }
-        Ok(list.finish()?.max(1))
+        read(Gathered::new((key, place), &self.views, cursors, pieces, others)?)
     }
+}
+
+/// Has the cursors give memory back that are needed seldom.
+pub fn rest<K: Key, E: State>(cursors: &mut [RunCursor<K, E>]) {
+    cursors.iter_mut().filter(|cursor| !cursor.drives).for_each(RunCursor::rest);
 }
 
 /// Hints that the first of these lists will be read soon.
@@ -411,7 +496,7 @@ fn fetch_ahead<K, E>(pieces: &[Piece<'_, K, E>]) {
 }
 
 /// A list that is one chain.
-struct Whole<'a, E>(Iter<'a, E>);
+pub struct Whole<'a, E>(pub Iter<'a, E>);
 
 impl<E> Elements<E> for Whole<'_, E> {
     #[inline]

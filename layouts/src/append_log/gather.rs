@@ -16,6 +16,14 @@ use crate::lists::Elements;
 /// Before what it comes: the number of the bucket it belongs to, and its shifted rank.
 type Turn = (usize, i64);
 
+/// Where the elements of one key were left, until they are gathered again by cursors that have not moved.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop {
+    turn: Turn,
+    /// Elements of what had its turn that are still to be told.
+    left: usize,
+}
+
 /// The elements of one key.
 pub struct Gathered<'c, 'a, K, E> {
     key: &'c K,
@@ -27,6 +35,8 @@ pub struct Gathered<'c, 'a, K, E> {
     /// Pieces in memory, the last first.
     pieces: Vec<(Turn, Iter<'a, E>)>,
     current: Current<'a, E>,
+    /// Whose turn that is.
+    turn: Turn,
     /// Other keys at the same place.
     others: &'c mut Vec<K>,
     /// Elements that were told, and passed.
@@ -71,6 +81,7 @@ impl<'c, 'a, K: Key, E: State> Gathered<'c, 'a, K, E> {
             fronts,
             pieces: own,
             current: Current::None,
+            turn: (0, 0),
             others,
             looked_at: 0,
             failed: None,
@@ -116,18 +127,47 @@ impl<'c, 'a, K: Key, E: State> Gathered<'c, 'a, K, E> {
             self.fronts.iter().enumerate().filter_map(|(n, turn)| Some((turn.as_ref()?, n)));
         let stored = stored.min();
         let memory = self.pieces.last().map(|(turn, _)| turn);
-        self.current = match (stored, memory) {
-            (Some((first, _)), Some(turn)) if turn < first => Current::None,
-            (Some((_, number)), _) => Current::Stored(number, 0),
-            (None, _) => Current::None,
+        let stored = match (stored, memory) {
+            (Some((first, _)), Some(turn)) if turn < first => None,
+            (stored, _) => stored.map(|(turn, number)| (*turn, Current::Stored(number, 0))),
         };
-        if matches!(self.current, Current::None) {
-            match self.pieces.pop() {
-                Some((_, piece)) => self.current = Current::Memory(piece),
-                None => return false,
-            }
-        }
+        let next = match stored {
+            Some(stored) => stored,
+            None => match self.pieces.pop() {
+                Some((turn, piece)) => (turn, Current::Memory(piece)),
+                None => {
+                    self.current = Current::None;
+                    return false;
+                }
+            },
+        };
+        (self.turn, self.current) = next;
         true
+    }
+
+    /// Leaves the list, of whose last chunk `unread` elements are still to be told; the cursors stand
+    /// where they are needed to [go on](Gathered::go_on).
+    pub fn stop(self, unread: usize) -> Stop {
+        let left = match &self.current {
+            Current::None => 0,
+            Current::Memory(piece) => piece.len(),
+            Current::Stored(number, told) => self.cursors[*number].entry().elements.len() - told,
+        };
+        Stop { turn: self.turn, left: left + unread }
+    }
+
+    /// Goes on where the list was left.
+    pub fn go_on(&mut self, stop: Stop) {
+        self.pieces.retain(|(turn, _)| *turn >= stop.turn);
+        if let Some(number) = self.fronts.iter().position(|front| *front == Some(stop.turn)) {
+            let told = self.cursors[number].entry().elements.len() - stop.left;
+            self.current = Current::Stored(number, told);
+        } else if self.pieces.last().is_some_and(|(turn, _)| *turn == stop.turn) {
+            let (_, mut piece) = self.pieces.pop().expect("looked at above");
+            piece.pass(piece.len() - stop.left);
+            self.current = Current::Memory(piece);
+        }
+        self.turn = stop.turn;
     }
 
     fn check(&self) -> Result<()> {

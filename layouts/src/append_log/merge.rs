@@ -18,6 +18,7 @@ use super::frozen::{rank_of, sooner};
 use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Pages, resolve};
 use super::run::{Prepaid, RUN_BYTES, Run, RunCursor};
 use super::table::AppendLogLists;
+use crate::gaps::Gaps;
 use crate::split_table::HashRange;
 use crate::trace_event;
 
@@ -114,7 +115,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let source = self.source.clone().expect("stored runs have a source");
         let bucket = self.buckets.get_mut(&time).expect("chosen from a bucket");
         let notes = bucket.notes() * size_of::<(K, u64)>() as u64 + bucket.notes_bytes();
-        let bytes = bytes + notes;
+        let bytes = bytes + notes + bucket.gaps.bytes();
         let room = bytes + self.sizes.slack;
         if self.account.available() < room {
             return false;
@@ -157,6 +158,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             pages: Some(Pages::new()),
             cursors,
             cuts,
+            gaps: bucket.gaps.clone(),
             range,
             block_bytes: self.sizes.block_bytes,
             entries: Vec::new(),
@@ -227,6 +229,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         if first == 0 {
             // What was cut off up to here is not there any more.
             bucket.drop_notes(number);
+            bucket.gaps.close_before(number, &self.account);
         }
         for run in old {
             self.drop_run(run);
@@ -243,6 +246,8 @@ struct Merger<K, E> {
     cursors: Vec<RunCursor<K, E, Prepaid>>,
     /// Keys, in the order of their places, of which older runs have nothing any more.
     cuts: Vec<(K, u64)>,
+    /// The same of ranges of hashes.
+    gaps: Gaps,
     range: HashRange,
     block_bytes: usize,
     /// The block that is gathered.
@@ -294,7 +299,7 @@ impl<K: Key, E: State> Merger<K, E> {
                 }
             }
             let key = keys[turn].clone();
-            let cut = self.cut_of(place, &key);
+            let cut = self.cut_of(place, &key).max(self.gaps.first_part(key.key_hash()));
             loop {
                 let mut first: Option<(i64, usize)> = None;
                 for (number, _) in &marks {

@@ -17,6 +17,7 @@ mod config;
 mod fold;
 mod frozen;
 mod gather;
+mod groups;
 mod jobs;
 mod merge;
 mod notes;

@@ -1,8 +1,9 @@
 //! What is known of a key's elements on storage beside that they are in its bucket's runs: that
 //! older ones were cleared, or that some were moved here from another bucket.
 //!
-//! Runs are never changed. A *cut* hides those before it from a key; an *import* shows those of
-//! another bucket, with their ranks shifted, so that they stand before what the key had here.
+//! Runs are never changed. A *cut* hides those before it from a key, as a [gap](crate::gaps) does from all
+//! keys between two hashes; an *import* shows those of another bucket, with their ranks shifted, so that they
+//! stand before what the key had here.
 
 use alluvium_pagestore::{Key, Lookup, State, Time, rounded};
 
@@ -67,7 +68,7 @@ pub fn views<K: Key, E: State, Q: Lookup<K> + ?Sized>(
     out: &mut Vec<View>,
 ) {
     let note = bucket.note(hash, key);
-    let cut = note.map_or(0, |note| note.cut).max(bucket.first);
+    let cut = bucket.first_run(hash, note);
     let imports = note.map_or(&[][..], |note| &note.imports);
     out.extend(imports.iter().map(|import| View {
         source: import.source,

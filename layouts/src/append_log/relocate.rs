@@ -64,7 +64,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         self.make_room(2 * self.room_to_note() + moved, "a list that moves")?;
         let next = self.epoch + 1;
         if !self.buckets.contains_key(&to) {
-            let bucket = Bucket::new((to, next), self.range, self.pieces.clone(), &self.account)?;
+            let bucket = Bucket::new((to, next), self.tables, self.pieces.clone(), &self.account)?;
             self.buckets.insert(to, bucket);
         }
         let moved = self.move_list((from, to), (hash, &key.to_owned()), next);
@@ -83,7 +83,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let note = source.note(hash, key);
         let mut low = note.map_or(0, |note| note.low);
         let mut imports = note.map_or(Vec::new(), |note| note.imports.clone());
-        let cut = note.map_or(0, |note| note.cut).max(source.first);
+        let cut = source.first_run(hash, note);
         if source.runs.last().is_some_and(|run| run.number >= cut) {
             imports.push(Import { source: from, runs: (cut, next - 1), delta: 0 });
         }
@@ -163,7 +163,7 @@ fn may_have<K: Key, E: State, Q: Lookup<K> + ?Sized>(
     key: &Q,
 ) -> bool {
     let note = bucket.note(hash, key);
-    let cut = note.map_or(0, |note| note.cut);
+    let cut = bucket.first_run(hash, note);
     bucket.runs.last().is_some_and(|run| run.number >= cut)
         || note.is_some_and(|note| !note.imports.is_empty())
         || bucket.live.find(hash, |head| key.is(&head.key)).is_some()

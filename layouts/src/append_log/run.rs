@@ -135,6 +135,8 @@ pub struct RunCursor<K, E, B: Booking = Rc<Account>> {
     /// The block after the one that is decoded.
     next_block: usize,
     entries: Vec<BlockEntry<K, E>>,
+    /// A block that was decoded to see what it begins with, its number, and what it takes.
+    ahead: Option<(usize, Vec<BlockEntry<K, E>>, u64)>,
     at: usize,
     /// Place of the entry at `at`, once it is known.
     place: Option<u64>,
@@ -143,6 +145,8 @@ pub struct RunCursor<K, E, B: Booking = Rc<Account>> {
     /// Blocks that were decoded, and bytes of those read from storage.
     blocks_read: u64,
     bytes_read: u64,
+    /// Entries in them, since it is there.
+    pub entries_read: u64,
 }
 
 /// A place of a cursor to come back to.
@@ -182,12 +186,14 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
             reader: None,
             next_block: 0,
             entries: Vec::new(),
+            ahead: None,
             at: 0,
             place: None,
             window_bytes,
             decoded_bytes: 0,
             blocks_read: 0,
             bytes_read: 0,
+            entries_read: 0,
         }
     }
 
@@ -269,9 +275,62 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
         Ok(())
     }
 
+    /// Adds the keys that stand where it stands, each once, and stays there. Reads on if there may be more
+    /// than the block has; the block after it is kept, as lists are cut where blocks end.
+    pub fn keys_here(&mut self, out: &mut Vec<K>) -> Result<()> {
+        let Some(place) = self.peek()? else { return Ok(()) };
+        let mark = self.mark();
+        if !self.may_go_on(place, out) {
+            (self.at, self.place) = (mark.at, None);
+            return Ok(());
+        }
+        let here = (std::mem::take(&mut self.entries), std::mem::take(&mut self.decoded_bytes));
+        let after = self.next_block;
+        let loaded = self.load(after);
+        let goes_on = loaded.is_ok() && self.may_go_on(place, out);
+        let ahead = (std::mem::take(&mut self.entries), std::mem::take(&mut self.decoded_bytes));
+        (self.entries, self.decoded_bytes) = here;
+        (self.next_block, self.at, self.place) = (mark.block, mark.at, None);
+        loaded?;
+        self.ahead = Some((after, ahead.0, ahead.1));
+        let mut block = after;
+        while goes_on {
+            block += 1;
+            self.load(block)?;
+            if !self.may_go_on(place, out) {
+                return self.rewind(mark);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the keys that stand at a place in the block, from where it stands on; says whether the next
+    /// block may have more.
+    fn may_go_on(&mut self, place: u64, out: &mut Vec<K>) -> bool {
+        let range = self.source.range;
+        while let Some(entry) = self.entries.get(self.at) {
+            if range.place(entry.key.key_hash()) != place {
+                return false;
+            }
+            if !out.contains(&entry.key) {
+                out.push(entry.key.clone());
+            }
+            self.at += 1;
+        }
+        let next = self.run.blocks.get(self.next_block);
+        next.is_some_and(|next| range.place(next.record.hash) == place)
+    }
+
     /// Decodes a block.
     fn load(&mut self, block: usize) -> Result<()> {
         self.forget();
+        if let Some((number, entries, bytes)) = self.ahead.take() {
+            if number == block {
+                (self.entries, self.decoded_bytes, self.next_block) = (entries, bytes, block + 1);
+                return Ok(());
+            }
+            self.booking.adjust(bytes, 0);
+        }
         let BlockAt { file, record } = self.run.blocks[block];
         let info = &self.run.files[file as usize];
         self.entries = match &self.cached {
@@ -292,6 +351,7 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
         }
         .map_err(|e| e.with("file", info.file.name()).with("offset", record.offset()))?;
         self.blocks_read += 1;
+        self.entries_read += self.entries.len() as u64;
         self.decoded_bytes = bytes_of(&self.entries);
         self.booking.adjust(0, self.decoded_bytes);
         self.next_block = block + 1;
@@ -304,6 +364,8 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
             self.next_block -= 1;
         }
         self.forget();
+        let ahead = self.ahead.take().map_or(0, |(.., bytes)| bytes);
+        self.booking.adjust(ahead, 0);
         if self.reader.take().is_some() {
             self.booking.adjust(self.window_bytes, 0);
         }
@@ -332,6 +394,7 @@ fn bytes_of<K: Key, E: State>(entries: &Vec<BlockEntry<K, E>>) -> u64 {
 impl<K, E, B: Booking> Drop for RunCursor<K, E, B> {
     fn drop(&mut self) {
         let window = if self.reader.is_some() { self.window_bytes } else { 0 };
-        self.booking.adjust(window + self.decoded_bytes, 0);
+        let ahead = self.ahead.as_ref().map_or(0, |(.., bytes)| *bytes);
+        self.booking.adjust(window + self.decoded_bytes + ahead, 0);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use super::fold::Resume;
 use super::jobs::Jobs;
 use super::run::{Run, RunCursor, Source};
 use crate::hybrid_log::Pool;
-use crate::lists::{Elements, Lists, ListsLayout};
+use crate::lists::{Elements, Lists, ListsLayout, VisitRun};
 use crate::split_table::HashRange;
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 
@@ -33,6 +33,9 @@ pub struct AppendLogLists<K, E> {
     pub(super) sizes: Sizes,
     pub(super) account: Rc<Account>,
     pub(super) range: HashRange,
+    /// What the tables of buckets are for: the range, and of how many key groups their lists may be few, if
+    /// key groups come and go.
+    pub(super) tables: (HashRange, Option<u16>),
     /// The size of large pieces, and where they come from.
     pub(super) pieces: (usize, Option<SharedPool>),
     pub(super) buckets: BTreeMap<Time, Bucket<K, E>>,
@@ -97,6 +100,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
         let pieces = (sizes.piece_bytes, pool_of(&context, sizes.piece_bytes));
         let mut lists = AppendLogLists {
             range,
+            tables: (range, context.movable.then_some(context.key_groups)),
             account,
             sizes,
             pieces,
@@ -218,6 +222,31 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         visit: &mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
         self.fold_buckets(buckets, cursor, fuel, visit)
+    }
+
+    fn has_order(&self) -> bool {
+        true
+    }
+
+    fn fold_runs(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: VisitRun<'_, K, E>,
+    ) -> Result<()> {
+        self.fold_runs_of(bucket, hashes, cursor, fuel, visit)
+    }
+
+    fn remove_hashes(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        self.remove_hashes_of(bucket, hashes, cursor, fuel)
     }
 
     fn purge(&mut self, before: Time, _: usize) -> Result<bool> {

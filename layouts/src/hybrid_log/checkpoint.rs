@@ -2,11 +2,12 @@
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    BlobReader, Error, ErrorKind, FooterEntry, Key, LiveSet, Liveness, MemoryKind, Result,
-    SegmentImage, SegmentReader, State, StateImage, codec, fingerprint,
+    BlobReader, Error, ErrorKind, Footer, FooterEntry, FooterPass, Key, LiveSet, Liveness,
+    MemoryKind, Result, SegmentImage, SegmentReader, State, StateImage, codec, fingerprint,
 };
 
 use super::address::{Address, Place, StoredAt};
+use super::passing::Booked;
 use super::stored::Stored;
 use super::table::{HybridLogTable, stored_address};
 use crate::table::Cursor;
@@ -20,6 +21,12 @@ const SORTED: usize = 256;
 /// records while others are visited: each misses it otherwise.
 const HINTED: usize = 16;
 
+/// Footers are read ahead while so many times the buffers for that are free: in little memory the index
+/// is to have all there is.
+const AHEAD_SHARE: u64 = 8;
+/// What an entry of the index takes with its part of the directory, and while segments split.
+const ENTRY_BYTES_MAX: u64 = 64;
+
 impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
         let store = self.context.segment_store()?.clone();
@@ -27,15 +34,20 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let state = fingerprint(&self.context.name);
         let window = self.log.sizes.window_bytes;
         let mut reader = SegmentReader::new(store.clone(), state, window);
-        let mut entries = Vec::new();
         let dead_bytes = Liveness::memory_bytes(image);
         account.reserve(MemoryKind::Buffers, dead_bytes, "the lists of dead records")?;
         let liveness = Liveness::load(image, Some(blobs));
         let liveness = liveness.inspect_err(|_| {
             account.release(MemoryKind::Buffers, dead_bytes);
         })?;
+        let (mut ahead, mut footers) = (None, FooterPass::new(0));
         for segment in &image.segments {
             let info = segment.open(&store)?;
+            match self.has_plenty_for(segment) {
+                true if ahead.is_none() => (ahead, footers) = self.footers_ahead(),
+                true => {}
+                false => (footers, ahead) = (FooterPass::new(0), None),
+            }
             let mut memory = set_bytes_of(segment);
             account.reserve(MemoryKind::Buffers, memory, "restoring a segment")?;
             let restored: Result<()> = (|| {
@@ -53,20 +65,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 // Segments that came after the index had grown are no reason to refuse it now.
                 let floor = self.log.sizes.floor_bytes(0);
                 self.log.index.set_floor(floor.saturating_sub(memory + dead_bytes));
-                for image in directory.images() {
-                    reader.footer(&directory, image, &mut entries)?;
-                    for (at, entry) in entries.iter().enumerate() {
-                        if let Some(ahead) = entries.get(at + HINTED) {
-                            self.log.index.prefetch(self.log.index_hash(ahead.hash));
-                        }
-                        if live.as_ref().is_none_or(|live| live.contains(entry.grain)) {
-                            let hash = self.log.index_hash(entry.hash);
-                            self.log.index.prepare(hash)?;
-                            self.log.index.insert(hash, stored_address(number, entry.grain));
-                        }
-                    }
-                }
-                Ok(())
+                footers.run(&mut reader, &directory, |footer| {
+                    self.enter(number, &footer, live.as_ref())
+                })
             })();
             account.release(MemoryKind::Buffers, memory);
             self.log.index.set_floor(self.log.floor_bytes());
@@ -89,6 +90,44 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let ids = image.segments.iter().map(|segment| segment.id);
         self.log.stored.as_mut().expect("a log with segments").set_committed(ids, false);
         Ok(())
+    }
+
+    /// Enters the records of an image that are live.
+    fn enter(&mut self, segment: u32, footer: &Footer<'_>, live: Option<&LiveSet>) -> Result<()> {
+        let mut ahead = footer.iter().skip(HINTED);
+        for entry in footer.iter() {
+            if let Some(ahead) = ahead.next() {
+                self.log.index.prefetch(self.log.index_hash(ahead.hash));
+            }
+            if live.is_none_or(|live| live.contains(entry.grain)) {
+                let hash = self.log.index_hash(entry.hash);
+                self.log.index.prepare(hash)?;
+                self.log.index.insert(hash, stored_address(segment, entry.grain));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is memory for a segment's entries, by upper bound, and much more than footers that
+    /// are read ahead take.
+    fn has_plenty_for(&self, segment: &SegmentImage) -> bool {
+        let index = ENTRY_BYTES_MAX * segment.live_records + set_bytes_of(segment);
+        let needed = index + self.log.floor_bytes();
+        self.log.account.available() >= needed + AHEAD_SHARE * self.ahead_bytes()
+    }
+
+    /// Reads footers ahead, into memory that is booked.
+    fn footers_ahead(&self) -> (Option<Booked>, FooterPass) {
+        let (account, bytes) = (self.log.account.clone(), self.ahead_bytes());
+        if !account.try_reserve(MemoryKind::Buffers, bytes) {
+            return (None, FooterPass::new(0));
+        }
+        let footers = FooterPass::new(FooterPass::buffer_bytes(self.log.sizes.slots));
+        (Some(Booked { account, bytes }), footers)
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        FooterPass::memory_bytes(FooterPass::buffer_bytes(self.log.sizes.slots))
     }
 
     /// What a footer of so many records takes beyond the memory for rewriting, which is booked and

@@ -29,9 +29,9 @@ const BUFFER_BYTES_MAX: u64 = 1 << 20;
 const WINDOW_BYTES: usize = 2 * BLOCK_BYTES;
 
 /// Memory that is booked while it lives.
-struct Booked {
-    account: Rc<Account>,
-    bytes: u64,
+pub(super) struct Booked {
+    pub(super) account: Rc<Account>,
+    pub(super) bytes: u64,
 }
 
 impl Drop for Booked {

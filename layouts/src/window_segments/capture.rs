@@ -1,9 +1,10 @@
 //! Taking a checkpoint of panes while they are updated.
 //!
 //! It begins with a barrier, whose cost does not depend on how many accumulators there are: what
-//! slices and runs there are is remembered. The tables in memory stay where they are and are read
-//! part by part in steps; who changes an accumulator that was not read yet keeps the old one. The
-//! helper writes what was read, then the catalog.
+//! slices and runs there are is remembered. Tables that an earlier checkpoint has written as they are
+//! are named. The others stay where they are and are read part by part in steps; who changes an
+//! accumulator that was not read yet keeps the old one. The helper writes what was read, then the
+//! [catalog](super::telling).
 //!
 //! What it keeps true:
 //! - The image is of the barrier: nothing that came later is in it, nothing that went later is missing.
@@ -12,6 +13,7 @@
 //! - A slice that is purged stays until it was read.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,18 +23,22 @@ use alluvium_pagestore::{
 };
 
 use super::background::Frozen;
-use super::checkpoint::{END, IMAGES_PER_RECORD, OF_IMAGES, OF_RUN, OF_SLICE};
 use super::files::NAME_BYTES;
-use super::run::{ImageAt, Run};
-use super::slice::{GAP_BYTES, Gap, Slice};
+use super::run::Run;
+use super::slice::Slice;
 use super::table::SegmentPanes;
+use super::tables::{TableGroup, WrittenTable};
+use super::telling::Telling;
 use super::writing::{Cut, Written};
+use crate::gaps::Gaps;
 use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::snapshot::{Entry, Snapshot};
 use crate::table::CheckpointOutcome;
 
 /// Bytes booked for a slice at a barrier.
 const SLICE_BYTES: u64 = 512;
+/// Bytes booked for lists of groups.
+const GROUPS_BYTES: u64 = 4 << 10;
 
 impl<K: Key> Entry<K> for Cut<K> {
     fn key(&self) -> &K {
@@ -54,12 +60,16 @@ pub struct Captured<K, A> {
 
 /// A checkpoint being taken, or not decided yet.
 pub struct Capture<K, A> {
-    slices: Vec<SliceBefore<K, A>>,
+    pub(super) slices: Vec<SliceBefore<K, A>>,
     /// Slices that are gone, by their numbers, and not read yet.
     gone: BTreeMap<usize, Slice<K, A>>,
     step: Step,
-    own: Option<Paced>,
-    /// Segments of the tables.
+    pub(super) own: Option<Paced>,
+    /// Groups of tables that are named again; last the one that is written, once it is.
+    pub(super) groups: Vec<Rc<TableGroup>>,
+    /// The number of the group that is written.
+    number: u64,
+    /// Its segments.
     tables: Vec<SegmentInfo>,
     booked: u64,
     /// Why it cannot be ended.
@@ -69,14 +79,14 @@ pub struct Capture<K, A> {
 }
 
 /// A slice at the barrier.
-struct SliceBefore<K, A> {
-    slice: Time,
+pub(super) struct SliceBefore<K, A> {
+    pub(super) table: WrittenTable,
+    /// The group that has the table, or will have it.
+    pub(super) group: u64,
     slot: usize,
-    entries: u64,
-    cuts: u64,
-    gaps: Vec<Gap>,
-    next_number: u64,
-    runs: Vec<Arc<Run>>,
+    pub(super) gaps: Gaps,
+    pub(super) next_number: u64,
+    pub(super) runs: Vec<Arc<Run>>,
     /// What was on its way to storage then, and its number, until it is a run.
     frozen: Option<(u64, Frozen<K, A>)>,
 }
@@ -90,11 +100,22 @@ enum Step {
     /// What was on its way to storage is waited for.
     Waiting,
     /// What comes next in the catalog.
-    Telling { slice: usize, run: usize, image: usize, segments: u64 },
+    Telling(Telling),
     /// The catalog is being made durable.
     EndingCatalog,
     /// The image was given.
     Done,
+}
+
+impl<K, A> Capture<K, A> {
+    /// The group of the tables that were written, unless there is none.
+    fn written_group(&self) -> Option<TableGroup> {
+        let written = self.slices.iter().filter(|before| before.group == self.number);
+        let tables: Vec<_> =
+            written.map(|before| before.table).filter(|table| !table.is_empty()).collect();
+        let segments: Vec<_> = self.tables.iter().map(SegmentInfo::all_live).collect();
+        (!tables.is_empty()).then_some(TableGroup { number: self.number, tables, segments })
+    }
 }
 
 impl<K: Key, A: State> SegmentPanes<K, A> {
@@ -150,9 +171,16 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             let files: usize = runs().map(|stored| stored.run.segments.len()).sum();
             // What is being written becomes a run while the checkpoint holds it.
             let writing = panes.slices().filter(|slice| slice.frozen.is_some()).count() as u64;
-            let gaps = panes.slices().map(|slice| slice.gaps.len() as u64 * GAP_BYTES);
+            let gaps = panes.slices().map(|slice| slice.gaps.bytes());
             let slices = panes.by_time.len() as u64 * SLICE_BYTES + gaps.sum::<u64>();
-            let held = pace.memory_bytes() + held + slices + writing * panes.sizes.reserve_bytes;
+            let tables: u64 = panes.slices().map(Slice::active_bytes).sum();
+            // The group that is written, and the lists of groups.
+            let group = TableGroup::memory_bytes_of(
+                panes.by_time.len() as u64,
+                4 * tables / panes.sizes.segment_bytes + 4,
+            );
+            let held = pace.memory_bytes() + held + slices + group + GROUPS_BYTES;
+            let held = held + writing * panes.sizes.reserve_bytes;
             (held, files as u64 * NAME_BYTES)
         };
         // Where memory is short, this waits for storage.
@@ -166,20 +194,27 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             }
         };
         self.account.charge(MemoryKind::Buffers, booked);
+        let groups = self.groups.to_name(|group, slice| self.is_table_in(slice, group));
+        let number = self.groups.next_number();
         let mut slices = Vec::with_capacity(self.by_time.len());
         for (slice, slot) in &self.by_time {
             let slot = *slot as usize;
             let found = self.slots[slot].as_mut().expect("a slice in use");
-            found.captured = Some(Box::new(Captured {
-                number: slices.len(),
-                entries: Snapshot::new(&self.account, self.range),
-                cuts: Snapshot::new(&self.account, self.range),
-            }));
+            let (entries, cuts) = (found.active.len(), found.cuts.len());
+            let is_named = |number: &u64| groups.iter().any(|group| group.number == *number);
+            let group = found.in_group.filter(is_named).unwrap_or(number);
+            if group == number {
+                found.in_group = Some(number);
+                found.captured = Some(Box::new(Captured {
+                    number: slices.len(),
+                    entries: Snapshot::new(&self.account, self.range),
+                    cuts: Snapshot::new(&self.account, self.range),
+                }));
+            }
             slices.push(SliceBefore {
-                slice: *slice,
+                table: WrittenTable { slice: *slice, entries, cuts },
+                group,
                 slot,
-                entries: found.active.len(),
-                cuts: found.cuts.len(),
                 gaps: found.gaps.clone(),
                 next_number: found.next_number,
                 runs: found.runs.iter().map(|stored| stored.run.clone()).collect(),
@@ -188,7 +223,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
         let runs = slices.iter().flat_map(|before| &before.runs);
         let files = runs.flat_map(|run| &run.segments).map(|segment| segment.id);
-        self.files.take(files, Vec::new());
+        let named = groups.iter().flat_map(|group| &group.segments).map(|segment| segment.id);
+        self.files.take(files.chain(named), Vec::new());
         let helper = self.background.helper.clone();
         let state = fingerprint(&self.context.name);
         self.capture = Some(Box::new(Capture {
@@ -196,6 +232,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             gone: BTreeMap::new(),
             step: Step::Reading(0),
             own: Some(Paced::new(helper, store, state, pace)),
+            groups,
+            number,
             tables: Vec::new(),
             booked,
             lost: None,
@@ -235,6 +273,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             }
             Step::EndingTables => {
                 capture.tables = own.take_sealed();
+                capture.groups.extend(capture.written_group().map(Rc::new));
                 capture.step = Step::Waiting;
             }
             Step::Waiting => {
@@ -247,10 +286,20 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                         self.spill()?;
                     }
                 } else {
-                    capture.step = Step::Telling { slice: 0, run: 0, image: 0, segments: 0 };
+                    capture.step = Step::Telling(Telling::default());
                 }
             }
-            Step::Telling { .. } => self.tell_some()?,
+            Step::Telling(mut telling) => {
+                let is_told = telling.tell_some(capture)?;
+                let own = self.own();
+                if is_told {
+                    own.submit_end();
+                } else {
+                    own.submit();
+                }
+                let capture = self.capture.as_mut().expect("looked at above");
+                capture.step = if is_told { Step::EndingCatalog } else { Step::Telling(telling) };
+            }
             Step::EndingCatalog => {
                 capture.step = Step::Done;
                 return Ok(Some(self.image_of()));
@@ -278,12 +327,21 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     /// Reads a part; says whether there was one.
     fn read_part(&mut self) -> Result<bool> {
         let capture = self.capture.as_mut().expect("a checkpoint is taken");
-        let Capture { slices, gone, step: Step::Reading(number), own: Some(own), .. } =
-            &mut **capture
+        let Capture {
+            slices,
+            gone,
+            step: Step::Reading(number),
+            own: Some(own),
+            number: group,
+            ..
+        } = &mut **capture
         else {
             return Ok(false);
         };
-        let Some(before) = slices.get(*number) else { return Ok(false) };
+        let to_read = |before: &SliceBefore<K, A>| before.group == *group;
+        let Some(ahead) = slices[*number..].iter().position(to_read) else { return Ok(false) };
+        *number += ahead;
+        let before = &slices[*number];
         let is_it = |slice: &&mut Slice<K, A>| {
             slice.captured.as_ref().is_some_and(|captured| captured.number == *number)
         };
@@ -344,11 +402,13 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
     }
 
-    /// Keeps what a key has in a slice, which is about to change, for the checkpoint.
+    /// The table of a slice is about to change at a key: keeps what that has for the checkpoint being
+    /// taken, and notes that checkpoints have written another table.
     #[cold]
     #[inline(never)]
     pub(super) fn keep<Q: Lookup<K> + ?Sized>(&mut self, slot: usize, hash: u64, key: &Q) {
         let Some(found) = &mut self.slots[slot] else { return };
+        found.in_group = None;
         let Some(captured) = &mut found.captured else { return };
         let mut is_kept = true;
         if captured.entries.wants(hash, key) {
@@ -406,6 +466,12 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
     }
 
+    /// Whether a group has the table of a slice as it is now.
+    fn is_table_in(&self, slice: Time, group: u64) -> bool {
+        let slot = self.by_time.get(&slice);
+        slot.is_some_and(|slot| self.slice_at(*slot as usize).in_group == Some(group))
+    }
+
     /// Whether a checkpoint reads the tables.
     pub(super) fn is_captured(&self) -> bool {
         let capture = self.capture.as_ref().filter(|capture| capture.lost.is_none());
@@ -420,61 +486,6 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
     }
 
-    /// Puts more into the catalog.
-    fn tell_some(&mut self) -> Result<()> {
-        let capture = self.capture.as_mut().expect("a checkpoint is taken");
-        let Capture { slices, step, own: Some(own), tables, .. } = &mut **capture else {
-            return Ok(());
-        };
-        let Step::Telling { mut slice, mut run, mut image, mut segments } = *step else {
-            return Ok(());
-        };
-        while own.has_room() {
-            let Some(before) = slices.get(slice) else {
-                // The last record is alone in its segment if the one before is full, but there.
-                own.push(0, &(END, Time::MAX), &vec![segments, tables.len() as u64])?;
-                own.submit_end();
-                *step = Step::EndingCatalog;
-                return Ok(());
-            };
-            let time = before.slice;
-            if (run, image) == (0, 0) {
-                let mut told = vec![before.entries, before.cuts, before.next_number];
-                told.extend(before.gaps.iter().flat_map(|g| [g.first, g.last, g.before]));
-                own.push(0, &(OF_SLICE, time), &told)?;
-            }
-            let Some(found) = before.runs.get(run) else {
-                (slice, run, image) = (slice + 1, 0, 0);
-                continue;
-            };
-            if image == 0 {
-                let files = found.segments.len() as u64;
-                let told = vec![found.number, found.level.into(), found.records, segments, files];
-                own.push(0, &(OF_RUN, time), &told)?;
-                segments += files;
-            }
-            let end = found.images.len().min(image + IMAGES_PER_RECORD);
-            let told = |image: &ImageAt| {
-                let blocks = u64::from(image.block) << 32 | u64::from(image.blocks);
-                [image.first, image.segment.into(), blocks]
-            };
-            let told: Vec<u64> = found.images[image..end].iter().flat_map(told).collect();
-            if !told.is_empty() {
-                own.push(0, &(OF_IMAGES, time), &told)?;
-            }
-            image = end;
-            if end == found.images.len() {
-                (run, image) = (run + 1, 0);
-                if run == before.runs.len() {
-                    (slice, run) = (slice + 1, 0);
-                }
-            }
-        }
-        *step = Step::Telling { slice, run, image, segments };
-        own.submit();
-        Ok(())
-    }
-
     fn image_of(&mut self) -> StateImage {
         let capture = self.capture.as_mut().expect("a checkpoint is taken");
         let mut own = std::mem::take(&mut capture.tables);
@@ -482,19 +493,23 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         own.extend(paced.take_sealed());
         drop(paced);
         let slices = std::mem::take(&mut capture.slices);
-        let entries: u64 = slices.iter().map(|before| before.entries).sum();
+        let entries: u64 = slices.iter().map(|before| before.table.entries).sum();
+        let written = slices.iter().filter(|before| before.group == capture.number);
+        let encoded: u64 = written.map(|before| before.table.entries).sum();
         let runs = || slices.iter().flat_map(|before| &before.runs);
         let stored: u64 = runs().map(|run| run.records).sum();
         let mut image = StateImage { entries: entries + stored, ..StateImage::default() };
         let named = runs().flat_map(|run| &run.segments);
         image.segments.extend(named.map(SegmentInfo::all_live));
+        let written = capture.groups.last().is_some_and(|group| group.number == capture.number);
+        let again = capture.groups.len() - usize::from(written);
+        image.segments.extend(capture.groups[..again].iter().flat_map(|g| g.segments.clone()));
         image.segments.extend(own.iter().map(SegmentInfo::all_live));
-        self.account.release(MemoryKind::Buffers, std::mem::take(&mut capture.booked));
         let own: Vec<_> = own.iter().map(|segment| (segment.id, segment.bytes)).collect();
         let bytes: u64 = own.iter().map(|(_, bytes)| bytes).sum();
         self.files.bytes += bytes;
         self.stats.flushed_bytes += bytes;
-        self.stats.codec_calls += entries;
+        self.stats.codec_calls += encoded;
         self.files.take(image.segments.iter().map(|segment| segment.id), own);
         image
     }
@@ -511,6 +526,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             }
             capture.own = None;
             self.account.release(MemoryKind::Buffers, capture.booked);
+            if outcome == CheckpointOutcome::Committed {
+                // Of what was booked at the barrier.
+                self.groups.confirmed(std::mem::take(&mut capture.groups));
+            }
         }
         let free = self.files.decide(outcome);
         if !free.is_empty() {

@@ -1,23 +1,27 @@
 //! What a checkpoint holds, and restoring it.
 //!
 //! A checkpoint names the runs that are on storage already and has what is in memory, which
-//! stays there: the tables of all slices one after the other, then a catalog of slices and runs, in
-//! segments of their own. The segments of an image are those of the runs, then of the tables, then of
-//! the catalog, whose last record says how many there are of each. Restoring opens the runs without
-//! reading them, and reads the tables back into memory.
+//! stays there: [groups of tables](super::tables), written now or before, then a catalog of slices, runs
+//! and tables, in segments of their own. The segments of an image are those of the runs, then of the
+//! tables, then of the catalog, whose last record says how many there are of each. Restoring opens the
+//! runs without reading them, and reads the tables back into memory.
 
 use std::sync::Arc;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage, SegmentReader,
-    SegmentStore, State, StateImage, Time, codec, fingerprint,
+    Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, PassVisitor, PassedRecord, Result,
+    SegmentId, SegmentImage, SegmentReader, SegmentStore, State, StateImage, Time, codec,
+    fingerprint,
 };
 
 use super::run::{ImageAt, Run};
-use super::slice::{GAP_BYTES, Gap, Slice, Stored};
+use super::slice::{Slice, Stored};
 use super::table::SegmentPanes;
+use super::tables::{TableRecords, ToldTables, WrittenTable};
 use super::writing::Cut;
+use crate::gaps::Gap;
 use crate::panes::Panes;
+use crate::passing::pass_over;
 use crate::table::CheckpointOutcome;
 
 /// What a record of the catalog tells, with the slice that it is of.
@@ -25,6 +29,8 @@ pub(super) const OF_SLICE: u8 = 0;
 pub(super) const OF_RUN: u8 = 1;
 pub(super) const OF_IMAGES: u8 = 2;
 pub(super) const END: u8 = 3;
+pub(super) const OF_GROUP: u8 = 4;
+pub(super) const OF_TABLE: u8 = 5;
 /// Images told of by one record.
 pub(super) const IMAGES_PER_RECORD: usize = 256;
 /// Memory for a record of the catalog and its archive.
@@ -42,51 +48,47 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let memory = (window + footers) as u64 + CATALOG_BYTES + self.sizes.headroom_bytes;
         self.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
         let state = fingerprint(&self.context.name);
-        let mut reader = SegmentReader::new(store.clone(), state, window);
-        let restored = self.restore_with(&mut reader, &store, image);
+        let mut catalog = Catalog::default();
+        let restored = self.restore_with((&store, state, window), image, &mut catalog);
         self.account.release(MemoryKind::Buffers, memory);
+        self.account.release(MemoryKind::Tables, catalog.booked);
         restored.map_err(|error| error.with("state", &self.context.name))
     }
 
     fn restore_with(
         &mut self,
-        reader: &mut SegmentReader,
-        store: &SegmentStore,
+        (store, state, window): (&SegmentStore, u64, usize),
         image: &StateImage,
+        catalog: &mut Catalog,
     ) -> Result<()> {
-        let (runs, tables) = ends(reader, store, &image.segments)?;
-        let mut slices = Vec::new();
+        let mut reader = SegmentReader::new(store.clone(), state, window);
+        let (runs, tables) = ends(&mut reader, store, &image.segments)?;
         for segment in &image.segments[tables..] {
             reader.for_each(&segment.open(store)?, None, |_, record| {
                 let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
-                self.restore_from(kind, slice, &told, store, &image.segments[..runs], &mut slices)
-            })?;
-        }
-        let mut slices = slices.into_iter().filter(|(_, entries, cuts)| entries + cuts > 0);
-        let mut of = slices.next();
-        for segment in &image.segments[runs..tables] {
-            reader.for_each(&segment.open(store)?, None, |_, record| {
-                let Some((slice, entries, cuts)) = &mut of else {
-                    return Err(catalog_is_wrong("more accumulators than it tells of"));
-                };
-                self.stats.codec_calls += 1;
-                if *entries > 0 {
-                    let (key, value) = codec::decode::<K, A>(record.payload)?;
-                    self.update(*slice, &key, || value, |_| ())?;
-                    *entries -= 1;
-                } else {
-                    let (key, before) = codec::decode::<K, u64>(record.payload)?;
-                    self.restore_cut(*slice, Cut { key, before })?;
-                    *cuts -= 1;
-                }
-                if *entries + *cuts == 0 {
-                    of = slices.next();
+                if !catalog.take_in(&self.account, kind, slice, &told)? {
+                    self.restore_from(kind, slice, &told, store, &image.segments[..runs])?;
                 }
                 Ok(())
             })?;
         }
-        if of.is_some() {
-            return Err(catalog_is_wrong("fewer accumulators than it tells of"));
+        // One window at a time.
+        drop(reader);
+        let (told, written) = (&mut catalog.tables, &image.segments[runs..tables]);
+        told.check(&catalog.slices, written.len())?;
+        let account = self.account.clone();
+        let mut tables = Tables { panes: self, records: told.records() };
+        let mut open = |nth: usize| written[nth].open(store);
+        pass_over((store, state), &account, window, written.len(), &mut open, &mut tables)?;
+        tables.records.end()?;
+        self.groups.confirmed(told.groups(written));
+        for (table, group) in told.live() {
+            if let Some(slot) = self.slot_of(table.slice) {
+                let found = self.slice_at_mut(slot);
+                // Of one that was written as a run meanwhile, for want of memory, there is less.
+                let is_it = (found.active.len(), found.cuts.len()) == (table.entries, table.cuts);
+                found.in_group = is_it.then_some(group);
+            }
         }
         let only = image.segments[runs..].iter().map(|segment| (segment.id, segment.bytes));
         let all = image.segments.iter().map(|segment| segment.id);
@@ -105,19 +107,16 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         told: &[u64],
         store: &SegmentStore,
         segments: &[SegmentImage],
-        slices: &mut Vec<(Time, u64, u64)>,
     ) -> Result<()> {
         match (kind, told) {
-            (OF_SLICE, &[entries, cuts, next_number, ref gaps @ ..]) => {
+            (OF_SLICE, &[_, _, next_number, ref gaps @ ..]) => {
                 let slot = self.begin_slice(slice)?;
                 let account = self.account.clone();
                 let found = self.slice_at_mut(slot);
                 found.next_number = next_number;
                 for gap in gaps_of(gaps)? {
-                    account.reserve(MemoryKind::Tables, GAP_BYTES, "a range of removed keys")?;
-                    found.gaps.push(gap);
+                    found.gaps.put(gap, &account)?;
                 }
-                slices.push((slice, entries, cuts));
             }
             (OF_RUN, &[number, level, records, first, files]) => {
                 let range = first as usize..first.saturating_add(files) as usize;
@@ -164,6 +163,74 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         found.cut(hash, |known| *known == key, || cut.key, &self.account)?;
         let made = found.cuts.find_mut(hash, |cut| cut.key == key);
         made.expect("made above").before = before;
+        Ok(())
+    }
+}
+
+/// What a catalog tells of tables.
+#[derive(Default)]
+pub(super) struct Catalog {
+    /// The table of each slice.
+    pub slices: Vec<WrittenTable>,
+    pub tables: ToldTables,
+    /// Booked for these, as tables.
+    pub booked: u64,
+}
+
+impl Catalog {
+    /// Takes in what a record tells of tables; says whether it tells of nothing else.
+    pub fn take_in(
+        &mut self,
+        account: &Account,
+        kind: u8,
+        slice: Time,
+        told: &[u64],
+    ) -> Result<bool> {
+        if matches!(kind, OF_SLICE | OF_TABLE) {
+            let bytes = ToldTables::TABLE_BYTES;
+            account.reserve(MemoryKind::Tables, bytes, "the catalog of slices")?;
+            self.booked += bytes;
+        }
+        match (kind, told) {
+            (OF_SLICE, &[entries, cuts, ..]) => {
+                self.slices.push(WrittenTable { slice, entries, cuts });
+            }
+            (OF_GROUP, &[segments]) => self.tables.begin_group(segments),
+            (OF_TABLE, &[entries, cuts, is_live]) => {
+                self.tables.add(WrittenTable { slice, entries, cuts }, is_live != 0)?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(kind != OF_SLICE)
+    }
+}
+
+/// Takes in what was in the tables of slices, as the catalog tells of it.
+struct Tables<'p, K: Key, A: State> {
+    panes: &'p mut SegmentPanes<K, A>,
+    records: TableRecords,
+}
+
+impl<K: Key, A: State> PassVisitor for Tables<'_, K, A> {
+    fn begin(&mut self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
+        let of = self.records.next()?;
+        if !of.is_live {
+            return Ok(());
+        }
+        self.panes.stats.codec_calls += 1;
+        if of.is_cut {
+            let (key, before) = codec::decode::<K, u64>(record.payload(entry)?)?;
+            return self.panes.restore_cut(of.slice, Cut { key, before });
+        }
+        let (key, value) = codec::decode::<K, A>(record.payload(entry)?)?;
+        self.panes.update(of.slice, &key, || value, |_| ())
+    }
+
+    fn end(&mut self, _: usize) -> Result<()> {
         Ok(())
     }
 }

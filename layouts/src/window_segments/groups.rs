@@ -2,14 +2,14 @@
 //!
 //! All parts of a slice are in the order of hashes, so that the keys asked for are found without a look at
 //! the others: of a table the parts with their prefixes, of a run the images with their hashes. To remove
-//! them reads nothing: what older parts have of them is behind a [gap](super::slice::Gap).
+//! them reads nothing: what older parts have of them is behind a [gap](crate::gaps::Gap).
 
 use std::ops::RangeInclusive;
 
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time};
 
-use super::slice::GAP_BYTES;
 use super::table::SegmentPanes;
+use crate::gaps::GAP_BYTES;
 use crate::table::Cursor;
 
 impl<K: Key, A: State> SegmentPanes<K, A> {
@@ -56,7 +56,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 // Each time: the table may have become one since the last.
                 self.make_room(GAP_BYTES, "a range of removed keys")?;
                 let found = self.slots[slot].as_mut().expect("a slice in use");
-                found.leave_gap(hashes, &self.account)?;
+                let next = found.next_number;
+                found.gaps.leave(hashes, next, &self.account)?;
                 self.arrangement += 1;
             }
             let place = cursor.position.max(first);
@@ -81,7 +82,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 
     /// Removes an entry with this hash from a slice's table in use.
     fn take_out(&mut self, slot: usize, hash: u64) {
-        if self.slice_at(slot).captured.is_some() {
+        if self.slice_at(slot).is_watched() {
             let entry = self.slice_at(slot).active.find(hash, |(key, _)| key.key_hash() == hash);
             if let Some(key) = entry.map(|(key, _)| key.clone()) {
                 self.keep(slot, hash, &key);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
 
 use super::run::Run;
-use super::slice::{GAP_BYTES, Stored};
+use super::slice::Stored;
 use super::space::{run_of, sum};
 use super::table::SegmentPanes;
 use super::writing::{Cut, Written};
@@ -60,7 +60,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
         cuts.sort_unstable_by_key(|(hash, _)| *hash);
         let gaps = found.gaps.clone();
-        bytes += gaps.len() as u64 * GAP_BYTES;
+        bytes += gaps.bytes();
         let (mut runs, mut table_bytes) = (Vec::new(), 0);
         let (mut records, mut stored_bytes, mut images) = (0, 0, 0);
         for stored in &found.runs[from..] {

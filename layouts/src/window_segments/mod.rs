@@ -24,7 +24,9 @@ mod slots;
 mod source;
 mod space;
 mod table;
+mod tables;
 mod taking;
+mod telling;
 mod writing;
 
 pub use config::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, WindowSegments};

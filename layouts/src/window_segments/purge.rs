@@ -67,7 +67,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 self.account.release(MemoryKind::Values, heap);
                 fuel = fuel.saturating_sub(count + 1);
             } else if slice.active.memory_bytes() == 0 {
-                slice.close_gaps(&self.account);
+                slice.gaps.close(&self.account);
                 self.dying.pop_front();
                 self.account.release(MemoryKind::Tables, Self::SLICE_BYTES);
                 fuel -= 1;

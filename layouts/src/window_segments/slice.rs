@@ -5,7 +5,6 @@
 //! in parts before a number were removed; a gap says that of all keys whose hashes are in a range, as
 //! when a key group has left.
 
-use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use super::background::Frozen;
 use super::capture::Captured;
 use super::run::Run;
 use super::writing::Cut;
+use crate::gaps::Gaps;
 use crate::split_table::{HashRange, SplitTable};
 
 /// A slice.
@@ -32,28 +32,14 @@ pub struct Slice<K, A> {
     /// Heap that the keys of `cuts` own.
     pub cut_bytes: u64,
     /// Ranges of hashes whose keys older parts may have, and do not count.
-    pub gaps: Vec<Gap>,
+    pub gaps: Gaps,
     /// The number that the next part gets.
     pub next_number: u64,
     /// What a checkpoint has not read yet.
     pub captured: Option<Box<Captured<K, A>>>,
-}
-
-/// Bytes booked for a gap: twice, for the vector that grows.
-pub const GAP_BYTES: u64 = 2 * size_of::<Gap>() as u64;
-
-/// Hashes from one to another whose keys' accumulators in parts before `before` were removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gap {
-    pub first: u64,
-    pub last: u64,
-    pub before: u64,
-}
-
-/// The first part that gaps leave of a key with this hash.
-pub fn first_part(gaps: &[Gap], hash: u64) -> u64 {
-    let of = gaps.iter().filter(|gap| (gap.first..=gap.last).contains(&hash));
-    of.map(|gap| gap.before).max().unwrap_or(0)
+    /// The group of tables that has `active` and `cuts` as they are, if the checkpoint that writes or
+    /// has written it is confirmed.
+    pub in_group: Option<u64>,
 }
 
 /// A table that waits to be written, or for the helper that writes it.
@@ -90,10 +76,17 @@ impl<K: Key, A> Slice<K, A> {
             runs: Vec::new(),
             cuts: SplitTable::new(account.clone(), range),
             cut_bytes: 0,
-            gaps: Vec::new(),
+            gaps: Gaps::default(),
             next_number: 1,
             captured: None,
+            in_group: None,
         }
+    }
+
+    /// Whether somebody has to know before the table in use or the cuts change.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.captured.is_some() || self.in_group.is_some()
     }
 
     /// Accumulators in memory, and pieces of such on storage.
@@ -114,29 +107,11 @@ impl<K: Key, A> Slice<K, A> {
 
     /// The first part of `key` that was not removed.
     pub fn first_part_of(&self, hash: u64, is: impl Fn(&K) -> bool) -> u64 {
-        let first = first_part(&self.gaps, hash);
+        let first = self.gaps.first_part(hash);
         if self.cuts.is_empty() {
             return first;
         }
         self.cuts.find(hash, |cut| is(&cut.key)).map_or(first, |cut| cut.before.max(first))
-    }
-
-    /// Removes what keys with these hashes have in the parts that were begun already.
-    pub fn leave_gap(&mut self, hashes: &RangeInclusive<u64>, account: &Account) -> Result<()> {
-        let (first, last, before) = (*hashes.start(), *hashes.end(), self.next_number);
-        if let Some(gap) = self.gaps.iter_mut().find(|gap| (gap.first, gap.last) == (first, last)) {
-            gap.before = before;
-            return Ok(());
-        }
-        account.reserve(MemoryKind::Tables, GAP_BYTES, "a range of removed keys")?;
-        self.gaps.push(Gap { first, last, before });
-        Ok(())
-    }
-
-    /// Gives back what gaps take.
-    pub fn close_gaps(&mut self, account: &Account) {
-        account.release(MemoryKind::Tables, self.gaps.len() as u64 * GAP_BYTES);
-        self.gaps = Vec::new();
     }
 
     /// Removes what `key` has in the parts that were begun already.
@@ -168,7 +143,10 @@ impl<K: Key, A> Slice<K, A> {
         if oldest.is_some() || self.captured.is_some() {
             return;
         }
-        self.close_gaps(account);
+        self.gaps.close(account);
+        if !self.cuts.is_empty() {
+            self.in_group = None;
+        }
         while self.cuts.take_part().is_some() {}
         account.release(MemoryKind::Values, std::mem::take(&mut self.cut_bytes));
     }

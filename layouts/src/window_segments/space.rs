@@ -114,6 +114,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             let number = found.next_number;
             found.next_number += 1;
             found.heap_bytes = 0;
+            found.in_group = None;
             found.frozen = Some(Waiting { number, job: 0, table });
             self.arrangement += 1;
         }

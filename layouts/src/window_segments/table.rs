@@ -21,6 +21,7 @@ use super::merging::Merging;
 use super::prefetch::Ahead;
 use super::slice::Slice;
 use super::slots::RECENT;
+use super::tables::TableGroups;
 use crate::panes::{Merge, Panes, PanesLayout};
 use crate::split_table::HashRange;
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
@@ -64,6 +65,8 @@ pub struct SegmentPanes<K, A> {
     pub(super) read_buffer: IoBuffer,
     /// The checkpoint being taken, or not decided yet.
     pub(super) capture: Option<Box<Capture<K, A>>>,
+    /// Tables that the last checkpoint has.
+    pub(super) groups: TableGroups,
     pub(super) stats: TableStats,
 }
 
@@ -136,6 +139,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             range: HashRange::of(&context.owned, context.key_groups),
             background: Background::new(context.helper.clone(), storage),
             files: Files::new(account.clone()),
+            groups: TableGroups::new(account.clone()),
             context,
             account,
             sizes,
@@ -306,7 +310,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
             self.make_headroom()?;
         }
         if let Some(slot) = self.slot_of(slice) {
-            if self.slice_at(slot).captured.is_some() {
+            if self.slice_at(slot).is_watched() {
                 self.keep(slot, hash, key);
             }
             let found = self.slots[slot].as_mut().expect("a slice in use");
@@ -344,7 +348,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     fn remove<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<()> {
         let Some(slot) = self.slot_of(slice) else { return Ok(()) };
         let hash = key.key_hash();
-        if self.slice_at(slot).captured.is_some() {
+        if self.slice_at(slot).is_watched() {
             self.keep(slot, hash, key);
         }
         if self.slice_at(slot).has_older_parts() {

@@ -5,23 +5,23 @@
 use std::collections::HashMap;
 
 use alluvium_pagestore::{
-    Error, FooterEntry, Key, MemoryKind, PassedRecord, Result, SegmentImage, SegmentReader, State,
-    Time, codec, fingerprint, rounded,
+    FooterEntry, Key, MemoryKind, PassedRecord, Result, SegmentImage, SegmentReader, State, Time,
+    codec, fingerprint, rounded,
 };
 use hashbrown::HashTable;
 
-use super::checkpoint::{END, OF_IMAGES, OF_RUN, OF_SLICE, catalog_is_wrong, ends, gaps_of};
-use super::slice::{GAP_BYTES, Gap, first_part};
+use super::checkpoint::{
+    Catalog, END, OF_IMAGES, OF_RUN, OF_SLICE, catalog_is_wrong, ends, gaps_of,
+};
+use super::tables::{TableRecord, ToldTables};
 use crate::full_image::chunk_bytes;
+use crate::gaps::{GAP_BYTES, Gaps};
 use crate::parts::Part;
 
 /// A slice of the catalog.
 struct SliceAt {
     slice: Time,
-    /// Accumulators and cuts in its table.
-    entries: u64,
-    cuts: u64,
-    gaps: Vec<Gap>,
+    gaps: Gaps,
     runs: Vec<RunAt>,
 }
 
@@ -65,11 +65,11 @@ fn read<K: Key, A: State>(
         account.release(MemoryKind::Buffers, window as u64);
         found?
     };
-    let slices = read_catalog(part, &segments[tables..])?;
+    let (slices, told) = read_catalog(part, &segments[tables..], tables - runs)?;
     let tables = &segments[runs..tables];
     let mut cuts = Cuts::<K>::new();
-    for_each_of_tables(part, &slices, tables, &mut |slice, is_cut, entry, record| {
-        if !is_cut || !part.takes(entry.hash)? {
+    for_each_of_tables(part, &told, tables, &mut |of, entry, record| {
+        if !of.is_cut {
             return Ok(());
         }
         let (key, before) = codec::decode::<K, u64>(record.payload(entry)?)?;
@@ -77,7 +77,7 @@ fn read<K: Key, A: State>(
         let bytes = 4 * (size_of::<(K, u64)>() + 1) + rounded(key.heap_bytes());
         let account = &part.context.account;
         account.reserve(MemoryKind::Tables, bytes as u64 + 64, "the removed keys of slices")?;
-        let of_slice = cuts.entry(slice).or_default();
+        let of_slice = cuts.entry(of.slice).or_default();
         of_slice.insert_unique(entry.hash, (key, before), |(key, _)| key.key_hash());
         Ok(())
     })?;
@@ -92,7 +92,7 @@ fn read<K: Key, A: State>(
                     return Ok(());
                 }
                 let (key, acc) = codec::decode::<K, A>(record.payload(entry)?)?;
-                if run.number < first_part(&slice.gaps, entry.hash) {
+                if run.number < slice.gaps.first_part(entry.hash) {
                     return Ok(());
                 }
                 let cut = cuts.and_then(|cuts| cuts.find(entry.hash, |(known, _)| *known == key));
@@ -103,29 +103,37 @@ fn read<K: Key, A: State>(
             })?;
         }
     }
-    for_each_of_tables(part, &slices, tables, &mut |slice, is_cut, entry, record| {
-        if is_cut || !part.takes(entry.hash)? {
+    for_each_of_tables(part, &told, tables, &mut |of, entry, record| {
+        if of.is_cut {
             return Ok(());
         }
         let (key, acc) = codec::decode::<K, A>(record.payload(entry)?)?;
-        pane(slice, key, acc)
+        pane(of.slice, key, acc)
     })
 }
 
-fn read_catalog(part: &Part, catalog: &[SegmentImage]) -> Result<Vec<SliceAt>> {
+/// The slices, and their tables, which are in so many segments.
+fn read_catalog(
+    part: &Part,
+    segments: &[SegmentImage],
+    tables: usize,
+) -> Result<(Vec<SliceAt>, ToldTables)> {
     let account = &part.context.account;
-    let mut slices: Vec<SliceAt> = Vec::new();
-    part.read(catalog, &mut |entry, record| {
+    let (mut slices, mut catalog) = (Vec::<SliceAt>::new(), Catalog::default());
+    part.read(segments, &mut |entry, record| {
         let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload(entry)?)?;
+        if catalog.take_in(account, kind, slice, &told)? {
+            return Ok(());
+        }
         // Twice, for vectors that grow.
         let bytes = 2 * (size_of::<SliceAt>() + size_of::<RunAt>()) as u64;
         account.reserve(MemoryKind::Tables, bytes, "the catalog of slices")?;
         match (kind, &told[..]) {
-            (OF_SLICE, &[entries, cuts, _, ref gaps @ ..]) => {
+            (OF_SLICE, &[_, _, _, ref gaps @ ..]) => {
                 let bytes = GAP_BYTES * gaps.len() as u64;
                 account.reserve(MemoryKind::Tables, bytes, "the catalog of slices")?;
                 let (gaps, runs) = (gaps_of(gaps)?.collect(), Vec::new());
-                slices.push(SliceAt { slice, entries, cuts, gaps, runs });
+                slices.push(SliceAt { slice, gaps, runs });
             }
             (OF_RUN, &[number, _, _, first, files]) => {
                 let of = slices.last_mut().filter(|last| last.slice == slice);
@@ -137,36 +145,27 @@ fn read_catalog(part: &Part, catalog: &[SegmentImage]) -> Result<Vec<SliceAt>> {
         }
         Ok(())
     })?;
-    Ok(slices)
+    catalog.tables.check(&catalog.slices, tables)?;
+    Ok((slices, catalog.tables))
 }
 
 type VisitTable<'v> =
-    &'v mut dyn FnMut(Time, bool, &FooterEntry, &mut PassedRecord<'_>) -> Result<()>;
+    &'v mut dyn FnMut(TableRecord, &FooterEntry, &mut PassedRecord<'_>) -> Result<()>;
 
-/// Visits what footers tell of the tables: slice by slice the accumulators, then the cuts.
+/// Visits what footers tell of the tables of slices: accumulators, then cuts, table by table.
 fn for_each_of_tables(
     part: &Part,
-    slices: &[SliceAt],
+    told: &ToldTables,
     tables: &[SegmentImage],
     visit: VisitTable<'_>,
 ) -> Result<()> {
-    let lengths =
-        slices.iter().flat_map(|s| [(s.slice, false, s.entries), (s.slice, true, s.cuts)]);
-    let mut stretches = lengths.filter(|(.., count)| *count > 0);
-    let mut of = stretches.next();
+    let mut records = told.records();
     part.read(tables, &mut |entry, record| {
-        let Some((slice, is_cut, left)) = &mut of else {
-            return Err::<(), Error>(catalog_is_wrong("more accumulators than it tells of"));
-        };
-        visit(*slice, *is_cut, entry, record)?;
-        *left -= 1;
-        if *left == 0 {
-            of = stretches.next();
+        let of = records.next()?;
+        if !of.is_live || !part.takes(entry.hash)? {
+            return Ok(());
         }
-        Ok(())
+        visit(of, entry, record)
     })?;
-    match of {
-        None => Ok(()),
-        Some(_) => Err(catalog_is_wrong("fewer accumulators than it tells of")),
-    }
+    records.end()
 }

@@ -8,7 +8,7 @@ use alluvium_pagestore::{
 
 use super::config::Sizes;
 use super::run::{ImageAt, Run};
-use super::slice::{Gap, first_part};
+use crate::gaps::Gaps;
 use crate::split_table::FrozenTable;
 
 /// Bytes of a footer entry, and of a trailer.
@@ -33,7 +33,7 @@ pub struct Cut<K> {
 }
 
 /// Removed keys, each with its hash and in the order of these, and ranges of hashes.
-pub type Removed<K> = (Vec<(u64, Cut<K>)>, Vec<Gap>);
+pub type Removed<K> = (Vec<(u64, Cut<K>)>, Gaps);
 
 /// A run being written.
 struct RunWriter<'a> {
@@ -175,7 +175,7 @@ pub fn write_merged<K: Key, A: State>(
                 }
                 None => false,
             };
-            if !cut && reader.run.number >= first_part(gaps, hash) {
+            if !cut && reader.run.number >= gaps.first_part(hash) {
                 run.make_ready(hash)?;
                 run.writer.push_encoded(hash, payload)?;
                 run.added()?;

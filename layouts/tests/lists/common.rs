@@ -33,6 +33,8 @@ pub struct Ground {
     pub device: Option<Arc<dyn Device>>,
     pub memory: u64,
     pub threads: bool,
+    /// Whether key groups come and go.
+    pub movable: bool,
     segments: Option<SegmentStore>,
     /// The committed checkpoint.
     committed: Option<StateImage>,
@@ -42,7 +44,7 @@ pub struct Ground {
 impl Ground {
     pub fn new(device: Option<Arc<dyn Device>>, memory: u64, threads: bool) -> Self {
         let segments = device.clone().map(|device| SegmentStore::new(device, 1));
-        Self { device, memory, threads, segments, committed: None, blobs: 0 }
+        Self { device, memory, threads, movable: false, segments, committed: None, blobs: 0 }
     }
 
     /// Opens the state from the committed checkpoint, removing files that it does not name.
@@ -95,7 +97,7 @@ impl Ground {
             max_value_bytes: 4096,
             key_groups: 256,
             owned: 0..256,
-            movable: false,
+            movable: self.movable,
             restored,
         };
         Ok((layout.open_lists(context)?, account))

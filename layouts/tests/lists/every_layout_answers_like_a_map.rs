@@ -13,6 +13,7 @@ use alluvium_pagestore::io::{Faults, IoOptions, Simulated, open_device};
 use alluvium_pagestore::{Key, State, Time};
 
 use crate::common::{Dice, Ground, Model, Sealing, folded, folded_model, read};
+use crate::groups::{Meanwhile, fold_group, hashes_of, remove_group};
 
 /// A kind of history.
 struct Kind {
@@ -21,6 +22,8 @@ struct Kind {
     /// Buckets in use at once.
     buckets: u64,
     checkpoints: bool,
+    /// Key groups that come and go; 0 if none do.
+    groups: u16,
 }
 
 /// Compares, and names the first list that differs.
@@ -152,6 +155,26 @@ fn history<
                 (model, first) = committed.clone();
                 (lists, account) = ground.open(layout).unwrap();
             }
+            99 if kind.groups > 0 => {
+                let group = dice.below(u64::from(kind.groups)) as u16;
+                let hashes = hashes_of(group, kind.groups);
+                let mut others = Dice(dice.next());
+                let mut change = |lists: &mut L::Lists, model: &mut Model<K, E>| {
+                    for _ in 0..others.below(40) {
+                        serial += 1;
+                        let (time, k) = (at(&mut others, first), key(others.below(kind.keys)));
+                        if !hashes.contains(&k.key_hash()) {
+                            lists.append(time, &k, element(serial)).unwrap();
+                            model.entry((time, k)).or_default().push(element(serial));
+                        }
+                    }
+                };
+                let meanwhile: Meanwhile<'_, K, E, L::Lists> = &mut change;
+                fold_group(&mut lists, &mut model, (time, &hashes), &mut dice, meanwhile, &when);
+                if dice.below(2) == 0 {
+                    remove_group(&mut lists, &mut model, (time, &hashes), &mut dice, meanwhile);
+                }
+            }
             _ => {}
         }
         if let Some((mut taken, then, then_first)) = sealing.take() {
@@ -209,7 +232,7 @@ fn simulated(seed: u64) -> Ground {
     Ground::new(Some(Arc::new(device)), 768 << 10, seed % 2 == 0)
 }
 
-const KIND: Kind = Kind { steps: 3_000, keys: 60, buckets: 5, checkpoints: true };
+const KIND: Kind = Kind { steps: 3_000, keys: 60, buckets: 5, checkpoints: true, groups: 0 };
 
 fn words(n: u64) -> String {
     format!("{n} ").repeat(1 + n as usize % 5)
@@ -286,5 +309,38 @@ impl alluvium_pagestore::KeyHash for Colliding {
 fn keys_of_equal_hashes_never_mix() {
     for seed in 0..6 {
         history(&AppendLog::new(), &mut simulated(seed), &KIND, seed, Colliding, |e| e);
+    }
+}
+
+/// The kind of history in which key groups leave buckets.
+fn leaving(kind: Kind) -> Kind {
+    Kind { groups: 4, ..kind }
+}
+
+#[test]
+fn key_groups_leave_lists_on_the_heap() {
+    for seed in 0..4 {
+        let mut ground = simulated(seed);
+        (ground.memory, ground.movable) = (64 << 20, true);
+        history(&Heap::new(), &mut ground, &leaving(KIND), seed, words, words);
+        let mut ground = simulated(seed);
+        (ground.memory, ground.movable) = (64 << 20, true);
+        history(&Heap::new(), &mut ground, &leaving(KIND), seed, Colliding, |e| e);
+    }
+}
+
+#[test]
+fn key_groups_leave_an_append_log() {
+    for seed in 0..8 {
+        let mut ground = simulated(seed);
+        ground.movable = true;
+        history(&AppendLog::new(), &mut ground, &leaving(KIND), seed, |k| k, |e| e);
+        let mut ground = simulated(seed);
+        ground.movable = true;
+        let kind = Kind { steps: 2_000, ..leaving(KIND) };
+        history(&AppendLog::new(), &mut ground, &kind, seed, words, words);
+        let mut ground = simulated(seed);
+        ground.movable = true;
+        history(&AppendLog::new(), &mut ground, &leaving(KIND), seed, Colliding, |e| e);
     }
 }

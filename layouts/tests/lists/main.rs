@@ -5,4 +5,5 @@ mod budget;
 mod checkpoints_are_taken_while_lists_change;
 mod common;
 mod every_layout_answers_like_a_map;
+mod groups;
 mod heap_lists_are_read_in_steps;

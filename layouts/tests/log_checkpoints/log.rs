@@ -87,11 +87,11 @@ pub struct Log<V: Value> {
 }
 
 /// Bytes that the buffers of a log take while it does nothing.
-fn idle(account: &Account) -> u64 {
+pub fn idle(account: &Account) -> u64 {
     account.used_for(MemoryKind::Buffers)
 }
 
-fn open<V: Value>(
+pub fn open<V: Value>(
     layout: &HybridLog,
     segments: &SegmentStore,
     memory: u64,
@@ -119,7 +119,7 @@ fn files(image: &StateImage) -> Vec<String> {
     all.into_iter().collect()
 }
 
-fn entries<V: Value>(table: &mut HybridLogTable<u64, V>) -> Result<Model<V>, Error> {
+pub fn entries<V: Value>(table: &mut HybridLogTable<u64, V>) -> Result<Model<V>, Error> {
     let (mut seen, mut cursor) = (Model::new(), Cursor::default());
     while !cursor.done {
         let mut again = BTreeSet::new();

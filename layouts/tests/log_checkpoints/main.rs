@@ -7,6 +7,7 @@
 //! memory of a checkpoint that is not given back.
 
 mod log;
+mod opened;
 mod panics;
 
 use log::{Log, Value};

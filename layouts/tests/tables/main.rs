@@ -1,4 +1,5 @@
 //! Behaviours of tables against a `BTreeMap`.
 
 mod a_key_group_is_found_without_the_others;
+mod batches_on_the_heap;
 mod heap_checkpoints_are_taken_while_the_table_changes;

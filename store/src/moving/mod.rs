@@ -100,6 +100,8 @@ pub(crate) struct Place {
     pub(crate) within: Option<Time>,
     /// The last entry visited, for states without a cursor.
     pub(crate) after: Option<Rc<dyn Any>>,
+    /// Whether this is right behind what was given also when a visit has failed.
+    pub(crate) is_exact: bool,
 }
 
 /// A key group being read, to be sent away; made by [`Mover::begin`].
@@ -301,6 +303,8 @@ impl Mover {
             match step {
                 Ok(()) if place.cursor.done => (state, place) = (state + 1, Place::default()),
                 Ok(()) => {}
+                // A long list goes on where it was left, instead of being read again.
+                Err(_) if is_full && place.is_exact && writer.mark().entries() > 0 => break,
                 // What did not fit is for the next chunk, or for smaller steps.
                 Err(_) if is_full => {
                     writer.back_to(mark);

@@ -284,6 +284,31 @@ impl<K, L> StateBuilder<'_, CountOf<K>, L> {
     }
 }
 
+impl<K, E, L> StateBuilder<'_, ListOf<K, E>, L> {
+    /// As for a map. A list that is longer than a chunk moves in several. The layouts that keep an order are
+    /// [`AnyLayout`], [`AppendLog`](crate::AppendLog) and [`Heap`](crate::Heap).
+    #[must_use]
+    pub fn moved_by(self, mover: &Mover) -> Self {
+        self.in_unit_of(mover)
+    }
+}
+
+impl<K, V, L> StateBuilder<'_, TimeMapOf<K, V>, L> {
+    /// As for a list. While a key group is on its way nothing is [purged](crate::TimeMap::purge).
+    #[must_use]
+    pub fn moved_by(self, mover: &Mover) -> Self {
+        self.in_unit_of(mover)
+    }
+}
+
+impl<K, E, L> StateBuilder<'_, HolisticOf<K, E>, L> {
+    /// As for windows that fold their events; what moves is the events themselves.
+    #[must_use]
+    pub fn moved_by(self, mover: &Mover) -> Self {
+        self.in_unit_of(mover)
+    }
+}
+
 impl<K, E, A, L> StateBuilder<'_, AggregatedOf<K, E, A>, L> {
     /// As for a map. A key group moves at one watermark: both stores have advanced to it, and are done.
     /// Until the other store has the group neither goes on to a later one. Running totals and stacks are
@@ -319,7 +344,8 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     /// # Errors
     /// As for a map; [`ErrorKind::Mismatch`] also if another layout has stored them.
     pub fn open(self) -> Result<List<K, E, L>> {
-        self.store.open_lists_as("list", &self.name, &self.layout, None).map(List::new)
+        let mover = self.mover.as_ref();
+        self.store.open_lists_as("list", &self.name, &self.layout, mover).map(List::new)
     }
 }
 

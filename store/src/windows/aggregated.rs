@@ -253,11 +253,7 @@ where
         out: Out<'_, K, A::Out>,
     ) -> Result<()> {
         super::check_times(batch)?;
-        let progress = self.progress();
-        if let Some(groups) = &progress.groups {
-            let check = |(_, key, _): &(Time, K, E)| groups.check(key.key_hash());
-            batch.iter().try_for_each(check).map_err(|error| error.with("state", &self.name))?;
-        }
+        self.progress().check_events(&self.name, batch)?;
         each!(self, windows => windows.add_batch(sent, batch, late, out))
     }
 

@@ -13,7 +13,9 @@ use super::kept::{Counts, Kept};
 use super::late::LateEvents;
 use super::session_contents::KeptSessions;
 use super::sessions::{Rules, Sessions};
-use super::{Advanced, Emit, Grid, HolisticLayout, Late, SessionSet, Shape, Window, Windows};
+use super::{
+    Advanced, Emit, Grid, HolisticLayout, Late, ProgressCell, SessionSet, Shape, Window, Windows,
+};
 use crate::any_layout::AnyLayout;
 use crate::store::StateBuilder;
 
@@ -147,12 +149,13 @@ where
     ) -> Result<Holistic<K, E, F, L>> {
         let windows = windows.checked()?;
         let name = self.name().to_owned();
-        let (store, layout) = (self.store(), self.chosen_layout());
+        let (store, layout, mover) = (self.store(), self.chosen_layout(), self.mover());
+        // First, so that a move between two watermarks fails before anything else is installed.
+        let progress = store.open_progress(&format!("{name}/progress"), mover)?;
         let late = format!("{name}/late");
-        let late = store.open_lists::<K, (Time, E), _>(&late, &Heap::new(), None)?;
+        let late = store.open_lists::<K, (Time, E), _>(&late, &Heap::new(), mover)?;
         let late = LateEvents::new(late);
-        let progress = store.open_progress(&format!("{name}/progress"), None)?;
-        let lists = store.open_lists::<K, E, _>(&name, &layout.lists(), None)?;
+        let lists = store.open_lists::<K, E, _>(&name, &layout.lists(), mover)?;
         let shape = match windows.shape {
             Shape::Aligned { length, slide, offset } => Kind::Aligned(Box::new(Aligned {
                 grid: Grid::new(length, slide, offset),
@@ -166,7 +169,7 @@ where
                             &format!("{name}/told"),
                             &WindowSegments::new(),
                             Rc::new(Counts::clone_from),
-                            None,
+                            mover,
                         )?),
                         Emit::OnClose | Emit::OnWatermark => None,
                     },
@@ -188,8 +191,9 @@ where
                 sets: store
                     .map::<K, SessionSet<u64>>(&format!("{name}/sessions"))
                     .layout(layout.sessions())
+                    .maybe_moved_by(mover)
                     .open()?,
-                timers: store.timers(&format!("{name}/timers"))?,
+                timers: store.open_timers(&format!("{name}/timers"), mover)?,
                 late,
                 progress,
                 unset: Vec::new(),
@@ -224,9 +228,13 @@ where
 
     /// The time before which no event is still to come.
     pub fn watermark(&self) -> Time {
+        self.progress().watermark.get()
+    }
+
+    fn progress(&self) -> &ProgressCell {
         match &self.shape {
-            Kind::Aligned(windows) => windows.progress.watermark.get(),
-            Kind::Sessions(windows) => windows.progress.watermark.get(),
+            Kind::Aligned(windows) => &windows.progress,
+            Kind::Sessions(windows) => &windows.progress,
         }
     }
 
@@ -243,6 +251,7 @@ where
         out: Out<'_, K, F::Row>,
     ) -> Result<()> {
         super::check_times(batch)?;
+        self.progress().check_events(&self.name, batch)?;
         each!(self, windows => windows.add_batch(sent, batch, late, out))
     }
 

@@ -172,7 +172,9 @@ where
                 let telling = &mut self.telling;
                 self.lists.0.run(0, |lists| {
                     lists.fold(slices.clone(), &mut self.fold, fuel, &mut |key, _| {
-                        telling.push_back(key.clone());
+                        if self.lists.0.counts(key) {
+                            telling.push_back(key.clone());
+                        }
                         Ok(())
                     })
                 })??;
@@ -191,6 +193,9 @@ where
         let process = &mut self.process;
         self.lists.0.run(0, |lists| {
             lists.fold(slices, cursor, fuel, &mut |key, elements| {
+                if !self.lists.0.counts(key) {
+                    return Ok(());
+                }
                 process.process(key, window, elements, &mut |row| out(key, window, row, 1))
             })
         })??;

@@ -7,7 +7,7 @@ use alluvium_layouts::{
     CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats,
 };
 use alluvium_pagestore::{
-    BlobWriter, Encoded, Error, ErrorKind, KeyGroup, KeyHash, Result, StateImage, Time,
+    BlobWriter, Encoded, Error, ErrorKind, Key, KeyGroup, KeyHash, Result, StateImage, Time,
 };
 
 use crate::export::{Entry, Visit};
@@ -76,6 +76,17 @@ impl ProgressCell {
                 .map_err(|error| error.with("state", &self.name)),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses events whose key groups are on their way, or elsewhere.
+    pub(crate) fn check_events<K: Key, E>(
+        &self,
+        state: &str,
+        events: &[(Time, K, E)],
+    ) -> Result<()> {
+        let Some(groups) = &self.groups else { return Ok(()) };
+        let checked = events.iter().try_for_each(|(_, key, _)| groups.check(key.key_hash()));
+        checked.map_err(|error| error.with("state", state))
     }
 
     /// How far all is done, for a key group that moves: nothing is left to be fired.

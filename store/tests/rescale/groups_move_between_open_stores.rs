@@ -10,7 +10,7 @@ use std::sync::Arc;
 use alluvium::{ErrorKind, Heap, KeyGroup, MIB, Result, Standing, Time};
 
 use crate::job::{GROUPS, builder};
-use crate::moving_job::{CHUNK, Job, WORKERS, Worker, device, group_of, layouts, open};
+use crate::moving_job::{CHUNK, Job, WORKERS, Worker, device, group_of, layouts, of_lists, open};
 
 #[test]
 fn groups_move_whatever_happens_on_the_way() {
@@ -76,7 +76,7 @@ fn a_group_moved_away_and_back_is_intact() {
         }
         let sources = devices.iter().map(|d| alluvium::Source::device(Arc::new(d.clone())));
         let store = builder(&layout)
-            .memory(2 * MIB)
+            .memory(16 * MIB)
             .device(Arc::new(device(77)))
             .restore_from(sources)
             .open()
@@ -85,6 +85,13 @@ fn a_group_moved_away_and_back_is_intact() {
         let map = store.map::<u64, Vec<u8>>("map").moved_by(&mover).open().unwrap();
         let _counts = store.count::<u64>("counts").moved_by(&mover).open().unwrap();
         let timers = store.timers_moved_by::<u64, u8>(&mover, "timers").unwrap();
+        let lists = store.list::<u64, Vec<u8>>("lists").layout(of_lists(&layout)).moved_by(&mover);
+        let mut lists = lists.open().unwrap();
+        let times = store.time_map::<u64, Vec<u8>>("times").layout(of_lists(&layout));
+        let _times = times.moved_by(&mover).open(10).unwrap();
+        for (key, list) in &job.model.lists {
+            assert_eq!(lists.to_vec(key).unwrap(), *list, "{name}");
+        }
         assert_eq!(map.len().unwrap(), job.model.map.len() as u64, "{name}");
         assert_eq!(timers.len(), job.model.timers.len() as u64, "{name}");
     }

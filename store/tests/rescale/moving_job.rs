@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    AnyLayout, Count, ErrorKind, Extraction, Heap, HybridLog, KIB, KeyGroup, KeyHash, MIB, Map,
-    Mover, Result, Standing, Store, StoreBuilder, Time, Timers,
+    AnyLayout, AppendLog, Count, ErrorKind, Extraction, Heap, HybridLog, KIB, KeyGroup, KeyHash,
+    List, MIB, Map, Mover, Result, Standing, Store, StoreBuilder, Time, TimeMap, Timers,
 };
 
 use crate::dice::Dice;
@@ -23,6 +23,8 @@ pub struct Worker {
     pub map: Map<u64, Vec<u8>>,
     pub counts: Count<u64>,
     pub timers: Timers<u64, u8>,
+    pub lists: List<u64, Vec<u8>>,
+    pub times: TimeMap<u64, Vec<u8>>,
 }
 
 pub fn group_of(key: u64) -> KeyGroup {
@@ -32,6 +34,14 @@ pub fn group_of(key: u64) -> KeyGroup {
 pub fn layouts() -> [(&'static str, AnyLayout); 2] {
     let log = HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB);
     [("heap", Heap::new().into()), ("hybrid log", log.memory(320 * KIB).into())]
+}
+
+/// What keeps lists beside these layouts of maps: also with little memory, if that does.
+pub fn of_lists(layout: &AnyLayout) -> AnyLayout {
+    match layout {
+        AnyLayout::Heap(_) => layout.clone(),
+        _ => AppendLog::new().memory(320 * KIB).block(KIB).segment(32 * KIB).into(),
+    }
 }
 
 /// A store in a directory of its own, whose states move together.
@@ -57,6 +67,8 @@ pub fn open_as(
         map: store.map("map").moved_by(&mover).open()?,
         counts: store.count("counts").moved_by(&mover).open()?,
         timers: store.timers_moved_by(&mover, "timers")?,
+        lists: store.list("lists").layout(of_lists(layout)).moved_by(&mover).open()?,
+        times: store.time_map("times").layout(of_lists(layout)).moved_by(&mover).open(10)?,
         mover,
         store,
     })
@@ -72,6 +84,8 @@ pub struct Model {
     pub map: BTreeMap<u64, Vec<u8>>,
     pub counts: BTreeMap<u64, i64>,
     pub timers: BTreeSet<(Time, u64, u8)>,
+    pub lists: BTreeMap<u64, Vec<Vec<u8>>>,
+    pub times: BTreeMap<u64, Vec<(Time, Vec<u8>)>>,
 }
 
 /// A group under way.
@@ -146,7 +160,14 @@ impl Job {
                 worker.map.clear(),
                 worker.counts.add(&key, 1).map(drop),
                 worker.timers.set_in(Time(1), key, 1).map(drop),
+                worker.lists.append(&key, vec![]).map_err(alluvium::Error::from),
+                worker.lists.append_batch(&mut vec![(key, vec![])]),
+                worker.lists.clear(&key),
+                worker.times.insert(Time(1), &key, vec![]).map_err(alluvium::Error::from),
+                worker.times.remove_range(&key, Time::MIN..Time::MAX),
             ];
+            let purged = worker.times.purge(Time(1), 10).unwrap_err();
+            assert_eq!(purged.kind(), ErrorKind::InUse, "{purged}");
             for result in refused {
                 let error = result.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
@@ -155,7 +176,7 @@ impl Job {
             return;
         }
         let model = &mut self.model;
-        match n % 8 {
+        match n % 11 {
             0..=3 => {
                 let value = vec![n as u8; 1 + n as usize % 500];
                 worker.map.put(key, value.clone()).unwrap();
@@ -172,6 +193,34 @@ impl Job {
                 let timer = (Time(n as i64), key, (n % 3) as u8);
                 let new = worker.timers.set_in(timer.0, key, timer.2).unwrap();
                 assert_eq!(new, model.timers.insert(timer));
+            }
+            7 => {
+                // Some lists are long.
+                let (key, count) = if n < 30 { (key % 16, 40) } else { (key, 1 + n % 3) };
+                let group = group_of(key);
+                if self.moving.iter().any(|journey| journey.group == group) {
+                    return;
+                }
+                let worker = &mut self.workers[self.owners[usize::from(group.0)]];
+                let list = model.lists.entry(key).or_default();
+                for n in 0..count {
+                    let element = vec![n as u8; 20 + (key % 50) as usize];
+                    worker.lists.append(&key, element.clone()).unwrap();
+                    list.push(element);
+                }
+                if n % 7 == 0 {
+                    worker.lists.clear(&key).unwrap();
+                    model.lists.remove(&key);
+                } else if n % 5 == 0 {
+                    assert_eq!(worker.lists.to_vec(&key).unwrap(), model.lists[&key]);
+                }
+            }
+            8 | 9 => {
+                let (at, value) = (Time((n % 60) as i64), vec![n as u8; 30 + n as usize % 40]);
+                worker.times.insert(at, &key, value.clone()).unwrap();
+                let values = model.times.entry(key).or_default();
+                let place = values.partition_point(|(known, _)| *known <= at);
+                values.insert(place, (at, value));
             }
             _ => {
                 let found = worker.timers.cancel_in(Time(n as i64), key, (n % 3) as u8);
@@ -312,6 +361,28 @@ impl Job {
                     Ok(())
                 })
                 .unwrap();
+            worker
+                .lists
+                .for_each(|key, element| {
+                    in_place(key);
+                    found.lists.entry(*key).or_default().push(element.clone());
+                    Ok(())
+                })
+                .unwrap();
+            for key in self.model.times.keys() {
+                let mut values = Vec::new();
+                worker
+                    .times
+                    .range(key, Time::MIN..Time::MAX, |at, value| {
+                        in_place(key);
+                        values.push((at, value.clone()));
+                        Ok(())
+                    })
+                    .unwrap();
+                if !values.is_empty() {
+                    assert!(found.times.insert(*key, values).is_none(), "{when}: {key} twice");
+                }
+            }
             let mut before = Time::MIN;
             let mut timers = Vec::new();
             while let Some((time, key, namespace)) = worker.timers.pop_due_in(Time::MAX) {

@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    Aggregate, Aggregated, AnyLayout, Emit, ErrorKind, Heap, HybridLog, KIB, KeyGroup, KeyHash,
-    MIB, Mover, Standing, Store, Time, Window, WindowSegments, Windows,
+    Advanced, Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Emit, ErrorKind, Heap,
+    Holistic, HybridLog, KIB, KeyGroup, KeyHash, Late, MIB, Mover, Processing, Result, Standing,
+    Store, Time, Window, WindowSegments, Windows, process,
 };
 
 use crate::dice::Dice;
@@ -56,10 +57,79 @@ impl Aggregate<i64> for Sorted {
     }
 }
 
+type Rows = Box<
+    dyn FnMut(&u64, Window, &mut dyn Elements<Vec<i64>>, &mut dyn FnMut(Vec<i64>)) -> Result<()>,
+>;
+
+/// Windows that fold their events, or keep them, each as so many copies that they do not fit into memory.
+enum Subject {
+    Folded(Box<Aggregated<u64, i64, Sorted>>),
+    Kept(Box<Holistic<u64, Vec<i64>, Processing<Rows, Vec<i64>>>>),
+}
+
+/// Copies of an event's value.
+const COPIES: usize = 150;
+
+impl Subject {
+    fn open(case: &Case, store: &Store, mover: &Mover) -> Self {
+        if !case.keeps {
+            let windows = store.aggregated("w").moved_by(mover);
+            return Self::Folded(Box::new(
+                windows.open(case.windows, Sorted(case.subtracts)).unwrap(),
+            ));
+        }
+        let rows: Rows = Box::new(|_, _, events, emit| {
+            let mut row = Vec::new();
+            while let Some(event) = events.next()? {
+                assert_eq!(*event, vec![event[0]; COPIES]);
+                row.push(event[0]);
+            }
+            row.sort_unstable();
+            emit(row);
+            Ok(())
+        });
+        let windows = store.holistic("w").moved_by(mover);
+        Self::Kept(Box::new(windows.open(case.windows, process(rows)).unwrap()))
+    }
+
+    fn add_batch(
+        &mut self,
+        sent: Time,
+        batch: &mut Vec<(Time, u64, i64)>,
+        late: &mut dyn FnMut(Late<u64, i64>),
+        out: &mut dyn FnMut(&u64, Window, Vec<i64>, i64),
+    ) -> Result<()> {
+        let windows = match self {
+            Self::Folded(windows) => return windows.add_batch(sent, batch, late, out),
+            Self::Kept(windows) => windows,
+        };
+        let copies = batch.drain(..).map(|(at, key, value)| (at, key, vec![value; COPIES]));
+        let mut copies: Vec<_> = copies.collect();
+        let late = &mut |Late { at, key, element, lateness }: Late<u64, Vec<i64>>| {
+            late(Late { at, key, element: element[0], lateness });
+        };
+        let done = windows.add_batch(sent, &mut copies, late, out);
+        batch.extend(copies.into_iter().map(|(at, key, copies)| (at, key, copies[0])));
+        done
+    }
+
+    fn advance(
+        &mut self,
+        to: Time,
+        fuel: usize,
+        out: &mut dyn FnMut(&u64, Window, Vec<i64>, i64),
+    ) -> Result<Advanced> {
+        match self {
+            Self::Folded(windows) => windows.advance(to, fuel, out),
+            Self::Kept(windows) => windows.advance(to, fuel, out),
+        }
+    }
+}
+
 struct Part {
     store: Store,
     mover: Mover,
-    windows: Aggregated<u64, i64, Sorted>,
+    windows: Subject,
 }
 
 fn open(case: &Case, at: usize, device: &Simulated) -> Part {
@@ -70,8 +140,7 @@ fn open(case: &Case, at: usize, device: &Simulated) -> Part {
         .open()
         .unwrap();
     let mover = store.mover("unit").unwrap();
-    let windows = store.aggregated("w").moved_by(&mover);
-    let windows = windows.open(case.windows, Sorted(case.subtracts)).unwrap();
+    let windows = Subject::open(case, &store, &mover);
     Part { store, mover, windows }
 }
 
@@ -82,6 +151,8 @@ struct Case {
     emit: Emit,
     windows: Windows,
     subtracts: bool,
+    /// Whether events are kept.
+    keeps: bool,
     keys: u64,
     batch_max: u64,
 }
@@ -109,6 +180,8 @@ struct Job {
     /// Groups that have left a store which still has something of them.
     left: Vec<(KeyGroup, usize)>,
     moves: u64,
+    /// Whether anything was read from storage.
+    has_read: bool,
 }
 
 impl Job {
@@ -129,6 +202,14 @@ impl Job {
             dice: Dice(seed),
             left: Vec::new(),
             moves: 0,
+            has_read: false,
+        }
+    }
+
+    fn look(&mut self) {
+        for part in &self.parts {
+            let stats = part.store.stats().unwrap();
+            self.has_read |= stats.states.iter().any(|state| state.table.cold_reads > 0);
         }
     }
 
@@ -206,9 +287,11 @@ impl Job {
                 }
                 4 => self.what_is_refused(from, key),
                 _ => {
-                    let chunk = self.parts[from].mover.next_chunk(&mut rest, CHUNK).unwrap();
+                    // Several, also of events that are long.
+                    let bytes = if self.case.keeps { 16 * CHUNK } else { CHUNK };
+                    let chunk = self.parts[from].mover.next_chunk(&mut rest, bytes).unwrap();
                     let chunk = chunk.expect("not ended yet");
-                    assert!(chunk.len() <= CHUNK, "{} bytes", chunk.len());
+                    assert!(chunk.len() <= bytes, "{} bytes", chunk.len());
                     let (_, complete) = self.parts[to].mover.install(&chunk).unwrap();
                     sent.push(chunk);
                     if complete {
@@ -245,6 +328,7 @@ impl Job {
 
     /// Takes checkpoints, drops everything, and opens these.
     fn restart(&mut self) {
+        self.look();
         for (at, device) in self.devices.iter().enumerate() {
             self.parts[at].store.checkpoint(1).unwrap();
             // The old one lets its directory go before the new one is opened.
@@ -271,6 +355,7 @@ impl Job {
             }
         }
         self.advance(i64::MAX);
+        self.look();
     }
 
     fn check(&self, what: &str) {
@@ -333,8 +418,18 @@ fn results_are_the_same_wherever_windows_are() {
                 let subtracts = (n + m + l) % 2 == 0;
                 let windows = windows(shape, lateness, emit);
                 let keys = if l == 0 { 40 } else { 12 };
-                let case =
-                    Case { layout, shape, lateness, emit, windows, subtracts, keys, batch_max: 12 };
+                let (keeps, batch_max) = (false, 12);
+                let case = Case {
+                    layout,
+                    shape,
+                    lateness,
+                    emit,
+                    windows,
+                    subtracts,
+                    keeps,
+                    keys,
+                    batch_max,
+                };
                 let what = format!("{name}, {shape:?} {lateness} {:?} {subtracts}", case.emit);
                 let mut job = Job::new(case, (n * 9 + m * 3 + l) as u64);
                 job.run(26);
@@ -344,4 +439,54 @@ fn results_are_the_same_wherever_windows_are() {
         }
     }
     assert!(moves > 200, "{moves} moves");
+}
+
+/// The same with windows that keep their events, which do not fit into memory in the append log.
+#[test]
+fn windows_that_keep_their_events_give_the_same_wherever_they_are() {
+    let log = |shape: (i64, i64, i64)| {
+        // Runs of all slices of a window are read together, and those of sessions that do not fire too.
+        let memory = match shape {
+            (length, slide, _) if length == slide => 384 * KIB,
+            (_, 1, _) => 4 * MIB,
+            _ => MIB,
+        };
+        AppendLog::new().memory(memory).block(KIB).segment(32 * KIB)
+    };
+    let mut moves = 0;
+    for (n, shape) in SHAPES.into_iter().enumerate() {
+        let mut has_read = false;
+        for (m, emit) in [Emit::OnClose, Emit::OnWatermark, Emit::Early(4)].into_iter().enumerate()
+        {
+            let layouts: [(&str, AnyLayout); 2] =
+                [("append log", log(shape).into()), ("heap", Heap::new().into())];
+            for (l, (name, layout)) in layouts.into_iter().enumerate() {
+                if l == 1 && (n + m) % 2 == 0 {
+                    continue;
+                }
+                let lateness = [0, 12, 30][(n + m + l) % 3];
+                let windows = windows(shape, lateness, emit);
+                let (subtracts, keeps, keys, batch_max) = (false, true, 24, 40);
+                let case = Case {
+                    layout,
+                    shape,
+                    lateness,
+                    emit,
+                    windows,
+                    subtracts,
+                    keeps,
+                    keys,
+                    batch_max,
+                };
+                let what = format!("{name}, {shape:?} {lateness} {:?}", case.emit);
+                let mut job = Job::new(case, (100 + n * 9 + m * 3 + l) as u64);
+                job.run(22);
+                job.check(&what);
+                moves += job.moves;
+                has_read |= job.has_read && l == 0;
+            }
+        }
+        assert!(has_read || shape.0 != shape.1, "{shape:?}: nothing was on storage");
+    }
+    assert!(moves > 150, "{moves} moves");
 }

@@ -11,8 +11,8 @@ use alluvium::{ErrorKind, Key, KeyGroup, Mover, Result, Standing, Time};
 use timely::dataflow::operators::Capability;
 use timely::scheduling::Activator;
 
-use super::Chunk;
 use super::progress::Progress;
+use super::{Chunk, Routed};
 use crate::event_time::EventTime;
 use crate::intake::{Intake, Right, Work};
 
@@ -70,8 +70,27 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
         self.chunks.push_back((right, chunk));
     }
 
+    /// Gives those of some rows to `ready` that may be applied, and keeps the others, with their time.
+    pub(super) fn sort(
+        &mut self,
+        rows: impl Iterator<Item = Routed<D>>,
+        key: impl Fn(&D) -> K,
+        right: impl Fn() -> Capability<T>,
+        ready: &mut Vec<(K, D)>,
+    ) {
+        for (_, moves, row) in rows {
+            let key = key(&row);
+            let group = KeyGroup::of(key.key_hash(), self.moves.len() as u16).0;
+            if self.is_here(group, moves) {
+                ready.push((key, row));
+            } else {
+                self.put_aside(group, moves, &right, (key, row));
+            }
+        }
+    }
+
     /// Whether rows may be applied whose group had moved so often.
-    pub(super) fn is_here(&self, group: u16, moves: u32) -> bool {
+    fn is_here(&self, group: u16, moves: u32) -> bool {
         self.moves[usize::from(group)] == moves
     }
 
@@ -83,7 +102,7 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
     }
 
     /// Keeps a row for a group that is on its way.
-    pub(super) fn put_aside(
+    fn put_aside(
         &mut self,
         group: u16,
         moves: u32,

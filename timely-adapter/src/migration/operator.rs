@@ -6,7 +6,7 @@
 //! not installed yet holds the time of the move. Timers of a group fire when it is here in full, after
 //! the rows that waited for it.
 
-use alluvium::{Key, KeyGroup, Result, Time};
+use alluvium::{Key, Result, Time};
 use timely::ExchangeData;
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::Capability;
@@ -111,16 +111,8 @@ where
                     arrivals.install(&mut intake, &mut at);
                     rows.for_each_time(|capability, batches| {
                         for batch in batches {
-                            for (_, moves, row) in batch.drain(..) {
-                                let key = key(&row);
-                                let group = KeyGroup::of(key.key_hash(), groups).0;
-                                if arrivals.is_here(group, moves) {
-                                    ready.push((key, row));
-                                } else {
-                                    let right = || capability.retain(0);
-                                    arrivals.put_aside(group, moves, right, (key, row));
-                                }
-                            }
+                            let right = || capability.retain(0);
+                            arrivals.sort(batch.drain(..), &*key, right, &mut ready);
                             if !ready.is_empty() {
                                 intake.offer(&capability, &mut ready, |right, work| {
                                     body.apply(watermark, right, work, output)

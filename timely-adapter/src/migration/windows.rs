@@ -5,7 +5,7 @@
 //! it comes to, no window goes past that time before it is there in full, after the rows that waited
 //! for it. So each window of a key fires once, at the worker that has the key at its time.
 
-use alluvium::{Advanced, Key, KeyGroup, Result, Time, Windows};
+use alluvium::{Advanced, Key, Result, Time, Windows};
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Exchange;
@@ -32,7 +32,6 @@ where
 {
     type KeyOf = F;
 
-    /// What may follow is [`aggregate`](Windowed::aggregate).
     fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, F, G>
     where
         G: Fn(&D) -> Time + 'static,
@@ -120,16 +119,8 @@ where
                 arrivals.install(&mut intake, &mut at);
                 rows.for_each_time(|capability, batches| {
                     for batch in batches {
-                        for (_, moves, row) in batch.drain(..) {
-                            let key = key(&row);
-                            let group = KeyGroup::of(key.key_hash(), groups).0;
-                            if arrivals.is_here(group, moves) {
-                                ready.push((key, row));
-                            } else {
-                                let right = || capability.retain(0);
-                                arrivals.put_aside(group, moves, right, (key, row));
-                            }
-                        }
+                        let right = || capability.retain(0);
+                        arrivals.sort(batch.drain(..), &*key, right, &mut ready);
                         if !ready.is_empty() {
                             intake.offer(&capability, &mut ready, |right, work| {
                                 at.apply(right, work)

@@ -6,6 +6,8 @@ mod common;
 #[path = "../../../store/tests/windows/model.rs"]
 mod window_model;
 
+mod told;
+
 mod rows_close_in_time_are_paired;
 mod windows_are_the_same_on_any_number_of_workers;
 mod windows_move_while_rows_come;

@@ -4,50 +4,13 @@
 use std::collections::BTreeMap;
 
 use alluvium::{AnyLayout, Elements, Emit, Time, Window, Windows, process};
-use alluvium_timely::{
-    Aggregate, Changes, KeyBy, NodeConfig, Spec, Windowing, WorkerOverrides, WorkerState,
-};
+use alluvium_timely::{Changes, KeyBy, NodeConfig, Spec, Windowing, WorkerOverrides, WorkerState};
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::core::Concat;
 use timely::dataflow::operators::vec::Map;
 
 use crate::common;
-use crate::window_model::{self, Event, Results};
-
-/// Time, key and value of a row.
-type Row = (i64, u64, i64);
-/// A result, or a late row and how late it was.
-type Told = Result<(u64, Window, Vec<i64>), (Row, i64)>;
-
-/// The sorted values.
-struct Sorted;
-
-impl Aggregate<Row> for Sorted {
-    type Acc = Vec<i64>;
-    type Out = Vec<i64>;
-
-    fn init(&self) -> Vec<i64> {
-        Vec::new()
-    }
-
-    fn add(&self, acc: &mut Vec<i64>, row: &Row) {
-        acc.insert(acc.partition_point(|value| *value < row.2), row.2);
-    }
-
-    fn merge(&self, acc: &mut Vec<i64>, later: &Vec<i64>) {
-        acc.extend(later);
-        acc.sort_unstable();
-    }
-
-    fn out(&self, acc: &Vec<i64>) -> Option<Vec<i64>> {
-        (!acc.is_empty()).then(|| acc.clone())
-    }
-
-    fn subtract(&self, acc: &mut Vec<i64>, first: &Vec<i64>) -> bool {
-        acc.retain(|value| !first.contains(value));
-        true
-    }
-}
+use crate::told::{Row, Sorted, Told, expected, sorted, windows};
 
 /// Batches of rows around the time that they are sent with, some late.
 fn batches() -> Vec<(i64, Vec<Row>)> {
@@ -67,27 +30,6 @@ fn batches() -> Vec<(i64, Vec<Row>)> {
         (sent, rows.collect())
     });
     batches.collect()
-}
-
-fn expected(windows: (i64, i64), lateness: i64) -> BTreeMap<Told, i64> {
-    let mut events = Vec::new();
-    for (sent, rows) in batches() {
-        events.extend(rows.into_iter().map(|(at, key, value)| Event { at, sent, key, value }));
-    }
-    let (results, dropped): (Results, _) = match windows {
-        (gap, 0) => window_model::sessions(&events, gap, lateness),
-        (length, slide) => window_model::aligned(&events, (length, slide, 0), lateness),
-    };
-    let results = results.into_iter().map(|((window, key), values)| Ok((key, window, values)));
-    let late = dropped.into_iter().map(|e| Err(((e.at, e.key, e.value), e.sent - e.at)));
-    results.chain(late).map(|told| (told, 1)).collect()
-}
-
-fn windows((length, slide): (i64, i64)) -> Windows {
-    match slide {
-        0 => Windows::session(length),
-        _ => Windows::sliding(length, slide),
-    }
 }
 
 fn told<'scope>(
@@ -132,7 +74,7 @@ fn each_case(
                 },
             );
             let what = format!("{shape:?} {layout} {lateness} {emit:?} {workers} workers");
-            assert_eq!(found.unwrap(), expected(shape, lateness), "{what}");
+            assert_eq!(found.unwrap(), expected(batches(), shape, lateness), "{what}");
         }
     }
 }
@@ -141,7 +83,7 @@ fn each_case(
 fn aggregated_windows() {
     each_case(&[Emit::OnClose, Emit::OnWatermark, Emit::Early(4)], |rows, state, windows, spec| {
         let keyed = rows.key_by(state, |row| row.1);
-        Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).aggregate(spec, Sorted)?))
+        Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).aggregate(spec, Sorted(true))?))
     });
 }
 
@@ -149,16 +91,9 @@ fn aggregated_windows() {
 fn holistic_windows() {
     each_case(&[Emit::OnClose, Emit::OnWatermark, Emit::Early(4)], |rows, state, windows, spec| {
         let keyed = rows.key_by(state, |row| row.1);
-        let sort =
-            process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(Vec<i64>)| {
-                let mut all = Vec::new();
-                while let Some(row) = rows.next()? {
-                    all.push(row.2);
-                }
-                all.sort_unstable();
-                emit(all);
-                Ok(())
-            });
+        let sort = process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(_)| {
+            sorted(rows, emit)
+        });
         Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).holistic(spec, sort)?))
     });
 }

@@ -10,24 +10,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use alluvium::{AnyLayout, Emit, KeyGroup, StoreConfig, Time, Window, Windows};
-use alluvium_timely::{
-    Aggregate, KeyBy, MoveGroup, NodeConfig, Spec, Windowing, WorkerState, execute,
-};
+use alluvium::{AnyLayout, Elements, Emit, KeyGroup, StoreConfig, Time, Windows, process};
+use alluvium_timely::{KeyBy, MoveGroup, NodeConfig, Spec, Windowing, WorkerState, execute};
 use timely::dataflow::ProbeHandle;
-use timely::dataflow::operators::vec::Input;
+use timely::dataflow::operators::vec::{Filter, Input};
 use timely::dataflow::operators::{Inspect, Probe};
 
-use crate::window_model::{self, Event, Results};
+use crate::told::{Row, Sorted, Told, expected, sorted, windows};
 
 const GROUPS: u16 = 8;
 const KEYS: u64 = 30;
 const NAP: Duration = Duration::from_millis(1);
-
-/// Time, key and value of a row.
-type Row = (i64, u64, i64);
-/// A result, or a late row and how late it was.
-type Told = Result<(u64, Window, Vec<i64>), (Row, i64)>;
 
 /// Seeded chance.
 struct Dice(u64);
@@ -36,42 +29,6 @@ impl Dice {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 += 1;
         alluvium::hash_word(alluvium::hash_word(self.0)) % limit
-    }
-}
-
-/// The sorted values, and whether they can be taken out again.
-#[derive(Clone, Copy)]
-struct Sorted(bool);
-
-impl Aggregate<Row> for Sorted {
-    type Acc = Vec<i64>;
-    type Out = Vec<i64>;
-
-    fn init(&self) -> Vec<i64> {
-        Vec::new()
-    }
-
-    fn add(&self, acc: &mut Vec<i64>, row: &Row) {
-        acc.insert(acc.partition_point(|value| *value < row.2), row.2);
-    }
-
-    fn merge(&self, acc: &mut Vec<i64>, later: &Vec<i64>) {
-        acc.extend(later);
-        acc.sort_unstable();
-    }
-
-    fn out(&self, acc: &Vec<i64>) -> Option<Vec<i64>> {
-        (!acc.is_empty()).then(|| acc.clone())
-    }
-
-    fn subtract(&self, acc: &mut Vec<i64>, first: &Vec<i64>) -> bool {
-        if self.0 {
-            for value in first {
-                let place = acc.binary_search(value).expect("what was never added");
-                acc.remove(place);
-            }
-        }
-        self.0
     }
 }
 
@@ -105,12 +62,23 @@ fn moves(seed: u64, workers: usize, count: u64) -> Vec<(i64, MoveGroup)> {
     moves
 }
 
+/// What is made of the rows of a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// An accumulator; and whether it can subtract.
+    Folded(bool),
+    /// They are kept.
+    Kept,
+    /// Those of even values are paired with those of odd ones.
+    Joined,
+}
+
 #[derive(Clone)]
 struct Case {
     workers: usize,
     layout: AnyLayout,
     windows: Windows,
-    aggregate: Sorted,
+    kind: Kind,
     seed: u64,
     moves: Vec<(i64, MoveGroup)>,
 }
@@ -141,9 +109,32 @@ fn feed(worker: &mut timely::worker::Worker, state: &WorkerState, case: &Case) -
     let (mut rows, mut control) = worker.dataflow::<i64, _, _>(|scope| {
         let (rows, stream) = scope.new_input::<Row>();
         let (control, told) = scope.new_input::<MoveGroup>();
-        let keyed = stream.key_by(state, |row: &Row| row.1).migratable(told);
-        let windows = keyed.window(case.windows, |row: &Row| Time(row.0));
-        let fired = windows.aggregate(Spec::new("w"), case.aggregate)?;
+        let key = |row: &Row| row.1;
+        let at = |row: &Row| Time(row.0);
+        if case.kind == Kind::Joined {
+            let (even, odd) = (stream.clone(), stream);
+            let even = even.filter(|row: &Row| row.2 % 2 == 0).key_by(state, key);
+            let odd = odd.filter(|row: &Row| row.2 % 2 != 0).key_by(state, key);
+            let even = even.migratable(told).window(case.windows, at);
+            let odd = odd.window(case.windows, at);
+            let pair = |key: &u64, window, l: &Row, r: &Row| Ok((*key, window, vec![l.2, r.2]));
+            even.join(odd, Spec::new("w"), pair)?
+                .inspect(move |(row, _, diff)| {
+                    *results.borrow_mut().entry(row.clone()).or_default() += diff;
+                })
+                .probe_with(&probe);
+            return Ok::<_, alluvium::Error>((rows, control));
+        }
+        let windows = stream.key_by(state, key).migratable(told).window(case.windows, at);
+        let fired = match case.kind {
+            Kind::Folded(subtracts) => windows.aggregate(Spec::new("w"), Sorted(subtracts))?,
+            _ => windows.holistic(
+                Spec::new("w"),
+                process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(_)| {
+                    sorted(rows, emit)
+                }),
+            )?,
+        };
         fired
             .results
             .inspect(move |(row, _, diff)| {
@@ -153,7 +144,7 @@ fn feed(worker: &mut timely::worker::Worker, state: &WorkerState, case: &Case) -
         fired.late.inspect(move |row| {
             *late.borrow_mut().entry(Err((row.element, row.lateness))).or_default() += 1;
         });
-        Ok::<_, alluvium::Error>((rows, control))
+        Ok((rows, control))
     })?;
     let mut told = case.moves.iter().enumerate().peekable();
     for (sent, batch) in batches(case.seed) {
@@ -183,47 +174,48 @@ fn feed(worker: &mut timely::worker::Worker, state: &WorkerState, case: &Case) -
     Ok((sums.take(), away))
 }
 
-fn expected(seed: u64, shape: (i64, i64), lateness: i64) -> BTreeMap<Told, i64> {
-    let mut events = Vec::new();
-    for (sent, rows) in batches(seed) {
-        events.extend(rows.into_iter().map(|(at, key, value)| Event { at, sent, key, value }));
-    }
-    let (results, dropped): (Results, _) = match shape {
-        (gap, 0) => window_model::sessions(&events, gap, lateness),
-        (length, slide) => window_model::aligned(&events, (length, slide, 0), lateness),
-    };
-    let results = results.into_iter().map(|((window, key), values)| Ok((key, window, values)));
-    let late = dropped.into_iter().map(|e| Err(((e.at, e.key, e.value), e.sent - e.at)));
-    results.chain(late).map(|told| (told, 1)).collect()
-}
-
 const SHAPES: [(i64, i64); 5] = [(10, 10), (30, 5), (10, 4), (48, 2), (6, 0)];
 
-#[test]
-fn windows_fire_once_wherever_their_groups_are() {
-    let mut layouts = ["auto", "heap", "hybrid-log"].into_iter().cycle();
+/// Pairs of what the windows have, without rows that were too late.
+fn paired(expected: BTreeMap<Told, i64>) -> BTreeMap<Told, i64> {
+    let mut pairs = BTreeMap::new();
+    for (key, window, values) in expected.into_keys().flatten() {
+        for even in values.iter().filter(|value| **value % 2 == 0) {
+            for odd in values.iter().filter(|value| **value % 2 != 0) {
+                pairs.insert(Ok((key, window, vec![*even, *odd])), 1);
+            }
+        }
+    }
+    pairs
+}
+
+/// Compares windows without moves and with them, in all shapes.
+fn compare(layouts: &[&str], emits: &[Emit], kind: impl Fn(u64, usize) -> Kind) {
+    let mut layouts = layouts.iter().copied().cycle();
     let mut latenesses = [0, 12, 30, 0].into_iter().cycle();
-    let mut emits = [Emit::OnClose, Emit::OnWatermark, Emit::Early(4)].into_iter().cycle();
+    let mut emits = emits.iter().copied().cycle();
     for (seed, shape) in (0..).zip(SHAPES) {
         for workers in 1..=3 {
             let (layout, lateness) = (layouts.next().unwrap(), latenesses.next().unwrap());
             let emit = emits.next().unwrap();
-            let windows = match shape {
-                (gap, 0) => Windows::session(gap),
-                (length, slide) => Windows::sliding(length, slide),
-            };
             let still = Case {
                 workers,
                 layout: AnyLayout::named(layout).unwrap(),
-                windows: windows.lateness(lateness).emit(emit),
-                aggregate: Sorted((seed + workers as u64) % 2 == 0),
+                windows: windows(shape).lateness(lateness).emit(emit),
+                kind: kind(seed, workers),
                 seed,
                 moves: Vec::new(),
             };
             let moved = Case { moves: moves(seed, workers, 40), ..still.clone() };
-            let what = format!("{shape:?} {layout} {lateness} {emit:?} {workers} workers");
-            let expected = expected(seed, shape, lateness);
+            let what = format!(
+                "{:?} {shape:?} {layout} {lateness} {emit:?} {workers} workers",
+                still.kind
+            );
+            let mut expected = expected(batches(seed), shape, lateness);
             assert!(expected.keys().any(Result::is_err), "{what}: no late rows");
+            if still.kind == Kind::Joined {
+                expected = paired(expected);
+            }
             if workers == 1 {
                 let (found, away) = run(&still);
                 assert!(found == expected && away == 0, "{what}: without moves");
@@ -241,27 +233,20 @@ fn windows_fire_once_wherever_their_groups_are() {
     }
 }
 
+const EMITS: [Emit; 3] = [Emit::OnClose, Emit::OnWatermark, Emit::Early(4)];
+
 #[test]
-fn windows_that_keep_their_rows_are_refused_by_name() {
-    let refused = execute(timely::Config::thread(), NodeConfig::default(), |worker, state| {
-        worker.dataflow::<i64, _, _>(|scope| {
-            let (_, stream) = scope.new_input::<Row>();
-            let (_, told) = scope.new_input::<MoveGroup>();
-            let keyed = stream.key_by(state, |row: &Row| row.1).migratable(told);
-            let count = alluvium::process(
-                |_: &u64, _, rows: &mut dyn alluvium::Elements<Row>, emit: &mut dyn FnMut(u64)| {
-                    let mut count = 0;
-                    while rows.next()?.is_some() {
-                        count += 1;
-                    }
-                    emit(count);
-                    Ok(())
-                },
-            );
-            let windows = keyed.window(Windows::tumbling(10), |row: &Row| Time(row.0));
-            windows.holistic(Spec::new("w"), count).map(drop)
-        })
-    });
-    let error = refused.unwrap_err().to_string();
-    assert!(error.contains("windows cannot move"), "{error}");
+fn windows_fire_once_wherever_their_groups_are() {
+    let kind = |seed, workers| Kind::Folded((seed + workers as u64) % 2 == 0);
+    compare(&["auto", "heap", "hybrid-log"], &EMITS, kind);
+}
+
+#[test]
+fn windows_that_keep_their_rows_fire_once_wherever_their_groups_are() {
+    compare(&["auto", "heap"], &EMITS, |_, _| Kind::Kept);
+}
+
+#[test]
+fn rows_of_windows_are_paired_wherever_their_groups_are() {
+    compare(&["auto", "heap"], &EMITS[..2], |_, _| Kind::Joined);
 }

@@ -1,9 +1,10 @@
 //! One page image as a whole in memory: its footer verified when it comes, its records when they
 //! are asked for.
 
+use super::footers::Footer;
 use super::format::{
-    FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, RecordBytes, TRAILER_BYTES, Verified, checksum,
-    damaged, verify_record,
+    FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, RecordBytes, TRAILER_BYTES, Verified, damaged,
+    verify_record,
 };
 use super::{SegmentId, SegmentInfo};
 use crate::Result;
@@ -40,9 +41,7 @@ impl Image {
         if info.offset != offset || info.bytes != bytes.len() as u64 || !fits {
             return Err(damaged(&file, offset, "an image is not the one that was written here"));
         }
-        if checksum(id, info.footer_offset, &bytes[footer..footer + length]) != info.footer_crc {
-            return Err(damaged(&file, info.footer_offset, "an image's footer is damaged"));
-        }
+        Footer::verify(segment, &info, &bytes[footer..])?;
         Ok(Self { id, file, buffer, offset, footer, records: info.records as usize })
     }
 

@@ -1,5 +1,6 @@
 //! Segments: files of page images, written once, sealed, and dropped as one.
 
+mod footers;
 mod format;
 mod image;
 mod live;
@@ -10,6 +11,7 @@ mod removals;
 mod whole;
 mod writer;
 
+pub use footers::{Footer, FooterPass};
 pub use format::{
     FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_HEADER_BYTES, RecordBytes,
     SEGMENT_BYTES_MAX, SegmentId, UNSPLIT_BYTES, Verified, damaged, verify_record,

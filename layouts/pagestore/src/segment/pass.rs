@@ -13,9 +13,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::format::{
-    FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, Verified, checksum, damaged, verify_record,
-};
+use super::footers::Footer;
+use super::format::{FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, Verified, damaged, verify_record};
 use super::reader::{SegmentDirectory, SegmentReader};
 use super::{SegmentInfo, SegmentStore};
 use crate::Result;
@@ -279,19 +278,13 @@ fn show_image(
     visitor: &mut impl PassVisitor,
 ) -> Result<()> {
     let footer = (image.footer_offset - start) as usize;
-    let length = image.records as usize * FOOTER_ENTRY_BYTES;
     let (records, rest) = bytes.split_at(footer);
-    let footer = &rest[..length];
-    if checksum(info.id, image.footer_offset, footer) != image.footer_crc {
-        return Err(damaged(&info.file, image.footer_offset, "an image's footer is damaged"));
-    }
-    for (nth, entry) in footer.chunks_exact(FOOTER_ENTRY_BYTES).enumerate() {
-        if let Some(soon) = footer.get((nth + SOON) * FOOTER_ENTRY_BYTES..) {
-            if !soon.is_empty() {
-                visitor.soon(&FooterEntry::read_from(soon));
-            }
+    let footer = Footer::verify(info, image, rest)?;
+    let mut soon = footer.iter().skip(SOON);
+    for entry in footer.iter() {
+        if let Some(soon) = soon.next() {
+            visitor.soon(&soon);
         }
-        let entry = FooterEntry::read_from(entry);
         visitor.record(&entry, &mut PassedRecord(At::Buffer(info, records, start)))?;
     }
     Ok(())

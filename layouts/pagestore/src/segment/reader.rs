@@ -2,9 +2,10 @@
 //!
 //! Everything read is verified before it is handed out. Memory is one window, made once.
 
+use super::footers::Footer;
 use super::format::{
     FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, RECORD_HEADER_BYTES, RecordBytes, TRAILER_BYTES,
-    Tail, Verified, checksum, damaged, verify_header, verify_record,
+    Tail, Verified, damaged, verify_header, verify_record,
 };
 use super::{LiveSet, SegmentId, SegmentInfo, SegmentStore};
 use crate::Result;
@@ -108,16 +109,25 @@ impl SegmentReader {
         image: &ImageInfo,
         entries: &mut Vec<FooterEntry>,
     ) -> Result<()> {
-        let file = &segment.info.file;
-        let length = image.records as usize * FOOTER_ENTRY_BYTES;
-        let footer = self.bytes(&segment.info, image.footer_offset, length)?;
-        let crc = checksum(segment.info.id, image.footer_offset, footer);
-        if crc != image.footer_crc {
-            return Err(damaged(file, image.footer_offset, "an image's footer is damaged"));
-        }
         entries.clear();
-        entries.extend(footer.chunks_exact(FOOTER_ENTRY_BYTES).map(FooterEntry::read_from));
+        entries.extend(self.footer_of(segment, image)?.iter());
         Ok(())
+    }
+
+    /// The footer of an image.
+    pub(super) fn footer_of(
+        &mut self,
+        segment: &SegmentDirectory,
+        image: &ImageInfo,
+    ) -> Result<Footer<'_>> {
+        let length = image.records as usize * FOOTER_ENTRY_BYTES;
+        let bytes = self.bytes(&segment.info, image.footer_offset, length)?;
+        Footer::verify(&segment.info, image, bytes)
+    }
+
+    /// Where the segments are.
+    pub(super) fn store(&self) -> &SegmentStore {
+        &self.store
     }
 
     /// Reads and verifies one record.

@@ -42,6 +42,8 @@ struct Catalog {
     cuts: HashMap<(i64, String), u64>,
     /// Of a key, what its lists in other buckets have from a bucket's runs.
     imports: HashMap<(i64, String), Vec<Import>>,
+    /// Whether key groups have left of which runs have something still.
+    has_gaps: bool,
 }
 
 #[derive(Debug)]
@@ -63,6 +65,11 @@ pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
     };
+    if catalog.has_gaps {
+        let what = "key groups have left these lists and are in runs still: which of their keys are live, only \
+                    a store that opens them can tell";
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
     let block = block_of(&mut types, state);
     for segment in state.segments().skip(catalog_segments) {
         let parts = catalog.parts.get(&segment.id()).map_or(&[][..], |parts| parts);
@@ -195,6 +202,8 @@ fn read_catalog(
 
 impl Catalog {
     fn add_run(&mut self, (bucket, run): RunKey, (_, purged, parts): RunValue) {
+        // What a key group has left behind is told as a run without records.
+        self.has_gaps |= matches!(parts[..], [(_, 0, 0)]);
         for (segment, first, records) in parts {
             let part = Part { first, records, bucket, run, purged };
             self.parts.entry(SegmentId(segment)).or_default().push(part);

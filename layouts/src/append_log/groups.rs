@@ -1,0 +1,299 @@
+//! Lists by ranges of hashes: for lists whose key groups come and go.
+//!
+//! A bucket's tables and runs are all in the order of hashes, so that the lists asked for are found without
+//! a look at the others: of tables the parts with their prefixes, of runs the blocks with their hashes. To
+//! remove them reads nothing: what runs have of them is behind a [gap](crate::gaps), until they are merged.
+//!
+//! A list that is longer than the fuel is left in the middle. As long as the cursors are kept it goes on
+//! there; after that it is read again from its start, and what was told is passed over. A cursor's position
+//! is the place, its version how many elements there were told; keys at one place have an order of
+//! their own, whatever of them is in memory.
+
+use std::ops::{Range, RangeInclusive};
+
+use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time, codec};
+
+use super::fold::{Arrived, Bounds, Resume, Walk, Whole, rest};
+use super::frozen::{LIVE, Piece};
+use super::gather::Stop;
+use super::run::RunCursor;
+use super::table::AppendLogLists;
+use crate::gaps::GAP_BYTES;
+use crate::heap_lists_capture::record_elements;
+use crate::lists::{Elements, VisitRun, span_of};
+use crate::table::Cursor;
+
+impl<K: Key, E: State> AppendLogLists<K, E> {
+    /// Visits lists in runs of as many elements as a value may have bytes, or one.
+    pub(super) fn fold_runs_of(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: VisitRun<'_, K, E>,
+    ) -> Result<()> {
+        self.poll()?;
+        if cursor.done || !self.buckets.contains_key(&bucket) {
+            cursor.done = true;
+            return Ok(());
+        }
+        let buckets = self.alone(bucket)?;
+        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        cursor.position = cursor.position.max(first);
+        let (mut cursors, within) = self.cursors_at(&buckets, (cursor.position, cursor.version))?;
+        let seen = |cursors: &[RunCursor<K, E>]| -> u64 {
+            cursors.iter().map(|cursor| cursor.entries_read).sum()
+        };
+        let seen_before = seen(&cursors);
+        let mut telling = Telling {
+            visit,
+            left: fuel.max(1) as u64,
+            skip: if within.is_some() { 0 } else { cursor.version },
+            told: cursor.version,
+            within,
+            run_bytes: usize::try_from(self.context.max_value_bytes).unwrap_or(usize::MAX),
+            failed: None,
+        };
+        let mut bounds = Bounds { fuel, last, looked_at: 0 };
+        let folded = self.fold_from(
+            &buckets,
+            cursor,
+            &mut bounds,
+            &mut cursors,
+            |walk, place, pieces, c| telling.tell_place(walk, place, pieces, c),
+        );
+        let Telling { told, within, failed, .. } = telling;
+        cursor.version = told;
+        self.stats.sought += bounds.looked_at + seen(&cursors) - seen_before;
+        self.count_reads(&mut cursors);
+        folded?;
+        if !cursor.done {
+            let position = (cursor.position, told);
+            self.resume = Some(Resume { buckets, position, cursors, within });
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Removes lists, whole.
+    pub(super) fn remove_hashes_of(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        self.resume = None;
+        self.poll()?;
+        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        let mut removed = 0;
+        while !cursor.done && removed < fuel.max(1) {
+            if !self.leave_gap(bucket, hashes)? {
+                cursor.done = true;
+                break;
+            }
+            let found = self.buckets.get_mut(&bucket).expect("looked up above");
+            let place = cursor.position.max(first);
+            let memory = found.hashes_bytes(place);
+            self.account.charge(MemoryKind::Buffers, memory);
+            let (there, next) = found.hashes_at(place, last);
+            let mut at = there.iter();
+            while removed < fuel.max(1)
+                && let Some(hash) = at.next()
+            {
+                let count = found.remove_hash(*hash);
+                self.elements -= count;
+                removed += (count as usize).max(1);
+            }
+            let next = at.next().map(|hash| self.range.place(*hash)).or(next);
+            removed += 1;
+            drop(there);
+            self.account.release(MemoryKind::Buffers, memory);
+            match next {
+                Some(place) => cursor.position = place,
+                None => cursor.done = true,
+            }
+        }
+        self.drop_if_vacant(bucket);
+        Ok(removed)
+    }
+
+    /// Hides what the runs of a bucket have of keys with these hashes; says whether there is such a bucket.
+    /// Done at each step, as lists that are still in memory may have become a run since the last one.
+    fn leave_gap(&mut self, bucket: Time, hashes: &RangeInclusive<u64>) -> Result<bool> {
+        if self.buckets.get(&bucket).is_some_and(|found| !found.runs.is_empty()) {
+            self.make_room(GAP_BYTES, "a range of removed keys")?;
+        }
+        let next = self.epoch + 1;
+        let Some(found) = self.buckets.get_mut(&bucket) else { return Ok(false) };
+        match found.runs.is_empty() {
+            true => found.gaps.close(&self.account),
+            false => found.gaps.leave(hashes, next, &self.account)?,
+        }
+        Ok(true)
+    }
+
+    /// What to fold for one bucket alone.
+    fn alone(&self, bucket: Time) -> Result<Range<Time>> {
+        span_of(self, bucket).ok_or_else(|| {
+            let message = "lists in the last bucket of time and in the one for ever";
+            Error::new(ErrorKind::Unsupported, message).with("state", &self.context.name)
+        })
+    }
+}
+
+/// A visit of lists, as far as it has come.
+struct Telling<'v, K, E> {
+    visit: VisitRun<'v, K, E>,
+    /// Fuel.
+    left: u64,
+    /// Elements at the place that were told before, and come again.
+    skip: u64,
+    /// Elements at the place that were told.
+    told: u64,
+    /// The list that was left in the middle, which is the only one at its place.
+    within: Option<(K, Stop)>,
+    /// Bytes of a run's elements.
+    run_bytes: usize,
+    /// What `visit` said of the run at hand.
+    failed: Option<Error>,
+}
+
+impl<K: Key, E: State> Telling<'_, K, E> {
+    /// Tells what stands at a place; says what it took, and whether that was all.
+    fn tell_place<'a>(
+        &mut self,
+        walk: &mut Walk<'a, K, E>,
+        place: u64,
+        pieces: &[Piece<'a, K, E>],
+        cursors: &mut [RunCursor<K, E>],
+    ) -> Result<(u64, bool)> {
+        let before = self.left;
+        let is_all = match (pieces, cursors.is_empty()) {
+            // All there is of the key, most often.
+            ([Piece { key, source: (_, LIVE), chain: Some(chain), .. }], true) => {
+                self.within = None;
+                self.skip = self.told;
+                self.tell(key, &mut Whole(chain.iter()), 0)?.is_none()
+            }
+            _ => self.tell_keys(walk, place, pieces, cursors)?,
+        };
+        if is_all {
+            (self.told, self.skip) = (0, 0);
+            // A place without elements costs something too.
+            self.left -= u64::from(self.left == before);
+        }
+        Ok((before - self.left, is_all))
+    }
+
+    /// The same if some of it may be in runs.
+    fn tell_keys<'a>(
+        &mut self,
+        walk: &mut Walk<'a, K, E>,
+        place: u64,
+        pieces: &[Piece<'a, K, E>],
+        cursors: &mut [RunCursor<K, E>],
+    ) -> Result<bool> {
+        let mut within = self.within.take();
+        let (there, is_noted, keys) = match &within {
+            // The cursors stand where the list goes on.
+            Some((key, _)) => (Vec::new(), true, vec![key.clone()]),
+            None => {
+                let Arrived { cursors: there, is_noted, .. } =
+                    walk.arrive(place, pieces, cursors)?;
+                let keys = keys_at(pieces, &there, cursors)?;
+                (there, is_noted, keys)
+            }
+        };
+        let is_alone = keys.len() == 1;
+        for (turn, key) in keys.iter().enumerate() {
+            for (number, mark) in there.iter().filter(|_| turn > 0) {
+                cursors[*number].rewind(*mark)?;
+            }
+            let (stop, told) = (within.take().map(|(_, stop)| stop), self.told);
+            let left =
+                walk.gather((key, place), pieces, cursors, &mut Vec::new(), |mut list| {
+                    if let Some(stop) = stop {
+                        list.go_on(stop);
+                    } else if list.is_empty() {
+                        return list.finish().map(|_| None);
+                    }
+                    let before = if stop.is_some() { told } else { 0 };
+                    match self.tell(key, &mut list, before)? {
+                        None => list.finish().map(|_| None),
+                        Some(unread) => Ok(Some(list.stop(unread))),
+                    }
+                })?;
+            if let Some(stop) = left {
+                match is_alone {
+                    true => self.within = Some((key.clone(), stop)),
+                    // Which of them come first is found out anew.
+                    false => there.iter().try_for_each(|(n, mark)| cursors[*n].rewind(*mark))?,
+                }
+                return Ok(false);
+            }
+        }
+        if is_noted {
+            rest(cursors);
+        }
+        Ok(true)
+    }
+
+    /// Tells what is left of a list of which so many elements do not come again; says how many elements of
+    /// the last chunk were not told, if not all were.
+    fn tell(&mut self, key: &K, list: &mut dyn Elements<E>, before: u64) -> Result<Option<usize>> {
+        let mut from = before;
+        loop {
+            let chunk = list.next_chunk()?;
+            if chunk.is_empty() {
+                return Ok(None);
+            }
+            let passed = self.skip.min(chunk.len() as u64);
+            (self.skip, from) = (self.skip - passed, from + passed);
+            let mut rest = &chunk[passed as usize..];
+            while !rest.is_empty() {
+                if self.left == 0 {
+                    return Ok(Some(rest.len()));
+                }
+                let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+                let count = record_elements(rest, self.run_bytes).min(left).max(1);
+                if let Err(error) = (self.visit)(key, from, &rest[..count]) {
+                    self.failed = Some(error);
+                    return Ok(Some(rest.len()));
+                }
+                rest = &rest[count..];
+                let count = count as u64;
+                (from, self.told, self.left) = (from + count, self.told + count, self.left - count);
+            }
+        }
+    }
+}
+
+/// The keys that may have something at a place, in an order that only depends on them. Reads on in runs
+/// whose blocks end with the place, as others may follow.
+fn keys_at<K: Key, E: State>(
+    pieces: &[Piece<'_, K, E>],
+    there: &[(usize, super::run::Mark)],
+    cursors: &mut [RunCursor<K, E>],
+) -> Result<Vec<K>> {
+    let mut keys: Vec<K> = Vec::new();
+    for piece in pieces {
+        if !keys.contains(piece.key) {
+            keys.push(piece.key.clone());
+        }
+    }
+    for (number, _) in there {
+        cursors[*number].keys_here(&mut keys)?;
+    }
+    if keys.len() > 1 {
+        let mut encoded = Vec::with_capacity(keys.len());
+        for key in keys {
+            let mut bytes = Default::default();
+            codec::encode_one(&mut bytes, &key)?;
+            encoded.push((bytes.to_vec(), key));
+        }
+        encoded.sort_by(|a, b| a.0.cmp(&b.0));
+        keys = encoded.into_iter().map(|(_, key)| key).collect();
+    }
+    Ok(keys)
+}
