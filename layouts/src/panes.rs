@@ -49,6 +49,11 @@ pub trait Panes<K: Key, A>: 'static {
         Ok(())
     }
 
+    /// As [`Table::expect`](crate::Table::expect), of accumulators.
+    fn expect(&mut self, panes: u64) {
+        let _ = panes;
+    }
+
     /// The accumulator of `key` in `slice`, with what is on storage.
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>>;
 

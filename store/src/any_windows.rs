@@ -155,6 +155,10 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
         panes!(self, panes => panes.update_batch(batch, place, init, change))
     }
 
+    fn expect(&mut self, expected: u64) {
+        panes!(self, panes => panes.expect(expected));
+    }
+
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {
         panes!(self, panes => panes.get(slice, key))
     }
