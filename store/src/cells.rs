@@ -10,10 +10,11 @@ use alluvium_pagestore::{
     BlobWriter, Encoded, Error, ErrorKind, Key, KeyGroup, Result, State, StateImage, Time, codec,
 };
 
-use crate::export::{Entry, Visit, check_hash};
+use crate::batch::Batch;
+use crate::export::{Entries, Entry, Visit, check_hash, each};
 use crate::moving::{Arriving, Groups, Place};
 use crate::state_cell::{Hooks, Lock, Mark};
-use crate::store::put;
+use crate::store::{Pane, put, put_all};
 
 /// A part of a layout, its name, and whether a user's closure panicked in it.
 #[derive(Debug)]
@@ -180,8 +181,16 @@ macro_rules! cell {
                 self.export_all(visit)
             }
 
+            fn expect(&self, entries: u64) -> Result<()> {
+                self.expect_more(entries)
+            }
+
             fn import(&self, entry: Entry<'_>) -> Result<()> {
                 self.import_one(entry)
+            }
+
+            fn import_all(&self, entries: &mut dyn Entries) -> Result<()> {
+                self.import_some(entries)
             }
 
             fn extract(
@@ -301,6 +310,39 @@ impl<K: Key, V: State, T: Panes<K, V>> PanesCell<K, V, T> {
         })?
     }
 
+    fn expect_more(&self, entries: u64) -> Result<()> {
+        let mut panes = self.0.enter()?;
+        let there = panes.len();
+        panes.expect(there.saturating_add(entries));
+        Ok(())
+    }
+
+    fn import_some(&self, entries: &mut dyn Entries) -> Result<()> {
+        let Ok(mut batch) = Batch::<Pane<K, V>>::begin(entries.account()) else {
+            return each(entries, |entry| self.import_one(entry));
+        };
+        let put = |batch: &mut Batch<Pane<K, V>>| -> Result<()> {
+            self.0.run(batch.items.len(), |panes| put_all(panes, &self.1.0, batch))?
+        };
+        let mut decoded = Ok(());
+        while let Some(entry) = entries.next() {
+            let (time, bytes) = (Time(entry.order), entry.key.len() + entry.value.len());
+            let pair = Encoded::get::<K, V>(entry.key, entry.value);
+            match pair.and_then(|pair| check_hash(entry.hash, pair.0.key_hash()).map(|()| pair)) {
+                Ok((key, acc)) => {
+                    if batch.push((time, key, Cell::new(Some(acc))), bytes) {
+                        put(&mut batch)?;
+                    }
+                }
+                Err(error) => {
+                    decoded = Err(error);
+                    break;
+                }
+            }
+        }
+        put(&mut batch).and(decoded)
+    }
+
     fn import_one(&self, entry: Entry<'_>) -> Result<()> {
         let (key, acc) = Encoded::get::<K, V>(entry.key, entry.value)?;
         check_hash(entry.hash, key.key_hash())?;
@@ -375,6 +417,14 @@ impl<K: Key, V: State, T: Lists<K, V>> ListsCell<K, V, T> {
             }
             Ok(())
         })
+    }
+
+    fn expect_more(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn import_some(&self, entries: &mut dyn Entries) -> Result<()> {
+        each(entries, |entry| self.import_one(entry))
     }
 
     fn import_one(&self, entry: Entry<'_>) -> Result<()> {
