@@ -92,6 +92,12 @@ pub trait Panes<K: Key, A>: 'static {
         false
     }
 
+    /// Whether to visit all slices by [`fold_hashes`](Panes::fold_hashes), range by range, is about as fast
+    /// as one slice after the other: nothing has to be read for it.
+    fn is_fast_in_order(&self) -> bool {
+        false
+    }
+
     /// [`fold`](Panes::fold) of one slice and of the keys with these hashes only, in the order of their
     /// hashes.
     ///

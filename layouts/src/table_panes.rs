@@ -238,14 +238,14 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         Ok(0)
     }
 
-    /// The keys of the part at `place` in a slice, from `place` on, in the order of places, and
+    /// The keys of the part at `place` in a slice, from `place` to `last`, in the order of places, and
     /// where the next part begins.
-    fn keys_at(&self, slice: Time, place: u64) -> (Vec<Placed<K>>, Option<u64>) {
+    fn keys_at(&self, slice: Time, place: u64, last: u64) -> (Vec<Placed<K>>, Option<u64>) {
         let (keys, next) = self.slices[&slice].table_at(place);
         let place_of = |key: &K| self.range.place(key.key_hash());
         let mut placed = Vec::with_capacity(keys.map_or(0, |keys| keys.len()));
         let all = keys.into_iter().flatten().map(|key| (place_of(key), key));
-        let wanted = all.filter(|(at, _)| *at >= place);
+        let wanted = all.filter(|(at, _)| (place..=last).contains(at));
         placed.extend(wanted.map(|(place, key)| Placed { place, entry: (slice, key.clone()) }));
         placed.sort_unstable_by_key(|placed| placed.place);
         (placed, next)
@@ -363,7 +363,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
                 cursor.version = slice.0.wrapping_sub(slices.start.0) as u64;
                 cursor.position = 0;
             }
-            let (keys, next) = self.keys_at(slice, cursor.position);
+            let (keys, next) = self.keys_at(slice, cursor.position, u64::MAX);
             if self.slices.range(slices.clone()).nth(1).is_none() {
                 let left = fuel.max(1) - spent;
                 spent += self.visit_alone(&keys, cursor, left, visit)?;
@@ -394,6 +394,10 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         true
     }
 
+    fn is_fast_in_order(&self) -> bool {
+        self.table.is_resident()
+    }
+
     fn fold_hashes(
         &mut self,
         slice: Time,
@@ -405,17 +409,21 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         let mut spent = 0;
         while !cursor.done && self.slices.contains_key(&slice) {
-            let (keys, next) = self.keys_at(slice, cursor.position.max(first));
-            for Placed { place, entry } in keys.into_iter().filter(|key| key.place <= last) {
-                // Keys of one place come together.
-                if spent >= fuel.max(1) && place != cursor.position {
+            let (keys, next) = self.keys_at(slice, cursor.position.max(first), last);
+            if keys.len() <= fuel.max(1).saturating_sub(spent) {
+                spent += self.visit_alone(&keys, cursor, keys.len(), visit)?;
+            } else {
+                for Placed { place, entry } in keys {
+                    // Keys of one place come together.
+                    if spent >= fuel.max(1) && place != cursor.position {
+                        cursor.position = place;
+                        return Ok(());
+                    }
                     cursor.position = place;
-                    return Ok(());
-                }
-                cursor.position = place;
-                spent += 1;
-                if let Some(value) = self.table.get(&entry)?.cloned() {
-                    visit(&entry.1, value)?;
+                    spent += 1;
+                    if let Some(value) = self.table.get(&entry)?.cloned() {
+                        visit(&entry.1, value)?;
+                    }
                 }
             }
             match next.filter(|next| *next <= last) {
@@ -437,8 +445,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         let mut removed = 0;
         while !cursor.done && self.slices.contains_key(&slice) {
-            let (keys, next) = self.keys_at(slice, cursor.position.max(first));
-            for Placed { place, entry } in keys.into_iter().filter(|key| key.place <= last) {
+            let (keys, next) = self.keys_at(slice, cursor.position.max(first), last);
+            for Placed { place, entry } in keys {
                 cursor.position = place;
                 if removed >= fuel.max(1) {
                     return Ok(removed);

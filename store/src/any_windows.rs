@@ -185,6 +185,10 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
         panes!(self, panes => panes.has_order())
     }
 
+    fn is_fast_in_order(&self) -> bool {
+        panes!(self, panes => panes.is_fast_in_order())
+    }
+
     fn fold_hashes(
         &mut self,
         slice: Time,
