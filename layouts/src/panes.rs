@@ -49,6 +49,11 @@ pub trait Panes<K: Key, A>: 'static {
         Ok(())
     }
 
+    /// As [`Table::expect`](crate::Table::expect), of accumulators.
+    fn expect(&mut self, panes: u64) {
+        let _ = panes;
+    }
+
     /// The accumulator of `key` in `slice`, with what is on storage.
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>>;
 
@@ -84,6 +89,12 @@ pub trait Panes<K: Key, A>: 'static {
     /// Whether the keys of a slice stand in the order of their hashes, so that it can do
     /// [`fold_hashes`](Panes::fold_hashes) and [`remove_hashes`](Panes::remove_hashes).
     fn has_order(&self) -> bool {
+        false
+    }
+
+    /// Whether to visit all slices by [`fold_hashes`](Panes::fold_hashes), range by range, is about as fast
+    /// as one slice after the other: nothing has to be read for it.
+    fn is_fast_in_order(&self) -> bool {
         false
     }
 

@@ -9,6 +9,8 @@
 //! Not for speed: every call clones its key, and restoring reads everything. Keys of a range of hashes
 //! are found in the sets of keys; to remove one looks it up in the table, which may read it.
 
+mod batches;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
@@ -17,11 +19,15 @@ use alluvium_pagestore::{
     Account, BlobWriter, Key, Lookup, MemoryKind, Result, Rewrite, State, StateImage, Time,
 };
 
+use self::batches::Item;
 use crate::heap::Heap;
+use crate::heap_batches::GROUP;
 use crate::hybrid_log::HybridLog;
 use crate::panes::{Merge, Panes, PanesLayout};
 use crate::split_table::{HashRange, SplitTable};
-use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, Table, TableStats};
+use crate::table::{
+    BatchError, CheckpointOutcome, Cursor, Layout, StateContext, Table, TableStats,
+};
 
 /// Bytes of a slice beside its keys: an entry of a B-tree at its worst fill.
 const SLICE_BYTES: u64 = 256;
@@ -37,6 +43,16 @@ pub struct TablePanes<K, A, T> {
     dying: VecDeque<Dying<K>>,
     /// Heap that the keys of the sets own.
     key_bytes: u64,
+    /// Room for the keys of a group of updates, and what is booked for it.
+    group: Vec<Item<K>>,
+    group_bytes: u64,
+}
+
+/// A key of a slice, and where it stands there.
+#[derive(Debug)]
+struct Placed<K> {
+    place: u64,
+    entry: (Time, K),
 }
 
 /// What is left to remove of a slice.
@@ -94,8 +110,9 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         let table =
             layout.open(StateContext { account: below, owned, movable: false, ..context })?;
         let (slices, dying) = (BTreeMap::new(), VecDeque::new());
-        let key_bytes = 0;
-        let mut panes = Self { account, range, table, merge, slices, dying, key_bytes };
+        let (key_bytes, group, group_bytes) = (0, Vec::new(), 0);
+        let mut panes =
+            Self { account, range, table, merge, slices, dying, key_bytes, group, group_bytes };
         if restored {
             panes.find_slices()?;
         }
@@ -111,7 +128,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
                 found.push((*slice, key.clone()));
                 Ok(())
             };
-            self.table.scan(&mut cursor, 64, visit)?;
+            self.table.scan(&mut cursor, GROUP, visit)?;
+            self.look_ahead(found.iter());
             for (slice, key) in found.drain(..) {
                 self.add_key(slice, key)?;
             }
@@ -122,9 +140,13 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
     /// Puts a key into the set of its slice and says whether it was new there.
     fn add_key(&mut self, slice: Time, key: K) -> Result<bool> {
         let (hash, heap) = (key.key_hash(), key.heap_bytes() as u64);
-        if let Some(keys) = self.slices.get(&slice) {
+        if let Some(keys) = self.slices.get_mut(&slice) {
             if keys.find(hash, |known| *known == key).is_some() {
                 return Ok(false);
+            }
+            if heap == 0 && keys.growth_bytes(hash) == 0 {
+                // Takes nothing.
+                return keys.insert(hash, K::key_hash, || key).map(|_| true);
             }
         }
         self.make_room(heap + SLICE_BYTES)?;
@@ -216,15 +238,17 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         Ok(0)
     }
 
-    /// The keys of the part at `place` in a slice, from `place` on, in the order of places, and
+    /// The keys of the part at `place` in a slice, from `place` to `last`, in the order of places, and
     /// where the next part begins.
-    fn keys_at(&self, slice: Time, place: u64) -> (Vec<(u64, K)>, Option<u64>) {
-        let (entries, next) = self.slices[&slice].part_at(place);
+    fn keys_at(&self, slice: Time, place: u64, last: u64) -> (Vec<Placed<K>>, Option<u64>) {
+        let (keys, next) = self.slices[&slice].table_at(place);
         let place_of = |key: &K| self.range.place(key.key_hash());
-        let mut keys: Vec<_> = entries.map(|key| (place_of(key), key.clone())).collect();
-        keys.retain(|(at, _)| *at >= place);
-        keys.sort_unstable_by_key(|(at, _)| *at);
-        (keys, next)
+        let mut placed = Vec::with_capacity(keys.map_or(0, |keys| keys.len()));
+        let all = keys.into_iter().flatten().map(|key| (place_of(key), key));
+        let wanted = all.filter(|(at, _)| (place..=last).contains(at));
+        placed.extend(wanted.map(|(place, key)| Placed { place, entry: (slice, key.clone()) }));
+        placed.sort_unstable_by_key(|placed| placed.place);
+        (placed, next)
     }
 
     /// Visits what `key` has in `slices`, if `first` is the first of them that has any.
@@ -280,6 +304,25 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         done
     }
 
+    fn update_batch<U, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[U],
+        place: impl Fn(&U) -> (Time, &Q),
+        mut init: impl FnMut(&U) -> A,
+        mut change: impl FnMut(&U, &mut A),
+    ) -> std::result::Result<(), BatchError> {
+        for (nth, items) in batch.chunks(GROUP).enumerate() {
+            let updated = self.update_group(items, &place, &mut init, &mut change);
+            updated
+                .map_err(|failed| BatchError { applied: nth * GROUP + failed.applied, ..failed })?;
+        }
+        Ok(())
+    }
+
+    fn expect(&mut self, panes: u64) {
+        self.table.expect(panes);
+    }
+
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {
         if !self.slices.contains_key(&slice) {
             return Ok(None);
@@ -320,13 +363,21 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
                 cursor.version = slice.0.wrapping_sub(slices.start.0) as u64;
                 cursor.position = 0;
             }
-            let (keys, next) = self.keys_at(slice, cursor.position);
-            for (place, key) in keys {
-                cursor.position = place;
-                if spent >= fuel.max(1) {
+            let (keys, next) = self.keys_at(slice, cursor.position, u64::MAX);
+            if self.slices.range(slices.clone()).nth(1).is_none() {
+                let left = fuel.max(1) - spent;
+                spent += self.visit_alone(&keys, cursor, left, visit)?;
+                if keys.len() > left {
                     return Ok(());
                 }
-                spent += self.visit_key(&slices, slice, key, visit)?;
+            } else {
+                for Placed { place, entry } in keys {
+                    cursor.position = place;
+                    if spent >= fuel.max(1) {
+                        return Ok(());
+                    }
+                    spent += self.visit_key(&slices, slice, entry.1, visit)?;
+                }
             }
             match next {
                 Some(place) => cursor.position = place,
@@ -343,6 +394,10 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         true
     }
 
+    fn is_fast_in_order(&self) -> bool {
+        self.table.is_resident()
+    }
+
     fn fold_hashes(
         &mut self,
         slice: Time,
@@ -354,18 +409,21 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         let mut spent = 0;
         while !cursor.done && self.slices.contains_key(&slice) {
-            let (keys, next) = self.keys_at(slice, cursor.position.max(first));
-            for (place, key) in keys.into_iter().filter(|(place, _)| *place <= last) {
-                // Keys of one place come together.
-                if spent >= fuel.max(1) && place != cursor.position {
+            let (keys, next) = self.keys_at(slice, cursor.position.max(first), last);
+            if keys.len() <= fuel.max(1).saturating_sub(spent) {
+                spent += self.visit_alone(&keys, cursor, keys.len(), visit)?;
+            } else {
+                for Placed { place, entry } in keys {
+                    // Keys of one place come together.
+                    if spent >= fuel.max(1) && place != cursor.position {
+                        cursor.position = place;
+                        return Ok(());
+                    }
                     cursor.position = place;
-                    return Ok(());
-                }
-                cursor.position = place;
-                spent += 1;
-                let entry = (slice, key);
-                if let Some(value) = self.table.get(&entry)?.cloned() {
-                    visit(&entry.1, value)?;
+                    spent += 1;
+                    if let Some(value) = self.table.get(&entry)?.cloned() {
+                        visit(&entry.1, value)?;
+                    }
                 }
             }
             match next.filter(|next| *next <= last) {
@@ -387,14 +445,14 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         let mut removed = 0;
         while !cursor.done && self.slices.contains_key(&slice) {
-            let (keys, next) = self.keys_at(slice, cursor.position.max(first));
-            for (place, key) in keys.into_iter().filter(|(place, _)| *place <= last) {
+            let (keys, next) = self.keys_at(slice, cursor.position.max(first), last);
+            for Placed { place, entry } in keys {
                 cursor.position = place;
                 if removed >= fuel.max(1) {
                     return Ok(removed);
                 }
                 removed += 1;
-                self.remove(slice, &key)?;
+                self.remove(slice, &entry.1)?;
             }
             match next.filter(|next| *next <= last) {
                 Some(place) => cursor.position = place,
@@ -464,6 +522,7 @@ impl<K, A, T> Drop for TablePanes<K, A, T> {
     fn drop(&mut self) {
         // The sets and the table give their own memory back.
         self.account.release(MemoryKind::Values, self.key_bytes);
+        self.account.release(MemoryKind::Buffers, self.group_bytes);
         let slices = (self.slices.len() + self.dying.len()) as u64;
         self.account.release(MemoryKind::Tables, slices * SLICE_BYTES);
     }

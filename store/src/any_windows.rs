@@ -155,6 +155,10 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
         panes!(self, panes => panes.update_batch(batch, place, init, change))
     }
 
+    fn expect(&mut self, expected: u64) {
+        panes!(self, panes => panes.expect(expected));
+    }
+
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {
         panes!(self, panes => panes.get(slice, key))
     }
@@ -179,6 +183,10 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
 
     fn has_order(&self) -> bool {
         panes!(self, panes => panes.has_order())
+    }
+
+    fn is_fast_in_order(&self) -> bool {
+        panes!(self, panes => panes.is_fast_in_order())
     }
 
     fn fold_hashes(

@@ -10,10 +10,14 @@ use alluvium_pagestore::{
     BlobWriter, Encoded, Error, ErrorKind, Key, KeyGroup, Result, State, StateImage, Time, codec,
 };
 
-use crate::export::{Entry, Visit, check_hash};
+use crate::batch::Batch;
+use crate::export::{Entries, Entry, Parts, Visit, check_hash, each};
 use crate::moving::{Arriving, Groups, Place};
 use crate::state_cell::{Hooks, Lock, Mark};
-use crate::store::put;
+use crate::store::{Pane, not_encoded, put, put_all};
+
+/// Slices of which a range of hashes of a few thousand accumulators has more than a hundred each.
+const SLICES_IN_PARTS: usize = 32;
 
 /// A part of a layout, its name, and whether a user's closure panicked in it.
 #[derive(Debug)]
@@ -194,8 +198,24 @@ macro_rules! cell {
                 self.export_all(visit)
             }
 
+            fn has_parts(&self) -> Result<bool> {
+                self.is_fast_in_parts()
+            }
+
+            fn export_in_parts(&self, parts: &mut dyn Parts) -> Result<()> {
+                self.export_parts(parts)
+            }
+
+            fn expect(&self, entries: u64) -> Result<()> {
+                self.expect_more(entries)
+            }
+
             fn import(&self, entry: Entry<'_>) -> Result<()> {
                 self.import_one(entry)
+            }
+
+            fn import_all(&self, entries: &mut dyn Entries) -> Result<()> {
+                self.import_some(entries)
             }
 
             fn extract(
@@ -309,10 +329,97 @@ impl<K: Key, V: State, T: Panes<K, V>> PanesCell<K, V, T> {
                         visit(Entry { hash: key.key_hash(), order: slice.0, key: bytes, value })
                     })?;
                 }
-                next = slice.0.checked_add(1).and_then(|after| panes.next_slice(Time(after)));
+                next = after(slice, |from| panes.next_slice(from));
             }
             Ok(())
         })?
+    }
+
+    /// Slices in memory have their keys in the order of hashes, so that all of a range of hashes come
+    /// together; of many slices a range has too little of each.
+    fn is_fast_in_parts(&self) -> Result<bool> {
+        let panes = self.0.enter()?;
+        let slices = slices_of(&*panes).take(SLICES_IN_PARTS + 1);
+        let (count, last) = slices.fold((0, Time::MIN), |(count, _), slice| (count + 1, slice));
+        Ok(count <= SLICES_IN_PARTS && last < Time::MAX && panes.is_fast_in_order())
+    }
+
+    /// [`export_all`](PanesCell::export_all), range by range of the hashes. Merges, which is the user's
+    /// code.
+    fn export_parts(&self, parts: &mut dyn Parts) -> Result<()> {
+        let mut encoded = Encoded::default();
+        self.0.run(0, |panes| {
+            let (entries, mut given) = (panes.len(), 0);
+            parts.begin(entries)?;
+            let mut next = Some(0u64);
+            while let Some(first) = next {
+                let ranges = (entries / parts.fuel().max(1) as u64).max(1);
+                let last = first.saturating_add(u64::MAX / ranges);
+                let mut slice = panes.next_slice(Time::MIN);
+                while let Some(at) = slice {
+                    let mut cursor = Cursor::default();
+                    while !cursor.done {
+                        panes.fold_hashes(
+                            at,
+                            &(first..=last),
+                            &mut cursor,
+                            4096,
+                            &mut |key, acc| {
+                                given += 1;
+                                encoded.set(key, &acc)?;
+                                let Encoded { key: bytes, value } = &encoded;
+                                let hash = key.key_hash();
+                                parts.entry(Entry { hash, order: at.0, key: bytes, value })
+                            },
+                        )?;
+                    }
+                    slice = after(at, |from| panes.next_slice(from));
+                }
+                parts.end()?;
+                next = last.checked_add(1);
+            }
+            match given == entries {
+                true => Ok(()),
+                false => {
+                    let message =
+                        format!("{given} accumulators are in the slices, {entries} expected");
+                    Err(Error::new(ErrorKind::Corrupt, message))
+                }
+            }
+        })?
+    }
+
+    fn expect_more(&self, entries: u64) -> Result<()> {
+        let mut panes = self.0.enter()?;
+        let there = panes.len();
+        panes.expect(there.saturating_add(entries));
+        Ok(())
+    }
+
+    fn import_some(&self, entries: &mut dyn Entries) -> Result<()> {
+        let Ok(mut batch) = Batch::<Pane<K, V>>::begin(entries.account()) else {
+            return each(entries, |entry| self.import_one(entry));
+        };
+        let put = |batch: &mut Batch<Pane<K, V>>| -> Result<()> {
+            self.0.run(batch.items.len(), |panes| put_all(panes, &self.1.0, batch))?
+        };
+        let mut decoded = Ok(());
+        while let Some(entry) = entries.next() {
+            let (time, bytes) = (Time(entry.order), entry.key.len() + entry.value.len());
+            let pair = Encoded::get::<K, V>(entry.key, entry.value);
+            match pair.and_then(|pair| check_hash(entry.hash, pair.0.key_hash()).map(|()| pair)) {
+                Ok((key, acc)) => {
+                    if batch.push((time, key, Cell::new(Some(acc))), bytes) {
+                        put(&mut batch)?;
+                    }
+                }
+                Err(error) => {
+                    decoded = Err(error);
+                    break;
+                }
+            }
+        }
+        put(&mut batch).and(decoded)
     }
 
     fn import_one(&self, entry: Entry<'_>) -> Result<()> {
@@ -392,11 +499,37 @@ impl<K: Key, V: State, T: Lists<K, V>> ListsCell<K, V, T> {
         })
     }
 
+    fn is_fast_in_parts(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn export_parts(&self, _: &mut dyn Parts) -> Result<()> {
+        Err(not_encoded("exported in parts"))
+    }
+
+    fn expect_more(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn import_some(&self, entries: &mut dyn Entries) -> Result<()> {
+        each(entries, |entry| self.import_one(entry))
+    }
+
     fn import_one(&self, entry: Entry<'_>) -> Result<()> {
         let (key, element) = Encoded::get::<K, V>(entry.key, entry.value)?;
         check_hash(entry.hash, key.key_hash())?;
         Ok(self.0.enter()?.append(Time(entry.order), &key, element)?)
     }
+}
+
+/// All slices, in order.
+fn slices_of<K: Key, A>(panes: &impl Panes<K, A>) -> impl Iterator<Item = Time> {
+    let first = panes.next_slice(Time::MIN);
+    std::iter::successors(first, |slice| after(*slice, |from| panes.next_slice(from)))
+}
+
+fn after(slice: Time, next: impl Fn(Time) -> Option<Time>) -> Option<Time> {
+    slice.0.checked_add(1).and_then(|after| next(Time(after)))
 }
 
 cell!(PanesCell: Panes);
@@ -422,8 +555,7 @@ fn each_of_group<T>(
         (at.within, at.cursor) = (Some(time), cursor);
         left = left.saturating_sub(taken?.max(1));
         if cursor.done {
-            let after = time.0.checked_add(1);
-            at.within = after.and_then(|after| next(part, Time(after)));
+            at.within = after(time, |from| next(part, from));
             at.cursor = Cursor { done: at.within.is_none(), ..Cursor::default() };
         }
     }

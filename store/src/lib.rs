@@ -16,6 +16,7 @@ mod aggregate;
 mod any_layout;
 mod any_windows;
 mod aside;
+mod batch;
 mod builder;
 mod cells;
 mod checkpoints;

@@ -16,8 +16,9 @@ use alluvium_pagestore::{
     StateImage,
 };
 
+use crate::batch::Batch;
 use crate::expiring::Sweeping;
-use crate::export::{Entry, Parts, Visit, check_hash};
+use crate::export::{Entries, Entry, Parts, Visit, check_hash, each};
 use crate::moving::{Arriving, Groups, Place};
 use crate::store::not_encoded;
 
@@ -295,6 +296,10 @@ pub(crate) trait Hooks {
     }
     /// Puts one entry, which was exported.
     fn import(&self, entry: Entry<'_>) -> Result<()>;
+    /// Puts entries, which were exported: all, or those before one that cannot be put.
+    fn import_all(&self, entries: &mut dyn Entries) -> Result<()> {
+        each(entries, |entry| self.import(entry))
+    }
     /// Gives about `fuel` entries of a key group from a place on, encoded.
     fn extract(&self, _: KeyGroup, _: &mut Place, _: usize, _: Visit<'_>) -> Result<()> {
         Err(not_encoded("moved by key groups"))
@@ -402,13 +407,41 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
 
     fn import(&self, entry: Entry<'_>) -> Result<()> {
         let codec = self.codec.ok_or_else(|| not_encoded("imported"))?;
-        let (key, value) = codec.decode(entry.key, entry.value)?;
-        check_hash(entry.hash, key.key_hash())?;
+        let (key, value) = decode(&codec, entry)?;
         if let Some(sweeping) = &self.sweeping {
             sweeping.saw(&value);
         }
         self.enter_to_write(1)?.put(key, value)?;
         Ok(())
+    }
+
+    fn import_all(&self, entries: &mut dyn Entries) -> Result<()> {
+        let codec = self.codec.ok_or_else(|| not_encoded("imported"))?;
+        let Ok(mut batch) = Batch::begin(entries.account()) else {
+            return each(entries, |entry| self.import(entry));
+        };
+        let put = |batch: &mut Batch<(K, V)>| -> Result<()> {
+            self.enter_to_write(batch.items.len())?.put_batch(&mut batch.items)
+        };
+        let mut decoded = Ok(());
+        while let Some(entry) = entries.next() {
+            let bytes = entry.key.len() + entry.value.len();
+            match decode(&codec, entry) {
+                Ok(pair) => {
+                    if let Some(sweeping) = &self.sweeping {
+                        sweeping.saw(&pair.1);
+                    }
+                    if batch.push(pair, bytes) {
+                        put(&mut batch)?;
+                    }
+                }
+                Err(error) => {
+                    decoded = Err(error);
+                    break;
+                }
+            }
+        }
+        put(&mut batch).and(decoded)
     }
 
     fn extract(
@@ -459,6 +492,12 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
     fn stats(&self) -> Result<TableStats> {
         self.statistics()
     }
+}
+
+fn decode<K: Key, V: 'static>(codec: &EntryCodec<K, V>, entry: Entry<'_>) -> Result<(K, V)> {
+    let (key, value) = codec.decode(entry.key, entry.value)?;
+    check_hash(entry.hash, key.key_hash())?;
+    Ok((key, value))
 }
 
 /// A value borrowed from a state. The state can be used again once it is dropped.

@@ -37,7 +37,7 @@ use crate::stats::{StateStats, StoreStats};
 
 pub(crate) use opening::not_encoded;
 pub use states::{CountOf, ListOf, MapOf, StateBuilder, ValueOf};
-pub(crate) use taking::put;
+pub(crate) use taking::{Pane, put, put_all};
 
 /// One worker's states under one memory budget and one directory. Cheap to clone; stays on its
 /// thread.

@@ -2,17 +2,18 @@
 //! and from storage, restored by key groups, imported.
 //!
 //! A map, lists and windows go that way in each of their layouts. What comes out is compared: whatever
-//! a state is kept in and went through, its export has the same bytes.
+//! a state is kept in and went through, its export has the same bytes. Beside them stand what the
+//! machine does at best: reading, touching memory, entering keys into a table.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read};
+use std::io::{BufRead, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use alluvium::io::{Device, IoBuffer, IoOptions, Operation, open_device, run_blocking};
-use alluvium::{Aggregated, AnyLayout, Counting, List, Map, Store, Time, Windows};
+use alluvium::{Aggregated, AnyLayout, Counting, KeyHash, List, Map, Store, Time, Windows};
 
-use super::clock_unsafe::thread_time;
+use super::clock_unsafe::{process_time, thread_time};
 use super::state::{temporary_dir, temporary_dir_beside};
 use crate::args::CheckpointArgs;
 use crate::{Error, Result};
@@ -41,8 +42,11 @@ pub(super) fn copies(args: &CheckpointArgs) -> Result<()> {
         Some(dir) => temporary_dir_beside(dir)?,
         None => temporary_dir()?,
     };
-    println!("| state | layout | what | M/s | M/s of processor time of its thread |");
-    println!("|--|--|--|--|--|");
+    println!(
+        "| state | layout | what | M/s | M/s of processor time of its thread | % of the time on a \
+         processor, its thread | all threads |"
+    );
+    println!("|--|--|--|--|--|--|--|");
     let mut device = None;
     for (kind, layouts) in KINDS {
         // That of the first layout: the others' must be equal.
@@ -62,7 +66,10 @@ pub(super) fn copies(args: &CheckpointArgs) -> Result<()> {
     let touched = first_touch();
     let read = device.unwrap_or_default();
     println!(
-        "the device reads {read:.0} MB/s in order, {touched:.0} MB/s of memory are touched first"
+        "the device reads {read:.0} MB/s in order, {touched:.0} MB/s of memory are touched first; {} \
+         keys of 16 bytes are entered at random into new memory at {:.1} M/s",
+        args.records,
+        random_insertion(args.records)
     );
     Ok(())
 }
@@ -165,17 +172,46 @@ impl Copy<'_> {
         export(&store, &again)?;
         same(&memory, &again, &format!("{first:?}, imported"))?;
         drop((state, store));
+        if self.kind == "map" {
+            self.load_in_order(&again)?;
+            same(&memory, &again, &format!("{first:?}, loaded in the order of hashes"))?;
+        }
         Ok(memory)
+    }
+
+    /// Loads a map in the order of the hashes, and exports it.
+    fn load_in_order(&self, to: &Path) -> Result<()> {
+        let mut keys: Vec<u64> = (0..self.args.records).collect();
+        keys.sort_unstable_by_key(KeyHash::key_hash);
+        let store = self.store("ordered", false)?;
+        let State::Map(mut map) = self.open(&store)? else { return Ok(()) };
+        self.timed("load in the order of hashes", || {
+            map.load(keys.iter().map(|&key| (key, !key))).map_err(|e| e.error)?;
+            Ok(())
+        })?;
+        export(&store, to)?;
+        drop((map, store));
+        let directory = self.directory("ordered");
+        std::fs::remove_dir_all(&directory).map_err(|e| Error::io(&directory, "remove", e))
     }
 
     /// Runs `what` and prints its rate.
     fn timed<T>(&self, what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
-        let (begin, processor) = (Instant::now(), thread_time());
+        let (begin, mine, all) = (Instant::now(), thread_time(), process_time());
         let result = run()?;
-        let (wall, processor) = (begin.elapsed(), thread_time() - processor);
+        let wall = begin.elapsed().as_secs_f64();
+        let mine = (thread_time() - mine).as_secs_f64();
+        let all = (process_time() - all).as_secs_f64();
         let rate = |seconds: f64| self.args.records as f64 / seconds / 1e6;
-        let (wall, processor) = (rate(wall.as_secs_f64()), rate(processor.as_secs_f64()));
-        println!("| {} | {} | {what} | {wall:.2} | {processor:.2} |", self.kind, self.layout);
+        println!(
+            "| {} | {} | {what} | {:.2} | {:.2} | {:.0} | {:.0} |",
+            self.kind,
+            self.layout,
+            rate(wall),
+            rate(mine),
+            mine / wall * 100.0,
+            all / wall * 100.0
+        );
         Ok(result)
     }
 
@@ -207,15 +243,22 @@ fn export(store: &Store, path: &Path) -> Result<()> {
 /// Compares two files.
 fn same(expected: &Path, found: &Path, what: &str) -> Result<()> {
     let open = |path: &Path| -> Result<BufReader<File>> {
-        Ok(BufReader::new(File::open(path).map_err(|e| Error::io(path, "open", e))?))
+        let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+        Ok(BufReader::with_capacity(STRETCH_BYTES, file))
     };
-    let (mut a, mut b) = (open(expected)?.bytes(), open(found)?.bytes());
+    let (mut a, mut b) = (open(expected)?, open(found)?);
     loop {
-        match (a.next(), b.next()) {
-            (None, None) => return Ok(()),
-            (Some(Ok(a)), Some(Ok(b))) if a == b => {}
-            _ => return Err(Error::Wrong(format!("{what} has another export than the first"))),
+        let read = a.fill_buf().map_err(|e| Error::io(expected, "read", e))?;
+        let other = b.fill_buf().map_err(|e| Error::io(found, "read", e))?;
+        let len = read.len().min(other.len());
+        if read[..len] != other[..len] || len == 0 && read.len() != other.len() {
+            return Err(Error::Wrong(format!("{what} has another export than the first")));
         }
+        if len == 0 {
+            return Ok(());
+        }
+        a.consume(len);
+        b.consume(len);
     }
 }
 
@@ -241,4 +284,23 @@ fn first_touch() -> f64 {
         (0..STRETCHES).map(|n| vec![n as u8 | 1; STRETCH_BYTES]).collect();
     std::hint::black_box(&stretches);
     (STRETCHES * STRETCH_BYTES) as f64 / 1e6 / begin.elapsed().as_secs_f64()
+}
+
+/// Millions of keys per second that a thread enters at random into a table of 16 bytes each that is new:
+/// with their places brought near before. Nothing is looked at that is there already.
+fn random_insertion(keys: u64) -> f64 {
+    /// Keys that are on their way into the cache.
+    const AHEAD: u64 = 16;
+    let begin = Instant::now();
+    let mut table = vec![[0u64; 2]; (keys as usize).next_power_of_two()];
+    let mask = table.len() - 1;
+    let mut near = 0;
+    for key in 0..keys {
+        // A read that nothing waits for brings it near.
+        near ^= table[(key + AHEAD).key_hash() as usize & mask][0];
+        let hash = key.key_hash();
+        table[hash as usize & mask] = [hash, key];
+    }
+    std::hint::black_box((near, &table));
+    keys as f64 / 1e6 / begin.elapsed().as_secs_f64()
 }

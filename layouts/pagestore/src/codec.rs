@@ -3,10 +3,11 @@
 //! Each record is an archive of its own, so that one record can be read and verified alone. The
 //! payload of key and value is `ArchivedRecord { key, value }`, 16-aligned, root at the end.
 
-use rkyv::api::high::{HighValidator, to_bytes_in};
+use rkyv::api::high::{HighValidator, to_bytes_in, to_bytes_in_with_alloc};
 use rkyv::bytecheck::CheckBytes;
 use rkyv::rancor::Error as RkyvError;
-use rkyv::util::AlignedVec;
+use rkyv::ser::allocator::Arena;
+use rkyv::util::{AlignedVec, with_arena};
 use rkyv::{Archive, Deserialize, Place, Serialize};
 
 use crate::{Error, ErrorKind, Result, State};
@@ -76,9 +77,18 @@ pub fn decode<K: State, V: State>(payload: &[u8]) -> Result<(K, V)> {
 
 /// Encodes one key or value alone into `scratch`, replacing what it holds.
 pub fn encode_one<T: State>(scratch: &mut AlignedVec, one: &T) -> Result<()> {
+    with_arena(|arena| encode_one_in(arena, scratch, one))
+}
+
+/// [`encode_one`] with memory for what it takes meanwhile.
+pub(crate) fn encode_one_in<T: State>(
+    arena: &mut Arena,
+    scratch: &mut AlignedVec,
+    one: &T,
+) -> Result<()> {
     scratch.clear();
     let buffer = std::mem::take(scratch);
-    *scratch = to_bytes_in::<_, RkyvError>(one, buffer)
+    *scratch = to_bytes_in_with_alloc::<_, _, RkyvError>(one, buffer, arena.acquire())
         .map_err(|e| Error::new(ErrorKind::Config, "a value cannot be encoded").caused_by(e))?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! How the entries of a table become bytes and come back: what a state is exported, imported and
 //! moved between stores with, whatever its layout.
 
-use rkyv::util::AlignedVec;
+use rkyv::util::{AlignedVec, with_arena};
 
 use crate::{Key, Result, State, codec};
 
@@ -27,8 +27,11 @@ pub struct Encoded {
 impl Encoded {
     /// Replaces the bytes by those of these two.
     pub fn set<K: State, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
-        codec::encode_one(&mut self.key, key)?;
-        codec::encode_one(&mut self.value, value)
+        // Once for both: to look for what the thread has takes as long as a short entry.
+        with_arena(|arena| {
+            codec::encode_one_in(arena, &mut self.key, key)?;
+            codec::encode_one_in(arena, &mut self.value, value)
+        })
     }
 
     /// Key and value again.

@@ -385,6 +385,10 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
         true
     }
 
+    fn is_fast_in_order(&self) -> bool {
+        self.slices().all(|slice| !slice.has_older_parts())
+    }
+
     fn fold_hashes(
         &mut self,
         slice: Time,

@@ -228,6 +228,7 @@ pub(super) struct FileReader<R> {
     booked: u64,
     /// The entry at hand, aligned.
     hash: u64,
+    order: i64,
     key: AlignedVec,
     value: AlignedVec,
 }
@@ -259,6 +260,7 @@ impl<R: Read> FileReader<R> {
             at: 0,
             booked: 0,
             hash: 0,
+            order: 0,
             key: AlignedVec::new(),
             value: AlignedVec::new(),
         };
@@ -370,9 +372,14 @@ impl<R: Read> FileReader<R> {
         self.value.clear();
         self.value.extend_from_slice(&rest[key..key + value]);
         self.at += ENTRY_HEADER_BYTES + key + value;
-        self.hash = hash;
+        (self.hash, self.order) = (hash, order);
         self.entries += 1;
-        Ok(Item::Entry(Entry { hash, order, key: &self.key, value: &self.value }))
+        Ok(Item::Entry(self.at_hand()))
+    }
+
+    /// The entry that [`next`](FileReader::next) gave last.
+    pub(super) fn at_hand(&self) -> Entry<'_> {
+        Entry { hash: self.hash, order: self.order, key: &self.key, value: &self.value }
     }
 }
 

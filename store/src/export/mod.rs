@@ -5,16 +5,19 @@
 //! which are gone afterwards. `docs/format.md` has the bytes.
 
 mod file;
+mod importing;
 mod runs;
 mod sort;
 
 use std::io::{Read, Write};
 
-use alluvium_pagestore::{Error, ErrorKind, KeyGroup, Result};
+use alluvium_pagestore::{Error, ErrorKind, Result};
 
 use crate::store::{OpenState, Store};
-use file::{FileReader, FileWriter, Item, StateHeader};
+use file::{FileReader, FileWriter, StateHeader};
 use sort::Sorter;
+
+pub(crate) use importing::{Entries, each};
 
 /// One entry of a state in its canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,8 +191,8 @@ impl Store {
     /// appended, and accumulators merged, so that a file is to be imported once. How far windows have
     /// come must be the same in all files, and as in the store unless that is new.
     ///
-    /// Cost: decodes what it takes and puts it as a caller would. Memory is that of a block, 64 KiB
-    /// unless an entry is larger.
+    /// Cost: decodes what it takes and puts it as a caller would, in batches. Memory is that of a block,
+    /// 64 KiB unless an entry is larger, and of a batch.
     ///
     /// # Errors
     /// [`ErrorKind::UnknownState`] for a state that is not open; [`ErrorKind::Mismatch`] for other
@@ -197,44 +200,7 @@ impl Store {
     /// another format; those of the states and of `input`. What came before the error is in the
     /// states then: begin with a new store.
     pub fn import(&self, input: impl Read) -> Result<Imported> {
-        let mut file = FileReader::begin(input, self.root())?;
-        let mut imported = Imported::default();
-        let states = self.0.states.borrow();
-        let mut open: Option<&OpenState> = None;
-        loop {
-            match file.next()? {
-                Item::State(header) => {
-                    let found = states.iter().find(|state| state.manifest.name == header.name);
-                    let Some(state) = found else {
-                        let message = "the file has a state that is not open";
-                        let error = Error::new(ErrorKind::UnknownState, message);
-                        return Err(error.with("state", header.name));
-                    };
-                    header.check(&state.manifest)?;
-                    let share = self.0.owned.len() as u64 * header.entries;
-                    state.hooks.expect(share / u64::from(self.0.config.key_groups))?;
-                    open = Some(state);
-                }
-                Item::Entry(entry) => {
-                    let state = open.expect("the reader gives entries in a state only");
-                    let group = KeyGroup::of(entry.hash, self.0.config.key_groups).0;
-                    // How far windows have come is not a key's.
-                    let is_all = state.manifest.primitive == "progress";
-                    let is_here = state
-                        .groups
-                        .as_ref()
-                        .map_or_else(|| self.0.owned.contains(&group), |groups| groups.has(group));
-                    if !is_all && !is_here {
-                        imported.passed_over += 1;
-                        continue;
-                    }
-                    let put = state.hooks.import(entry);
-                    put.map_err(|error| error.with("state", &state.manifest.name))?;
-                    imported.taken += 1;
-                }
-                Item::End => return Ok(imported),
-            }
-        }
+        self.import_from(&mut FileReader::begin(input, self.root())?)
     }
 }
 

@@ -5,8 +5,10 @@ use std::rc::Rc;
 use alluvium_layouts::{Lists, ListsLayout, Merge, Panes, PanesLayout, StateContext};
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, description_of};
 
+use super::Store;
 use super::opening::manifest;
-use super::{Store, put};
+use super::taking::{Pane, put_panes};
+use crate::batch::Batch;
 use crate::cells::{ListsCell, PanesCell};
 use crate::moving::Mover;
 use crate::windows::{ProgressCell, Record};
@@ -58,9 +60,11 @@ impl Store {
         if groups.is_some() && !panes.has_order() {
             return Err(cannot_move(layout.name(), name));
         }
-        self.0.take_parts(&context, &manifest, 0, |part| {
+        let batch = Batch::<Pane<K, A>>::memory_bytes();
+        self.0.take_parts(&context, &manifest, batch, |part| {
             part.read(|part| {
-                part.for_each_pane(|slice, key, acc| put(&mut panes, &merge, slice, &key, acc))
+                panes.expect(panes.len() + part.entries_likely());
+                put_panes(part, &merge, &mut panes)
             })
         })?;
         let cell = PanesCell::new(name, panes, merge, self.0.lock.clone());

@@ -10,9 +10,10 @@ use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time, description
 use super::Store;
 use super::expiring::Expiry;
 use super::opening::{manifest, not_encoded};
-use super::taking::{batch_bytes, put_records};
+use super::taking::put_records;
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
+use crate::batch::Batch;
 use crate::count::Count;
 use crate::expiring::Sweeping;
 use crate::list::List;
@@ -241,7 +242,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
             let message = format!("in the layout {layout} as it is, key groups cannot move");
             return Err(Error::new(ErrorKind::Unsupported, message).with("state", &self.name));
         }
-        inner.take_parts(&context, &manifest, batch_bytes::<K, V>(), |part| {
+        inner.take_parts(&context, &manifest, Batch::<(K, V)>::memory_bytes(), |part| {
             let Some(codec) = codec else { return Err(not_encoded("restored by key groups")) };
             part.read(|part| {
                 table.expect(table.len() + part.entries_likely());

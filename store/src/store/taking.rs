@@ -8,6 +8,7 @@ use alluvium_pagestore::{
 };
 
 use super::Inner;
+use crate::batch::Batch;
 use crate::sources::SourcePart;
 
 impl Inner {
@@ -51,40 +52,69 @@ impl Inner {
     }
 }
 
-/// Records that are put at once, and their bytes, unless one is larger.
-const BATCH_RECORDS: usize = 64;
-const BATCH_BYTES: usize = 16 << 10;
-
-/// Memory for a batch: what a value owns is about as long as its record.
-pub(super) fn batch_bytes<K, V>() -> u64 {
-    (BATCH_RECORDS * size_of::<(K, V)>() + 2 * BATCH_BYTES) as u64
-}
-
 /// Puts the wanted records of a part into a table.
 pub(super) fn put_records<K: Key, V: 'static>(
     part: &Part,
     codec: &EntryCodec<K, V>,
     table: &mut impl Table<K, V>,
 ) -> Result<()> {
-    let memory = batch_bytes::<K, V>();
     let account = &part.context.account;
-    account.reserve(MemoryKind::Buffers, memory, "records of another store")?;
-    let (mut batch, mut bytes) = (Vec::with_capacity(BATCH_RECORDS), 0);
+    let mut batch = Batch::begin(account)?;
     let put = part.for_each_record(|record| {
-        batch.push(codec.decode_record(record)?);
-        bytes += record.len();
-        if batch.len() < BATCH_RECORDS && bytes < BATCH_BYTES {
-            return Ok(());
+        match batch.push(codec.decode_record(record)?, record.len()) {
+            true => table.put_batch(&mut batch.items),
+            false => Ok(()),
         }
-        bytes = 0;
-        table.put_batch(&mut batch)
     });
-    // Reading has just given its memory back: the table is not to grow into it.
-    let reading = part.reading_bytes();
+    put.and_then(|()| lent_again(part, || table.put_batch(&mut batch.items)))
+}
+
+/// Reading has just given its memory back: who puts what is left is not to grow into it.
+fn lent_again<R>(part: &Part, put: impl FnOnce() -> R) -> R {
+    let (account, reading) = (&part.context.account, part.reading_bytes());
     account.charge(MemoryKind::Buffers, reading);
-    let put = put.and_then(|()| table.put_batch(&mut batch));
-    account.release(MemoryKind::Buffers, reading + memory);
+    let put = put();
+    account.release(MemoryKind::Buffers, reading);
     put
+}
+
+/// An accumulator on its way into a slice, until it is there.
+pub(crate) type Pane<K, A> = (Time, K, Cell<Option<A>>);
+
+/// Puts the wanted accumulators of a part into panes.
+pub(super) fn put_panes<K: Key, A: State>(
+    part: &Part,
+    merge: &Merge<A>,
+    panes: &mut impl Panes<K, A>,
+) -> Result<()> {
+    let mut batch = Batch::<Pane<K, A>>::begin(&part.context.account)?;
+    part.for_each_pane(|slice, key: K, acc: A| {
+        let bytes = key.heap_bytes() + acc.heap_bytes();
+        match batch.push((slice, key, Cell::new(Some(acc))), bytes) {
+            true => put_all(panes, merge, &mut batch),
+            false => Ok(()),
+        }
+    })?;
+    lent_again(part, || put_all(panes, merge, &mut batch))
+}
+
+/// Adds to slices what came after what they have, in order.
+pub(crate) fn put_all<K: Key, A: State>(
+    panes: &mut impl Panes<K, A>,
+    merge: &Merge<A>,
+    batch: &mut Batch<Pane<K, A>>,
+) -> Result<()> {
+    fn place<K, A>((slice, key, _): &Pane<K, A>) -> (Time, &K) {
+        (*slice, key)
+    }
+    let init = |(_, _, acc): &Pane<K, A>| acc.take().expect("taken once");
+    let put = panes.update_batch(&batch.items, place, init, |(_, _, acc): &Pane<K, A>, sum| {
+        if let Some(acc) = acc.take() {
+            merge(sum, &acc);
+        }
+    });
+    batch.items.clear();
+    put.map_err(|failed| failed.error)
 }
 
 /// Adds to a slice what came after what it has.

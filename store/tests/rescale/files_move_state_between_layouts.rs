@@ -1,7 +1,10 @@
 //! A canonical file has the contents and nothing else: equal states give equal bytes, whatever they
 //! are kept in, went through or have as memory; what is imported is what was exported.
 
-use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store};
+use alluvium::{
+    AnyLayout, Counting, ErrorKind, Heap, HybridLog, KIB, MIB, Map, SECOND, Store, Time,
+    WindowSegments, Windows,
+};
 
 use crate::dice::Dice;
 use crate::job::{Job, Model, builder, layouts};
@@ -120,6 +123,46 @@ fn what_stands_in_order_is_exported_in_parts_with_the_same_bytes() {
     assert!(written < 4 << 20, "{written} of {}", sorted.len());
     let (small, _) = filled(9 * MIB, HybridLog::new());
     assert!(small == sorted);
+}
+
+#[test]
+fn windows_in_memory_are_exported_in_parts_with_the_same_bytes() {
+    fn filled(memory: u64, layout: impl Into<AnyLayout>, slices: i64) -> (Vec<u8>, u64, u64) {
+        let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
+        let device = std::sync::Arc::new(device);
+        let store = Store::in_memory().memory(memory).device(device).layout(layout.into());
+        let store = store.open().unwrap();
+        let windows = store.aggregated::<String, u64, _>("w");
+        let mut windows = windows.open(Windows::tumbling(SECOND), Counting).unwrap();
+        let mut dice = Dice(9);
+        for event in 0..60_000u64 {
+            let time = Time(dice.below(slices as u64) as i64 * SECOND);
+            let key = format!("{} {}", dice.below(20_000), "x".repeat(event as usize % 3));
+            let mut batch = vec![(time, key, event)];
+            windows.add_batch(Time(0), &mut batch, &mut |_| {}, &mut |_, _, _, _| {}).unwrap();
+        }
+        let before = store.stats().unwrap().io;
+        let bytes = export(&store);
+        assert!(export(&store) == bytes, "an export changes nothing");
+        let stats = store.stats().unwrap();
+        assert!(stats.memory.peak <= stats.memory.limit, "{:?}", stats.memory);
+        let io = stats.io.since(&before);
+        (bytes, io.bytes_read, io.bytes_written)
+    }
+    for slices in [1, 5, 60] {
+        let (heap, _, written) = filled(32 * MIB, Heap::new(), slices);
+        assert!(heap.len() > MIB as usize);
+        assert!(slices > 32 || written == 0, "{written} bytes were written for parts");
+        let (segments, _, written) = filled(32 * MIB, WindowSegments::new(), slices);
+        assert!(segments == heap, "{slices} slices");
+        assert!(slices > 32 || written == 0, "{written} bytes were written for parts");
+        let (log, ..) = filled(32 * MIB, HybridLog::new(), slices);
+        assert!(log == heap, "{slices} slices in a hybrid log");
+        // What is on storage is sorted as a whole.
+        let (spilled, read, written) = filled(1536 * KIB, WindowSegments::new(), slices);
+        assert!(spilled == heap, "{slices} slices on storage");
+        assert!(read > 0 && written > 0, "nothing was on storage");
+    }
 }
 
 #[test]
