@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use alluvium::io::{Device, Simulated};
 use alluvium::{
-    ByteSize, Error, ErrorKind, Helpers, HybridLog, KIB, KeyGroup, KeyHash, Result, StoreConfig,
-    Time, Windows,
+    ByteSize, Error, ErrorKind, Helpers, HybridLog, KIB, KeyGroup, KeyHash, MIB, Result,
+    StoreConfig, Time, Windows,
 };
 use alluvium_timely::{
     Counting, JobCheckpoints, KeyBy, MoveGroup, NodeConfig, Rolling, Spec, Stateful, Turn,
@@ -292,7 +292,7 @@ pub fn together(ends: &[End]) -> BTreeMap<i64, i64> {
 
 pub fn node() -> NodeConfig {
     StoreConfig {
-        memory: ByteSize(4096 * KIB),
+        memory: ByteSize(9 * MIB),
         max_value: Some(ByteSize(4 * KIB)),
         layout: HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB).into(),
         helpers: Helpers::Inline,
@@ -325,7 +325,7 @@ pub fn run_with(
 pub fn run_in(directory: &Path, workers: usize, job: Job, accident: Accident) -> Result<Vec<End>> {
     let mut node = node();
     node.store.directory = Some(directory.to_owned());
-    node.store.memory = ByteSize(1536 * KIB * workers as u64);
+    node.store.memory = ByteSize(3 * MIB * workers as u64);
     execute(timely::Config::process(workers), node, move |worker, state| {
         work(job, worker, state, &accident)
     })
