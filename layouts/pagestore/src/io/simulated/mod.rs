@@ -251,6 +251,18 @@ impl Simulated {
         world.disk.truncate(file, len)
     }
 
+    /// What goes wrong with a call on the directory. Who is stuck waits in here, and holds nobody else up.
+    fn fault_of_call(&self) -> Option<Fault> {
+        let mut world = self.world();
+        let fault = world.choose_fault(Aim::Directory, 0, 0);
+        if fault == Some(Fault::Stuck) {
+            world.stuck_calls += 1;
+            let stuck = self.released.wait_while(world, |world| world.stuck_calls > 0);
+            drop(stuck.unwrap_or_else(PoisonError::into_inner));
+        }
+        fault
+    }
+
     /// Does one operation on the directory. `words` name the step (`None`: it is none), `change`
     /// does it or, told that it is to be lost, does not; `attempted` is what a crash at this step
     /// may still have done.
@@ -262,20 +274,15 @@ impl Simulated {
     ) -> Result<T> {
         self.turn();
         self.counters.count_directory_operation();
-        let order = self.world().order.clone();
-        let _one = order.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut guard = self.world();
-        let fault = guard.choose_fault(Aim::Directory, 0, 0);
+        let fault = self.fault_of_call();
         match fault {
             Some(Fault::Error) => return Err(simulated_error("simulated directory error")),
             Some(Fault::DiskFull) => return Err(disk_full()),
-            Some(Fault::Stuck) => {
-                guard.stuck_calls += 1;
-                let stuck = self.released.wait_while(guard, |world| world.stuck_calls > 0);
-                guard = stuck.unwrap_or_else(PoisonError::into_inner);
-            }
             _ => {}
         }
+        let order = self.world().order.clone();
+        let _one = order.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.world();
         let world = &mut *guard;
         let step = words.map_or(Ok(()), |words| world.step(words, &attempted));
         if let Err(crash) = step {
