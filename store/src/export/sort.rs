@@ -14,7 +14,7 @@ use super::{Entry, Visit};
 
 /// The least memory to sort in, and the most that is asked for.
 const MEMORY_MIN: u64 = 96 << 10;
-const MEMORY_MAX: u64 = 256 << 20;
+const MEMORY_MAX: u64 = 1 << 30;
 /// Of the memory, what the places of entries take.
 const PLACES_SHARE: u64 = 3;
 /// Entries whose bytes are brought near at once: each misses the cache otherwise.
