@@ -61,10 +61,14 @@ type Rows = Box<
     dyn FnMut(&u64, Window, &mut dyn Elements<Vec<i64>>, &mut dyn FnMut(Vec<i64>)) -> Result<()>,
 >;
 
+type Kept = Holistic<u64, Vec<i64>, Processing<Rows, Vec<i64>>>;
+/// What takes results.
+type Told<'t> = &'t mut dyn FnMut(&u64, Window, Vec<i64>, i64);
+
 /// Windows that fold their events, or keep them, each as so many copies that they do not fit into memory.
 enum Subject {
     Folded(Box<Aggregated<u64, i64, Sorted>>),
-    Kept(Box<Holistic<u64, Vec<i64>, Processing<Rows, Vec<i64>>>>),
+    Kept(Box<Kept>),
 }
 
 /// Copies of an event's value.
@@ -97,7 +101,7 @@ impl Subject {
         sent: Time,
         batch: &mut Vec<(Time, u64, i64)>,
         late: &mut dyn FnMut(Late<u64, i64>),
-        out: &mut dyn FnMut(&u64, Window, Vec<i64>, i64),
+        out: Told<'_>,
     ) -> Result<()> {
         let windows = match self {
             Self::Folded(windows) => return windows.add_batch(sent, batch, late, out),
@@ -113,12 +117,7 @@ impl Subject {
         done
     }
 
-    fn advance(
-        &mut self,
-        to: Time,
-        fuel: usize,
-        out: &mut dyn FnMut(&u64, Window, Vec<i64>, i64),
-    ) -> Result<Advanced> {
+    fn advance(&mut self, to: Time, fuel: usize, out: Told<'_>) -> Result<Advanced> {
         match self {
             Self::Folded(windows) => windows.advance(to, fuel, out),
             Self::Kept(windows) => windows.advance(to, fuel, out),
