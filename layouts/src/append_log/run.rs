@@ -135,8 +135,8 @@ pub struct RunCursor<K, E, B: Booking = Rc<Account>> {
     /// The block after the one that is decoded.
     next_block: usize,
     entries: Vec<BlockEntry<K, E>>,
-    /// A block that was decoded to see what it begins with, its number, and what it takes.
-    ahead: Option<(usize, Vec<BlockEntry<K, E>>, u64)>,
+    /// A block that was decoded to see what it begins with.
+    ahead: Option<Ahead<K, E>>,
     at: usize,
     /// Place of the entry at `at`, once it is known.
     place: Option<u64>,
@@ -147,6 +147,14 @@ pub struct RunCursor<K, E, B: Booking = Rc<Account>> {
     bytes_read: u64,
     /// Entries in them, since it is there.
     pub entries_read: u64,
+}
+
+/// A block that is decoded and not read yet.
+#[derive(Debug)]
+struct Ahead<K, E> {
+    block: usize,
+    entries: Vec<BlockEntry<K, E>>,
+    bytes: u64,
 }
 
 /// A place of a cursor to come back to.
@@ -292,16 +300,17 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
         (self.entries, self.decoded_bytes) = here;
         (self.next_block, self.at, self.place) = (mark.block, mark.at, None);
         loaded?;
-        self.ahead = Some((after, ahead.0, ahead.1));
-        let mut block = after;
-        while goes_on {
+        self.ahead = Some(Ahead { block: after, entries: ahead.0, bytes: ahead.1 });
+        if !goes_on {
+            return Ok(());
+        }
+        let mut block = after + 1;
+        self.load(block)?;
+        while self.may_go_on(place, out) {
             block += 1;
             self.load(block)?;
-            if !self.may_go_on(place, out) {
-                return self.rewind(mark);
-            }
         }
-        Ok(())
+        self.rewind(mark)
     }
 
     /// Adds the keys that stand at a place in the block, from where it stands on; says whether the next
@@ -324,12 +333,13 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
     /// Decodes a block.
     fn load(&mut self, block: usize) -> Result<()> {
         self.forget();
-        if let Some((number, entries, bytes)) = self.ahead.take() {
-            if number == block {
-                (self.entries, self.decoded_bytes, self.next_block) = (entries, bytes, block + 1);
+        if let Some(ahead) = self.ahead.take() {
+            if ahead.block == block {
+                (self.entries, self.decoded_bytes) = (ahead.entries, ahead.bytes);
+                self.next_block = block + 1;
                 return Ok(());
             }
-            self.booking.adjust(bytes, 0);
+            self.booking.adjust(ahead.bytes, 0);
         }
         let BlockAt { file, record } = self.run.blocks[block];
         let info = &self.run.files[file as usize];
@@ -364,7 +374,7 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
             self.next_block -= 1;
         }
         self.forget();
-        let ahead = self.ahead.take().map_or(0, |(.., bytes)| bytes);
+        let ahead = self.ahead.take().map_or(0, |ahead| ahead.bytes);
         self.booking.adjust(ahead, 0);
         if self.reader.take().is_some() {
             self.booking.adjust(self.window_bytes, 0);
@@ -394,7 +404,7 @@ fn bytes_of<K: Key, E: State>(entries: &Vec<BlockEntry<K, E>>) -> u64 {
 impl<K, E, B: Booking> Drop for RunCursor<K, E, B> {
     fn drop(&mut self) {
         let window = if self.reader.is_some() { self.window_bytes } else { 0 };
-        let ahead = self.ahead.as_ref().map_or(0, |(.., bytes)| *bytes);
+        let ahead = self.ahead.as_ref().map_or(0, |ahead| ahead.bytes);
         self.booking.adjust(window + self.decoded_bytes + ahead, 0);
     }
 }
