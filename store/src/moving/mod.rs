@@ -49,7 +49,9 @@ const STEP_ENTRIES_FIRST: usize = 16;
 /// The states of an operator form a unit: a group moves with its entries in all of them. Make one with
 /// [`Store::mover`] in each store, open the same states in it in the same order
 /// ([`StateBuilder::moved_by`](crate::StateBuilder::moved_by), [`Store::timers_moved_by`]), and no other
-/// than these of the unit's keys. At first each store has the groups it
+/// than these of the unit's keys. All state by key can move: maps, those too whose entries expire,
+/// counters, lists, time-ordered maps, timers, and windows. A [`Value`](crate::Value) is the store's own.
+/// At first each store has the groups it
 /// [owns](crate::StoreBuilder::owned_groups), or those that its checkpoint has of the states, once
 /// one of these is open. Cheap to clone.
 ///
