@@ -61,10 +61,14 @@ type Rows = Box<
     dyn FnMut(&u64, Window, &mut dyn Elements<Vec<i64>>, &mut dyn FnMut(Vec<i64>)) -> Result<()>,
 >;
 
+type Kept = Holistic<u64, Vec<i64>, Processing<Rows, Vec<i64>>>;
+/// What takes results.
+type Told<'t> = &'t mut dyn FnMut(&u64, Window, Vec<i64>, i64);
+
 /// Windows that fold their events, or keep them, each as so many copies that they do not fit into memory.
 enum Subject {
     Folded(Box<Aggregated<u64, i64, Sorted>>),
-    Kept(Box<Holistic<u64, Vec<i64>, Processing<Rows, Vec<i64>>>>),
+    Kept(Box<Kept>),
 }
 
 /// Copies of an event's value.
@@ -97,7 +101,7 @@ impl Subject {
         sent: Time,
         batch: &mut Vec<(Time, u64, i64)>,
         late: &mut dyn FnMut(Late<u64, i64>),
-        out: &mut dyn FnMut(&u64, Window, Vec<i64>, i64),
+        out: Told<'_>,
     ) -> Result<()> {
         let windows = match self {
             Self::Folded(windows) => return windows.add_batch(sent, batch, late, out),
@@ -113,12 +117,7 @@ impl Subject {
         done
     }
 
-    fn advance(
-        &mut self,
-        to: Time,
-        fuel: usize,
-        out: &mut dyn FnMut(&u64, Window, Vec<i64>, i64),
-    ) -> Result<Advanced> {
+    fn advance(&mut self, to: Time, fuel: usize, out: Told<'_>) -> Result<Advanced> {
         match self {
             Self::Folded(windows) => windows.advance(to, fuel, out),
             Self::Kept(windows) => windows.advance(to, fuel, out),
@@ -288,7 +287,8 @@ impl Job {
                 4 => self.what_is_refused(from, key),
                 _ => {
                     // Several, also of events that are long.
-                    let bytes = if self.case.keeps { 16 * CHUNK } else { CHUNK };
+                    let is_large = self.case.keeps || self.case.keys > 1000;
+                    let bytes = if is_large { 16 * CHUNK } else { CHUNK };
                     let chunk = self.parts[from].mover.next_chunk(&mut rest, bytes).unwrap();
                     let chunk = chunk.expect("not ended yet");
                     assert!(chunk.len() <= bytes, "{} bytes", chunk.len());
@@ -489,4 +489,33 @@ fn windows_that_keep_their_events_give_the_same_wherever_they_are() {
         assert!(has_read || shape.0 != shape.1, "{shape:?}: nothing was on storage");
     }
     assert!(moves > 150, "{moves} moves");
+}
+
+/// Windows that fold more than memory has room for: runs of slices, of which groups leave and come back,
+/// which get more events, fire and are merged.
+#[test]
+fn windows_larger_than_memory_give_the_same_wherever_they_are() {
+    let cases = [
+        ((20, 20, 0), Emit::OnClose, 30, 256 * KIB),
+        ((20, 5, 0), Emit::OnWatermark, 12, 256 * KIB),
+        // Of early results there is another state like it.
+        ((20, 10, 3), Emit::Early(4), 30, 512 * KIB),
+    ];
+    for (n, (shape, emit, lateness, memory)) in cases.into_iter().enumerate() {
+        let case = Case {
+            layout: WindowSegments::new().memory(memory).into(),
+            shape,
+            lateness,
+            emit,
+            windows: windows(shape, lateness, emit),
+            subtracts: n == 1,
+            keeps: false,
+            keys: 3000,
+            batch_max: 1200,
+        };
+        let mut job = Job::new(case, 200 + n as u64);
+        job.run(14);
+        job.check(&format!("{shape:?} {emit:?}"));
+        assert!(job.has_read && job.moves > 5, "{shape:?}: {} moves", job.moves);
+    }
 }
