@@ -44,6 +44,11 @@ fn the_streams_rates_are_told_by_both_clocks_and_what_is_restored_is_what_was_co
         for row in ["while one is taken, % of between, of processor time", "call that seals, us"] {
             assert!(printed.contains(&format!("| {row} |")), "{layout}: {printed}");
         }
+        // A row for each share that is all that changes, under the last head.
+        let table = printed.split("| all that changes, % |").nth(1).expect("a table by churn");
+        for share in ["\n| 1 | ", "\n| 100 | "] {
+            assert!(table.contains(share), "{layout}: {printed}");
+        }
         // The digest is the sum of all counters: those of the load, of five stretches without
         // checkpoints and four between (of whole batches of 64), of those while checkpoints were
         // taken, and of what was changed for counting bytes.

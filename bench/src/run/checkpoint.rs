@@ -5,10 +5,12 @@
 //! checkpoint is sealed after a stretch of updates, and advanced between batches of more of them until
 //! it is durable, which gives the rates between checkpoints and while one is taken. What single
 //! checkpoints write is measured with nothing beside: a share of the counters is changed, each once,
-//! and a checkpoint is taken. At the end the store is opened anew, and what it holds is compared with
+//! and a checkpoint is taken. Then the same shares are all that changes, also while checkpoints are
+//! taken. At the end the store is opened anew, and what it holds is compared with
 //! counts kept beside. `--copies` adds other states of as many records, exported, restored by key
 //! groups and imported.
 
+mod by_churn;
 mod rates;
 
 use std::time::{Duration, Instant};
@@ -51,6 +53,7 @@ pub fn checkpoint(args: &CheckpointArgs) -> Result<Report> {
     taken.print(&beside);
     report.beside_checkpoints = Some(beside);
     run.written(&args.churn)?;
+    run.by_churn(&args.churn)?;
     run.state.describe(&mut report)?;
     report.noise_floor_ns = Some(noise_floor(Duration::from_millis(50)));
     report.set_checksum(run.restore()?);
@@ -185,21 +188,25 @@ impl<'a> Run<'a> {
         println!("|--|--|--|--|--|");
         for &percent in churn {
             let records = self.args.records;
-            let changed = ((records as f64 * percent / 100.0) as u64).clamp(1, records);
+            let changed = share(records, percent);
             self.state.store.checkpoint(0)?;
             let before = self.state.store.stats()?.io.bytes_written;
-            for start in (0..changed).step_by(BATCH) {
-                let end = changed.min(start + BATCH as u64);
-                // All over the counters, each once.
-                let spread =
-                    |n: u64| (u128::from(n) * u128::from(records) / u128::from(changed)) as u64;
-                self.update((start..end).map(spread))?;
-            }
+            self.change_each(changed)?;
             self.state.store.checkpoint(0)?;
             let bytes = self.state.store.stats()?.io.bytes_written - before;
             let each = bytes as f64 / changed as f64;
             let of = each / (1.5 * RECORD_BYTES + 32.0);
             println!("| {percent} | {changed} | {bytes} | {each:.1} | {of:.2} |");
+        }
+        Ok(())
+    }
+
+    /// Changes so many counters, all over them, each once.
+    fn change_each(&mut self, changed: u64) -> Result<()> {
+        let records = self.args.records;
+        for start in (0..changed).step_by(BATCH) {
+            let end = changed.min(start + BATCH as u64);
+            self.update((start..end).map(|n| spread(n, changed, records)))?;
         }
         Ok(())
     }
@@ -257,6 +264,16 @@ impl Taken {
         row("until durable, ms", 1e3, of(&self.durable));
         row("longest call that confirms, us", 1e6, of(&self.confirm));
     }
+}
+
+/// How many of the records so many percent are, at least one.
+fn share(records: u64, percent: f64) -> u64 {
+    ((records as f64 * percent / 100.0) as u64).clamp(1, records)
+}
+
+/// The `n`th of `changed` counters that are spread over all `records`.
+fn spread(n: u64, changed: u64, records: u64) -> u64 {
+    (u128::from(n) * u128::from(records) / u128::from(changed)) as u64
 }
 
 /// Percents of a list such as `0.1,1,10`.

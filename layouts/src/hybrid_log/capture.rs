@@ -34,6 +34,8 @@ use crate::table::CheckpointOutcome;
 
 /// Lists that a checkpoint refers to at most, before it looks at the segments again.
 const LISTS_MAX: usize = 64;
+/// Bytes of a death in a list.
+const LISTED_BYTES: u64 = 4;
 /// Deaths added again at a time.
 const AGAIN: usize = 4096;
 
@@ -274,6 +276,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn look_over(&mut self, capture: &mut Capture) {
         capture.segments = self.log.at_barrier.clone();
         let listed: u64 = capture.deaths.iter().map(|blob| blob.len).sum();
+        let stored = self.log.stored.as_ref().expect("a log with segments");
+        // With those that are to be listed now: else the next checkpoint, however small, makes the sets.
+        let listed = listed + LISTED_BYTES * stored.count_before();
         let sets = capture.segments.iter().map(|s| LiveSet::memory_bytes(s.image.bytes));
         // Lists are shorter than sets until many have died.
         let begin_anew = capture.deaths.len() >= LISTS_MAX || listed > sets.sum::<u64>() + 4096;

@@ -329,6 +329,11 @@ impl Stored {
         (!self.deaths.is_full).then_some(full + last)
     }
 
+    /// How many deaths before the barrier are noted.
+    pub fn count_before(&self) -> u64 {
+        self.deaths.before.iter().map(|part| part.len() as u64).sum()
+    }
+
     /// Some deaths since the barrier, from the `from`th on and before the `to`th; none at the end.
     pub fn deaths_since(&self, from: usize, to: usize) -> &[Death] {
         let (part, at) = (from / self.deaths.part, from % self.deaths.part);

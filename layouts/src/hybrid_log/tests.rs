@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::{Faults, Simulated};
 use alluvium_pagestore::{
-    Account, ErrorKind, HeapSize, Helper, KIB, MIB, MemoryKind, SegmentStore,
+    Account, BlobWriter, ErrorKind, HeapSize, Helper, KIB, MIB, MemoryKind, SegmentStore,
 };
 use proptest::prelude::*;
 
 use super::{HybridLog, HybridLogTable};
-use crate::table::{Cursor, Layout, StateContext, Table};
+use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, Table};
 
 const MAX_VALUE: u64 = 4 * KIB;
 
@@ -166,4 +166,29 @@ fn a_table_of_segments_without_room_is_told_and_everything_stays_readable() {
     for key in model.keys() {
         assert!(table.take(key).unwrap().is_some(), "{key}");
     }
+}
+
+#[test]
+fn a_checkpoint_of_one_change_does_not_make_the_sets_of_many_before_it() {
+    let store = Account::root(8 * MIB);
+    let mut table = open(&HybridLog::new(), &store, true);
+    for key in 0..4000 {
+        assert!(!table.put(key, text(key, 8)).unwrap());
+    }
+    let mut sets_made = Vec::new();
+    for (number, changed) in [(1, 0), (2, 2000), (3, 1)] {
+        for key in 0..changed {
+            table.update(&(2 * key), || unreachable!(), |value| value.push('x')).unwrap();
+        }
+        let segments = table.context.segments.as_ref().unwrap();
+        let mut blobs = BlobWriter::new(segments.shared_device(), number, 4096);
+        let image = table.checkpoint(&mut blobs).unwrap();
+        table.checkpointed(CheckpointOutcome::Committed);
+        assert_eq!(image.entries, 4000);
+        let sets = image.segments.iter().filter_map(|segment| segment.live);
+        sets_made.push(sets.filter(|set| set.file == number).count());
+    }
+    // The list of 2000 would be longer than a set.
+    assert_eq!((sets_made[0], sets_made[2]), (0, 0));
+    assert!(sets_made[1] > 0, "{sets_made:?}");
 }

@@ -12,8 +12,8 @@ use crate::run::clock_unsafe::thread_time;
 /// Updates per second of one stretch of the stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
-    wall: f64,
-    processor: f64,
+    pub(super) wall: f64,
+    pub(super) processor: f64,
 }
 
 /// When a stretch began.
