@@ -1,6 +1,6 @@
 //! A job whose result shows each number that is lost or applied twice, and how it is run: on simulated
-//! devices, in a directory, as several processes, with accidents. The key groups of its counts move
-//! between the workers all the time.
+//! devices, in a directory, as several processes, with accidents. The key groups of its counts, windows,
+//! lists and timers move between the workers all the time.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use alluvium::io::{Device, Simulated};
 use alluvium::{
-    ByteSize, Error, ErrorKind, Helpers, HybridLog, KIB, KeyGroup, KeyHash, Result, StoreConfig,
-    Time, Windows,
+    ByteSize, Error, ErrorKind, Helpers, HybridLog, KIB, KeyGroup, KeyHash, MIB, Result,
+    StoreConfig, Time, Windows,
 };
 use alluvium_timely::{
     Counting, JobCheckpoints, KeyBy, MoveGroup, NodeConfig, Rolling, Spec, Stateful, Turn,
@@ -121,11 +121,12 @@ pub fn work(
         let counts = rows
             .clone()
             .key_by(state, |row| row % KEYS)
-            .migratable(moves)
+            .migratable(moves.clone())
             .rolling(Spec::new("counts"), Counting)?;
-        let listed = listed(rows.clone(), state)?;
+        let listed = listed(rows.clone(), moves.clone(), state)?;
         let fired = rows
             .key_by(state, |row| row % KEYS)
+            .migratable(moves)
             .window(Windows::tumbling(WINDOW), |row| Time(*row))
             .aggregate(Spec::new("windows"), Counting)?;
         let groups = fired
@@ -240,9 +241,10 @@ fn begin_of(state: &WorkerState, peers: i64) -> i64 {
 /// Numbers go into lists by key, and come out, as their group, when the timer of their round is due.
 fn listed<'scope>(
     rows: StreamVec<'scope, i64, i64>,
+    moves: StreamVec<'scope, i64, MoveGroup>,
     state: &WorkerState,
 ) -> Result<StreamVec<'scope, i64, i64>> {
-    let changes = rows.key_by(state, |row| row % KEYS).stateful(
+    let changes = rows.key_by(state, |row| row % KEYS).migratable(moves).stateful(
         Spec::new("rounds"),
         |states| states.list::<i64, i64>("numbers"),
         |lists, rows, context| {
@@ -290,7 +292,7 @@ pub fn together(ends: &[End]) -> BTreeMap<i64, i64> {
 
 pub fn node() -> NodeConfig {
     StoreConfig {
-        memory: ByteSize(4096 * KIB),
+        memory: ByteSize(32 * MIB),
         max_value: Some(ByteSize(4 * KIB)),
         layout: HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB).into(),
         helpers: Helpers::Inline,
@@ -323,7 +325,7 @@ pub fn run_with(
 pub fn run_in(directory: &Path, workers: usize, job: Job, accident: Accident) -> Result<Vec<End>> {
     let mut node = node();
     node.store.directory = Some(directory.to_owned());
-    node.store.memory = ByteSize(1536 * KIB * workers as u64);
+    node.store.memory = ByteSize(8 * MIB * workers as u64);
     execute(timely::Config::process(workers), node, move |worker, state| {
         work(job, worker, state, &accident)
     })
