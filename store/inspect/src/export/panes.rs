@@ -17,14 +17,28 @@ use crate::directory::ClosedDirectory;
 /// What the catalog says.
 #[derive(Debug, Default)]
 struct Catalog {
-    /// Slice, accumulators and cuts in its table, number of its next part: in the tables' order.
-    tables: Vec<(Time, u64, u64, u64)>,
+    /// Slice, accumulators and cuts in its table, number of its next part.
+    slices: Vec<(Time, u64, u64, u64)>,
+    /// Tables in the order in which they are written.
+    tables: Vec<Table>,
     /// Slice, number, first segment and how many.
     runs: Vec<(Time, u64, u64, u64)>,
     /// Slice, first and last hash, and the first part of keys with these that was not removed.
     gaps: Vec<(Time, u64, u64, u64)>,
     /// Segments of runs, and of tables.
     ends: Option<(u64, u64)>,
+}
+
+/// The table of a slice as some checkpoint has written it.
+#[derive(Debug)]
+struct Table {
+    slice: Time,
+    entries: u64,
+    cuts: u64,
+    /// Whether it still is the one of its slice.
+    is_live: bool,
+    /// The number that its entries have among the parts of the slice.
+    part: u64,
 }
 
 /// Of a slice and a key, the first part that was not removed.
@@ -54,7 +68,7 @@ pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'
             let [key, before] = pair(&types, cut, payload).map_err(what)?;
             if let Value::Number(before) = before {
                 let before = before.parse().unwrap_or(u64::MAX);
-                cuts.insert((table.0, format!("{key:?}")), before);
+                cuts.insert((table.slice, format!("{key:?}")), before);
             }
         }
         Ok(false)
@@ -95,14 +109,15 @@ pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'
         }
     }
     walk_tables(directory, state, tables, &catalog, &mut |table, is_cut, payload| {
-        if is_cut { Ok(false) } else { tell(table.0, table.3, payload) }
+        if is_cut { Ok(false) } else { tell(table.slice, table.part, payload) }
     })
 }
 
-/// What is called with each record of the tables: its table, whether it is a cut, its bytes.
-type Visit<'v> = &'v mut dyn FnMut(&(Time, u64, u64, u64), bool, &[u8]) -> Result<bool>;
+/// What is called with each record of the tables of slices: its table, whether it is a cut, its bytes.
+type Visit<'v> = &'v mut dyn FnMut(&Table, bool, &[u8]) -> Result<bool>;
 
-/// Walks the records of the tables, slice by slice first accumulators and then cuts.
+/// Walks the records of the tables, of each first accumulators and then cuts; passes over those that are
+/// of no slice any more.
 fn walk_tables(
     directory: &ClosedDirectory,
     state: StateAt<'_>,
@@ -110,17 +125,18 @@ fn walk_tables(
     catalog: &Catalog,
     visit: Visit<'_>,
 ) -> Result<()> {
-    let mut tables = catalog.tables.iter().filter(|table| table.1.saturating_add(table.2) > 0);
+    let records = |table: &Table| table.entries.saturating_add(table.cuts);
+    let mut tables = catalog.tables.iter().filter(|table| records(table) > 0);
     let (mut table, mut passed) = (tables.next(), 0);
     for segment in segments {
         let enough = for_each(directory, state, *segment, &mut |_, record| {
             let Some(of) = table else { return Err(wrong("more accumulators than it tells of")) };
-            let is_cut = passed >= of.1;
+            let is_cut = passed >= of.entries;
             passed += 1;
-            if passed >= of.1.saturating_add(of.2) {
+            if passed >= records(of) {
                 (table, passed) = (tables.next(), 0);
             }
-            visit(of, is_cut, record.payload)
+            if of.is_live { visit(of, is_cut, record.payload) } else { Ok(false) }
         })?;
         if enough {
             break;
@@ -147,9 +163,21 @@ fn read_catalog(
         read_part(directory, state, *segment, &mut catalog)?;
     }
     catalog.ends = end;
-    let mut known: BTreeMap<Time, u64> = BTreeMap::new();
-    for table in &catalog.tables {
-        known.insert(table.0, table.3);
+    let known: BTreeMap<Time, u64> =
+        catalog.slices.iter().map(|(slice, _, _, next)| (*slice, *next)).collect();
+    if catalog.tables.is_empty() {
+        // Of a build from before there were groups.
+        let table = |&(slice, entries, cuts, _): &(Time, u64, u64, u64)| Table {
+            slice,
+            entries,
+            cuts,
+            is_live: true,
+            part: 0,
+        };
+        catalog.tables = catalog.slices.iter().map(table).collect();
+    }
+    for table in catalog.tables.iter_mut().filter(|table| table.is_live) {
+        table.part = *known.get(&table.slice).ok_or_else(|| wrong("a table of no slice"))?;
     }
     if catalog.runs.iter().any(|run| !known.contains_key(&run.0)) {
         return Err(wrong("a run of no slice"));
@@ -167,7 +195,7 @@ fn read_part(
         let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
         match (kind, &told[..]) {
             (0, &[entries, cuts, next, ref gaps @ ..]) if gaps.len().is_multiple_of(3) => {
-                catalog.tables.push((slice, entries, cuts, next));
+                catalog.slices.push((slice, entries, cuts, next));
                 let gap = |gap: &[u64]| (slice, gap[0], gap[1], gap[2]);
                 catalog.gaps.extend(gaps.chunks_exact(3).map(gap));
             }
@@ -176,6 +204,12 @@ fn read_part(
             }
             // Images: all of a run are read here, one after the other.
             (2, _) => {}
+            // Groups stand one behind the other, like their tables.
+            (4, _) => {}
+            (5, &[entries, cuts, live]) => {
+                let is_live = live != 0;
+                catalog.tables.push(Table { slice, entries, cuts, is_live, part: 0 });
+            }
             (3, &[runs, tables]) => catalog.ends = Some((runs, tables)),
             _ => return Err(wrong("a record of an unknown kind")),
         }
