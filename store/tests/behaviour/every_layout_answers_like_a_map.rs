@@ -20,7 +20,7 @@ fn layouts() -> Vec<(AnyLayout, u64)> {
     vec![
         (Heap::new().into(), MIB),
         (HybridLog::new().into(), 8 * MIB),
-        (tiny.clone().into(), 256 * KIB),
+        (tiny.clone().into(), 400 * KIB),
         (tiny.clone().hash_bits(1).into(), 400 * KIB),
         (tiny.clone().hash_bits(0).cooling_percent(60).into(), 400 * KIB),
     ]
