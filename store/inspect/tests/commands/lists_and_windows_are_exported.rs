@@ -263,14 +263,14 @@ fn panes_come_out_without_what_was_removed() {
     let mut model = BTreeMap::new();
     let mut removed_late = 0;
     for n in 0..40_000u64 {
-        if n == 39_500 {
+        if n == 39_980 {
             // What changes after it leaves a dead table among those that are named again.
             let mut blobs = BlobWriter::new(device.clone(), 9, 8 << 10);
             panes.checkpoint(&mut blobs).unwrap();
             blobs.finish().unwrap();
             panes.checkpointed(CheckpointOutcome::Committed);
         }
-        let slice = if n < 39_500 { hash_word(n) % 3 } else { 0 };
+        let slice = if n < 39_980 { hash_word(n) % 8 } else { 5 };
         let key = format!("a key of some length {:06}", hash_word(n + 9) % 6000);
         let place = (slice as i64, key.clone());
         if n % 7 == 3 {
