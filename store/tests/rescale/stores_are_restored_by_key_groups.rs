@@ -1,7 +1,7 @@
 //! One store becomes three, these two, and these one again, each time in another layout: the states
 //! are what the model is, and windows give what they give undisturbed.
 
-use alluvium::Heap;
+use alluvium::{AnyLayout, Counting, Heap, MIB, SECOND, Store, Time, WindowSegments, Windows};
 
 use crate::dice::Dice;
 use crate::job::{Job, Model, layouts};
@@ -33,4 +33,48 @@ fn one_becomes_three_becomes_two_becomes_one() {
             assert_eq!(job.rows, undisturbed.rows, "{name}, by {step}");
         }
     }
+}
+
+/// Between two checkpoints one slice has changed: the tables of the others are named as the first has
+/// written them, beside one that is of no slice any more.
+#[test]
+fn slices_that_an_earlier_checkpoint_has_written_are_restored_once() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let opened = |store: &Store| {
+        let windows = store.aggregated::<u64, u64, _>("w");
+        windows.open(Windows::tumbling(SECOND), Counting).unwrap()
+    };
+    let exported = |store: &Store| {
+        let mut bytes = Vec::new();
+        store.export(&mut bytes).unwrap();
+        bytes
+    };
+    let store = Store::builder(at("old")).memory(8 * MIB).layout(WindowSegments::new());
+    let store = store.key_groups(8).open().unwrap();
+    let mut windows = opened(&store);
+    let mut add = |slices: std::ops::Range<i64>, keys: u64| {
+        for (slice, key) in slices.flat_map(|slice| (0..keys).map(move |key| (slice, key))) {
+            let mut batch = vec![(Time(slice * SECOND), key, key)];
+            windows.add_batch(Time(0), &mut batch, &mut |_| {}, &mut |_, _, _, _| {}).unwrap();
+        }
+    };
+    add(0..8, 1000);
+    store.checkpoint(1).unwrap();
+    let before = store.stats().unwrap().io.bytes_written;
+    add(7..8, 30);
+    store.checkpoint(2).unwrap();
+    let written = store.stats().unwrap().io.bytes_written - before;
+    let whole = exported(&store);
+    drop((windows, store));
+    let layouts =
+        [("segments", WindowSegments::new().into()), ("heap", AnyLayout::from(Heap::new()))];
+    for (name, layout) in layouts {
+        let store = Store::builder(at(name)).memory(8 * MIB).layout(layout).key_groups(8);
+        let store = store.restore_from([(at("old"), None)]).open().unwrap();
+        let windows = opened(&store);
+        assert!(exported(&store) == whole, "{name}");
+        drop(windows);
+    }
+    assert!(3 * written < before, "{written} bytes after {before}: all slices were written");
 }
