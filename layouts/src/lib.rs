@@ -45,8 +45,8 @@ pub use full_image::{EntryWriter, Images, read_entries, write_entries};
 pub use heap::{Heap, HeapTable, SplitHeap, Stored, Volatile, VolatileHeap};
 pub use heap_lists::HeapLists;
 pub use hybrid_log::{
-    COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN,
-    PATIENCE, QUEUE_DEPTH,
+    CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX,
+    PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub use lists::{Elements, Lists, ListsLayout, VisitList, VisitRun, for_each_list};
 pub use panes::{Merge, Panes, PanesLayout};

@@ -335,6 +335,10 @@ pub trait Table<K: Key, V>: 'static {
         self.checkpoint(blobs).map(Some)
     }
 
+    /// There were so many calls of the stream since the last share of the checkpoint that was begun: work
+    /// that nothing waits for may follow them.
+    fn pace_checkpoint(&mut self, _calls: u64) {}
+
     /// Does a bounded share of the checkpoint that was begun; the image, once that is durable. After
     /// an error it is given up.
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {

@@ -301,6 +301,10 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         each!(self, table => table.begin_checkpoint(blobs))
     }
 
+    fn pace_checkpoint(&mut self, calls: u64) {
+        each!(self, table => table.pace_checkpoint(calls));
+    }
+
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         each!(self, table => table.continue_checkpoint(blobs))
     }

@@ -32,6 +32,8 @@ pub(crate) struct StateCell<K, V, T> {
     writes: Cell<usize>,
     /// Writes before those, and keys read.
     calls: Cell<u64>,
+    /// Both, when a checkpoint was last given a share.
+    paced: Cell<u64>,
     /// Fuel for writes that compaction could not use yet, because it waited for its helper.
     owed: Cell<usize>,
     compactor: RefCell<Compactor>,
@@ -95,6 +97,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             poisoned: Cell::new(false),
             writes: Cell::new(0),
             calls: Cell::new(0),
+            paced: Cell::new(0),
             owed: Cell::new(0),
             compactor: RefCell::default(),
             compaction_error: RefCell::default(),
@@ -273,6 +276,11 @@ pub(crate) trait Hooks {
     fn begin_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.checkpoint(blobs).map(Some)
     }
+    /// Before a share: whether other states wait until this one is done, so that it does not follow its
+    /// stream.
+    fn pace_checkpoint(&self, _is_awaited: bool) -> Result<()> {
+        Ok(())
+    }
     /// A bounded share of what was begun; the image at the end.
     fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.checkpoint(blobs).map(Some)
@@ -347,6 +355,13 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
             table.checkpointed(outcome);
         }
         table.begin_checkpoint(blobs)
+    }
+
+    fn pace_checkpoint(&self, is_awaited: bool) -> Result<()> {
+        let calls = self.calls.get() + self.writes.get() as u64;
+        let since = calls - self.paced.replace(calls);
+        self.enter()?.pace_checkpoint(if is_awaited { 0 } else { since });
+        Ok(())
     }
 
     fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {

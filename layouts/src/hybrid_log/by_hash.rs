@@ -83,7 +83,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             }
             Place::Memory(slot) => {
                 let (number, slot) = self.log.slot_of(slot);
-                if self.log.is_kept(number) {
+                if self.log.is_kept(number, slot) {
                     self.log.leave_for_dead(number, slot);
                     self.log.index.remove(at);
                 } else {

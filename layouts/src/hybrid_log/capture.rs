@@ -1,20 +1,20 @@
 //! Taking a checkpoint of a hybrid log while the stream goes on.
 //!
 //! It begins with a barrier, which costs the same whatever the log holds: short cuts to frames are
-//! forgotten, and the frames that are there are *due*. Nothing in a due frame changes until it is
-//! written; the first change of a record after the barrier copies that one record to the fill frame.
-//! Due frames go to the helper a few at a time, then their segment is sealed.
+//! forgotten, and the frames that are there are *due*. Nothing in a due frame changes until what is to
+//! be written of it is copied, or until it is written; a record that is changed before that is copied
+//! to the fill frame. Copies and frames go to the helper a few at a time, then their segment is sealed.
 //!
 //! What a checkpoint says of records that have died is what the one before said, and a list of those
 //! that have died between the two barriers. A segment whose deaths were not all noted is looked at in
-//! full: the index is visited in steps, and what has died since the barrier is added again.
+//! full: frames and index are visited in steps, and what has died since the barrier is added again.
 //!
 //! What it keeps true:
 //! - The image is of the barrier: it has no record that was written after it, and every record that
 //!   has died after it.
 //! - While it is taken no segment is rewritten or removed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -24,9 +24,8 @@ use alluvium_pagestore::{
 };
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
-use super::address::{Address, Place, StoredAt};
+use super::address::{Place, StoredAt};
 use super::deaths::DeathList;
-use super::frames_unsafe::Stage;
 use super::log::Sealing;
 use super::stored::{SegmentBefore, Stored};
 use super::table::HybridLogTable;
@@ -36,6 +35,10 @@ use crate::table::CheckpointOutcome;
 const LISTS_MAX: usize = 64;
 /// Bytes of a death in a list.
 const LISTED_BYTES: u64 = 4;
+/// Slots that a share looks at.
+const SWEPT: u32 = 4096;
+/// What looking at a segment of the index is worth, in slots.
+const INDEX_SEGMENT_SLOTS: u64 = 1024;
 /// Deaths added again at a time.
 const AGAIN: usize = 4096;
 
@@ -56,8 +59,11 @@ enum Step {
     Writing,
     /// Segments are looked at: those before `next` of `looked_at` have been.
     Looking { next: usize },
-    /// The index is visited for a group of them.
-    Visiting { sets: Sets, from: Option<u32> },
+    /// A group of them is looked for: in the frames from a number on.
+    Sweeping { sets: Sets, frame: u32 },
+    /// And then, for what is on storage only, in a part of the index and those after it: whatever leaves
+    /// memory meanwhile is there.
+    Visiting { sets: Sets, from: u32 },
     /// What has died since the barrier is added again: those before `added` have been.
     Adding { sets: Sets, added: usize, all: usize },
     /// The helper writes the sets.
@@ -68,10 +74,12 @@ enum Step {
     Done,
 }
 
-/// Live records of a group of the segments that are looked at, by their numbers.
+/// Live records of a group of the segments that are looked at, by their ids.
 struct Sets {
     group: Range<usize>,
-    sets: HashMap<u32, Counted, foldhash::fast::FixedState>,
+    sets: Vec<Counted>,
+    /// The one that was asked for last: many that follow each other are of one segment.
+    last: usize,
     /// Booked for them.
     bytes: u64,
 }
@@ -84,11 +92,40 @@ struct Late;
 
 /// A set and how many are in it, so that no call counts them all.
 struct Counted {
+    id: SegmentId,
+    number: u32,
     set: LiveSet,
     live: u64,
 }
 
+impl Sets {
+    /// A record of the segment with a number is live.
+    fn insert(&mut self, at: StoredAt) {
+        if self.sets[self.last].number != at.segment {
+            let found = self.sets.iter().position(|set| set.number == at.segment);
+            let Some(found) = found else { return };
+            self.last = found;
+        }
+        self.sets[self.last].insert(at.grain);
+    }
+
+    /// A record was live.
+    fn insert_again(&mut self, death: Death) {
+        if self.sets[self.last].id != death.segment() {
+            let found = self.sets.binary_search_by_key(&death.segment(), |set| set.id);
+            let Ok(found) = found else { return };
+            self.last = found;
+        }
+        self.sets[self.last].insert(death.grain());
+    }
+}
+
 impl Counted {
+    fn none_of(segment: &SegmentBefore) -> Self {
+        let SegmentBefore { number, image, .. } = segment;
+        Self { id: image.id, number: *number, set: LiveSet::new(image.bytes), live: 0 }
+    }
+
     fn insert(&mut self, grain: u32) {
         self.live += u64::from(self.set.insert(grain));
     }
@@ -133,13 +170,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         // The error of a page that could not be written before now: it is tried again.
         let _ = self.log.poll();
         self.log.barrier()?;
-        self.capture = Some(Capture {
+        self.capture = Some(Box::new(Capture {
             entries: self.log.index.len(),
             step: Step::Writing,
             segments: Vec::new(),
             looked_at: Vec::new(),
             deaths: self.known_deaths.clone(),
-        });
+        }));
         Ok(())
     }
 
@@ -193,10 +230,32 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             Step::Looking { next } => {
                 self.begin_looking(capture, next).map_err(|error| (Step::Looking { next }, error))
             }
+            Step::Sweeping { mut sets, mut frame } => {
+                let mut looked = 0;
+                while (frame as usize) < self.log.frames.count() && looked < SWEPT {
+                    if !self.log.pay(self.log.sizes.slots.into()) {
+                        return Ok(Step::Sweeping { sets, frame });
+                    }
+                    self.log.visit_stored_of(frame, |at| sets.insert(at));
+                    looked += self.log.sizes.slots;
+                    frame += 1;
+                }
+                Ok(match (frame as usize) < self.log.frames.count() {
+                    true => Step::Sweeping { sets, frame },
+                    false => Step::Visiting { sets, from: 0 },
+                })
+            }
             Step::Visiting { mut sets, from } => {
-                let next = self.visit_some(&mut sets, from.unwrap_or(0));
-                if next.is_some() {
-                    return Ok(Step::Visiting { sets, from: next });
+                if !self.log.pay(INDEX_SEGMENT_SLOTS) {
+                    return Ok(Step::Visiting { sets, from });
+                }
+                let next = self.log.index.visit(from, |address| {
+                    if let Place::Stored(at) = address.place() {
+                        sets.insert(at);
+                    }
+                });
+                if let Some(from) = next {
+                    return Ok(Step::Visiting { sets, from });
                 }
                 let stored = self.log.stored.as_ref().expect("a log with segments");
                 let all = stored.count_since().unwrap_or(0);
@@ -215,12 +274,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
                 let deaths = stored.deaths_since(added, all.min(added + AGAIN));
                 let end = added + deaths.len();
-                for death in deaths {
-                    let number = stored.number_of(death.segment());
-                    if let Some(set) = number.and_then(|number| sets.sets.get_mut(&number)) {
-                        set.insert(death.grain());
-                    }
-                }
+                deaths.iter().for_each(|&death| sets.insert_again(death));
                 if end < all {
                     return Ok(Step::Adding { sets, added: end, all });
                 }
@@ -307,41 +361,16 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
         self.log.account.charge(MemoryKind::Buffers, bytes);
         let segments = capture.looked_at[next..end].iter().map(|&at| &capture.segments[at]);
-        let empty = |bytes| Counted { set: LiveSet::new(bytes), live: 0 };
-        let sets = segments.map(|s| (s.number, empty(s.image.bytes))).collect();
-        Ok(Step::Visiting { sets: Sets { group: next..end, sets, bytes }, from: Some(0) })
-    }
-
-    /// Visits one segment of the index; gives where the next begins.
-    fn visit_some(&self, sets: &mut Sets, from: u32) -> Option<u32> {
-        self.log.index.visit(from, |address| {
-            let Some(at) = self.stored_at(address) else { return };
-            if let Some(set) = sets.sets.get_mut(&at.segment) {
-                set.insert(at.grain);
-            }
-        })
-    }
-
-    /// Where a record is on storage, if it is.
-    fn stored_at(&self, address: Address) -> Option<StoredAt> {
-        match address.place() {
-            Place::Stored(at) => Some(at),
-            Place::Memory(address) => {
-                let (number, slot) = self.log.slot_of(address);
-                let state = self.log.frames.state(number);
-                let grain = || self.log.frame(number).grain(slot);
-                let is_stored = state.stage == Stage::Clean;
-                is_stored.then(|| StoredAt { segment: state.segment, grain: grain() })
-            }
-        }
+        let sets: Vec<_> = segments.map(Counted::none_of).collect();
+        debug_assert!(sets.is_sorted_by_key(|set| set.id), "segments are told by their ids");
+        Ok(Step::Sweeping { sets: Sets { group: next..end, sets, last: 0, bytes }, frame: 0 })
     }
 
     fn begin_writing_sets(&mut self, capture: &Capture, sets: Sets, blobs: &BlobWriter) -> Step {
-        let Sets { group, mut sets, bytes } = sets;
+        let Sets { group, sets, bytes, .. } = sets;
         let mut written = Vec::new();
-        for &at in &capture.looked_at[group.clone()] {
-            let SegmentBefore { number, image, .. } = &capture.segments[at];
-            let Counted { set, live } = sets.remove(number).expect("made for the group");
+        for (&at, counted) in capture.looked_at[group.clone()].iter().zip(sets) {
+            let (image, Counted { set, live, .. }) = (&capture.segments[at].image, counted);
             assert_eq!(live, image.live_records, "every key has one live record: {image:?}");
             if image.live_records < image.records {
                 written.push(set);
@@ -383,7 +412,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     /// What became of the checkpoint.
     pub(super) fn decide_capture(&mut self, outcome: CheckpointOutcome) {
         let Some(capture) = self.capture.take() else { return };
-        let Capture { step, segments, looked_at, deaths, .. } = capture;
+        let Capture { step, segments, looked_at, deaths, .. } = *capture;
         if !matches!(step, Step::Done) {
             self.stop(step);
         }
@@ -404,7 +433,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn stop(&mut self, step: Step) {
         self.log.end_sealing(true);
         match step {
-            Step::Visiting { sets, .. } | Step::Adding { sets, .. } => self.release(sets.bytes),
+            Step::Sweeping { sets, .. }
+            | Step::Visiting { sets, .. }
+            | Step::Adding { sets, .. } => self.release(sets.bytes),
             Step::WritingSets { bytes, answer, .. } => match self.wait_for(&answer) {
                 Err(Late) => self.late_sets.push((answer, bytes)),
                 Ok(_) => self.release(bytes),

@@ -11,7 +11,7 @@ use super::fetches::Fetches;
 use super::frame_unsafe::Frame;
 use super::frames_unsafe::Frames;
 use super::index::Index;
-use super::log::{SPARES_MIN, WANT_FREE_MIN};
+use super::log::{COPIES_MIN, Copies, SPARES_MIN, WANT_FREE_MIN};
 
 /// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, the
 /// oldest pages on storage.
@@ -29,6 +29,7 @@ pub struct HybridLog {
     cooling_percent: Option<u8>,
     hash_bits: Option<u32>,
     patience_ms: Option<u64>,
+    checkpoint_pace: Option<u32>,
 }
 
 /// Least bytes of a page chosen by default.
@@ -39,6 +40,8 @@ pub const PAGE_BYTES_MAX: u64 = 64 << 10;
 pub const QUEUE_DEPTH: usize = 64;
 /// Part of the unsealed pages whose records move to the tail when they are changed.
 pub const COOLING_PERCENT: u8 = 15;
+/// Calls of the stream, keys read or written, for each record that a checkpoint writes meanwhile.
+pub const CHECKPOINT_PACE: u32 = 32;
 /// A page is left, full or not, when the heap of its entries passes so many times its own bytes.
 const FRAME_HEAP_MAX: u64 = 4;
 /// A call waits so long for storage to take what was given to it, by default.
@@ -116,6 +119,16 @@ impl HybridLog {
         self
     }
 
+    /// How many keys the stream reads or writes for each record that a checkpoint, taken in steps, has
+    /// written meanwhile. More of them slow the stream less and make the checkpoint take longer; 0 writes as
+    /// fast as storage takes it. A stream that stands still waits for nothing, and neither do records whose
+    /// values own heap. Default: [`CHECKPOINT_PACE`].
+    #[must_use]
+    pub fn checkpoint_pace(mut self, keys: u32) -> Self {
+        self.checkpoint_pace = Some(keys);
+        self
+    }
+
     /// Uses only so many bits of the keys' hashes: for tests of what happens when hashes collide.
     #[doc(hidden)]
     #[must_use]
@@ -169,7 +182,13 @@ impl HybridLog {
         // In little memory every byte is wanted for keys.
         let spares_max = match memory_bytes < 16 << 20 {
             true => SPARES_MIN,
-            false => (frames_max as usize / 64).clamp(SPARES_MIN, 256),
+            false => (frames_max as usize / 16).clamp(SPARES_MIN, 4096),
+        };
+        // Where memory has no room for a table of a few, frames are written where they are.
+        let table_max = memory_bytes as usize / 1024 / size_of::<Copies<K, V>>();
+        let copies_max = match (frames_max as usize / 8).min(table_max) {
+            copies if stored && copies >= COPIES_MIN => copies,
+            _ => 0,
         };
         let sizes = Sizes {
             slots,
@@ -178,7 +197,9 @@ impl HybridLog {
             headroom_bytes,
             frames_max,
             spares_max,
+            copies_max,
             tables_bytes: frames_max * (Frames::<K, V>::BYTES_EACH + 10) as u64
+                + (copies_max * size_of::<Copies<K, V>>()) as u64
                 + ((spares_max - SPARES_MIN) * size_of::<Frame<K, V>>()) as u64
                 + 512,
             deaths_max: (memory_bytes / 2048).clamp(8, 1 << 20) as usize,
@@ -191,6 +212,7 @@ impl HybridLog {
             window_bytes: chunk_bytes.min(64 << 10),
             cooling_percent: u64::from(self.cooling_percent.unwrap_or(COOLING_PERCENT).min(90)),
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
+            calls_per_record: self.checkpoint_pace.unwrap_or(CHECKPOINT_PACE).into(),
             hash_mask: self
                 .hash_bits
                 .map_or(u64::MAX, |bits| low_bits(bits).reverse_bits() | low_bits(bits.min(8))),
@@ -219,9 +241,11 @@ pub struct Sizes {
     pub headroom_bytes: u64,
     /// Frames that the memory has room for, and the tables for so many.
     pub frames_max: u64,
-    /// Empty frames kept for reuse, while memory suffices: a checkpoint empties many and begins as
-    /// many, whose memory would be mapped anew on small pages.
+    /// Empty frames kept for reuse, while memory suffices: a checkpoint copies many, whose memory would
+    /// be mapped anew for each.
     pub spares_max: usize,
+    /// Frames of which copies for a checkpoint are there at once.
+    pub copies_max: usize,
     pub tables_bytes: u64,
     /// Deaths between two checkpoints that there is room to note; more of them make the next one
     /// look at every record of the segments concerned.
@@ -237,6 +261,8 @@ pub struct Sizes {
     pub window_bytes: usize,
     pub cooling_percent: u64,
     pub hash_mask: u64,
+    /// Calls of the stream for each record that a checkpoint writes.
+    pub calls_per_record: u64,
     /// How long a call waits for storage.
     pub patience: Duration,
 }

@@ -107,11 +107,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Removes the record in a slot, unless it is not in memory any more: its frame is being evicted.
     fn remove_resident(&mut self, number: u32, slot: u32) -> bool {
         let address = self.log.address_of(number, slot);
-        let hash = self.log.frame(number).hash(slot).expect("a used slot");
+        let hash = self.log.hash_in(number, slot).expect("a used slot");
         let Some((at, _)) = self.log.index.find(hash, |found| found == address) else {
             return false;
         };
-        let removed = match self.log.is_kept(number) {
+        let removed = match self.log.is_kept(number, slot) {
             true => {
                 self.log.leave_for_dead(number, slot);
                 None

@@ -19,6 +19,7 @@ use alluvium_pagestore::{
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use super::frame_unsafe::{Frame, FrozenFrame};
+use super::log::Copies;
 use crate::expiry::Touched;
 use crate::trace_span;
 
@@ -30,6 +31,15 @@ pub enum Answer<K, V> {
         number: u32,
         /// What the helper was given.
         frozen: FrozenFrame<K, V>,
+        /// Where the page went, and its records.
+        result: Result<(WrittenPage, u64)>,
+        /// Segments that were sealed on the way.
+        sealed: Vec<SegmentInfo>,
+    },
+    /// Copies of records were written, or could not be.
+    Copied {
+        /// The copies.
+        copies: Copies<K, V>,
         /// Where the page went, and its records.
         result: Result<(WrittenPage, u64)>,
         /// Segments that were sealed on the way.
@@ -98,17 +108,21 @@ impl<K: Key, V: State> Flusher<K, V> {
         let (writer, reply, touched) = (self.writer.clone(), self.reply.clone(), self.touched);
         self.pending += 1;
         self.helper.submit(move || {
-            trace_span!(DEBUG, "flush", page = number);
-            let mut writer = writer.lock().expect("a writer's user does not panic");
-            // The next page is begun over what a panic leaves of this one.
-            let result = catch_unwind(AssertUnwindSafe(|| write(&mut writer, &frozen, touched)))
-                .unwrap_or_else(|_| {
-                    let message = "a key or value panicked while a page was encoded";
-                    Err(Error::new(ErrorKind::Poisoned, message))
-                });
-            let sealed = writer.take_sealed();
+            let (result, sealed) = write_page(&writer, number, &frozen, touched);
             // If the table is gone nobody minds the answer.
             let _ = reply.send(Answer::Flushed { number, frozen, result, sealed });
+        });
+    }
+
+    /// Has copies of records written.
+    pub fn flush_copies(&mut self, mut copies: Copies<K, V>) {
+        let (writer, reply, touched) = (self.writer.clone(), self.reply.clone(), self.touched);
+        self.pending += 1;
+        self.helper.submit(move || {
+            let frozen = copies.frame.freeze();
+            let (result, sealed) = write_page(&writer, copies.first, &frozen, touched);
+            copies.frame.thaw(frozen);
+            let _ = reply.send(Answer::Copied { copies, result, sealed });
         });
     }
 
@@ -137,6 +151,10 @@ impl<K: Key, V: State> Flusher<K, V> {
 
     /// An answer, if there is one.
     pub fn poll(&mut self) -> Option<Answer<K, V>> {
+        // To look costs more than many calls of the stream have to spare.
+        if self.pending == 0 {
+            return None;
+        }
         match self.answers.try_recv() {
             Ok(answer) => {
                 self.pending -= 1;
@@ -174,6 +192,23 @@ pub fn drop_entries<K, V>(frame: &mut Frame<K, V>) -> Option<Box<dyn Any + Send>
         first.get_or_insert(panic);
     }
     first
+}
+
+fn write_page<K: Key, V: State>(
+    writer: &Mutex<SegmentWriter>,
+    number: u32,
+    frozen: &FrozenFrame<K, V>,
+    touched: Option<Touched<V>>,
+) -> (Result<(WrittenPage, u64)>, Vec<SegmentInfo>) {
+    trace_span!(DEBUG, "flush", page = number);
+    let mut writer = writer.lock().expect("a writer's user does not panic");
+    // The next page is begun over what a panic leaves of this one.
+    let result = catch_unwind(AssertUnwindSafe(|| write(&mut writer, frozen, touched)))
+        .unwrap_or_else(|_| {
+            let message = "a key or value panicked while a page was encoded";
+            Err(Error::new(ErrorKind::Poisoned, message))
+        });
+    (result, writer.take_sealed())
 }
 
 fn write<K: Key, V: State>(

@@ -12,18 +12,20 @@
 //!   before `frozen` is cleared, and every write asserts that it is.
 
 use std::alloc::Layout;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::index::IndexHash;
 use super::pool_unsafe::{Piece, piece_bytes};
 
 #[repr(C)]
 struct Slot<K, V> {
-    hash: u32,
-    /// `USED`, the epoch in which the record died if it has, and where it is in the frame's page
-    /// image once that is written.
+    /// The segment that has the record, once it is written: the owner's alone. Of no meaning while the
+    /// record is fresh. In a frame of copies the slot that a record was copied from.
+    segment: u32,
+    /// `USED`, the epoch in which the record died if it has, the one since which it is `FRESH`, `TOUCHED`,
+    /// and where the record is in its segment once it is written.
     place: AtomicU32,
     entry: std::mem::MaybeUninit<Entry<K, V>>,
 }
@@ -37,9 +39,22 @@ struct Entry<K, V> {
 const USED: u32 = 1 << 31;
 /// The record has died, but stays for whoever writes it: in an even epoch, or in an odd one.
 const DIED: [u32; 2] = [1 << 30, 1 << 29];
-const GRAIN: u32 = DIED[1] - 1;
+/// The record is on storage nowhere: it was changed since it was written last, or never was. In an even
+/// epoch, or in an odd one: with the barrier of a checkpoint all that are fresh become those it is to have.
+const FRESH: [u32; 2] = [1 << 28, 1 << 26];
+const ANY_FRESH: u32 = FRESH[0] | FRESH[1];
+/// The record may have changed since it was copied. Of no meaning unless it is fresh.
+///
+/// Every change sets it, also one that finds it set: a store to a line that is changed anyway. To test
+/// instead whether this is the first change would be a branch that goes either way at random.
+const TOUCHED: u32 = 1 << 27;
+const GRAIN: u32 = FRESH[1] - 1;
+/// In a frame of copies, whose records neither die nor change: the first record of another frame.
+const FIRST: u32 = TOUCHED;
 
-/// Where a frame's slots are. Valid while a [`Memory`] of it lives.
+/// Where a frame's slots are. Valid while a [`Memory`] of it lives. Packed, so that a frame's state stays
+/// in one line.
+#[repr(C, packed(4))]
 struct Slots<K, V> {
     base: NonNull<Slot<K, V>>,
     slots: u32,
@@ -67,9 +82,10 @@ unsafe impl<K: Send + Sync, V: Send + Sync> Sync for Slots<K, V> {}
 impl<K, V> Slots<K, V> {
     #[inline(always)]
     fn slot(&self, slot: u32) -> *mut Slot<K, V> {
-        assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        let (base, slots) = (self.base, self.slots);
+        assert!(slot < slots, "slot {slot} of {slots}");
         // SAFETY: `slot` is below the number of slots that `base` was allocated with.
-        unsafe { self.base.add(slot as usize).as_ptr() }
+        unsafe { base.add(slot as usize).as_ptr() }
     }
 
     #[inline(always)]
@@ -82,6 +98,18 @@ impl<K, V> Slots<K, V> {
     #[inline(always)]
     fn is_used(&self, slot: u32) -> bool {
         self.place(slot).load(Ordering::Relaxed) & USED != 0
+    }
+
+    #[inline(always)]
+    fn is_fresh(&self, slot: u32) -> bool {
+        self.is_marked(slot, ANY_FRESH)
+    }
+
+    /// Whether a record has one of these marks.
+    #[inline(always)]
+    fn is_marked(&self, slot: u32, marks: u32) -> bool {
+        let word = self.place(slot).load(Ordering::Relaxed);
+        word & USED != 0 && word & marks != 0
     }
 
     #[inline(always)]
@@ -117,39 +145,87 @@ impl<K, V> Base<K, V> {
         self.0.wrapping_add(slot as usize).cast()
     }
 
-    /// The entry in a slot, if it is used.
+    /// What is in a slot, if it is used and the record is fresh since this epoch, or is not fresh.
     ///
     /// # Safety
     /// The frame that this came from lives and has more than `slot` slots; during `'a` its entries
     /// are reached through nothing that conflicts with the use of the entry.
     #[inline(always)]
     // SAFETY: the frame and what reaches its entries are the caller's to promise, as said above.
-    pub(super) unsafe fn entry<'a>(self, slot: u32) -> Option<(&'a K, *mut V)> {
+    pub(super) unsafe fn spot<'a>(self, slot: u32, fresh: Option<Epoch>) -> Option<Spot<'a, K, V>> {
         // SAFETY: the slot is in the frame; its `place` is initialised, and with `USED` its entry.
         unsafe {
             let slot = self.0.add(slot as usize);
-            if (*slot).place.load(Ordering::Relaxed) & USED == 0 {
+            let wanted = USED | fresh.map_or(0, Epoch::mark);
+            let place = &(*slot).place;
+            let word = place.load(Ordering::Relaxed);
+            if word & (USED | ANY_FRESH) != wanted {
                 return None;
             }
             let entry = (&raw mut (*slot).entry).cast::<Entry<K, V>>();
-            Some((&(*entry).key, &raw mut (*entry).value))
+            Some(Spot { key: &(*entry).key, value: &raw mut (*entry).value, place, word })
         }
+    }
+}
+
+/// Whether the epoch is an odd one: what a mark has of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Epoch {
+    is_odd: bool,
+    /// Of what is fresh since it: apart, for the fast path.
+    mark: u32,
+}
+
+impl Epoch {
+    pub(super) const FIRST: Self = Self { is_odd: false, mark: FRESH[0] };
+
+    /// The one before it or after it.
+    pub(super) fn other(self) -> Self {
+        Self { is_odd: !self.is_odd, mark: self.mark ^ ANY_FRESH }
+    }
+
+    #[inline(always)]
+    fn mark(self) -> u32 {
+        self.mark
+    }
+}
+
+/// An entry, and what its slot says of its record.
+pub(super) struct Spot<'a, K, V> {
+    pub(super) key: &'a K,
+    pub(super) value: *mut V,
+    place: &'a AtomicU32,
+    word: u32,
+}
+
+impl<K, V> Spot<'_, K, V> {
+    /// The value of this fresh record is about to be changed.
+    #[inline(always)]
+    pub(super) fn touch(&self) {
+        // No helper changes the words of a frame that is not frozen.
+        self.place.store(self.word | TOUCHED, Ordering::Relaxed);
     }
 }
 
 /// A page of native records in memory, owned by one table.
 pub struct Frame<K, V> {
-    /// The same as in `memory`, to save a load per access.
+    /// The same as in `owner`, to save a load per access.
     memory: Slots<K, V>,
     owner: Arc<Memory<K, V>>,
     used: u32,
+    /// Used slots whose records are fresh since an even epoch, and since an odd one.
+    fresh: [u32; 2],
     /// Where the search for an unused slot goes on.
     next: u32,
     frozen: bool,
 }
 
-/// A frame as the helper sees it that writes it: read-only.
-pub struct FrozenFrame<K, V>(Arc<Memory<K, V>>);
+/// A frame as the helper sees it that writes it: read-only. Records with one of the marks are written.
+pub struct FrozenFrame<K, V>(Arc<Memory<K, V>>, Marks);
+
+/// Which fresh records of a frame are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marks(u32);
 
 impl<K, V> Frame<K, V> {
     /// Bytes of one slot.
@@ -181,12 +257,12 @@ impl<K, V> Frame<K, V> {
         }
         let memory = Slots { base, slots };
         let owner = Arc::new(Memory { slots: memory, _piece: piece });
-        Self { memory, owner, used: 0, next: 0, frozen: false }
+        Self { memory, owner, used: 0, fresh: [0; 2], next: 0, frozen: false }
     }
 
     /// Where its slots are, while entries may be changed.
     pub(super) fn base(&self) -> Base<K, V> {
-        if self.frozen { Base::NONE } else { Base(self.memory.base.as_ptr()) }
+        if self.frozen { Base::NONE } else { Base({ self.memory.base }.as_ptr()) }
     }
 
     /// Slots, used or not.
@@ -197,6 +273,16 @@ impl<K, V> Frame<K, V> {
     /// Used slots.
     pub fn used(&self) -> u32 {
         self.used
+    }
+
+    /// Used slots whose records are on storage nowhere.
+    pub fn fresh(&self) -> u32 {
+        self.fresh[0] + self.fresh[1]
+    }
+
+    /// Those of them that are fresh since this epoch.
+    pub(super) fn fresh_since(&self, epoch: Epoch) -> u32 {
+        self.fresh[usize::from(epoch.is_odd)]
     }
 
     /// The slot that the next [`put`](Frame::put) should take. Cost: the slots passed over, each
@@ -227,24 +313,196 @@ impl<K, V> Frame<K, V> {
     #[inline(always)]
     pub fn get_mut(&mut self, slot: u32) -> Option<(&K, &mut V)> {
         assert!(!self.frozen, "a frozen frame is never changed");
+        let word = self.memory.place(slot).load(Ordering::Relaxed);
+        if word & USED == 0 {
+            return None;
+        }
+        self.memory.place(slot).store(word | TOUCHED, Ordering::Relaxed);
         // SAFETY: a used slot's entry is initialised; the frame is not frozen, so that `&mut self`
         // is the only way to it.
-        self.memory.is_used(slot).then(|| unsafe {
-            let entry = (*self.memory.slot(slot)).entry.assume_init_mut();
-            (&entry.key, &mut entry.value)
+        let entry = unsafe { (*self.memory.slot(slot)).entry.assume_init_mut() };
+        Some((&entry.key, &mut entry.value))
+    }
+
+    /// Whether the record in a slot is on storage nowhere.
+    #[inline]
+    pub fn is_fresh(&self, slot: u32) -> bool {
+        self.memory.is_fresh(slot)
+    }
+
+    /// Whether the record in a slot is fresh since this epoch.
+    #[inline]
+    pub(super) fn is_fresh_since(&self, slot: u32, epoch: Epoch) -> bool {
+        self.memory.is_marked(slot, epoch.mark())
+    }
+
+    /// Whether the record in a slot was to be written.
+    pub(super) fn was_due(&self, slot: u32, marks: Marks) -> bool {
+        self.memory.is_marked(slot, marks.0)
+    }
+
+    /// Where the record in a used slot is on storage, if it is: segment and grain.
+    #[inline]
+    pub fn stored(&self, slot: u32) -> Option<(u32, u32)> {
+        let place = self.memory.place(slot).load(Ordering::Relaxed);
+        if place & (USED | ANY_FRESH) != USED {
+            return None;
+        }
+        Some((self.segment(slot), place & GRAIN))
+    }
+
+    #[inline]
+    fn segment(&self, slot: u32) -> u32 {
+        // SAFETY: written before the slot was first used; only the owner reads or writes it.
+        unsafe { (*self.memory.slot(slot)).segment }
+    }
+
+    /// Where the record is in the page image that was written last, in grains.
+    pub fn grain(&self, slot: u32) -> u32 {
+        self.memory.place(slot).load(Ordering::Relaxed) & GRAIN
+    }
+
+    /// The record in a used slot that is not fresh is about to be changed: what is on storage is not
+    /// it any more. Says where that is.
+    ///
+    /// # Panics
+    /// If the frame is frozen.
+    #[inline]
+    pub(super) fn freshen(&mut self, slot: u32, epoch: Epoch) -> (u32, u32) {
+        assert!(!self.frozen, "a frozen frame is never changed");
+        debug_assert!(self.memory.is_used(slot) && !self.is_fresh(slot));
+        let place = self.memory.place(slot);
+        let word = place.load(Ordering::Relaxed);
+        place.store(word | epoch.mark() | TOUCHED, Ordering::Relaxed);
+        self.fresh[usize::from(epoch.is_odd)] += 1;
+        (self.segment(slot), word & GRAIN)
+    }
+
+    /// All that is fresh is fresh since this epoch: the checkpoint that was to have the others is given up.
+    ///
+    /// # Panics
+    /// If the frame is frozen.
+    pub(super) fn carry_over(&mut self, epoch: Epoch) {
+        assert!(!self.frozen, "a frozen frame is never changed");
+        let (old, new) = (usize::from(epoch.other().is_odd), usize::from(epoch.is_odd));
+        for slot in 0..self.memory.slots {
+            if self.fresh[old] == 0 {
+                break;
+            }
+            if self.is_fresh_since(slot, epoch.other()) {
+                let place = self.memory.place(slot);
+                place.store(place.load(Ordering::Relaxed) ^ ANY_FRESH, Ordering::Relaxed);
+                self.fresh[old] -= 1;
+                self.fresh[new] += 1;
+            }
+        }
+    }
+
+    /// The fresh record in a slot is in a segment now, where the helper has noted.
+    pub fn settle(&mut self, slot: u32, segment: u32) {
+        assert!(!self.frozen && self.is_fresh(slot), "slot {slot} was not written");
+        self.settle_at(slot, segment, self.grain(slot));
+    }
+
+    fn settle_at(&mut self, slot: u32, segment: u32, grain: u32) {
+        let place = self.memory.place(slot);
+        let word = place.load(Ordering::Relaxed);
+        self.fresh[usize::from(word & FRESH[1] != 0)] -= 1;
+        let died = word & (DIED[0] | DIED[1]);
+        place.store(USED | died | grain, Ordering::Relaxed);
+        // SAFETY: within the frame; only the owner reads or writes the word.
+        unsafe { (*self.memory.slot(slot)).segment = segment };
+    }
+
+    /// Clones the records that are fresh since the epoch before this one behind those in `copies`, which
+    /// has room for them and no other slots in use. They are fresh since this epoch then; which of them are
+    /// touched from now on is known when the copies are written. If a clone panics nothing has changed.
+    pub(super) fn copy_due(&mut self, copies: &mut Self, epoch: Epoch)
+    where
+        K: Clone,
+        V: Clone,
+    {
+        assert!(
+            !self.frozen && copies.used + self.fresh_since(epoch.other()) <= copies.memory.slots,
+            "no room for the copies"
+        );
+        assert!(!std::mem::needs_drop::<Entry<K, V>>(), "copies are left where they are");
+        let (first, memory, due) = (copies.used, self.memory, epoch.other());
+        let mut to = first;
+        for slot in 0..self.memory.slots {
+            if memory.is_marked(slot, due.mark()) {
+                let entry = memory.entry(slot).expect("a used slot");
+                // Behind `used` until all are there: one that panics leaves nothing.
+                copies.put_copy(to, slot, to == first, entry);
+                to += 1;
+            }
+        }
+        for copy in first..to {
+            let place = memory.place(copies.segment(copy));
+            let word = place.load(Ordering::Relaxed);
+            place.store((word ^ ANY_FRESH) & !TOUCHED, Ordering::Relaxed);
+        }
+        (copies.used, copies.fresh[0]) = (to, to);
+        self.fresh[usize::from(epoch.is_odd)] += to - first;
+        self.fresh[usize::from(due.is_odd)] -= to - first;
+    }
+
+    /// Forgets what a panic has left behind the slots in use of a frame of copies.
+    pub fn forget_behind(&mut self) {
+        for slot in self.used..self.memory.slots {
+            self.memory.place(slot).store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Clones an entry into a slot behind those in use.
+    #[inline]
+    fn put_copy(&mut self, to: u32, source: u32, is_first: bool, entry: &Entry<K, V>)
+    where
+        K: Clone,
+        V: Clone,
+    {
+        assert!(!self.frozen && to >= self.used, "slot {to} is not free");
+        let (key, value) = (entry.key.clone(), entry.value.clone());
+        let target = self.memory.slot(to);
+        // SAFETY: the slot is behind those in use and the frame not frozen: nobody else reads or writes it.
+        unsafe {
+            (&raw mut (*target).segment).write(source);
+            (*target).entry.write(Entry { key, value });
+        }
+        let first = if is_first { FIRST } else { 0 };
+        self.memory.place(to).store(USED | FRESH[0] | first, Ordering::Relaxed);
+    }
+
+    /// The end of the copies of one frame, of which the first is at `from`.
+    pub fn end_of_copies(&self, from: u32) -> u32 {
+        let is_first = |slot: &u32| self.memory.place(*slot).load(Ordering::Relaxed) & FIRST != 0;
+        (from + 1..self.used).find(is_first).unwrap_or(self.used)
+    }
+
+    /// The records of this frame that were copied in this epoch into some slots of `copies` are in a segment now: as the
+    /// iterator goes on, those that are still as they were then get their place, and it gives the grains of
+    /// the others.
+    pub(super) fn settle_copies(
+        &mut self,
+        copies: &Self,
+        of: Range<u32>,
+        (segment, epoch): (u32, Epoch),
+    ) -> impl Iterator<Item = u32> {
+        assert!(!self.frozen && of.end <= copies.used, "frozen or copied, not both");
+        of.filter_map(move |copy| {
+            let (slot, grain) = (copies.segment(copy), copies.grain(copy));
+            let word = self.memory.place(slot).load(Ordering::Relaxed);
+            let is_as_it_was = word & (USED | ANY_FRESH | TOUCHED) == USED | epoch.mark();
+            if is_as_it_was {
+                self.settle_at(slot, segment, grain);
+            }
+            (!is_as_it_was).then_some(grain)
         })
     }
 
-    /// The hash that a used slot was put with.
-    #[inline]
-    pub fn hash(&self, slot: u32) -> Option<IndexHash> {
-        // SAFETY: a used slot's hash was written before its `USED` bit.
-        self.memory.is_used(slot).then(|| IndexHash(unsafe { (*self.memory.slot(slot)).hash }))
-    }
-
-    /// Where the record is in the frame's page image, in grains; of use once it is written.
-    pub fn grain(&self, slot: u32) -> u32 {
-        self.memory.place(slot).load(Ordering::Relaxed) & GRAIN
+    /// The grains of the records in some used slots.
+    pub fn grains(&self, of: Range<u32>) -> impl Iterator<Item = u32> {
+        of.map(|slot| self.grain(slot))
     }
 
     /// Notes that the record in a used slot has died in this epoch, and leaves it there: it is being
@@ -273,16 +531,17 @@ impl<K, V> Frame<K, V> {
     /// # Panics
     /// If the frame is frozen or the slot used.
     #[inline]
-    pub fn put(&mut self, slot: u32, hash: IndexHash, key: K, value: V) {
+    pub(super) fn put(&mut self, slot: u32, key: K, value: V, epoch: Epoch) {
         assert!(!self.frozen && !self.memory.is_used(slot), "slot {slot} is not free");
         let target = self.memory.slot(slot);
         // SAFETY: the slot is unused and the frame not frozen: nobody else reads or writes it.
         unsafe {
-            (&raw mut (*target).hash).write(hash.0);
+            (&raw mut (*target).segment).write(0);
             (*target).entry.write(Entry { key, value });
         }
-        self.memory.place(slot).store(USED, Ordering::Relaxed);
+        self.memory.place(slot).store(USED | epoch.mark() | TOUCHED, Ordering::Relaxed);
         self.used += 1;
+        self.fresh[usize::from(epoch.is_odd)] += 1;
         self.next = slot + 1;
         if self.next == self.memory.slots {
             self.next = 0;
@@ -293,15 +552,19 @@ impl<K, V> Frame<K, V> {
     ///
     /// # Panics
     /// If the frame is frozen or the slot unused.
-    pub fn take(&mut self, slot: u32) -> (IndexHash, K, V) {
+    pub fn take(&mut self, slot: u32) -> (K, V) {
         assert!(!self.frozen && self.memory.is_used(slot), "slot {slot} holds nothing to take");
+        let word = self.memory.place(slot).load(Ordering::Relaxed);
+        for (fresh, mark) in self.fresh.iter_mut().zip(FRESH) {
+            *fresh -= u32::from(word & mark != 0);
+        }
         self.memory.place(slot).store(0, Ordering::Relaxed);
         self.used -= 1;
         let source = self.memory.slot(slot);
         // SAFETY: the entry was initialised, and the cleared bit says that it is not any more.
         unsafe {
             let Entry { key, value } = (*source).entry.assume_init_read();
-            (IndexHash((*source).hash), key, value)
+            (key, value)
         }
     }
 
@@ -310,23 +573,39 @@ impl<K, V> Frame<K, V> {
     /// # Panics
     /// If it is frozen already.
     pub fn freeze(&mut self) -> FrozenFrame<K, V> {
-        assert!(!self.frozen, "a frame is frozen once");
-        self.frozen = true;
-        FrozenFrame(self.owner.clone())
+        self.freeze_for(Marks(ANY_FRESH))
     }
 
-    /// Takes back what [`freeze`](Frame::freeze) gave.
+    /// The same, to write what is fresh since this epoch only.
+    pub(super) fn freeze_since(&mut self, epoch: Epoch) -> FrozenFrame<K, V> {
+        self.freeze_for(Marks(epoch.mark()))
+    }
+
+    fn freeze_for(&mut self, marks: Marks) -> FrozenFrame<K, V> {
+        assert!(!self.frozen, "a frame is frozen once");
+        self.frozen = true;
+        FrozenFrame(self.owner.clone(), marks)
+    }
+
+    /// Takes back what [`freeze`](Frame::freeze) gave; says what it was to write.
     ///
     /// # Panics
     /// If it is another frame's.
-    pub fn thaw(&mut self, frozen: FrozenFrame<K, V>) {
+    pub(super) fn thaw(&mut self, frozen: FrozenFrame<K, V>) -> Marks {
         assert!(Arc::ptr_eq(&self.owner, &frozen.0), "the frozen handle of another frame");
         self.frozen = false;
+        frozen.1
     }
 
-    /// Drops all entries. Cost: one drop per entry; nothing if entries need none.
+    /// Drops all entries. Cost: one drop per entry, or a word per slot if entries need none.
     pub fn clear(&mut self) {
         assert!(!self.frozen, "a frozen frame is never changed");
+        if !std::mem::needs_drop::<Entry<K, V>>() && self.used > 0 {
+            for slot in 0..self.memory.slots {
+                self.memory.place(slot).store(0, Ordering::Relaxed);
+            }
+            (self.used, self.fresh) = (0, [0; 2]);
+        }
         for slot in 0..self.memory.slots {
             if self.used == 0 {
                 break;
@@ -355,9 +634,10 @@ impl<K, V> FrozenFrame<K, V> {
         self.0.slots.slots
     }
 
-    /// Key and value in a slot.
+    /// Key and value in a slot, if the record is to be written.
     pub fn get(&self, slot: u32) -> Option<(&K, &V)> {
-        self.0.slots.entry(slot).map(|entry| (&entry.key, &entry.value))
+        let due = self.0.slots.is_marked(slot, self.1.0).then(|| self.0.slots.entry(slot))?;
+        due.map(|entry| (&entry.key, &entry.value))
     }
 
     /// Says where the record in a used slot is in the page image.
@@ -392,11 +672,11 @@ mod tests {
         let mut frame = frame(4);
         for i in 0..4 {
             let slot = frame.vacant().unwrap();
-            frame.put(slot, IndexHash(i as u32), i, Counted(dropped.clone(), i));
+            frame.put(slot, i, Counted(dropped.clone(), i), Epoch::FIRST);
         }
         assert_eq!(frame.vacant(), None);
-        let (hash, key, value) = frame.take(2);
-        assert_eq!((hash, key, value.1), (IndexHash(2), 2, 2));
+        let (key, value) = frame.take(2);
+        assert_eq!((key, value.1), (2, 2));
         drop(value);
         assert_eq!(frame.vacant(), Some(2));
         let frozen = frame.freeze();
@@ -415,7 +695,7 @@ mod tests {
     fn a_frozen_frame_is_read_from_two_threads() {
         let mut frame = frame(64);
         for i in 0..64u32 {
-            frame.put(i, IndexHash(i), u64::from(i), vec![String::from("value"); i as usize]);
+            frame.put(i, u64::from(i), vec![String::from("value"); i as usize], Epoch::FIRST);
         }
         let frozen = frame.freeze();
         let helper = std::thread::spawn(move || {
@@ -427,14 +707,14 @@ mod tests {
         let (frozen, theirs) = helper.join().unwrap();
         assert_eq!((strings, theirs), (2016, 2016));
         frame.thaw(frozen);
-        assert_eq!((frame.grain(5), frame.take(5).2.len()), (6, 5));
+        assert_eq!((frame.grain(5), frame.take(5).1.len()), (6, 5));
     }
 
     #[test]
     fn a_record_marked_dead_is_there_until_it_is_taken() {
         let mut frame = frame(2);
-        frame.put(0, IndexHash(0), 1u8, 1u8);
-        frame.put(1, IndexHash(1), 2u8, 2u8);
+        frame.put(0, 1u8, 1u8, Epoch::FIRST);
+        frame.put(1, 2u8, 2u8, Epoch::FIRST);
         let frozen = frame.freeze();
         frame.mark_dead(0, 4);
         frozen.set_grain(0, 77);
@@ -449,10 +729,112 @@ mod tests {
     }
 
     #[test]
+    fn a_record_is_fresh_from_a_change_until_it_is_written() {
+        let mut frame = frame(4);
+        (0..3).for_each(|slot| frame.put(slot, u64::from(slot), 10 * slot, Epoch::FIRST));
+        let frozen = frame.freeze();
+        frozen.set_grain(0, 5);
+        frame.thaw(frozen);
+        assert_eq!((frame.fresh(), frame.stored(0)), (3, None));
+        frame.settle(0, 9);
+        assert_eq!((frame.fresh(), frame.stored(0), frame.is_fresh(0)), (2, Some((9, 5)), false));
+        let frozen = frame.freeze();
+        assert!(frozen.get(0).is_none() && frozen.get(1).is_some(), "what is fresh is written");
+        frame.thaw(frozen);
+        assert_eq!(
+            (frame.freshen(0, Epoch::FIRST), frame.stored(0), frame.fresh()),
+            ((9, 5), None, 3)
+        );
+        frame.take(0);
+        assert_eq!((frame.stored(0), frame.fresh()), (None, 2));
+    }
+
+    #[test]
+    fn a_copy_has_a_place_only_of_what_has_not_changed_since() {
+        let (before, now) = (Epoch::FIRST, Epoch::FIRST.other());
+        for is_written in [false, true] {
+            let (mut frame, mut other, mut copies) = (frame(6), frame(6), frame(6));
+            (0..4).for_each(|slot| frame.put(slot, u64::from(slot), 10 * slot, before));
+            frame.settle(3, 7);
+            frame.put(5, 5, 50, now);
+            other.put(4, 4, 40, before);
+            frame.copy_due(&mut copies, now);
+            other.copy_due(&mut copies, now);
+            assert_eq!((frame.fresh(), frame.fresh_since(before), copies.used()), (4, 0, 4));
+            assert_eq!((frame.stored(1), frame.stored(3)), (None, Some((7, 0))));
+            // One changes, and one makes place for another that is the same.
+            *frame.get_mut(1).unwrap().1 += 1;
+            let (key, value) = frame.take(2);
+            frame.put(2, key, value, now);
+            assert_eq!((copies.get(1), frame.get(1)), (Some((&1, &10)), Some((&1, &11))));
+            if is_written {
+                let frozen = copies.freeze();
+                (0..4).for_each(|slot| frozen.set_grain(slot, 100 + slot));
+                copies.thaw(frozen);
+                let end = copies.end_of_copies(0);
+                assert_eq!((end, copies.end_of_copies(end)), (3, 4));
+                let died: Vec<u32> = frame.settle_copies(&copies, 0..end, (9, now)).collect();
+                assert_eq!((died, frame.fresh()), (vec![101, 102], 3));
+                assert_eq!(
+                    [0, 1, 2, 3].map(|s| frame.stored(s)),
+                    [Some((9, 100)), None, None, Some((7, 0))]
+                );
+                assert_eq!(other.settle_copies(&copies, end..4, (9, now)).count(), 0);
+                assert_eq!((other.fresh(), other.stored(4)), (0, Some((9, 103))));
+            } else {
+                assert_eq!((frame.fresh(), frame.stored(0)), (4, None));
+                copies.clear();
+                assert_eq!((copies.used(), copies.get(0)), (0, None));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_panic_leaves_behind_copies_is_forgotten() {
+        struct Fragile(u64);
+        impl Clone for Fragile {
+            fn clone(&self) -> Self {
+                assert!(self.0 != 2, "planned");
+                Self(self.0)
+            }
+        }
+        let (before, now) = (Epoch::FIRST, Epoch::FIRST.other());
+        let (mut frame, mut copies) = (frame(4), frame(4));
+        (0..4).for_each(|slot| frame.put(slot, slot, Fragile(slot.into()), before));
+        let copied = std::panic::AssertUnwindSafe(|| frame.copy_due(&mut copies, now));
+        assert!(std::panic::catch_unwind(copied).is_err());
+        copies.forget_behind();
+        assert_eq!((copies.used(), frame.fresh_since(before)), (0, 4));
+        assert!((0..4).all(|slot| copies.get(slot).is_none() && frame.get(slot).is_some()));
+        assert_eq!(copies.vacant(), Some(0));
+    }
+
+    #[test]
+    fn what_changes_after_a_barrier_is_of_the_next_checkpoint() {
+        let (before, now) = (Epoch::FIRST, Epoch::FIRST.other());
+        let mut frame = frame(3);
+        (0..2).for_each(|slot| frame.put(slot, slot, slot, before));
+        frame.settle(0, 9);
+        // It is on storage as it was at the barrier.
+        frame.freshen(0, now);
+        frame.put(2, 2, 2, now);
+        assert_eq!((frame.fresh_since(before), frame.fresh_since(now)), (1, 2));
+        let frozen = frame.freeze_since(before);
+        assert_eq!([0, 1, 2].map(|slot| frozen.get(slot).is_some()), [false, true, false]);
+        let marks = frame.thaw(frozen);
+        assert_eq!([0, 1, 2].map(|slot| frame.was_due(slot, marks)), [false, true, false]);
+        frame.carry_over(now);
+        assert_eq!((frame.fresh_since(before), frame.fresh_since(now)), (0, 3));
+        let frozen = frame.freeze();
+        assert!((0..3).all(|slot| frozen.get(slot).is_some()), "all of it, when a frame has to go");
+        frame.thaw(frozen);
+    }
+
+    #[test]
     #[should_panic(expected = "a frozen frame is never changed")]
     fn a_frozen_frame_cannot_be_written() {
         let mut frame = frame(1);
-        frame.put(0, IndexHash(0), 1u8, 1u8);
+        frame.put(0, 1u8, 1u8, Epoch::FIRST);
         let _frozen = frame.freeze();
         frame.get_mut(0);
     }

@@ -5,10 +5,12 @@
 //!
 //! What makes it sound: an entry of `bases` is that of a frame that is here, unfrozen and mutable.
 //! Whoever can change that goes through [`Frames::state_mut`], which forgets the entry; the other
-//! methods leave frame and stage as they are. What `spare` has may be old: nobody looks there, and it
-//! takes the place of `bases` only when it is blank from end to end.
+//! methods leave frame and stage as they are.
+//!
+//! A record that a checkpoint is to have, as it is fresh since the epoch before, has no short cut: that its
+//! mark is another is all there is to it, so that a barrier touches no frame.
 
-use super::frame_unsafe::{Base, Frame};
+use super::frame_unsafe::{Base, Epoch, Frame, Spot};
 use super::index::{Index, IndexHash};
 
 /// What a frame is at.
@@ -28,6 +30,9 @@ pub enum Stage {
     Clean,
 }
 
+/// A number that no frame has.
+pub const NO_FRAME: u32 = u32::MAX;
+
 /// A frame and what is known of it; one cache line.
 #[repr(align(64))]
 pub struct FrameState<K, V> {
@@ -35,22 +40,22 @@ pub struct FrameState<K, V> {
     pub stage: Stage,
     /// Heap that its entries own.
     pub heap_bytes: u64,
-    /// Number of the segment it was written to.
-    pub segment: u32,
-    /// The epoch it was begun in.
+    /// The epoch it was begun in, or copied in for a checkpoint.
     pub epoch: u32,
     /// Records in it that are marked as dead.
     pub dead: u32,
+    /// Whether copies of its records are on their way to storage.
+    pub is_awaited: bool,
+    /// The frame whose copies stand behind its own; [`NO_FRAME`] if there is none.
+    pub next_copied: u32,
 }
 
 /// The frames of one table.
 pub struct Frames<K, V> {
     states: Vec<FrameState<K, V>>,
     bases: Vec<Base<K, V>>,
-    /// To take the place of `bases` when all short cuts are forgotten at once: none in those before
-    /// `blank`.
-    spare: Vec<Base<K, V>>,
-    blank: usize,
+    /// What records that change are fresh since.
+    epoch: Epoch,
     slots: u32,
     /// Bits of an address that name the slot.
     slot_bits: u32,
@@ -60,14 +65,14 @@ pub struct Frames<K, V> {
 
 impl<K, V> Frames<K, V> {
     /// Bytes that one more frame takes here.
-    pub const BYTES_EACH: usize = size_of::<FrameState<K, V>>() + 2 * size_of::<Base<K, V>>();
+    pub const BYTES_EACH: usize = size_of::<FrameState<K, V>>() + size_of::<Base<K, V>>();
 
     /// Room for `frames_max` frames of `slots` slots.
     pub fn new(frames_max: usize, slots: u32) -> Self {
         let (states, bases) = (Vec::with_capacity(frames_max), Vec::with_capacity(frames_max));
-        let spare = Vec::with_capacity(frames_max);
         let slot_bits = slots.next_power_of_two().trailing_zeros();
-        Self { states, bases, spare, blank: 0, slots, slot_bits, slot_mask: (1 << slot_bits) - 1 }
+        let (epoch, slot_mask) = (Epoch::FIRST, (1 << slot_bits) - 1);
+        Self { states, bases, epoch, slots, slot_bits, slot_mask }
     }
 
     /// The address of a slot.
@@ -90,7 +95,6 @@ impl<K, V> Frames<K, V> {
         assert!(self.states.len() < self.states.capacity(), "more frames than memory");
         self.states.push(state);
         self.bases.push(Base::NONE);
-        self.spare.push(Base::NONE);
         self.states.len() as u32 - 1
     }
 
@@ -136,27 +140,20 @@ impl<K, V> Frames<K, V> {
         self.bases[number as usize] = frame.map_or(Base::NONE, Frame::base);
     }
 
-    /// Forgets all short cuts. Cost: O(1), if [`prepare_to_forget`](Frames::prepare_to_forget) has
-    /// said so since the last time.
-    pub fn forget_all(&mut self) {
-        self.prepare_to_forget(usize::MAX);
-        std::mem::swap(&mut self.bases, &mut self.spare);
-        self.blank = 0;
+    /// What records that change are fresh since.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
-    /// Does a share of what makes forgetting cheap.
-    #[inline]
-    pub fn prepare_to_forget(&mut self, share: usize) {
-        let end = self.spare.len().min(self.blank.saturating_add(share));
-        if self.blank < end {
-            self.spare[self.blank..end].fill(Base::NONE);
-            self.blank = end;
-        }
+    /// Another epoch begins: what is fresh is so since the one before. Cost: O(1).
+    pub fn next_epoch(&mut self) {
+        self.epoch = self.epoch.other();
     }
 
-    /// Key and value at an address of a frame that there is a short cut to.
+    /// What is at an address of a frame that there is a short cut to, if the record is fresh since this
+    /// epoch, or if it is not fresh.
     #[inline(always)]
-    fn spot(&self, address: u64) -> Option<(&K, *mut V)> {
+    fn spot(&self, address: u64, fresh: Option<Epoch>) -> Option<Spot<'_, K, V>> {
         let base = *self.bases.get((address >> self.slot_bits) as usize)?;
         let slot = address as u32 & self.slot_mask;
         if base.is_none() || slot >= self.slots {
@@ -164,7 +161,7 @@ impl<K, V> Frames<K, V> {
         }
         // SAFETY: a base is that of a frame that is here, unfrozen, and has `slots` slots; whoever
         // changes its entries has `&mut self`.
-        unsafe { base.entry(slot) }
+        unsafe { base.spot(slot, fresh) }
     }
 
     /// Whether there is a short cut to the frame of an address.
@@ -173,21 +170,53 @@ impl<K, V> Frames<K, V> {
         self.bases.get((address >> self.slot_bits) as usize).is_some_and(|base| !base.is_none())
     }
 
-    /// Whether there is a short cut to an address and it holds this key.
+    /// Whether there is a short cut to an address and it holds this key in a record that is fresh since
+    /// this epoch.
     #[inline(always)]
     pub fn is_at(&self, address: u64, is_it: impl FnOnce(&K) -> bool) -> bool {
-        self.spot(address).is_some_and(|(key, _)| is_it(key))
+        self.spot(address, Some(self.epoch)).is_some_and(|spot| is_it(spot.key))
     }
 
-    /// The value at an address, if there is a short cut to it and it holds this key.
+    /// A frame of which a copy has come back, if it is there yet.
+    pub fn copied(&mut self, number: u32) -> Option<&mut Frame<K, V>> {
+        self.state_mut(number).frame.as_mut()
+    }
+
+    /// [`Frame::freshen`], keeping the short cut.
+    #[inline]
+    pub fn freshen(&mut self, number: u32, slot: u32) -> (u32, u32) {
+        let frame = self.states[number as usize].frame.as_mut();
+        frame.expect("a frame in use").freshen(slot, self.epoch)
+    }
+
+    /// The value at an address, if there is a short cut to it and it holds this key in a record
+    /// that is fresh since this epoch.
     #[inline(always)]
     pub fn value_at(&mut self, address: u64, is_it: impl FnOnce(&K) -> bool) -> Option<&mut V> {
-        let value = self.spot(address).filter(|(key, _)| is_it(key))?.1;
+        let spot = self.spot(address, Some(self.epoch)).filter(|spot| is_it(spot.key))?;
+        spot.touch();
+        let value = spot.value;
         // SAFETY: the value is in a frame that is not frozen; `&mut self` is the only way to it.
         Some(unsafe { &mut *value })
     }
 
-    /// The value of a key, by its home's index entries that there are short cuts to.
+    /// [`value_at`](Frames::value_at) of a record that is not fresh, and is from now on; with it, where
+    /// it was on storage.
+    #[inline(always)]
+    pub fn freshen_at(
+        &mut self,
+        address: u64,
+        is_it: impl FnOnce(&K) -> bool,
+    ) -> Option<(&mut V, (u32, u32))> {
+        let value = self.spot(address, None).filter(|spot| is_it(spot.key))?.value;
+        let (number, slot) = self.slot_of(address);
+        let stored = self.freshen(number, slot);
+        // SAFETY: as above; only the slot's header was changed since.
+        Some((unsafe { &mut *value }, stored))
+    }
+
+    /// The value of a key whose record is fresh since this epoch, by its home's index entries that there are short
+    /// cuts to.
     #[inline(always)]
     pub fn find(
         &mut self,
@@ -196,9 +225,10 @@ impl<K, V> Frames<K, V> {
         mut is_it: impl FnMut(&K) -> bool,
     ) -> Option<&mut V> {
         let mut found = std::ptr::null_mut();
-        index.any_at_home(hash, |address| match self.spot(address) {
-            Some((key, value)) if is_it(key) => {
-                found = value;
+        index.any_at_home(hash, |address| match self.spot(address, Some(self.epoch)) {
+            Some(spot) if is_it(spot.key) => {
+                spot.touch();
+                found = spot.value;
                 true
             }
             _ => false,
@@ -236,9 +266,9 @@ impl<K, V> Frames<K, V> {
 
     /// [`Frame::put`] of an entry that owns `heap` bytes, keeping the short cut.
     #[inline]
-    pub fn put(&mut self, at: (u32, u32), hash: IndexHash, key: K, value: V, heap: u64) {
+    pub fn put(&mut self, at: (u32, u32), key: K, value: V, heap: u64) {
         let state = &mut self.states[at.0 as usize];
-        state.frame.as_mut().expect("a fill frame").put(at.1, hash, key, value);
+        state.frame.as_mut().expect("a fill frame").put(at.1, key, value, self.epoch);
         state.heap_bytes += heap;
     }
 
@@ -251,7 +281,6 @@ impl<K, V> Frames<K, V> {
     /// Drops all frames.
     pub fn clear(&mut self) {
         self.bases.clear();
-        self.spare.clear();
         self.states.clear();
     }
 }
@@ -273,16 +302,17 @@ mod tests {
             frame: Some(Frame::new(3, piece())),
             stage: Stage::Mutable,
             heap_bytes: 0,
-            segment: 0,
             epoch: 0,
             dead: 0,
+            is_awaited: false,
+            next_copied: NO_FRAME,
         };
         let (one, two) = (frames.push(state()), frames.push(state()));
         let slot = frames.vacant(one).unwrap();
         assert!(value(&mut frames, one, slot).is_none(), "no short cut was made");
         frames.shorten(one);
         frames.shorten(two);
-        frames.put((one, slot), IndexHash(7), 1, "a".into(), 1);
+        frames.put((one, slot), 1, "a".into(), 1);
         value(&mut frames, one, slot).unwrap().push('b');
         let address = frames.address_of(one, slot);
         assert!(frames.is_at(address, |&key| key == 1) && !frames.is_at(address, |&key| key == 2));
@@ -296,13 +326,10 @@ mod tests {
         for (number, slot) in [(one, 1), (one, 3), (two, 0), (2, 0), (9, 3)] {
             assert!(value(&mut frames, number, slot).is_none());
         }
-        for _ in 0..2 {
-            frames.forget_all();
-            assert!(value(&mut frames, one, slot).is_none(), "all were forgotten");
-            frames.shorten(one);
-            assert_eq!(value(&mut frames, one, slot).unwrap(), "ab");
-            frames.prepare_to_forget(1);
-        }
+        frames.next_epoch();
+        assert!(value(&mut frames, one, slot).is_none(), "a checkpoint is to have it");
+        frames.next_epoch();
+        assert_eq!(value(&mut frames, one, slot).unwrap(), "ab");
         let frozen = frames.state_mut(one).frame.as_mut().unwrap().freeze();
         frames.shorten(one);
         assert!(value(&mut frames, one, slot).is_none(), "a frozen frame");

@@ -3,8 +3,10 @@
 //! A frame is *mutable* (records change in place), *cooling* (a changed record moves to the fill
 //! frame), *frozen* (being written; nothing in it changes), *clean* (on storage and still
 //! readable; a changed record moves out), and then recycled. While memory suffices, every frame
-//! stays mutable. When it does not, each new record pays for a bounded share of the way out: some
-//! slots of the oldest clean frame are redirected to storage, or one frame is frozen.
+//! stays mutable, also once a checkpoint has it on storage: a record that is changed then is *fresh*
+//! again, which what is on storage is not. When memory does not suffice, each new record pays for a
+//! bounded share of the way out: some slots of the oldest clean frame are redirected to storage, or
+//! one frame is frozen.
 //!
 //! What it keeps true:
 //! - An index entry into memory points to a used slot of a frame that is not vacant.
@@ -13,6 +15,8 @@
 //!   heap that its values own is booked with it.
 
 mod ageing;
+mod barrier;
+mod copies;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -26,26 +30,26 @@ use super::address::{Address, Place, StoredAt};
 use super::config::Sizes;
 use super::flush::Flusher;
 use super::frame_unsafe::Frame;
-use super::frames_unsafe::{FrameState, Frames, Stage};
+use super::frames_unsafe::{FrameState, Frames, NO_FRAME, Stage};
 use super::index::{Index, IndexHash, Position};
 use super::pool_unsafe::Pool;
 use super::stored::{SegmentBefore, Stored};
 use crate::split_table::HashRange;
 use crate::table::{StateContext, TableStats};
+pub use copies::Copies;
 
 /// Frames with the helper at once.
 const FROZEN_MAX: usize = 4;
 /// Slots redirected per new record while memory is short.
 pub const QUANTUM: u32 = 8;
+/// Copies of frames for a checkpoint that are there at once, at the least.
+pub const COPIES_MIN: usize = FROZEN_MAX;
 /// Empty frames kept for reuse also while memory is short.
 pub const SPARES_MIN: usize = 4;
 /// Making room is tried so often: what one part of it frees another may take.
 const ROUNDS_MAX: usize = 8;
 /// Least free memory below which frames are on their way out.
 pub const WANT_FREE_MIN: u64 = 4096;
-
-/// Short cuts to frames that are prepared to be forgotten with each new frame.
-const FORGET_SHARE: usize = 64;
 
 /// An address that no record has.
 pub const NOWHERE: u64 = u64::MAX;
@@ -82,6 +86,14 @@ pub struct Log<K: Key, V: State> {
     frozen: usize,
     failed: usize,
     fill: Option<u32>,
+    /// Copies of records that a checkpoint is to have: next to be written, and what has room for more.
+    copies: VecDeque<Copies<K, V>>,
+    copying: Option<Copies<K, V>>,
+    /// Slots of records that have not changed that a checkpoint may look at before the stream has made
+    /// more calls; any number if there is none.
+    credit: Option<u64>,
+    /// The same in calls, for copies that the helper is given.
+    page_credit: Option<u64>,
     /// Mutable frames with unused slots.
     sparse: Vec<u32>,
     /// The clean frame whose slots are being redirected, and the next slot.
@@ -137,11 +149,12 @@ impl<K: Key, V: State> Log<K, V> {
         let hashes = HashRange::of(&context.owned, context.key_groups);
         let want_free = sizes.headroom_bytes
             + (2 * sizes.frame_bytes).max(account.limit() / 32).max(WANT_FREE_MIN);
+        let (frames_max, spares_max) = (sizes.frames_max as usize, sizes.spares_max);
+        let copies = VecDeque::with_capacity(sizes.copies_max);
         let (stored, flusher) = storage.unzip();
         let (slots, helper) = (sizes.slots, Some(context.helper.clone()));
         let layout = Frame::<K, V>::layout(slots);
         let pool = Pool::new(layout, account.clone(), MemoryKind::Tables, helper);
-        let (frames_max, spares_max) = (sizes.frames_max as usize, sizes.spares_max);
         let mut log = Self {
             name,
             account,
@@ -159,6 +172,10 @@ impl<K: Key, V: State> Log<K, V> {
             frozen: 0,
             failed: 0,
             fill: None,
+            copies,
+            copying: None,
+            credit: None,
+            page_credit: None,
             sparse: Vec::with_capacity(frames_max / 4 + 1),
             evicting: None,
             hashes,
@@ -222,6 +239,11 @@ impl<K: Key, V: State> Log<K, V> {
     #[cfg(test)]
     pub fn is_fill(&self, number: u32) -> bool {
         self.fill == Some(number)
+    }
+
+    /// The hash of the key in a slot, if the slot is used.
+    pub fn hash_in(&self, number: u32, slot: u32) -> Option<IndexHash> {
+        self.frame(number).get(slot).map(|(key, _)| self.index_hash(key.key_hash()))
     }
 
     /// The slot of a key's record, if there is a short cut to it. The fast path of a write: two
@@ -370,9 +392,9 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Puts an entry into a free slot; the index is the caller's.
     #[inline]
-    pub fn put(&mut self, to: (u32, u32), hash: IndexHash, key: K, value: V) {
+    pub fn put(&mut self, to: (u32, u32), key: K, value: V) {
         let heap = heap_of(&key, &value);
-        self.frames.put(to, hash, key, value, heap);
+        self.frames.put(to, key, value, heap);
         if heap > 0 {
             self.account.charge(MemoryKind::Values, heap);
         }
@@ -384,19 +406,21 @@ impl<K: Key, V: State> Log<K, V> {
         stored.bytes_of(self.index.len().saturating_sub(stored.live_records()))
     }
 
-    /// Whether nothing in a frame may change: it is being written, or is yet to be for a
-    /// checkpoint.
+    /// Whether the record in a slot may neither change nor go: its frame is being written, or a checkpoint
+    /// is yet to have it from there.
     #[inline]
-    pub fn is_kept(&self, number: u32) -> bool {
-        let state = self.frames.state(number);
-        match state.stage {
-            Stage::Frozen => true,
-            Stage::Clean | Stage::Vacant => false,
-            Stage::Mutable | Stage::Cooling | Stage::Failed => state.epoch < self.due_before,
-        }
+    pub fn is_kept(&self, number: u32, slot: u32) -> bool {
+        self.stage(number) == Stage::Frozen
+            || self.frame(number).is_fresh_since(slot, self.frames.epoch().other())
     }
 
-    /// A copy of an entry of a frame that is kept; what stays there is marked as dead. The index is
+    /// Whether the record in a slot can be changed where it is.
+    #[inline]
+    pub fn is_in_place(&self, number: u32, slot: u32) -> bool {
+        self.stage(number) == Stage::Mutable && !self.is_kept(number, slot)
+    }
+
+    /// A copy of an entry that is kept; what stays there is marked as dead. The index is
     /// the caller's.
     pub fn copy(&mut self, number: u32, slot: u32) -> (K, V) {
         let (key, value) = self.frame(number).get(slot).expect("an indexed slot");
@@ -407,23 +431,47 @@ impl<K: Key, V: State> Log<K, V> {
         copy
     }
 
-    /// Marks an entry of a frame that is kept as dead.
+    /// The record in a slot that [`is_in_place`](Log::is_in_place) is about to be changed.
+    #[inline]
+    pub fn freshen(&mut self, number: u32, slot: u32) {
+        if !self.frame(number).is_fresh(slot) {
+            let stored = self.frames.freshen(number, slot);
+            self.copy_died(Some(stored));
+        }
+    }
+
+    /// The value of a key, to be changed, if it is at this address, to which there is a short cut, in a
+    /// record that is on storage too: that is fresh from now on.
+    #[inline(always)]
+    pub fn freshen_at(&mut self, address: u64, is_it: impl FnOnce(&K) -> bool) -> Option<&mut V> {
+        let (value, (segment, grain)) = self.frames.freshen_at(address, is_it)?;
+        let stored = self.stored.as_mut().expect("a record that was written has a store");
+        stored.record_died(StoredAt { segment, grain });
+        Some(value)
+    }
+
+    /// What is on storage of a record in memory is not it any more.
+    #[inline]
+    pub(super) fn copy_died(&mut self, stored: Option<(u32, u32)>) {
+        if let Some((segment, grain)) = stored {
+            let stored = self.stored.as_mut().expect("a record that was written has a store");
+            stored.record_died(StoredAt { segment, grain });
+        }
+    }
+
+    /// Marks an entry that is kept as dead.
     pub fn leave_for_dead(&mut self, number: u32, slot: u32) {
         let epoch = self.epoch;
+        // What is not on storage yet dies when it is.
+        self.copy_died(self.frame(number).stored(slot));
         let state = self.frames.state_mut(number);
         state.dead += 1;
         state.frame.as_mut().expect("a frame in use").mark_dead(slot, epoch);
     }
 
-    /// Takes an entry out of a frame that is not kept; the index is the caller's.
+    /// Takes an entry that is not kept out of a frame; the index is the caller's.
     pub fn take(&mut self, number: u32, slot: u32) -> (K, V) {
-        let stage = self.stage(number);
-        if stage == Stage::Clean {
-            let (segment, grain) =
-                (self.frames.state(number).segment, self.frame(number).grain(slot));
-            let stored = self.stored.as_mut().expect("a clean frame is stored");
-            stored.record_died(StoredAt { segment, grain });
-        }
+        self.copy_died(self.frame(number).stored(slot));
         self.remove(number, slot)
     }
 
@@ -431,7 +479,7 @@ impl<K: Key, V: State> Log<K, V> {
     fn remove(&mut self, number: u32, slot: u32) -> (K, V) {
         let stage = self.stage(number);
         let state = self.frames.state_mut(number);
-        let (_, key, value) = state.frame.as_mut().expect("a frame in use").take(slot);
+        let (key, value) = state.frame.as_mut().expect("a frame in use").take(slot);
         let heap = heap_of(&key, &value);
         state.heap_bytes -= heap;
         self.account.release(MemoryKind::Values, heap);
@@ -489,11 +537,11 @@ impl<K: Key, V: State> Log<K, V> {
             frame: Some(frame),
             stage: Stage::Mutable,
             heap_bytes: 0,
-            segment: 0,
             epoch: self.epoch,
             dead: 0,
+            is_awaited: false,
+            next_copied: NO_FRAME,
         };
-        self.frames.prepare_to_forget(FORGET_SHARE);
         let number = match self.vacant_numbers.pop() {
             Some(number) => {
                 *self.frames.state_mut(number) = state;
@@ -530,6 +578,8 @@ impl<K: Key, V: State> Drop for Log<K, V> {
         }
         self.frames.clear();
         self.spares.clear();
+        self.copies.clear();
+        self.copying = None;
         self.pool.close();
         for kind in [MemoryKind::Pages, MemoryKind::Values, MemoryKind::Tables] {
             self.account.release(kind, self.account.used_for(kind));

@@ -15,6 +15,7 @@ mod deaths;
 mod expiring;
 mod fetches;
 mod flush;
+mod frame_set;
 mod frame_unsafe;
 mod frames_unsafe;
 mod index;
@@ -28,7 +29,8 @@ mod table;
 mod tests;
 
 pub use config::{
-    COOLING_PERCENT, FRAMES_MIN, HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
+    CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN,
+    PATIENCE, QUEUE_DEPTH,
 };
 pub(crate) use pool_unsafe::{Piece, Pool};
 pub use table::HybridLogTable;

@@ -34,6 +34,9 @@ struct Job {
 }
 
 enum Step {
+    /// Frames from this one on are looked through for records of the segment: a look at each slot is
+    /// cheaper than reading which there are, and often none are left.
+    Sweeping(u32),
     /// The next image's footer is to be read.
     Next,
     /// The helper reads the directory or a footer.
@@ -54,6 +57,9 @@ struct Copied {
     page: Option<WrittenPage>,
 }
 
+/// Slots that are looked at for what a record costs that is looked up.
+const SLOTS_PER_FUEL: usize = 32;
+
 /// No grain of a segment.
 const LEFT_OUT: u32 = u32::MAX;
 
@@ -67,8 +73,11 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
             return Err(Error::new(ErrorKind::Missing, message));
         };
         let is_over = stored.is_over(number, self.expired_to());
-        self.log.give_up(number);
-        let job = Job { segment: number, id, is_over, directory: None, image: 0, step: Step::Next };
+        let step = match self.log.is_worth_a_sweep(number) {
+            true => Step::Sweeping(0),
+            false => Step::Next,
+        };
+        let job = Job { segment: number, id, is_over, directory: None, image: 0, step };
         self.rewriter.0 = Some(job);
         Ok(())
     }
@@ -121,6 +130,15 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             // On an error the image is begun again.
             let step = std::mem::replace(&mut job.step, Step::Next);
             match step {
+                Step::Sweeping(from) => {
+                    let slots = (fuel - spent) * SLOTS_PER_FUEL;
+                    let (next, looked) = self.log.take_back_some(job.segment, from, slots);
+                    spent = (spent + looked.div_ceil(SLOTS_PER_FUEL)).min(fuel);
+                    if (next as usize) < self.log.frames.count() {
+                        job.step = Step::Sweeping(next);
+                        return Ok(Progress::Working { spent });
+                    }
+                }
                 Step::Next => {
                     // Nothing on storage is live any more: frames in memory had the rest.
                     if self.log.stored.as_ref().is_none_or(|s| s.live_of(job.segment) == 0) {
@@ -146,6 +164,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     let end = entries.len().min(looked + fuel - spent);
                     spent += end - looked;
                     if job.is_over {
+                        for entry in &entries[looked..end] {
+                            self.is_live(job.segment, entry);
+                        }
                         self.remove_expired(job.segment, &entries[looked..end]);
                         looked = end;
                     }
@@ -292,9 +313,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         answer
     }
 
-    fn is_live(&self, segment: u32, entry: &FooterEntry) -> bool {
-        let address = stored_address(segment, entry.grain);
-        self.log.index.find(self.log.index_hash(entry.hash), |a| a == address).is_some()
+    /// Whether a record is to be copied. One that is in memory is written again from there.
+    fn is_live(&mut self, segment: u32, entry: &FooterEntry) -> bool {
+        let at = StoredAt { segment, grain: entry.grain };
+        self.log.is_only_stored(self.log.index_hash(entry.hash), at)
     }
 
     fn install(&mut self, old: u32, entry: &FooterEntry, new: u32, grain: u32) {

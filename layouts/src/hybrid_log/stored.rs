@@ -22,6 +22,7 @@ use crossbeam_channel::Receiver;
 use super::address::{SEGMENTS_MAX, StoredAt};
 use super::deaths::{DeathList, Deaths};
 use super::fetches::{Fetches, Known};
+use super::frame_set::FrameSet;
 use crate::fetch::{Fetch, Ticket};
 
 /// The segments of one table, and the buffers to read them with.
@@ -70,6 +71,8 @@ struct Segment {
     known_before: u32,
     /// The set of live records that a checkpoint has made; those noted since are dead.
     base: Option<Box<BlobRef>>,
+    /// Frames in memory whose records may be in it too.
+    frames: FrameSet,
 }
 
 /// A segment as it was at the last barrier.
@@ -184,6 +187,7 @@ impl Stored {
             live_records: live as u32,
             known_dead: 0,
             base: None,
+            frames: FrameSet::default(),
             epoch: 0,
             live_before: 0,
             known_before: 0,
@@ -206,6 +210,16 @@ impl Stored {
         self.by_id.insert(info.id, number);
         self.segments[number as usize] = Some(segment);
         Ok(number)
+    }
+
+    /// Records of a frame in memory are in a segment too.
+    pub fn has_frame(&mut self, number: u32, frame: u32) {
+        self.segments[number as usize].as_mut().expect("a numbered segment").frames.insert(frame);
+    }
+
+    /// Frames in memory whose records may be in a segment too.
+    pub fn frames_of(&self, number: u32) -> FrameSet {
+        self.segments[number as usize].as_ref().map_or_else(FrameSet::default, |s| s.frames)
     }
 
     /// A record is not live any more.

@@ -38,7 +38,7 @@ pub struct HybridLogTable<K: Key, V: State> {
     pub(super) context: StateContext,
     pub(super) rewriter: Rewriter,
     /// The checkpoint being taken, or not decided yet.
-    pub(super) capture: Option<Capture>,
+    pub(super) capture: Option<Box<Capture>>,
     /// Where the last checkpoint has the records that have died.
     pub(super) known_deaths: Vec<BlobRef>,
     /// What nobody waited for.
@@ -232,8 +232,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let found = self.log.locate(hash, key);
         match found {
             Located::Absent => return Ok(None),
-            Located::Resident { number, slot, .. } if self.is_in_place(number) => {
-                self.log.frames.shorten(number);
+            Located::Resident { number, slot, .. } if self.log.is_in_place(number, slot) => {
+                self.change_in_place(number, slot);
                 return Ok(Some((number, slot)));
             }
             Located::Resident { .. } | Located::Cold => {}
@@ -246,14 +246,15 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let (at, k, v) = match found {
             Located::Absent => return Ok(None),
             Located::Resident { at, number, slot } => match self.log.stage(number) {
-                _ if self.log.is_kept(number) => {
+                _ if self.log.is_in_place(number, slot) => {
+                    self.change_in_place(number, slot);
+                    return Ok(Some((number, slot)));
+                }
+                _ if self.log.is_kept(number, slot) => {
                     let (k, v) = self.log.copy(number, slot);
                     (at, k, v)
                 }
-                Stage::Mutable => {
-                    self.log.frames.shorten(number);
-                    return Ok(Some((number, slot)));
-                }
+                Stage::Mutable => unreachable!("it is kept, or changed where it is"),
                 Stage::Frozen => unreachable!("a frozen frame is kept"),
                 Stage::Cooling | Stage::Failed | Stage::Clean => {
                     let (k, v) = self.log.take(number, slot);
@@ -270,14 +271,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 (at, k, v)
             }
         };
-        self.log.put(to, hash, k, v);
+        self.log.put(to, k, v);
         self.log.index.set(at, self.log.address_of(to.0, to.1));
         Ok(Some(to))
     }
 
     /// Puts a new key.
     fn insert(&mut self, hash: IndexHash, key: K, value: V, to: (u32, u32)) {
-        self.log.put(to, hash, key, value);
+        self.log.put(to, key, value);
         self.log.index.insert(hash, self.log.address_of(to.0, to.1));
     }
 
@@ -478,7 +479,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
                 Ok(true)
             }
             Ok(Put::Instead(at, to, old)) => {
-                self.log.put(to, hash, key, value);
+                self.log.put(to, key, value);
                 self.log.index.set(at, self.log.address_of(to.0, to.1));
                 // Dropping runs user code, which may panic: only now.
                 drop(old);
@@ -522,7 +523,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         match self.log.locate(hash, key) {
             Located::Absent => Ok(None),
             Located::Resident { at, number, slot } => {
-                let (_, value) = match self.log.is_kept(number) {
+                let (_, value) = match self.log.is_kept(number, slot) {
                     true => self.log.copy(number, slot),
                     false => self.log.take(number, slot),
                 };
@@ -604,6 +605,11 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         self.in_groups(batch, &key, |table, item, (hash, likely), read| {
             if V::NONE {
                 if let Some(value) = table.log.frames.value_at(likely, |k| key(item).is(k)) {
+                    change(item, value);
+                    return Ok(());
+                }
+                // The first change of a record that is on storage.
+                if let Some(value) = table.log.freshen_at(likely, |k| key(item).is(k)) {
                     change(item, value);
                     return Ok(());
                 }
@@ -714,6 +720,10 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         self.begin_capture().map(|()| None)
     }
 
+    fn pace_checkpoint(&mut self, calls: u64) {
+        self.log.pace(calls);
+    }
+
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.continue_capture(blobs)
     }
@@ -780,9 +790,10 @@ enum Put<K, V> {
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
-    /// Whether records of a frame change where they are.
-    fn is_in_place(&self, number: u32) -> bool {
-        self.log.stage(number) == Stage::Mutable && !self.log.is_kept(number)
+    /// A record is about to be changed where it is; the next change finds it by a short cut.
+    fn change_in_place(&mut self, number: u32, slot: u32) {
+        self.log.frames.shorten(number);
+        self.log.freshen(number, slot);
     }
 
     /// Everything about a put that can fail: afterwards the old record, if it is not where the new
@@ -798,7 +809,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             self.log.make_headroom()?;
         }
         if let Located::Resident { number, slot, .. } = self.log.locate(hash, key) {
-            if self.is_in_place(number) {
+            if self.log.is_in_place(number, slot) {
+                self.log.freshen(number, slot);
                 return Ok(Put::Over(number, slot));
             }
         }
@@ -808,10 +820,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let to = self.log.make_room_to_move()?;
         match self.log.locate(hash, key) {
             Located::Absent => Ok(Put::New(self.log.make_room(hash)?)),
-            Located::Resident { number, slot, .. } if self.is_in_place(number) => {
+            Located::Resident { number, slot, .. } if self.log.is_in_place(number, slot) => {
+                self.log.freshen(number, slot);
                 Ok(Put::Over(number, slot))
             }
-            Located::Resident { at, number, slot } if self.log.is_kept(number) => {
+            Located::Resident { at, number, slot } if self.log.is_kept(number, slot) => {
                 self.log.leave_for_dead(number, slot);
                 Ok(Put::Instead(at, to, None))
             }

@@ -7,16 +7,18 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::{Faults, Simulated};
 use alluvium_pagestore::{
-    Account, BlobWriter, ErrorKind, HeapSize, Helper, KIB, MIB, MemoryKind, SegmentStore,
+    Account, BlobWriter, ErrorKind, HeapSize, Helper, KIB, MIB, MemoryKind, Progress, Rewrite,
+    SegmentStore, State,
 };
 use proptest::prelude::*;
 
+use super::log::Log;
 use super::{HybridLog, HybridLogTable};
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, Table};
 
 const MAX_VALUE: u64 = 4 * KIB;
 
-fn open(layout: &HybridLog, store: &Rc<Account>, stored: bool) -> HybridLogTable<u64, String> {
+fn open<V: State>(layout: &HybridLog, store: &Rc<Account>, stored: bool) -> HybridLogTable<u64, V> {
     let device = Arc::new(Simulated::new(1, Faults::none()));
     let context = StateContext {
         name: "log".into(),
@@ -29,7 +31,7 @@ fn open(layout: &HybridLog, store: &Rc<Account>, stored: bool) -> HybridLogTable
         movable: false,
         restored: None,
     };
-    Layout::<u64, String>::open(layout, context).unwrap()
+    Layout::<u64, V>::open(layout, context).unwrap()
 }
 
 fn text(key: u64, bytes: u64) -> String {
@@ -55,7 +57,7 @@ fn assert_frames_are_light(table: &HybridLogTable<u64, String>) {
 fn a_page_of_long_values_is_left_before_it_is_full() {
     for stored in [false, true] {
         let store = Account::root(if stored { 4 * MIB } else { 16 * MIB });
-        let mut table = open(&HybridLog::new().page(64 * KIB), &store, stored);
+        let mut table = open::<String>(&HybridLog::new().page(64 * KIB), &store, stored);
         for key in 0..10_000 {
             assert!(!table.put(key, text(key, 450)).unwrap());
         }
@@ -76,7 +78,7 @@ proptest! {
         stored in any::<bool>(),
     ) {
         let store = Account::root(2 * MIB);
-        let mut table = open(&HybridLog::new().page(4 * KIB), &store, stored);
+        let mut table = open::<String>(&HybridLog::new().page(4 * KIB), &store, stored);
         let mut model = BTreeMap::new();
         for (key, what) in steps {
             let value = text(key, 400 + key % 100);
@@ -99,7 +101,7 @@ fn a_scan_has_room_for_each_value_that_it_reads() {
     let memory = 512 * KIB;
     let store = Account::root(memory);
     let beside = Account::below(&store, "beside", u64::MAX);
-    let mut table = open(&HybridLog::new().segment(64 * KIB), &store, true);
+    let mut table = open::<String>(&HybridLog::new().segment(64 * KIB), &store, true);
     for key in 0..1000 {
         assert!(!table.put(key, text(key, 1500)).unwrap());
     }
@@ -127,7 +129,8 @@ fn a_scan_has_room_for_each_value_that_it_reads() {
 fn a_table_of_segments_without_room_is_told_and_everything_stays_readable() {
     let memory = 160 * KIB;
     let store = Account::root(memory);
-    let mut table = open(&HybridLog::new().page_records(8).segment(8 * KIB), &store, true);
+    let mut table =
+        open::<String>(&HybridLog::new().page_records(8).segment(8 * KIB), &store, true);
     let (mut model, mut over) = (BTreeMap::new(), BTreeMap::new());
     // First new keys until there is no room, then old ones: nobody rewrites segments here.
     for n in 0..10_000 {
@@ -165,6 +168,114 @@ fn a_table_of_segments_without_room_is_told_and_everything_stays_readable() {
     assert_eq!(seen, model.len());
     for key in model.keys() {
         assert!(table.take(key).unwrap().is_some(), "{key}");
+    }
+}
+
+fn blobs_of<V: State>(table: &HybridLogTable<u64, V>, number: u64) -> BlobWriter {
+    let segments = table.context.segments.as_ref().unwrap();
+    BlobWriter::new(segments.shared_device(), number, 4096)
+}
+
+/// Takes checkpoints of 1000 records, of which some change after each, and tells how many are written.
+fn written_after_changes<V: State + PartialEq + std::fmt::Debug>(of: impl Fn(u64) -> V) {
+    let store = Account::root(4 * MIB);
+    let mut table = open::<V>(&HybridLog::new().page_records(32), &store, true);
+    for key in 0..1000 {
+        assert!(!table.put(key, of(key)).unwrap());
+    }
+    let mut live = BTreeMap::from_iter((0..1000).map(|key| (key, of(key))));
+    for (number, changed) in [1000, 0, 3, 1000, 500, 0, 1].into_iter().enumerate() {
+        let before = table.stats();
+        if number > 0 {
+            for key in 0..changed {
+                table.update(&key, || unreachable!(), |value| *value = of(key + 7)).unwrap();
+                live.insert(key, of(key + 7));
+            }
+        }
+        let mut blobs = blobs_of(&table, number as u64);
+        let image = table.checkpoint(&mut blobs).unwrap();
+        table.checkpointed(CheckpointOutcome::Committed);
+        let after = table.stats();
+        assert_eq!(image.entries, 1000);
+        assert_eq!(after.codec_calls - before.codec_calls, changed, "checkpoint {number}");
+        assert_eq!((after.moves, after.clones), (0, 0), "records stay where they are");
+        assert_eq!(after.pages_begun, 32);
+    }
+    for (key, value) in live {
+        assert_eq!(table.get(&key).unwrap(), Some(&value));
+    }
+}
+
+#[test]
+fn a_checkpoint_writes_what_has_changed_and_records_stay_where_they_are() {
+    written_after_changes(|n| n);
+    written_after_changes(|n| text(n, 20));
+}
+
+/// Whether no record is to be copied or written before it changes.
+fn is_all_copied(log: &Log<u64, u64>) -> bool {
+    let is_kept = |number| (0..log.sizes.slots).any(|slot| log.is_kept(number, slot));
+    !(0..log.frames.count() as u32).any(is_kept)
+}
+
+#[test]
+fn what_is_copied_for_a_checkpoint_changes_where_it_is_while_that_is_written() {
+    let store = Account::root(4 * MIB);
+    let mut table = open::<u64>(&HybridLog::new().page_records(32), &store, true);
+    for key in 0..1000 {
+        assert!(!table.put(key, key).unwrap());
+    }
+    let mut blobs = blobs_of(&table, 1);
+    assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+    // Copies run ahead of the helper, which does a job with each call.
+    let (mut changed, mut image) = (false, None);
+    while image.is_none() {
+        image = table.continue_checkpoint(&mut blobs).unwrap();
+        let log = &table.log;
+        if !changed && is_all_copied(log) {
+            assert!(log.stats.codec_calls < 1000, "{:?}", log.stats);
+            for key in 0..1000 {
+                table.update(&key, || unreachable!(), |value| *value += 1).unwrap();
+            }
+            changed = true;
+        }
+    }
+    let stats = table.stats();
+    assert_eq!((stats.moves, stats.clones, stats.codec_calls), (0, 0, 1000));
+    // What was changed is not on storage.
+    assert_eq!(table.log.stored.as_ref().unwrap().live_records(), 0);
+    table.checkpointed(CheckpointOutcome::Committed);
+    assert_eq!(
+        image.unwrap().segments.iter().map(|segment| segment.live_records).sum::<u64>(),
+        1000
+    );
+}
+
+#[test]
+fn a_segment_is_given_up_without_a_copy_of_what_is_in_memory_too() {
+    let store = Account::root(4 * MIB);
+    let mut table = open::<u64>(&HybridLog::new().page_records(32), &store, true);
+    for key in 0..1000 {
+        assert!(!table.put(key, key).unwrap());
+    }
+    for number in [1, 2] {
+        let written = table.stats().codec_calls;
+        let mut blobs = blobs_of(&table, number);
+        table.checkpoint(&mut blobs).unwrap();
+        table.checkpointed(CheckpointOutcome::Committed);
+        assert_eq!(table.stats().codec_calls - written, 1000, "all are written from memory");
+        let mut segments = Vec::new();
+        table.segments(&mut segments);
+        for segment in segments.iter().filter(|segment| segment.live_records > 0) {
+            table.begin(segment.id).unwrap();
+            while !matches!(table.step(100).unwrap(), Progress::Done { .. }) {}
+        }
+        let stats = table.stats();
+        assert_eq!((stats.rewritten, stats.moves, stats.clones), (0, 0, 0));
+        assert_eq!(table.log.stored.as_ref().unwrap().live_records(), 0);
+    }
+    for key in 0..1000 {
+        assert_eq!(table.get(&key).unwrap(), Some(&key));
     }
 }
 

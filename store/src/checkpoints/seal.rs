@@ -145,8 +145,11 @@ impl Seal {
             trace_event!(DEBUG, "checkpoint sealed", number = self.number);
             return Ok(true);
         }
+        let mut left = parts.iter().filter(|(_, hooks)| hooks.is_some()).count();
         for (manifest, hooks) in parts.iter_mut() {
             let Some(working) = hooks else { continue };
+            left -= 1;
+            working.pace_checkpoint(left > 0).map_err(|e| e.with("state", &manifest.name))?;
             let image = working.continue_checkpoint(blobs);
             let Some(image) = image.map_err(|e| e.with("state", &manifest.name))? else {
                 return Ok(false);

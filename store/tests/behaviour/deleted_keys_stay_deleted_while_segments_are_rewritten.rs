@@ -146,8 +146,9 @@ fn a_rewrite_is_given_up_at_any_point() {
             let mut map: Map<u64, Record> = store.map("m").open().unwrap();
             let mut model = Model::new();
             let mut dice = Dice(fuel);
-            for step in 0..6000 {
-                let key = if step < 2500 { step } else { dice.below(2500) };
+            for step in 0..9600 {
+                // More keys than there is room for: what is in memory too is not copied.
+                let key = if step < 4000 { step } else { dice.below(4000) };
                 map.put(key, [step; 4]).unwrap();
                 model.insert(key, [step; 4]);
                 // Stops at another place each time.

@@ -16,6 +16,10 @@ use alluvium::io::{CrashPolicy, Fault, Faults, Simulated};
 use alluvium::{AnyLayout, Error, ErrorKind, Heap, Helpers, KIB, Map, State, Store};
 
 const MEMORY: u64 = 256 * KIB;
+/// Keys of a history.
+const KEYS: u64 = 1500;
+/// Those of one whose small values would have room in memory otherwise: some are on storage only.
+const KEYS_COLD: u64 = 2000;
 
 fn layouts() -> [(&'static str, AnyLayout); 2] {
     [("heap", Heap::new().into()), ("tiny log", tiny().into())]
@@ -150,6 +154,7 @@ fn survive<V: Value>(
     faults: Faults,
     kinds: &[ErrorKind],
     failures_min: u64,
+    keys: u64,
 ) {
     let seeds = if common::long() { 40 } else { 2 };
     for (seed, helpers) in (1..=seeds).flat_map(|s| [(s, Helpers::Inline), (s, Helpers::Thread)]) {
@@ -160,7 +165,7 @@ fn survive<V: Value>(
         for round in 0..4 {
             device.set_faults(faults);
             for _ in 0..400 {
-                if let Err(error) = driver.call(1500) {
+                if let Err(error) = driver.call(keys) {
                     assert!(kinds.contains(&error.kind()), "{error:?}");
                     let named = error.context("state").is_some() || error.context("file").is_some();
                     assert!(named || error.message().contains("directory"), "{error:?}");
@@ -191,10 +196,10 @@ fn survive<V: Value>(
 fn late_completions_change_no_answer() {
     for (name, layout) in layouts() {
         for latency_max in [2, 500] {
-            survive::<u64>(name, &layout, Faults::late(latency_max), &[], 0);
+            survive::<u64>(name, &layout, Faults::late(latency_max), &[], 0, KEYS);
         }
     }
-    survive::<Vec<String>>("owning", &tiny().into(), Faults::late(100), &[], 0);
+    survive::<Vec<String>>("owning", &tiny().into(), Faults::late(100), &[], 0, KEYS);
 }
 
 #[test]
@@ -203,9 +208,9 @@ fn failing_and_flipped_reads_are_told_and_pass() {
         Faults { latency_max: 5, read_errors: 0.05, flipped_reads: 0.05, ..Faults::none() };
     let kinds = [ErrorKind::Io, ErrorKind::Corrupt];
     for (name, layout) in &layouts()[1..] {
-        survive::<u64>(name, layout, faults, &kinds, 10);
+        survive::<u64>(name, layout, faults, &kinds, 10, KEYS_COLD);
     }
-    survive::<Vec<String>>("owning", &tiny().into(), faults, &kinds, 10);
+    survive::<Vec<String>>("owning", &tiny().into(), faults, &kinds, 10, KEYS);
 }
 
 #[test]
@@ -218,9 +223,9 @@ fn failing_writes_syncs_and_directories_are_told_and_pass() {
         ..Faults::none()
     };
     for (name, layout) in layouts() {
-        survive::<u64>(name, &layout, faults, &[ErrorKind::Io], 3);
+        survive::<u64>(name, &layout, faults, &[ErrorKind::Io], 3, KEYS);
     }
-    survive::<Vec<String>>("owning", &tiny().into(), faults, &[ErrorKind::Io], 3);
+    survive::<Vec<String>>("owning", &tiny().into(), faults, &[ErrorKind::Io], 3, KEYS);
 }
 
 /// A flipped bit may lie beside the record; a lost read may leave the right bytes of an earlier one.

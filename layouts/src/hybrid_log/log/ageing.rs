@@ -10,14 +10,18 @@ use std::time::Instant;
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State};
 
 use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MIN, Sealing, needs_reaper};
-use crate::hybrid_log::address::{Address, StoredAt};
+use crate::hybrid_log::address::{Address, Place, StoredAt};
 use crate::hybrid_log::config::FRAMES_MIN;
 use crate::hybrid_log::flush::{Answer, Flusher, drop_entries};
+use crate::hybrid_log::frame_set::FrameSet;
 use crate::hybrid_log::frame_unsafe::Frame;
 use crate::hybrid_log::frames_unsafe::Stage;
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::stored::Stored;
 use crate::trace_event;
+
+/// So many slots are looked at in less time than an entry of the index.
+const SWEEP_MAX: u64 = 32;
 
 impl<K: Key, V: State> Log<K, V> {
     /// Takes an empty frame out of use.
@@ -29,34 +33,110 @@ impl<K: Key, V: State> Log<K, V> {
         self.keep_or_drop(frame);
     }
 
-    /// Takes back that the clean frames of a segment are on storage: the segment is given up.
-    pub fn give_up(&mut self, segment: u32) {
-        if let Some((number, _)) = self.evicting {
-            if self.frames.state(number).segment == segment {
-                self.evict(u32::MAX);
+    /// Whether the entry of a record of a segment leads to storage only, where it is copied from as
+    /// the segment is given up. One that may change in memory is to be written again from there.
+    pub fn is_only_stored(&mut self, hash: IndexHash, at: StoredAt) -> bool {
+        let is_it = |address: Address| match address.place() {
+            Place::Stored(stored) => stored == at,
+            Place::Memory(address) => {
+                let (number, slot) = self.slot_of(address);
+                self.frame(number).stored(slot) == Some((at.segment, at.grain))
+            }
+        };
+        let Some((position, address)) = self.index.find(hash, is_it) else { return false };
+        let Place::Memory(address) = address.place() else { return true };
+        let (number, slot) = self.slot_of(address);
+        let is_evicted = self.evicting.is_some_and(|(evicted, _)| evicted == number);
+        match self.stage(number) {
+            _ if is_evicted || self.stage(number) == Stage::Frozen => {
+                // On its way out, or being written: this one goes before the others.
+                self.index.set(position, Address::stored(at));
+                let epoch = self.epoch;
+                let state = self.frames.state_mut(number);
+                state.dead += 1;
+                state.frame.as_mut().expect("a frame in use").mark_dead(slot, epoch);
+                true
+            }
+            _ => {
+                self.take_back(number, slot);
+                false
             }
         }
-        for at in 0..self.sealed {
-            let state = self.frames.state_mut(self.order[at]);
-            if state.stage == Stage::Clean && state.segment == segment {
-                state.stage = Stage::Failed;
-                self.failed += 1;
-                let used = state.frame.as_ref().expect("a frame in use").used();
-                let records = u64::from(used - state.dead);
-                let stored = self.stored.as_mut().expect("a clean frame is stored");
-                stored.records_died(segment, records);
-            }
-        }
-        self.sweep_dead();
     }
 
-    /// Takes the dead out of frames that are not on storage and not being written.
-    fn sweep_dead(&mut self) {
+    /// Takes back that records of a segment are on storage, as the segment is given up, in the frames
+    /// from one on that have about so many slots; says which frame is next, and how many slots it
+    /// looked at.
+    pub fn take_back_some(&mut self, segment: u32, from: u32, slots: usize) -> (u32, usize) {
+        let (mut number, mut looked) = (from, 0);
+        let frames = self.stored.as_ref().map_or_else(FrameSet::default, |s| s.frames_of(segment));
+        while looked < slots.max(1) && (number as usize) < self.frames.count() {
+            let is_evicted = self.evicting.is_some_and(|(evicted, _)| evicted == number);
+            let is_in_use = !matches!(self.stage(number), Stage::Vacant | Stage::Frozen);
+            if is_in_use && !is_evicted && frames.may_have(number) {
+                for slot in 0..self.frame(number).slots() {
+                    let frame = self.frame(number);
+                    let is_it = frame.stored(slot).is_some_and(|stored| stored.0 == segment);
+                    if is_it && frame.death(slot).is_none() {
+                        self.take_back(number, slot);
+                    }
+                }
+                looked += self.frame(number).slots() as usize;
+            }
+            looked += 1;
+            number += 1;
+        }
+        (number, looked)
+    }
+
+    /// A record that is in memory too is to be written again from there.
+    fn take_back(&mut self, number: u32, slot: u32) {
+        if self.stage(number) == Stage::Clean {
+            self.frames.state_mut(number).stage = Stage::Failed;
+            self.failed += 1;
+        }
+        self.freshen(number, slot);
+    }
+
+    /// Gives where records of a frame are on storage that the index has in memory.
+    pub fn visit_stored_of(&self, number: u32, mut visit: impl FnMut(StoredAt)) {
+        let Some(frame) = &self.frames.state(number).frame else { return };
+        for slot in self.left_before(number)..frame.slots() {
+            let stored = frame.stored(slot).filter(|_| frame.death(slot).is_none());
+            if let Some((segment, grain)) = stored {
+                visit(StoredAt { segment, grain });
+            }
+        }
+    }
+
+    /// Whether looking for a segment's records in memory costs less than reading which it has and looking
+    /// for each.
+    pub fn is_worth_a_sweep(&self, segment: u32) -> bool {
+        let Some(stored) = &self.stored else { return false };
+        let frames = stored.frames_of(segment).count().min(self.order.len() as u64);
+        frames * u64::from(self.sizes.slots) <= SWEEP_MAX * stored.info(segment).records.max(64)
+    }
+
+    /// No checkpoint is to have more from a frame that is not being written: what is marked as dead is
+    /// dropped, and what is fresh is so since now.
+    pub(super) fn forget_marks(&mut self, number: u32) {
+        if self.frames.state(number).dead > 0 {
+            self.drop_dead(number);
+        }
+        let epoch = self.frames.epoch();
+        let frame = self.frames.state(number).frame.as_ref();
+        if frame.is_some_and(|frame| frame.fresh_since(epoch.other()) > 0) {
+            self.frame_mut(number).carry_over(epoch);
+        }
+    }
+
+    /// [`forget_marks`](Log::forget_marks) in all frames that are not on storage and not being written.
+    pub(super) fn forget_all_marks(&mut self) {
         let mut at = 0;
         while let Some(&number) = self.order.get(at) {
             let state = self.frames.state(number);
-            if state.dead > 0 && !matches!(state.stage, Stage::Frozen | Stage::Clean) {
-                self.drop_dead(number);
+            if !matches!(state.stage, Stage::Frozen | Stage::Clean) {
+                self.forget_marks(number);
             }
             // A frame that is left empty leaves the order.
             at += usize::from(self.order.get(at) == Some(&number));
@@ -64,7 +144,7 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// Drops the entries of a frame that are marked as dead, which it may be left empty by.
-    fn drop_dead(&mut self, number: u32) {
+    pub(super) fn drop_dead(&mut self, number: u32) {
         self.frames.state_mut(number).dead = 0;
         for slot in 0..self.sizes.slots {
             // The last one may retire the frame.
@@ -78,62 +158,8 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// A checkpoint begins: what is in memory now is of it. Cost: O(1), but for frames that a
-    /// checkpoint that was given up has left with the helper.
-    pub fn barrier(&mut self) -> Result<()> {
-        let start = Instant::now();
-        while self.sealing != Sealing::Idle && self.frozen > 0 {
-            self.wait()?;
-            self.check_patience(start)?;
-        }
-        self.stored.as_mut().expect("a stored log").barrier();
-        self.epoch += 1;
-        self.due_before = self.epoch;
-        self.sealing = Sealing::Freezing;
-        self.fill = None;
-        self.sparse.clear();
-        self.frames.forget_all();
-        Ok(())
-    }
-
-    /// Whether the frame at a place of the order is due.
-    fn is_due_at(&self, at: usize) -> bool {
-        self.order.get(at).is_some_and(|&n| self.frames.state(n).epoch < self.due_before)
-    }
-
-    /// Does a bounded share of writing what was in memory at the barrier, and says how far it is.
-    pub fn seal_some(&mut self) -> Result<Sealing> {
-        self.poll()?;
-        while self.sealing == Sealing::Freezing && self.frozen < FROZEN_MAX {
-            if self.failed == 0 && !self.is_due_at(self.sealed) {
-                self.hand_over();
-            } else {
-                self.freeze_oldest();
-            }
-        }
-        self.flusher.as_mut().expect("a stored log").drive();
-        self.poll()?;
-        Ok(self.sealing)
-    }
-
-    /// All due frames are with the helper: what it writes from now on is of the next checkpoint.
-    fn hand_over(&mut self) {
-        self.flusher.as_mut().expect("a stored log").seal(self.epoch);
-        self.sealing = Sealing::Handed;
-    }
-
-    /// The checkpoint has its image, or is given up: frames change again.
-    pub fn end_sealing(&mut self, given_up: bool) {
-        self.due_before = 0;
-        if given_up {
-            self.sweep_dead();
-        }
-        // Frames that are with the helper are waited for by the next barrier.
-        self.sealing = if given_up && self.frozen > 0 { Sealing::Failed } else { Sealing::Idle };
-    }
-
     /// Removes a frame from the order and gives its number back.
-    fn leave(&mut self, number: u32) {
+    pub(super) fn leave(&mut self, number: u32) {
         let at = self.order.iter().position(|&n| n == number).expect("a frame in order");
         self.order.remove(at);
         if at < self.sealed {
@@ -144,13 +170,16 @@ impl<K: Key, V: State> Log<K, V> {
             self.failed -= 1;
         }
         state.stage = Stage::Vacant;
+        let is_awaited = state.is_awaited;
         if self.fill == Some(number) {
             self.fill = None;
         }
-        self.vacant_numbers.push(number);
+        if !is_awaited {
+            self.vacant_numbers.push(number);
+        }
     }
 
-    fn keep_or_drop(&mut self, frame: Frame<K, V>) {
+    pub(super) fn keep_or_drop(&mut self, frame: Frame<K, V>) {
         let tight = self.account.available() < self.sizes.headroom_bytes;
         let spares_max = if self.is_short() { SPARES_MIN } else { self.sizes.spares_max };
         if self.spares.len() < spares_max && !tight {
@@ -314,7 +343,7 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// Takes a frame out of use whose entries are all dead and need not be dropped.
-    fn empty(&mut self, number: u32) {
+    pub(super) fn empty(&mut self, number: u32) {
         let state = self.frames.state_mut(number);
         let heap = std::mem::take(&mut state.heap_bytes);
         state.dead = 0;
@@ -323,83 +352,37 @@ impl<K: Key, V: State> Log<K, V> {
         self.retire(number);
     }
 
-    /// A frame is on storage: what died in it meanwhile is known there, and goes.
-    fn bury(&mut self, number: u32) {
-        let state = self.frames.state(number);
-        let (segment, marked) = (state.segment, state.dead);
-        if marked == 0 {
-            return;
-        }
-        // Once a checkpoint is given up, what died before its barrier is of the next one as well.
-        let odd_before = (self.due_before > 0).then_some(self.epoch % 2 == 0);
-        let frame = self.frames.state(number).frame.as_ref().expect("a frame in use");
-        let died = |slot: u32| Some((frame.grain(slot), frame.death(slot)?));
-        let deaths = (0..self.sizes.slots).filter_map(died);
-        let stored = self.stored.as_mut().expect("a clean frame is stored");
-        stored.records_died_in(segment, deaths.map(|(at, odd)| (at, Some(odd) == odd_before)));
-        let used = frame.used();
-        if !needs_reaper::<K, V>() && used == marked {
-            self.empty(number);
-        } else if !needs_reaper::<K, V>() {
-            self.drop_dead(number);
-        } else if used == marked {
-            // Nothing else is in it: the helper drops it.
-            let state = self.frames.state_mut(number);
-            let frame = state.frame.take().expect("a frame in use");
-            let heap_bytes = std::mem::take(&mut state.heap_bytes);
-            self.leave(number);
-            self.flusher.as_mut().expect("it was flushed").reap(frame, heap_bytes);
-        }
-    }
-
     fn take_answer(&mut self, answer: Answer<K, V>) {
         match answer {
             Answer::Flushed { number, frozen, result, sealed } => {
                 self.take_sealed(&sealed);
                 self.frozen -= 1;
-                self.frame_mut(number).thaw(frozen);
-                let stored = self.stored.as_mut().expect("a flusher has a store");
-                let numbered = result.and_then(|(page, records)| {
-                    self.stats.codec_calls += records;
-                    self.stats.flushed_bytes += page.bytes;
-                    let (name, bytes) = (&*self.name, page.bytes);
-                    trace_event!(
-                        DEBUG,
-                        "page written",
-                        state = name,
-                        page = number,
-                        records = records,
-                        bytes = bytes,
-                    );
-                    stored.update(&page.segment, records)
-                });
-                let state = self.frames.state_mut(number);
-                let is_due = state.epoch < self.due_before;
-                match numbered {
+                let marks = self.frame_mut(number).thaw(frozen);
+                let is_due = self.is_due(number);
+                match self.page_written(number, result) {
                     Ok(segment) => {
-                        (state.stage, state.segment) = (Stage::Clean, segment);
-                        self.bury(number);
+                        self.frames.state_mut(number).stage = Stage::Clean;
+                        self.settle_page(number, segment, marks);
                     }
                     Err(error) => {
                         if is_due && self.sealing == Sealing::Handed {
                             // It would be written among frames of the next checkpoint.
                             self.sealing = Sealing::Failed;
                         }
-                        trace_event!(
-                            WARN,
-                            "page not written",
-                            state = &*self.name,
-                            error = error.to_string().as_str(),
-                        );
-                        state.stage = Stage::Failed;
+                        self.frames.state_mut(number).stage = Stage::Failed;
                         self.failed += 1;
-                        self.flush_error = Some(error.with("state", &self.name));
-                        if self.frames.state(number).dead > 0 && !self.is_kept(number) {
+                        self.page_failed(error);
+                        if !is_due {
                             // Marks tell only this epoch's deaths from those of the one before.
-                            self.drop_dead(number);
+                            self.forget_marks(number);
                         }
                     }
                 }
+                self.book_tables();
+            }
+            Answer::Copied { copies, result, sealed } => {
+                self.take_sealed(&sealed);
+                self.take_copies(copies, result);
                 self.book_tables();
             }
             Answer::Reaped { frame, heap_bytes } => {
@@ -431,12 +414,16 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// Freezes the oldest frame that is not on its way; says whether there was one.
+    /// Freezes the oldest frame that is not on its way, or gives on what was copied for a checkpoint;
+    /// says whether there was one.
     pub fn freeze_oldest(&mut self) -> bool {
         if self.flusher.is_none() {
             return false;
         }
-        if self.sealing == Sealing::Freezing && self.failed == 0 && !self.is_due_at(self.sealed) {
+        if self.give_copies() {
+            return true;
+        }
+        if self.is_all_given() {
             self.hand_over();
         }
         let failed = |log: &Self, n: u32| log.stage(n) == Stage::Failed;
@@ -452,6 +439,15 @@ impl<K: Key, V: State> Log<K, V> {
             }
             None => {
                 let Some(&number) = self.order.get(self.sealed) else { return false };
+                if self.frames.state(number).is_awaited {
+                    return false;
+                }
+                if self.is_due(number) && self.due_of(number) == 0 && self.frame(number).fresh() > 0
+                {
+                    // All that is to be written of it is of the next checkpoint.
+                    self.renew(number);
+                    return true;
+                }
                 if self.fill == Some(number) {
                     self.fill = None;
                 }
@@ -463,13 +459,27 @@ impl<K: Key, V: State> Log<K, V> {
                 number
             }
         };
+        // What a checkpoint writes is not on its way out.
+        let (is_due, due_since) = (self.is_due(number), self.frames.epoch().other());
+        if !is_due || self.is_short() {
+            self.cool();
+        }
         let state = self.frames.state_mut(number);
+        if state.frame.as_ref().expect("a frame in use").fresh() == 0 {
+            // All of it is on storage.
+            state.stage = Stage::Clean;
+            let is_marked = state.dead > 0;
+            if is_marked && !needs_reaper::<K, V>() {
+                self.drop_dead(number);
+            }
+            return true;
+        }
         state.stage = Stage::Frozen;
-        let frozen = state.frame.as_mut().expect("a frame in use").freeze();
+        let frame = state.frame.as_mut().expect("a frame in use");
+        let frozen = if is_due { frame.freeze_since(due_since) } else { frame.freeze() };
         self.frozen += 1;
         self.stats.pages_flushed += 1;
         self.flusher.as_mut().expect("looked at above").flush(number, frozen);
-        self.cool();
         true
     }
 
@@ -500,16 +510,18 @@ impl<K: Key, V: State> Log<K, V> {
             return;
         };
         let end = self.sizes.slots.min(start.saturating_add(slots));
-        let segment = self.frames.state(number).segment;
         for slot in start..end {
-            let Some(hash) = self.frame(number).hash(slot) else { continue };
-            let at = StoredAt { segment, grain: self.frame(number).grain(slot) };
-            let old = self.address_of(number, slot);
+            let Some(hash) = self.hash_in(number, slot) else { continue };
             // Those that died while the frame was written are known as dead.
             if self.frame(number).death(slot).is_none() {
+                let stored = self.frame(number).stored(slot);
+                let (segment, grain) = stored.expect("a record of a clean frame is stored");
+                let (old, at) = (self.address_of(number, slot), StoredAt { segment, grain });
                 let replaced = self.index.replace(hash, old, Address::stored(at));
                 assert!(replaced, "a live record of page {number} is not in the index");
             }
+            // Hashing is user code, which may panic: then this goes on here.
+            self.evicting = Some((number, slot + 1));
             if !needs_reaper::<K, V>() {
                 self.frame_mut(number).take(slot);
             }
@@ -519,7 +531,7 @@ impl<K: Key, V: State> Log<K, V> {
             return;
         }
         self.evicting = None;
-        trace_event!(DEBUG, "page evicted", state = &*self.name, page = number, segment = segment);
+        trace_event!(DEBUG, "page evicted", state = &*self.name, page = number);
         let state = self.frames.state_mut(number);
         let frame = state.frame.take().expect("a frame in use");
         let heap_bytes = std::mem::take(&mut state.heap_bytes);
@@ -538,6 +550,7 @@ impl<K: Key, V: State> Log<K, V> {
         let start = Instant::now();
         while self.frozen > 0 || self.pending() > 0 || self.sealing == Sealing::Freezing {
             if self.sealing == Sealing::Freezing {
+                (self.credit, self.page_credit) = (None, None);
                 self.seal_some()?;
             }
             self.wait()?;

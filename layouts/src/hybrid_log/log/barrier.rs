@@ -1,0 +1,303 @@
+//! How a checkpoint gets what is in memory at its barrier, while the stream goes on.
+//!
+//! Frames begun before the barrier are *due*: nothing in them changes before it is told to a helper.
+//! There are two ways to do that. A record that is a few bytes and no more is copied: all fresh ones
+//! of a frame into an empty frame, which the helper writes, and the frame is mutable again at once.
+//! What owns heap, and what there is no memory to copy for, is frozen until it is written. Either way
+//! the frame stays in memory, mutable, and its records know where they are on storage, until they
+//! change; a frame in which nothing has changed since the last checkpoint is not written.
+//!
+//! What it keeps true:
+//! - Due frames that nobody has looked at stand in a row, behind those that are sealed.
+//! - A frame of which a copy is on its way is not frozen, and its number is not given again.
+
+use std::time::Instant;
+
+use alluvium_pagestore::{Error, Key, Result, State, WrittenPage};
+
+use super::{FROZEN_MAX, Log, Sealing, needs_reaper};
+use crate::hybrid_log::frame_unsafe::Marks;
+use crate::hybrid_log::frames_unsafe::Stage;
+use crate::trace_event;
+
+/// What a call does, in frames that are passed over.
+const SHARE: usize = 64;
+/// What looking at each slot of a frame is worth, and what copying all of them is beside.
+const LOOK: usize = 16;
+const COPY: usize = 16;
+/// Slots that are looked at for each call of the stream where little is to be copied: a seventh of its
+/// time or less.
+const SLOTS_PER_CALL: u64 = 4;
+/// Each record that is to be copied saves as many slots: where it is one of so many, the stream would soon
+/// come to it.
+const DUE_PER_SLOT: u32 = 8;
+/// A share is worth at least so many calls.
+const CALLS_MIN: u64 = 64;
+/// What is not looked at now may be later, up to so many frames at once.
+const CREDIT_FRAMES_MAX: u64 = 4;
+
+/// What became of the next due frame.
+enum Passed {
+    /// It is passed, which was worth so much.
+    Worth(usize),
+    /// The stream goes first.
+    Later,
+    /// It is to be written where it is, or there is none.
+    Not,
+}
+
+impl<K: Key, V: State> Log<K, V> {
+    /// A checkpoint begins: what is in memory now is of it. Cost: O(1), but for frames that a
+    /// checkpoint that was given up has left with the helper.
+    pub fn barrier(&mut self) -> Result<()> {
+        let start = Instant::now();
+        while self.sealing != Sealing::Idle && self.frozen > 0 {
+            self.wait()?;
+            self.check_patience(start)?;
+        }
+        self.stored.as_mut().expect("a stored log").barrier();
+        self.epoch += 1;
+        self.due_before = self.epoch;
+        self.sealing = Sealing::Freezing;
+        (self.credit, self.page_credit) = (None, None);
+        self.fill = None;
+        self.sparse.clear();
+        self.frames.next_epoch();
+        Ok(())
+    }
+
+    /// Whether the frame at a place of the order is due.
+    fn is_due_at(&self, at: usize) -> bool {
+        self.order.get(at).is_some_and(|&n| self.is_due(n))
+    }
+
+    /// Whether the frame is yet to be written for a checkpoint.
+    pub(super) fn is_due(&self, number: u32) -> bool {
+        self.frames.state(number).epoch < self.due_before
+    }
+
+    fn has_no_copies(&self) -> bool {
+        self.copies.is_empty() && self.copying.is_none()
+    }
+
+    /// How many records of a frame the checkpoint is to have from there.
+    pub(super) fn due_of(&self, number: u32) -> u32 {
+        self.frame(number).fresh_since(self.frames.epoch().other())
+    }
+
+    /// Whether nothing is left to be given to the helper for the checkpoint but the order to seal.
+    pub(super) fn is_all_given(&self) -> bool {
+        let is_freezing = self.sealing == Sealing::Freezing;
+        is_freezing && self.failed == 0 && self.has_no_copies() && !self.is_due_at(self.sealed)
+    }
+
+    /// There were so many calls of the stream since the last share of the checkpoint, which follows them.
+    /// A stream that stands still waits for nothing.
+    pub fn pace(&mut self, calls: u64) {
+        let slots = u64::from(self.sizes.slots);
+        let more = |credit: Option<u64>, each: u64, most: u64| {
+            let more = calls.max(CALLS_MIN).saturating_mul(each);
+            (calls > 0).then(|| credit.unwrap_or(0).saturating_add(more).min(most))
+        };
+        self.credit = more(self.credit, SLOTS_PER_CALL, CREDIT_FRAMES_MAX * slots);
+        let page = slots * self.sizes.calls_per_record;
+        self.page_credit = more(self.page_credit, 1, FROZEN_MAX as u64 * page);
+    }
+
+    /// Whether the helper may have the next copies now: not before the stream has made some calls for each,
+    /// unless copies fill the memory that there is for them. Pays for them.
+    fn may_give(&mut self) -> bool {
+        let Some(next) = self.copies.front() else { return false };
+        let Some(credit) = self.page_credit else { return true };
+        let is_full = self.copies.len() + self.frozen >= self.sizes.copies_max;
+        let left = credit.checked_sub(u64::from(next.frame.used()) * self.sizes.calls_per_record);
+        self.page_credit = Some(left.unwrap_or(if is_full { 0 } else { credit }));
+        left.is_some() || is_full || self.is_short()
+    }
+
+    /// Takes what looking at so many slots is worth from what there is; says whether there was as much.
+    pub fn pay(&mut self, slots: u64) -> bool {
+        let left = self.credit.map_or(Some(None), |credit| credit.checked_sub(slots).map(Some));
+        self.credit = left.unwrap_or(self.credit);
+        left.is_some()
+    }
+
+    /// Does a bounded share of writing what was in memory at the barrier, and says how far it is.
+    pub fn seal_some(&mut self) -> Result<Sealing> {
+        self.poll()?;
+        let mut left = SHARE;
+        while self.sealing == Sealing::Freezing && left > 0 {
+            let has_room = self.frozen < FROZEN_MAX;
+            let spent = if self.is_all_given() {
+                self.hand_over();
+                left
+            } else if has_room && (self.failed > 0 || self.may_give()) {
+                self.freeze_oldest();
+                1
+            } else {
+                match self.pass_next() {
+                    Passed::Worth(spent) => spent,
+                    Passed::Later => left,
+                    Passed::Not if has_room && self.copies.is_empty() => {
+                        usize::from(self.freeze_oldest()).max(1)
+                    }
+                    Passed::Not => left,
+                }
+            };
+            left = left.saturating_sub(spent);
+        }
+        self.flusher.as_mut().expect("a stored log").drive();
+        self.poll()?;
+        Ok(self.sealing)
+    }
+
+    /// Passes over the next due frame, if it has nothing to be written, or copies what it has, if
+    /// that can be done.
+    fn pass_next(&mut self) -> Passed {
+        let Some(&number) = self.order.get(self.sealed).filter(|&&n| self.is_due(n)) else {
+            return if self.close_copies() { Passed::Worth(1) } else { Passed::Not };
+        };
+        if self.frame(number).used() == 0 {
+            self.retire(number);
+            return Passed::Worth(1);
+        }
+        let due = self.due_of(number);
+        if due == 0 {
+            self.renew(number);
+            return Passed::Worth(1);
+        }
+        if needs_reaper::<K, V>() {
+            return Passed::Not;
+        }
+        let slots = self.sizes.slots;
+        // The stream waits for nothing while few records are due; many are copied before it comes to them.
+        let idle = u64::from(slots.saturating_sub(due.saturating_mul(DUE_PER_SLOT)));
+        if !self.pay(idle) {
+            return Passed::Later;
+        }
+        if !self.copy_due(number) {
+            return Passed::Not;
+        }
+        self.renew(number);
+        Passed::Worth(LOOK + COPY * due as usize / slots as usize)
+    }
+
+    /// A frame has nothing more to be written for the checkpoint: its records change where they are.
+    pub(super) fn renew(&mut self, number: u32) {
+        let at = self.order.iter().position(|&n| n == number).expect("a frame in order");
+        self.order.remove(at);
+        self.sealed -= usize::from(at < self.sealed);
+        self.order.push_back(number);
+        let epoch = self.epoch;
+        let state = self.frames.state_mut(number);
+        (state.stage, state.epoch) = (Stage::Mutable, epoch);
+        self.forget_marks(number);
+        // The last of the dead may have retired it.
+        if self.stage(number) != Stage::Vacant {
+            self.offer(number);
+            self.frames.shorten(number);
+        }
+    }
+
+    /// Whether the free slots of a frame are worth it to be filled.
+    fn offer(&mut self, number: u32) {
+        let state = self.frames.state(number);
+        let (used, slots) = (self.frame(number).used(), self.sizes.slots);
+        let heap_max = self.sizes.frame_heap_bytes;
+        let has_room =
+            used <= slots - slots.div_ceil(8) && state.heap_bytes <= heap_max - heap_max / 8;
+        if has_room && self.sparse.len() < self.sparse.capacity() {
+            self.sparse.push(number);
+        }
+    }
+
+    /// A page's number of a segment, and the numbers that it adds to.
+    pub(super) fn page_written(
+        &mut self,
+        number: u32,
+        result: Result<(WrittenPage, u64)>,
+    ) -> Result<u32> {
+        let (page, records) = result?;
+        self.stats.codec_calls += records;
+        self.stats.flushed_bytes += page.bytes;
+        let (name, bytes) = (&*self.name, page.bytes);
+        trace_event!(
+            DEBUG,
+            "page written",
+            state = name,
+            page = number,
+            records = records,
+            bytes = bytes,
+        );
+        self.stored.as_mut().expect("a flusher has a store").update(&page.segment, records)
+    }
+
+    /// Tells whoever calls next.
+    pub(super) fn page_failed(&mut self, error: Error) {
+        trace_event!(
+            WARN,
+            "page not written",
+            state = &*self.name,
+            error = error.to_string().as_str(),
+        );
+        self.flush_error = Some(error.with("state", &self.name));
+    }
+
+    /// A frame was written, where it was: its records have their places, and what died in it
+    /// meanwhile is known there, and goes.
+    pub(super) fn settle_page(&mut self, number: u32, segment: u32, marks: Marks) {
+        let state = self.frames.state(number);
+        let (marked, is_due) = (state.dead, self.is_due(number));
+        if marked > 0 {
+            // Once a checkpoint is given up, what died before its barrier is of the next one as well.
+            let odd_before = (self.due_before > 0).then_some(self.epoch % 2 == 0);
+            let frame = state.frame.as_ref().expect("a frame in use");
+            // Of those that were on storage before it is known already.
+            let written = (0..self.sizes.slots).filter(|&slot| frame.was_due(slot, marks));
+            let died = |slot: u32| Some((frame.grain(slot), frame.death(slot)?));
+            let deaths = written.filter_map(died).map(|(at, odd)| (at, Some(odd) == odd_before));
+            let stored = self.stored.as_mut().expect("a clean frame is stored");
+            stored.records_died_in(segment, deaths);
+        }
+        let frame = self.frame_mut(number);
+        (0..frame.slots()).for_each(|slot| {
+            if frame.was_due(slot, marks) {
+                frame.settle(slot, segment);
+            }
+        });
+        let (used, is_fresh) = (frame.used(), frame.fresh() > 0);
+        self.stored.as_mut().expect("a clean frame is stored").has_frame(segment, number);
+        if used == marked && needs_reaper::<K, V>() {
+            // Nothing else is in it: the helper drops it.
+            let state = self.frames.state_mut(number);
+            let frame = state.frame.take().expect("a frame in use");
+            let heap_bytes = std::mem::take(&mut state.heap_bytes);
+            self.leave(number);
+            self.flusher.as_mut().expect("it was flushed").reap(frame, heap_bytes);
+        } else if used == marked {
+            self.empty(number);
+        } else if is_fresh || is_due && !self.is_short() {
+            // Some records have changed since the barrier, before the frame was frozen.
+            self.renew(number);
+        } else if marked > 0 && !needs_reaper::<K, V>() {
+            self.drop_dead(number);
+        }
+    }
+
+    /// All due frames are with the helper: what it writes from now on is of the next checkpoint.
+    pub(super) fn hand_over(&mut self) {
+        self.flusher.as_mut().expect("a stored log").seal(self.epoch);
+        self.sealing = Sealing::Handed;
+    }
+
+    /// The checkpoint has its image, or is given up: frames change again.
+    pub fn end_sealing(&mut self, given_up: bool) {
+        self.due_before = 0;
+        if given_up {
+            self.end_all_copies();
+            self.forget_all_marks();
+        }
+        // Frames that are with the helper are waited for by the next barrier.
+        self.sealing = if given_up && self.frozen > 0 { Sealing::Failed } else { Sealing::Idle };
+    }
+}

@@ -1,0 +1,174 @@
+//! Copies of records for a checkpoint, made ahead of the helper so that the stream goes on changing the
+//! records where they are.
+//!
+//! What is due in one frame after the other is copied into one frame of copies until that is full: each
+//! is written as one image, whose last block would be padded for every frame otherwise.
+//!
+//! What it keeps true:
+//! - The copies of one frame stand together, in one frame of copies; the frames that are in it are linked
+//!   from the first to the last, in the order of their copies.
+//! - A frame of which copies are on their way is not frozen, not copied again, and its number is not
+//!   given again.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use alluvium_pagestore::{Key, MemoryKind, Result, State, WrittenPage};
+
+use super::{Log, Sealing};
+use crate::hybrid_log::frame_unsafe::Frame;
+use crate::hybrid_log::frames_unsafe::{NO_FRAME, Stage};
+
+/// A frame of copies, and the frames that its records are in.
+pub struct Copies<K, V> {
+    pub frame: Frame<K, V>,
+    pub first: u32,
+    last: u32,
+}
+
+impl<K: Key, V: State> Log<K, V> {
+    /// Copies what is due in a frame; says whether it could: not without memory.
+    pub(super) fn copy_due(&mut self, number: u32) -> bool {
+        debug_assert!(!self.frames.state(number).is_awaited, "marks are those of one copy");
+        let due = self.due_of(number);
+        let has_room = |copies: &Copies<K, V>| copies.frame.used() + due <= copies.frame.slots();
+        if self.copying.as_ref().is_some_and(|copies| !has_room(copies)) {
+            self.close_copies();
+        }
+        let open = self.copying.take();
+        let Some(mut copies) = open.or_else(|| {
+            let (first, last) = (NO_FRAME, NO_FRAME);
+            self.frame_to_copy_to().map(|frame| Copies { frame, first, last })
+        }) else {
+            return false;
+        };
+        let epoch = self.frames.epoch();
+        let frame = self.frames.state_mut(number).frame.as_mut().expect("a frame in use");
+        // Cloning runs user code. What cannot be cloned is written where it is.
+        let copied = catch_unwind(AssertUnwindSafe(|| frame.copy_due(&mut copies.frame, epoch)));
+        if copied.is_err() {
+            copies.frame.forget_behind();
+        } else {
+            let state = self.frames.state_mut(number);
+            (state.is_awaited, state.next_copied) = (true, NO_FRAME);
+            match copies.last {
+                NO_FRAME => copies.first = number,
+                last => self.frames.state_mut(last).next_copied = number,
+            }
+            copies.last = number;
+        }
+        match copies.last {
+            NO_FRAME => self.drop_copies(copies.frame),
+            _ => self.copying = Some(copies),
+        }
+        copied.is_ok()
+    }
+
+    /// An empty frame for copies, if memory is not short.
+    fn frame_to_copy_to(&mut self) -> Option<Frame<K, V>> {
+        let bytes = self.sizes.frame_bytes;
+        let is_full = self.copies.len() + self.frozen >= self.sizes.copies_max;
+        if is_full || self.account.available() < self.want_free + bytes {
+            return None;
+        }
+        if let Some(frame) = self.spares.pop() {
+            return Some(frame);
+        }
+        let is_booked = self.account.try_reserve(MemoryKind::Pages, bytes);
+        is_booked.then(|| Frame::new(self.sizes.slots, self.pool.take()))
+    }
+
+    /// The frame of copies that was being filled is to be written.
+    pub(super) fn close_copies(&mut self) -> bool {
+        let open = self.copying.take();
+        let was_open = open.is_some();
+        self.copies.extend(open);
+        was_open
+    }
+
+    /// Gives the next copies to the helper, if there are some.
+    pub(super) fn give_copies(&mut self) -> bool {
+        if self.copies.is_empty() && self.is_short() {
+            self.close_copies();
+        }
+        let Some(copies) = self.copies.pop_front() else { return false };
+        self.frozen += 1;
+        self.stats.pages_flushed += 1;
+        self.flusher.as_mut().expect("a stored log").flush_copies(copies);
+        true
+    }
+
+    /// Copies were written, or could not be.
+    pub(super) fn take_copies(&mut self, copies: Copies<K, V>, result: Result<(WrittenPage, u64)>) {
+        self.frozen -= 1;
+        match self.page_written(copies.first, result) {
+            Ok(segment) => {
+                self.settle_copies(&copies, segment);
+                self.end_copies(copies);
+            }
+            Err(error) => {
+                self.page_failed(error);
+                if self.sealing == Sealing::Freezing {
+                    self.copies.push_front(copies);
+                    return;
+                }
+                if self.sealing == Sealing::Handed {
+                    // It would be written among frames of the next checkpoint.
+                    self.sealing = Sealing::Failed;
+                }
+                self.end_copies(copies);
+            }
+        }
+    }
+
+    /// Copies are in a segment: what has not been touched since has its place there.
+    fn settle_copies(&mut self, copies: &Copies<K, V>, segment: u32) {
+        let (mut number, mut from) = (copies.first, 0);
+        let at = (segment, self.frames.epoch());
+        while number != NO_FRAME {
+            let of = from..copies.frame.end_of_copies(from);
+            from = of.end;
+            let stored = self.stored.as_mut().expect("a flusher has a store");
+            stored.has_frame(segment, number);
+            // Those that have died since are of the next checkpoint's list.
+            let since = |grain| (grain, false);
+            match self.frames.copied(number) {
+                Some(frame) => {
+                    let died = frame.settle_copies(&copies.frame, of, at).map(since);
+                    stored.records_died_in(segment, died);
+                }
+                None => stored.records_died_in(segment, copies.frame.grains(of).map(since)),
+            }
+            number = self.frames.state(number).next_copied;
+        }
+        assert_eq!(from, copies.frame.used(), "every copy is one of a frame's");
+    }
+
+    /// Copies have been written, or are not going to be.
+    pub(super) fn end_copies(&mut self, copies: Copies<K, V>) {
+        let mut number = copies.first;
+        while number != NO_FRAME {
+            let state = self.frames.state_mut(number);
+            state.is_awaited = false;
+            let next = std::mem::replace(&mut state.next_copied, NO_FRAME);
+            match state.stage {
+                Stage::Vacant => self.vacant_numbers.push(number),
+                _ => self.frames.shorten(number),
+            }
+            number = next;
+        }
+        self.drop_copies(copies.frame);
+    }
+
+    /// No copies are wanted any more.
+    pub(super) fn end_all_copies(&mut self) {
+        self.close_copies();
+        while let Some(copies) = self.copies.pop_front() {
+            self.end_copies(copies);
+        }
+    }
+
+    fn drop_copies(&mut self, mut frame: Frame<K, V>) {
+        frame.clear();
+        self.keep_or_drop(frame);
+    }
+}
