@@ -53,7 +53,7 @@ pub use panes::{Merge, Panes, PanesLayout};
 pub use parts::Part;
 pub use split_heap::SplitHeapTable;
 pub use table::{
-    BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
+    BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
 };
 pub use table_panes::TablePanes;
 pub use window_segments::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, SegmentPanes, WindowSegments};

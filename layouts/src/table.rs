@@ -4,6 +4,7 @@
 //! worker. `get`, `update`, `modify`, `put`, `take`, `len`, `clear` and `scan` are required;
 //! batches have defaults that loop. Everything is called by one thread.
 
+mod pace;
 mod stats;
 
 use std::ops::{Range, RangeInclusive};
@@ -19,6 +20,7 @@ use alluvium_pagestore::{
 use crate::expiry::{self, ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
 
+pub use pace::Pace;
 pub use stats::TableStats;
 
 /// What [`Table::peek`] can say without I/O.
@@ -335,9 +337,9 @@ pub trait Table<K: Key, V>: 'static {
         self.checkpoint(blobs).map(Some)
     }
 
-    /// There were so many calls of the stream since the last share of the checkpoint that was begun: work
-    /// that nothing waits for may follow them.
-    fn pace_checkpoint(&mut self, _calls: u64) {}
+    /// How far the stream has come since the last share of the checkpoint that was begun: work that nothing
+    /// waits for may follow it.
+    fn pace_checkpoint(&mut self, _pace: Pace) {}
 
     /// Does a bounded share of the checkpoint that was begun; the image, once that is durable. After
     /// an error it is given up.

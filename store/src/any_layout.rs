@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use alluvium_layouts::{
     AppendLog, BatchError, CheckpointOutcome, Cursor, ExpiryPass, Fetch, Heap, HeapTable,
-    HybridLog, HybridLogTable, Layout, Peek, SplitHeapTable, StateContext, Table, TableStats,
+    HybridLog, HybridLogTable, Layout, Pace, Peek, SplitHeapTable, StateContext, Table, TableStats,
     Ticket, Touched, WindowSegments,
 };
 use alluvium_pagestore::io::Waker;
@@ -301,8 +301,8 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         each!(self, table => table.begin_checkpoint(blobs))
     }
 
-    fn pace_checkpoint(&mut self, calls: u64) {
-        each!(self, table => table.pace_checkpoint(calls));
+    fn pace_checkpoint(&mut self, pace: Pace) {
+        each!(self, table => table.pace_checkpoint(pace));
     }
 
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use alluvium_pagestore::{
     BlobWriter, CheckpointFile, CheckpointImage, Manifest, Result, SegmentId, SegmentStore,
-    StateManifest, checkpoint_name,
+    StateManifest, Time, checkpoint_name,
 };
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -64,6 +64,8 @@ pub(crate) struct Checkpoints {
     /// No number up to this is given again.
     last: u64,
     sealing: Option<Sealing>,
+    /// When the last one began, by the store's clock.
+    sealed_at: Option<Time>,
 }
 
 struct Retained {
@@ -74,6 +76,9 @@ struct Retained {
 struct Sealing {
     number: u64,
     position: u64,
+    /// When it began, and nanoseconds since the one before: none for the first.
+    began: Time,
+    interval: u64,
     blobs: BlobWriter,
     /// The states of the checkpoint: those whose hooks are here have no image yet.
     parts: Vec<(StateManifest, Option<Rc<dyn Hooks>>)>,

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_compaction::{Compactor, SpacePolicy};
-use alluvium_layouts::{CheckpointOutcome, Cursor, Table, TableStats, trace_event};
+use alluvium_layouts::{CheckpointOutcome, Cursor, Pace, Table, TableStats, trace_event};
 use alluvium_pagestore::{
     BlobWriter, Encoded, EntryCodec, Error, ErrorKind, Key, KeyGroup, PATIENT_FUEL, Result,
     StateImage,
@@ -32,8 +32,10 @@ pub(crate) struct StateCell<K, V, T> {
     writes: Cell<usize>,
     /// Writes before those, and keys read.
     calls: Cell<u64>,
-    /// Both, when a checkpoint was last given a share.
+    /// Both, when a checkpoint was last given a share, and when the last one began, with how many they were
+    /// since the one before.
     paced: Cell<u64>,
+    barrier: Cell<Barrier>,
     /// Fuel for writes that compaction could not use yet, because it waited for its helper.
     owed: Cell<usize>,
     compactor: RefCell<Compactor>,
@@ -69,6 +71,13 @@ const FUEL_PER_WRITE: usize = 8;
 /// No more fuel is owed to compaction than this.
 const OWED_FUEL_MAX: usize = 16 * PATIENT_FUEL;
 
+/// When a checkpoint began, in calls of the stream, and how many there were since the one before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Barrier {
+    at: u64,
+    interval: u64,
+}
+
 /// Marks the state when dropped, that is when a user's closure unwinds past it.
 pub(crate) struct Mark<'a>(&'a Cell<bool>);
 
@@ -98,6 +107,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             writes: Cell::new(0),
             calls: Cell::new(0),
             paced: Cell::new(0),
+            barrier: Cell::default(),
             owed: Cell::new(0),
             compactor: RefCell::default(),
             compaction_error: RefCell::default(),
@@ -244,10 +254,14 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         Ok(result)
     }
 
+    /// Keys that were read or written.
+    fn all_calls(&self) -> u64 {
+        self.calls.get() + self.writes.get() as u64
+    }
+
     /// Counters and gauges, the calls among them.
     pub(crate) fn statistics(&self) -> Result<TableStats> {
-        let calls = self.calls.get() + self.writes.get() as u64;
-        let stats = self.enter()?.stats();
+        let (calls, stats) = (self.all_calls(), self.enter()?.stats());
         let (expired, expiry_looks) = self.sweeping.as_ref().map_or((0, 0), |s| s.counts());
         Ok(TableStats { calls, expired: stats.expired + expired, expiry_looks, ..stats })
     }
@@ -276,9 +290,9 @@ pub(crate) trait Hooks {
     fn begin_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.checkpoint(blobs).map(Some)
     }
-    /// Before a share: whether other states wait until this one is done, so that it does not follow its
-    /// stream.
-    fn pace_checkpoint(&self, _is_awaited: bool) -> Result<()> {
+    /// Before a share: how much is [gone](Pace::gone) of the time that the checkpoint may take, by the clock.
+    /// With none this state does not follow its stream: others wait until it is done.
+    fn pace_checkpoint(&self, _gone: Option<u64>) -> Result<()> {
         Ok(())
     }
     /// A bounded share of what was begun; the image at the end.
@@ -354,13 +368,22 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         if let Some(outcome) = self.outcome.take() {
             table.checkpointed(outcome);
         }
+        let (calls, before) = (self.all_calls(), self.barrier.get());
+        self.barrier.set(Barrier { at: calls, interval: calls - before.at });
+        self.paced.set(calls);
         table.begin_checkpoint(blobs)
     }
 
-    fn pace_checkpoint(&self, is_awaited: bool) -> Result<()> {
-        let calls = self.calls.get() + self.writes.get() as u64;
-        let since = calls - self.paced.replace(calls);
-        self.enter()?.pace_checkpoint(if is_awaited { 0 } else { since });
+    fn pace_checkpoint(&self, gone: Option<u64>) -> Result<()> {
+        let mut table = self.enter()?;
+        let all = self.all_calls();
+        let calls = all - self.paced.replace(all);
+        let Barrier { at, interval } = self.barrier.get();
+        let pace = gone.map_or(Pace::AT_ONCE, |by_clock| Pace {
+            calls,
+            gone: Pace::gone_of(all - at, interval).max(by_clock),
+        });
+        table.pace_checkpoint(pace);
         Ok(())
     }
 

@@ -1,9 +1,9 @@
 //! Taking a checkpoint of a hybrid log while the stream goes on.
 //!
-//! It begins with a barrier, which costs the same whatever the log holds: short cuts to frames are
-//! forgotten, and the frames that are there are *due*. Nothing in a due frame changes until what is to
-//! be written of it is copied, or until it is written; a record that is changed before that is copied
-//! to the fill frame. Copies and frames go to the helper a few at a time, then their segment is sealed.
+//! It begins with a barrier, which costs the same whatever the log holds: what is fresh is what the
+//! checkpoint is to have, and the frames that are there are *due*. What was fresh in a due frame does not
+//! change until it is copied, or written; if it is to be changed before, it is cloned to the fill frame.
+//! Copies and frames go to the helper a few at a time, then their segment is sealed.
 //!
 //! What a checkpoint says of records that have died is what the one before said, and a list of those
 //! that have died between the two barriers. A segment whose deaths were not all noted is looked at in
@@ -26,7 +26,7 @@ use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 use super::address::{Place, StoredAt};
 use super::deaths::DeathList;
-use super::log::Sealing;
+use super::log::{INDEX_SEGMENT_SLOTS, Sealing};
 use super::stored::{SegmentBefore, Stored};
 use super::table::HybridLogTable;
 use crate::table::CheckpointOutcome;
@@ -37,8 +37,6 @@ const LISTS_MAX: usize = 64;
 const LISTED_BYTES: u64 = 4;
 /// Slots that a share looks at.
 const SWEPT: u32 = 4096;
-/// What looking at a segment of the index is worth, in slots.
-const INDEX_SEGMENT_SLOTS: u64 = 1024;
 /// Deaths added again at a time.
 const AGAIN: usize = 4096;
 
@@ -78,11 +76,14 @@ enum Step {
 struct Sets {
     group: Range<usize>,
     sets: Vec<Counted>,
-    /// The one that was asked for last: many that follow each other are of one segment.
-    last: usize,
+    /// Which of them is that of a segment, by its number.
+    places: Vec<u32>,
     /// Booked for them.
     bytes: u64,
 }
+
+/// The place of a segment that none of the sets is of.
+const NO_PLACE: u32 = u32::MAX;
 
 /// Sets that the helper writes for a checkpoint that was given up, and what is booked for them.
 pub(super) type LateSets = (Receiver<Result<Vec<BlobRef>>>, u64);
@@ -99,24 +100,29 @@ struct Counted {
 }
 
 impl Sets {
-    /// A record of the segment with a number is live.
-    fn insert(&mut self, at: StoredAt) {
-        if self.sets[self.last].number != at.segment {
-            let found = self.sets.iter().position(|set| set.number == at.segment);
-            let Some(found) = found else { return };
-            self.last = found;
+    fn new(group: Range<usize>, sets: Vec<Counted>, bytes: u64) -> Self {
+        debug_assert!(sets.is_sorted_by_key(|set| set.id), "segments are told by their ids");
+        let numbers = sets.iter().map(|set| set.number as usize + 1).max().unwrap_or(0);
+        let mut places = vec![NO_PLACE; numbers];
+        for (place, set) in sets.iter().enumerate() {
+            places[set.number as usize] = place as u32;
         }
-        self.sets[self.last].insert(at.grain);
+        Self { group, sets, places, bytes }
     }
 
-    /// A record was live.
+    /// A record of the segment with a number is live.
+    fn insert(&mut self, at: StoredAt) {
+        let place = self.places.get(at.segment as usize);
+        // Most are of others where few are looked at.
+        let Some(&place) = place.filter(|&&place| place != NO_PLACE) else { return };
+        self.sets[place as usize].insert(at.grain);
+    }
+
+    /// A record was live. Its segment may be gone, and its number given to another.
     fn insert_again(&mut self, death: Death) {
-        if self.sets[self.last].id != death.segment() {
-            let found = self.sets.binary_search_by_key(&death.segment(), |set| set.id);
-            let Ok(found) = found else { return };
-            self.last = found;
+        if let Ok(found) = self.sets.binary_search_by_key(&death.segment(), |set| set.id) {
+            self.sets[found].insert(death.grain());
         }
-        self.sets[self.last].insert(death.grain());
     }
 }
 
@@ -347,7 +353,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Begins to look at as many segments as half of the free memory has room for.
     fn begin_looking(&mut self, capture: &Capture, next: usize) -> Result<Step> {
         let allowance = self.log.account.available() / 2;
-        let (mut bytes, mut end) = (0, next);
+        let numbers = capture.segments.iter().map(|segment| u64::from(segment.number) + 1);
+        let (mut bytes, mut end) = (4 * numbers.max().unwrap_or(0), next);
         for &at in &capture.looked_at[next..] {
             let more = LiveSet::memory_bytes(capture.segments[at].image.bytes) + 64;
             if end > next && bytes + more > allowance {
@@ -362,8 +369,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.log.account.charge(MemoryKind::Buffers, bytes);
         let segments = capture.looked_at[next..end].iter().map(|&at| &capture.segments[at]);
         let sets: Vec<_> = segments.map(Counted::none_of).collect();
-        debug_assert!(sets.is_sorted_by_key(|set| set.id), "segments are told by their ids");
-        Ok(Step::Sweeping { sets: Sets { group: next..end, sets, last: 0, bytes }, frame: 0 })
+        Ok(Step::Sweeping { sets: Sets::new(next..end, sets, bytes), frame: 0 })
     }
 
     fn begin_writing_sets(&mut self, capture: &Capture, sets: Sets, blobs: &BlobWriter) -> Step {

@@ -9,7 +9,8 @@
 //!   initialised when the frame is made and is checked before the entry is touched.
 //! - A frame is owned by one thread. While it is frozen, that is while a [`FrozenFrame`] of it
 //!   exists, nobody writes to entries or `USED` bits: [`Frame::thaw`] takes the frozen handle back
-//!   before `frozen` is cleared, and every write asserts that it is.
+//!   before `frozen` is cleared, and every write asserts that it is; those by a short cut rely on that a
+//!   frozen frame has none (see `frames_unsafe`).
 
 use std::alloc::Layout;
 use std::ops::Range;
@@ -498,11 +499,6 @@ impl<K, V> Frame<K, V> {
             }
             (!is_as_it_was).then_some(grain)
         })
-    }
-
-    /// The grains of the records in some used slots.
-    pub fn grains(&self, of: Range<u32>) -> impl Iterator<Item = u32> {
-        of.map(|slot| self.grain(slot))
     }
 
     /// Notes that the record in a used slot has died in this epoch, and leaves it there: it is being

@@ -177,9 +177,9 @@ impl<K, V> Frames<K, V> {
         self.spot(address, Some(self.epoch)).is_some_and(|spot| is_it(spot.key))
     }
 
-    /// A frame of which a copy has come back, if it is there yet.
-    pub fn copied(&mut self, number: u32) -> Option<&mut Frame<K, V>> {
-        self.state_mut(number).frame.as_mut()
+    /// A frame of which copies have come back: it is there until then.
+    pub fn copied(&mut self, number: u32) -> &mut Frame<K, V> {
+        self.state_mut(number).frame.as_mut().expect("an awaited frame")
     }
 
     /// [`Frame::freshen`], keeping the short cut.
@@ -244,7 +244,7 @@ impl<K, V> Frames<K, V> {
     pub fn prefetch(&self, address: u64) {
         let (number, slot) = self.slot_of(address);
         if let Some(&short) = self.bases.get(number as usize) {
-            // After a checkpoint began there are no short cuts, and every record is in such a frame.
+            // Of a frame that cools or is frozen there is none.
             let base = if short.is_none() { self.base_of(number) } else { short };
             let start = base.hint(slot);
             crate::prefetch_unsafe::prefetch(start);

@@ -36,6 +36,7 @@ use super::pool_unsafe::Pool;
 use super::stored::{SegmentBefore, Stored};
 use crate::split_table::HashRange;
 use crate::table::{StateContext, TableStats};
+pub use barrier::INDEX_SEGMENT_SLOTS;
 pub use copies::Copies;
 
 /// Frames with the helper at once.
@@ -86,6 +87,8 @@ pub struct Log<K: Key, V: State> {
     frozen: usize,
     failed: usize,
     fill: Option<u32>,
+    /// Whether a caller waits for a frame, so that those that are written leave.
+    is_freeing: bool,
     /// Copies of records that a checkpoint is to have: next to be written, and what has room for more.
     copies: VecDeque<Copies<K, V>>,
     copying: Option<Copies<K, V>>,
@@ -94,6 +97,10 @@ pub struct Log<K: Key, V: State> {
     credit: Option<u64>,
     /// The same in calls, for copies that the helper is given.
     page_credit: Option<u64>,
+    /// How much was over of the time of the checkpoint before the last share.
+    gone: u64,
+    /// Records that were on storage nowhere at its barrier.
+    all_due: u64,
     /// Mutable frames with unused slots.
     sparse: Vec<u32>,
     /// The clean frame whose slots are being redirected, and the next slot.
@@ -107,8 +114,8 @@ pub struct Log<K: Key, V: State> {
     /// How many barriers there were: frames begun before the last one are of the checkpoint that
     /// began there.
     epoch: u32,
-    /// Frames of earlier epochs are due: nothing in them changes until they are written. 0 while no
-    /// checkpoint is being taken.
+    /// Frames of earlier epochs are due: what was fresh in them at the barrier does not change until it is
+    /// copied or written. 0 while no checkpoint is being taken.
     due_before: u32,
     /// Whether the segment with the last of the due frames was given to be sealed.
     pub sealing: Sealing,
@@ -172,10 +179,13 @@ impl<K: Key, V: State> Log<K, V> {
             frozen: 0,
             failed: 0,
             fill: None,
+            is_freeing: false,
             copies,
             copying: None,
             credit: None,
             page_credit: None,
+            gone: 0,
+            all_due: 0,
             sparse: Vec::with_capacity(frames_max / 4 + 1),
             evicting: None,
             hashes,
@@ -488,7 +498,10 @@ impl<K: Key, V: State> Log<K, V> {
         let has_room = |used: u32, heap_bytes: u64| {
             used <= slots - slots.div_ceil(8) && heap_bytes <= heap_max - heap_max / 8
         };
-        if used == 0 && Some(number) != self.fill && self.evicting.map(|e| e.0) != Some(number) {
+        let is_wanted = self.frames.state(number).is_awaited
+            || self.fill == Some(number)
+            || self.evicting.map(|e| e.0) == Some(number);
+        if used == 0 && !is_wanted {
             self.retire(number);
         } else if stage == Stage::Mutable
             && has_room(used, heap_after)

@@ -131,7 +131,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             let step = std::mem::replace(&mut job.step, Step::Next);
             match step {
                 Step::Sweeping(from) => {
-                    let slots = (fuel - spent) * SLOTS_PER_FUEL;
+                    let slots = (fuel - spent).saturating_mul(SLOTS_PER_FUEL);
                     let (next, looked) = self.log.take_back_some(job.segment, from, slots);
                     spent = (spent + looked.div_ceil(SLOTS_PER_FUEL)).min(fuel);
                     if (next as usize) < self.log.frames.count() {
@@ -165,13 +165,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     spent += end - looked;
                     if job.is_over {
                         for entry in &entries[looked..end] {
-                            self.is_live(job.segment, entry);
+                            self.leave_to_rewrite(job.segment, entry);
                         }
                         self.remove_expired(job.segment, &entries[looked..end]);
                         looked = end;
                     }
                     while looked < end {
-                        if self.is_live(job.segment, &entries[looked]) {
+                        if self.leave_to_rewrite(job.segment, &entries[looked]) {
                             entries.swap(live, looked);
                             live += 1;
                         }
@@ -313,10 +313,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         answer
     }
 
-    /// Whether a record is to be copied. One that is in memory is written again from there.
-    fn is_live(&mut self, segment: u32, entry: &FooterEntry) -> bool {
+    /// Says whether a record is to be copied. One that is in memory is marked to be written again from there.
+    fn leave_to_rewrite(&mut self, segment: u32, entry: &FooterEntry) -> bool {
         let at = StoredAt { segment, grain: entry.grain };
-        self.log.is_only_stored(self.log.index_hash(entry.hash), at)
+        self.log.leave_to_rewrite(self.log.index_hash(entry.hash), at)
     }
 
     fn install(&mut self, old: u32, entry: &FooterEntry, new: u32, grain: u32) {

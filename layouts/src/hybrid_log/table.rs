@@ -3,7 +3,7 @@
 //! Every call follows one pattern: hash, look in memory, and only if that does not settle it make
 //! room, look again (making room moves records) and read storage. A changed record that is not in
 //! a mutable frame moves to the fill frame: its value is moved, or cloned while its page is being
-//! written.
+//! written. One that a checkpoint is yet to have is cloned there too.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -29,7 +29,7 @@ use super::stored::{Read, Stored};
 use crate::expiry::{ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
 use crate::table::{
-    BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
+    BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
 };
 
 /// An open [`HybridLog`].
@@ -720,8 +720,8 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         self.begin_capture().map(|()| None)
     }
 
-    fn pace_checkpoint(&mut self, calls: u64) {
-        self.log.pace(calls);
+    fn pace_checkpoint(&mut self, pace: Pace) {
+        self.log.pace(pace);
     }
 
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {

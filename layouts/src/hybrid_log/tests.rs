@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::log::Log;
 use super::{HybridLog, HybridLogTable};
-use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, Table};
+use crate::table::{CheckpointOutcome, Cursor, Layout, Pace, StateContext, Table};
 
 const MAX_VALUE: u64 = 4 * KIB;
 
@@ -249,6 +249,141 @@ fn what_is_copied_for_a_checkpoint_changes_where_it_is_while_that_is_written() {
         image.unwrap().segments.iter().map(|segment| segment.live_records).sum::<u64>(),
         1000
     );
+}
+
+/// Takes a checkpoint of 4000 records, told `pace` before each share, and gives how many records were
+/// written before each share.
+fn written_before_shares(pace: impl Fn(u64) -> Pace) -> Vec<u64> {
+    let store = Account::root(4 * MIB);
+    let layout = HybridLog::new().page_records(32).checkpoint_pace(8);
+    let mut table = open::<u64>(&layout, &store, true);
+    for key in 0..4000 {
+        assert!(!table.put(key, key).unwrap());
+    }
+    let mut blobs = blobs_of(&table, 1);
+    assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+    let mut written = Vec::new();
+    loop {
+        written.push(table.stats().codec_calls);
+        table.pace_checkpoint(pace(written.len() as u64));
+        if table.continue_checkpoint(&mut blobs).unwrap().is_some() {
+            assert_eq!(table.stats().codec_calls, 4000);
+            return written;
+        }
+        assert!(written.len() < 10_000, "it never ends");
+    }
+}
+
+/// What may be written beyond what the stream has come to: four pages with each share, of the helper's.
+const AHEAD: u64 = 4 * 32;
+
+#[test]
+fn a_checkpoint_is_written_at_the_pace_of_the_stream() {
+    let written = written_before_shares(|_| Pace { calls: 160, gone: 0 });
+    for (share, &written) in written.iter().enumerate() {
+        let calls = 160 * share as u64;
+        assert!(written <= calls / 8 + AHEAD, "{written} records were written after {calls} calls");
+    }
+    assert!((190..210).contains(&written.len()), "{} shares for 4000 records", written.len());
+}
+
+#[test]
+fn a_checkpoint_ends_within_its_time_whatever_its_pace() {
+    // By calls it would take 500 shares of the least that counts; it may take 100.
+    let gone = |share: u64| Pace { calls: 1, gone: Pace::WHOLE * share / 100 };
+    let written = written_before_shares(gone);
+    for (share, &written) in written.iter().enumerate() {
+        let due = 40 * share as u64;
+        assert!(written <= due + AHEAD, "{written} records in {share} of 100 shares");
+    }
+    assert!((90..110).contains(&written.len()), "{} shares", written.len());
+    // What is late is not held back any further.
+    let late = |share: u64| Pace { calls: 1, gone: if share < 20 { 0 } else { Pace::WHOLE } };
+    let (late, at_once) = (written_before_shares(late), written_before_shares(|_| Pace::AT_ONCE));
+    assert!(at_once.len() < 80 && late.len() <= 20 + at_once.len(), "{} shares", late.len());
+    let standing = written_before_shares(|_| Pace { calls: 0, gone: 0 });
+    assert_eq!(standing, at_once, "a stream that stands still waits for nothing");
+}
+
+#[test]
+fn a_checkpoint_that_makes_sets_ends_at_any_pace_with_pages_of_any_size() {
+    for page_records in [8, 32, 1024] {
+        let store = Account::root(4 * MIB);
+        let layout = HybridLog::new().page_records(page_records);
+        let mut table = open::<u64>(&layout, &store, true);
+        for key in 0..4000 {
+            assert!(!table.put(key, key).unwrap());
+        }
+        for number in [1, 2] {
+            for key in 0..3000 {
+                table.update(&key, || unreachable!(), |value| *value += 1).unwrap();
+            }
+            let mut blobs = blobs_of(&table, number);
+            assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+            let mut shares = 0;
+            let image = loop {
+                // Nothing but the calls of the stream lets it go on.
+                table.pace_checkpoint(Pace { calls: 1, gone: 0 });
+                if let Some(image) = table.continue_checkpoint(&mut blobs).unwrap() {
+                    break image;
+                }
+                shares += 1;
+                assert!(shares < 20_000, "pages of {page_records}: it never ends");
+            };
+            table.checkpointed(CheckpointOutcome::Committed);
+            // There is room to note 2048 deaths.
+            let has_set = image.segments.iter().any(|s| s.live.is_some_and(|s| s.file == number));
+            assert_eq!(has_set, number == 2, "pages of {page_records}");
+        }
+    }
+}
+
+/// Has another state ask for memory after each number of shares of a checkpoint, while there is enough.
+fn freed_in_between<V: State + PartialEq + std::fmt::Debug>(of: impl Fn(u64) -> V) {
+    for shares in 0.. {
+        let store = Account::root(4 * MIB);
+        let mut table = open::<V>(&HybridLog::new().page_records(32), &store, true);
+        for key in 0..2000 {
+            assert!(!table.put(key, of(key)).unwrap());
+        }
+        let mut blobs = blobs_of(&table, 1);
+        assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+        let (mut taken, mut image) = (0, None);
+        while image.is_none() && taken < shares {
+            table.pace_checkpoint(Pace { calls: 1, gone: 0 });
+            image = table.continue_checkpoint(&mut blobs).unwrap();
+            taken += 1;
+        }
+        if image.is_some() {
+            assert!(shares > 10, "{shares}");
+            return;
+        }
+        // Records that are not of the checkpoint.
+        for key in 2000..2020 {
+            assert!(!table.put(key, of(key)).unwrap());
+        }
+        let pages = table.stats().pages_flushed;
+        table.log.free_a_frame().unwrap();
+        let flushed = table.stats().pages_flushed - pages;
+        assert!(flushed <= 8, "{flushed} pages are written for one that is freed");
+        let image = loop {
+            table.pace_checkpoint(Pace::AT_ONCE);
+            if let Some(image) = table.continue_checkpoint(&mut blobs).unwrap() {
+                break image;
+            }
+        };
+        let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
+        assert_eq!((image.entries, live), (2000, 2000), "after {shares} shares");
+        for key in 0..2020 {
+            assert_eq!(table.get(&key).unwrap(), Some(&of(key)));
+        }
+    }
+}
+
+#[test]
+fn a_state_that_gives_memory_up_while_its_checkpoint_is_taken_writes_no_more_than_that_takes() {
+    freed_in_between(|n| n);
+    freed_in_between(|n| text(n, 20));
 }
 
 #[test]

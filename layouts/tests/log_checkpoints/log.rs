@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Cursor, HybridLog, HybridLogTable, Layout, StateContext, Table,
+    CheckpointOutcome, Cursor, HybridLog, HybridLogTable, Layout, Pace, StateContext, Table,
 };
 use alluvium_pagestore::io::{CrashPolicy, Device, Faults, Simulated};
 use alluvium_pagestore::{
@@ -328,6 +328,10 @@ impl<V: Value> Log<V> {
             return;
         }
         let table = self.table.as_mut().expect("it is open");
+        table.pace_checkpoint(Pace {
+            calls: self.dice.below(300),
+            gone: self.dice.below(Pace::WHOLE + Pace::WHOLE / 4),
+        });
         match table.continue_checkpoint(&mut sealing.blobs) {
             Ok(Some(image)) => self.sealed(image),
             Ok(None) => {}

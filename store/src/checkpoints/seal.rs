@@ -8,11 +8,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use alluvium_layouts::{CheckpointOutcome, trace_event, trace_span};
+use alluvium_layouts::{CheckpointOutcome, Pace, trace_event, trace_span};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
     BlobWriter, CODEC, CheckpointImage, Error, ErrorKind, HASH_VERSION, Manifest, Result,
-    StateManifest, blobs_name, checkpoint_name,
+    StateManifest, Time, blobs_name, checkpoint_name,
 };
 
 use crossbeam_channel::{TryRecvError, bounded};
@@ -63,9 +63,13 @@ impl Seal {
         let number = checkpoints.last;
         trace_span!(INFO, "seal", number = number, position = position);
         let device = segments.shared_device();
+        let began = inner.clock.now();
+        let before = checkpoints.sealed_at.replace(began).unwrap_or(began);
         let mut sealing = Sealing {
             number,
             position,
+            began,
+            interval: nanos_between(before, began),
             blobs: BlobWriter::new(device, number, BLOB_CHUNK_BYTES),
             parts: Vec::new(),
             pinned: Vec::new(),
@@ -130,6 +134,10 @@ impl Seal {
         if sealing.prepared.is_some() {
             return Ok(true);
         }
+        let by_clock = match sealing.interval {
+            0 => 0,
+            interval => Pace::gone_of(nanos_between(sealing.began, inner.clock.now()), interval),
+        };
         let Sealing { blobs, parts, pinned, .. } = sealing;
         if let (Some(image), Some(answer)) = (&sealing.image, &sealing.preparing) {
             inner.drive();
@@ -149,7 +157,8 @@ impl Seal {
         for (manifest, hooks) in parts.iter_mut() {
             let Some(working) = hooks else { continue };
             left -= 1;
-            working.pace_checkpoint(left > 0).map_err(|e| e.with("state", &manifest.name))?;
+            let paced = working.pace_checkpoint((left == 0).then_some(by_clock));
+            paced.map_err(|e| e.with("state", &manifest.name))?;
             let image = working.continue_checkpoint(blobs);
             let Some(image) = image.map_err(|e| e.with("state", &manifest.name))? else {
                 return Ok(false);
@@ -375,6 +384,11 @@ impl fmt::Debug for Seal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Seal({} at {})", self.number, self.position)
     }
+}
+
+/// Nanoseconds from a time to a later one; none if the clock went backwards.
+fn nanos_between(from: Time, to: Time) -> u64 {
+    u64::try_from(to.0.saturating_sub(from.0)).unwrap_or(0)
 }
 
 /// Whether the manifest is, as far as can be seen, one that lists checkpoint `number`.

@@ -33,9 +33,9 @@ impl<K: Key, V: State> Log<K, V> {
         self.keep_or_drop(frame);
     }
 
-    /// Whether the entry of a record of a segment leads to storage only, where it is copied from as
-    /// the segment is given up. One that may change in memory is to be written again from there.
-    pub fn is_only_stored(&mut self, hash: IndexHash, at: StoredAt) -> bool {
+    /// Says whether a record of a segment that is given up is to be copied from there. One that may change in
+    /// memory is marked to be written again from there instead; one on its way out is turned to storage now.
+    pub fn leave_to_rewrite(&mut self, hash: IndexHash, at: StoredAt) -> bool {
         let is_it = |address: Address| match address.place() {
             Place::Stored(stored) => stored == at,
             Place::Memory(address) => {
@@ -47,21 +47,17 @@ impl<K: Key, V: State> Log<K, V> {
         let Place::Memory(address) = address.place() else { return true };
         let (number, slot) = self.slot_of(address);
         let is_evicted = self.evicting.is_some_and(|(evicted, _)| evicted == number);
-        match self.stage(number) {
-            _ if is_evicted || self.stage(number) == Stage::Frozen => {
-                // On its way out, or being written: this one goes before the others.
-                self.index.set(position, Address::stored(at));
-                let epoch = self.epoch;
-                let state = self.frames.state_mut(number);
-                state.dead += 1;
-                state.frame.as_mut().expect("a frame in use").mark_dead(slot, epoch);
-                true
-            }
-            _ => {
-                self.take_back(number, slot);
-                false
-            }
+        if !is_evicted && self.stage(number) != Stage::Frozen {
+            self.take_back(number, slot);
+            return false;
         }
+        // On its way out, or being written: this one goes before the others.
+        self.index.set(position, Address::stored(at));
+        let epoch = self.epoch;
+        let state = self.frames.state_mut(number);
+        state.dead += 1;
+        state.frame.as_mut().expect("a frame in use").mark_dead(slot, epoch);
+        true
     }
 
     /// Takes back that records of a segment are on storage, as the segment is given up, in the frames
@@ -169,19 +165,21 @@ impl<K: Key, V: State> Log<K, V> {
         if state.stage == Stage::Failed {
             self.failed -= 1;
         }
+        debug_assert!(!state.is_awaited, "copies of it are on their way");
         state.stage = Stage::Vacant;
-        let is_awaited = state.is_awaited;
         if self.fill == Some(number) {
             self.fill = None;
         }
-        if !is_awaited {
-            self.vacant_numbers.push(number);
-        }
+        self.vacant_numbers.push(number);
     }
 
     pub(super) fn keep_or_drop(&mut self, frame: Frame<K, V>) {
         let tight = self.account.available() < self.sizes.headroom_bytes;
-        let spares_max = if self.is_short() { SPARES_MIN } else { self.sizes.spares_max };
+        // An eighth of what is in use: a state that has shrunk leaves its memory to others.
+        let spares_max = match self.is_short() {
+            true => SPARES_MIN,
+            false => self.sizes.spares_max.min(SPARES_MIN.max(self.order.len() / 8)),
+        };
         if self.spares.len() < spares_max && !tight {
             self.spares.push(frame);
         } else {
@@ -192,7 +190,8 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Whether memory is short, here or in the store, so that frames are on their way out.
     pub fn is_short(&self) -> bool {
-        self.flusher.is_some() && self.account.available() < self.want_free
+        let is_short = self.is_freeing || self.account.available() < self.want_free;
+        self.flusher.is_some() && is_short
     }
 
     /// While memory is short: a bounded share of the work that frees some, and, if values could
@@ -279,6 +278,13 @@ impl<K: Key, V: State> Log<K, V> {
     /// Frees one frame, waiting for storage if it must.
     #[cold]
     pub fn free_a_frame(&mut self) -> Result<()> {
+        self.is_freeing = true;
+        let freed = self.free_one();
+        self.is_freeing = false;
+        freed
+    }
+
+    fn free_one(&mut self) -> Result<()> {
         if self.flusher.is_none() {
             let what = "a page of the hybrid log, in a store without a directory,";
             return Err(self.account.over_budget(self.sizes.frame_bytes, what));
@@ -474,6 +480,11 @@ impl<K: Key, V: State> Log<K, V> {
             }
             return true;
         }
+        let is_of_checkpoint = is_due || again.is_some();
+        assert!(
+            is_of_checkpoint || self.sealing != Sealing::Freezing,
+            "it would stand in its segments"
+        );
         state.stage = Stage::Frozen;
         let frame = state.frame.as_mut().expect("a frame in use");
         let frozen = if is_due { frame.freeze_since(due_since) } else { frame.freeze() };

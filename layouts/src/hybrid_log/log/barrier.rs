@@ -1,15 +1,17 @@
 //! How a checkpoint gets what is in memory at its barrier, while the stream goes on.
 //!
-//! Frames begun before the barrier are *due*: nothing in them changes before it is told to a helper.
-//! There are two ways to do that. A record that is a few bytes and no more is copied: all fresh ones
-//! of a frame into an empty frame, which the helper writes, and the frame is mutable again at once.
-//! What owns heap, and what there is no memory to copy for, is frozen until it is written. Either way
-//! the frame stays in memory, mutable, and its records know where they are on storage, until they
-//! change; a frame in which nothing has changed since the last checkpoint is not written.
+//! Frames begun before the barrier are *due*: no record in them that was fresh at the barrier changes
+//! before the helper has it. There are two ways to do that. Records that are a few bytes and no more are
+//! copied: all fresh ones of a frame into a frame of copies, which the helper writes, and they change
+//! where they are again at once. What owns heap, and what there is no memory to copy for, is frozen with its
+//! frame until it is written. Either way the frame stays in memory, mutable, and its records know where they
+//! are on storage, until they change; a frame in which nothing is fresh is not written.
+//!
+//! How fast that goes follows the stream: see [`Log::pace`].
 //!
 //! What it keeps true:
 //! - Due frames that nobody has looked at stand in a row, behind those that are sealed.
-//! - A frame of which a copy is on its way is not frozen, and its number is not given again.
+//! - Nothing that was begun after the barrier is given to the helper before the order to seal is.
 
 use std::time::Instant;
 
@@ -18,6 +20,8 @@ use alluvium_pagestore::{Error, Key, Result, State, WrittenPage};
 use super::{FROZEN_MAX, Log, Sealing, needs_reaper};
 use crate::hybrid_log::frame_unsafe::Marks;
 use crate::hybrid_log::frames_unsafe::Stage;
+use crate::hybrid_log::stored::Stored;
+use crate::table::Pace;
 use crate::trace_event;
 
 /// What a call does, in frames that are passed over.
@@ -33,8 +37,10 @@ const SLOTS_PER_CALL: u64 = 4;
 const DUE_PER_SLOT: u32 = 8;
 /// A share is worth at least so many calls.
 const CALLS_MIN: u64 = 64;
-/// What is not looked at now may be later, up to so many frames at once.
+/// What is not looked at now may be later, up to so many frames at once, or one step over the index.
 const CREDIT_FRAMES_MAX: u64 = 4;
+/// What looking at a segment of the index is worth, in slots.
+pub const INDEX_SEGMENT_SLOTS: u64 = 1024;
 
 /// What became of the next due frame.
 enum Passed {
@@ -59,7 +65,9 @@ impl<K: Key, V: State> Log<K, V> {
         self.epoch += 1;
         self.due_before = self.epoch;
         self.sealing = Sealing::Freezing;
-        (self.credit, self.page_credit) = (None, None);
+        (self.credit, self.page_credit, self.gone) = (None, None, 0);
+        let on_storage = self.stored.as_ref().map_or(0, Stored::live_records);
+        self.all_due = self.index.len().saturating_sub(on_storage);
         self.fill = None;
         self.sparse.clear();
         self.frames.next_epoch();
@@ -67,7 +75,7 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// Whether the frame at a place of the order is due.
-    fn is_due_at(&self, at: usize) -> bool {
+    pub(super) fn is_due_at(&self, at: usize) -> bool {
         self.order.get(at).is_some_and(|&n| self.is_due(n))
     }
 
@@ -91,17 +99,27 @@ impl<K: Key, V: State> Log<K, V> {
         is_freezing && self.failed == 0 && self.has_no_copies() && !self.is_due_at(self.sealed)
     }
 
-    /// There were so many calls of the stream since the last share of the checkpoint, which follows them.
-    /// A stream that stands still waits for nothing.
-    pub fn pace(&mut self, calls: u64) {
-        let slots = u64::from(self.sizes.slots);
-        let more = |credit: Option<u64>, each: u64, most: u64| {
-            let more = calls.max(CALLS_MIN).saturating_mul(each);
-            (calls > 0).then(|| credit.unwrap_or(0).saturating_add(more).min(most))
+    /// The stream has come so far since the last share of the checkpoint, which follows it: by its calls, or by
+    /// the time that is over, whichever says more.
+    pub fn pace(&mut self, pace: Pace) {
+        let gone = pace.gone - std::mem::replace(&mut self.gone, pace.gone).min(pace.gone);
+        if pace.calls == 0 || pace.gone >= Pace::WHOLE {
+            (self.credit, self.page_credit) = (None, None);
+            return;
+        }
+        let calls = pace.calls.max(CALLS_MIN);
+        let more = |credit: Option<u64>, each: u64, all: u64, most: u64| {
+            let by_time = u128::from(all) * u128::from(gone) / u128::from(Pace::WHOLE);
+            let more = calls.saturating_mul(each).max(by_time as u64);
+            Some(credit.unwrap_or(0).saturating_add(more).min(most))
         };
-        self.credit = more(self.credit, SLOTS_PER_CALL, CREDIT_FRAMES_MAX * slots);
-        let page = slots * self.sizes.calls_per_record;
-        self.page_credit = more(self.page_credit, 1, FROZEN_MAX as u64 * page);
+        let (slots, per_record) = (u64::from(self.sizes.slots), self.sizes.calls_per_record);
+        let all_slots = self.order.len() as u64 * slots;
+        let most = INDEX_SEGMENT_SLOTS.max(CREDIT_FRAMES_MAX * slots);
+        self.credit = more(self.credit, SLOTS_PER_CALL, all_slots, most);
+        let all_due = self.all_due.saturating_mul(per_record);
+        let pages = FROZEN_MAX as u64 * slots * per_record;
+        self.page_credit = more(self.page_credit, 1, all_due, pages);
     }
 
     /// Whether the helper may have the next copies now: not before the stream has made some calls for each,

@@ -7,8 +7,7 @@
 //! What it keeps true:
 //! - The copies of one frame stand together, in one frame of copies; the frames that are in it are linked
 //!   from the first to the last, in the order of their copies.
-//! - A frame of which copies are on their way is not frozen, not copied again, and its number is not
-//!   given again.
+//! - A frame of which copies are on their way stays, empty or not; it is not frozen and not copied again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -16,7 +15,7 @@ use alluvium_pagestore::{Key, MemoryKind, Result, State, WrittenPage};
 
 use super::{Log, Sealing};
 use crate::hybrid_log::frame_unsafe::Frame;
-use crate::hybrid_log::frames_unsafe::{NO_FRAME, Stage};
+use crate::hybrid_log::frames_unsafe::NO_FRAME;
 
 /// A frame of copies, and the frames that its records are in.
 pub struct Copies<K, V> {
@@ -87,7 +86,9 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Gives the next copies to the helper, if there are some.
     pub(super) fn give_copies(&mut self) -> bool {
-        if self.copies.is_empty() && self.is_short() {
+        // The last of them are not waited for, and nothing overtakes them.
+        let is_last = self.is_short() || !self.is_due_at(self.sealed);
+        if self.copies.is_empty() && is_last {
             self.close_copies();
         }
         let Some(copies) = self.copies.pop_front() else { return false };
@@ -131,13 +132,9 @@ impl<K: Key, V: State> Log<K, V> {
             stored.has_frame(segment, number);
             // Those that have died since are of the next checkpoint's list.
             let since = |grain| (grain, false);
-            match self.frames.copied(number) {
-                Some(frame) => {
-                    let died = frame.settle_copies(&copies.frame, of, at).map(since);
-                    stored.records_died_in(segment, died);
-                }
-                None => stored.records_died_in(segment, copies.frame.grains(of).map(since)),
-            }
+            let frame = self.frames.copied(number);
+            let died = frame.settle_copies(&copies.frame, of, at).map(since);
+            stored.records_died_in(segment, died);
             number = self.frames.state(number).next_copied;
         }
         assert_eq!(from, copies.frame.used(), "every copy is one of a frame's");
@@ -150,9 +147,11 @@ impl<K: Key, V: State> Log<K, V> {
             let state = self.frames.state_mut(number);
             state.is_awaited = false;
             let next = std::mem::replace(&mut state.next_copied, NO_FRAME);
-            match state.stage {
-                Stage::Vacant => self.vacant_numbers.push(number),
-                _ => self.frames.shorten(number),
+            let is_empty = state.frame.as_ref().is_some_and(|frame| frame.used() == 0);
+            if is_empty && self.fill != Some(number) {
+                self.retire(number);
+            } else {
+                self.frames.shorten(number);
             }
             number = next;
         }
