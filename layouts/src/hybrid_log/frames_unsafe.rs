@@ -56,6 +56,8 @@ pub struct Frames<K, V> {
     bases: Vec<Base<K, V>>,
     /// What records that change are fresh since.
     epoch: Epoch,
+    /// Frames of which copies are on their way: while there is none, nobody asks which records are touched.
+    awaited: u32,
     slots: u32,
     /// Bits of an address that name the slot.
     slot_bits: u32,
@@ -72,7 +74,7 @@ impl<K, V> Frames<K, V> {
         let (states, bases) = (Vec::with_capacity(frames_max), Vec::with_capacity(frames_max));
         let slot_bits = slots.next_power_of_two().trailing_zeros();
         let (epoch, slot_mask) = (Epoch::FIRST, (1 << slot_bits) - 1);
-        Self { states, bases, epoch, slots, slot_bits, slot_mask }
+        Self { states, bases, epoch, awaited: 0, slots, slot_bits, slot_mask }
     }
 
     /// The address of a slot.
@@ -177,6 +179,23 @@ impl<K, V> Frames<K, V> {
         self.spot(address, Some(self.epoch)).is_some_and(|spot| is_it(spot.key))
     }
 
+    /// Copies of records of a frame are on their way from now on.
+    pub fn await_copies(&mut self, number: u32) {
+        let state = self.state_mut(number);
+        assert!(!state.is_awaited, "the marks are those of one copy");
+        (state.is_awaited, state.next_copied) = (true, NO_FRAME);
+        self.awaited += 1;
+    }
+
+    /// They have come back; says of which frame copies stand behind them.
+    pub fn end_copies(&mut self, number: u32) -> u32 {
+        let state = self.state_mut(number);
+        assert!(std::mem::take(&mut state.is_awaited), "no copies are on their way");
+        let next = std::mem::replace(&mut state.next_copied, NO_FRAME);
+        self.awaited -= 1;
+        next
+    }
+
     /// A frame of which copies have come back: it is there until then.
     pub fn copied(&mut self, number: u32) -> &mut Frame<K, V> {
         self.state_mut(number).frame.as_mut().expect("an awaited frame")
@@ -194,7 +213,9 @@ impl<K, V> Frames<K, V> {
     #[inline(always)]
     pub fn value_at(&mut self, address: u64, is_it: impl FnOnce(&K) -> bool) -> Option<&mut V> {
         let spot = self.spot(address, Some(self.epoch)).filter(|spot| is_it(spot.key))?;
-        spot.touch();
+        if self.awaited > 0 {
+            spot.touch();
+        }
         let value = spot.value;
         // SAFETY: the value is in a frame that is not frozen; `&mut self` is the only way to it.
         Some(unsafe { &mut *value })
@@ -227,7 +248,9 @@ impl<K, V> Frames<K, V> {
         let mut found = std::ptr::null_mut();
         index.any_at_home(hash, |address| match self.spot(address, Some(self.epoch)) {
             Some(spot) if is_it(spot.key) => {
-                spot.touch();
+                if self.awaited > 0 {
+                    spot.touch();
+                }
                 found = spot.value;
                 true
             }

@@ -14,7 +14,7 @@ pub struct Pace {
 
 impl Pace {
     /// All of the time that a checkpoint may take.
-    pub const WHOLE: u64 = 1 << 16;
+    pub const WHOLE: u64 = 1 << 32;
     /// A checkpoint may take this part of what lies between its barrier and the one before.
     const SHARE_OF_INTERVAL: u64 = 2;
     /// One that does not follow the stream.
@@ -41,6 +41,7 @@ mod tests {
         assert_eq!(Pace::gone_of(50, 100), Pace::WHOLE);
         assert_eq!(Pace::gone_of(u64::MAX, 1), Pace::WHOLE);
         assert_eq!(Pace::gone_of(u64::MAX / 4, u64::MAX), Pace::WHOLE / 2 - 1);
+        assert_eq!(Pace::gone_of(1, 1 << 33), 1, "each of many calls counts");
         assert_eq!(Pace::gone_of(0, 0), Pace::WHOLE, "nothing has passed between two barriers");
     }
 }

@@ -27,7 +27,6 @@ pub struct Copies<K, V> {
 impl<K: Key, V: State> Log<K, V> {
     /// Copies what is due in a frame; says whether it could: not without memory.
     pub(super) fn copy_due(&mut self, number: u32) -> bool {
-        debug_assert!(!self.frames.state(number).is_awaited, "marks are those of one copy");
         let due = self.due_of(number);
         let has_room = |copies: &Copies<K, V>| copies.frame.used() + due <= copies.frame.slots();
         if self.copying.as_ref().is_some_and(|copies| !has_room(copies)) {
@@ -47,8 +46,7 @@ impl<K: Key, V: State> Log<K, V> {
         if copied.is_err() {
             copies.frame.forget_behind();
         } else {
-            let state = self.frames.state_mut(number);
-            (state.is_awaited, state.next_copied) = (true, NO_FRAME);
+            self.frames.await_copies(number);
             match copies.last {
                 NO_FRAME => copies.first = number,
                 last => self.frames.state_mut(last).next_copied = number,
@@ -144,9 +142,8 @@ impl<K: Key, V: State> Log<K, V> {
     pub(super) fn end_copies(&mut self, copies: Copies<K, V>) {
         let mut number = copies.first;
         while number != NO_FRAME {
-            let state = self.frames.state_mut(number);
-            state.is_awaited = false;
-            let next = std::mem::replace(&mut state.next_copied, NO_FRAME);
+            let next = self.frames.end_copies(number);
+            let state = self.frames.state(number);
             let is_empty = state.frame.as_ref().is_some_and(|frame| frame.used() == 0);
             if is_empty && self.fill != Some(number) {
                 self.retire(number);
