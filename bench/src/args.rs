@@ -262,7 +262,7 @@ pub struct CheckpointArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub records: u64,
     /// Updates of random counters before each checkpoint
-    #[arg(long, value_name = "M", default_value_t = 1_000_000,
+    #[arg(long, value_name = "M", default_value_t = 20_000_000,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub ops: u64,
     /// Checkpoints to take

@@ -15,7 +15,6 @@
 //! - While it is taken no segment is rewritten or removed.
 
 use std::collections::HashSet;
-use std::ops::Range;
 use std::time::Instant;
 
 use alluvium_pagestore::{
@@ -24,8 +23,9 @@ use alluvium_pagestore::{
 };
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
-use super::address::{Place, StoredAt};
+use super::address::Place;
 use super::deaths::DeathList;
+use super::live_sets::{Counted, LiveSets};
 use super::log::{INDEX_SEGMENT_SLOTS, Sealing};
 use super::stored::{SegmentBefore, Stored};
 use super::table::HybridLogTable;
@@ -39,51 +39,49 @@ const LISTED_BYTES: u64 = 4;
 const SWEPT: u32 = 4096;
 /// Deaths added again at a time.
 const AGAIN: usize = 4096;
+/// Sets begun at a time.
+const BEGUN: usize = 16;
 
 /// A checkpoint being taken, or not decided yet.
 pub struct Capture {
     /// Keys at the barrier.
     entries: u64,
     step: Step,
-    /// The segments at the barrier; those to be looked at have their places in `looked_at`.
+    /// The segments at the barrier, by their ids; those to be looked at have their places in `looked_at`,
+    /// and those of which no set is being made or was made in `left`, the last ones first.
     segments: Vec<SegmentBefore>,
     looked_at: Vec<usize>,
+    left: Vec<usize>,
     /// The lists that the checkpoint goes on from, and then its own.
     deaths: Vec<BlobRef>,
+    /// Whether it makes sets in place of all lists before it.
+    begins_anew: bool,
 }
 
 enum Step {
+    /// Sets for the segments that are known to need them are begun, before anything is written: what dies
+    /// from then on is added to them, if it cannot be noted.
+    Foreseeing { wanted: Vec<SegmentBefore> },
     /// Due frames are being written.
     Writing,
-    /// Segments are looked at: those before `next` of `looked_at` have been.
-    Looking { next: usize },
-    /// A group of them is looked for: in the frames from a number on.
-    Sweeping { sets: Sets, frame: u32 },
+    /// Segments are looked at, those in `left` still.
+    Looking,
+    /// Sets are begun for a group of them: `wanted`, the last ones first.
+    Beginning { wanted: Vec<SegmentBefore> },
+    /// Their records are looked for: in the frames from a number on.
+    Sweeping { frame: u32 },
     /// And then, for what is on storage only, in a part of the index and those after it: whatever leaves
     /// memory meanwhile is there.
-    Visiting { sets: Sets, from: u32 },
+    Visiting { from: u32 },
     /// What has died since the barrier is added again: those before `added` have been.
-    Adding { sets: Sets, added: usize, all: usize },
+    Adding { added: usize, all: usize },
     /// The helper writes the sets.
-    WritingSets { group: Range<usize>, bytes: u64, answer: Receiver<Result<Vec<BlobRef>>> },
+    WritingSets { group: Vec<usize>, bytes: u64, answer: Receiver<Result<Vec<BlobRef>>> },
     /// The helper writes the list of what died before the barrier.
     Listing(Receiver<(DeathList, Result<Vec<BlobRef>>)>),
     /// The image was given.
     Done,
 }
-
-/// Live records of a group of the segments that are looked at, by their ids.
-struct Sets {
-    group: Range<usize>,
-    sets: Vec<Counted>,
-    /// Which of them is that of a segment, by its number.
-    places: Vec<u32>,
-    /// Booked for them.
-    bytes: u64,
-}
-
-/// The place of a segment that none of the sets is of.
-const NO_PLACE: u32 = u32::MAX;
 
 /// Sets that the helper writes for a checkpoint that was given up, and what is booked for them.
 pub(super) type LateSets = (Receiver<Result<Vec<BlobRef>>>, u64);
@@ -91,49 +89,11 @@ pub(super) type LateSets = (Receiver<Result<Vec<BlobRef>>>, u64);
 /// An answer has not come in time.
 struct Late;
 
-/// A set and how many are in it, so that no call counts them all.
-struct Counted {
-    id: SegmentId,
-    number: u32,
-    set: LiveSet,
-    live: u64,
-}
-
-impl Sets {
-    fn new(group: Range<usize>, sets: Vec<Counted>, bytes: u64) -> Self {
-        debug_assert!(sets.is_sorted_by_key(|set| set.id), "segments are told by their ids");
-        let numbers = sets.iter().map(|set| set.number as usize + 1).max().unwrap_or(0);
-        let mut places = vec![NO_PLACE; numbers];
-        for (place, set) in sets.iter().enumerate() {
-            places[set.number as usize] = place as u32;
-        }
-        Self { group, sets, places, bytes }
-    }
-
-    /// A record of the segment with a number is live.
-    fn insert(&mut self, at: StoredAt) {
-        let place = self.places.get(at.segment as usize);
-        // Most are of others where few are looked at.
-        let Some(&place) = place.filter(|&&place| place != NO_PLACE) else { return };
-        self.sets[place as usize].insert(at.grain);
-    }
-
-    /// A record was live. Its segment may be gone, and its number given to another.
-    fn insert_again(&mut self, death: Death) {
-        if let Ok(found) = self.sets.binary_search_by_key(&death.segment(), |set| set.id) {
-            self.sets[found].insert(death.grain());
-        }
-    }
-}
-
-impl Counted {
-    fn none_of(segment: &SegmentBefore) -> Self {
-        let SegmentBefore { number, image, .. } = segment;
-        Self { id: image.id, number: *number, set: LiveSet::new(image.bytes), live: 0 }
-    }
-
-    fn insert(&mut self, grain: u32) {
-        self.live += u64::from(self.set.insert(grain));
+impl Capture {
+    /// A group is to be looked at once more.
+    fn leave(&mut self, group: Vec<usize>) {
+        self.left.extend(group);
+        self.left.sort_unstable_by(|a, b| b.cmp(a));
     }
 }
 
@@ -178,10 +138,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.log.barrier()?;
         self.capture = Some(Box::new(Capture {
             entries: self.log.index.len(),
-            step: Step::Writing,
+            step: Step::Foreseeing { wanted: Vec::new() },
             segments: Vec::new(),
             looked_at: Vec::new(),
+            left: Vec::new(),
             deaths: self.known_deaths.clone(),
+            begins_anew: false,
         }));
         Ok(())
     }
@@ -217,10 +179,19 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         blobs: &BlobWriter,
     ) -> std::result::Result<Step, (Step, Error)> {
         match step {
+            Step::Foreseeing { mut wanted } => {
+                if self.stored().sets.is_none() && !self.foresee(capture, &mut wanted) {
+                    return Ok(Step::Writing);
+                }
+                Ok(match self.begin_sets(&mut wanted) {
+                    true => Step::Writing,
+                    false => Step::Foreseeing { wanted },
+                })
+            }
             Step::Writing => match self.log.seal_some() {
                 Ok(Sealing::Sealed) => {
                     self.look_over(capture);
-                    Ok(Step::Looking { next: 0 })
+                    Ok(Step::Looking)
                 }
                 Ok(Sealing::Failed) => {
                     let what = "a page of the checkpoint could not be written; begin it again";
@@ -230,83 +201,56 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 Ok(_) => Ok(Step::Writing),
                 Err(error) => Err((Step::Writing, error)),
             },
-            Step::Looking { next } if next == capture.looked_at.len() => {
-                Ok(self.begin_listing(capture, blobs))
-            }
-            Step::Looking { next } => {
-                self.begin_looking(capture, next).map_err(|error| (Step::Looking { next }, error))
-            }
-            Step::Sweeping { mut sets, mut frame } => {
-                let mut looked = 0;
-                while (frame as usize) < self.log.frames.count() && looked < SWEPT {
-                    if !self.log.pay(self.log.sizes.slots.into()) {
-                        return Ok(Step::Sweeping { sets, frame });
-                    }
-                    self.log.visit_stored_of(frame, |at| sets.insert(at));
-                    looked += self.log.sizes.slots;
-                    frame += 1;
-                }
-                Ok(match (frame as usize) < self.log.frames.count() {
-                    true => Step::Sweeping { sets, frame },
-                    false => Step::Visiting { sets, from: 0 },
-                })
-            }
-            Step::Visiting { mut sets, from } => {
-                if !self.log.pay(INDEX_SEGMENT_SLOTS) {
-                    return Ok(Step::Visiting { sets, from });
-                }
-                let next = self.log.index.visit(from, |address| {
-                    if let Place::Stored(at) = address.place() {
-                        sets.insert(at);
-                    }
-                });
-                if let Some(from) = next {
-                    return Ok(Step::Visiting { sets, from });
-                }
-                let stored = self.log.stored.as_ref().expect("a log with segments");
-                let all = stored.count_since().unwrap_or(0);
-                Ok(Step::Adding { sets, added: 0, all })
-            }
-            Step::Adding { mut sets, added, all } => {
-                let stored = self.log.stored.as_ref().expect("a log with segments");
-                if stored.count_since().is_none() {
-                    self.release(sets.bytes);
+            // Those that were foreseen.
+            Step::Looking if self.stored().sets.is_some() => Ok(Step::Sweeping { frame: 0 }),
+            Step::Looking if capture.left.is_empty() => Ok(self.begin_listing(capture, blobs)),
+            Step::Looking => self.begin_looking(capture).map_err(|error| (Step::Looking, error)),
+            Step::Beginning { mut wanted } => Ok(match self.begin_sets(&mut wanted) {
+                true => Step::Sweeping { frame: 0 },
+                false => Step::Beginning { wanted },
+            }),
+            Step::Sweeping { frame } => Ok(self.sweep(frame)),
+            Step::Visiting { from } => Ok(self.visit_stored(from)),
+            Step::Adding { added, all } => {
+                let stored = self.log.stored.as_mut().expect("a log with segments");
+                let sets = stored.sets.as_ref().expect("sets are being made");
+                if sets.numbers().any(|number| stored.is_lost(number)) {
+                    self.give_sets_up();
                     self.at_once = true;
-                    let next = sets.group.start;
                     let what = "more records died than there was room to note while the checkpoint \
                                 was taken; the next one is taken at once";
                     let error = Error::new(ErrorKind::OverBudget, what);
-                    return Err((Step::Looking { next }, error.with("state", &self.context.name)));
+                    return Err((Step::Looking, error.with("state", &self.context.name)));
                 }
-                let deaths = stored.deaths_since(added, all.min(added + AGAIN));
-                let end = added + deaths.len();
-                deaths.iter().for_each(|&death| sets.insert_again(death));
+                let end = stored.add_again(added, all.min(added + AGAIN));
                 if end < all {
-                    return Ok(Step::Adding { sets, added: end, all });
+                    return Ok(Step::Adding { added: end, all });
                 }
-                Ok(self.begin_writing_sets(capture, sets, blobs))
+                Ok(self.begin_writing_sets(capture, blobs))
             }
             Step::WritingSets { group, bytes, answer } => match answer.try_recv() {
                 Err(TryRecvError::Empty) => Ok(Step::WritingSets { group, bytes, answer }),
                 Err(TryRecvError::Disconnected) => {
                     self.release(bytes);
-                    Err((Step::Looking { next: group.start }, helper_is_lost()))
+                    capture.leave(group);
+                    Err((Step::Looking, helper_is_lost()))
                 }
                 Ok(Err(error)) => {
                     self.release(bytes);
-                    Err((Step::Looking { next: group.start }, error))
+                    capture.leave(group);
+                    Err((Step::Looking, error))
                 }
                 Ok(Ok(written)) => {
                     self.release(bytes);
                     let mut written = written.into_iter();
-                    for at in &capture.looked_at[group.clone()] {
-                        let image = &mut capture.segments[*at].image;
+                    for at in group {
+                        let image = &mut capture.segments[at].image;
                         image.live = match image.live_records < image.records {
                             true => written.next(),
                             false => None,
                         };
                     }
-                    Ok(Step::Looking { next: group.end })
+                    Ok(Step::Looking)
                 }
             },
             Step::Listing(answer) => match answer.try_recv() {
@@ -324,7 +268,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                             capture.deaths.extend(lists);
                             Ok(Step::Done)
                         }
-                        Err(error) => Err((Step::Looking { next: capture.looked_at.len() }, error)),
+                        Err(error) => Err((Step::Looking, error)),
                     }
                 }
             },
@@ -332,55 +276,151 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
     }
 
+    fn stored(&self) -> &Stored {
+        self.log.stored.as_ref().expect("a log with segments")
+    }
+
+    /// Which segments have to be looked at in full is known of those that there are at the barrier: begins
+    /// sets for all of them, if there is memory that nobody misses; says whether there are some.
+    fn foresee(&mut self, capture: &mut Capture, wanted: &mut Vec<SegmentBefore>) -> bool {
+        capture.segments = self.stored().segments_before();
+        capture.begins_anew = self.are_lists_longer(capture);
+        if capture.begins_anew {
+            capture.deaths.clear();
+        }
+        // What is not sealed grows yet.
+        let is_wanted = |before: &&SegmentBefore| {
+            is_looked_at(capture, before) && self.stored().info(before.number).sealed
+        };
+        let looked_at: Vec<_> = capture.segments.iter().rev().filter(is_wanted).cloned().collect();
+        let bytes = self.bytes_of_sets(capture, looked_at.iter());
+        if looked_at.is_empty() || bytes > self.log.account.available() / 2 {
+            return false;
+        }
+        *wanted = looked_at;
+        self.book_sets(capture, wanted.len(), bytes);
+        true
+    }
+
+    /// Whether the lists of what has died, with the one that is to be written now, are longer than sets of all
+    /// that is live.
+    fn are_lists_longer(&self, capture: &Capture) -> bool {
+        let listed: u64 = capture.deaths.iter().map(|blob| blob.len).sum();
+        // With those that are to be listed now: else the next checkpoint, however small, makes the sets.
+        let listed = listed + LISTED_BYTES * self.stored().count_before();
+        let sets = capture.segments.iter().map(|s| LiveSet::memory_bytes(s.image.bytes));
+        capture.deaths.len() >= LISTS_MAX || listed > sets.sum::<u64>() + 4096
+    }
+
     /// Everything is written: which segments there are, and which are to be looked at.
     fn look_over(&mut self, capture: &mut Capture) {
         capture.segments = self.log.at_barrier.clone();
-        let listed: u64 = capture.deaths.iter().map(|blob| blob.len).sum();
-        let stored = self.log.stored.as_ref().expect("a log with segments");
-        // With those that are to be listed now: else the next checkpoint, however small, makes the sets.
-        let listed = listed + LISTED_BYTES * stored.count_before();
-        let sets = capture.segments.iter().map(|s| LiveSet::memory_bytes(s.image.bytes));
-        // Lists are shorter than sets until many have died.
-        let begin_anew = capture.deaths.len() >= LISTS_MAX || listed > sets.sum::<u64>() + 4096;
-        if begin_anew {
-            capture.deaths.clear();
-        }
         let segments = capture.segments.iter().enumerate();
-        let looked_at = segments.filter(|(_, s)| !s.is_known || begin_anew && s.has_dead);
+        let looked_at = segments.filter(|(_, before)| is_looked_at(capture, before));
         capture.looked_at = looked_at.map(|(at, _)| at).collect();
+        let sets = self.stored().sets.as_ref();
+        let is_left =
+            |at: &usize| !sets.is_some_and(|sets| sets.has(capture.segments[*at].image.id));
+        capture.left = capture.looked_at.iter().rev().copied().filter(is_left).collect();
+    }
+
+    /// What sets for segments take, with the table of their numbers.
+    fn bytes_of_sets<'a>(
+        &self,
+        capture: &Capture,
+        segments: impl Iterator<Item = &'a SegmentBefore>,
+    ) -> u64 {
+        LiveSets::places_bytes(numbers_of(capture)) + segments.map(LiveSets::bytes_of).sum::<u64>()
+    }
+
+    fn book_sets(&mut self, capture: &Capture, count: usize, bytes: u64) {
+        self.log.account.charge(MemoryKind::Buffers, bytes);
+        let sets = LiveSets::none(numbers_of(capture), count, bytes);
+        self.log.stored.as_mut().expect("a log with segments").sets = Some(sets);
     }
 
     /// Begins to look at as many segments as half of the free memory has room for.
-    fn begin_looking(&mut self, capture: &Capture, next: usize) -> Result<Step> {
+    fn begin_looking(&mut self, capture: &mut Capture) -> Result<Step> {
         let allowance = self.log.account.available() / 2;
-        let numbers = capture.segments.iter().map(|segment| u64::from(segment.number) + 1);
-        let (mut bytes, mut end) = (4 * numbers.max().unwrap_or(0), next);
-        for &at in &capture.looked_at[next..] {
-            let more = LiveSet::memory_bytes(capture.segments[at].image.bytes) + 64;
-            if end > next && bytes + more > allowance {
+        let mut bytes = self.bytes_of_sets(capture, std::iter::empty());
+        let mut count = 0;
+        for &at in capture.left.iter().rev() {
+            let more = LiveSets::bytes_of(&capture.segments[at]);
+            if count > 0 && bytes + more > allowance {
                 break;
             }
             bytes += more;
-            end += 1;
+            count += 1;
         }
         while self.log.account.available() < bytes {
             self.log.free_a_frame()?;
         }
-        self.log.account.charge(MemoryKind::Buffers, bytes);
-        let segments = capture.looked_at[next..end].iter().map(|&at| &capture.segments[at]);
-        let sets: Vec<_> = segments.map(Counted::none_of).collect();
-        Ok(Step::Sweeping { sets: Sets::new(next..end, sets, bytes), frame: 0 })
+        self.book_sets(capture, count, bytes);
+        let group = capture.left.split_off(capture.left.len() - count);
+        let wanted = group.into_iter().map(|at| capture.segments[at].clone()).collect();
+        Ok(Step::Beginning { wanted })
     }
 
-    fn begin_writing_sets(&mut self, capture: &Capture, sets: Sets, blobs: &BlobWriter) -> Step {
-        let Sets { group, sets, bytes, .. } = sets;
-        let mut written = Vec::new();
-        for (&at, counted) in capture.looked_at[group.clone()].iter().zip(sets) {
-            let (image, Counted { set, live, .. }) = (&capture.segments[at].image, counted);
+    /// Begins some of the sets that are wanted; says whether those were the last.
+    fn begin_sets(&mut self, wanted: &mut Vec<SegmentBefore>) -> bool {
+        let sets = &mut self.log.stored.as_mut().expect("a log with segments").sets;
+        let sets = sets.as_mut().expect("they are booked");
+        for segment in wanted.drain(wanted.len().saturating_sub(BEGUN)..).rev() {
+            sets.add(&segment);
+        }
+        wanted.is_empty()
+    }
+
+    /// Adds what frames have of the segments that are looked at.
+    fn sweep(&mut self, mut frame: u32) -> Step {
+        let mut looked = 0;
+        let count = self.log.frames.count() as u32;
+        while frame < count && looked < SWEPT {
+            if !self.log.pay(self.log.sizes.slots.into()) {
+                return Step::Sweeping { frame };
+            }
+            self.log.add_live_of(frame);
+            looked += self.log.sizes.slots;
+            frame += 1;
+        }
+        match frame < count {
+            true => Step::Sweeping { frame },
+            false => Step::Visiting { from: 0 },
+        }
+    }
+
+    /// Adds what a part of the index has of them on storage only.
+    fn visit_stored(&mut self, from: u32) -> Step {
+        if !self.log.pay(INDEX_SEGMENT_SLOTS) {
+            return Step::Visiting { from };
+        }
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        let sets = stored.sets.as_mut().expect("sets are being made");
+        let next = self.log.index.visit(from, |address| {
+            if let Place::Stored(at) = address.place() {
+                sets.insert(at);
+            }
+        });
+        match next {
+            Some(from) => Step::Visiting { from },
+            None => Step::Adding { added: 0, all: stored.count_since() },
+        }
+    }
+
+    fn begin_writing_sets(&mut self, capture: &Capture, blobs: &BlobWriter) -> Step {
+        let sets = self.log.stored.as_mut().and_then(|stored| stored.sets.take());
+        let sets = sets.expect("sets are being made");
+        let bytes = sets.bytes;
+        let (mut written, mut group) = (Vec::new(), Vec::new());
+        for Counted { id, set, live, .. } in sets.into_sets() {
+            let found = capture.segments.binary_search_by_key(&id, |segment| segment.image.id);
+            let at = found.expect("a segment stays while a checkpoint is taken");
+            let image = &capture.segments[at].image;
             assert_eq!(live, image.live_records, "every key has one live record: {image:?}");
             if image.live_records < image.records {
                 written.push(set);
             }
+            group.push(at);
         }
         let (reply, answer) = bounded(1);
         let blobs = blobs.clone();
@@ -388,6 +428,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             let _ = reply.send(written.iter().map(|set| set.write(&blobs)).collect());
         });
         Step::WritingSets { group, bytes, answer }
+    }
+
+    fn give_sets_up(&mut self) {
+        let sets = self.log.stored.as_mut().and_then(|stored| stored.sets.take());
+        if let Some(sets) = sets {
+            self.release(sets.bytes);
+        }
     }
 
     fn begin_listing(&mut self, capture: &Capture, blobs: &BlobWriter) -> Step {
@@ -438,10 +485,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Gives up what was begun.
     fn stop(&mut self, step: Step) {
         self.log.end_sealing(true);
+        self.give_sets_up();
         match step {
-            Step::Sweeping { sets, .. }
-            | Step::Visiting { sets, .. }
-            | Step::Adding { sets, .. } => self.release(sets.bytes),
             Step::WritingSets { bytes, answer, .. } => match self.wait_for(&answer) {
                 Err(Late) => self.late_sets.push((answer, bytes)),
                 Ok(_) => self.release(bytes),
@@ -454,7 +499,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     None => stored.forget_deaths(),
                 }
             }
-            Step::Writing | Step::Looking { .. } | Step::Done => {}
+            Step::Foreseeing { .. }
+            | Step::Writing
+            | Step::Looking
+            | Step::Beginning { .. }
+            | Step::Sweeping { .. }
+            | Step::Visiting { .. }
+            | Step::Adding { .. }
+            | Step::Done => {}
         }
     }
 
@@ -488,6 +540,16 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn release(&self, bytes: u64) {
         self.log.account.release(MemoryKind::Buffers, bytes);
     }
+}
+
+/// Whether a checkpoint makes a set for a segment.
+fn is_looked_at(capture: &Capture, before: &SegmentBefore) -> bool {
+    !before.is_known || capture.begins_anew && before.has_dead
+}
+
+/// One more than the greatest number of a segment.
+fn numbers_of(capture: &Capture) -> u32 {
+    capture.segments.iter().map(|segment| segment.number + 1).max().unwrap_or(0)
 }
 
 fn helper_is_lost() -> Error {

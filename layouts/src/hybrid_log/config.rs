@@ -202,7 +202,7 @@ impl HybridLog {
                 + (copies_max * size_of::<Copies<K, V>>()) as u64
                 + ((spares_max - SPARES_MIN) * size_of::<Frame<K, V>>()) as u64
                 + 512,
-            deaths_max: (memory_bytes / 2048).clamp(8, 1 << 20) as usize,
+            deaths_max: (memory_bytes / 2048).clamp(8, 1 << 23) as usize,
             buckets,
             segment_bytes,
             queue_depth,

@@ -18,8 +18,6 @@ pub struct Deaths {
     pub part: usize,
     /// What further parts must leave free.
     pub floor_bytes: u64,
-    /// Whether one since the last barrier was not noted.
-    pub is_full: bool,
     /// Whether there was a barrier: without checkpoints nobody asks.
     pub is_asked: bool,
 }
@@ -37,15 +35,7 @@ pub type DeathList = Vec<Vec<Death>>;
 impl Deaths {
     pub fn new(account: Rc<Account>, part: usize, floor_bytes: u64) -> Self {
         let list = || vec![Vec::with_capacity(part)];
-        Self {
-            now: list(),
-            before: list(),
-            account,
-            part,
-            floor_bytes,
-            is_full: false,
-            is_asked: false,
-        }
+        Self { now: list(), before: list(), account, part, floor_bytes, is_asked: false }
     }
 
     /// Bytes of a part beyond the first.
@@ -77,8 +67,6 @@ impl Deaths {
             let mut part = Vec::with_capacity(self.part);
             part.push(death);
             if before { self.before.push(part) } else { self.now.push(part) }
-        } else if !before {
-            self.is_full = true;
         }
         has_room
     }

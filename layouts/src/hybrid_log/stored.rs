@@ -23,6 +23,7 @@ use super::address::{SEGMENTS_MAX, StoredAt};
 use super::deaths::{DeathList, Deaths};
 use super::fetches::{Fetches, Known};
 use super::frame_set::FrameSet;
+use super::live_sets::LiveSets;
 use crate::fetch::{Fetch, Ticket};
 
 /// The segments of one table, and the buffers to read them with.
@@ -51,6 +52,8 @@ pub struct Stored {
     /// How many barriers there were.
     epoch: u32,
     deaths: Deaths,
+    /// Sets that a checkpoint makes of live records.
+    pub sets: Option<LiveSets>,
 }
 
 /// Bit of the tokens of reads that run ahead.
@@ -71,6 +74,8 @@ struct Segment {
     known_before: u32,
     /// The set of live records that a checkpoint has made; those noted since are dead.
     base: Option<Box<BlobRef>>,
+    /// The last barrier since which a record has died that is neither noted nor in a set.
+    lost_since: u32,
     /// Frames in memory whose records may be in it too.
     frames: FrameSet,
 }
@@ -130,6 +135,7 @@ impl Stored {
             live_records: 0,
             epoch: 0,
             deaths,
+            sets: None,
         }
     }
 
@@ -187,6 +193,7 @@ impl Stored {
             live_records: live as u32,
             known_dead: 0,
             base: None,
+            lost_since: 0,
             frames: FrameSet::default(),
             epoch: 0,
             live_before: 0,
@@ -233,7 +240,28 @@ impl Stored {
         let death = Death::of(segment.info.id, at.grain);
         if !self.deaths.note(false, death) {
             self.segment_since(at.segment, epoch).known_dead -= 1;
+            self.was_live(at);
         }
+    }
+
+    /// A record that was live at the barrier has died, and is not noted.
+    #[cold]
+    fn was_live(&mut self, at: StoredAt) {
+        if !self.sets.as_mut().is_some_and(|sets| sets.insert(at)) {
+            self.lose(at.segment);
+        }
+    }
+
+    /// Records of a segment have died, and nobody knows which.
+    fn lose(&mut self, number: u32) {
+        let epoch = self.epoch;
+        self.segments[number as usize].as_mut().expect("a numbered segment").lost_since = epoch;
+    }
+
+    /// Whether the live records that a segment had at the barrier are not all known any more.
+    pub fn is_lost(&self, number: u32) -> bool {
+        let segment = self.segments[number as usize].as_ref().expect("a numbered segment");
+        segment.lost_since == self.epoch
     }
 
     /// Records of one segment are not live any more: their grains, and whether they had died before
@@ -245,7 +273,11 @@ impl Stored {
         let (mut died, mut noted) = ([0; 2], [0; 2]);
         for (grain, before) in deaths {
             died[usize::from(before)] += 1;
-            noted[usize::from(before)] += u32::from(self.deaths.note(before, Death::of(id, grain)));
+            let is_noted = self.deaths.note(before, Death::of(id, grain));
+            noted[usize::from(before)] += u32::from(is_noted);
+            if !is_noted && !before {
+                self.was_live(StoredAt { segment: number, grain });
+            }
         }
         let all: u32 = died.iter().sum();
         self.live_records -= u64::from(all);
@@ -265,14 +297,14 @@ impl Stored {
     /// So many records of a segment are not live any more; which ones is not noted.
     pub fn records_died(&mut self, number: u32, records: u64) {
         self.live_records -= records;
-        self.deaths.is_full = true;
+        self.lose(number);
         let epoch = self.epoch;
         self.segment_since(number, epoch).live_records -= records as u32;
     }
 
     /// No record of a segment is live any more.
     pub fn all_died(&mut self, number: u32) {
-        self.deaths.is_full = true;
+        self.lose(number);
         let epoch = self.epoch;
         let segment = self.segment_since(number, epoch);
         let died = std::mem::take(&mut segment.live_records);
@@ -304,7 +336,6 @@ impl Stored {
         assert!(decided, "the last checkpoint is not decided");
         self.epoch += 1;
         std::mem::swap(&mut self.deaths.now, &mut self.deaths.before);
-        self.deaths.is_full = false;
         self.deaths.is_asked = true;
     }
 
@@ -336,11 +367,10 @@ impl Stored {
         self.deaths.before = deaths;
     }
 
-    /// How many deaths there were since the barrier; none if some were not noted.
-    pub fn count_since(&self) -> Option<usize> {
+    /// How many deaths since the barrier are noted.
+    pub fn count_since(&self) -> usize {
         let full = self.deaths.now.len().saturating_sub(1) * self.deaths.part;
-        let last = self.deaths.now.last().map_or(0, Vec::len);
-        (!self.deaths.is_full).then_some(full + last)
+        full + self.deaths.now.last().map_or(0, Vec::len)
     }
 
     /// How many deaths before the barrier are noted.
@@ -348,11 +378,15 @@ impl Stored {
         self.deaths.before.iter().map(|part| part.len() as u64).sum()
     }
 
-    /// Some deaths since the barrier, from the `from`th on and before the `to`th; none at the end.
-    pub fn deaths_since(&self, from: usize, to: usize) -> &[Death] {
+    /// Adds to the sets some of those that are noted, from the `from`th on and before the `to`th, and says
+    /// before which it stopped.
+    pub fn add_again(&mut self, from: usize, to: usize) -> usize {
         let (part, at) = (from / self.deaths.part, from % self.deaths.part);
-        let Some(part) = self.deaths.now.get(part) else { return &[] };
-        &part[at.min(part.len())..part.len().min(at + to.saturating_sub(from))]
+        let part = self.deaths.now.get(part).map_or(&[][..], Vec::as_slice);
+        let deaths = &part[at.min(part.len())..part.len().min(at + to.saturating_sub(from))];
+        let sets = self.sets.as_mut().expect("sets are being made");
+        deaths.iter().for_each(|&death| sets.insert_again(death));
+        from + deaths.len()
     }
 
     /// The checkpoint is one that can be restored: it knows of the deaths before its barrier, and
@@ -388,7 +422,6 @@ impl Stored {
         let bytes = (self.deaths.now.len() - 1) as u64 * self.deaths.part_bytes();
         self.deaths.now.truncate(1);
         self.deaths.now[0].clear();
-        self.deaths.is_full = true;
         for segment in self.segments.iter_mut().flatten() {
             (segment.known_dead, segment.known_before) = (0, 0);
         }
@@ -406,7 +439,7 @@ impl Stored {
         // What the helper has lost may not be gone: it stays booked.
         let (account, part) = (self.deaths.account.clone(), self.deaths.part);
         self.deaths = Deaths::new(account, part, self.deaths.floor_bytes);
-        (self.deaths.is_full, self.deaths.is_asked) = (true, true);
+        self.deaths.is_asked = true;
     }
 
     /// The checkpoint is given up: its deaths are of the next one.

@@ -94,13 +94,16 @@ impl<K: Key, V: State> Log<K, V> {
         self.freshen(number, slot);
     }
 
-    /// Gives where records of a frame are on storage that the index has in memory.
-    pub fn visit_stored_of(&self, number: u32, mut visit: impl FnMut(StoredAt)) {
+    /// Adds to the sets that are being made what the index has in a frame and is on storage.
+    pub fn add_live_of(&mut self, number: u32) {
+        let start = self.left_before(number);
         let Some(frame) = &self.frames.state(number).frame else { return };
-        for slot in self.left_before(number)..frame.slots() {
+        let sets = self.stored.as_mut().and_then(|stored| stored.sets.as_mut());
+        let sets = sets.expect("sets are being made");
+        for slot in start..frame.slots() {
             let stored = frame.stored(slot).filter(|_| frame.death(slot).is_none());
             if let Some((segment, grain)) = stored {
-                visit(StoredAt { segment, grain });
+                sets.insert(StoredAt { segment, grain });
             }
         }
     }
