@@ -6,16 +6,17 @@
 
 mod stats;
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, EntryCodec, Error, ErrorKind, Helper, Key, Lookup, Rejected,
-    Result, Rewrite, SegmentStore, StateImage, Time,
+    Account, BlobReader, BlobWriter, EntryCodec, Helper, Key, Lookup, Rejected, Result, Rewrite,
+    SegmentStore, StateImage, Time,
 };
 
+use crate::by_hash::ByHash;
 use crate::expiry::{self, ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
 
@@ -174,51 +175,9 @@ pub trait Table<K: Key, V>: 'static {
         Ok(())
     }
 
-    /// Whether the table stands in the order of its keys' hashes, so that it can do
-    /// [`scan_hashes`](Table::scan_hashes) and [`remove_hashes`](Table::remove_hashes).
-    fn has_order(&self) -> bool {
-        false
-    }
-
-    /// Whether to visit everything by [`scan_hashes`](Table::scan_hashes) is about as fast as by
-    /// [`visit_all`](Table::visit_all): nothing has to be read for it.
-    fn is_fast_in_order(&self) -> bool {
-        self.has_order() && self.is_resident()
-    }
-
-    /// [`scan`](Table::scan) of the keys with these hashes only. All hashes that a step visits are
-    /// below those that the next one visits, and entries with equal hashes are visited in one step;
-    /// within it their order is unspecified. A step that fails may have visited some, and `cursor` is where it was.
-    ///
-    /// Cost: that of the entries there, and of the parts of the table at both ends.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) without an
-    /// [order](Table::has_order), which is the default; else those of `scan`.
-    fn scan_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
-    ) -> Result<()> {
-        let _ = (hashes, cursor, fuel, visit);
-        Err(has_no_order())
-    }
-
-    /// Removes about `fuel` entries of the keys with these hashes, from `cursor` on. Reads nothing from
-    /// storage.
-    ///
-    /// # Errors
-    /// As for [`scan_hashes`](Table::scan_hashes).
-    fn remove_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<()> {
-        let _ = (hashes, cursor, fuel);
-        Err(has_no_order())
+    /// The table by ranges of its keys' hashes, if it stands in their order.
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, V>> {
+        None
     }
 
     /// [`update`](Table::update) for each item of `batch`, in order per key. Layouts overlap the
@@ -348,11 +307,6 @@ pub trait Table<K: Key, V>: 'static {
     fn stats(&self) -> TableStats;
 }
 
-pub(crate) fn has_no_order() -> Error {
-    let message = "a table of this layout is in no order: key groups cannot be found in it";
-    Error::new(ErrorKind::Unsupported, message)
-}
-
 /// What a [`Layout`] gets to open a table.
 #[derive(Clone, Debug)]
 pub struct StateContext {
@@ -371,7 +325,7 @@ pub struct StateContext {
     /// The key groups this table owns.
     pub owned: Range<u16>,
     /// Whether key groups are to come and go, so that the table must find them by themselves
-    /// ([`Table::scan_hashes`]). `owned` is all of them then, however few are here.
+    /// ([`Table::by_hash`]). `owned` is all of them then, however few are here.
     pub movable: bool,
     /// What the last checkpoint says of this state, and its file of live records.
     pub restored: Option<(StateImage, BlobReader)>,

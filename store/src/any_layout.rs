@@ -1,10 +1,9 @@
 //! A layout chosen at run time, by configuration.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    AppendLog, BatchError, CheckpointOutcome, Cursor, ExpiryPass, Fetch, Heap, HeapTable,
+    AppendLog, BatchError, ByHash, CheckpointOutcome, Cursor, ExpiryPass, Fetch, Heap, HeapTable,
     HybridLog, HybridLogTable, Layout, Peek, SplitHeapTable, StateContext, Table, TableStats,
     Ticket, Touched, WindowSegments,
 };
@@ -202,31 +201,8 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         each!(self, table => table.visit_all(visit))
     }
 
-    fn has_order(&self) -> bool {
-        each!(self, table => table.has_order())
-    }
-
-    fn is_fast_in_order(&self) -> bool {
-        each!(self, table => table.is_fast_in_order())
-    }
-
-    fn scan_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
-    ) -> Result<()> {
-        each!(self, table => table.scan_hashes(hashes, cursor, fuel, visit))
-    }
-
-    fn remove_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<()> {
-        each!(self, table => table.remove_hashes(hashes, cursor, fuel))
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, V>> {
+        each!(self, table => table.by_hash())
     }
 
     fn update_batch<T, Q: Lookup<K> + ?Sized>(

@@ -1,11 +1,11 @@
 //! Panes and lists in a layout chosen at run time.
 
 use std::fmt;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use alluvium_layouts::{
-    AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, Heap, HybridLog, Lists,
-    ListsLayout, Merge, Panes, PanesLayout, StateContext, TableStats, VisitRun, WindowSegments,
+    AppendLog, BatchError, ByHash, CheckpointOutcome, Cursor, Elements, Heap, HybridLog, Lists,
+    ListsLayout, Merge, Panes, PanesLayout, StateContext, TableStats, WindowSegments,
 };
 use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, State, StateImage, Time};
 
@@ -181,33 +181,8 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
         panes!(self, panes => panes.fold(slices, cursor, fuel, visit))
     }
 
-    fn has_order(&self) -> bool {
-        panes!(self, panes => panes.has_order())
-    }
-
-    fn is_fast_in_order(&self) -> bool {
-        panes!(self, panes => panes.is_fast_in_order())
-    }
-
-    fn fold_hashes(
-        &mut self,
-        slice: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, A) -> Result<()>,
-    ) -> Result<()> {
-        panes!(self, panes => panes.fold_hashes(slice, hashes, cursor, fuel, visit))
-    }
-
-    fn remove_hashes(
-        &mut self,
-        slice: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize> {
-        panes!(self, panes => panes.remove_hashes(slice, hashes, cursor, fuel))
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, A, Time>> {
+        panes!(self, panes => panes.by_hash())
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
@@ -307,29 +282,8 @@ impl<K: Key, E: State> Lists<K, E> for AnyLists<K, E> {
         lists!(self, lists => lists.fold(buckets, cursor, fuel, visit))
     }
 
-    fn has_order(&self) -> bool {
-        lists!(self, lists => lists.has_order())
-    }
-
-    fn fold_runs(
-        &mut self,
-        bucket: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: VisitRun<'_, K, E>,
-    ) -> Result<()> {
-        lists!(self, lists => lists.fold_runs(bucket, hashes, cursor, fuel, visit))
-    }
-
-    fn remove_hashes(
-        &mut self,
-        bucket: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize> {
-        lists!(self, lists => lists.remove_hashes(bucket, hashes, cursor, fuel))
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, E, Time>> {
+        lists!(self, lists => lists.by_hash())
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {

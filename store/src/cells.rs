@@ -12,7 +12,7 @@ use alluvium_pagestore::{
 
 use crate::batch::Batch;
 use crate::export::{Entries, Entry, Parts, Visit, check_hash, each};
-use crate::moving::{Arriving, Groups, Place};
+use crate::moving::{Arriving, Groups, Place, in_order};
 use crate::state_cell::{Hooks, Lock, Mark};
 use crate::store::{Pane, not_encoded, put, put_all};
 
@@ -280,16 +280,17 @@ impl<K: Key, V: State, T: Panes<K, V>> PanesCell<K, V, T> {
         fuel: usize,
         visit: Visit<'_>,
     ) -> Result<()> {
-        let hashes = group.hashes(self.0.groups.as_ref().map_or(1, |groups| groups.count()));
+        let hashes = Groups::hashes_of(self.0.groups(), group);
         let mut encoded = Encoded::default();
         self.0.run(0, |panes| {
             each_of_group(at, fuel, panes, T::next_slice, |panes, slice, cursor, fuel| {
-                let mut count = 0;
-                panes.fold_hashes(slice, &hashes, cursor, fuel, &mut |key, acc| {
-                    count += 1;
-                    encoded.set(key, &acc)?;
-                    let Encoded { key: bytes, value } = &encoded;
-                    visit(Entry { hash: key.key_hash(), order: slice.0, key: bytes, value })
+                let (panes, mut count) = (in_order(panes.by_hash())?, 0);
+                panes.visit_hashes(slice, &hashes, cursor, fuel, &mut |key, _, accs| {
+                    count += accs.len();
+                    accs.iter().try_for_each(|acc| {
+                        encoded.set(key, acc)?;
+                        visit(Entry::of(key.key_hash(), slice.0, &encoded))
+                    })
                 })?;
                 Ok(count)
             })
@@ -297,10 +298,10 @@ impl<K: Key, V: State, T: Panes<K, V>> PanesCell<K, V, T> {
     }
 
     fn forget_some(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
-        let hashes = group.hashes(self.0.groups.as_ref().map_or(1, |groups| groups.count()));
+        let hashes = Groups::hashes_of(self.0.groups(), group);
         let panes = &mut *self.0.enter()?;
         each_of_group(at, fuel, panes, T::next_slice, |panes, slice, cursor, fuel| {
-            panes.remove_hashes(slice, &hashes, cursor, fuel)
+            in_order(panes.by_hash())?.remove_hashes(slice, &hashes, cursor, fuel)
         })
     }
 
@@ -325,8 +326,7 @@ impl<K: Key, V: State, T: Panes<K, V>> PanesCell<K, V, T> {
                 while !cursor.done {
                     panes.fold(slice..slice.plus(1), &mut cursor, 4096, &mut |key, acc| {
                         encoded.set(key, &acc)?;
-                        let Encoded { key: bytes, value } = &encoded;
-                        visit(Entry { hash: key.key_hash(), order: slice.0, key: bytes, value })
+                        visit(Entry::of(key.key_hash(), slice.0, &encoded))
                     })?;
                 }
                 next = after(slice, |from| panes.next_slice(from));
@@ -338,10 +338,11 @@ impl<K: Key, V: State, T: Panes<K, V>> PanesCell<K, V, T> {
     /// Slices in memory have their keys in the order of hashes, so that all of a range of hashes come
     /// together; of many slices a range has too little of each.
     fn is_fast_in_parts(&self) -> Result<bool> {
-        let panes = self.0.enter()?;
+        let mut panes = self.0.enter()?;
         let slices = slices_of(&*panes).take(SLICES_IN_PARTS + 1);
         let (count, last) = slices.fold((0, Time::MIN), |(count, _), slice| (count + 1, slice));
-        Ok(count <= SLICES_IN_PARTS && last < Time::MAX && panes.is_fast_in_order())
+        let are_few = count <= SLICES_IN_PARTS && last < Time::MAX;
+        Ok(are_few && panes.by_hash().is_some_and(|panes| panes.is_fast_in_order()))
     }
 
     /// [`export_all`](PanesCell::export_all), range by range of the hashes. Merges, which is the user's
@@ -359,17 +360,18 @@ impl<K: Key, V: State, T: Panes<K, V>> PanesCell<K, V, T> {
                 while let Some(at) = slice {
                     let mut cursor = Cursor::default();
                     while !cursor.done {
-                        panes.fold_hashes(
+                        let (panes, range) = (in_order(panes.by_hash())?, first..=last);
+                        panes.visit_hashes(
                             at,
-                            &(first..=last),
+                            &range,
                             &mut cursor,
                             4096,
-                            &mut |key, acc| {
-                                given += 1;
-                                encoded.set(key, &acc)?;
-                                let Encoded { key: bytes, value } = &encoded;
-                                let hash = key.key_hash();
-                                parts.entry(Entry { hash, order: at.0, key: bytes, value })
+                            &mut |key, _, accs| {
+                                given += accs.len() as u64;
+                                accs.iter().try_for_each(|acc| {
+                                    encoded.set(key, acc)?;
+                                    parts.entry(Entry::of(key.key_hash(), at.0, &encoded))
+                                })
                             },
                         )?;
                     }
@@ -448,26 +450,25 @@ impl<K: Key, V: State, T: Lists<K, V>> ListsCell<K, V, T> {
         fuel: usize,
         visit: Visit<'_>,
     ) -> Result<()> {
-        let hashes = group.hashes(self.0.groups.as_ref().map_or(1, |groups| groups.count()));
+        let hashes = Groups::hashes_of(self.0.groups(), group);
         let (mut encoded, lists) = (Encoded::default(), &mut *self.0.enter()?);
         at.is_exact = true;
         each_of_group(at, fuel, lists, T::next_bucket, |lists, bucket, cursor, fuel| {
-            let mut count = 0;
-            lists.fold_runs(bucket, &hashes, cursor, fuel, &mut |key, from, run| {
+            let (lists, mut count) = (in_order(lists.by_hash())?, 0);
+            lists.visit_hashes(bucket, &hashes, cursor, fuel, &mut |key, from, run| {
                 count += run.len();
                 encoded.set(key, &(from, run.to_vec()))?;
-                let Encoded { key: bytes, value } = &encoded;
-                visit(Entry { hash: key.key_hash(), order: bucket.0, key: bytes, value })
+                visit(Entry::of(key.key_hash(), bucket.0, &encoded))
             })?;
             Ok(count)
         })
     }
 
     fn forget_some(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
-        let hashes = group.hashes(self.0.groups.as_ref().map_or(1, |groups| groups.count()));
+        let hashes = Groups::hashes_of(self.0.groups(), group);
         let lists = &mut *self.0.enter()?;
         each_of_group(at, fuel, lists, T::next_bucket, |lists, bucket, cursor, fuel| {
-            lists.remove_hashes(bucket, &hashes, cursor, fuel)
+            in_order(lists.by_hash())?.remove_hashes(bucket, &hashes, cursor, fuel)
         })
     }
 
@@ -492,8 +493,7 @@ impl<K: Key, V: State, T: Lists<K, V>> ListsCell<K, V, T> {
             codec::encode_one(&mut encoded.key, key)?;
             while let Some(element) = elements.next()? {
                 codec::encode_one(&mut encoded.value, element)?;
-                let Encoded { key: bytes, value } = &encoded;
-                visit(Entry { hash: key.key_hash(), order: bucket.0, key: bytes, value })?;
+                visit(Entry::of(key.key_hash(), bucket.0, &encoded))?;
             }
             Ok(())
         })

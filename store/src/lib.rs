@@ -42,10 +42,10 @@ mod windows;
 pub use aggregate::{Aggregate, Counting};
 pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
-    AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, ExpiryPass, Fetch, Heap, HybridLog,
-    Images, Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, SplitHeap, SplitHeapTable,
-    StateContext, Table, TableStats, Ticket, Touched, VisitRun, VolatileHeap, WindowSegments,
-    read_entries, write_entries,
+    AppendLog, BatchError, ByHash, CheckpointOutcome, Cursor, Elements, ExpiryPass, Fetch, Heap,
+    HybridLog, Images, Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, SplitHeap,
+    SplitHeapTable, StateContext, Table, TableStats, Ticket, Touched, VisitRun, VolatileHeap,
+    WindowSegments, read_entries, write_entries,
 };
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;

@@ -19,7 +19,7 @@ use alluvium_pagestore::{
 use crate::batch::Batch;
 use crate::expiring::Sweeping;
 use crate::export::{Entries, Entry, Parts, Visit, check_hash, each};
-use crate::moving::{Arriving, Groups, Place};
+use crate::moving::{Arriving, Groups, Place, in_order};
 use crate::store::not_encoded;
 
 /// A table, its name, and whether a user's closure panicked in it.
@@ -371,14 +371,14 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
                 return Ok(());
             }
             codec.encode(&mut encoded, key, value)?;
-            let Encoded { key: bytes, value } = &encoded;
-            visit(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
+            visit(Entry::of(key.key_hash(), 0, &encoded))
         })
     }
 
     fn has_parts(&self) -> Result<bool> {
         // How many are over, and left out, is not known before.
-        Ok(self.sweeping.is_none() && self.codec.is_some() && self.enter()?.is_fast_in_order())
+        let is_exact = self.sweeping.is_none() && self.codec.is_some();
+        Ok(is_exact && self.enter()?.by_hash().is_some_and(|table| table.is_fast_in_order()))
     }
 
     fn export_in_parts(&self, parts: &mut dyn Parts) -> Result<()> {
@@ -386,12 +386,14 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         let (mut cursor, mut encoded) = (Cursor::default(), Encoded::default());
         let mut table = self.enter()?;
         parts.begin(table.len())?;
+        let table = in_order(table.by_hash())?;
         while !cursor.done {
             let fuel = parts.fuel();
-            table.scan_hashes(&(0..=u64::MAX), &mut cursor, fuel, &mut |key, value| {
-                codec.encode(&mut encoded, key, value)?;
-                let Encoded { key: bytes, value } = &encoded;
-                parts.entry(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
+            table.visit_hashes((), &(0..=u64::MAX), &mut cursor, fuel, &mut |key, _, values| {
+                values.iter().try_for_each(|value| {
+                    codec.encode(&mut encoded, key, value)?;
+                    parts.entry(Entry::of(key.key_hash(), 0, &encoded))
+                })
             })?;
             parts.end()?;
         }
@@ -452,23 +454,25 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         visit: Visit<'_>,
     ) -> Result<()> {
         let codec = self.codec.ok_or_else(|| not_encoded("moved by key groups"))?;
-        let groups = self.groups.as_ref().map_or(1, |groups| groups.count());
+        let hashes = Groups::hashes_of(self.groups(), group);
         let mut encoded = Encoded::default();
         // What is over may or may not be there still.
         let is_over = self.sweeping.as_ref().map(|sweeping| sweeping.is_over());
-        self.enter()?.scan_hashes(&group.hashes(groups), &mut at.cursor, fuel, &mut |key, value| {
-            if is_over.as_ref().is_some_and(|is_over| is_over(value)) {
-                return Ok(());
-            }
-            codec.encode(&mut encoded, key, value)?;
-            let Encoded { key: bytes, value } = &encoded;
-            visit(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
+        let mut table = self.enter()?;
+        let table = in_order(table.by_hash())?;
+        table.visit_hashes((), &hashes, &mut at.cursor, fuel, &mut |key, _, values| {
+            let is_over = |value: &V| is_over.as_ref().is_some_and(|is_over| is_over(value));
+            values.iter().filter(|value| !is_over(value)).try_for_each(|value| {
+                codec.encode(&mut encoded, key, value)?;
+                visit(Entry::of(key.key_hash(), 0, &encoded))
+            })
         })
     }
 
     fn forget(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
-        let groups = self.groups.as_ref().map_or(1, |groups| groups.count());
-        self.enter()?.remove_hashes(&group.hashes(groups), &mut at.cursor, fuel)
+        let hashes = Groups::hashes_of(self.groups(), group);
+        let mut table = self.enter()?;
+        in_order(table.by_hash())?.remove_hashes((), &hashes, &mut at.cursor, fuel).map(drop)
     }
 
     fn tick(&self, work: usize) -> Result<usize> {

@@ -239,7 +239,7 @@ fn key_groups_that_are_removed_between_its_steps_are_in_it() {
             if step == removed_at {
                 let (mut cursor, half) = (Cursor::default(), 0..=u64::MAX / 2);
                 while !cursor.done {
-                    table.remove_hashes(&half, &mut cursor, 50).unwrap();
+                    table.by_hash().unwrap().remove_hashes((), &half, &mut cursor, 50).unwrap();
                 }
                 model.retain(|key, _| !half.contains(&key.key_hash()));
             }

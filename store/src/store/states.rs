@@ -5,11 +5,12 @@ use std::rc::Rc;
 
 use alluvium_compaction::SpacePolicy;
 use alluvium_layouts::{Layout, ListsLayout, Table, trace_span};
-use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time, description_of};
+use alluvium_pagestore::{Key, Result, State, Time, description_of};
 
 use super::Store;
 use super::expiring::Expiry;
 use super::opening::{manifest, not_encoded};
+use super::parts::cannot_move;
 use super::taking::put_records;
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
@@ -237,10 +238,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         }
         let sweeping = expiry.map(|expiry| Sweeping::new(expiry.lifetime, expiry.touched));
         let codec = self.layout.codec();
-        if groups.is_some() && (codec.is_none() || !table.has_order()) {
-            let layout = self.layout.name();
-            let message = format!("in the layout {layout} as it is, key groups cannot move");
-            return Err(Error::new(ErrorKind::Unsupported, message).with("state", &self.name));
+        if groups.is_some() && (codec.is_none() || table.by_hash().is_none()) {
+            return Err(cannot_move(self.layout.name(), &self.name));
         }
         inner.take_parts(&context, &manifest, Batch::<(K, V)>::memory_bytes(), |part| {
             let Some(codec) = codec else { return Err(not_encoded("restored by key groups")) };

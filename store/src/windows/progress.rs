@@ -176,8 +176,7 @@ impl Hooks for ProgressCell {
     fn export(&self, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         encoded.set(&(), &self.record()?)?;
-        let Encoded { key, value } = &encoded;
-        visit(Entry { hash: ().key_hash(), order: 0, key, value })
+        visit(Entry::of(().key_hash(), 0, &encoded))
     }
 
     fn import(&self, entry: Entry<'_>) -> Result<()> {
@@ -188,10 +187,9 @@ impl Hooks for ProgressCell {
     fn extract(&self, group: KeyGroup, at: &mut Place, _: usize, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         encoded.set(&(), &self.record_to_move()?)?;
-        let Encoded { key, value } = &encoded;
         // It is not a key's: it goes with each group, under a hash of that.
-        let groups = self.groups.as_ref().map_or(1, |groups| groups.count());
-        visit(Entry { hash: *group.hashes(groups).start(), order: 0, key, value })?;
+        let hashes = Groups::hashes_of(self.groups.as_deref(), group);
+        visit(Entry::of(*hashes.start(), 0, &encoded))?;
         at.cursor.done = true;
         Ok(())
     }
