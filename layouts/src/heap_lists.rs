@@ -21,6 +21,7 @@ use crate::lists::{Elements, Lists, ListsLayout, span};
 use crate::split_table::{HashRange, SplitTable};
 use crate::stepped::InSteps;
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
+use crate::upkeep::Upkeep;
 
 /// Elements of a list's first vector.
 const CAPACITY_FIRST: usize = 4;
@@ -389,7 +390,9 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     fn len(&self) -> u64 {
         self.len
     }
+}
 
+impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
         self.take_at_once()
     }

@@ -34,6 +34,7 @@ mod stepped;
 mod table;
 mod table_panes;
 mod trace;
+mod upkeep;
 mod window_segments;
 
 #[cfg(feature = "tracing")]
@@ -59,6 +60,7 @@ pub use table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
 };
 pub use table_panes::TablePanes;
+pub use upkeep::{HasUpkeep, Upkeep};
 pub use window_segments::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, SegmentPanes, WindowSegments};
 
 /// The hybrid log's index, for its benchmark. No part of the API.

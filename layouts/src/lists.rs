@@ -7,12 +7,11 @@
 
 use std::ops::{Bound, Range};
 
-use alluvium_pagestore::{
-    BlobWriter, Error, ErrorKind, Key, Lookup, Rejected, Result, StateImage, Time,
-};
+use alluvium_pagestore::{Error, ErrorKind, Key, Lookup, Rejected, Result, Time};
 
 use crate::by_hash::ByHash;
-use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+use crate::table::{Cursor, StateContext};
+use crate::upkeep::Upkeep;
 
 /// The elements of one list, one after the other: never all of them in memory, unless they are
 /// anyway.
@@ -40,7 +39,7 @@ pub trait Elements<E> {
     message = "`{Self}` keeps no lists of keys `{K}` and elements `{E}`",
     label = "`Lists<{K}, {E}>` is not implemented for `{Self}`"
 )]
-pub trait Lists<K: Key, E>: 'static {
+pub trait Lists<K: Key, E>: Upkeep {
     /// Appends an element to the list of `key` in `bucket`. Never reads storage. On an error the
     /// element comes back.
     fn append<Q: Lookup<K> + ?Sized>(
@@ -145,37 +144,6 @@ pub trait Lists<K: Key, E>: 'static {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// As [`Table::tick`](crate::Table::tick).
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        let _ = work;
-        Ok(0)
-    }
-
-    /// As [`Table::reclaim`](crate::Table::reclaim).
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        let _ = bytes;
-        Ok(0)
-    }
-
-    /// As [`Table::checkpoint`](crate::Table::checkpoint).
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage>;
-
-    /// As [`Table::begin_checkpoint`](crate::Table::begin_checkpoint).
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// As [`Table::continue_checkpoint`](crate::Table::continue_checkpoint).
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// As [`Table::checkpointed`](crate::Table::checkpointed).
-    fn checkpointed(&mut self, outcome: CheckpointOutcome);
-
-    /// As [`Table::stats`](crate::Table::stats).
-    fn stats(&self) -> TableStats;
 }
 
 /// A description of a physical layout that opens [`Lists`].

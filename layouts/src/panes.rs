@@ -7,10 +7,11 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use alluvium_pagestore::{BlobWriter, Key, Lookup, Result, Rewrite, StateImage, Time};
+use alluvium_pagestore::{Key, Lookup, Result, Time};
 
 use crate::by_hash::ByHash;
-use crate::table::{BatchError, CheckpointOutcome, Cursor, StateContext, TableStats};
+use crate::table::{BatchError, Cursor, StateContext};
+use crate::upkeep::Upkeep;
 
 /// Adds the second accumulator to the first, which has what came before. Associative.
 pub type Merge<A> = Rc<dyn Fn(&mut A, &A)>;
@@ -22,7 +23,7 @@ pub type Merge<A> = Rc<dyn Fn(&mut A, &A)>;
     message = "`{Self}` keeps no panes of keys `{K}` and accumulators `{A}`",
     label = "`Panes<{K}, {A}>` is not implemented for `{Self}`"
 )]
-pub trait Panes<K: Key, A>: 'static {
+pub trait Panes<K: Key, A>: Upkeep {
     /// Applies `change` to the accumulator of `key` in `slice`, after putting `init()` there if
     /// memory has none. Never reads storage: what an accumulator had when it was written to
     /// storage is merged when it is read.
@@ -106,42 +107,6 @@ pub trait Panes<K: Key, A>: 'static {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// As [`Table::tick`](crate::Table::tick).
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        let _ = work;
-        Ok(0)
-    }
-
-    /// As [`Table::reclaim`](crate::Table::reclaim).
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        let _ = bytes;
-        Ok(0)
-    }
-
-    /// As [`Table::rewriter`](crate::Table::rewriter).
-    fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
-        None
-    }
-
-    /// As [`Table::checkpoint`](crate::Table::checkpoint).
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage>;
-
-    /// As [`Table::begin_checkpoint`](crate::Table::begin_checkpoint).
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// As [`Table::continue_checkpoint`](crate::Table::continue_checkpoint).
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// As [`Table::checkpointed`](crate::Table::checkpointed).
-    fn checkpointed(&mut self, outcome: CheckpointOutcome);
-
-    /// As [`Table::stats`](crate::Table::stats).
-    fn stats(&self) -> TableStats;
 }
 
 /// A description of a physical layout that opens [`Panes`].

@@ -19,6 +19,7 @@ use crate::split_heap_capture::SplitCapture;
 use crate::split_table::{HashRange, PART_ENTRIES_MAX, SplitTable};
 use crate::stepped::InSteps;
 use crate::table::{CheckpointOutcome, Cursor, Peek, StateContext, Table, TableStats};
+use crate::upkeep::Upkeep;
 
 /// What a [`Heap`](crate::Heap) layout opens whose key groups are to come and go.
 #[derive(Debug)]
@@ -221,7 +222,9 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
     fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, V>> {
         Some(self)
     }
+}
 
+impl<K: Key, V: State> Upkeep for SplitHeapTable<K, V> {
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
         self.take_at_once()
     }

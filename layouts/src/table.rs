@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, EntryCodec, Helper, Key, Lookup, Rejected, Result, Rewrite,
-    SegmentStore, StateImage, Time,
+    Account, BlobReader, EntryCodec, Helper, Key, Lookup, Rejected, Result, SegmentStore,
+    StateImage, Time,
 };
 
 use crate::by_hash::ByHash;
 use crate::expiry::{self, ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
+use crate::upkeep::Upkeep;
 
 pub use stats::TableStats;
 
@@ -87,7 +88,7 @@ pub struct Cursor {
     message = "`{Self}` is no table of keys `{K}` and values `{V}`",
     label = "`Table<{K}, {V}>` is not implemented for `{Self}`"
 )]
-pub trait Table<K: Key, V>: 'static {
+pub trait Table<K: Key, V>: Upkeep {
     /// Keys present. Cost: O(1).
     fn len(&self) -> u64;
 
@@ -259,52 +260,6 @@ pub trait Table<K: Key, V>: 'static {
     fn expire(&mut self, pass: &mut ExpiryPass<V>, fuel: usize) -> Result<()> {
         expiry::by_scan(self, pass, fuel)
     }
-
-    /// Does up to `work` units of background work (a unit touches a few records) and says how
-    /// many it did. Calls do their own share; this is for idle time.
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        let _ = work;
-        Ok(0)
-    }
-
-    /// Gives up about `bytes` of memory that another state of the store needs, and says how many
-    /// it gave up; called between calls only. May wait for storage. The default gives up nothing.
-    ///
-    /// # Errors
-    /// Those of storage. The table stays as it was, but for what it gave up before.
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        let _ = bytes;
-        Ok(0)
-    }
-
-    /// The table as a log of segments that can be rewritten, if it is one: the store pairs it with
-    /// a compaction policy.
-    fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
-        None
-    }
-
-    /// Makes everything in the table durable and describes where it is. The table stays usable.
-    /// Synchronous; cost proportional to what is not durable yet, plus a bit per stored record.
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage>;
-
-    /// Begins a checkpoint of what the table is now; the image, if that is all. Else the table can be
-    /// used, and the image comes from [`continue_checkpoint`](Table::continue_checkpoint). The
-    /// default takes it as a whole.
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// Does a bounded share of the checkpoint that was begun; the image, once that is durable. After
-    /// an error it is given up.
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// Tells what became of the last [`checkpoint`](Table::checkpoint)'s image.
-    fn checkpointed(&mut self, outcome: CheckpointOutcome);
-
-    /// Counters and gauges. Cost: O(1), or O(n) in the number of segments.
-    fn stats(&self) -> TableStats;
 }
 
 /// What a [`Layout`] gets to open a table.

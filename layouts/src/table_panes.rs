@@ -30,6 +30,7 @@ use crate::split_table::{HashRange, SplitTable};
 use crate::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, StateContext, Table, TableStats,
 };
+use crate::upkeep::Upkeep;
 
 /// Bytes of a slice beside its keys: an entry of a B-tree at its worst fill.
 const SLICE_BYTES: u64 = 256;
@@ -409,7 +410,9 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         let dying = |dying: &Dying<K>| dying.keys.len() + dying.part.len() as u64;
         self.table.len() - self.dying.iter().map(dying).sum::<u64>()
     }
+}
 
+impl<K: Key, A: State, T: Table<(Time, K), A>> Upkeep for TablePanes<K, A, T> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         let left = self.bury(None, work)?;
         Ok(work - left + self.table.tick(left)?)

@@ -44,8 +44,8 @@ pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
     AppendLog, BatchError, ByHash, CheckpointOutcome, Cursor, Elements, ExpiryPass, Fetch, Heap,
     HybridLog, Images, Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, SplitHeap,
-    SplitHeapTable, StateContext, Table, TableStats, Ticket, Touched, VisitRun, VolatileHeap,
-    WindowSegments, read_entries, write_entries,
+    SplitHeapTable, StateContext, Table, TableStats, Ticket, Touched, Upkeep, VisitRun,
+    VolatileHeap, WindowSegments, read_entries, write_entries,
 };
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;

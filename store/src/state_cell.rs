@@ -18,7 +18,7 @@ use alluvium_pagestore::{
 
 use crate::batch::Batch;
 use crate::expiring::Sweeping;
-use crate::export::{Entries, Entry, Parts, Visit, check_hash, each};
+use crate::export::{Entries, Entry, Parts, Visit, check_hash, each, in_batches};
 use crate::moving::{Arriving, Groups, Place, in_order};
 use crate::store::not_encoded;
 
@@ -419,31 +419,17 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
 
     fn import_all(&self, entries: &mut dyn Entries) -> Result<()> {
         let codec = self.codec.ok_or_else(|| not_encoded("imported"))?;
-        let Ok(mut batch) = Batch::begin(entries.account()) else {
-            return each(entries, |entry| self.import(entry));
+        let decode = |entry: Entry<'_>| {
+            let pair = decode(&codec, entry)?;
+            if let Some(sweeping) = &self.sweeping {
+                sweeping.saw(&pair.1);
+            }
+            Ok(pair)
         };
-        let put = |batch: &mut Batch<(K, V)>| -> Result<()> {
+        let put = |batch: &mut Batch<(K, V)>| {
             self.enter_to_write(batch.items.len())?.put_batch(&mut batch.items)
         };
-        let mut decoded = Ok(());
-        while let Some(entry) = entries.next() {
-            let bytes = entry.key.len() + entry.value.len();
-            match decode(&codec, entry) {
-                Ok(pair) => {
-                    if let Some(sweeping) = &self.sweeping {
-                        sweeping.saw(&pair.1);
-                    }
-                    if batch.push(pair, bytes) {
-                        put(&mut batch)?;
-                    }
-                }
-                Err(error) => {
-                    decoded = Err(error);
-                    break;
-                }
-            }
-        }
-        put(&mut batch).and(decoded)
+        in_batches(entries, decode, put, |entry| self.import(entry))
     }
 
     fn extract(

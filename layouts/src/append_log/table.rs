@@ -27,6 +27,7 @@ use crate::hybrid_log::Pool;
 use crate::lists::{Elements, Lists, ListsLayout};
 use crate::split_table::HashRange;
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+use crate::upkeep::Upkeep;
 
 /// An open [`AppendLog`].
 pub struct AppendLogLists<K, E> {
@@ -247,7 +248,9 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
     fn len(&self) -> u64 {
         self.elements
     }
+}
 
+impl<K: Key, E: State> Upkeep for AppendLogLists<K, E> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.background_work(work)
     }

@@ -31,6 +31,7 @@ use crate::fetch::{Fetch, Ticket};
 use crate::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
 };
+use crate::upkeep::Upkeep;
 
 /// An open [`HybridLog`].
 pub struct HybridLogTable<K: Key, V: State> {
@@ -652,7 +653,9 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         }
         Ok(())
     }
+}
 
+impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.context.helper.drive();
         self.log.poll()?;

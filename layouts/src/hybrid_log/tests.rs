@@ -13,6 +13,7 @@ use proptest::prelude::*;
 
 use super::{HybridLog, HybridLogTable};
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, Table};
+use crate::upkeep::Upkeep;
 
 const MAX_VALUE: u64 = 4 * KIB;
 

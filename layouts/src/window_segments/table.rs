@@ -26,6 +26,7 @@ use crate::by_hash::ByHash;
 use crate::panes::{Merge, Panes, PanesLayout};
 use crate::split_table::HashRange;
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+use crate::upkeep::Upkeep;
 
 /// Open [`WindowSegments`].
 pub struct SegmentPanes<K, A> {
@@ -398,7 +399,9 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     fn len(&self) -> u64 {
         self.slices().map(Slice::len).sum()
     }
+}
 
+impl<K: Key, A: State> Upkeep for SegmentPanes<K, A> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.work_in_background(work)
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use alluvium_layouts::{AppendLog, ByHash, Cursor, Heap, Lists, ListsLayout};
+use alluvium_layouts::{AppendLog, ByHash, Cursor, Heap, Lists, ListsLayout, Upkeep};
 use alluvium_pagestore::io::{Faults, Simulated};
 use alluvium_pagestore::{Error, ErrorKind, Key, KeyGroup, KeyHash, State, Time};
 

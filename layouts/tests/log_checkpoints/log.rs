@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Cursor, HybridLog, HybridLogTable, Layout, StateContext, Table,
+    CheckpointOutcome, Cursor, HybridLog, HybridLogTable, Layout, StateContext, Table, Upkeep,
 };
 use alluvium_pagestore::io::{CrashPolicy, Device, Faults, Simulated};
 use alluvium_pagestore::{

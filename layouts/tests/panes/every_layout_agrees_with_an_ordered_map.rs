@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alluvium_layouts::{Cursor, Heap, HybridLog, Panes, PanesLayout, TableStats, WindowSegments};
+use alluvium_layouts::{
+    Cursor, Heap, HybridLog, Panes, PanesLayout, TableStats, Upkeep, WindowSegments,
+};
 use alluvium_pagestore::{KIB, KeyGroup, KeyHash, MIB, Result, Time};
 
 use super::common::{Accumulator, Items, Model, Place, Random, fold, purge, put, settle};

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_layouts::{CheckpointOutcome, Cursor, Heap, Layout, SplitHeap, StateContext, Table};
+use alluvium_layouts::{
+    CheckpointOutcome, Cursor, Heap, Layout, SplitHeap, StateContext, Table, Upkeep,
+};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, ErrorKind, Helper, KeyHash, SegmentStore, StateImage,

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats,
+    CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats, Upkeep,
 };
 use alluvium_pagestore::{BlobWriter, Encoded, KeyGroup, KeyHash, Result, StateImage, Time};
 

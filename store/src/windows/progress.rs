@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats,
+    CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats, Upkeep,
 };
 use alluvium_pagestore::{
     BlobWriter, Encoded, Error, ErrorKind, Key, KeyGroup, KeyHash, Result, StateImage, Time,
