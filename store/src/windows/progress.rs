@@ -68,14 +68,20 @@ impl ProgressCell {
         Ok((self.watermark.get(), self.settled.get(), self.fired.get().map(super::clipped)))
     }
 
-    /// Refuses to go on to another watermark while a key group is on its way: it moves at one.
-    pub(crate) fn may_advance(&self, watermark: Time) -> Result<()> {
-        match &self.groups {
-            Some(groups) if watermark > self.watermark.get() => groups
+    /// Begins to go on to this watermark, or to the last one if that is later; says to which. Refuses
+    /// another one while a key group is on its way: it moves at one.
+    pub(crate) fn advance(&self, watermark: Time) -> Result<Time> {
+        let watermark = watermark.max(self.watermark.get());
+        if let Some(groups) = &self.groups
+            && watermark > self.watermark.get()
+        {
+            groups
                 .check_none_under_way("windows go on when the other store has it")
-                .map_err(|error| error.with("state", &self.name)),
-            _ => Ok(()),
+                .map_err(|error| error.with("state", &self.name))?;
         }
+        self.watermark.set(watermark);
+        self.busy.set(true);
+        Ok(watermark)
     }
 
     /// Refuses events whose key groups are on their way, or elsewhere.
