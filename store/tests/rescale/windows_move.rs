@@ -11,51 +11,18 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    Advanced, Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Emit, ErrorKind, Heap,
-    Holistic, HybridLog, KIB, KeyGroup, KeyHash, Late, MIB, Mover, Processing, Result, Standing,
-    Store, Time, Window, WindowSegments, Windows, process,
+    Advanced, Aggregated, AnyLayout, AppendLog, Elements, Emit, ErrorKind, Heap, Holistic,
+    HybridLog, KIB, KeyGroup, KeyHash, Late, MIB, Mover, Processing, Result, Standing, Store, Time,
+    Window, WindowSegments, Windows, process,
 };
 
 use crate::dice::Dice;
 use crate::job::{GROUPS, builder, owned};
 use crate::model::{self, Event, Results};
+use crate::sorted::Sorted;
 
 const STORES: usize = 3;
 const CHUNK: usize = 2 * KIB as usize;
-
-/// The sorted values, and whether they can be taken out again.
-struct Sorted(bool);
-
-impl Aggregate<i64> for Sorted {
-    type Acc = Vec<i64>;
-    type Out = Vec<i64>;
-
-    fn init(&self) -> Vec<i64> {
-        Vec::new()
-    }
-
-    fn add(&self, acc: &mut Vec<i64>, element: &i64) {
-        acc.insert(acc.partition_point(|value| value < element), *element);
-    }
-
-    fn merge(&self, acc: &mut Vec<i64>, later: &Vec<i64>) {
-        later.iter().for_each(|element| self.add(acc, element));
-    }
-
-    fn out(&self, acc: &Vec<i64>) -> Option<Vec<i64>> {
-        (!acc.is_empty()).then(|| acc.clone())
-    }
-
-    fn subtract(&self, acc: &mut Vec<i64>, first: &Vec<i64>) -> bool {
-        if self.0 {
-            for element in first {
-                let place = acc.binary_search(element).expect("what was never added");
-                acc.remove(place);
-            }
-        }
-        self.0
-    }
-}
 
 type Rows = Box<
     dyn FnMut(&u64, Window, &mut dyn Elements<Vec<i64>>, &mut dyn FnMut(Vec<i64>)) -> Result<()>,
