@@ -253,7 +253,7 @@ pub trait Table<K: Key, V>: Upkeep {
     }
 
     /// Goes on with a pass over the table for about `fuel` entries, and removes those that have
-    /// expired; what is on storage may be left to [`rewriter`](Table::rewriter). The default scans.
+    /// expired; what is on storage may be left to [`rewriter`](Upkeep::rewriter). The default scans.
     ///
     /// # Errors
     /// Those of [`scan`](Table::scan) and [`take`](Table::take); the pass can go on.

@@ -326,6 +326,12 @@ impl<K: Key, V: 'static, L: Layout<K, V>> StateBuilder<'_, MapOf<K, V>, L> {
     /// [`ErrorKind::InUse`] if the name is open, [`ErrorKind::Mismatch`] if the stored types are
     /// others, [`ErrorKind::Config`] and [`ErrorKind::OverBudget`] if the layout cannot work in
     /// the budget (the message names what it needs), [`ErrorKind::Corrupt`] for damaged segments.
+    ///
+    /// [`ErrorKind::InUse`]: crate::ErrorKind::InUse
+    /// [`ErrorKind::Mismatch`]: crate::ErrorKind::Mismatch
+    /// [`ErrorKind::Config`]: crate::ErrorKind::Config
+    /// [`ErrorKind::OverBudget`]: crate::ErrorKind::OverBudget
+    /// [`ErrorKind::Corrupt`]: crate::ErrorKind::Corrupt
     pub fn open(self) -> Result<Map<K, V, L>> {
         self.open_map("map")
     }
@@ -342,7 +348,8 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     /// Opens the lists, restoring them from the last checkpoint.
     ///
     /// # Errors
-    /// As for a map; [`ErrorKind::Mismatch`] also if another layout has stored them.
+    /// As for a map; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) also if another layout has
+    /// stored them.
     pub fn open(self) -> Result<List<K, E, L>> {
         let mover = self.mover.as_ref();
         self.store.open_lists_as("list", &self.name, &self.layout, mover).map(List::new)
