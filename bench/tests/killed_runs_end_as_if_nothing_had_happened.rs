@@ -2,14 +2,16 @@
 //! with another number of workers or processes: what it says at the end is what a run says that was
 //! left alone.
 
-mod common;
+#[path = "../../timely-adapter/tests/common/processes.rs"]
+#[expect(dead_code, reason = "shared with the adapter's")]
+mod processes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::free_addresses;
+use processes::free_addresses;
 use serde_json::Value;
 
 fn bench(words: &str) -> Command {

@@ -1,13 +1,15 @@
 //! `alluvium-bench nexmark` as several processes: the results of one, and one end for all.
 
-mod common;
+#[path = "../../timely-adapter/tests/common/processes.rs"]
+#[expect(dead_code, reason = "shared with the adapter's")]
+mod processes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::free_addresses;
+use processes::free_addresses;
 use serde_json::Value;
 
 /// A run of several processes.

@@ -1,7 +1,7 @@
 //! Full checkpoints: every entry of a table written anew, and read back.
 //!
 //! For layouts whose state is all in memory. A user's layout can use these too: [`write_entries`]
-//! in `Table::checkpoint`, or [`EntryWriter`] in `Table::continue_checkpoint`, [`read_entries`] in `Layout::open`, [`Images`] for what may go.
+//! in `Upkeep::checkpoint`, or [`EntryWriter`] in `Upkeep::continue_checkpoint`, [`read_entries`] in `Layout::open`, [`Images`] for what may go.
 
 use std::rc::Rc;
 

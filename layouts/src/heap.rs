@@ -23,6 +23,7 @@ use crate::stepped::InSteps;
 use crate::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
 };
+use crate::upkeep::Upkeep;
 
 /// Keeps a state in a hash table on the heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -497,7 +498,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         pass.cursor.done = pass.cursor.position >= buckets;
         Ok(())
     }
+}
 
+impl<K: Key, V: 'static, M: Kind<K, V>> Upkeep for HeapTable<K, V, M> {
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
         self.take_at_once()
     }

@@ -6,20 +6,22 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use alluvium_pagestore::{
     Account, BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result, State,
     StateImage, Time, rounded,
 };
 
+use crate::by_hash::ByHash;
 use crate::full_image::{Images, read_entries};
 use crate::heap::Heap;
 use crate::heap_lists_capture::{Captured, ListsCapture};
-use crate::lists::{Elements, Lists, ListsLayout, VisitRun, span};
+use crate::lists::{Elements, Lists, ListsLayout, span};
 use crate::split_table::{HashRange, SplitTable};
 use crate::stepped::InSteps;
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
+use crate::upkeep::Upkeep;
 
 /// Elements of a list's first vector.
 const CAPACITY_FIRST: usize = 4;
@@ -365,29 +367,8 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         Ok(())
     }
 
-    fn has_order(&self) -> bool {
-        true
-    }
-
-    fn fold_runs(
-        &mut self,
-        bucket: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: VisitRun<'_, K, E>,
-    ) -> Result<()> {
-        self.fold_runs_of(bucket, hashes, cursor, fuel, visit)
-    }
-
-    fn remove_hashes(
-        &mut self,
-        bucket: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize> {
-        self.remove_lists_of(bucket, hashes, cursor, fuel)
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, E, Time>> {
+        Some(self)
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
@@ -409,7 +390,9 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     fn len(&self) -> u64 {
         self.len
     }
+}
 
+impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
         self.take_at_once()
     }

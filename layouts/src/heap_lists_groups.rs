@@ -8,14 +8,14 @@ use std::ops::RangeInclusive;
 
 use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
 
+use crate::by_hash::{ByHash, VisitRun};
 use crate::heap_lists::{HeapLists, hash_of};
 use crate::heap_lists_capture::record_elements;
-use crate::lists::VisitRun;
 use crate::table::Cursor;
 
-impl<K: Key, E: State> HeapLists<K, E> {
+impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.
-    pub(super) fn fold_runs_of(
+    fn visit_hashes(
         &mut self,
         bucket: Time,
         hashes: &RangeInclusive<u64>,
@@ -37,6 +37,45 @@ impl<K: Key, E: State> HeapLists<K, E> {
         Ok(())
     }
 
+    /// A bucket stays, though nothing may be in it, as a fold may be under way that
+    /// knows it by its number.
+    fn remove_hashes(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        let mut removed = 0;
+        while !cursor.done && removed < fuel.max(1) {
+            let (found, next, memory) = self.lists_at(bucket, hashes, cursor);
+            let mut is_all = true;
+            for hash in &found {
+                if removed >= fuel.max(1) {
+                    cursor.position = self.range.place(*hash);
+                    is_all = false;
+                    break;
+                }
+                let lists = self.buckets.get(&bucket).map(|bucket| &bucket.lists);
+                let list = lists.and_then(|lists| lists.of_hash(*hash, hash_of).next());
+                let Some((key, list)) = list else { continue };
+                removed += list.len().max(1);
+                let key = key.clone();
+                self.clear_list(bucket, *hash, &key);
+            }
+            drop(found);
+            self.context.account.release(MemoryKind::Buffers, memory);
+            if is_all {
+                self.go_on(next, cursor);
+            }
+            removed += 1;
+        }
+        self.empty_if_vacant(bucket);
+        Ok(removed)
+    }
+}
+
+impl<K: Key, E: State> HeapLists<K, E> {
     /// Visits the lists with these hashes as far as there is fuel; says whether that were all.
     fn visit_lists(
         &self,
@@ -70,43 +109,6 @@ impl<K: Key, E: State> HeapLists<K, E> {
             }
         }
         Ok(true)
-    }
-
-    /// Removes lists, whole. A bucket stays, though nothing may be in it, as a fold may be under way that
-    /// knows it by its number.
-    pub(super) fn remove_lists_of(
-        &mut self,
-        bucket: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize> {
-        let mut removed = 0;
-        while !cursor.done && removed < fuel.max(1) {
-            let (found, next, memory) = self.lists_at(bucket, hashes, cursor);
-            let mut is_all = true;
-            for hash in &found {
-                if removed >= fuel.max(1) {
-                    cursor.position = self.range.place(*hash);
-                    is_all = false;
-                    break;
-                }
-                let lists = self.buckets.get(&bucket).map(|bucket| &bucket.lists);
-                let list = lists.and_then(|lists| lists.of_hash(*hash, hash_of).next());
-                let Some((key, list)) = list else { continue };
-                removed += list.len().max(1);
-                let key = key.clone();
-                self.clear_list(bucket, *hash, &key);
-            }
-            drop(found);
-            self.context.account.release(MemoryKind::Buffers, memory);
-            if is_all {
-                self.go_on(next, cursor);
-            }
-            removed += 1;
-        }
-        self.empty_if_vacant(bucket);
-        Ok(removed)
     }
 
     /// The hashes of the lists at the cursor, a part of the table's; where the next part begins; and the

@@ -6,6 +6,7 @@
 //! that a user can add a backend; [`write_entries`] and [`read_entries`] give it checkpoints.
 
 mod append_log;
+mod by_hash;
 mod expiry;
 mod fetch;
 mod full_image;
@@ -27,11 +28,13 @@ mod prefetch_unsafe;
 mod snapshot;
 mod split_heap;
 mod split_heap_capture;
+mod split_heap_groups;
 mod split_table;
 mod stepped;
 mod table;
 mod table_panes;
 mod trace;
+mod upkeep;
 mod window_segments;
 
 #[cfg(feature = "tracing")]
@@ -39,6 +42,7 @@ mod window_segments;
 pub use tracing;
 
 pub use append_log::{AppendLog, AppendLogLists, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
+pub use by_hash::{ByHash, VisitRun};
 pub use expiry::{ExpiryPass, Touched};
 pub use fetch::{Fetch, Ticket};
 pub use full_image::{EntryWriter, Images, read_entries, write_entries};
@@ -48,7 +52,7 @@ pub use hybrid_log::{
     CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX,
     PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
-pub use lists::{Elements, Lists, ListsLayout, VisitList, VisitRun, for_each_list};
+pub use lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
 pub use panes::{Merge, Panes, PanesLayout};
 pub use parts::Part;
 pub use split_heap::SplitHeapTable;
@@ -56,6 +60,7 @@ pub use table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
 };
 pub use table_panes::TablePanes;
+pub use upkeep::{HasUpkeep, Upkeep};
 pub use window_segments::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, SegmentPanes, WindowSegments};
 
 /// The hybrid log's index, for its benchmark. No part of the API.

@@ -5,13 +5,13 @@
 //! windows; the time by which a session will have ended; [`Time::MAX`] for lists that stay. Everything is
 //! called by one thread.
 
-use std::ops::{Bound, Range, RangeInclusive};
+use std::ops::{Bound, Range};
 
-use alluvium_pagestore::{
-    BlobWriter, Error, ErrorKind, Key, Lookup, Rejected, Result, StateImage, Time,
-};
+use alluvium_pagestore::{Error, ErrorKind, Key, Lookup, Rejected, Result, Time};
 
-use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats, has_no_order};
+use crate::by_hash::ByHash;
+use crate::table::{Cursor, StateContext};
+use crate::upkeep::Upkeep;
 
 /// The elements of one list, one after the other: never all of them in memory, unless they are
 /// anyway.
@@ -39,7 +39,7 @@ pub trait Elements<E> {
     message = "`{Self}` keeps no lists of keys `{K}` and elements `{E}`",
     label = "`Lists<{K}, {E}>` is not implemented for `{Self}`"
 )]
-pub trait Lists<K: Key, E>: 'static {
+pub trait Lists<K: Key, E>: Upkeep {
     /// Appends an element to the list of `key` in `bucket`. Never reads storage. On an error the
     /// element comes back.
     fn append<Q: Lookup<K> + ?Sized>(
@@ -120,47 +120,9 @@ pub trait Lists<K: Key, E>: 'static {
         visit: &mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()>;
 
-    /// Whether the keys of a bucket stand in the order of their hashes, so that it can do
-    /// [`fold_runs`](Lists::fold_runs) and [`remove_hashes`](Lists::remove_hashes).
-    fn has_order(&self) -> bool {
-        false
-    }
-
-    /// Visits the elements that keys with these hashes have in a bucket, in the order of the hashes, in
-    /// runs: each with its key, how many elements of the list come before it, and its elements, in
-    /// order. About `fuel` elements are looked at, so that a long list comes in several calls; then the
-    /// next call goes on from `cursor`. Between calls nothing of these keys may change.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) without an
-    /// [order](Lists::has_order), which is the default; else those of `visit`, after which the next call
-    /// begins with the run at which this one failed.
-    fn fold_runs(
-        &mut self,
-        bucket: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: VisitRun<'_, K, E>,
-    ) -> Result<()> {
-        let _ = (bucket, hashes, cursor, fuel, visit);
-        Err(has_no_order())
-    }
-
-    /// Removes about `fuel` elements that keys with these hashes have in a bucket, whole lists, from
-    /// `cursor` on, and says how many.
-    ///
-    /// # Errors
-    /// As for [`fold_runs`](Lists::fold_runs).
-    fn remove_hashes(
-        &mut self,
-        bucket: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize> {
-        let _ = (bucket, hashes, cursor, fuel);
-        Err(has_no_order())
+    /// The lists by ranges of their keys' hashes, bucket by bucket, if they stand in their order.
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, E, Time>> {
+        None
     }
 
     /// Drops all buckets before `before`, whole, about `fuel` elements' worth of memory per
@@ -182,37 +144,6 @@ pub trait Lists<K: Key, E>: 'static {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// As [`Table::tick`](crate::Table::tick).
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        let _ = work;
-        Ok(0)
-    }
-
-    /// As [`Table::reclaim`](crate::Table::reclaim).
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        let _ = bytes;
-        Ok(0)
-    }
-
-    /// As [`Table::checkpoint`](crate::Table::checkpoint).
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage>;
-
-    /// As [`Table::begin_checkpoint`](crate::Table::begin_checkpoint).
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// As [`Table::continue_checkpoint`](crate::Table::continue_checkpoint).
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// As [`Table::checkpointed`](crate::Table::checkpointed).
-    fn checkpointed(&mut self, outcome: CheckpointOutcome);
-
-    /// As [`Table::stats`](crate::Table::stats).
-    fn stats(&self) -> TableStats;
 }
 
 /// A description of a physical layout that opens [`Lists`].
@@ -253,9 +184,6 @@ pub(crate) fn span_of<K: Key, E>(lists: &impl Lists<K, E>, bucket: Time) -> Opti
     let has_both = bucket < Time::MAX && end == Time::MAX && lists.next_bucket(end).is_some();
     (!has_both).then_some(bucket..end)
 }
-
-/// Takes runs of lists: each with its key and how many elements of the list come before it.
-pub type VisitRun<'v, K, E> = &'v mut dyn FnMut(&K, u64, &[E]) -> Result<()>;
 
 /// Takes the lists of all buckets: each with its bucket, key and elements.
 pub type VisitList<'v, K, E> = &'v mut dyn FnMut(Time, &K, &mut dyn Elements<E>) -> Result<()>;

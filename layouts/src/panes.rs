@@ -4,12 +4,14 @@
 //! that an event is written once, however many windows it is in. Everything is called by one
 //! thread.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::rc::Rc;
 
-use alluvium_pagestore::{BlobWriter, Key, Lookup, Result, Rewrite, StateImage, Time};
+use alluvium_pagestore::{Key, Lookup, Result, Time};
 
-use crate::table::{BatchError, CheckpointOutcome, Cursor, StateContext, TableStats, has_no_order};
+use crate::by_hash::ByHash;
+use crate::table::{BatchError, Cursor, StateContext};
+use crate::upkeep::Upkeep;
 
 /// Adds the second accumulator to the first, which has what came before. Associative.
 pub type Merge<A> = Rc<dyn Fn(&mut A, &A)>;
@@ -21,7 +23,7 @@ pub type Merge<A> = Rc<dyn Fn(&mut A, &A)>;
     message = "`{Self}` keeps no panes of keys `{K}` and accumulators `{A}`",
     label = "`Panes<{K}, {A}>` is not implemented for `{Self}`"
 )]
-pub trait Panes<K: Key, A>: 'static {
+pub trait Panes<K: Key, A>: Upkeep {
     /// Applies `change` to the accumulator of `key` in `slice`, after putting `init()` there if
     /// memory has none. Never reads storage: what an accumulator had when it was written to
     /// storage is merged when it is read.
@@ -86,54 +88,9 @@ pub trait Panes<K: Key, A>: 'static {
     /// call, and says whether that is done. They are no longer seen after the first call.
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool>;
 
-    /// Whether the keys of a slice stand in the order of their hashes, so that it can do
-    /// [`fold_hashes`](Panes::fold_hashes) and [`remove_hashes`](Panes::remove_hashes).
-    fn has_order(&self) -> bool {
-        false
-    }
-
-    /// Whether to visit all slices by [`fold_hashes`](Panes::fold_hashes), range by range, is about as fast
-    /// as one slice after the other: nothing has to be read for it.
-    fn is_fast_in_order(&self) -> bool {
-        false
-    }
-
-    /// [`fold`](Panes::fold) of one slice and of the keys with these hashes only, in the order of their
-    /// hashes.
-    ///
-    /// Cost: that of the accumulators there, and of the parts of the slice's tables and runs at both
-    /// ends.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) without an
-    /// [order](Panes::has_order), which is the default; else those of `visit` and of reading, after
-    /// which the next call begins with the hash at which this one failed.
-    fn fold_hashes(
-        &mut self,
-        slice: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, A) -> Result<()>,
-    ) -> Result<()> {
-        let _ = (slice, hashes, cursor, fuel, visit);
-        Err(has_no_order())
-    }
-
-    /// Removes about `fuel` accumulators that keys with these hashes have in a slice, from `cursor` on,
-    /// and says how many. Between calls nothing of these keys may come into the slice.
-    ///
-    /// # Errors
-    /// As for [`fold_hashes`](Panes::fold_hashes).
-    fn remove_hashes(
-        &mut self,
-        slice: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize> {
-        let _ = (slice, hashes, cursor, fuel);
-        Err(has_no_order())
+    /// The panes by ranges of their keys' hashes, slice by slice, if they stand in their order.
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, A, Time>> {
+        None
     }
 
     /// Tells that slices before `until` will be read soon: their parts on storage are read back in
@@ -150,42 +107,6 @@ pub trait Panes<K: Key, A>: 'static {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// As [`Table::tick`](crate::Table::tick).
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        let _ = work;
-        Ok(0)
-    }
-
-    /// As [`Table::reclaim`](crate::Table::reclaim).
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        let _ = bytes;
-        Ok(0)
-    }
-
-    /// As [`Table::rewriter`](crate::Table::rewriter).
-    fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
-        None
-    }
-
-    /// As [`Table::checkpoint`](crate::Table::checkpoint).
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage>;
-
-    /// As [`Table::begin_checkpoint`](crate::Table::begin_checkpoint).
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// As [`Table::continue_checkpoint`](crate::Table::continue_checkpoint).
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// As [`Table::checkpointed`](crate::Table::checkpointed).
-    fn checkpointed(&mut self, outcome: CheckpointOutcome);
-
-    /// As [`Table::stats`](crate::Table::stats).
-    fn stats(&self) -> TableStats;
 }
 
 /// A description of a physical layout that opens [`Panes`].

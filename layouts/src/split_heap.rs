@@ -5,13 +5,13 @@
 //! are full and taken in steps (see `split_heap_capture.rs`). A call takes up to twice as long as on a
 //! hash table; an insert never moves more than one part.
 
-use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
     Account, BlobWriter, Error, Key, Lookup, MemoryKind, Rejected, Result, State, StateImage,
 };
 
+use crate::by_hash::ByHash;
 use crate::full_image::{Images, read_entries};
 use crate::heap::Stored;
 use crate::lent::{Lent, check_not_overdrawn};
@@ -19,6 +19,7 @@ use crate::split_heap_capture::SplitCapture;
 use crate::split_table::{HashRange, PART_ENTRIES_MAX, SplitTable};
 use crate::stepped::InSteps;
 use crate::table::{CheckpointOutcome, Cursor, Peek, StateContext, Table, TableStats};
+use crate::upkeep::Upkeep;
 
 /// What a [`Heap`](crate::Heap) layout opens whose key groups are to come and go.
 #[derive(Debug)]
@@ -31,10 +32,10 @@ pub struct SplitHeapTable<K: Key, V: State> {
     pub(super) images: Images,
     pub(super) codec_calls: u64,
     /// Entries looked at for those of some hashes.
-    sought: u64,
+    pub(super) sought: u64,
 }
 
-fn heap_of<K: Key, V: State>(key: &K, value: &V) -> u64 {
+pub(super) fn heap_of<K: Key, V: State>(key: &K, value: &V) -> u64 {
     (key.heap_bytes() + value.heap_bytes()) as u64
 }
 
@@ -65,7 +66,7 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
         Ok(table)
     }
 
-    fn account(&self) -> &Rc<Account> {
+    pub(super) fn account(&self) -> &Rc<Account> {
         &self.context.account
     }
 
@@ -83,39 +84,6 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
     /// Bytes of values of a table that was cleared, which a checkpoint reads still.
     fn values_left(&self) -> u64 {
         self.capture.as_ref().map_or(0, |capture| capture.values_left())
-    }
-
-    /// The hashes of entries in the range, the next about so many from `cursor` on, sorted; and where
-    /// the step after begins. All of a step are of one part.
-    fn hashes_at(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &Cursor,
-        fuel: usize,
-    ) -> (Vec<u64>, Option<u64>) {
-        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
-        let from = cursor.position.max(first);
-        let (part, after) = self.entries.table_at(from);
-        let entries = part.map_or(0, |part| part.len());
-        self.sought += entries as u64;
-        let all = part.into_iter().flatten().map(hash_of);
-        let wanted = all.filter(|hash| (from..=last).contains(&self.range.place(*hash)));
-        let mut found: Vec<u64> = wanted.collect();
-        found.sort_unstable();
-        let mut count = found.len().min(fuel);
-        while count > 0 && count < found.len() && found[count] == found[count - 1] {
-            count += 1;
-        }
-        let next = found.get(count).map(|hash| self.range.place(*hash)).or(after);
-        found.truncate(count);
-        (found, next.filter(|next| *next <= last))
-    }
-
-    /// Memory of the hashes of a step, booked while it lasts.
-    fn step_bytes(&self, hashes: &RangeInclusive<u64>, cursor: &Cursor) -> u64 {
-        let from = cursor.position.max(self.range.place(*hashes.start()));
-        let (part, _) = self.entries.table_at(from);
-        part.map_or(0, |part| part.len() * size_of::<u64>()) as u64
     }
 }
 
@@ -251,73 +219,12 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
         Ok(())
     }
 
-    fn has_order(&self) -> bool {
-        true
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, V>> {
+        Some(self)
     }
+}
 
-    fn scan_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
-    ) -> Result<()> {
-        let (mut at, mut visited) = (*cursor, 0);
-        while !at.done && visited < fuel.max(1) {
-            let memory = self.step_bytes(hashes, &at);
-            self.account().charge(MemoryKind::Buffers, memory);
-            let (found, next) = self.hashes_at(hashes, &at, fuel.max(1) - visited);
-            let mut scanned = Ok(());
-            if let (Some(first), Some(last)) = (found.first(), found.last()) {
-                let part = self.entries.table_at(self.range.place(*first)).0;
-                for entry in part.into_iter().flatten() {
-                    let is_of_step = (*first..=*last).contains(&hash_of(entry));
-                    if scanned.is_ok() && is_of_step {
-                        scanned = visit(&entry.0, &entry.1);
-                    }
-                }
-            }
-            visited += found.len().max(1);
-            drop(found);
-            self.account().release(MemoryKind::Buffers, memory);
-            scanned?;
-            match next {
-                Some(place) => at.position = place,
-                None => at.done = true,
-            }
-        }
-        *cursor = at;
-        Ok(())
-    }
-
-    fn remove_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<()> {
-        let mut removed = 0;
-        while !cursor.done && removed < fuel.max(1) {
-            let memory = self.step_bytes(hashes, cursor);
-            self.account().charge(MemoryKind::Buffers, memory);
-            let (found, next) = self.hashes_at(hashes, cursor, fuel.max(1) - removed);
-            for hash in &found {
-                self.keep_of_hash(*hash);
-                if let Some((key, value)) = self.entries.remove(*hash, |e| hash_of(e) == *hash) {
-                    self.account().release(MemoryKind::Values, heap_of(&key, &value));
-                }
-            }
-            removed += found.len().max(1);
-            drop(found);
-            self.account().release(MemoryKind::Buffers, memory);
-            match next {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
-        }
-        Ok(())
-    }
-
+impl<K: Key, V: State> Upkeep for SplitHeapTable<K, V> {
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
         self.take_at_once()
     }

@@ -7,18 +7,20 @@
 mod pace;
 mod stats;
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, EntryCodec, Error, ErrorKind, Helper, Key, Lookup, Rejected,
-    Result, Rewrite, SegmentStore, StateImage, Time,
+    Account, BlobReader, EntryCodec, Helper, Key, Lookup, Rejected, Result, SegmentStore,
+    StateImage, Time,
 };
 
+use crate::by_hash::ByHash;
 use crate::expiry::{self, ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
+use crate::upkeep::Upkeep;
 
 pub use pace::Pace;
 pub use stats::TableStats;
@@ -88,7 +90,7 @@ pub struct Cursor {
     message = "`{Self}` is no table of keys `{K}` and values `{V}`",
     label = "`Table<{K}, {V}>` is not implemented for `{Self}`"
 )]
-pub trait Table<K: Key, V>: 'static {
+pub trait Table<K: Key, V>: Upkeep {
     /// Keys present. Cost: O(1).
     fn len(&self) -> u64;
 
@@ -176,51 +178,9 @@ pub trait Table<K: Key, V>: 'static {
         Ok(())
     }
 
-    /// Whether the table stands in the order of its keys' hashes, so that it can do
-    /// [`scan_hashes`](Table::scan_hashes) and [`remove_hashes`](Table::remove_hashes).
-    fn has_order(&self) -> bool {
-        false
-    }
-
-    /// Whether to visit everything by [`scan_hashes`](Table::scan_hashes) is about as fast as by
-    /// [`visit_all`](Table::visit_all): nothing has to be read for it.
-    fn is_fast_in_order(&self) -> bool {
-        self.has_order() && self.is_resident()
-    }
-
-    /// [`scan`](Table::scan) of the keys with these hashes only. All hashes that a step visits are
-    /// below those that the next one visits, and entries with equal hashes are visited in one step;
-    /// within it their order is unspecified. A step that fails may have visited some, and `cursor` is where it was.
-    ///
-    /// Cost: that of the entries there, and of the parts of the table at both ends.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) without an
-    /// [order](Table::has_order), which is the default; else those of `scan`.
-    fn scan_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
-    ) -> Result<()> {
-        let _ = (hashes, cursor, fuel, visit);
-        Err(has_no_order())
-    }
-
-    /// Removes about `fuel` entries of the keys with these hashes, from `cursor` on. Reads nothing from
-    /// storage.
-    ///
-    /// # Errors
-    /// As for [`scan_hashes`](Table::scan_hashes).
-    fn remove_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<()> {
-        let _ = (hashes, cursor, fuel);
-        Err(has_no_order())
+    /// The table by ranges of its keys' hashes, if it stands in their order.
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, V>> {
+        None
     }
 
     /// [`update`](Table::update) for each item of `batch`, in order per key. Layouts overlap the
@@ -295,68 +255,13 @@ pub trait Table<K: Key, V>: 'static {
     }
 
     /// Goes on with a pass over the table for about `fuel` entries, and removes those that have
-    /// expired; what is on storage may be left to [`rewriter`](Table::rewriter). The default scans.
+    /// expired; what is on storage may be left to [`rewriter`](Upkeep::rewriter). The default scans.
     ///
     /// # Errors
     /// Those of [`scan`](Table::scan) and [`take`](Table::take); the pass can go on.
     fn expire(&mut self, pass: &mut ExpiryPass<V>, fuel: usize) -> Result<()> {
         expiry::by_scan(self, pass, fuel)
     }
-
-    /// Does up to `work` units of background work (a unit touches a few records) and says how
-    /// many it did. Calls do their own share; this is for idle time.
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        let _ = work;
-        Ok(0)
-    }
-
-    /// Gives up about `bytes` of memory that another state of the store needs, and says how many
-    /// it gave up; called between calls only. May wait for storage. The default gives up nothing.
-    ///
-    /// # Errors
-    /// Those of storage. The table stays as it was, but for what it gave up before.
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        let _ = bytes;
-        Ok(0)
-    }
-
-    /// The table as a log of segments that can be rewritten, if it is one: the store pairs it with
-    /// a compaction policy.
-    fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
-        None
-    }
-
-    /// Makes everything in the table durable and describes where it is. The table stays usable.
-    /// Synchronous; cost proportional to what is not durable yet, plus a bit per stored record.
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage>;
-
-    /// Begins a checkpoint of what the table is now; the image, if that is all. Else the table can be
-    /// used, and the image comes from [`continue_checkpoint`](Table::continue_checkpoint). The
-    /// default takes it as a whole.
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// How far the stream has come since the last share of the checkpoint that was begun: work that nothing
-    /// waits for may follow it.
-    fn pace_checkpoint(&mut self, _pace: Pace) {}
-
-    /// Does a bounded share of the checkpoint that was begun; the image, once that is durable. After
-    /// an error it is given up.
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.checkpoint(blobs).map(Some)
-    }
-
-    /// Tells what became of the last [`checkpoint`](Table::checkpoint)'s image.
-    fn checkpointed(&mut self, outcome: CheckpointOutcome);
-
-    /// Counters and gauges. Cost: O(1), or O(n) in the number of segments.
-    fn stats(&self) -> TableStats;
-}
-
-pub(crate) fn has_no_order() -> Error {
-    let message = "a table of this layout is in no order: key groups cannot be found in it";
-    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// What a [`Layout`] gets to open a table.
@@ -377,7 +282,7 @@ pub struct StateContext {
     /// The key groups this table owns.
     pub owned: Range<u16>,
     /// Whether key groups are to come and go, so that the table must find them by themselves
-    /// ([`Table::scan_hashes`]). `owned` is all of them then, however few are here.
+    /// ([`Table::by_hash`]). `owned` is all of them then, however few are here.
     pub movable: bool,
     /// What the last checkpoint says of this state, and its file of live records.
     pub restored: Option<(StateImage, BlobReader)>,

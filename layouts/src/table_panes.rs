@@ -10,9 +10,10 @@
 //! are found in the sets of keys; to remove one looks it up in the table, which may read it.
 
 mod batches;
+mod groups;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
@@ -20,14 +21,16 @@ use alluvium_pagestore::{
 };
 
 use self::batches::Item;
+use crate::by_hash::ByHash;
 use crate::heap::Heap;
 use crate::heap_batches::GROUP;
 use crate::hybrid_log::HybridLog;
 use crate::panes::{Merge, Panes, PanesLayout};
 use crate::split_table::{HashRange, SplitTable};
 use crate::table::{
-    BatchError, CheckpointOutcome, Cursor, Layout, StateContext, Table, TableStats,
+    BatchError, CheckpointOutcome, Cursor, Layout, Pace, StateContext, Table, TableStats,
 };
+use crate::upkeep::Upkeep;
 
 /// Bytes of a slice beside its keys: an entry of a B-tree at its worst fill.
 const SLICE_BYTES: u64 = 256;
@@ -390,77 +393,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         Ok(())
     }
 
-    fn has_order(&self) -> bool {
-        true
-    }
-
-    fn is_fast_in_order(&self) -> bool {
-        self.table.is_resident()
-    }
-
-    fn fold_hashes(
-        &mut self,
-        slice: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, A) -> Result<()>,
-    ) -> Result<()> {
-        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
-        let mut spent = 0;
-        while !cursor.done && self.slices.contains_key(&slice) {
-            let (keys, next) = self.keys_at(slice, cursor.position.max(first), last);
-            if keys.len() <= fuel.max(1).saturating_sub(spent) {
-                spent += self.visit_alone(&keys, cursor, keys.len(), visit)?;
-            } else {
-                for Placed { place, entry } in keys {
-                    // Keys of one place come together.
-                    if spent >= fuel.max(1) && place != cursor.position {
-                        cursor.position = place;
-                        return Ok(());
-                    }
-                    cursor.position = place;
-                    spent += 1;
-                    if let Some(value) = self.table.get(&entry)?.cloned() {
-                        visit(&entry.1, value)?;
-                    }
-                }
-            }
-            match next.filter(|next| *next <= last) {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
-        }
-        cursor.done |= !self.slices.contains_key(&slice);
-        Ok(())
-    }
-
-    fn remove_hashes(
-        &mut self,
-        slice: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize> {
-        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
-        let mut removed = 0;
-        while !cursor.done && self.slices.contains_key(&slice) {
-            let (keys, next) = self.keys_at(slice, cursor.position.max(first), last);
-            for Placed { place, entry } in keys {
-                cursor.position = place;
-                if removed >= fuel.max(1) {
-                    return Ok(removed);
-                }
-                removed += 1;
-                self.remove(slice, &entry.1)?;
-            }
-            match next.filter(|next| *next <= last) {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
-        }
-        cursor.done |= !self.slices.contains_key(&slice);
-        Ok(removed)
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, A, Time>> {
+        Some(self)
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
@@ -476,7 +410,9 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         let dying = |dying: &Dying<K>| dying.keys.len() + dying.part.len() as u64;
         self.table.len() - self.dying.iter().map(dying).sum::<u64>()
     }
+}
 
+impl<K: Key, A: State, T: Table<(Time, K), A>> Upkeep for TablePanes<K, A, T> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         let left = self.bury(None, work)?;
         Ok(work - left + self.table.tick(left)?)
@@ -503,6 +439,10 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
             self.bury(None, usize::MAX)?;
         }
         self.table.begin_checkpoint(blobs)
+    }
+
+    fn pace_checkpoint(&mut self, pace: Pace) {
+        self.table.pace_checkpoint(pace);
     }
 
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {

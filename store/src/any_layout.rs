@@ -1,18 +1,14 @@
 //! A layout chosen at run time, by configuration.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    AppendLog, BatchError, CheckpointOutcome, Cursor, ExpiryPass, Fetch, Heap, HeapTable,
-    HybridLog, HybridLogTable, Layout, Pace, Peek, SplitHeapTable, StateContext, Table, TableStats,
-    Ticket, Touched, WindowSegments,
+    AppendLog, BatchError, ByHash, Cursor, ExpiryPass, Fetch, HasUpkeep, Heap, HeapTable,
+    HybridLog, HybridLogTable, Layout, Peek, SplitHeapTable, StateContext, Table, Ticket, Touched,
+    Upkeep, WindowSegments,
 };
 use alluvium_pagestore::io::Waker;
-use alluvium_pagestore::{
-    BlobWriter, EntryCodec, Key, Lookup, Rejected, Result, Rewrite, State, StateImage, Time,
-    description_of,
-};
+use alluvium_pagestore::{EntryCodec, Key, Lookup, Rejected, Result, State, Time, description_of};
 use serde::{Deserialize, Serialize};
 
 /// Any of the built-in layouts; the default of every primitive. Which one is told by code or by
@@ -202,31 +198,8 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         each!(self, table => table.visit_all(visit))
     }
 
-    fn has_order(&self) -> bool {
-        each!(self, table => table.has_order())
-    }
-
-    fn is_fast_in_order(&self) -> bool {
-        each!(self, table => table.is_fast_in_order())
-    }
-
-    fn scan_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
-    ) -> Result<()> {
-        each!(self, table => table.scan_hashes(hashes, cursor, fuel, visit))
-    }
-
-    fn remove_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<()> {
-        each!(self, table => table.remove_hashes(hashes, cursor, fuel))
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, V>> {
+        each!(self, table => table.by_hash())
     }
 
     fn update_batch<T, Q: Lookup<K> + ?Sized>(
@@ -280,40 +253,14 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
     fn expire(&mut self, pass: &mut ExpiryPass<V>, fuel: usize) -> Result<()> {
         each!(self, table => table.expire(pass, fuel))
     }
+}
 
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        each!(self, table => table.tick(work))
+impl<K: Key, V: State> HasUpkeep for AnyTable<K, V> {
+    fn upkeep(&self) -> &dyn Upkeep {
+        each!(self, table => table)
     }
 
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        each!(self, table => table.reclaim(bytes))
-    }
-
-    fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
-        each!(self, table => table.rewriter())
-    }
-
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        each!(self, table => table.checkpoint(blobs))
-    }
-
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        each!(self, table => table.begin_checkpoint(blobs))
-    }
-
-    fn pace_checkpoint(&mut self, pace: Pace) {
-        each!(self, table => table.pace_checkpoint(pace));
-    }
-
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        each!(self, table => table.continue_checkpoint(blobs))
-    }
-
-    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        each!(self, table => table.checkpointed(outcome))
-    }
-
-    fn stats(&self) -> TableStats {
-        each!(self, table => table.stats())
+    fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        each!(self, table => table)
     }
 }

@@ -1,13 +1,13 @@
 //! Panes and lists in a layout chosen at run time.
 
 use std::fmt;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use alluvium_layouts::{
-    AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, Heap, HybridLog, Lists,
-    ListsLayout, Merge, Panes, PanesLayout, StateContext, TableStats, VisitRun, WindowSegments,
+    AppendLog, BatchError, ByHash, Cursor, Elements, HasUpkeep, Heap, HybridLog, Lists,
+    ListsLayout, Merge, Panes, PanesLayout, StateContext, Upkeep, WindowSegments,
 };
-use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, State, StateImage, Time};
+use alluvium_pagestore::{Key, Lookup, Rejected, Result, State, Time};
 
 use crate::any_layout::AnyLayout;
 use crate::windows::{HolisticLayout, WindowLayout};
@@ -181,33 +181,8 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
         panes!(self, panes => panes.fold(slices, cursor, fuel, visit))
     }
 
-    fn has_order(&self) -> bool {
-        panes!(self, panes => panes.has_order())
-    }
-
-    fn is_fast_in_order(&self) -> bool {
-        panes!(self, panes => panes.is_fast_in_order())
-    }
-
-    fn fold_hashes(
-        &mut self,
-        slice: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, A) -> Result<()>,
-    ) -> Result<()> {
-        panes!(self, panes => panes.fold_hashes(slice, hashes, cursor, fuel, visit))
-    }
-
-    fn remove_hashes(
-        &mut self,
-        slice: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize> {
-        panes!(self, panes => panes.remove_hashes(slice, hashes, cursor, fuel))
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, A, Time>> {
+        panes!(self, panes => panes.by_hash())
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
@@ -221,33 +196,15 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
     fn len(&self) -> u64 {
         panes!(self, panes => panes.len())
     }
+}
 
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        panes!(self, panes => panes.tick(work))
+impl<K: Key, A: State> HasUpkeep for AnyPanes<K, A> {
+    fn upkeep(&self) -> &dyn Upkeep {
+        panes!(self, panes => panes)
     }
 
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        panes!(self, panes => panes.reclaim(bytes))
-    }
-
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        panes!(self, panes => panes.checkpoint(blobs))
-    }
-
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        panes!(self, panes => panes.begin_checkpoint(blobs))
-    }
-
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        panes!(self, panes => panes.continue_checkpoint(blobs))
-    }
-
-    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        panes!(self, panes => panes.checkpointed(outcome))
-    }
-
-    fn stats(&self) -> TableStats {
-        panes!(self, panes => panes.stats())
+    fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        panes!(self, panes => panes)
     }
 }
 
@@ -307,29 +264,8 @@ impl<K: Key, E: State> Lists<K, E> for AnyLists<K, E> {
         lists!(self, lists => lists.fold(buckets, cursor, fuel, visit))
     }
 
-    fn has_order(&self) -> bool {
-        lists!(self, lists => lists.has_order())
-    }
-
-    fn fold_runs(
-        &mut self,
-        bucket: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: VisitRun<'_, K, E>,
-    ) -> Result<()> {
-        lists!(self, lists => lists.fold_runs(bucket, hashes, cursor, fuel, visit))
-    }
-
-    fn remove_hashes(
-        &mut self,
-        bucket: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize> {
-        lists!(self, lists => lists.remove_hashes(bucket, hashes, cursor, fuel))
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, E, Time>> {
+        lists!(self, lists => lists.by_hash())
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
@@ -343,33 +279,15 @@ impl<K: Key, E: State> Lists<K, E> for AnyLists<K, E> {
     fn len(&self) -> u64 {
         lists!(self, lists => lists.len())
     }
+}
 
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        lists!(self, lists => lists.tick(work))
+impl<K: Key, E: State> HasUpkeep for AnyLists<K, E> {
+    fn upkeep(&self) -> &dyn Upkeep {
+        lists!(self, lists => lists)
     }
 
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        lists!(self, lists => lists.reclaim(bytes))
-    }
-
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        lists!(self, lists => lists.checkpoint(blobs))
-    }
-
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        lists!(self, lists => lists.begin_checkpoint(blobs))
-    }
-
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        lists!(self, lists => lists.continue_checkpoint(blobs))
-    }
-
-    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        lists!(self, lists => lists.checkpointed(outcome))
-    }
-
-    fn stats(&self) -> TableStats {
-        lists!(self, lists => lists.stats())
+    fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        lists!(self, lists => lists)
     }
 }
 

@@ -29,6 +29,7 @@ mod fetcher;
 mod list;
 mod map;
 mod moving;
+mod pacing;
 mod sorted_blocks;
 mod sources;
 mod state_cell;
@@ -42,10 +43,10 @@ mod windows;
 pub use aggregate::{Aggregate, Counting};
 pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
-    AppendLog, BatchError, CheckpointOutcome, Cursor, Elements, ExpiryPass, Fetch, Heap, HybridLog,
-    Images, Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, SplitHeap, SplitHeapTable,
-    StateContext, Table, TableStats, Ticket, Touched, VisitRun, VolatileHeap, WindowSegments,
-    read_entries, write_entries,
+    AppendLog, BatchError, ByHash, CheckpointOutcome, Cursor, Elements, ExpiryPass, Fetch, Heap,
+    HybridLog, Images, Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, SplitHeap,
+    SplitHeapTable, StateContext, Table, TableStats, Ticket, Touched, Upkeep, VisitRun,
+    VolatileHeap, WindowSegments, read_entries, write_entries,
 };
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_compaction::{Compactor, SpacePolicy};
-use alluvium_layouts::{CheckpointOutcome, Cursor, Pace, Table, TableStats, trace_event};
+use alluvium_layouts::{CheckpointOutcome, Cursor, Table, TableStats, trace_event};
 use alluvium_pagestore::{
     BlobWriter, Encoded, EntryCodec, Error, ErrorKind, Key, KeyGroup, PATIENT_FUEL, Result,
     StateImage,
@@ -18,8 +18,9 @@ use alluvium_pagestore::{
 
 use crate::batch::Batch;
 use crate::expiring::Sweeping;
-use crate::export::{Entries, Entry, Parts, Visit, check_hash, each};
-use crate::moving::{Arriving, Groups, Place};
+use crate::export::{Entries, Entry, Parts, Visit, check_hash, each, in_batches};
+use crate::moving::{Arriving, Groups, Place, in_order};
+use crate::pacing::Pacing;
 use crate::store::not_encoded;
 
 /// A table, its name, and whether a user's closure panicked in it.
@@ -32,10 +33,7 @@ pub(crate) struct StateCell<K, V, T> {
     writes: Cell<usize>,
     /// Writes before those, and keys read.
     calls: Cell<u64>,
-    /// Both, when a checkpoint was last given a share, and when the last one began, with how many they were
-    /// since the one before.
-    paced: Cell<u64>,
-    barrier: Cell<Barrier>,
+    pacing: Pacing,
     /// Fuel for writes that compaction could not use yet, because it waited for its helper.
     owed: Cell<usize>,
     compactor: RefCell<Compactor>,
@@ -71,13 +69,6 @@ const FUEL_PER_WRITE: usize = 8;
 /// No more fuel is owed to compaction than this.
 const OWED_FUEL_MAX: usize = 16 * PATIENT_FUEL;
 
-/// When a checkpoint began, in calls of the stream, and how many there were since the one before.
-#[derive(Clone, Copy, Debug, Default)]
-struct Barrier {
-    at: u64,
-    interval: u64,
-}
-
 /// Marks the state when dropped, that is when a user's closure unwinds past it.
 pub(crate) struct Mark<'a>(&'a Cell<bool>);
 
@@ -106,8 +97,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             poisoned: Cell::new(false),
             writes: Cell::new(0),
             calls: Cell::new(0),
-            paced: Cell::new(0),
-            barrier: Cell::default(),
+            pacing: Pacing::default(),
             owed: Cell::new(0),
             compactor: RefCell::default(),
             compaction_error: RefCell::default(),
@@ -290,7 +280,7 @@ pub(crate) trait Hooks {
     fn begin_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.checkpoint(blobs).map(Some)
     }
-    /// Before a share: how much is [gone](Pace::gone) of the time that the checkpoint may take, by the clock.
+    /// Before a share: how much is [gone](alluvium_layouts::Pace::gone) of the time that the checkpoint may take, by the clock.
     /// With none this state does not follow its stream: others wait until it is done.
     fn pace_checkpoint(&self, _gone: Option<u64>) -> Result<()> {
         Ok(())
@@ -368,22 +358,13 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         if let Some(outcome) = self.outcome.take() {
             table.checkpointed(outcome);
         }
-        let (calls, before) = (self.all_calls(), self.barrier.get());
-        self.barrier.set(Barrier { at: calls, interval: calls - before.at });
-        self.paced.set(calls);
+        self.pacing.begin(self.all_calls());
         table.begin_checkpoint(blobs)
     }
 
     fn pace_checkpoint(&self, gone: Option<u64>) -> Result<()> {
         let mut table = self.enter()?;
-        let all = self.all_calls();
-        let calls = all - self.paced.replace(all);
-        let Barrier { at, interval } = self.barrier.get();
-        let pace = gone.map_or(Pace::AT_ONCE, |by_clock| Pace {
-            calls,
-            gone: Pace::gone_of(all - at, interval).max(by_clock),
-        });
-        table.pace_checkpoint(pace);
+        table.pace_checkpoint(self.pacing.pace(self.all_calls(), gone));
         Ok(())
     }
 
@@ -409,14 +390,14 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
                 return Ok(());
             }
             codec.encode(&mut encoded, key, value)?;
-            let Encoded { key: bytes, value } = &encoded;
-            visit(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
+            visit(Entry::of(key.key_hash(), 0, &encoded))
         })
     }
 
     fn has_parts(&self) -> Result<bool> {
         // How many are over, and left out, is not known before.
-        Ok(self.sweeping.is_none() && self.codec.is_some() && self.enter()?.is_fast_in_order())
+        let is_exact = self.sweeping.is_none() && self.codec.is_some();
+        Ok(is_exact && self.enter()?.by_hash().is_some_and(|table| table.is_fast_in_order()))
     }
 
     fn export_in_parts(&self, parts: &mut dyn Parts) -> Result<()> {
@@ -424,12 +405,14 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         let (mut cursor, mut encoded) = (Cursor::default(), Encoded::default());
         let mut table = self.enter()?;
         parts.begin(table.len())?;
+        let table = in_order(table.by_hash())?;
         while !cursor.done {
             let fuel = parts.fuel();
-            table.scan_hashes(&(0..=u64::MAX), &mut cursor, fuel, &mut |key, value| {
-                codec.encode(&mut encoded, key, value)?;
-                let Encoded { key: bytes, value } = &encoded;
-                parts.entry(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
+            table.visit_hashes((), &(0..=u64::MAX), &mut cursor, fuel, &mut |key, _, values| {
+                values.iter().try_for_each(|value| {
+                    codec.encode(&mut encoded, key, value)?;
+                    parts.entry(Entry::of(key.key_hash(), 0, &encoded))
+                })
             })?;
             parts.end()?;
         }
@@ -455,31 +438,17 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
 
     fn import_all(&self, entries: &mut dyn Entries) -> Result<()> {
         let codec = self.codec.ok_or_else(|| not_encoded("imported"))?;
-        let Ok(mut batch) = Batch::begin(entries.account()) else {
-            return each(entries, |entry| self.import(entry));
+        let decode = |entry: Entry<'_>| {
+            let pair = decode(&codec, entry)?;
+            if let Some(sweeping) = &self.sweeping {
+                sweeping.saw(&pair.1);
+            }
+            Ok(pair)
         };
-        let put = |batch: &mut Batch<(K, V)>| -> Result<()> {
+        let put = |batch: &mut Batch<(K, V)>| {
             self.enter_to_write(batch.items.len())?.put_batch(&mut batch.items)
         };
-        let mut decoded = Ok(());
-        while let Some(entry) = entries.next() {
-            let bytes = entry.key.len() + entry.value.len();
-            match decode(&codec, entry) {
-                Ok(pair) => {
-                    if let Some(sweeping) = &self.sweeping {
-                        sweeping.saw(&pair.1);
-                    }
-                    if batch.push(pair, bytes) {
-                        put(&mut batch)?;
-                    }
-                }
-                Err(error) => {
-                    decoded = Err(error);
-                    break;
-                }
-            }
-        }
-        put(&mut batch).and(decoded)
+        in_batches(entries, decode, put, |entry| self.import(entry))
     }
 
     fn extract(
@@ -490,23 +459,25 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         visit: Visit<'_>,
     ) -> Result<()> {
         let codec = self.codec.ok_or_else(|| not_encoded("moved by key groups"))?;
-        let groups = self.groups.as_ref().map_or(1, |groups| groups.count());
+        let hashes = Groups::hashes_of(self.groups(), group);
         let mut encoded = Encoded::default();
         // What is over may or may not be there still.
         let is_over = self.sweeping.as_ref().map(|sweeping| sweeping.is_over());
-        self.enter()?.scan_hashes(&group.hashes(groups), &mut at.cursor, fuel, &mut |key, value| {
-            if is_over.as_ref().is_some_and(|is_over| is_over(value)) {
-                return Ok(());
-            }
-            codec.encode(&mut encoded, key, value)?;
-            let Encoded { key: bytes, value } = &encoded;
-            visit(Entry { hash: key.key_hash(), order: 0, key: bytes, value })
+        let mut table = self.enter()?;
+        let table = in_order(table.by_hash())?;
+        table.visit_hashes((), &hashes, &mut at.cursor, fuel, &mut |key, _, values| {
+            let is_over = |value: &V| is_over.as_ref().is_some_and(|is_over| is_over(value));
+            values.iter().filter(|value| !is_over(value)).try_for_each(|value| {
+                codec.encode(&mut encoded, key, value)?;
+                visit(Entry::of(key.key_hash(), 0, &encoded))
+            })
         })
     }
 
     fn forget(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
-        let groups = self.groups.as_ref().map_or(1, |groups| groups.count());
-        self.enter()?.remove_hashes(&group.hashes(groups), &mut at.cursor, fuel)
+        let hashes = Groups::hashes_of(self.groups(), group);
+        let mut table = self.enter()?;
+        in_order(table.by_hash())?.remove_hashes((), &hashes, &mut at.cursor, fuel).map(drop)
     }
 
     fn tick(&self, work: usize) -> Result<usize> {

@@ -323,8 +323,7 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
         let (pending, mut encoded) = (self.enter()?, Encoded::default());
         pending.timers.iter().try_for_each(|((at, key), namespace)| {
             encoded.set(key, namespace)?;
-            let Encoded { key: bytes, value } = &encoded;
-            visit(Entry { hash: key.key_hash(), order: at.0, key: bytes, value })
+            visit(Entry::of(key.key_hash(), at.0, &encoded))
         })
     }
 
@@ -350,8 +349,7 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
             };
             let ((time, key), namespace) = timer;
             encoded.set(key, namespace)?;
-            let Encoded { key: bytes, value } = &encoded;
-            visit(Entry { hash: key.key_hash(), order: time.0, key: bytes, value })?;
+            visit(Entry::of(key.key_hash(), time.0, &encoded))?;
             at.after = Some(Rc::new(timer.clone()));
         }
         Ok(())

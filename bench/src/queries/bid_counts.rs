@@ -40,9 +40,8 @@ impl Row for CountRow {
 pub(super) type Group = (u64, u64);
 
 /// A group has this many bids, or more by now: numbers only grow.
-#[derive(
-    Clone, Debug, Serialize, Deserialize, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State,
-)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 pub(super) struct Counted {
     pub(super) group: Group,
     pub(super) item_name: String,

@@ -28,20 +28,8 @@ pub(super) trait Group: ExchangeData + Key + Ord {
 }
 
 /// What is counted of one group; the totals of bids follow.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    Deserialize,
-    rkyv::Archive,
-    rkyv::Serialize,
-    rkyv::Deserialize,
-    State,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 pub(super) struct Figures {
     /// By rank.
     bids: [u64; 3],

@@ -74,9 +74,8 @@ struct Price {
 }
 
 /// The figures of one auction and day; the others follow from them.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 struct Figures {
     /// By rank.
     bids: [u64; 3],

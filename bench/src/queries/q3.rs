@@ -18,9 +18,8 @@ use crate::nexmark::Event;
 pub struct Q3;
 
 /// A person who may sell.
-#[derive(
-    Clone, Debug, Serialize, Deserialize, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State,
-)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 struct Seller {
     id: u64,
     name: String,
@@ -29,17 +28,8 @@ struct Seller {
 }
 
 /// An auction of the category.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Serialize,
-    Deserialize,
-    rkyv::Archive,
-    rkyv::Serialize,
-    rkyv::Deserialize,
-    State,
-)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 struct Item {
     id: u64,
     seller: u64,

@@ -49,17 +49,8 @@ struct Raise {
 }
 
 /// What is kept of a bid.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Serialize,
-    Deserialize,
-    rkyv::Archive,
-    rkyv::Serialize,
-    rkyv::Deserialize,
-    State,
-)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 pub(super) struct Price {
     pub(super) date_time: Time,
     pub(super) price: i64,

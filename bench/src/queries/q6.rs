@@ -46,17 +46,8 @@ impl Row for SellerAverageRow {
 }
 
 /// A bid as far as it matters for who wins and when.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Serialize,
-    Deserialize,
-    rkyv::Archive,
-    rkyv::Serialize,
-    rkyv::Deserialize,
-    State,
-)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 struct Offer {
     price: i64,
     date_time: Time,
@@ -121,17 +112,8 @@ struct Won {
 }
 
 /// An auction with its winner.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Serialize,
-    Deserialize,
-    rkyv::Archive,
-    rkyv::Serialize,
-    rkyv::Deserialize,
-    State,
-)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 struct Sale {
     auction: u64,
     /// When the auction closes, as far as is known.

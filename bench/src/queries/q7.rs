@@ -29,18 +29,8 @@ pub struct Q7;
 pub struct Q7HotStorage;
 
 /// The columns of a bid that are asked for.
-#[derive(
-    Clone,
-    Debug,
-    PartialEq,
-    Eq,
-    Serialize,
-    Deserialize,
-    rkyv::Archive,
-    rkyv::Serialize,
-    rkyv::Deserialize,
-    State,
-)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 pub struct HighestRow {
     auction: u64,
     price: i64,

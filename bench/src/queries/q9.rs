@@ -31,18 +31,16 @@ pub struct WinningRow {
 }
 
 /// An auction with its place in the stream.
-#[derive(
-    Clone, Debug, Serialize, Deserialize, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State,
-)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 struct Lot {
     ordinal: u64,
     auction: WholeAuction,
 }
 
 /// What the result shows of a bid, with its place in the stream.
-#[derive(
-    Clone, Debug, Serialize, Deserialize, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State,
-)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 struct WinningBid {
     ordinal: u64,
     bidder: u64,

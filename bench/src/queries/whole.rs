@@ -24,18 +24,8 @@ impl Offer {
 }
 
 /// All columns of a bid.
-#[derive(
-    Clone,
-    Debug,
-    PartialEq,
-    Eq,
-    Serialize,
-    Deserialize,
-    rkyv::Archive,
-    rkyv::Serialize,
-    rkyv::Deserialize,
-    State,
-)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 pub(super) struct WholeBid {
     pub(super) auction: u64,
     pub(super) bidder: u64,
@@ -83,18 +73,8 @@ impl WholeBid {
 }
 
 /// All columns of an auction.
-#[derive(
-    Clone,
-    Debug,
-    PartialEq,
-    Eq,
-    Serialize,
-    Deserialize,
-    rkyv::Archive,
-    rkyv::Serialize,
-    rkyv::Deserialize,
-    State,
-)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 pub(super) struct WholeAuction {
     pub(super) id: u64,
     pub(super) item_name: String,

@@ -234,9 +234,7 @@ tuples!(
 );
 
 /// The smallest set of keys that is assigned, checkpointed and moved together.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyGroup(pub u16);
 
 impl KeyGroup {

@@ -191,7 +191,7 @@ pub fn describe_by_serde(out: &mut String, inner: impl FnOnce(&mut String)) {
     Ord,
     Hash,
     serde::Serialize,
-    serde::Deserialize,
+    serde::Deserialize
 )]
 #[serde(transparent)]
 pub struct Serde<T>(pub T);

@@ -6,22 +6,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// Arithmetic saturates at [`Time::MIN`] and [`Time::MAX`], so that windows near the ends of time
 /// are clipped, never wrapped.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    rkyv::Archive,
-    rkyv::Serialize,
-    rkyv::Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
 pub struct Time(pub i64);
 
 impl Time {

@@ -18,14 +18,15 @@ use super::frozen::{LIVE, Piece};
 use super::gather::Stop;
 use super::run::RunCursor;
 use super::table::AppendLogLists;
+use crate::by_hash::{ByHash, VisitRun};
 use crate::gaps::GAP_BYTES;
 use crate::heap_lists_capture::record_elements;
-use crate::lists::{Elements, VisitRun, span_of};
+use crate::lists::{Elements, span_of};
 use crate::table::Cursor;
 
-impl<K: Key, E: State> AppendLogLists<K, E> {
+impl<K: Key, E: State> ByHash<K, E, Time> for AppendLogLists<K, E> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.
-    pub(super) fn fold_runs_of(
+    fn visit_hashes(
         &mut self,
         bucket: Time,
         hashes: &RangeInclusive<u64>,
@@ -75,8 +76,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Removes lists, whole.
-    pub(super) fn remove_hashes_of(
+    fn remove_hashes(
         &mut self,
         bucket: Time,
         hashes: &RangeInclusive<u64>,
@@ -117,7 +117,9 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         self.drop_if_vacant(bucket);
         Ok(removed)
     }
+}
 
+impl<K: Key, E: State> AppendLogLists<K, E> {
     /// Hides what the runs of a bucket have of keys with these hashes; says whether there is such a bucket.
     /// Done at each step, as lists that are still in memory may have become a run since the last one.
     fn leave_gap(&mut self, bucket: Time, hashes: &RangeInclusive<u64>) -> Result<bool> {

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,12 @@ use super::config::{AppendLog, Sizes};
 use super::fold::Resume;
 use super::jobs::Jobs;
 use super::run::{Run, RunCursor, Source};
+use crate::by_hash::ByHash;
 use crate::hybrid_log::Pool;
-use crate::lists::{Elements, Lists, ListsLayout, VisitRun};
+use crate::lists::{Elements, Lists, ListsLayout};
 use crate::split_table::HashRange;
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+use crate::upkeep::Upkeep;
 
 /// An open [`AppendLog`].
 pub struct AppendLogLists<K, E> {
@@ -224,29 +226,8 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         self.fold_buckets(buckets, cursor, fuel, visit)
     }
 
-    fn has_order(&self) -> bool {
-        true
-    }
-
-    fn fold_runs(
-        &mut self,
-        bucket: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: VisitRun<'_, K, E>,
-    ) -> Result<()> {
-        self.fold_runs_of(bucket, hashes, cursor, fuel, visit)
-    }
-
-    fn remove_hashes(
-        &mut self,
-        bucket: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize> {
-        self.remove_hashes_of(bucket, hashes, cursor, fuel)
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, E, Time>> {
+        Some(self)
     }
 
     fn purge(&mut self, before: Time, _: usize) -> Result<bool> {
@@ -267,7 +248,9 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
     fn len(&self) -> u64 {
         self.elements
     }
+}
 
+impl<K: Key, E: State> Upkeep for AppendLogLists<K, E> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.background_work(work)
     }

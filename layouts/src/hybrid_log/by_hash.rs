@@ -4,12 +4,14 @@
 //! prefix, which stays valid however segments of the index are split. To remove records none is read.
 
 use std::ops::RangeInclusive;
+use std::slice::from_ref;
 
 use alluvium_pagestore::{Key, MemoryKind, Result, State};
 
 use super::address::{Address, Place};
 use super::index::{Index, IndexHash};
 use super::table::HybridLogTable;
+use crate::by_hash::{ByHash, VisitRun};
 use crate::table::Cursor;
 
 /// Entries of the index that a step has to do with, and where the next one begins.
@@ -18,13 +20,60 @@ struct Found {
     next: Option<u32>,
 }
 
+impl<K: Key, V: State> ByHash<K, V> for HybridLogTable<K, V> {
+    fn is_fast_in_order(&self) -> bool {
+        self.cold_records() == 0
+    }
+
+    fn visit_hashes(
+        &mut self,
+        (): (),
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: VisitRun<'_, K, V>,
+    ) -> Result<()> {
+        let before = *cursor;
+        let mut visit = |key: &K, value: &V| visit(key, 0, from_ref(value));
+        let scanned =
+            self.guarded(&mut visit, |table, visit| table.scan_range(hashes, cursor, fuel, visit));
+        if scanned.is_err() {
+            *cursor = before;
+        }
+        scanned
+    }
+
+    /// Removes records whose prefixes are in the range, which must begin and end with one.
+    fn remove_hashes(
+        &mut self,
+        (): (),
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        self.forget_scratch();
+        let mut removed = 0;
+        while !cursor.done && removed < fuel.max(1) {
+            let memory = self.book_step()?;
+            let Found { entries, next } = self.find_entries(hashes, cursor, fuel.max(1) - removed);
+            removed += entries.len().max(1);
+            for (hash, address) in entries {
+                self.remove_entry(hash, address);
+            }
+            self.log.account.release(MemoryKind::Buffers, memory);
+            go_on(cursor, next);
+        }
+        Ok(removed)
+    }
+}
+
 impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Whether the index keeps what tells key groups apart; not so in tests of colliding hashes.
     pub(super) fn knows_hashes(&self) -> bool {
         self.log.sizes.hash_mask == u64::MAX
     }
 
-    pub(super) fn scan_range(
+    fn scan_range(
         &mut self,
         hashes: &RangeInclusive<u64>,
         cursor: &mut Cursor,
@@ -48,28 +97,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             });
             self.log.account.release(MemoryKind::Buffers, memory);
             go_on(cursor, step?);
-        }
-        Ok(())
-    }
-
-    /// Removes records whose prefixes are in the range, which must begin and end with one.
-    pub(super) fn remove_range(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<()> {
-        self.forget_scratch();
-        let mut removed = 0;
-        while !cursor.done && removed < fuel.max(1) {
-            let memory = self.book_step()?;
-            let Found { entries, next } = self.find_entries(hashes, cursor, fuel.max(1) - removed);
-            removed += entries.len().max(1);
-            for (hash, address) in entries {
-                self.remove_entry(hash, address);
-            }
-            self.log.account.release(MemoryKind::Buffers, memory);
-            go_on(cursor, next);
         }
         Ok(())
     }

@@ -6,7 +6,6 @@
 //! written. One that a checkpoint is yet to have is cloned there too.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -26,11 +25,13 @@ use super::index::{IndexHash, Position};
 use super::log::{Located, Log, NOWHERE, QUANTUM, heap_of};
 use super::rewriter::Rewriter;
 use super::stored::{Read, Stored};
+use crate::by_hash::ByHash;
 use crate::expiry::{ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
 use crate::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
 };
+use crate::upkeep::Upkeep;
 
 /// An open [`HybridLog`].
 pub struct HybridLogTable<K: Key, V: State> {
@@ -561,37 +562,8 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         self.guarded(visit, |table, visit| table.visit_where_they_are(visit))
     }
 
-    fn has_order(&self) -> bool {
-        self.knows_hashes()
-    }
-
-    fn is_fast_in_order(&self) -> bool {
-        self.knows_hashes() && self.cold_records() == 0
-    }
-
-    fn scan_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
-    ) -> Result<()> {
-        let before = *cursor;
-        let scanned =
-            self.guarded(visit, |table, visit| table.scan_range(hashes, cursor, fuel, visit));
-        if scanned.is_err() {
-            *cursor = before;
-        }
-        scanned
-    }
-
-    fn remove_hashes(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<()> {
-        self.remove_range(hashes, cursor, fuel)
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, V>> {
+        if self.knows_hashes() { Some(self) } else { None }
     }
 
     fn update_batch<T, Q: Lookup<K> + ?Sized>(
@@ -687,7 +659,9 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         }
         Ok(())
     }
+}
 
+impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.context.helper.drive();
         self.log.poll()?;
@@ -758,7 +732,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
 impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Runs a scan. A panic of `visit` goes on once the reads under way have ended and their memory is
     /// given back.
-    fn guarded(
+    pub(super) fn guarded(
         &mut self,
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,
         scan: impl FnOnce(&mut Self, &mut dyn FnMut(&K, &V) -> Result<()>) -> Result<()>,

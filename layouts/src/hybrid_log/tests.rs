@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use super::log::Log;
 use super::{HybridLog, HybridLogTable};
 use crate::table::{CheckpointOutcome, Cursor, Layout, Pace, StateContext, Table};
+use crate::upkeep::Upkeep;
 
 const MAX_VALUE: u64 = 4 * KIB;
 

@@ -1,7 +1,7 @@
 //! How far a stream has come while a checkpoint of its state is taken.
 
 /// What a table is told before each share of a checkpoint, see
-/// [`Table::pace_checkpoint`](crate::Table::pace_checkpoint).
+/// [`Upkeep::pace_checkpoint`](crate::Upkeep::pace_checkpoint).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Keys read or written since the last share. With none of them the stream stands still, and waits for

@@ -5,21 +5,27 @@
 //! them reads nothing: what older parts have of them is behind a [gap](crate::gaps::Gap).
 
 use std::ops::RangeInclusive;
+use std::slice::from_ref;
 
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time};
 
 use super::table::SegmentPanes;
+use crate::by_hash::{ByHash, VisitRun};
 use crate::gaps::GAP_BYTES;
 use crate::table::Cursor;
 
-impl<K: Key, A: State> SegmentPanes<K, A> {
-    pub(super) fn fold_hashes_of(
+impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
+    fn is_fast_in_order(&self) -> bool {
+        self.slices().all(|slice| !slice.has_older_parts())
+    }
+
+    fn visit_hashes(
         &mut self,
         slice: Time,
         hashes: &RangeInclusive<u64>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+        visit: VisitRun<'_, K, A>,
     ) -> Result<()> {
         if slice == Time::MAX {
             let message = "what is at the end of time cannot be found by its hashes";
@@ -32,12 +38,13 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         let mut fold = self.resume(slice..slice.plus(1), cursor.position.max(first), true)?;
-        let done = self.walk(&mut fold, last, cursor, fuel, visit);
+        let done =
+            self.walk(&mut fold, last, cursor, fuel, &mut |key, sum| visit(key, 0, from_ref(&sum)));
         self.leave_fold(fold, done.is_ok() && !cursor.done);
         done
     }
 
-    pub(super) fn remove_hashes_of(
+    fn remove_hashes(
         &mut self,
         slice: Time,
         hashes: &RangeInclusive<u64>,
@@ -79,7 +86,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.end_if_empty(slice);
         Ok(removed)
     }
+}
 
+impl<K: Key, A: State> SegmentPanes<K, A> {
     /// Removes an entry with this hash from a slice's table in use.
     fn take_out(&mut self, slot: usize, hash: u64) {
         if self.slice_at(slot).is_watched() {

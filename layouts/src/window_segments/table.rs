@@ -1,7 +1,7 @@
 //! The record path: updates in place, look-ups through the parts of a slice, removals.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -22,9 +22,11 @@ use super::prefetch::Ahead;
 use super::slice::Slice;
 use super::slots::RECENT;
 use super::tables::TableGroups;
+use crate::by_hash::ByHash;
 use crate::panes::{Merge, Panes, PanesLayout};
 use crate::split_table::HashRange;
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+use crate::upkeep::Upkeep;
 
 /// Open [`WindowSegments`].
 pub struct SegmentPanes<K, A> {
@@ -381,33 +383,8 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
         self.fold_slices(slices, cursor, fuel, visit)
     }
 
-    fn has_order(&self) -> bool {
-        true
-    }
-
-    fn is_fast_in_order(&self) -> bool {
-        self.slices().all(|slice| !slice.has_older_parts())
-    }
-
-    fn fold_hashes(
-        &mut self,
-        slice: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, A) -> Result<()>,
-    ) -> Result<()> {
-        self.fold_hashes_of(slice, hashes, cursor, fuel, visit)
-    }
-
-    fn remove_hashes(
-        &mut self,
-        slice: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize> {
-        self.remove_hashes_of(slice, hashes, cursor, fuel)
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, A, Time>> {
+        Some(self)
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
@@ -422,7 +399,9 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     fn len(&self) -> u64 {
         self.slices().map(Slice::len).sum()
     }
+}
 
+impl<K: Key, A: State> Upkeep for SegmentPanes<K, A> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.work_in_background(work)
     }

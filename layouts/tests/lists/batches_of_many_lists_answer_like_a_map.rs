@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alluvium_layouts::{AppendLog, Lists};
+use alluvium_layouts::{AppendLog, Lists, Upkeep};
 use alluvium_pagestore::io::{Faults, Simulated};
 use alluvium_pagestore::{ErrorKind, Key, Time};
 
@@ -71,18 +71,8 @@ fn in_much_memory_and_in_little() {
 }
 
 /// A key whose hash others have too.
-#[derive(
-    Clone,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    rkyv::Archive,
-    rkyv::Serialize,
-    rkyv::Deserialize,
-    alluvium_derive::State,
-)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, alluvium_derive::State)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
 #[state(crate = alluvium_pagestore)]
 struct Sharing(u64);
 

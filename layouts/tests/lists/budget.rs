@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alluvium_layouts::{AppendLog, Cursor, Lists};
+use alluvium_layouts::{AppendLog, Cursor, Lists, Upkeep};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{ErrorKind, Time};
 

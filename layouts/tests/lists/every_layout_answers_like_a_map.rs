@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alluvium_layouts::{AppendLog, CheckpointOutcome, Heap, Lists, ListsLayout};
+use alluvium_layouts::{AppendLog, CheckpointOutcome, Heap, Lists, ListsLayout, Upkeep};
 use alluvium_pagestore::io::{Faults, IoOptions, Simulated, open_device};
 use alluvium_pagestore::{Key, State, Time};
 
@@ -284,18 +284,8 @@ fn append_log_in_little_memory_in_a_directory() {
 }
 
 /// A key whose hash is that of few.
-#[derive(
-    Clone,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    rkyv::Archive,
-    rkyv::Serialize,
-    rkyv::Deserialize,
-    alluvium_derive::State,
-)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, alluvium_derive::State)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
 #[state(crate = alluvium_pagestore)]
 struct Colliding(u64);
 

@@ -9,11 +9,16 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use alluvium_layouts::{AppendLog, Cursor, Heap, Lists, ListsLayout};
+use alluvium_layouts::{AppendLog, ByHash, Cursor, Heap, Lists, ListsLayout, Upkeep};
 use alluvium_pagestore::io::{Faults, Simulated};
 use alluvium_pagestore::{Error, ErrorKind, Key, KeyGroup, KeyHash, State, Time};
 
 use crate::common::{Dice, Ground, Model, read};
+
+/// Lists by ranges of hashes.
+pub fn in_order<K: Key, E>(lists: &mut impl Lists<K, E>) -> &mut dyn ByHash<K, E, Time> {
+    lists.by_hash().expect("lists in the order of hashes")
+}
 
 /// What happens to lists between two steps.
 pub type Meanwhile<'m, K, E, L> = &'m mut dyn FnMut(&mut L, &mut Model<K, E>);
@@ -40,17 +45,23 @@ pub fn fold_group<K, E, L>(
     while !cursor.done {
         let fuel = 1 + dice.below(80) as usize;
         let mut told = 0;
-        let step = lists.fold_runs(bucket, hashes, &mut cursor, fuel, &mut |key, from, run| {
-            if dice.below(12) == 0 {
-                return Err(Error::new(ErrorKind::Backpressure, "no more"));
-            }
-            assert!(!run.is_empty() && hashes.contains(&key.key_hash()), "{when}");
-            let list = found.entry(key.clone()).or_default();
-            assert_eq!(from, list.len() as u64, "{when}: {key:?}");
-            list.extend_from_slice(run);
-            told += run.len();
-            Ok(())
-        });
+        let step = in_order(lists).visit_hashes(
+            bucket,
+            hashes,
+            &mut cursor,
+            fuel,
+            &mut |key, from, run| {
+                if dice.below(12) == 0 {
+                    return Err(Error::new(ErrorKind::Backpressure, "no more"));
+                }
+                assert!(!run.is_empty() && hashes.contains(&key.key_hash()), "{when}");
+                let list = found.entry(key.clone()).or_default();
+                assert_eq!(from, list.len() as u64, "{when}: {key:?}");
+                list.extend_from_slice(run);
+                told += run.len();
+                Ok(())
+            },
+        );
         assert!(told <= fuel, "{when}: {told} told with a fuel of {fuel}");
         match step {
             Err(error) if error.kind() == ErrorKind::Backpressure => {}
@@ -88,7 +99,7 @@ pub fn remove_group<K: Key + Ord, E: State, L: Lists<K, E>>(
     while !cursor.done {
         let fuel = 1 + dice.below(80) as usize;
         let reads = lists.stats().cold_reads;
-        lists.remove_hashes(bucket, hashes, &mut cursor, fuel).unwrap();
+        in_order(lists).remove_hashes(bucket, hashes, &mut cursor, fuel).unwrap();
         assert_eq!(lists.stats().cold_reads, reads, "removing reads");
         if dice.below(3) == 0 {
             meanwhile(lists, model);
@@ -117,8 +128,8 @@ fn share_looked_at<L: ListsLayout<u64, u64>>(layout: &L, memory: u64, stored: bo
         let (before, mut cursor) = (lists.stats().sought, Cursor::default());
         while !cursor.done {
             let hashes = hashes_of(group, GROUPS);
-            lists
-                .fold_runs(Time(1), &hashes, &mut cursor, usize::MAX, &mut |key, from, run| {
+            in_order(&mut lists)
+                .visit_hashes(Time(1), &hashes, &mut cursor, usize::MAX, &mut |key, from, run| {
                     found += run.len() as u64;
                     run.iter().zip(from..).for_each(|(one, n)| assert_eq!(*one, key + n));
                     Ok(())
@@ -190,8 +201,8 @@ fn a_long_list_is_read_once_however_little_fuel_there_is() {
     let (mut cursor, mut next) = (Cursor::default(), 0);
     let before = lists.stats().codec_calls;
     while !cursor.done {
-        lists
-            .fold_runs(Time::MAX, &(hash..=hash), &mut cursor, 50, &mut |_, from, run| {
+        in_order(&mut lists)
+            .visit_hashes(Time::MAX, &(hash..=hash), &mut cursor, 50, &mut |_, from, run| {
                 assert_eq!((from, run[0]), (next, next));
                 next += run.len() as u64;
                 Ok(())
@@ -229,7 +240,7 @@ fn lists_on_the_heap_stay_in_their_buckets_while_others_leave() {
         step(&mut lists, &mut cursor);
         let time = lists.next_bucket(Time::MIN).unwrap();
         let mut all = Cursor::default();
-        lists.remove_hashes(time, &(0..=u64::MAX), &mut all, usize::MAX).unwrap();
+        in_order(&mut lists).remove_hashes(time, &(0..=u64::MAX), &mut all, usize::MAX).unwrap();
         assert!(all.done);
     }
     while !cursor.done {

@@ -4,6 +4,8 @@ mod batches_of_many_lists_answer_like_a_map;
 mod budget;
 mod checkpoints_are_taken_while_lists_change;
 mod common;
+#[path = "../common/dice.rs"]
+mod dice;
 mod every_layout_answers_like_a_map;
 mod groups;
 mod heap_lists_are_read_in_steps;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Cursor, HybridLog, HybridLogTable, Layout, Pace, StateContext, Table,
+    CheckpointOutcome, Cursor, HybridLog, HybridLogTable, Layout, Pace, StateContext, Table, Upkeep,
 };
 use alluvium_pagestore::io::{CrashPolicy, Device, Faults, Simulated};
 use alluvium_pagestore::{
@@ -15,21 +15,7 @@ use alluvium_pagestore::{
     State, StateImage, blobs_name,
 };
 
-/// Seeded chance (splitmix64).
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
+use crate::dice::Dice;
 
 /// What the log holds.
 pub trait Value: State + PartialEq + Debug {

@@ -6,6 +6,8 @@
 //! missing, dead or twice, whatever became of the checkpoints before; a file removed that one needs;
 //! memory of a checkpoint that is not given back.
 
+#[path = "../common/dice.rs"]
+mod dice;
 mod log;
 mod opened;
 mod panics;

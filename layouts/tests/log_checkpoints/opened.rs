@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alluvium_layouts::{CheckpointOutcome, HybridLog, Table};
+use alluvium_layouts::{CheckpointOutcome, HybridLog, Table, Upkeep};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{BlobWriter, ErrorKind, KIB, MIB, SegmentStore, StateImage};
 

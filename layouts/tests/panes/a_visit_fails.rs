@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use alluvium_layouts::{Cursor, Heap, HybridLog, Panes, PanesLayout, WindowSegments};
+use alluvium_layouts::{Cursor, Heap, HybridLog, Panes, PanesLayout, Upkeep, WindowSegments};
 use alluvium_pagestore::{Error, ErrorKind, KIB, MIB, Result, Time};
 
 use super::common::{Accumulator, Items, Model, Place, Random, fold, put};

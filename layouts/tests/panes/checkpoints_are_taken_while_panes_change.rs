@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use alluvium_layouts::{CheckpointOutcome, Panes, SegmentPanes, WindowSegments};
+use alluvium_layouts::{CheckpointOutcome, Panes, SegmentPanes, Upkeep, WindowSegments};
 use alluvium_pagestore::io::{CrashPolicy, Device, Faults, Simulated};
 use alluvium_pagestore::{ErrorKind, KIB, MIB, Result, StateImage, Time};
 

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alluvium_layouts::{Cursor, Heap, HybridLog, Panes, PanesLayout, TableStats, WindowSegments};
+use alluvium_layouts::{
+    Cursor, Heap, HybridLog, Panes, PanesLayout, TableStats, Upkeep, WindowSegments,
+};
 use alluvium_pagestore::{KIB, KeyGroup, KeyHash, MIB, Result, Time};
 
 use super::common::{Accumulator, Items, Model, Place, Random, fold, purge, put, settle};
@@ -68,8 +70,11 @@ fn run<A: Accumulator, L: PanesLayout<u64, A>>(
                 let fuel = 1 + random.below(100) as usize;
                 let mut found = BTreeMap::new();
                 each_step(|cursor| {
-                    panes.fold_hashes(Time(slice), &hashes, cursor, fuel, &mut |key, sum| {
-                        assert_eq!(found.insert(*key, sum), None, "{context}: {key} comes twice");
+                    let by_hash = panes.by_hash().expect("panes in the order of hashes");
+                    by_hash.visit_hashes(Time(slice), &hashes, cursor, fuel, &mut |key, _, sums| {
+                        let [sum] = sums else { panic!("{context}: {key} has {}", sums.len()) };
+                        let before = found.insert(*key, sum.clone());
+                        assert_eq!(before, None, "{context}: {key} comes twice");
                         Ok(())
                     })
                 });
@@ -81,7 +86,8 @@ fn run<A: Accumulator, L: PanesLayout<u64, A>>(
                 let hashes = KeyGroup(random.below(5) as u16).hashes(5);
                 let fuel = 1 + random.below(100) as usize;
                 each_step(|cursor| {
-                    panes.remove_hashes(Time(slice), &hashes, cursor, fuel).map(drop)
+                    let by_hash = panes.by_hash().expect("panes in the order of hashes");
+                    by_hash.remove_hashes(Time(slice), &hashes, cursor, fuel).map(drop)
                 });
                 let is_left = |at: &(i64, u64)| at.0 != slice || !hashes.contains(&at.1.key_hash());
                 model.0.retain(|at, _| is_left(at));

@@ -1,6 +1,6 @@
 //! What slices took is given back when they are purged: memory, files, and in bounded steps.
 
-use alluvium_layouts::{Heap, HybridLog, Panes, PanesLayout, WindowSegments};
+use alluvium_layouts::{Heap, HybridLog, Panes, PanesLayout, Upkeep, WindowSegments};
 use alluvium_pagestore::{ErrorKind, KIB, MIB, MemoryKind, Time};
 
 use super::common::{Accumulator, Items, Model, Place, fold, purge, put, settle};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alluvium_layouts::{Cursor, Panes, WindowSegments};
+use alluvium_layouts::{Cursor, Panes, Upkeep, WindowSegments};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{Error, ErrorKind, KIB, MIB, Time};
 

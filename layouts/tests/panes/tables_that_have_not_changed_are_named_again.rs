@@ -5,7 +5,7 @@
 //! changed, was written as a run, or was only in a checkpoint that was given up; records of dead tables
 //! that come back; groups of tables, or dead records in them, that pile up.
 
-use alluvium_layouts::{CheckpointOutcome, Panes, SegmentPanes, WindowSegments};
+use alluvium_layouts::{CheckpointOutcome, Panes, SegmentPanes, Upkeep, WindowSegments};
 use alluvium_pagestore::{KIB, MIB, StateImage, Time};
 
 use super::common::{Items, Model, Place, Random, fold, purge, put, settle};

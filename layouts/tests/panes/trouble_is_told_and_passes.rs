@@ -1,6 +1,6 @@
 //! Storage that fails: errors that say what failed, nothing wrong, nothing lost.
 
-use alluvium_layouts::{Panes, WindowSegments};
+use alluvium_layouts::{Panes, Upkeep, WindowSegments};
 use alluvium_pagestore::io::{Fault, Faults};
 use alluvium_pagestore::{ErrorKind, KIB, MIB, Time};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alluvium_layouts::{CheckpointOutcome, Panes, WindowSegments};
+use alluvium_layouts::{CheckpointOutcome, Panes, Upkeep, WindowSegments};
 use alluvium_pagestore::io::{CrashPolicy, Device};
 use alluvium_pagestore::{KIB, MIB, Time};
 

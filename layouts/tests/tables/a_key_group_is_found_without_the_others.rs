@@ -9,11 +9,9 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_layouts::{Cursor, Heap, HybridLog, Layout, StateContext, Table};
+use alluvium_layouts::{ByHash, Cursor, Heap, HybridLog, Layout, StateContext, Table, VisitRun};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
-use alluvium_pagestore::{
-    Account, ErrorKind, Helper, KIB, KeyGroup, KeyHash, MIB, SegmentStore, hash_word,
-};
+use alluvium_pagestore::{Account, Helper, KIB, KeyGroup, KeyHash, MIB, SegmentStore, hash_word};
 
 const GROUPS: u16 = 64;
 
@@ -53,6 +51,10 @@ impl Dice {
     }
 }
 
+fn in_order<V>(table: &mut impl Table<u64, V>) -> &mut dyn ByHash<u64, V> {
+    table.by_hash().expect("a table in the order of hashes")
+}
+
 fn value(n: u64) -> String {
     format!("{n} ").repeat(1 + n as usize % 40)
 }
@@ -66,13 +68,13 @@ fn history<T: Table<u64, String>>(mut table: T, seed: u64, keys: u64, steps: u64
         let (mut cursor, mut seen) = (Cursor::default(), BTreeMap::new());
         while !cursor.done {
             let fuel = 1 + dice.below(40) as usize;
-            table
-                .scan_hashes(&hashes(group), &mut cursor, fuel, &mut |key, value| {
-                    assert_eq!(group_of(*key), group);
-                    assert!(seen.insert(*key, value.clone()).is_none(), "{key} twice");
-                    Ok(())
-                })
-                .unwrap();
+            let visit: VisitRun<'_, _, String> = &mut |key: &u64, before, values| {
+                assert_eq!((group_of(*key), before, values.len()), (group, 0, 1));
+                assert!(seen.insert(*key, values[0].clone()).is_none(), "{key} twice");
+                Ok(())
+            };
+            let of_group = hashes(group);
+            in_order(&mut table).visit_hashes((), &of_group, &mut cursor, fuel, visit).unwrap();
             for _ in 0..dice.below(30) {
                 let (key, n) = (dice.below(keys), dice.below(1000));
                 if group_of(key) == group {
@@ -95,9 +97,8 @@ fn history<T: Table<u64, String>>(mut table: T, seed: u64, keys: u64, steps: u64
             let mut cursor = Cursor::default();
             let reads = table.stats().cold_reads;
             while !cursor.done {
-                table
-                    .remove_hashes(&hashes(group), &mut cursor, 1 + dice.below(9) as usize)
-                    .unwrap();
+                let fuel = 1 + dice.below(9) as usize;
+                in_order(&mut table).remove_hashes((), &hashes(group), &mut cursor, fuel).unwrap();
             }
             assert_eq!(table.stats().cold_reads, reads, "removing reads");
             model.retain(|key, _| group_of(*key) != group);
@@ -148,12 +149,13 @@ fn looked_at<T: Table<u64, u64>>(mut table: T) -> f64 {
         let mut cursor = Cursor::default();
         while !cursor.done {
             let count = &mut found;
-            table
-                .scan_hashes(&hashes(group), &mut cursor, usize::MAX, &mut |_, _| {
-                    *count += 1;
-                    Ok(())
-                })
-                .unwrap();
+            let visit: VisitRun<'_, _, _> = &mut |_, _, _| {
+                *count += 1;
+                Ok(())
+            };
+            let of_group = hashes(group);
+            let table = in_order(&mut table);
+            table.visit_hashes((), &of_group, &mut cursor, usize::MAX, visit).unwrap();
         }
         most = most.max(table.stats().sought - before);
     }
@@ -182,11 +184,11 @@ fn one_group<T: Table<u64, u64>>(mut table: T, group: u16, groups: u16, keys: us
     let hashes = KeyGroup(group).hashes(groups);
     let mut found = 0;
     while !cursor.done {
-        let mut visit = |_: &u64, _: &u64| {
+        let mut visit = |_: &u64, _, _: &[u64]| {
             found += 1;
             Ok(())
         };
-        table.scan_hashes(&hashes, &mut cursor, 1, &mut visit).unwrap();
+        in_order(&mut table).visit_hashes((), &hashes, &mut cursor, 1, &mut visit).unwrap();
         steps += 1;
     }
     assert_eq!(found, keys);
@@ -207,9 +209,7 @@ fn a_table_of_one_group_only_is_split_all_the_same() {
 fn a_table_in_no_order_says_so() {
     let account = Account::root(8 * MIB);
     let mut heap = Layout::<u64, u64>::open(&Heap::new(), context(&account, 1)).unwrap();
-    assert!(!heap.has_order());
-    let error = heap.scan_hashes(&hashes(1), &mut Cursor::default(), 1, &mut |_, _| Ok(()));
-    assert_eq!(error.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert!(heap.by_hash().is_none());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use alluvium_layouts::{Heap, HeapTable, Layout, StateContext, Table};
+use alluvium_layouts::{Heap, HeapTable, Layout, StateContext, Table, Upkeep};
 use alluvium_pagestore::{Account, ErrorKind, Helper, KIB, MIB, hash_word};
 
 fn open(memory: u64) -> (HeapTable<u64, String>, Rc<Account>) {

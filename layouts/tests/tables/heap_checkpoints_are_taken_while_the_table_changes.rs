@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_layouts::{CheckpointOutcome, Cursor, Heap, Layout, SplitHeap, StateContext, Table};
+use alluvium_layouts::{
+    CheckpointOutcome, Cursor, Heap, Layout, SplitHeap, StateContext, Table, Upkeep,
+};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, ErrorKind, Helper, KeyHash, SegmentStore, StateImage,
@@ -239,7 +241,7 @@ fn key_groups_that_are_removed_between_its_steps_are_in_it() {
             if step == removed_at {
                 let (mut cursor, half) = (Cursor::default(), 0..=u64::MAX / 2);
                 while !cursor.done {
-                    table.remove_hashes(&half, &mut cursor, 50).unwrap();
+                    table.by_hash().unwrap().remove_hashes((), &half, &mut cursor, 50).unwrap();
                 }
                 model.retain(|key, _| !half.contains(&key.key_hash()));
             }

@@ -11,10 +11,8 @@ use alluvium_pagestore::{
 
 macro_rules! state {
     ($($item:item)*) => {$(
-        #[derive(
-            Clone, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State,
-            KeyHash,
-        )]
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State, KeyHash)]
         #[state(crate = alluvium_pagestore)]
         $item
     )*};

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats,
+    CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats, Upkeep,
 };
 use alluvium_pagestore::{BlobWriter, Encoded, KeyGroup, KeyHash, Result, StateImage, Time};
 
@@ -156,8 +156,7 @@ impl Hooks for Lifetime {
     fn export(&self, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         encoded.set(&(), &self.record())?;
-        let Encoded { key, value } = &encoded;
-        visit(Entry { hash: ().key_hash(), order: 0, key, value })
+        visit(Entry::of(().key_hash(), 0, &encoded))
     }
 
     fn import(&self, entry: Entry<'_>) -> Result<()> {
@@ -169,10 +168,9 @@ impl Hooks for Lifetime {
     fn extract(&self, group: KeyGroup, at: &mut Place, _: usize, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         encoded.set(&(), &self.record())?;
-        let Encoded { key, value } = &encoded;
         // It is not a key's: it goes with each group, under a hash of that.
         let hash = *group.hashes(self.key_groups).start();
-        visit(Entry { hash, order: 0, key, value })?;
+        visit(Entry::of(hash, 0, &encoded))?;
         at.cursor.done = true;
         Ok(())
     }

@@ -7,6 +7,7 @@ use alluvium_pagestore::{Account, Error, ErrorKind, KeyGroup, Result};
 
 use super::file::{FileReader, Item, StateHeader};
 use super::{Entry, Imported};
+use crate::batch::Batch;
 use crate::store::{OpenState, Store};
 
 /// Entries of one state.
@@ -26,6 +27,33 @@ pub(crate) fn each(
         put(entry)?;
     }
     Ok(())
+}
+
+/// Puts entries in batches of what `decode` makes of them, or by `one` where no memory is left for a batch:
+/// all, or those before one that cannot be decoded.
+pub(crate) fn in_batches<T>(
+    entries: &mut dyn Entries,
+    mut decode: impl FnMut(Entry<'_>) -> Result<T>,
+    mut put: impl FnMut(&mut Batch<T>) -> Result<()>,
+    one: impl FnMut(Entry<'_>) -> Result<()>,
+) -> Result<()> {
+    let Ok(mut batch) = Batch::begin(entries.account()) else { return each(entries, one) };
+    let mut decoded = Ok(());
+    while let Some(entry) = entries.next() {
+        let bytes = entry.key.len() + entry.value.len();
+        match decode(entry) {
+            Ok(item) => {
+                if batch.push(item, bytes) {
+                    put(&mut batch)?;
+                }
+            }
+            Err(error) => {
+                decoded = Err(error);
+                break;
+            }
+        }
+    }
+    put(&mut batch).and(decoded)
 }
 
 /// What comes after the entries of a state.

@@ -11,13 +11,13 @@ mod sort;
 
 use std::io::{Read, Write};
 
-use alluvium_pagestore::{Error, ErrorKind, Result};
+use alluvium_pagestore::{Encoded, Error, ErrorKind, Result};
 
 use crate::store::{OpenState, Store};
 use file::{FileReader, FileWriter, StateHeader};
 use sort::Sorter;
 
-pub(crate) use importing::{Entries, each};
+pub(crate) use importing::{Entries, each, in_batches};
 
 /// One entry of a state in its canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,13 @@ pub(crate) struct Entry<'a> {
     pub(crate) key: &'a [u8],
     /// The archive of the value, of one element, of an accumulator.
     pub(crate) value: &'a [u8],
+}
+
+impl<'a> Entry<'a> {
+    /// An entry whose key has this hash.
+    pub(crate) fn of(hash: u64, order: i64, encoded: &'a Encoded) -> Self {
+        Self { hash, order, key: &encoded.key, value: &encoded.value }
+    }
 }
 
 /// Takes the entries of a state one by one.

@@ -1,7 +1,7 @@
 //! Where each key group of a moving unit is, as this store knows.
 
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use alluvium_pagestore::{Error, ErrorKind, KeyGroup, KeyGroups, Result};
 
@@ -97,6 +97,11 @@ impl Groups {
 
     pub(crate) fn count(&self) -> u16 {
         self.parts.borrow().len() as u16
+    }
+
+    /// The hashes of a key group; all, if none moves.
+    pub(crate) fn hashes_of(groups: Option<&Self>, group: KeyGroup) -> RangeInclusive<u64> {
+        group.hashes(groups.map_or(1, Self::count))
     }
 
     pub(crate) fn group_of(&self, hash: u64) -> u16 {

@@ -106,6 +106,17 @@ pub(crate) struct Place {
     pub(crate) is_exact: bool,
 }
 
+/// What finds key groups in a state.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] if nothing does.
+pub(crate) fn in_order<B: ?Sized>(by_hash: Option<&mut B>) -> Result<&mut B> {
+    by_hash.ok_or_else(|| {
+        let message = "a state of this layout is in no order: key groups cannot be found in it";
+        Error::new(ErrorKind::Unsupported, message)
+    })
+}
+
 /// A key group being read, to be sent away; made by [`Mover::begin`].
 pub struct Extraction {
     group: KeyGroup,

@@ -19,7 +19,7 @@ fn of_all_groups(context: &StateContext) -> StateContext {
     StateContext { owned, ..context.clone() }
 }
 
-fn cannot_move(layout: &str, name: &str) -> Error {
+pub(super) fn cannot_move(layout: &str, name: &str) -> Error {
     let message = format!("in the layout {layout} as it is, key groups cannot move");
     Error::new(ErrorKind::Unsupported, message).with("state", name)
 }
@@ -57,7 +57,7 @@ impl Store {
         let groups = self.0.groups_in(mover, name)?;
         let opened = layout.open_panes(of_all_groups(&context), merge.clone());
         let mut panes = opened.map_err(|e| e.with("state", name))?;
-        if groups.is_some() && !panes.has_order() {
+        if groups.is_some() && panes.by_hash().is_none() {
             return Err(cannot_move(layout.name(), name));
         }
         let batch = Batch::<Pane<K, A>>::memory_bytes();
@@ -123,7 +123,7 @@ impl Store {
         let groups = self.0.groups_in(mover, name)?;
         let opened = layout.open_lists(of_all_groups(&context));
         let mut lists = opened.map_err(|e| e.with("state", name))?;
-        if groups.is_some() && !lists.has_order() {
+        if groups.is_some() && lists.by_hash().is_none() {
             return Err(cannot_move(layout.name(), name));
         }
         self.0.take_parts(&context, &manifest, 0, |part| {

@@ -5,11 +5,12 @@ use std::rc::Rc;
 
 use alluvium_compaction::SpacePolicy;
 use alluvium_layouts::{Layout, ListsLayout, Table, trace_span};
-use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time, description_of};
+use alluvium_pagestore::{Key, Result, State, Time, description_of};
 
 use super::Store;
 use super::expiring::Expiry;
 use super::opening::{manifest, not_encoded};
+use super::parts::cannot_move;
 use super::taking::put_records;
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
@@ -237,10 +238,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         }
         let sweeping = expiry.map(|expiry| Sweeping::new(expiry.lifetime, expiry.touched));
         let codec = self.layout.codec();
-        if groups.is_some() && (codec.is_none() || !table.has_order()) {
-            let layout = self.layout.name();
-            let message = format!("in the layout {layout} as it is, key groups cannot move");
-            return Err(Error::new(ErrorKind::Unsupported, message).with("state", &self.name));
+        if groups.is_some() && (codec.is_none() || table.by_hash().is_none()) {
+            return Err(cannot_move(self.layout.name(), &self.name));
         }
         inner.take_parts(&context, &manifest, Batch::<(K, V)>::memory_bytes(), |part| {
             let Some(codec) = codec else { return Err(not_encoded("restored by key groups")) };
@@ -327,6 +326,12 @@ impl<K: Key, V: 'static, L: Layout<K, V>> StateBuilder<'_, MapOf<K, V>, L> {
     /// [`ErrorKind::InUse`] if the name is open, [`ErrorKind::Mismatch`] if the stored types are
     /// others, [`ErrorKind::Config`] and [`ErrorKind::OverBudget`] if the layout cannot work in
     /// the budget (the message names what it needs), [`ErrorKind::Corrupt`] for damaged segments.
+    ///
+    /// [`ErrorKind::InUse`]: crate::ErrorKind::InUse
+    /// [`ErrorKind::Mismatch`]: crate::ErrorKind::Mismatch
+    /// [`ErrorKind::Config`]: crate::ErrorKind::Config
+    /// [`ErrorKind::OverBudget`]: crate::ErrorKind::OverBudget
+    /// [`ErrorKind::Corrupt`]: crate::ErrorKind::Corrupt
     pub fn open(self) -> Result<Map<K, V, L>> {
         self.open_map("map")
     }
@@ -343,7 +348,8 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     /// Opens the lists, restoring them from the last checkpoint.
     ///
     /// # Errors
-    /// As for a map; [`ErrorKind::Mismatch`] also if another layout has stored them.
+    /// As for a map; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) also if another layout has
+    /// stored them.
     pub fn open(self) -> Result<List<K, E, L>> {
         let mover = self.mover.as_ref();
         self.store.open_lists_as("list", &self.name, &self.layout, mover).map(List::new)

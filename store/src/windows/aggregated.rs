@@ -4,18 +4,19 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use alluvium_layouts::{Heap, ListsLayout, Merge, PanesLayout, WindowSegments};
+use alluvium_layouts::{Merge, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
-use super::contents::{Contents, Out};
+use super::contents::Out;
 use super::folded::{Folded, Running};
 use super::late::LateEvents;
 use super::session_contents::FoldedSessions;
-use super::sessions::{Rules, Sessions};
+use super::sessions::Sessions;
+use super::shaped::Shaped;
 use super::stacks::Stacks;
 use super::totals::{Total, Totals};
-use super::{Advanced, Emit, Grid, Late, ProgressCell, SessionSet, Shape, WindowLayout, Windows};
+use super::{Advanced, Emit, Grid, Late, SessionSet, Shape, WindowLayout, Windows};
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
 use crate::moving::Mover;
@@ -24,7 +25,12 @@ use crate::store::{StateBuilder, Store};
 type PanesOf<K, A, L> = <<L as WindowLayout<K, A>>::Panes as PanesLayout<K, A>>::Panes;
 type TotalsOf<K, A> = <WindowSegments as PanesLayout<K, Total<A>>>::Panes;
 type RunningOf<K, A> = Running<K, A, TotalsOf<K, A>>;
-type LateOf<K, A> = <Heap as ListsLayout<K, (Time, A)>>::Lists;
+type ShapedOf<K, E, A, L> = Shaped<
+    K,
+    Folded<K, E, A, PanesOf<K, <A as Aggregate<E>>::Acc, L>, TotalsOf<K, <A as Aggregate<E>>::Acc>>,
+    FoldedSessions<E, A>,
+    <L as WindowLayout<K, <A as Aggregate<E>>::Acc>>::Sessions,
+>;
 
 /// Windows of fewer slices are folded anew each time.
 const TOTALS_SLICES_MIN: i128 = 3;
@@ -50,27 +56,7 @@ where
     L: WindowLayout<K, A::Acc>,
 {
     name: String,
-    shape: Kind<K, E, A, L>,
-}
-
-#[expect(clippy::type_complexity, reason = "the parts have no name but this")]
-enum Kind<K, E, A, L>
-where
-    K: Key + Ord,
-    E: 'static,
-    A: Aggregate<E>,
-    L: WindowLayout<K, A::Acc>,
-{
-    Aligned(
-        Box<
-            Aligned<
-                K,
-                Folded<K, E, A, PanesOf<K, A::Acc, L>, TotalsOf<K, A::Acc>>,
-                LateOf<K, A::Acc>,
-            >,
-        >,
-    ),
-    Sessions(Box<Sessions<K, FoldedSessions<E, A>, L::Sessions, LateOf<K, A::Acc>>>),
+    shape: ShapedOf<K, E, A, L>,
 }
 
 impl<K, E, A, L> fmt::Debug for Aggregated<K, E, A, L>
@@ -107,12 +93,7 @@ where
         let (store, layout, mover) = (self.store(), self.chosen_layout(), self.mover());
         // First, so that a move between two watermarks fails before anything else is installed.
         let progress = store.open_progress(&format!("{name}/progress"), mover)?;
-        let late = store.open_lists::<K, (Time, A::Acc), _>(
-            &format!("{name}/late"),
-            &Heap::new(),
-            mover,
-        )?;
-        let late = LateEvents::new(late);
+        let late = LateEvents::open(store, &name, mover)?;
         let shape = match windows.shape {
             Shape::Aligned { length, slide, offset } => {
                 let aggregate = Rc::new(aggregate);
@@ -133,43 +114,26 @@ where
                         running((store, mover), &name, &aggregate, grid.slices())?
                     }
                 };
-                Kind::Aligned(Box::new(Aligned {
-                    grid,
-                    lateness: windows.lateness.into(),
-                    emit: windows.emit,
-                    contents: Folded {
-                        aggregate,
-                        panes,
-                        told,
-                        running,
-                        changes: 0,
-                        fold: Default::default(),
-                        telling: Default::default(),
-                        element: PhantomData,
-                    },
-                    late,
-                    progress,
-                    firing: None,
-                    early: Time::MIN,
-                    early_fired: None,
-                    ahead: None,
-                    changes: Vec::new(),
-                }))
+                let contents = Folded {
+                    aggregate,
+                    panes,
+                    told,
+                    running,
+                    changes: 0,
+                    fold: Default::default(),
+                    telling: Default::default(),
+                    element: PhantomData,
+                };
+                Shaped::Aligned(Box::new(Aligned::new(grid, &windows, contents, late, progress)))
             }
-            Shape::Session { gap } => Kind::Sessions(Box::new(Sessions {
-                rules: Rules { gap, lateness: windows.lateness, emit: windows.emit },
-                contents: FoldedSessions { aggregate, element: PhantomData },
-                sets: {
-                    let sets = store.map::<K, SessionSet<A::Acc>>(&name).layout(layout.sessions());
-                    sets.maybe_moved_by(mover).open()?
-                },
-                timers: store.open_timers(&format!("{name}/timers"), mover)?,
-                late,
-                progress,
-                unset: Vec::new(),
-                emptied: Vec::new(),
-                telling: Default::default(),
-            })),
+            Shape::Session { gap } => {
+                let contents = FoldedSessions { aggregate, element: PhantomData };
+                let sets = store.map::<K, SessionSet<A::Acc>>(&name).layout(layout.sessions());
+                let sets = sets.maybe_moved_by(mover).open()?;
+                let timers = store.open_timers(&format!("{name}/timers"), mover)?;
+                let sessions = Sessions::new(gap, &windows, contents, sets, timers, late, progress);
+                Shaped::Sessions(Box::new(sessions))
+            }
         };
         Ok(Aggregated { name, shape })
     }
@@ -200,15 +164,6 @@ fn running<K: Key, E: 'static, A: Aggregate<E>>(
     }
 }
 
-macro_rules! each {
-    ($self:ident, $windows:ident => $call:expr) => {
-        match &mut $self.shape {
-            Kind::Aligned($windows) => $call,
-            Kind::Sessions($windows) => $call,
-        }
-    };
-}
-
 impl<K, E, A, L> Aggregated<K, E, A, L>
 where
     K: Key + Ord,
@@ -223,14 +178,7 @@ where
 
     /// The time before which no event is still to come.
     pub fn watermark(&self) -> Time {
-        self.progress().watermark.get()
-    }
-
-    fn progress(&self) -> &ProgressCell {
-        match &self.shape {
-            Kind::Aligned(windows) => &windows.progress,
-            Kind::Sessions(windows) => &windows.progress,
-        }
+        self.shape.progress().watermark.get()
     }
 
     /// Adds events, each with its time and key, that were sent with the time `sent`, which counts as
@@ -252,9 +200,7 @@ where
         late: &mut dyn FnMut(Late<K, E>),
         out: Out<'_, K, A::Out>,
     ) -> Result<()> {
-        super::check_times(batch)?;
-        self.progress().check_events(&self.name, batch)?;
-        each!(self, windows => windows.add_batch(sent, batch, late, out))
+        self.shape.add_batch(&self.name, sent, batch, late, out)
     }
 
     /// Says that no event before `watermark` is still to come; an earlier one than the last
@@ -274,15 +220,12 @@ where
         fuel: usize,
         out: Out<'_, K, A::Out>,
     ) -> Result<Advanced> {
-        each!(self, windows => windows.advance(watermark, fuel, out))
+        self.shape.advance(watermark, fuel, out)
     }
 
     /// Allows checkpoints again after a closure of the caller's panicked: values are as it left
     /// them.
     pub fn clear_poison(&mut self) {
-        match &mut self.shape {
-            Kind::Aligned(windows) => windows.contents.clear_poison(),
-            Kind::Sessions(windows) => windows.clear_poison(),
-        }
+        self.shape.clear_poison();
     }
 }

@@ -7,36 +7,36 @@
 
 use std::rc::Rc;
 
-use alluvium_layouts::{Cursor, Lists};
+use alluvium_layouts::Cursor;
 use alluvium_pagestore::{Error, Key, Result, Time};
 
 use super::contents::{Contents, Out};
 use super::late::LateEvents;
 use super::progress::ProgressCell;
-use super::{Advanced, Emit, Grid, Late, Window, clipped, has_come};
+use super::{Advanced, Emit, Grid, Late, Window, Windows, clipped, has_come};
 
-pub(crate) struct Aligned<K: Key, C: Contents<K>, D> {
-    pub(crate) grid: Grid,
-    pub(crate) lateness: i128,
-    pub(crate) emit: Emit,
+pub(crate) struct Aligned<K: Key, C: Contents<K>> {
+    grid: Grid,
+    lateness: i128,
+    emit: Emit,
     pub(crate) contents: C,
-    pub(crate) late: LateEvents<K, C::Item, D>,
+    late: LateEvents<K, C::Item>,
     pub(crate) progress: Rc<ProgressCell>,
     /// The window that is being fired.
-    pub(crate) firing: Option<Firing>,
+    firing: Option<Firing>,
     /// Up to where early results have come out.
-    pub(crate) early: Time,
+    early: Time,
     /// The end of the last window that gave one this time.
-    pub(crate) early_fired: Option<i128>,
+    early_fired: Option<i128>,
     /// The end of the last window that was read ahead as the watermark came near.
-    pub(crate) ahead: Option<i128>,
+    ahead: Option<i128>,
     /// Changes of windows that have fired, until the event that makes them is in.
-    pub(crate) changes: Vec<(Window, C::Row, i64)>,
+    changes: Vec<(Window, C::Row, i64)>,
 }
 
 /// A window that is being fired, and how far that is.
 #[derive(Clone, Copy)]
-pub(crate) struct Firing {
+struct Firing {
     end: i128,
     /// Before its time.
     is_early: bool,
@@ -57,7 +57,29 @@ enum Step {
     Nothing,
 }
 
-impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
+impl<K: Key, C: Contents<K>> Aligned<K, C> {
+    pub(crate) fn new(
+        grid: Grid,
+        windows: &Windows,
+        contents: C,
+        late: LateEvents<K, C::Item>,
+        progress: Rc<ProgressCell>,
+    ) -> Self {
+        Self {
+            grid,
+            lateness: windows.lateness.into(),
+            emit: windows.emit,
+            contents,
+            late,
+            progress,
+            firing: None,
+            early: Time::MIN,
+            early_fired: None,
+            ahead: None,
+            changes: Vec::new(),
+        }
+    }
+
     /// Adds events that were sent with the time `sent`; those that are too late for all of their
     /// windows go to `drop`. What was not added, because of an error, is left in the batch.
     pub(crate) fn add_batch(
@@ -173,10 +195,7 @@ impl<K: Key, C: Contents<K>, D: Lists<K, (Time, C::Item)>> Aligned<K, C, D> {
         out: Out<'_, K, C::Row>,
     ) -> Result<Advanced> {
         let progress = self.progress.clone();
-        let watermark = watermark.max(progress.watermark.get());
-        progress.may_advance(watermark)?;
-        progress.watermark.set(watermark);
-        progress.busy.set(true);
+        let watermark = progress.advance(watermark)?;
         let mut fuel = fuel.max(1);
         while fuel > 0 {
             let let_in = self.let_in(fuel, out)?;

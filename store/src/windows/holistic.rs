@@ -4,18 +4,17 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use alluvium_layouts::{Elements, Heap, ListsLayout, WindowSegments};
+use alluvium_layouts::{Elements, ListsLayout, WindowSegments};
 use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::aligned::Aligned;
-use super::contents::{Contents, Out};
+use super::contents::Out;
 use super::kept::{Counts, Kept};
 use super::late::LateEvents;
 use super::session_contents::KeptSessions;
-use super::sessions::{Rules, Sessions};
-use super::{
-    Advanced, Emit, Grid, HolisticLayout, Late, ProgressCell, SessionSet, Shape, Window, Windows,
-};
+use super::sessions::Sessions;
+use super::shaped::Shaped;
+use super::{Advanced, Emit, Grid, HolisticLayout, Late, SessionSet, Shape, Window, Windows};
 use crate::any_layout::AnyLayout;
 use crate::store::StateBuilder;
 
@@ -78,7 +77,12 @@ where
 }
 
 type ListsOf<K, E, L> = <<L as HolisticLayout<K, E>>::Lists as ListsLayout<K, E>>::Lists;
-type LateOf<K, E> = <Heap as ListsLayout<K, (Time, E)>>::Lists;
+type ShapedOf<K, E, F, L> = Shaped<
+    K,
+    Kept<K, E, F, ListsOf<K, E, L>>,
+    KeptSessions<K, E, F, ListsOf<K, E, L>>,
+    <L as HolisticLayout<K, E>>::Sessions,
+>;
 
 /// The primitive of [`Holistic`] windows.
 #[derive(Debug)]
@@ -99,19 +103,7 @@ where
     L: HolisticLayout<K, E>,
 {
     name: String,
-    shape: Kind<K, E, F, L>,
-}
-
-#[expect(clippy::type_complexity, reason = "the parts have no name but this")]
-enum Kind<K, E, F, L>
-where
-    K: Key + Ord,
-    E: State,
-    F: Process<K, E>,
-    L: HolisticLayout<K, E>,
-{
-    Aligned(Box<Aligned<K, Kept<K, E, F, ListsOf<K, E, L>>, LateOf<K, E>>>),
-    Sessions(Box<Sessions<K, KeptSessions<K, E, F, ListsOf<K, E, L>>, L::Sessions, LateOf<K, E>>>),
+    shape: ShapedOf<K, E, F, L>,
 }
 
 impl<K, E, F, L> fmt::Debug for Holistic<K, E, F, L>
@@ -152,66 +144,41 @@ where
         let (store, layout, mover) = (self.store(), self.chosen_layout(), self.mover());
         // First, so that a move between two watermarks fails before anything else is installed.
         let progress = store.open_progress(&format!("{name}/progress"), mover)?;
-        let late = format!("{name}/late");
-        let late = store.open_lists::<K, (Time, E), _>(&late, &Heap::new(), mover)?;
-        let late = LateEvents::new(late);
+        let late = LateEvents::open(store, &name, mover)?;
         let lists = store.open_lists::<K, E, _>(&name, &layout.lists(), mover)?;
         let shape = match windows.shape {
-            Shape::Aligned { length, slide, offset } => Kind::Aligned(Box::new(Aligned {
-                grid: Grid::new(length, slide, offset),
-                lateness: windows.lateness.into(),
-                emit: windows.emit,
-                contents: Kept {
+            Shape::Aligned { length, slide, offset } => {
+                let told = match windows.emit {
+                    Emit::Early(_) => Some(store.open_panes(
+                        &format!("{name}/told"),
+                        &WindowSegments::new(),
+                        Rc::new(Counts::clone_from),
+                        mover,
+                    )?),
+                    Emit::OnClose | Emit::OnWatermark => None,
+                };
+                let grid = Grid::new(length, slide, offset);
+                let contents = Kept {
                     process,
                     lists,
-                    told: match windows.emit {
-                        Emit::Early(_) => Some(store.open_panes(
-                            &format!("{name}/told"),
-                            &WindowSegments::new(),
-                            Rc::new(Counts::clone_from),
-                            mover,
-                        )?),
-                        Emit::OnClose | Emit::OnWatermark => None,
-                    },
+                    told,
                     fold: Default::default(),
                     telling: Default::default(),
                     times: Vec::new(),
-                },
-                late,
-                progress,
-                firing: None,
-                early: Time::MIN,
-                early_fired: None,
-                ahead: None,
-                changes: Vec::new(),
-            })),
-            Shape::Session { gap } => Kind::Sessions(Box::new(Sessions {
-                rules: Rules { gap, lateness: windows.lateness, emit: windows.emit },
-                contents: KeptSessions { process, gap, lists },
-                sets: store
-                    .map::<K, SessionSet<u64>>(&format!("{name}/sessions"))
-                    .layout(layout.sessions())
-                    .maybe_moved_by(mover)
-                    .open()?,
-                timers: store.open_timers(&format!("{name}/timers"), mover)?,
-                late,
-                progress,
-                unset: Vec::new(),
-                emptied: Vec::new(),
-                telling: Default::default(),
-            })),
+                };
+                Shaped::Aligned(Box::new(Aligned::new(grid, &windows, contents, late, progress)))
+            }
+            Shape::Session { gap } => {
+                let contents = KeptSessions { process, gap, lists };
+                let sets = store.map::<K, SessionSet<u64>>(&format!("{name}/sessions"));
+                let sets = sets.layout(layout.sessions()).maybe_moved_by(mover).open()?;
+                let timers = store.open_timers(&format!("{name}/timers"), mover)?;
+                let sessions = Sessions::new(gap, &windows, contents, sets, timers, late, progress);
+                Shaped::Sessions(Box::new(sessions))
+            }
         };
         Ok(Holistic { name, shape })
     }
-}
-
-macro_rules! each {
-    ($self:ident, $windows:ident => $call:expr) => {
-        match &mut $self.shape {
-            Kind::Aligned($windows) => $call,
-            Kind::Sessions($windows) => $call,
-        }
-    };
 }
 
 impl<K, E, F, L> Holistic<K, E, F, L>
@@ -228,14 +195,7 @@ where
 
     /// The time before which no event is still to come.
     pub fn watermark(&self) -> Time {
-        self.progress().watermark.get()
-    }
-
-    fn progress(&self) -> &ProgressCell {
-        match &self.shape {
-            Kind::Aligned(windows) => &windows.progress,
-            Kind::Sessions(windows) => &windows.progress,
-        }
+        self.shape.progress().watermark.get()
     }
 
     /// As [`Aggregated::add_batch`](super::Aggregated::add_batch). Cost: an append per event.
@@ -250,9 +210,7 @@ where
         late: &mut dyn FnMut(Late<K, E>),
         out: Out<'_, K, F::Row>,
     ) -> Result<()> {
-        super::check_times(batch)?;
-        self.progress().check_events(&self.name, batch)?;
-        each!(self, windows => windows.add_batch(sent, batch, late, out))
+        self.shape.add_batch(&self.name, sent, batch, late, out)
     }
 
     /// As [`Aggregated::advance`](super::Aggregated::advance): calls the function for each key of
@@ -268,15 +226,12 @@ where
         fuel: usize,
         out: Out<'_, K, F::Row>,
     ) -> Result<Advanced> {
-        each!(self, windows => windows.advance(watermark, fuel, out))
+        self.shape.advance(watermark, fuel, out)
     }
 
     /// Allows checkpoints again after a closure of the caller's panicked: values are as it left
     /// them.
     pub fn clear_poison(&mut self) {
-        match &mut self.shape {
-            Kind::Aligned(windows) => windows.contents.clear_poison(),
-            Kind::Sessions(windows) => windows.clear_poison(),
-        }
+        self.shape.clear_poison();
     }
 }

@@ -7,22 +7,28 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use alluvium_layouts::{Cursor, Lists};
+use alluvium_layouts::{Cursor, Heap, HeapLists, Lists};
 use alluvium_pagestore::{Key, Rejected, Result, State, Time};
 
 use crate::cells::ListsCell;
+use crate::moving::Mover;
+use crate::store::Store;
+
+type ListsOf<K, E> = ListsCell<K, E, HeapLists<K, E>>;
 
 /// Events that wait, by the time they were sent with.
-pub(crate) struct LateEvents<K, I, D> {
-    lists: Rc<ListsCell<K, (Time, I), D>>,
+pub(crate) struct LateEvents<K: Key, I: State> {
+    lists: Rc<ListsOf<K, (Time, I)>>,
     /// Those that may come in now, and where their list was left.
     coming: VecDeque<(Time, K, I)>,
     unloading: Option<(Time, Cursor)>,
 }
 
-impl<K: Key, I: State, D: Lists<K, (Time, I)>> LateEvents<K, I, D> {
-    pub(crate) fn new(lists: Rc<ListsCell<K, (Time, I), D>>) -> Self {
-        Self { lists, coming: VecDeque::new(), unloading: None }
+impl<K: Key, I: State> LateEvents<K, I> {
+    /// Those of the windows `name`, restored from the last checkpoint.
+    pub(crate) fn open(store: &Store, name: &str, mover: Option<&Mover>) -> Result<Self> {
+        let lists = store.open_lists(&format!("{name}/late"), &Heap::new(), mover)?;
+        Ok(Self { lists, coming: VecDeque::new(), unloading: None })
     }
 
     /// Keeps an event that was sent with `sent`.

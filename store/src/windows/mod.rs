@@ -17,6 +17,7 @@ mod layout;
 mod progress;
 mod session_contents;
 mod sessions;
+mod shaped;
 mod stacks;
 mod totals;
 
@@ -36,9 +37,7 @@ pub(crate) use progress::{ProgressCell, Record};
 ///
 /// At the ends of time windows are clipped: a window that begins before [`Time::MIN`] shows that
 /// as its start, one that ends after [`Time::MAX`] that as its end.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Window {
     /// The first time in it.
     pub start: Time,

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats,
+    CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats, Upkeep,
 };
 use alluvium_pagestore::{
     BlobWriter, Encoded, Error, ErrorKind, Key, KeyGroup, KeyHash, Result, StateImage, Time,
@@ -68,14 +68,20 @@ impl ProgressCell {
         Ok((self.watermark.get(), self.settled.get(), self.fired.get().map(super::clipped)))
     }
 
-    /// Refuses to go on to another watermark while a key group is on its way: it moves at one.
-    pub(crate) fn may_advance(&self, watermark: Time) -> Result<()> {
-        match &self.groups {
-            Some(groups) if watermark > self.watermark.get() => groups
+    /// Begins to go on to this watermark, or to the last one if that is later; says to which. Refuses
+    /// another one while a key group is on its way: it moves at one.
+    pub(crate) fn advance(&self, watermark: Time) -> Result<Time> {
+        let watermark = watermark.max(self.watermark.get());
+        if let Some(groups) = &self.groups
+            && watermark > self.watermark.get()
+        {
+            groups
                 .check_none_under_way("windows go on when the other store has it")
-                .map_err(|error| error.with("state", &self.name)),
-            _ => Ok(()),
+                .map_err(|error| error.with("state", &self.name))?;
         }
+        self.watermark.set(watermark);
+        self.busy.set(true);
+        Ok(watermark)
     }
 
     /// Refuses events whose key groups are on their way, or elsewhere.
@@ -176,8 +182,7 @@ impl Hooks for ProgressCell {
     fn export(&self, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         encoded.set(&(), &self.record()?)?;
-        let Encoded { key, value } = &encoded;
-        visit(Entry { hash: ().key_hash(), order: 0, key, value })
+        visit(Entry::of(().key_hash(), 0, &encoded))
     }
 
     fn import(&self, entry: Entry<'_>) -> Result<()> {
@@ -188,10 +193,9 @@ impl Hooks for ProgressCell {
     fn extract(&self, group: KeyGroup, at: &mut Place, _: usize, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         encoded.set(&(), &self.record_to_move()?)?;
-        let Encoded { key, value } = &encoded;
         // It is not a key's: it goes with each group, under a hash of that.
-        let groups = self.groups.as_ref().map_or(1, |groups| groups.count());
-        visit(Entry { hash: *group.hashes(groups).start(), order: 0, key, value })?;
+        let hashes = Groups::hashes_of(self.groups.as_deref(), group);
+        visit(Entry::of(*hashes.start(), 0, &encoded))?;
         at.cursor.done = true;
         Ok(())
     }

@@ -9,13 +9,13 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use alluvium_layouts::{Layout, Lists};
+use alluvium_layouts::Layout;
 use alluvium_pagestore::{Error, Key, Result, State, Time};
 
 use super::contents::Out;
 use super::late::LateEvents;
 use super::progress::ProgressCell;
-use super::{Advanced, Emit, Late, Window, clipped, has_come};
+use super::{Advanced, Emit, Late, Window, Windows, clipped, has_come};
 use crate::map::Map;
 use crate::timers::Timers;
 
@@ -81,36 +81,36 @@ pub(crate) trait SessionContents<K: Key>: 'static {
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool>;
 }
 
-pub(crate) struct Sessions<K, C, L, D>
+pub(crate) struct Sessions<K, C, L>
 where
     K: Key + Ord,
     C: SessionContents<K>,
     L: Layout<K, SessionSet<C::Part>>,
 {
-    pub(crate) rules: Rules,
-    pub(crate) contents: C,
-    pub(crate) sets: Map<K, SessionSet<C::Part>, L>,
-    pub(crate) timers: Timers<K>,
-    pub(crate) late: LateEvents<K, C::Item, D>,
+    rules: Rules,
+    contents: C,
+    sets: Map<K, SessionSet<C::Part>, L>,
+    timers: Timers<K>,
+    late: LateEvents<K, C::Item>,
     pub(crate) progress: Rc<ProgressCell>,
     /// Timers that found no room yet.
-    pub(crate) unset: Vec<(Time, K)>,
+    unset: Vec<(Time, K)>,
     /// Keys without sessions whose sets are to be removed.
-    pub(crate) emptied: Vec<K>,
+    emptied: Vec<K>,
     /// What is to be told of sessions, and whether they are closed.
-    pub(crate) telling: VecDeque<(K, Window, C::Part, Tell)>,
+    telling: VecDeque<(K, Window, C::Part, Tell)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
-    pub(crate) gap: i64,
-    pub(crate) lateness: i64,
-    pub(crate) emit: Emit,
+struct Rules {
+    gap: i64,
+    lateness: i64,
+    emit: Emit,
 }
 
 /// What is to be told of a session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tell {
+struct Tell {
     diff: i64,
     is_closed: bool,
 }
@@ -226,13 +226,26 @@ fn has_passed(end: Time, watermark: Time) -> bool {
     watermark == Time::MAX || end < watermark
 }
 
-impl<K, C, L, D> Sessions<K, C, L, D>
+impl<K, C, L> Sessions<K, C, L>
 where
     K: Key + Ord,
     C: SessionContents<K>,
     L: Layout<K, SessionSet<C::Part>>,
-    D: Lists<K, (Time, C::Item)>,
 {
+    pub(crate) fn new(
+        gap: i64,
+        windows: &Windows,
+        contents: C,
+        sets: Map<K, SessionSet<C::Part>, L>,
+        timers: Timers<K>,
+        late: LateEvents<K, C::Item>,
+        progress: Rc<ProgressCell>,
+    ) -> Self {
+        let rules = Rules { gap, lateness: windows.lateness, emit: windows.emit };
+        let (unset, emptied, telling) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { rules, contents, sets, timers, late, progress, unset, emptied, telling }
+    }
+
     pub(crate) fn clear_poison(&mut self) {
         self.sets.clear_poison();
     }
@@ -410,10 +423,7 @@ where
         out: Out<'_, K, C::Row>,
     ) -> Result<Advanced> {
         let progress = self.progress.clone();
-        let watermark = watermark.max(progress.watermark.get());
-        progress.may_advance(watermark)?;
-        progress.watermark.set(watermark);
-        progress.busy.set(true);
+        let watermark = progress.advance(watermark)?;
         let mut fuel = fuel.max(1);
         while fuel > 0 {
             fuel -= 1;

@@ -61,18 +61,8 @@ impl Value for Serde<Vec<String>> {
 }
 
 /// A key by serde.
-#[derive(
-    Clone,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    serde::Serialize,
-    serde::Deserialize,
-    State,
-    KeyHash,
-)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(State, KeyHash)]
 #[state(serde, version = 3)]
 struct Seller {
     name: String,
@@ -152,17 +142,8 @@ fn keys_and_values_come_back_after_a_checkpoint() {
 
 /// Like `Seller`, by rkyv.
 mod by_rkyv {
-    #[derive(
-        Clone,
-        Debug,
-        PartialEq,
-        Eq,
-        rkyv::Archive,
-        rkyv::Serialize,
-        rkyv::Deserialize,
-        alluvium::State,
-        alluvium::KeyHash,
-    )]
+    #[derive(Clone, Debug, PartialEq, Eq, alluvium::State, alluvium::KeyHash)]
+    #[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
     #[state(version = 3)]
     pub struct Seller {
         name: String,

@@ -7,6 +7,8 @@ mod job;
 #[path = "../windows/model.rs"]
 mod model;
 mod moving_job;
+#[path = "../windows/sorted.rs"]
+mod sorted;
 
 mod damage_after_groups_have_moved;
 mod expiring_maps_move;

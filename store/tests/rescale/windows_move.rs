@@ -11,51 +11,18 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    Advanced, Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Emit, ErrorKind, Heap,
-    Holistic, HybridLog, KIB, KeyGroup, KeyHash, Late, MIB, Mover, Processing, Result, Standing,
-    Store, Time, Window, WindowSegments, Windows, process,
+    Advanced, Aggregated, AnyLayout, AppendLog, Elements, Emit, ErrorKind, Heap, Holistic,
+    HybridLog, KIB, KeyGroup, KeyHash, Late, MIB, Mover, Processing, Result, Standing, Store, Time,
+    Window, WindowSegments, Windows, process,
 };
 
 use crate::dice::Dice;
 use crate::job::{GROUPS, builder, owned};
 use crate::model::{self, Event, Results};
+use crate::sorted::Sorted;
 
 const STORES: usize = 3;
 const CHUNK: usize = 2 * KIB as usize;
-
-/// The sorted values, and whether they can be taken out again.
-struct Sorted(bool);
-
-impl Aggregate<i64> for Sorted {
-    type Acc = Vec<i64>;
-    type Out = Vec<i64>;
-
-    fn init(&self) -> Vec<i64> {
-        Vec::new()
-    }
-
-    fn add(&self, acc: &mut Vec<i64>, element: &i64) {
-        acc.insert(acc.partition_point(|value| value < element), *element);
-    }
-
-    fn merge(&self, acc: &mut Vec<i64>, later: &Vec<i64>) {
-        later.iter().for_each(|element| self.add(acc, element));
-    }
-
-    fn out(&self, acc: &Vec<i64>) -> Option<Vec<i64>> {
-        (!acc.is_empty()).then(|| acc.clone())
-    }
-
-    fn subtract(&self, acc: &mut Vec<i64>, first: &Vec<i64>) -> bool {
-        if self.0 {
-            for element in first {
-                let place = acc.binary_search(element).expect("what was never added");
-                acc.remove(place);
-            }
-        }
-        self.0
-    }
-}
 
 type Rows = Box<
     dyn FnMut(&u64, Window, &mut dyn Elements<Vec<i64>>, &mut dyn FnMut(Vec<i64>)) -> Result<()>,
@@ -79,7 +46,7 @@ impl Subject {
         if !case.keeps {
             let windows = store.aggregated("w").moved_by(mover);
             return Self::Folded(Box::new(
-                windows.open(case.windows, Sorted(case.subtracts)).unwrap(),
+                windows.open(case.windows(), Sorted(case.subtracts)).unwrap(),
             ));
         }
         let rows: Rows = Box::new(|_, _, events, emit| {
@@ -93,7 +60,7 @@ impl Subject {
             Ok(())
         });
         let windows = store.holistic("w").moved_by(mover);
-        Self::Kept(Box::new(windows.open(case.windows, process(rows)).unwrap()))
+        Self::Kept(Box::new(windows.open(case.windows(), process(rows)).unwrap()))
     }
 
     fn add_batch(
@@ -143,17 +110,33 @@ fn open(case: &Case, at: usize, device: &Simulated) -> Part {
     Part { store, mover, windows }
 }
 
+#[derive(Debug)]
 struct Case {
     layout: AnyLayout,
     shape: (i64, i64, i64),
     lateness: i64,
     emit: Emit,
-    windows: Windows,
     subtracts: bool,
     /// Whether events are kept.
     keeps: bool,
     keys: u64,
     batch_max: u64,
+}
+
+impl Case {
+    /// Windows that fold few events of few keys.
+    fn new(layout: AnyLayout, shape: (i64, i64, i64), emit: Emit, lateness: i64) -> Self {
+        let (subtracts, keeps, keys, batch_max) = (false, false, 12, 12);
+        Self { layout, shape, lateness, emit, subtracts, keeps, keys, batch_max }
+    }
+
+    fn windows(&self) -> Windows {
+        let windows = match self.shape {
+            (gap, 0, _) => Windows::session(gap),
+            (length, slide, offset) => Windows::sliding(length, slide).offset(offset),
+        };
+        windows.lateness(self.lateness).emit(self.emit)
+    }
 }
 
 fn group_of(key: u64) -> KeyGroup {
@@ -203,6 +186,14 @@ impl Job {
             moves: 0,
             has_read: false,
         }
+    }
+
+    /// A job that has run so many steps, with the right results.
+    fn played(case: Case, seed: u64, steps: u64) -> Self {
+        let mut job = Self::new(case, seed);
+        job.run(steps);
+        job.check();
+        job
     }
 
     fn look(&mut self) {
@@ -358,83 +349,59 @@ impl Job {
         self.look();
     }
 
-    fn check(&self, what: &str) {
+    fn check(&self) {
+        let what = &self.case;
         let (expected, dropped) = match self.case.shape {
             (gap, 0, _) => model::sessions(&self.events, gap, self.case.lateness),
             shape => model::aligned(&self.events, shape, self.case.lateness),
         };
         let mut results = Results::new();
         for ((window, key, row), sum) in self.collected.sums.iter().filter(|(_, sum)| **sum != 0) {
-            assert_eq!(*sum, 1, "{what}: {window:?} {key} {row:?}");
+            assert_eq!(*sum, 1, "{what:?}: {window:?} {key} {row:?}");
             let old = results.insert((*window, *key), row.clone());
-            assert!(old.is_none(), "{what}: two results of {window:?} {key}: {old:?}, {row:?}");
+            assert!(old.is_none(), "{what:?}: two results of {window:?} {key}: {old:?}, {row:?}");
         }
         let missing: Vec<_> = expected.iter().filter(|(k, v)| results.get(k) != Some(v)).collect();
         let extra: Vec<_> = results.iter().filter(|(k, v)| expected.get(k) != Some(v)).collect();
         assert!(
             missing.is_empty() && extra.is_empty(),
-            "{what}: missing {missing:?}, not expected {extra:?}"
+            "{what:?}: missing {missing:?}, not expected {extra:?}"
         );
         let mut told = self.collected.dropped.clone();
         let dropped = dropped.iter().map(|e| (e.at, e.key, e.value, e.sent - e.at));
         let mut dropped: Vec<_> = dropped.collect();
         told.sort_unstable();
         dropped.sort_unstable();
-        assert_eq!(told, dropped, "{what}: late events");
+        assert_eq!(told, dropped, "{what:?}: late events");
     }
 }
 
-fn layouts() -> Vec<(&'static str, AnyLayout)> {
+fn layouts() -> [AnyLayout; 3] {
     let log = HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB);
-    vec![
-        ("window segments", WindowSegments::new().memory(MIB).into()),
-        ("heap", Heap::new().into()),
-        ("hybrid log", log.memory(320 * KIB).into()),
-    ]
-}
-
-fn windows((length, slide, offset): (i64, i64, i64), lateness: i64, emit: Emit) -> Windows {
-    let windows = match slide {
-        0 => Windows::session(length),
-        _ => Windows::sliding(length, slide).offset(offset),
-    };
-    windows.lateness(lateness).emit(emit)
+    [WindowSegments::new().memory(MIB).into(), Heap::new().into(), log.memory(320 * KIB).into()]
 }
 
 const SHAPES: [(i64, i64, i64); 5] = [(10, 10, 0), (10, 2, 0), (10, 4, 3), (30, 1, 0), (6, 0, 0)];
+const EMITS: [Emit; 3] = [Emit::OnClose, Emit::OnWatermark, Emit::Early(4)];
+const LATENESSES: [i64; 3] = [0, 12, 30];
 
 #[test]
 fn results_are_the_same_wherever_windows_are() {
     let mut moves = 0;
     for (n, shape) in SHAPES.into_iter().enumerate() {
-        for (m, emit) in [Emit::OnClose, Emit::OnWatermark, Emit::Early(4)].into_iter().enumerate()
-        {
-            for (l, (name, layout)) in layouts().into_iter().enumerate() {
+        for (m, emit) in EMITS.into_iter().enumerate() {
+            for (l, layout) in layouts().into_iter().enumerate() {
                 // Window segments always, the others in turns.
                 if l > 0 && (n + m) % 2 != l - 1 {
                     continue;
                 }
-                let lateness = [0, 12, 30][(n + m + l) % 3];
-                let subtracts = (n + m + l) % 2 == 0;
-                let windows = windows(shape, lateness, emit);
-                let keys = if l == 0 { 40 } else { 12 };
-                let (keeps, batch_max) = (false, 12);
+                let (turn, seed) = (n + m + l, n * 9 + m * 3 + l);
                 let case = Case {
-                    layout,
-                    shape,
-                    lateness,
-                    emit,
-                    windows,
-                    subtracts,
-                    keeps,
-                    keys,
-                    batch_max,
+                    subtracts: turn % 2 == 0,
+                    keys: if l == 0 { 40 } else { 12 },
+                    ..Case::new(layout, shape, emit, LATENESSES[turn % 3])
                 };
-                let what = format!("{name}, {shape:?} {lateness} {:?} {subtracts}", case.emit);
-                let mut job = Job::new(case, (n * 9 + m * 3 + l) as u64);
-                job.run(26);
-                job.check(&what);
-                moves += job.moves;
+                moves += Job::played(case, seed as u64, 26).moves;
             }
         }
     }
@@ -456,32 +423,20 @@ fn windows_that_keep_their_events_give_the_same_wherever_they_are() {
     let mut moves = 0;
     for (n, shape) in SHAPES.into_iter().enumerate() {
         let mut has_read = false;
-        for (m, emit) in [Emit::OnClose, Emit::OnWatermark, Emit::Early(4)].into_iter().enumerate()
-        {
-            let layouts: [(&str, AnyLayout); 2] =
-                [("append log", log(shape).into()), ("heap", Heap::new().into())];
-            for (l, (name, layout)) in layouts.into_iter().enumerate() {
+        for (m, emit) in EMITS.into_iter().enumerate() {
+            let layouts: [AnyLayout; 2] = [log(shape).into(), Heap::new().into()];
+            for (l, layout) in layouts.into_iter().enumerate() {
                 if l == 1 && (n + m) % 2 == 0 {
                     continue;
                 }
-                let lateness = [0, 12, 30][(n + m + l) % 3];
-                let windows = windows(shape, lateness, emit);
-                let (subtracts, keeps, keys, batch_max) = (false, true, 24, 40);
+                let (turn, seed) = (n + m + l, 100 + n * 9 + m * 3 + l);
                 let case = Case {
-                    layout,
-                    shape,
-                    lateness,
-                    emit,
-                    windows,
-                    subtracts,
-                    keeps,
-                    keys,
-                    batch_max,
+                    keeps: true,
+                    keys: 24,
+                    batch_max: 40,
+                    ..Case::new(layout, shape, emit, LATENESSES[turn % 3])
                 };
-                let what = format!("{name}, {shape:?} {lateness} {:?}", case.emit);
-                let mut job = Job::new(case, (100 + n * 9 + m * 3 + l) as u64);
-                job.run(22);
-                job.check(&what);
+                let job = Job::played(case, seed as u64, 22);
                 moves += job.moves;
                 has_read |= job.has_read && l == 0;
             }
@@ -502,20 +457,14 @@ fn windows_larger_than_memory_give_the_same_wherever_they_are() {
         ((20, 10, 3), Emit::Early(4), 30, 512 * KIB),
     ];
     for (n, (shape, emit, lateness, memory)) in cases.into_iter().enumerate() {
+        let layout = WindowSegments::new().memory(memory).into();
         let case = Case {
-            layout: WindowSegments::new().memory(memory).into(),
-            shape,
-            lateness,
-            emit,
-            windows: windows(shape, lateness, emit),
             subtracts: n == 1,
-            keeps: false,
             keys: 3000,
             batch_max: 1200,
+            ..Case::new(layout, shape, emit, lateness)
         };
-        let mut job = Job::new(case, 200 + n as u64);
-        job.run(14);
-        job.check(&format!("{shape:?} {emit:?}"));
+        let job = Job::played(case, 200 + n as u64, 14);
         assert!(job.has_read && job.moves > 5, "{shape:?}: {} moves", job.moves);
     }
 }

@@ -7,7 +7,7 @@ use std::ops::{Bound, Range};
 use alluvium::{
     BlobWriter, CheckpointOutcome, Cursor, Elements, Error, HolisticLayout, Images, Key, Lists,
     ListsLayout, Lookup, MemoryKind, Merge, Panes, PanesLayout, Rejected, Result, State,
-    StateContext, StateImage, TableStats, Time, WindowLayout, read_entries, write_entries,
+    StateContext, StateImage, TableStats, Time, Upkeep, WindowLayout, read_entries, write_entries,
 };
 
 use crate::btree_layout::BTree;
@@ -177,7 +177,9 @@ impl<K: Key + Ord, A: State> Panes<K, A> for BTreePanes<K, A> {
     fn len(&self) -> u64 {
         self.inner.entries.len() as u64
     }
+}
 
+impl<K: Key + Ord, A: State> Upkeep for BTreePanes<K, A> {
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
         self.inner.checkpoint()
     }
@@ -285,7 +287,9 @@ impl<K: Key + Ord, E: State> Lists<K, E> for BTreeLists<K, E> {
     fn len(&self) -> u64 {
         self.0.entries.values().map(|list| list.len() as u64).sum()
     }
+}
 
+impl<K: Key + Ord, E: State> Upkeep for BTreeLists<K, E> {
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
         self.0.checkpoint()
     }

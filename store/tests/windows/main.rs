@@ -7,6 +7,7 @@ mod btree_windows;
 #[expect(dead_code, reason = "shared with other programs")]
 mod dice;
 mod model;
+mod sorted;
 
 mod a_map_by_key_is_ordered_by_time;
 mod the_tricky_cases_of_windows;

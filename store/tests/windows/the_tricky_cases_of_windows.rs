@@ -13,6 +13,14 @@ fn in_memory() -> Store {
     Store::in_memory().open().unwrap()
 }
 
+/// A store that can take checkpoints.
+fn on_a_device() -> Store {
+    let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
+    let store = Store::in_memory().memory(4 * alluvium::MIB).max_value(4 * alluvium::KIB);
+    let store = store.helpers(alluvium::Helpers::Inline);
+    store.device(std::sync::Arc::new(device)).open().unwrap()
+}
+
 fn counting(windows: Windows) -> (Store, Aggregated<u64, (), Counting>) {
     let store = in_memory();
     let counts = store.aggregated("counts").open(windows, Counting).unwrap();
@@ -348,14 +356,7 @@ fn what_need_not_commute_is_folded_in_order_of_arrival() {
 
 #[test]
 fn a_panic_of_an_aggregate_poisons_the_state_and_loses_nothing_else() {
-    let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
-    let store = Store::in_memory()
-        .memory(4 * alluvium::MIB)
-        .max_value(4 * alluvium::KIB)
-        .helpers(alluvium::Helpers::Inline)
-        .device(std::sync::Arc::new(device))
-        .open()
-        .unwrap();
+    let store = on_a_device();
     for (name, windows) in [("t", Windows::tumbling(10)), ("s", Windows::session(10))] {
         let mut joined = store.aggregated(name).open(windows, Joining).unwrap();
         let mut batch = texts(&[(1, "a"), (2, "b")]);
@@ -376,14 +377,7 @@ fn a_panic_of_an_aggregate_poisons_the_state_and_loses_nothing_else() {
 
 #[test]
 fn no_checkpoint_is_taken_in_the_middle_of_a_firing() {
-    let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
-    let store = Store::in_memory()
-        .memory(4 * alluvium::MIB)
-        .max_value(4 * alluvium::KIB)
-        .helpers(alluvium::Helpers::Inline)
-        .device(std::sync::Arc::new(device))
-        .open()
-        .unwrap();
+    let store = on_a_device();
     let windows = Windows::tumbling(10);
     let mut counts = store.aggregated::<u64, (), _>("counts").open(windows, Counting).unwrap();
     let mut batch: Vec<_> = (0..3000).map(|key| (Time(1), key, ())).collect();

@@ -4,11 +4,10 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use alluvium::io::{Device, Simulated};
 use alluvium::{
@@ -19,12 +18,13 @@ use alluvium_timely::{
     Counting, JobCheckpoints, KeyBy, MoveGroup, NodeConfig, Rolling, Spec, Stateful, Turn,
     Windowing, WorkerOverrides, WorkerState, execute, execute_with,
 };
-use timely::CommunicationConfig;
 use timely::dataflow::operators::core::Concat;
 use timely::dataflow::operators::vec::{Input, Map};
 use timely::dataflow::operators::{Inspect, Probe};
 use timely::dataflow::{InputHandleVec, ProbeHandle, StreamVec};
 use timely::worker::Worker;
+
+use crate::processes::{cluster, free_addresses};
 
 const KEYS: i64 = 40;
 /// Numbers in a window: each key is in each.
@@ -340,29 +340,6 @@ pub fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
         state ^= state << 17;
         state % below
     }
-}
-
-/// Addresses on this machine that nobody listens at. Not of the ports that the system gives to those
-/// who call: one of them could be taken by a call before the process listens.
-fn free_addresses(processes: usize) -> Vec<String> {
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    let mut addresses = Vec::new();
-    while addresses.len() < processes {
-        // Other test programs begin elsewhere.
-        let next = std::process::id() * 101 + TAKEN.fetch_add(1, Ordering::Relaxed);
-        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
-        if TcpListener::bind(&address).is_ok() {
-            addresses.push(address);
-        }
-    }
-    addresses
-}
-
-fn cluster(threads: usize, process: usize, addresses: &[String]) -> timely::Config {
-    let (addresses, report) = (addresses.to_vec(), false);
-    let communication =
-        CommunicationConfig::Cluster { threads, process, addresses, report, zerocopy: false };
-    timely::Config { communication, worker: timely::WorkerConfig::default() }
 }
 
 /// Runs a job as several processes, which are threads here.

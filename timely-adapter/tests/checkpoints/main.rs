@@ -1,6 +1,8 @@
 //! Checkpoints of whole jobs.
 
 mod job;
+#[path = "../common/processes.rs"]
+mod processes;
 
 mod a_job_crashes_at_any_step;
 mod a_job_goes_on_from_one_checkpoint_on_all_workers;

@@ -2,20 +2,20 @@
 //! with its message, and what they held is released.
 
 use std::cell::Cell;
-use std::net::TcpListener;
 use std::panic::panic_any;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use alluvium::{AnyLayout, ByteSize, Error, ErrorKind, Heap, KIB, Result, StoreConfig};
 use alluvium_timely::{Counting, KeyBy, NodeConfig, Rolling, Spec, WorkerState, execute};
-use timely::CommunicationConfig;
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::Input;
 use timely::dataflow::operators::{Inspect, Probe};
 use timely::worker::Worker;
+
+use crate::processes::{cluster, free_addresses};
 
 /// What goes wrong on worker 1 once it has counted a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -141,37 +141,6 @@ fn a_worker_that_cannot_open_its_state_keeps_all_from_beginning() {
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("(worker 2)"), "{error}");
     assert_eq!(begun.load(Ordering::Relaxed), 0);
-}
-
-/// Addresses on this machine that nobody listens at. Not of the ports that the system gives to those
-/// who call: one of them could be taken by a call before the process listens.
-pub fn free_addresses(processes: usize) -> Vec<String> {
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    let mut addresses = Vec::new();
-    while addresses.len() < processes {
-        // Other test programs begin elsewhere.
-        let next = std::process::id() * 101 + TAKEN.fetch_add(1, Ordering::Relaxed);
-        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
-        if TcpListener::bind(&address).is_ok() {
-            addresses.push(address);
-        }
-    }
-    addresses
-}
-
-pub fn cluster(threads: usize, process: usize, addresses: &[String]) -> timely::Config {
-    let addresses = addresses.to_vec();
-    let report = false;
-    timely::Config {
-        communication: CommunicationConfig::Cluster {
-            threads,
-            process,
-            addresses,
-            report,
-            zerocopy: false,
-        },
-        worker: timely::WorkerConfig::default(),
-    }
 }
 
 /// Runs a job as several processes, which are threads here, and gives what each returned.

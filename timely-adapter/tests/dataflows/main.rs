@@ -1,6 +1,8 @@
 //! Operators run in whole dataflows. One program: the generic code is compiled once.
 
 mod common;
+#[path = "../common/processes.rs"]
+mod processes;
 
 mod a_dataflow_reads_the_stores_statistics;
 mod a_failed_operator_holds_its_time;

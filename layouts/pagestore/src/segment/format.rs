@@ -29,7 +29,16 @@ const TAIL_MAGIC: &[u8; 8] = b"ALVSEG\0T";
 
 /// Identifies a segment within a directory; never given twice.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize
 )]
 pub struct SegmentId(pub u64);
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use alluvium::io::{IoOptions, open_device};
 use alluvium::{
     AnyLayout, AppendLog, CheckpointOutcome, Counting, Elements, Heap, HeapSize, KeyHash, MIB,
-    Merge, Panes, PanesLayout, Schema, StateContext, Store, Time, WindowSegments, Windows,
+    Merge, Panes, PanesLayout, Schema, StateContext, Store, Time, Upkeep, WindowSegments, Windows,
     hash_word, process,
 };
 use alluvium_inspect::ExportOptions;

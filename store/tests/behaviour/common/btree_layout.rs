@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use alluvium::{
     BlobWriter, CheckpointOutcome, Cursor, EntryCodec, Error, Images, Key, Layout, Lookup,
-    MemoryKind, Peek, Rejected, Result, State, StateContext, StateImage, Table, TableStats,
+    MemoryKind, Peek, Rejected, Result, State, StateContext, StateImage, Table, TableStats, Upkeep,
     read_entries, write_entries,
 };
 
@@ -130,7 +130,9 @@ impl<K: Key + Ord, V: State> Table<K, V> for BTreeTable<K, V> {
         cursor.done = true;
         self.entries.iter().try_for_each(|(key, value)| visit(key, value))
     }
+}
 
+impl<K: Key + Ord, V: State> Upkeep for BTreeTable<K, V> {
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
         let image = write_entries(&self.context, self.entries.iter())?;
         self.images.taken(&image);

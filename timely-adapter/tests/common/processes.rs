@@ -3,6 +3,8 @@
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use timely::CommunicationConfig;
+
 /// Addresses on this machine that nobody listens at. Not of the ports that the system gives to those
 /// who call: one of them could be taken by a call before the process listens.
 pub fn free_addresses(processes: usize) -> Vec<String> {
@@ -17,4 +19,12 @@ pub fn free_addresses(processes: usize) -> Vec<String> {
         }
     }
     addresses
+}
+
+/// One of so many processes.
+pub fn cluster(threads: usize, process: usize, addresses: &[String]) -> timely::Config {
+    let (addresses, report) = (addresses.to_vec(), false);
+    let communication =
+        CommunicationConfig::Cluster { threads, process, addresses, report, zerocopy: false };
+    timely::Config { communication, worker: timely::WorkerConfig::default() }
 }

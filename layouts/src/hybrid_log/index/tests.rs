@@ -1,0 +1,167 @@
+//! The index against a map: through growth, collisions and a budget that is used up.
+
+use std::collections::BTreeMap;
+
+use alluvium_pagestore::{Account, ErrorKind};
+use proptest::prelude::*;
+
+use super::{Index, IndexHash};
+use crate::hybrid_log::Address;
+
+fn index(buckets: usize) -> Index {
+    Index::new(Account::root(1 << 30), buckets, None).unwrap()
+}
+
+fn hash(key: u64) -> IndexHash {
+    let hash = alluvium_pagestore::hash_word(key);
+    IndexHash::of(hash, hash)
+}
+
+/// What is imported comes so: the first of four million keys were all taken for alike, and kept
+/// in a list until that was full.
+#[test]
+fn keys_in_the_order_of_their_hashes_are_no_strays_if_they_are_expected() {
+    let keys = 60_000u64;
+    let mut hashes: Vec<u64> = (0..keys).map(alluvium_pagestore::hash_word).collect();
+    hashes.sort_unstable();
+    let most_strays = |expected: u64| {
+        let mut index = index(8);
+        index.expect(expected);
+        let mut most = 0;
+        for (n, hash) in hashes.iter().enumerate() {
+            let hash = IndexHash::of(*hash, *hash);
+            index.prepare(hash).unwrap();
+            index.insert(hash, Address(n as u64));
+            most = most.max(index.strays.len());
+        }
+        for (n, hash) in hashes.iter().enumerate() {
+            let hash = IndexHash::of(*hash, *hash);
+            assert!(index.find(hash, |a| a == Address(n as u64)).is_some());
+        }
+        most
+    };
+    let (expected, not) = (most_strays(keys), most_strays(0));
+    assert!(expected < 1000 && not > 10 * expected, "{expected} and {not} strays");
+}
+
+/// Every entry is found, nothing else is, and a visit sees each once.
+fn check(index: &Index, model: &BTreeMap<u64, (IndexHash, u64)>) {
+    for (hash, address) in model.values() {
+        assert!(index.find(*hash, |a| a == Address(*address)).is_some(), "{hash:?}");
+    }
+    let mut seen = Vec::new();
+    let mut from = Some(0);
+    while let Some(prefix) = from {
+        from = index.visit(prefix, |address| seen.push(address.0));
+    }
+    seen.sort_unstable();
+    let mut expected: Vec<_> = model.values().map(|(_, address)| *address).collect();
+    expected.sort_unstable();
+    assert_eq!(seen, expected);
+    assert_eq!(index.len(), model.len() as u64);
+}
+
+fn grow(index: &mut Index, keys: u64, hash: impl Fn(u64) -> IndexHash) {
+    let mut model = BTreeMap::new();
+    for key in 0..keys {
+        let splits = index.splits();
+        index.prepare(hash(key)).unwrap();
+        assert!(index.splits() - splits <= 1, "an insert splits one segment at most");
+        index.insert(hash(key), Address(key));
+        model.insert(key, (hash(key), key));
+        if index.splits() != splits && keys < 5000 {
+            check(index, &model);
+        }
+    }
+    check(index, &model);
+    for key in (0..keys).step_by(2) {
+        let (at, _) = index.find(hash(key), |a| a == Address(key)).unwrap();
+        index.remove(at);
+        model.remove(&key);
+    }
+    check(index, &model);
+}
+
+#[test]
+fn entries_survive_growth_whatever_the_parameters() {
+    for buckets in [8, 16, 256] {
+        grow(&mut index(buckets), if cfg!(miri) { 70 } else { 4000 }, hash);
+    }
+    if !cfg!(miri) {
+        grow(&mut index(256), 300_000, hash);
+    }
+}
+
+#[test]
+fn hashes_that_collide_are_kept_apart_by_address() {
+    let keys = if cfg!(miri) { 40 } else { 500 };
+    grow(&mut index(8), keys, |_| IndexHash(0x1234_5678));
+    grow(&mut index(8), keys, |key| IndexHash((key as u32 & 1) << 31));
+    grow(&mut index(8), keys, |key| IndexHash((key as u32 & 1) << 9));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "a million keys")]
+fn an_index_costs_11_to_21_bytes_a_key() {
+    let mut index = index(256);
+    let mut worst: f64 = 0.0;
+    for key in 0..1_000_000 {
+        index.prepare(hash(key)).unwrap();
+        index.insert(hash(key), Address(key));
+        if key > 200_000 {
+            worst = worst.max(index.account.used() as f64 / key as f64);
+        }
+    }
+    let bytes = index.account.used() as f64 / 1e6;
+    println!("{bytes:.1} bytes a key at 1 M keys, {worst:.1} at worst");
+    assert!(worst < 22.0, "{bytes} {worst}");
+}
+
+#[test]
+fn a_split_that_does_not_fit_the_budget_changes_nothing() {
+    let account = Account::root(Index::memory_bytes_min(16) + 1000);
+    let mut index = Index::new(account, 16, None).unwrap();
+    let mut model = BTreeMap::new();
+    for key in 0..400 {
+        if let Err(refused) = index.prepare(hash(key)) {
+            assert_eq!(refused.kind(), ErrorKind::OverBudget);
+            assert!(refused.to_string().starts_with("index needs "), "{refused}");
+            check(&index, &model);
+            return;
+        }
+        index.insert(hash(key), Address(key));
+        model.insert(key, (hash(key), key));
+    }
+    panic!("16 buckets hold no 400 entries");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
+    #[test]
+    fn random_histories_match_a_map(
+        steps in prop::collection::vec(
+            (0u64..400, 0..3u8),
+            1..if cfg!(miri) { 80 } else { 1500 },
+        ),
+    ) {
+        let mut index = index(8);
+        let mut model = BTreeMap::new();
+        for (key, what) in steps {
+            let found = index.find(hash(key), |a| a == Address(key));
+            prop_assert_eq!(found.is_some(), model.contains_key(&key));
+            match (what, found) {
+                (0, Some((at, _))) => {
+                    index.remove(at);
+                    model.remove(&key);
+                }
+                (_, None) => {
+                    index.prepare(hash(key)).unwrap();
+                    index.insert(hash(key), Address(key));
+                    model.insert(key, (hash(key), key));
+                }
+                _ => {}
+            }
+        }
+        check(&index, &model);
+    }
+}

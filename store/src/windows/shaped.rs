@@ -1,0 +1,72 @@
+//! Windows of either shape over their contents: aligned, or sessions.
+
+use alluvium_layouts::Layout;
+use alluvium_pagestore::{Key, Result, Time};
+
+use super::aligned::Aligned;
+use super::contents::{Contents, Out};
+use super::sessions::{SessionContents, Sessions};
+use super::{Advanced, Late, ProgressCell, SessionSet};
+
+/// Windows whose contents are `C` if they are aligned, and `S` if they are sessions, with sets in `L`.
+pub(crate) enum Shaped<K, C, S, L>
+where
+    K: Key + Ord,
+    C: Contents<K>,
+    S: SessionContents<K, Element = C::Element, Item = C::Item, Row = C::Row>,
+    L: Layout<K, SessionSet<S::Part>>,
+{
+    Aligned(Box<Aligned<K, C>>),
+    Sessions(Box<Sessions<K, S, L>>),
+}
+
+impl<K, C, S, L> Shaped<K, C, S, L>
+where
+    K: Key + Ord,
+    C: Contents<K>,
+    S: SessionContents<K, Element = C::Element, Item = C::Item, Row = C::Row>,
+    L: Layout<K, SessionSet<S::Part>>,
+{
+    pub(crate) fn progress(&self) -> &ProgressCell {
+        match self {
+            Shaped::Aligned(windows) => &windows.progress,
+            Shaped::Sessions(windows) => &windows.progress,
+        }
+    }
+
+    /// Adds events to the windows `name`.
+    pub(crate) fn add_batch(
+        &mut self,
+        name: &str,
+        sent: Time,
+        batch: &mut Vec<(Time, K, C::Element)>,
+        late: &mut dyn FnMut(Late<K, C::Element>),
+        out: Out<'_, K, C::Row>,
+    ) -> Result<()> {
+        super::check_times(batch)?;
+        self.progress().check_events(name, batch)?;
+        match self {
+            Shaped::Aligned(windows) => windows.add_batch(sent, batch, late, out),
+            Shaped::Sessions(windows) => windows.add_batch(sent, batch, late, out),
+        }
+    }
+
+    pub(crate) fn advance(
+        &mut self,
+        watermark: Time,
+        fuel: usize,
+        out: Out<'_, K, C::Row>,
+    ) -> Result<Advanced> {
+        match self {
+            Shaped::Aligned(windows) => windows.advance(watermark, fuel, out),
+            Shaped::Sessions(windows) => windows.advance(watermark, fuel, out),
+        }
+    }
+
+    pub(crate) fn clear_poison(&mut self) {
+        match self {
+            Shaped::Aligned(windows) => windows.contents.clear_poison(),
+            Shaped::Sessions(windows) => windows.clear_poison(),
+        }
+    }
+}
