@@ -190,7 +190,7 @@ fn has_record_of_its_own(place: &Place, own: &Path) -> bool {
 }
 
 /// Removes what no checkpoint of the job knows: what was made by a run that came to none of its own,
-/// and what one has not come to remove.
+/// and what one has not come to remove. Fails if a helper of such a run goes on there.
 fn make_room(place: &Place, own: Option<&Path>, begin: &Begin) -> Result<()> {
     let (Some(own), Some(checkpoint)) = (own, &begin.checkpoint) else { return Ok(()) };
     if matches!(begin.basis, Basis::Others(_)) && !begin.home.directory.is_empty() {
@@ -199,7 +199,7 @@ fn make_room(place: &Place, own: Option<&Path>, begin: &Begin) -> Result<()> {
     if place.is_first_of_process() {
         let mut keep = names_of(place.of_process(), begin.home.division);
         keep.extend(checkpoint.workers.iter().map(|worker| worker.directory.clone()));
-        Removal::of(leftovers(own, &keep)).finish();
+        Removal::of_idle(leftovers(own, &keep))?.finish();
     }
     Ok(())
 }
