@@ -140,7 +140,10 @@ fn what_is_over_while_a_group_moves_is_dropped_when_it_has_arrived() {
         let moved = keys(true).count() as u64;
         let seen = |worker: &mut Worker, key: u64| {
             let mut seen = Vec::new();
-            let visit = |at: Time, _: &Vec<u8>| Ok(seen.push(at.0));
+            let visit = |at: Time, _: &Vec<u8>| {
+                seen.push(at.0);
+                Ok(())
+            };
             worker.times.range(&key, Time::MIN..Time::MAX, visit).unwrap();
             seen
         };
