@@ -28,6 +28,8 @@ pub struct TimeMap<K: Key, V: State, L: ListsLayout<K, (Time, V)> = AnyLayout> {
     cell: Rc<ListsCell<K, (Time, V), L::Lists>>,
     account: Rc<Account>,
     width: i64,
+    /// Slices before this one are over, and are dropped when no key group is on its way any more.
+    owed: Option<Time>,
 }
 
 impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> fmt::Debug for TimeMap<K, V, L> {
@@ -53,7 +55,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<
         let primitive = format!("time-map in slices of {width} ns");
         let cell = store.open_lists_as(&primitive, name, self.chosen_layout(), self.mover())?;
         let account = store.account_of(name)?;
-        Ok(TimeMap { cell, account, width })
+        Ok(TimeMap { cell, account, width, owed: None })
     }
 }
 
@@ -97,7 +99,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         mut visit: impl FnMut(Time, &V) -> Result<()>,
     ) -> Result<u64> {
         let mut visited = 0;
-        let mut from = self.slice_of(times.start);
+        let mut from = self.slice_of(times.start).max(self.owed.unwrap_or(Time::MIN));
         while let Some(slice) = self.next_slice(from)?.filter(|slice| *slice < times.end) {
             let found = self.read(slice, key, &times)?;
             visited += found.values.len() as u64;
@@ -139,14 +141,24 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
     /// Drops the slices that end at or before `before`, about `fuel` values' worth of memory per
     /// call, and says whether that is done. They are no longer seen after the first call.
     ///
+    /// While a key group is on its way between this store and [another](crate::Mover), nothing is dropped, as
+    /// it could arrive there or is being read to be sent. What is over is not seen then, also what arrives of it
+    /// or is inserted there; it takes its memory, and counts in [`len`](TimeMap::len), until the first call
+    /// after the move; a checkpoint that is taken before that call has it. The call says that it is done, as there
+    /// is nothing to be called again for.
+    ///
     /// # Errors
-    /// [`ErrorKind::InUse`] while a key group is on its way: what is purged here could arrive there.
+    /// Those of storage.
     pub fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
-        if let Some(groups) = self.cell.0.groups() {
-            groups.check_none_under_way("what is over is dropped when the other store has it")?;
-        }
         let slice = if before == Time::MAX { before } else { self.slice_of(before) };
-        self.cell.0.run(0, |lists| lists.purge(slice, fuel))?
+        let slice = slice.max(self.owed.unwrap_or(Time::MIN));
+        if self.cell.0.groups().is_some_and(|groups| groups.is_any_under_way()) {
+            self.owed = Some(slice);
+            return Ok(true);
+        }
+        let done = self.cell.0.run(0, |lists| lists.purge(slice, fuel))??;
+        self.owed = None;
+        Ok(done)
     }
 
     /// Tells that values before `until` will be read soon.

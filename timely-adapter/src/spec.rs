@@ -190,11 +190,14 @@ impl<'a> OperatorState<'a> {
         state.open(windows, process)
     }
 
-    /// Values by key and time, in slices of `width` nanoseconds. Not of an operator whose key groups move:
-    /// rows go on while one is on its way, and nothing is purged then.
+    /// Values by key and time, in slices of `width` nanoseconds. What is purged while a key group moves is
+    /// dropped by the first purge after that.
     pub fn time_map<K: Key, V: State>(&self, name: &str, width: i64) -> Result<TimeMap<K, V>> {
-        self.stays("a time-ordered map", name)?;
-        self.placed(self.store.time_map(&self.name_of(name))).open(width)
+        let mut map = self.placed(self.store.time_map(&self.name_of(name)));
+        if let Some(mover) = &self.mover {
+            map = map.moved_by(mover);
+        }
+        map.open(width)
     }
 
     /// A list per key.

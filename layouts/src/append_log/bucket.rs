@@ -32,6 +32,8 @@ pub struct Bucket<K, E> {
     pub early: SplitTable<Early<K, E>>,
     notes: SplitTable<Note<K>>,
     notes_bytes: u64,
+    /// Notes that were left when all runs were merged last: merging once more would leave them too.
+    notes_left: u64,
     /// Ranges of hashes whose keys have nothing any more in runs before some.
     pub gaps: Gaps,
     /// The notes at the barrier of a checkpoint that is being taken.
@@ -68,6 +70,7 @@ impl<K: Key, E: State> Bucket<K, E> {
             early: SplitTable::maybe_few_of(account.clone(), range, few_of),
             notes: SplitTable::maybe_few_of(account.clone(), range, few_of),
             notes_bytes: 0,
+            notes_left: 0,
             gaps: Gaps::default(),
             noted: None,
             sources: BTreeMap::new(),
@@ -308,6 +311,16 @@ impl<K: Key, E: State> Bucket<K, E> {
         self.notes.len()
     }
 
+    /// Notes that a merge of all runs may drop.
+    pub fn new_notes(&self) -> u64 {
+        self.notes() - self.notes_left
+    }
+
+    /// All runs were merged, and what could be dropped was.
+    pub fn leave_notes(&mut self) {
+        self.notes_left = self.notes();
+    }
+
     /// Bytes that notes own.
     pub fn notes_bytes(&self) -> u64 {
         self.notes_bytes
@@ -377,7 +390,7 @@ impl<K: Key, E: State> Bucket<K, E> {
         }
     }
 
-    /// Drops the notes that only tell of runs up to `number`, which are merged now.
+    /// Drops the notes that only tell of runs before `number`, which are merged now.
     pub fn drop_notes(&mut self, number: u64) {
         if self.has_snapshot() {
             // They do no harm. The next merge drops them.
@@ -393,12 +406,18 @@ impl<K: Key, E: State> Bucket<K, E> {
             }
             from = end;
         }
+        if self.notes.is_empty() {
+            // The table keeps its memory, and may never be so large again.
+            let bytes = self.notes.freeze().memory_bytes();
+            self.account.release(MemoryKind::Index, bytes);
+        }
     }
 
     /// Takes the note of a key out.
     pub fn take_note<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Note<K>> {
         self.keep_note(hash, key);
         let note = self.notes.remove(hash, |note| key.is(&note.key))?;
+        self.notes_left = self.notes_left.min(self.notes());
         self.book_note(note.heap_bytes(), 0);
         self.count_imports(&note.imports, &[]);
         Some(note)
@@ -488,6 +507,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     /// Takes the notes out, to be dropped, and says what is booked for them and the bucket itself.
     pub fn freeze_notes(&mut self) -> (FrozenTable<Note<K>>, Booked) {
         let notes = self.notes.freeze();
+        self.notes_left = 0;
         let gaps = std::mem::take(&mut self.gaps).bytes();
         let tables = BUCKET_BYTES + std::mem::take(&mut self.notes_bytes) + gaps;
         let booked = Booked { index: notes.memory_bytes(), tables, ..Booked::default() };

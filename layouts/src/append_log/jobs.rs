@@ -57,6 +57,9 @@ pub struct MergeName {
     pub bucket: Time,
     /// Their numbers.
     pub runs: Vec<u64>,
+    /// No run that is made after the merge began has a lower number, no cut that was made before it a
+    /// higher one.
+    pub next: u64,
     /// What is booked for it.
     pub bytes: u64,
 }

@@ -24,7 +24,8 @@ use crate::trace_event;
 
 /// Bytes that are merged between two other jobs of the helper.
 const STEP_BYTES: usize = 1 << 20;
-/// Notes of cleared lists after which all runs of a bucket are merged.
+/// Notes of cleared lists after which all runs of a bucket are merged; those that the merge before had to
+/// leave do not count, as the next one would.
 const NOTES_MAX: u64 = 4096;
 /// How many times more runs a bucket may have whose lists are not read one by one.
 const UNREAD: usize = 8;
@@ -53,7 +54,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     fn is_crowded(&self, time: Time) -> Option<bool> {
         let bucket = self.buckets.get(&time)?;
         let imported = self.buckets.values().any(|other| other.sources.contains_key(&time));
-        let (many, noted) = (self.has_many_runs(bucket), bucket.notes() >= NOTES_MAX);
+        let (many, noted) = (self.has_many_runs(bucket), bucket.new_notes() >= NOTES_MAX);
         // Notes that a checkpoint still takes are not dropped.
         let noted = noted && !bucket.has_snapshot();
         (!imported && (many || noted)).then_some(noted)
@@ -129,7 +130,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             Ok(())
         });
         debug_assert!(gathered.is_ok(), "gathering does not fail");
-        let range = self.range;
+        // A cut hides runs before the next one. Those that are made from now on hide this merge's run, and are
+        // told from those it goes by.
+        self.epoch += 1;
+        let (range, next) = (self.range, self.epoch);
         cuts.sort_unstable_by_key(|(key, _)| range.place(key.key_hash()));
         let runs = &mut bucket.runs[group];
         let window = self.sizes.window_bytes as u64;
@@ -149,6 +153,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let name = MergeName {
             bucket: time,
             runs: cursors.iter().map(|cursor| cursor.number).collect(),
+            next,
             bytes,
         };
         let (chunk, segment) = (MERGE_CHUNK_BYTES, self.sizes.segment_bytes);
@@ -228,8 +233,13 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let old: Vec<_> = bucket.runs.splice(first..first + count, [run]).collect();
         if first == 0 {
             // What was cut off up to here is not there any more.
-            bucket.drop_notes(number);
-            bucket.gaps.close_before(number, &self.account);
+            let next = bucket.runs.get(1).map_or(name.next, |run| run.number.min(name.next));
+            bucket.drop_notes(next);
+            bucket.gaps.close_before(next, &self.account);
+        }
+        // Of fewer runs, or of one, no more is to be had either.
+        if (bucket.runs.len() == 1 || count == 1) && !bucket.has_snapshot() {
+            bucket.leave_notes();
         }
         for run in old {
             self.drop_run(run);

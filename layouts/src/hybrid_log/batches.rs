@@ -63,8 +63,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
         self.group_reads |= pending > 0;
         for _ in 0..pending {
-            let (token, read) = stored.wait(|token| places[token as usize].expect("was started"));
-            self.group[token as usize] = Some(read);
+            // Whoever needs a record that was not waited for any longer meets the error.
+            let ended = stored.wait(|nth| places[nth as usize].expect("was started"));
+            let Ok((nth, read)) = ended else { break };
+            self.group[nth as usize] = Some(read);
         }
         end
     }

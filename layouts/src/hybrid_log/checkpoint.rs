@@ -8,7 +8,6 @@ use alluvium_pagestore::{
 
 use super::address::{Address, Place, StoredAt};
 use super::passing::Booked;
-use super::stored::Stored;
 use super::table::{HybridLogTable, stored_address};
 use crate::table::Cursor;
 
@@ -196,10 +195,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             let (key, value) = self.log.frame(number).get(slot).expect("an indexed slot");
             visit(key, value)?;
         }
-        // Fetches keep buffers, but always leave one.
-        let free = self.log.stored.as_ref().map_or(1, Stored::free_buffers);
-        for group in stored.chunks(free) {
+        let mut rest = stored;
+        while !rest.is_empty() {
             let segments = self.log.stored.as_mut().expect("a log with segments");
+            // Fetches keep buffers, but always leave one; reads that were left may keep all.
+            segments.ensure_buffer()?;
+            let free = segments.free_buffers().min(rest.len());
+            let group;
+            (group, rest) = rest.split_at(free);
             let places: Vec<StoredAt> = group.iter().map(|&a| place_of(a)).collect();
             let mut started = 0;
             let mut failed = Ok(());
@@ -212,7 +215,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             }
             for _ in 0..started {
                 let segments = self.log.stored.as_mut().expect("a log with segments");
-                let (_, mut read) = segments.wait(|token| places[token as usize]);
+                let mut read = match segments.wait(|nth| places[nth as usize]) {
+                    Ok((_, read)) => read,
+                    // None of the others is waited for.
+                    Err(error) => return Err(error),
+                };
                 // What was free may be taken by now, by `visit` for other states. Records in memory
                 // were visited before, and those on storage do not move.
                 failed = failed.and_then(|()| self.make_room_to_read());

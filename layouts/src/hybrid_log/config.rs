@@ -111,7 +111,8 @@ impl HybridLog {
 
     /// How long a call that needs memory waits for storage to take what was given to it, before it
     /// gives up with [`ErrorKind::Backpressure`]. A longer wait rides out slower storage, a shorter
-    /// one tells the caller sooner; the call can be made again either way. In whole milliseconds;
+    /// one tells the caller sooner; the call can be made again either way. And how long a call that
+    /// reads a record waits while storage does nothing at all. In whole milliseconds;
     /// in a file `patience-ms`. Default: [`PATIENCE`].
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {

@@ -143,10 +143,10 @@ impl<K: Key, V: State> Log<K, V> {
     pub fn open(context: &StateContext, sizes: Sizes, index: Index) -> Self {
         let storage = context.segments.clone().map(|store| {
             let (helper, account) = (context.helper.clone(), context.account.clone());
-            let (depth, read_bytes) = (sizes.queue_depth, sizes.read_bytes);
+            let (reads, patience) = ((sizes.queue_depth, sizes.read_bytes), sizes.patience);
             let deaths = (sizes.deaths_max, sizes.floor_bytes(0));
             let stored =
-                Stored::new(store.clone(), helper.clone(), account, depth, read_bytes, deaths);
+                Stored::new(store.clone(), helper.clone(), account, reads, patience, deaths);
             let state = fingerprint(&context.name);
             let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
             let writer = SegmentWriter::new(store.clone(), state, chunk, segment);

@@ -3,6 +3,10 @@
 //! Each segment has a number that index entries carry; a number is given again only when its
 //! segment is dropped, which needs that no live record, committed checkpoint or read names it.
 //! Records are verified before anything is done with them.
+//!
+//! A call that reads waits as long as the device does something. If it does nothing the call ends, and its
+//! reads are *left*: each keeps its buffer, which stays booked, until it ends, and nobody looks at what it has read. A
+//! later call reads with the buffers that there are, and waits for one if there is none.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -10,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::io::{
-    BLOCK_BYTES, CLOSING_MAX, Completion, IoBuffer, Operation, Patience, Reply, Request, Waker,
+    BLOCK_BYTES, CLOSING_MAX, Completion, IoBuffer, Operation, Patience, Reply, Request, UnderWay,
+    Waker,
 };
 use alluvium_pagestore::{
     Account, BlobRef, Death, Error, ErrorKind, Helper, MemoryKind, RecordBytes, Result, SegmentId,
@@ -45,6 +50,15 @@ pub struct Stored {
     fetch_reply: Reply,
     fetches: Fetches,
     completions: Receiver<Completion>,
+    /// How long a call waits for a device that does nothing.
+    patience: Duration,
+    /// Tells the reads of a call from those that were left before.
+    round: u64,
+    /// Reads of the call at hand, and those that were left, that have not ended.
+    under_way: usize,
+    left: usize,
+    /// The rest of a long record, if it was left.
+    long_left: Option<UnderWay>,
     /// Bytes of all segment files.
     bytes: u64,
     /// Live records, and the estimated bytes of them.
@@ -58,6 +72,8 @@ pub struct Stored {
 
 /// Bit of the tokens of reads that run ahead.
 const FETCH: u64 = 1 << 63;
+/// Bits of the tokens of other reads: which of the call's it is; the round is before them.
+const NTH: u64 = u32::MAX as u64;
 
 /// The table of segments grows by so many.
 const GROWTH: usize = 8;
@@ -111,8 +127,8 @@ impl Stored {
         store: SegmentStore,
         helper: Helper,
         account: Rc<Account>,
-        queue_depth: usize,
-        read_bytes: usize,
+        (queue_depth, read_bytes): (usize, usize),
+        patience: Duration,
         (deaths, floor_bytes): (usize, u64),
     ) -> Self {
         let deaths = Deaths::new(account.clone(), deaths, floor_bytes);
@@ -131,6 +147,11 @@ impl Stored {
             reply: reply.into(),
             fetches: Fetches::new(queue_depth - 1),
             completions,
+            patience,
+            round: 0,
+            under_way: 0,
+            left: 0,
+            long_left: None,
             bytes: 0,
             live_records: 0,
             epoch: 0,
@@ -535,10 +556,12 @@ impl Stored {
         }
     }
 
-    /// Starts reading a record, if a buffer is free.
-    pub fn start(&mut self, at: StoredAt, token: u64) -> Option<Result<()>> {
-        debug_assert!(token & FETCH == 0, "the bit of fetches");
-        self.submit_read(at, token, self.reply.clone())
+    /// Starts the `nth` read of a call, if a buffer is free.
+    pub fn start(&mut self, at: StoredAt, nth: u64) -> Option<Result<()>> {
+        debug_assert!(nth <= NTH, "the bits of rounds");
+        let started = self.submit_read(at, self.round << 32 | nth, self.reply.clone());
+        self.under_way += usize::from(matches!(started, Some(Ok(()))));
+        started
     }
 
     fn submit_read(&mut self, at: StoredAt, token: u64, reply: Reply) -> Option<Result<()>> {
@@ -611,13 +634,28 @@ impl Stored {
         }
         self.store.device().drive();
         while let Ok(done) = self.completions.try_recv() {
-            self.fetch_ended(done);
+            let own = self.sort(done);
+            assert!(own.is_none(), "the end of a read that nobody waits for");
         }
         self.fetches.tell(tell);
     }
 
+    /// Keeps the end of a read that runs ahead, and takes the buffer of one that was left; others are of the
+    /// call at hand.
+    fn sort(&mut self, done: Completion) -> Option<Completion> {
+        if done.token & FETCH != 0 {
+            self.fetch_ended(done);
+        } else if done.token >> 32 == self.round {
+            self.under_way -= 1;
+            return Some(done);
+        } else {
+            self.left -= 1;
+            self.take_back(done.buffer);
+        }
+        None
+    }
+
     fn fetch_ended(&mut self, done: Completion) {
-        assert!(done.token & FETCH != 0, "the end of a read that nobody waits for");
         let ticket = Ticket(done.token & !FETCH);
         let at = self.fetches.place(ticket);
         if let Some(read) = self.fetches.end(ticket, Read::of(at, done)) {
@@ -661,25 +699,76 @@ impl Stored {
         self.buffers.len()
     }
 
-    /// Waits for one read to end; `at_of` tells what was started with a token.
-    pub fn wait(&mut self, at_of: impl Fn(u64) -> StoredAt) -> (u64, Read) {
-        let done = loop {
-            let done = self.next_end();
-            if done.token & FETCH == 0 {
-                break done;
-            }
-            self.fetch_ended(done);
-        };
-        (done.token, Read::of(at_of(done.token), done))
-    }
-
-    /// Waits for any read to end.
-    fn next_end(&self) -> Completion {
+    /// Waits for one read of the call to end; `at_of` tells what was started as which.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Backpressure`] if the device does nothing: then all reads of the call are left.
+    pub fn wait(&mut self, at_of: impl Fn(u64) -> StoredAt) -> Result<(u64, Read)> {
+        let mut patience = None;
         loop {
-            if let Some(done) = self.wait_a_moment() {
-                return done;
+            let Some(done) = self.wait_a_moment() else {
+                self.check(&mut patience).inspect_err(|_| self.leave_all())?;
+                continue;
+            };
+            if let Some(done) = self.sort(done) {
+                let nth = done.token & NTH;
+                return Ok((nth, Read::of(at_of(nth), done)));
             }
         }
+    }
+
+    /// Sees to it that a buffer is free: reads that were left may have all of them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Backpressure`] if the device does nothing.
+    pub fn ensure_buffer(&mut self) -> Result<()> {
+        let mut patience = None;
+        while self.buffers.is_empty() {
+            self.take_long(&mut patience)?;
+            if !self.buffers.is_empty() {
+                break;
+            }
+            assert!(self.left > 0, "a read buffer is lost");
+            match self.wait_a_moment() {
+                Some(done) => {
+                    let own = self.sort(done);
+                    assert!(own.is_none(), "a call that reads has no other reads under way");
+                }
+                None => self.check(&mut patience)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether to wait on.
+    fn check(&self, patience: &mut Option<Patience>) -> Result<()> {
+        let device = self.store.device();
+        let patience = patience.get_or_insert_with(|| Patience::new(self.patience, device));
+        match patience.is_over(device) {
+            true => Err(patience.error("a record is still being read")),
+            false => Ok(()),
+        }
+    }
+
+    /// Nobody waits any more for the reads of the call.
+    fn leave_all(&mut self) {
+        self.left += std::mem::take(&mut self.under_way);
+        self.round = (self.round + 1) & ((FETCH - 1) >> 32);
+    }
+
+    /// Waits for the rest of a long record that was left: there is memory for one.
+    fn take_long(&mut self, patience: &mut Option<Patience>) -> Result<()> {
+        let Some(left) = self.long_left.take() else { return Ok(()) };
+        let device = self.store.device();
+        let patience = patience.get_or_insert_with(|| Patience::new(self.patience, device));
+        match left.wait_within(patience) {
+            Ok((buffer, _)) => self.take_back(buffer),
+            Err(left) => {
+                self.long_left = Some(left);
+                return Err(patience.error("a long record is still being read"));
+            }
+        }
+        Ok(())
     }
 
     /// A read that has ended, or ends in a moment.
@@ -694,26 +783,26 @@ impl Stored {
 
     /// Reads one record and waits for it.
     pub fn read(&mut self, at: StoredAt) -> Result<Read> {
-        match self.start(at, 0) {
-            Some(started) => started?,
-            None => panic!("a read buffer is lost"),
-        }
-        Ok(self.wait(|_| at).1)
+        self.ensure_buffer()?;
+        self.start(at, 0).expect("a buffer is free")?;
+        Ok(self.wait(|_| at)?.1)
     }
 
     /// Verifies a read record; reads again, longer, if it is longer than was read.
-    pub fn verify<'a>(&self, read: &'a mut Read) -> Result<RecordBytes<'a>> {
+    pub fn verify<'a>(&mut self, read: &'a mut Read) -> Result<RecordBytes<'a>> {
         std::mem::replace(&mut read.result, Ok(()))?;
-        let info = self.info(read.at.segment);
-        let (file, id, offset) = (&info.file, info.id, read.at.offset());
-        let bytes = &read.buffer.as_slice()[read.start..];
-        if let Verified::Longer(needed) = verify_record(file, id, offset, bytes)? {
-            self.read_longer(read, needed)?;
+        let offset = read.at.offset();
+        // The first time its header says how long it is, the second time all of it does.
+        for _ in 0..2 {
+            let info = self.info(read.at.segment);
             let bytes = &read.buffer.as_slice()[read.start..];
-            if let Verified::Longer(needed) = verify_record(file, id, offset, bytes)? {
-                self.read_longer(read, needed)?;
+            match verify_record(&info.file, info.id, offset, bytes)? {
+                Verified::Longer(needed) => self.read_longer(read, needed)?,
+                Verified::Record(_) => break,
             }
         }
+        let info = self.info(read.at.segment);
+        let (file, id) = (&info.file, info.id);
         let bytes = &read.buffer.as_slice()[read.start..];
         match verify_record(file, id, offset, bytes)? {
             Verified::Record(record) => Ok(record),
@@ -721,7 +810,7 @@ impl Stored {
         }
     }
 
-    fn read_longer(&self, read: &mut Read, needed: usize) -> Result<()> {
+    fn read_longer(&mut self, read: &mut Read, needed: usize) -> Result<()> {
         let info = self.info(read.at.segment);
         let block = BLOCK_BYTES as u64;
         let offset = read.at.offset() / block * block;
@@ -730,20 +819,46 @@ impl Stored {
             let what = "a record runs past its segment's end";
             return Err(damaged(&info.file, read.at.offset(), what));
         }
+        let (file, mut patience) = (info.file.clone(), None);
+        self.take_long(&mut patience)?;
         self.release(std::mem::replace(&mut read.buffer, IoBuffer::empty()));
         let buffer = self.longer(length);
-        let operation = Operation::Read { offset };
+        let (device, operation) = (self.store.shared_device(), Operation::Read { offset });
+        let reading = UnderWay::start(device, &file, operation, buffer);
         let device = self.store.device();
-        let (buffer, done) =
-            alluvium_pagestore::io::run_blocking(device, &info.file, operation, buffer);
-        read.buffer = buffer;
-        done
+        let mut patience = Patience::new(self.patience, device);
+        match reading.wait_within(&mut patience) {
+            Ok((buffer, done)) => {
+                // An engine that has stopped does not give it back.
+                let is_lost = buffer.capacity() == 0;
+                read.buffer = if is_lost { self.lost(length) } else { buffer };
+                done
+            }
+            Err(reading) => {
+                // It is what there is memory for: none is given back to the others until it ends.
+                self.long_left = Some(reading);
+                Err(patience.error("a long record is still being read"))
+            }
+        }
     }
 
-    /// Takes a read's buffer back.
+    /// Takes a read's buffer back, if it has one: that of a long record may still be being read.
     pub fn recycle(&mut self, read: Read) {
-        let buffer = self.usual(read.buffer);
+        if read.buffer.capacity() > 0 {
+            self.take_back(read.buffer);
+        }
+    }
+
+    fn take_back(&mut self, buffer: IoBuffer) {
+        let buffer = self.usual(buffer);
         self.buffers.push(buffer);
+    }
+
+    /// A buffer in place of one for so many bytes that will not come back.
+    fn lost(&self, length: usize) -> IoBuffer {
+        let extra = length.max(self.read_bytes) - self.read_bytes;
+        self.account.release(MemoryKind::Buffers, extra as u64);
+        IoBuffer::zeroed(self.read_bytes)
     }
 
     /// A buffer for the rest of a long record, in place of one of the usual length. One at a time,
@@ -781,16 +896,21 @@ impl Read {
 }
 
 impl Drop for Stored {
-    /// Waits for reads that run ahead: their buffers are the kernel's until they end, and the
+    /// Waits for reads that run ahead or were left: their buffers are the kernel's until they end, and the
     /// memory is given back to the budget after this. Not for a device that does nothing.
     fn drop(&mut self) {
         let mut patience = Patience::new(CLOSING_MAX, self.store.device());
-        while self.fetches.reading() > 0 && !self.helper.is_left_alone() {
+        while self.fetches.reading() + self.left > 0 && !self.helper.is_left_alone() {
             match self.wait_a_moment() {
-                Some(done) => self.fetch_ended(done),
-                None if patience.is_over(self.store.device()) => return,
+                Some(done) => drop(self.sort(done)),
+                None if patience.is_over(self.store.device()) => break,
                 None => {}
             }
+        }
+        match self.long_left.take() {
+            Some(left) if self.helper.is_left_alone() => left.leave(),
+            Some(left) => drop(left.wait_within(&mut patience).map_err(UnderWay::leave)),
+            None => {}
         }
     }
 }

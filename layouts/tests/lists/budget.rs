@@ -182,6 +182,89 @@ fn cleared_lists_do_not_come_back_and_leave_storage_when_runs_are_merged() {
     }
 }
 
+/// Elements that merges have written anew when there is nothing more to do.
+fn rewritten(lists: &mut impl Lists<u64, u64>) -> u64 {
+    let (mut ticks, mut idle) = (0, 0);
+    // A tick may only begin something.
+    while idle < 3 {
+        idle = if lists.tick(100).unwrap() > 0 { 0 } else { idle + 1 };
+        ticks += 1;
+        assert!(ticks < 1_000, "it merges and merges: {:?}", lists.stats());
+    }
+    lists.stats().rewritten
+}
+
+/// Lists of more keys than a bucket may have notes, on storage.
+fn spilled(lists: &mut impl Lists<u64, u64>, bucket: Time, keys: u64) {
+    for n in 0..2 {
+        (0..keys).for_each(|key| lists.append(bucket, &key, n).unwrap());
+        lists.reclaim(u64::MAX).unwrap();
+    }
+}
+
+/// What was cleared since the last run of a bucket was made is noted with a number that no run of it has
+/// yet. Merging left such notes, and began anew because of them, until the bucket got another run.
+#[test]
+fn many_lists_that_were_just_cleared_are_merged_away_once() {
+    const KEYS: u64 = 6_000;
+    let device = Simulated::new(5, Faults::none());
+    let mut ground = Ground::new(Some(Arc::new(device)), 4 << 20, false);
+    let (mut lists, account) = ground.open::<u64, u64, _>(&AppendLog::new()).unwrap();
+    spilled(&mut lists, Time(1), KEYS);
+    (0..KEYS - 1_000).for_each(|key| lists.clear_key(Time(1), &key).unwrap());
+    let noted = account.used();
+    assert_eq!(read(&mut lists, Time(1), &(KEYS - 1)).unwrap(), [0, 1]);
+    assert_eq!(rewritten(&mut lists), 2 * 1_000, "what is left");
+    assert_eq!(lists.len(), 2 * 1_000);
+    assert!(account.used() + (100 << 10) < noted, "notes are dropped: {noted}, {account:?}");
+    for key in (0..KEYS).step_by(37) {
+        let wanted = if key < KEYS - 1_000 { vec![] } else { vec![0, 1] };
+        assert_eq!(read(&mut lists, Time(1), &key).unwrap(), wanted, "{key}");
+    }
+}
+
+/// A list is cleared while the helper merges: its note has to outlive the merge, which has read it.
+#[test]
+fn lists_that_are_cleared_while_runs_are_merged_do_not_come_back() {
+    const KEYS: u64 = 6_000;
+    for meanwhile in 0..12 {
+        let device = Simulated::new(5, Faults::none());
+        let mut ground = Ground::new(Some(Arc::new(device)), 4 << 20, false);
+        let (mut lists, _) = ground.open::<u64, [u64; 16], _>(&AppendLog::new()).unwrap();
+        for n in 0..2 {
+            (0..KEYS).for_each(|key| lists.append(Time(1), &key, [n; 16]).unwrap());
+            lists.reclaim(u64::MAX).unwrap();
+        }
+        (0..KEYS - 1_500).for_each(|key| lists.clear_key(Time(1), &key).unwrap());
+        lists.stream(Time(1), &(KEYS - 1), &mut |_| Ok(())).unwrap();
+        (0..meanwhile).for_each(|_| assert!(lists.tick(1).is_ok()));
+        (KEYS - 1_500..KEYS - 500).for_each(|key| lists.clear_key(Time(1), &key).unwrap());
+        (0..200).for_each(|_| assert!(lists.tick(100).is_ok()));
+        for key in (0..KEYS).step_by(61) {
+            let wanted = if key < KEYS - 500 { 0 } else { 2 };
+            assert_eq!(read(&mut lists, Time(1), &key).unwrap().len(), wanted, "{key}");
+        }
+    }
+}
+
+/// Notes that say where lists have come from are not dropped by merging, however often that is done.
+#[test]
+fn many_lists_that_have_moved_do_not_have_their_new_bucket_merged_again_and_again() {
+    const KEYS: u64 = 6_000;
+    let device = Simulated::new(5, Faults::none());
+    let mut ground = Ground::new(Some(Arc::new(device)), 8 << 20, false);
+    let (mut lists, _) = ground.open::<u64, u64, _>(&AppendLog::new()).unwrap();
+    spilled(&mut lists, Time(1), KEYS);
+    spilled(&mut lists, Time(2), 100);
+    (0..KEYS).for_each(|key| lists.relocate(Time(1), Time(2), &key).unwrap());
+    assert_eq!(read(&mut lists, Time(2), &7).unwrap(), [0, 1, 0, 1]);
+    assert!(rewritten(&mut lists) <= 2 * 100);
+    for key in (0..KEYS).step_by(37) {
+        let wanted = if key < 100 { vec![0, 1, 0, 1] } else { vec![0, 1] };
+        assert_eq!(read(&mut lists, Time(2), &key).unwrap(), wanted, "{key}");
+    }
+}
+
 #[test]
 fn without_storage_the_budget_is_named_and_nothing_is_lost() {
     let mut ground = Ground::new(None, 256 << 10, false);

@@ -146,6 +146,11 @@ impl Groups {
         }
     }
 
+    /// Whether a group is being given away or has come in part.
+    pub(crate) fn is_any_under_way(&self) -> bool {
+        self.first_under_way().is_some()
+    }
+
     fn first_under_way(&self) -> Option<usize> {
         let is_under_way = |part: &Part| matches!(part, Part::Leaving(_) | Part::Arriving(..));
         self.parts.borrow().iter().position(is_under_way)

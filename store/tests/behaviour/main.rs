@@ -16,6 +16,7 @@ mod everything_is_visited_in_the_order_of_storage;
 mod files_are_lost_or_exchanged_with_those_of_a_copy;
 mod no_state_takes_more_than_its_memory;
 mod panics_of_values_lose_nothing;
+mod reads_of_storage_that_does_nothing_end;
 mod reads_run_ahead_of_calls;
 mod retained_checkpoints_can_each_be_restored;
 mod small_budgets_work_or_name_the_number;

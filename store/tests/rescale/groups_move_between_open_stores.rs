@@ -122,6 +122,66 @@ fn a_store_that_is_lost_half_way_takes_nothing_along() {
     }
 }
 
+/// What is over while a group is on its way is not seen any more, at once and on both sides, and goes when the
+/// group has arrived, also what has come of it.
+#[test]
+fn what_is_over_while_a_group_moves_is_dropped_when_it_has_arrived() {
+    for (name, layout) in layouts() {
+        let mut job = Job::new(&layout, 3);
+        let group = KeyGroup(0);
+        let at_home = |key: &u64| (group_of(*key) == group, group_of(*key).0);
+        let keys = |is_moved: bool| (0..4000).filter(move |key| at_home(key).0 == is_moved);
+        let Job { workers, owners, .. } = &mut job;
+        let owner = |key: u64| owners[usize::from(group_of(key).0)];
+        for (key, at) in (0..4000u64).flat_map(|key| [5, 15, 25].map(|at| (key, Time(at)))) {
+            workers[owner(key)].times.insert(at, &key, vec![key as u8; 30]).unwrap();
+        }
+        let counts = [0, 1].map(|at| workers[at].times.len().unwrap());
+        let moved = keys(true).count() as u64;
+        let seen = |worker: &mut Worker, key: u64| {
+            let mut seen = Vec::new();
+            let visit = |at: Time, _: &Vec<u8>| {
+                seen.push(at.0);
+                Ok(())
+            };
+            worker.times.range(&key, Time::MIN..Time::MAX, visit).unwrap();
+            seen
+        };
+        let mut rest = workers[0].mover.begin(group).unwrap();
+        let chunk = workers[0].mover.next_chunk(&mut rest, CHUNK).unwrap().unwrap();
+        workers[1].mover.install(&chunk).unwrap();
+        for worker in &mut workers[..2] {
+            assert!(worker.times.purge(Time(12), 1).unwrap(), "{name}");
+            // Nothing goes back.
+            assert!(worker.times.purge(Time(3), 1).unwrap(), "{name}");
+        }
+        for key in (0..4000).filter(|key| owner(*key) < 2) {
+            assert_eq!(seen(&mut workers[owner(key)], key), [15, 25], "{name}: {key}");
+        }
+        while let Some(chunk) = workers[0].mover.next_chunk(&mut rest, CHUNK).unwrap() {
+            workers[1].mover.install(&chunk).unwrap();
+        }
+        while !workers[0].mover.forget(group, 64).unwrap() {}
+        for key in keys(true) {
+            assert_eq!(seen(&mut workers[1], key), [15, 25], "{name}: {key}");
+        }
+        let lens = |workers: &[Worker]| [0, 1].map(|at: usize| workers[at].times.len().unwrap());
+        assert_eq!(lens(workers)[1], counts[1] + 3 * moved, "{name}: all is there");
+        for worker in &mut workers[..2] {
+            while !worker.times.purge(Time(2), 1000).unwrap() {}
+        }
+        assert_eq!(lens(workers)[1], counts[1] / 3 * 2 + 2 * moved, "{name}: it is gone");
+        for key in (0..4000).filter(|key| owner(*key) < 2) {
+            let at = if group_of(key) == group { 1 } else { owner(key) };
+            assert_eq!(seen(&mut workers[at], key), [15, 25], "{name}: {key}");
+        }
+        // Then it is as it was: what is late is there until the next time.
+        let key = keys(true).next().unwrap();
+        workers[1].times.insert(Time(5), &key, vec![1]).unwrap();
+        assert_eq!(seen(&mut workers[1], key), [5, 15, 25], "{name}");
+    }
+}
+
 /// Timers of a group under way do not fire, on neither side.
 #[test]
 fn timers_of_a_group_under_way_wait() {

@@ -5,13 +5,17 @@
 //! ones, the stores are made anew, beside those before them: `worker-2` becomes `worker-2.1`. What
 //! the job's record names is not touched by that; what it does not name is left over. It leaves to
 //! others when the record names something else.
+//!
+//! A name is given twice if a run has committed nothing under it. What that run has left to a helper when it
+//! ended, because storage did nothing, is done by name, whoever has made the directory: so none is removed
+//! whose lock is held.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use alluvium::io::lock_directory;
-use alluvium::{Error, Result};
+use alluvium::{Error, ErrorKind, Result};
 
 /// Files removed in one step, or directories looked into.
 const STEP: usize = 8;
@@ -76,8 +80,13 @@ pub(crate) fn names_of(workers: Range<usize>, division: u64) -> BTreeSet<String>
 /// Removes a directory of stores that a run before this one has not come to commit.
 ///
 /// # Errors
-/// The operating system's: a new store cannot be made there.
+/// [`ErrorKind::Locked`] if somebody still works there; the operating system's. A new store cannot be made
+/// there.
 pub(crate) fn remove(directory: &Path) -> Result<()> {
+    if !directory.exists() {
+        return Ok(());
+    }
+    let _lock = lock_directory(directory)?;
     match std::fs::remove_dir_all(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::io("remove", directory.display(), error))
@@ -94,13 +103,28 @@ pub(crate) struct Removal {
     /// Of the directory `emptied`.
     files: Vec<PathBuf>,
     emptied: Option<PathBuf>,
-    /// Of processes that have no part in the run.
+    /// Of the directories, or of processes that have no part in the run.
     locks: Vec<Box<dyn Send + Sync>>,
 }
 
 impl Removal {
     pub(crate) fn of(directories: Vec<PathBuf>) -> Self {
         Self { directories, ..Self::default() }
+    }
+
+    /// Of directories that nobody works in any more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`] if somebody does: it may come to commit what the job's record does not name yet.
+    pub(crate) fn of_idle(directories: Vec<PathBuf>) -> Result<Self> {
+        let mut locks = Vec::new();
+        for directory in &directories {
+            match lock_directory(directory) {
+                Err(error) if error.kind() == ErrorKind::Locked => return Err(error),
+                lock => locks.extend(lock),
+            }
+        }
+        Ok(Self { directories, locks, ..Self::default() })
     }
 
     /// Adds a directory of a process that has no part in the run, unless that process has one in

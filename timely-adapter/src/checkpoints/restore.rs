@@ -27,17 +27,28 @@ pub(crate) struct Origin {
     pub(crate) worker: usize,
     /// The way to its process's directory from that of the first process.
     pub(crate) process: String,
-    /// The directory of the store, inside the process's.
+    /// The directory of the store, inside the process's; empty if it was on a device of its own.
     pub(crate) directory: String,
+    /// How often the key groups had been divided anew.
+    pub(crate) division: u64,
     /// The number of the checkpoint.
     pub(crate) number: u64,
 }
 
 impl Origin {
     /// All that a worker had.
-    fn of(worker: usize, part: &WorkerCheckpoint) -> Self {
-        let WorkerCheckpoint { process, directory, number, .. } = part.clone();
-        Self { worker, process, directory, number }
+    fn of(worker: usize, checkpoint: &JobCheckpoint) -> Self {
+        let WorkerCheckpoint { process, directory, number, .. } =
+            checkpoint.workers[worker].clone();
+        Self { worker, process, directory, division: checkpoint.division, number }
+    }
+
+    /// What the directory is called, or would have been.
+    fn name(&self) -> String {
+        match &*self.directory {
+            "" => name_of(self.worker, self.division),
+            name => name.to_owned(),
+        }
     }
 }
 
@@ -64,7 +75,7 @@ pub(crate) fn origins(
     };
     let before = checkpoint.workers.iter().enumerate();
     let before = before.filter(|(worker, part)| has_mine(*worker, part));
-    Ok(before.map(|(worker, part)| Origin::of(worker, part)).collect())
+    Ok(before.map(|(worker, _)| Origin::of(worker, checkpoint)).collect())
 }
 
 /// What a worker begins with.
@@ -135,7 +146,7 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
     if let Some(checkpoint) = &checkpoint {
         let is_as_before = checkpoint.workers.len() == workers;
         looked.goes_on = is_as_before && {
-            let own = Origin::of(index, &checkpoint.workers[index]);
+            let own = Origin::of(index, checkpoint);
             place.has_on_device(&own)? || search.is_in_own(&own)
         };
         for origin in origins(checkpoint, index, workers, place.node.config.store.key_groups)? {
@@ -169,10 +180,8 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
     let begin = match checkpoint {
         None => Begin { home: search.home(place, 0), basis: Basis::Itself, checkpoint },
         Some(ref last) if all_go_on => {
-            let part = &last.workers[index];
-            let mut home = search.home(place, last.division);
-            home.directory.clone_from(&part.directory);
-            Begin { home, basis: Basis::Own(part.number), checkpoint }
+            let home = search.home(place, last.division);
+            Begin { home, basis: Basis::Own(last.workers[index].number), checkpoint }
         }
         Some(ref last) => {
             let home = search.home(place, last.division + 1);
@@ -190,7 +199,7 @@ fn has_record_of_its_own(place: &Place, own: &Path) -> bool {
 }
 
 /// Removes what no checkpoint of the job knows: what was made by a run that came to none of its own,
-/// and what one has not come to remove.
+/// and what one has not come to remove. Fails if a helper of such a run goes on there.
 fn make_room(place: &Place, own: Option<&Path>, begin: &Begin) -> Result<()> {
     let (Some(own), Some(checkpoint)) = (own, &begin.checkpoint) else { return Ok(()) };
     if matches!(begin.basis, Basis::Others(_)) && !begin.home.directory.is_empty() {
@@ -198,8 +207,8 @@ fn make_room(place: &Place, own: Option<&Path>, begin: &Begin) -> Result<()> {
     }
     if place.is_first_of_process() {
         let mut keep = names_of(place.of_process(), begin.home.division);
-        keep.extend(checkpoint.workers.iter().map(|worker| worker.directory.clone()));
-        Removal::of(leftovers(own, &keep)).finish();
+        keep.extend((0..checkpoint.workers.len()).map(|n| Origin::of(n, checkpoint).name()));
+        Removal::of_idle(leftovers(own, &keep))?.finish();
     }
     Ok(())
 }
@@ -231,10 +240,10 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Where the store is in this process's own directory, be it or be it not there.
+    /// Where the store is in this process's own directory, be it or be it not there. What was on a device
+    /// of its own may have been brought there, under the name that it would have had.
     fn in_own(&self, origin: &Origin) -> Option<PathBuf> {
-        let is_named = !origin.directory.is_empty();
-        self.own.filter(|_| is_named).map(|own| own.join(&origin.directory))
+        self.own.map(|own| own.join(origin.name()))
     }
 
     /// Where the record says that it is.
@@ -325,10 +334,11 @@ mod tests {
                 worker: index,
                 process: format!("../{}", index / 2),
                 directory: format!("worker-{index}"),
+                division: 0,
                 number: 7 + index as u64,
             };
             let before = checkpoint(3, 256);
-            assert_eq!(Origin::of(index, &before.workers[index]), expected);
+            assert_eq!(Origin::of(index, &before), expected);
             assert_eq!(origins(&before, index, 3, 256).unwrap(), [expected]);
         }
         let error = origins(&checkpoint(3, 256), 0, 3, 128).unwrap_err();

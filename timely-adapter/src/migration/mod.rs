@@ -59,7 +59,7 @@ struct Chunk {
 
 /// A keyed stream for an operator whose key groups move; made by [`Keyed::migratable`]. What may follow
 /// is [`Stateful`], [`Rolling`], and [windows](crate::Windowing). Maps, those too whose entries expire,
-/// counters, lists and the operator's timers move with their key groups. A value stays with its
+/// counters, lists, time-ordered maps and the operator's timers move with their key groups. A value stays with its
 /// worker, as it has no key; other states are refused.
 pub struct Migratable<'scope, T: EventTime, D, F> {
     keyed: Keyed<'scope, T, D, F>,

@@ -5,7 +5,8 @@
 //! any of them takes, what a crash leaves of each is kept; when the run is over another one goes on from
 //! there. Of some of those the same is done again: what is lost then is lost in restoring, too. Now and then
 //! the storage of one worker has lied about one write; then the run is right, or says which file is
-//! damaged, or that checkpoints are missing.
+//! damaged, or that checkpoints are missing. From a part of what crashes leave, fewer or more workers go on:
+//! for that it is brought into a directory, as those on devices of their own cannot see the devices of others.
 //!
 //! What this catches: a record that names a checkpoint which is not durable on each worker, one that a
 //! worker has removed, stores of two moments, an open that makes something of it that a crash takes back.
@@ -16,13 +17,14 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use alluvium::io::{CrashPolicy, Faults, Lie, Simulated};
+use alluvium::io::{CrashPolicy, Device, Faults, Lie, Simulated};
 use alluvium::{Error, ErrorKind, Result};
 
-use crate::job::{Accident, End, Job, WINDOW, dice, expected, run_on, together};
+use crate::job::{Accident, End, Job, WINDOW, dice, expected, run_in, run_on, together};
 
 /// What a crash leaves of all workers.
 struct Shot {
@@ -115,6 +117,8 @@ struct Met {
     in_commit: u64,
     lies_refused: u64,
     lies_harmless: u64,
+    /// Runs of fewer workers, and of more.
+    divided: [u64; 2],
     kinds: BTreeSet<String>,
 }
 
@@ -124,13 +128,41 @@ fn is_damage(error: &Error) -> bool {
     kinds.contains(&error.kind())
 }
 
+/// Puts what a crash left of all workers into the directory of a process.
+fn bring(devices: &[Simulated], place: &Path) {
+    for (worker, device) in devices.iter().enumerate() {
+        let store = place.join(format!("worker-{worker}"));
+        std::fs::create_dir(&store).unwrap();
+        for name in device.list().unwrap() {
+            // The record is the whole job's.
+            let at = if name.starts_with("COMMITTED") { place } else { &store };
+            std::fs::write(at.join(&name), device.bytes(&name).unwrap()).unwrap();
+        }
+    }
+}
+
+/// Goes on from what a crash left with another number of workers, and says how that ended.
+fn divide(shot: &Shot, job: Job, seed: u64, met: &mut Met) -> Result<Vec<End>> {
+    let (before, place) = (shot.devices.len(), tempfile::tempdir().unwrap());
+    bring(&shot.devices, place.path());
+    let workers = 1 + (before + (seed / 10 % 3) as usize) % 4;
+    let ends = run_in(place.path(), workers, job, Accident::default());
+    if ends.is_ok() && workers != before {
+        met.divided[usize::from(workers > before)] += 1;
+    }
+    ends
+}
+
 /// Goes on from what a crash left.
 fn check(shot: &Shot, job: Job, seed: u64, again: bool, met: &mut Met) {
     let Shot { devices, committed, lies, when } = shot;
     // With some numbers more, so that it says every count.
     let job = Job { numbers: job.numbers + 2 * WINDOW, ..job };
     let share = if again && !lies && seed.is_multiple_of(4) { 150 } else { u64::MAX };
-    let (ends, steps, kept) = run_and_keep(devices, job, seed, share);
+    let (ends, steps, kept) = match seed / 10 % 3 {
+        0 => (divide(shot, job, seed / 3, met), 0, Vec::new()),
+        _ => run_and_keep(devices, job, seed, share),
+    };
     met.crashes += 1;
     met.again += u64::from(!again);
     met.steps += steps;
@@ -180,4 +212,5 @@ fn a_crash_at_any_step_of_any_worker_goes_on_from_a_whole_checkpoint() {
     }
     println!("{met:?}");
     assert!(met.crashes > 40 && met.from_a_checkpoint > 20 && met.kinds.len() >= 4, "{met:?}");
+    assert!(met.divided.iter().all(|runs| *runs > 2), "{met:?}");
 }

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use alluvium::Result;
+use alluvium::io::lock_directory;
+use alluvium::{ErrorKind, Result};
 
 use crate::job::{Accident, End, Job, WINDOW, dice, expected, run_cluster, run_in, together};
 
@@ -132,6 +133,35 @@ fn what_was_committed_is_untouched_until_the_new_number_of_workers_commits() {
     let ends = run_in(place, 3, job, Accident::default()).unwrap();
     assert_eq!(together(&ends), expected(job));
     assert_eq!(names(place), ["worker-0.1", "worker-1.1", "worker-2.1"]);
+}
+
+/// A store that was closed while storage did nothing leaves what it had to do to its helper, in the same
+/// process, which holds the directory's lock until it is done. Here the lock is all that there is of it.
+#[test]
+fn a_directory_in_which_a_run_before_still_works_is_not_made_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let job = Job { numbers: 600, every: 60, batch: 1 };
+    run_in(place, 2, job, Accident::default()).unwrap();
+    let job = Job { numbers: 1_200, ..job };
+    // The one that a new store is to be made in, one that is left over, one that is gone on in.
+    for (name, workers) in [
+        ("worker-0.1", 3),
+        ("worker-0.1", 2),
+        ("worker-1.1", 1),
+        ("worker-2.1", 2),
+        ("worker-1", 2),
+    ] {
+        run_in(place, 3, job, Accident::after_seal_of(0)).unwrap_err();
+        let (before, lock) = (stores(place), lock_directory(&place.join(name)).unwrap());
+        let error = run_in(place, workers, job, Accident::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Locked, "{name}, {workers} workers: {error}");
+        assert!(error.to_string().contains(name), "{error}");
+        assert_eq!(stores(place)[name], before[name], "{name}");
+        drop(lock);
+    }
+    let ends = run_in(place, 3, job, Accident::default()).unwrap();
+    assert_eq!(together(&ends), expected(job));
 }
 
 fn texts(outcomes: Vec<Result<Vec<End>>>) -> Vec<String> {

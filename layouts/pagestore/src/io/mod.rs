@@ -222,18 +222,28 @@ pub(crate) fn wait_for(
     completions: &Receiver<Completion>,
 ) -> (IoBuffer, Result<()>) {
     loop {
-        match completions.try_recv() {
-            Ok(done) => return (done.buffer, done.result),
-            Err(crossbeam_channel::TryRecvError::Empty) => device.drive(),
-            Err(crossbeam_channel::TryRecvError::Disconnected) => {
-                let lost = Error::new(crate::ErrorKind::Io, "the I/O engine has stopped");
-                return (IoBuffer::empty(), Err(lost.with("file", file.name())));
-            }
-        }
-        if let Ok(done) = completions.recv_timeout(std::time::Duration::from_millis(1)) {
-            return (done.buffer, done.result);
+        if let Some(ended) = wait_a_moment(device, file, completions) {
+            return ended;
         }
     }
+}
+
+/// The end of a request, if it has ended, or does so in a moment.
+fn wait_a_moment(
+    device: &dyn Device,
+    file: &FileHandle,
+    completions: &Receiver<Completion>,
+) -> Option<(IoBuffer, Result<()>)> {
+    match completions.try_recv() {
+        Ok(done) => return Some((done.buffer, done.result)),
+        Err(crossbeam_channel::TryRecvError::Empty) => device.drive(),
+        Err(crossbeam_channel::TryRecvError::Disconnected) => {
+            let lost = Error::new(crate::ErrorKind::Io, "the I/O engine has stopped");
+            return Some((IoBuffer::empty(), Err(lost.with("file", file.name()))));
+        }
+    }
+    let done = completions.recv_timeout(std::time::Duration::from_millis(1)).ok()?;
+    Some((done.buffer, done.result))
 }
 
 /// One request that was submitted. Its owner can do other things before it waits; when this is
@@ -261,6 +271,31 @@ impl UnderWay {
     pub fn wait(mut self) -> (IoBuffer, Result<()>) {
         let completions = self.completions.take().expect("waited for once");
         wait_for(&*self.device, &self.file, &completions)
+    }
+
+    /// The same, unless the device does nothing for too long: then it is still under way.
+    ///
+    /// # Errors
+    /// None: the request.
+    pub fn wait_within(
+        mut self,
+        patience: &mut Patience,
+    ) -> std::result::Result<(IoBuffer, Result<()>), Self> {
+        let completions = self.completions.take().expect("waited for once");
+        loop {
+            if let Some(ended) = wait_a_moment(&*self.device, &self.file, &completions) {
+                return Ok(ended);
+            }
+            if patience.is_over(&*self.device) {
+                self.completions = Some(completions);
+                return Err(self);
+            }
+        }
+    }
+
+    /// Lets the request end alone, with its buffer.
+    pub fn leave(mut self) {
+        self.completions = None;
     }
 }
 

@@ -3,6 +3,8 @@
 //! A named type may contain itself; inside its own description its name stands for it. If several
 //! types around it have that name, it is not known which is meant.
 
+use std::collections::BTreeSet;
+
 use alluvium_pagestore::SERDE_CODEC;
 
 /// Number of a type in its [`Types`].
@@ -15,6 +17,8 @@ const DEPTH_MAX: usize = 128;
 #[derive(Clone, Debug, Default)]
 pub struct Types {
     all: Vec<Type>,
+    /// Which structs are tuples without a name.
+    tuples: BTreeSet<TypeId>,
     /// The named types being parsed, outermost first.
     open: Vec<(String, TypeId)>,
 }
@@ -75,6 +79,17 @@ impl Types {
     pub fn add(&mut self, ty: Type) -> TypeId {
         self.all.push(ty);
         self.all.len() - 1
+    }
+
+    /// Whether a struct is a tuple without a name.
+    pub fn is_tuple(&self, id: TypeId) -> bool {
+        self.tuples.contains(&id)
+    }
+
+    fn add_tuple(&mut self, fields: Vec<(String, TypeId)>) -> TypeId {
+        let id = self.add(Type::Struct(fields));
+        self.tuples.insert(id);
+        id
     }
 
     /// Adds a struct of these fields.
@@ -202,7 +217,7 @@ impl Parser<'_> {
         if let [(_, only)] = fields[..] {
             return Some(self.types.add(Type::Array(only, 1)));
         }
-        Some(self.types.add(Type::Struct(fields)))
+        Some(self.types.add_tuple(fields))
     }
 
     /// A struct, an enum, or the name of one that is being described.
@@ -346,7 +361,8 @@ impl Parser<'_> {
             "Duration" => {
                 let secs = types.add(Type::Integer(8, false, false));
                 let nanos = types.add(Type::Integer(4, false, false));
-                return types.add_struct(&[("secs", secs), ("nanos", nanos)]);
+                // As a key it is one.
+                return types.add_tuple(vec![("secs".into(), secs), ("nanos".into(), nanos)]);
             }
             _ => Type::Unknown(name.into()),
         };

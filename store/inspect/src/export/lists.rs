@@ -3,8 +3,14 @@
 //! The catalog says which records are of which run, and what notes hide or lend. A key's stretches
 //! come in the order of runs, which need not be that of the list: `rank` says it. Only notes are kept in
 //! memory.
+//!
+//! Of key groups that have left it says between which hashes their keys are. Blocks have the hash of their
+//! first key only; that of the others is computed, where the hash is one that follows from the type. Whether it is
+//! so is seen before anything is told: each first key has to have the hash that is stored, and those
+//! behind it have to be in its order.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 use alluvium_pagestore::{Error, ErrorKind, RecordBytes, Result, SegmentId, codec};
 
@@ -42,8 +48,23 @@ struct Catalog {
     cuts: HashMap<(i64, String), u64>,
     /// Of a key, what its lists in other buckets have from a bucket's runs.
     imports: HashMap<(i64, String), Vec<Import>>,
-    /// Whether key groups have left of which runs have something still.
-    has_gaps: bool,
+    /// Of a bucket, what key groups have left behind in its runs.
+    gaps: Vec<(i64, Gap)>,
+}
+
+/// Of keys with these hashes, runs before one have nothing any more.
+#[derive(Debug)]
+struct Gap {
+    hashes: RangeInclusive<u64>,
+    before: u64,
+}
+
+/// The types of a block and of its keys.
+#[derive(Debug)]
+struct Block {
+    types: Types,
+    of: usize,
+    key: usize,
 }
 
 #[derive(Debug)]
@@ -54,7 +75,6 @@ struct Import {
 }
 
 pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
-    let mut types = Types::default();
     let (catalog, catalog_segments) = match read_catalog(directory, state)? {
         Ok(found) => found,
         Err(why) => {
@@ -65,88 +85,151 @@ pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
     };
-    if catalog.has_gaps {
-        let what = "key groups have left these lists and are in runs still: which of their keys are live, only \
-                    a store that opens them can tell";
-        return Err(Error::new(ErrorKind::Unsupported, what));
+    let lists = Lists { directory, state, catalog, catalog_segments, block: Block::of(state) };
+    if !lists.catalog.gaps.is_empty() {
+        lists.check_hashes()?;
     }
-    let block = block_of(&mut types, state);
-    for segment in state.segments().skip(catalog_segments) {
-        let parts = catalog.parts.get(&segment.id()).map_or(&[][..], |parts| parts);
-        let (mut current, mut left) = (None, 0);
-        let enough = for_each(directory, state, segment, &mut |entry, record| {
-            if let Some(part) = parts.iter().find(|part| part.first == entry.grain) {
-                (current, left) = (Some(part), part.records);
-            }
-            // A record that the catalog does not name is of a run that is gone.
-            let Some(part) = current.filter(|_| left > 0) else { return Ok(false) };
-            left -= 1;
-            export_block(&types, block, state, &catalog, part, record, sink)
-        })?;
-        if enough {
-            break;
-        }
-    }
-    Ok(())
+    lists.for_each_block(&mut |part, record| lists.export_block(part, record, sink))
 }
 
-/// The type of blocks: a vector of entries.
-fn block_of(types: &mut Types, state: StateAt<'_>) -> usize {
-    let (key, rank) = (types.parse(state.key()), types.parse("i64"));
-    let elements = types.parse(&format!("Vec<{}>", state.value()));
-    let entry = types.add_struct(&[("key", key), ("rank", rank), ("elements", elements)]);
-    types.add(crate::archive::Type::List(entry))
+/// The lists of a state.
+#[derive(Debug)]
+struct Lists<'d> {
+    directory: &'d ClosedDirectory,
+    state: StateAt<'d>,
+    catalog: Catalog,
+    catalog_segments: usize,
+    block: Block,
 }
 
-fn export_block(
-    types: &Types,
-    block: usize,
-    state: StateAt<'_>,
-    catalog: &Catalog,
-    part: &Part,
-    record: RecordBytes<'_>,
-    sink: &mut Sink<'_>,
-) -> Result<bool> {
-    let entries = match Archive::decode(types, block, record.payload) {
-        Ok(Value::List(entries)) => entries,
-        Ok(other) => unreachable!("a list decodes to {other:?}"),
-        Err(why) => {
-            let text =
-                format!("Vec<{{key:{},rank:i64,elements:Vec<{}>,}}>", state.key(), state.value());
-            return sink.undecoded(state.name(), text, record.payload, why);
-        }
-    };
-    for entry in entries {
-        let Value::Fields(fields) = entry else { unreachable!("an entry is a struct") };
-        let mut fields = fields.into_iter().map(|(_, value)| value);
-        let (Some(key), Some(Value::Number(rank)), Some(elements)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            unreachable!("an entry has three fields")
+impl Block {
+    /// A vector of entries.
+    fn of(state: StateAt<'_>) -> Self {
+        let mut types = Types::default();
+        let (key, rank) = (types.parse(state.key()), types.parse("i64"));
+        let elements = types.parse(&format!("Vec<{}>", state.value()));
+        let entry = types.add_struct(&[("key", key), ("rank", rank), ("elements", elements)]);
+        let of = types.add(crate::archive::Type::List(entry));
+        Self { types, of, key }
+    }
+
+    /// Key, rank and elements of each entry.
+    fn entries(
+        &self,
+        payload: &[u8],
+    ) -> std::result::Result<impl Iterator<Item = (Value, i64, Value)>, Undecodable> {
+        let entries = match Archive::decode(&self.types, self.of, payload)? {
+            Value::List(entries) => entries,
+            other => unreachable!("a list decodes to {other:?}"),
         };
-        let rank: i64 = rank.parse().expect("an i64 that was decoded");
-        for (bucket, rank) in catalog.owners(part, &key, rank) {
-            let mut line = Vec::with_capacity(4);
-            if state.primitive() != "list" {
-                line.push(("slice", Value::Number(bucket.to_string())));
-            }
-            line.push(("key", key.clone()));
-            line.push(("rank", Value::Number(rank.to_string())));
-            line.push(("value", elements.clone()));
-            if sink.line(state.name(), line)? {
-                return Ok(true);
+        Ok(entries.into_iter().map(|entry| {
+            let Value::Fields(fields) = entry else { unreachable!("an entry is a struct") };
+            let mut fields = fields.into_iter().map(|(_, value)| value);
+            let (Some(key), Some(Value::Number(rank)), Some(elements)) =
+                (fields.next(), fields.next(), fields.next())
+            else {
+                unreachable!("an entry has three fields")
+            };
+            (key, rank.parse().expect("an i64 that was decoded"), elements)
+        }))
+    }
+
+    fn key_hash(&self, key: &Value) -> Option<u64> {
+        self.types.key_hash(self.key, key)
+    }
+}
+
+/// What is called with each block of runs, until it says that it has enough.
+type Visit<'v> = &'v mut dyn FnMut(&Part, RecordBytes<'_>) -> Result<bool>;
+
+impl Lists<'_> {
+    fn for_each_block(&self, visit: Visit<'_>) -> Result<()> {
+        for segment in self.state.segments().skip(self.catalog_segments) {
+            let parts = self.catalog.parts.get(&segment.id()).map_or(&[][..], |parts| parts);
+            let (mut current, mut left) = (None, 0);
+            let enough = for_each(self.directory, self.state, segment, &mut |entry, record| {
+                if let Some(part) = parts.iter().find(|part| part.first == entry.grain) {
+                    (current, left) = (Some(part), part.records);
+                }
+                // A record that the catalog does not name is of a run that is gone.
+                let Some(part) = current.filter(|_| left > 0) else { return Ok(false) };
+                left -= 1;
+                visit(part, record)
+            })?;
+            if enough {
+                break;
             }
         }
+        Ok(())
     }
-    Ok(false)
+
+    /// Sees to it that the hashes of keys are those that follow from their type.
+    fn check_hashes(&self) -> Result<()> {
+        self.for_each_block(&mut |_, record| {
+            let mut last = None;
+            // What cannot be decoded is told as bytes, whoever's it is.
+            for (key, ..) in self.block.entries(record.payload).into_iter().flatten() {
+                let hash = self.block.key_hash(&key);
+                let is_right = match last {
+                    None => hash == Some(record.hash),
+                    Some(last) => hash.is_some_and(|hash| hash >= last),
+                };
+                if !is_right {
+                    let what = "key groups have left these lists and are in runs still: which of their keys \
+                                are live, only a store that opens them can tell, as the keys' hash is not \
+                                known";
+                    return Err(Error::new(ErrorKind::Unsupported, what));
+                }
+                last = hash;
+            }
+            Ok(false)
+        })
+    }
+
+    fn export_block(
+        &self,
+        part: &Part,
+        record: RecordBytes<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<bool> {
+        let state = self.state;
+        let entries = match self.block.entries(record.payload) {
+            Ok(entries) => entries,
+            Err(why) => {
+                let text = format!(
+                    "Vec<{{key:{},rank:i64,elements:Vec<{}>,}}>",
+                    state.key(),
+                    state.value()
+                );
+                return sink.undecoded(state.name(), text, record.payload, why);
+            }
+        };
+        for (key, rank, elements) in entries {
+            let first = self.catalog.first_run(part.bucket, || self.block.key_hash(&key));
+            for (bucket, rank) in self.catalog.owners(part, (&key, first), rank) {
+                let mut line = Vec::with_capacity(4);
+                if state.primitive() != "list" {
+                    line.push(("slice", Value::Number(bucket.to_string())));
+                }
+                line.push(("key", key.clone()));
+                line.push(("rank", Value::Number(rank.to_string())));
+                line.push(("value", elements.clone()));
+                if sink.line(state.name(), line)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
 }
 
 impl Catalog {
     /// The buckets in which a key has what it has in a run, with its rank there.
-    fn owners(&self, part: &Part, key: &Value, rank: i64) -> Vec<(i64, i64)> {
+    fn owners(&self, part: &Part, (key, first): (&Value, u64), rank: i64) -> Vec<(i64, i64)> {
         let place = (part.bucket, name_of(key));
         let mut owners = Vec::new();
-        if !part.purged && part.run >= self.cuts.get(&place).copied().unwrap_or(0) {
+        let first = self.cuts.get(&place).copied().unwrap_or(0).max(first);
+        if !part.purged && part.run >= first {
             owners.push((part.bucket, rank));
         }
         for import in self.imports.get(&place).into_iter().flatten() {
@@ -155,6 +238,19 @@ impl Catalog {
             }
         }
         owners
+    }
+}
+
+impl Catalog {
+    /// The first run of a bucket that gaps leave to a key with this hash.
+    fn first_run(&self, bucket: i64, hash: impl FnOnce() -> Option<u64>) -> u64 {
+        let mut gaps = self.gaps.iter().filter(|(of, _)| *of == bucket).peekable();
+        if gaps.peek().is_none() {
+            return 0;
+        }
+        let Some(hash) = hash() else { return 0 };
+        let gaps = gaps.filter(|(_, gap)| gap.hashes.contains(&hash));
+        gaps.map(|(_, gap)| gap.before).max().unwrap_or(0)
     }
 }
 
@@ -201,9 +297,11 @@ fn read_catalog(
 }
 
 impl Catalog {
-    fn add_run(&mut self, (bucket, run): RunKey, (_, purged, parts): RunValue) {
+    fn add_run(&mut self, (bucket, run): RunKey, (first, purged, parts): RunValue) {
         // What a key group has left behind is told as a run without records.
-        self.has_gaps |= matches!(parts[..], [(_, 0, 0)]);
+        if let [(last, 0, 0)] = parts[..] {
+            return self.gaps.push((bucket, Gap { hashes: first..=last, before: run }));
+        }
         for (segment, first, records) in parts {
             let part = Part { first, records, bucket, run, purged };
             self.parts.entry(SegmentId(segment)).or_default().push(part);

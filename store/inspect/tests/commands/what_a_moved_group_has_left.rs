@@ -1,10 +1,11 @@
 //! Directories of two stores between which a key group has moved: sound, and what is exported of both is
 //! what there is, each once.
 //!
-//! What this catches: accumulators told that a group has left behind in runs; lists told of which nobody
-//! knows whether they are live; damage seen where a catalog tells of gaps.
+//! What this catches: accumulators and lists told that a group has left behind in runs; lists told of which
+//! nobody knows whether they are live, as their keys' hash is the user's own; damage seen where a catalog tells
+//! of gaps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use alluvium::{
@@ -86,7 +87,7 @@ fn what_has_left_is_not_told_twice() {
     assert!(runs(left) > 0, "nothing was on storage");
     sides.iter().for_each(|side| assert!(side.store.checkpoint(2).is_ok()));
     drop(sides);
-    let mut sums = BTreeMap::new();
+    let (mut sums, mut listed) = (BTreeMap::new(), BTreeSet::new());
     for (at, place) in places.iter().enumerate() {
         let directory = ClosedDirectory::open(place.path()).unwrap();
         assert!(verify(&directory).unwrap().is_sound());
@@ -102,12 +103,16 @@ fn what_has_left_is_not_told_twice() {
             *sums.entry(place).or_insert(0) += line["value"].as_i64().unwrap();
         }
         let (lists, is_left_out) = of_state(place.path(), "lists");
-        // Which keys have left, only their hashes say.
-        assert_eq!(is_left_out, at == 0);
-        let here = (0..KEYS).filter(|key| group_of(*key).0 >= 4 || group_of(*key) == group);
-        let told = lists.iter().map(|line| line["value"].as_array().unwrap().len());
-        assert_eq!(told.sum::<usize>(), if at == 0 { 0 } else { here.count() });
+        assert!(!is_left_out);
+        for line in lists {
+            let key = line["key"].as_u64().unwrap();
+            let is_here = (group_of(key).0 >= 4 || group_of(key) == group) == (at == 1);
+            assert!(is_here, "{key} is told of store {at}");
+            assert_eq!(line["value"], serde_json::json!([key]));
+            assert!(listed.insert(key), "{key} is told twice");
+        }
     }
+    assert_eq!(listed.len() as u64, KEYS);
     assert!(sums == model, "other sums");
     // Opened again it has what it had.
     let mut left = open(places[0].path(), 0..4);
@@ -115,4 +120,35 @@ fn what_has_left_is_not_told_twice() {
         let there = left.lists.to_vec(&key).unwrap();
         assert_eq!(there, if group_of(key) == group { vec![] } else { vec![key] });
     }
+}
+
+/// A key whose hash does not follow from its type.
+#[derive(
+    Clone, Debug, PartialEq, Eq, alluvium::State, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize,
+)]
+struct Own(u64);
+
+impl KeyHash for Own {
+    fn key_hash(&self) -> u64 {
+        (self.0 + 1).key_hash()
+    }
+}
+
+#[test]
+fn lists_whose_keys_have_a_hash_of_their_own_are_left_out_when_a_group_has_left() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Store::builder(place.path()).memory(4 * MIB).key_groups(GROUPS).open().unwrap();
+    let mover = store.mover("unit").unwrap();
+    let layout = AnyLayout::from(AppendLog::new());
+    let mut lists = store.list::<Own, u64>("lists").layout(layout).moved_by(&mover).open().unwrap();
+    (0..KEYS).for_each(|key| lists.append(&Own(key), key).map_err(|r| r.error).unwrap());
+    store.checkpoint(1).unwrap();
+    let told = |place: &Path| of_state(place, "lists");
+    let mut rest = mover.begin(KeyGroup(2)).unwrap();
+    while mover.next_chunk(&mut rest, 16 << 10).unwrap().is_some() {}
+    while !mover.forget(KeyGroup(2), 1000).unwrap() {}
+    store.checkpoint(2).unwrap();
+    drop((lists, mover, store));
+    let (lines, is_left_out) = told(place.path());
+    assert!(is_left_out && lines.is_empty());
 }

@@ -1,0 +1,191 @@
+//! A device that does not end a read: the call that needs it ends with `Backpressure`, and has changed
+//! nothing; others go on; memory stays within its bound; and when the device goes on, so does all.
+//!
+//! What this catches: a wait without an end, a buffer that is given to another read while the device may
+//! write to it, or is lost, or not counted; the end of a read that was left, taken for that of another; a call that
+//! has half of its effect.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alluvium::io::{Fault, Faults, Simulated};
+use alluvium::{ErrorKind, Helpers, KIB, MIB, Map, Result, Store};
+
+use crate::common::watchdog::Watchdog;
+use crate::common::{self, assert_equal};
+
+/// Also how long a write may take: longer than it does on a busy machine.
+const PATIENCE: Duration = Duration::from_millis(300);
+const KEYS: u64 = 3000;
+const MEMORY: u64 = 4 * MIB;
+const LOG: u64 = 256 * KIB;
+
+struct States {
+    store: Store,
+    map: Map<u64, Vec<u8>>,
+    model: BTreeMap<u64, Vec<u8>>,
+}
+
+/// Values of up to two blocks: of the longest a part is read first, and then the rest.
+fn value(key: u64, round: u64) -> Vec<u8> {
+    let length = if key.is_multiple_of(40) { 7000 } else { key % 120 };
+    vec![(key + round) as u8; length as usize]
+}
+
+fn open(device: &Simulated) -> States {
+    let store = Store::in_memory()
+        .memory(MEMORY)
+        .max_value(8 * KIB)
+        .helpers(Helpers::Thread)
+        .patience(PATIENCE)
+        .device(Arc::new(device.clone()))
+        .open()
+        .unwrap();
+    let log = common::tiny().memory(LOG).patience(PATIENCE);
+    let mut map = store.map("map").layout(log.into()).open().unwrap();
+    let mut model = BTreeMap::new();
+    for key in 0..KEYS {
+        // The storage may be slower than its patience where a machine is busy.
+        while map.put(key, value(key, 0)).map_err(|r| assert_waits(&r.error)).is_err() {}
+        model.insert(key, value(key, 0));
+    }
+    States { store, map, model }
+}
+
+fn assert_waits(error: &alluvium::Error) {
+    assert_eq!(error.kind(), ErrorKind::Backpressure, "{error:?}");
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Get,
+    Update,
+    Take,
+    Remove,
+    UpdateBatch,
+    Visit,
+}
+
+impl States {
+    /// Makes the call for some keys, which must have no effect if it fails, or that of those before it.
+    fn make(&mut self, call: Call, keys: &[u64], round: u64) -> Result<()> {
+        let Self { map, model, .. } = self;
+        if let Call::UpdateBatch = call {
+            let change = |key: &u64, value: &mut Vec<u8>| *value = self::value(*key, round);
+            let done = map.update_batch(keys, |key| key, |_| Vec::new(), change);
+            let applied = done.as_ref().err().map_or(keys.len(), |error| error.applied);
+            for key in &keys[..applied] {
+                model.insert(*key, value(*key, round));
+            }
+            return done.map_err(|error| error.error);
+        }
+        if let Call::Visit = call {
+            let mut seen = BTreeMap::new();
+            map.for_each(|key, value| {
+                assert!(seen.insert(*key, value.clone()).is_none(), "{key} twice");
+                Ok(())
+            })?;
+            assert!(seen == *model, "what was visited");
+            return Ok(());
+        }
+        for key in keys {
+            match call {
+                Call::Get => {
+                    assert_eq!(map.get(key)?.as_deref(), model.get(key), "{key}");
+                }
+                Call::Update => {
+                    map.update(key, Vec::new, |now| *now = value(*key, round))?;
+                    model.insert(*key, value(*key, round));
+                }
+                Call::Take => {
+                    assert_eq!(map.take(key)?, model.get(key).cloned(), "{key}");
+                    model.remove(key);
+                }
+                Call::Remove => {
+                    assert_eq!(map.remove(key)?, model.contains_key(key), "{key}");
+                    model.remove(key);
+                }
+                Call::UpdateBatch | Call::Visit => unreachable!("made above"),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_memory(&self, when: &str) {
+        let stats = self.store.stats().unwrap();
+        let log = &stats.states[0].memory;
+        assert!(log.peak <= LOG && stats.memory.peak <= MEMORY, "{when}: {stats:?}");
+    }
+}
+
+#[test]
+fn a_read_that_does_not_end_is_left_and_all_goes_on() {
+    let mut left = 0;
+    for call in [Call::Get, Call::Update, Call::Take, Call::Remove, Call::UpdateBatch, Call::Visit]
+    {
+        let device = Simulated::new(call as u64, Faults::none());
+        let mut states = open(&device);
+        for nth in 1..=6 {
+            let when = format!("{call:?}, read {nth}");
+            let _watchdog = Watchdog::of(&device, &when);
+            // Long records among them.
+            let keys: Vec<_> = (0..60).map(|n| (nth * 331 + n * 20) % KEYS).collect();
+            device.on_nth_read(nth, Fault::Stuck);
+            let done = states.make(call, &keys, nth);
+            let is_left = device.stuck() > 0;
+            // What a batch has not got with others it reads again by itself.
+            let is_batch = matches!(call, Call::UpdateBatch);
+            assert!(done.is_err() == is_left || is_batch && is_left, "{when}: {done:?}");
+            device.forget_scripts();
+            if let Err(error) = done {
+                assert_waits(&error);
+                left += 1;
+                // Others are read meanwhile, with the buffers that are left; of the long ones one at a time.
+                let others: Vec<_> = (0..40).map(|n| (nth * 17 + 1 + 41 * n) % KEYS).collect();
+                let short: Vec<_> = others.into_iter().filter(|key| key % 40 > 0).collect();
+                states.make(Call::Get, &short, 0).unwrap_or_else(|e| panic!("{when}: {e:?}"));
+                assert!(device.stuck() > 0, "{when}");
+            }
+            device.release_stuck();
+            states.make(call, &keys, nth + 100).unwrap_or_else(|e| panic!("{when}: {e:?}"));
+            states.check_memory(&when);
+        }
+        device.release_stuck();
+        let States { map, model, .. } = &mut states;
+        assert_equal(map, model, &format!("{call:?}"));
+    }
+    assert!(left > 20, "{left} reads were left");
+}
+
+#[test]
+fn reads_that_take_all_buffers_with_them_give_them_back() {
+    let device = Simulated::new(7, Faults::none());
+    let mut states = open(&device);
+    for round in 0..3 {
+        let when = format!("round {round}");
+        let _watchdog = Watchdog::of(&device, &when);
+        let (mut failed, mut key) = (0, 0);
+        // There are four buffers; whoever finds none waits for one.
+        while failed < 8 {
+            key = (key + 7) % KEYS;
+            device.on_nth_read(1, Fault::Stuck);
+            match states.make(Call::Get, &[key], 0) {
+                Ok(()) => {}
+                Err(error) => {
+                    assert_waits(&error);
+                    failed += 1;
+                }
+            }
+            device.forget_scripts();
+        }
+        assert!((1..=5).contains(&device.stuck()), "{when}: {} are stuck", device.stuck());
+        // All that a call may do beside reading still works, and it does not read for ever.
+        assert_waits(&states.make(Call::Visit, &[], 0).unwrap_err());
+        states.check_memory(&when);
+        device.release_stuck();
+        let States { map, model, .. } = &mut states;
+        assert_equal(map, model, &when);
+        states.check_memory(&when);
+    }
+}
