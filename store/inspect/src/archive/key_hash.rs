@@ -177,7 +177,7 @@ mod tests {
         alluvium::KeyHash,
         rkyv::Archive,
         rkyv::Serialize,
-        rkyv::Deserialize,
+        rkyv::Deserialize
     )]
     struct Named {
         id: u32,
@@ -193,7 +193,7 @@ mod tests {
         alluvium::KeyHash,
         rkyv::Archive,
         rkyv::Serialize,
-        rkyv::Deserialize,
+        rkyv::Deserialize
     )]
     struct Pair(u16, (i8, u8));
 
@@ -206,7 +206,7 @@ mod tests {
         alluvium::KeyHash,
         rkyv::Archive,
         rkyv::Serialize,
-        rkyv::Deserialize,
+        rkyv::Deserialize
     )]
     enum Kind {
         None,

@@ -124,7 +124,14 @@ fn what_has_left_is_not_told_twice() {
 
 /// A key whose hash does not follow from its type.
 #[derive(
-    Clone, Debug, PartialEq, Eq, alluvium::State, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize,
+    Clone,
+    Debug,
+    PartialEq,
+    Eq,
+    alluvium::State,
+    rkyv::Archive,
+    rkyv::Serialize,
+    rkyv::Deserialize
 )]
 struct Own(u64);
 
