@@ -86,7 +86,8 @@ fn a_crash_at_any_step_leaves_whole_checkpoints() {
             told = points / 20_000;
             println!("{:.0} s, seeds {first} to {seed}: {explorer}", start.elapsed().as_secs_f64());
         }
-        if points >= most {
+        // Every other one lives through errors.
+        if points >= most && seed > first {
             break;
         }
     }
