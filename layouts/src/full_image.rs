@@ -23,8 +23,9 @@ const CHUNK_BYTES_MIN: u64 = 8 << 10;
 const CHUNK_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of records after which a page ends.
 const PAGE_BYTES: u64 = 256 << 10;
-/// Records after which a page ends.
-pub(crate) const PAGE_RECORDS: u32 = 1 << 9;
+/// Records after which a page ends: as many as leave room for its trailer in the last block, if they
+/// fill blocks, as short ones of one length do.
+pub(crate) const PAGE_RECORDS: u32 = (1 << 9) - 4;
 /// Bytes after which a segment ends.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
