@@ -90,6 +90,12 @@ pub(super) type LateSets = (Receiver<Result<Vec<BlobRef>>>, u64);
 struct Late;
 
 impl Capture {
+    /// Where a segment of the barrier stands among them.
+    fn place_of(&self, id: SegmentId) -> usize {
+        let found = self.segments.binary_search_by_key(&id, |segment| segment.image.id);
+        found.expect("a segment stays while a checkpoint is taken")
+    }
+
     /// A group is to be looked at once more.
     fn leave(&mut self, group: Vec<usize>) {
         self.left.extend(group);
@@ -215,6 +221,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 let stored = self.log.stored.as_mut().expect("a log with segments");
                 let sets = stored.sets.as_ref().expect("sets are being made");
                 if sets.numbers().any(|number| stored.is_lost(number)) {
+                    // Whoever tries again is told again.
+                    let group = sets.ids().map(|id| capture.place_of(id)).collect();
+                    capture.leave(group);
                     self.give_sets_up();
                     self.at_once = true;
                     let what = "more records died than there was room to note while the checkpoint \
@@ -413,8 +422,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let bytes = sets.bytes;
         let (mut written, mut group) = (Vec::new(), Vec::new());
         for Counted { id, set, live, .. } in sets.into_sets() {
-            let found = capture.segments.binary_search_by_key(&id, |segment| segment.image.id);
-            let at = found.expect("a segment stays while a checkpoint is taken");
+            let at = capture.place_of(id);
             let image = &capture.segments[at].image;
             assert_eq!(live, image.live_records, "every key has one live record: {image:?}");
             if image.live_records < image.records {

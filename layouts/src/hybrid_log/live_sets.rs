@@ -78,6 +78,11 @@ impl LiveSets {
         self.sets.iter().map(|counted| counted.number)
     }
 
+    /// The ids of their segments.
+    pub fn ids(&self) -> impl Iterator<Item = SegmentId> {
+        self.sets.iter().map(|counted| counted.id)
+    }
+
     /// Whether there is one for a segment.
     pub fn has(&self, id: SegmentId) -> bool {
         self.sets.binary_search_by_key(&id, |set| set.id).is_ok()

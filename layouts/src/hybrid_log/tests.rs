@@ -388,6 +388,43 @@ fn a_state_that_gives_memory_up_while_its_checkpoint_is_taken_writes_no_more_tha
 }
 
 #[test]
+fn a_checkpoint_that_has_lost_deaths_stays_lost_however_often_it_is_tried() {
+    let store = Account::root(4 * MIB);
+    let mut table = open::<u64>(&HybridLog::new().page_records(32), &store, true);
+    for key in 0..8000 {
+        assert!(!table.put(key, key).unwrap());
+    }
+    let change = |table: &mut HybridLogTable<u64, u64>, keys: std::ops::Range<u64>| {
+        for key in keys {
+            table.update(&key, || unreachable!(), |value| *value += 1).unwrap();
+        }
+    };
+    table.checkpoint(&mut blobs_of(&table, 1)).unwrap();
+    table.checkpointed(CheckpointOutcome::Committed);
+    // There is room to note 2048: segments have to be looked at, and deaths are lost before that is begun.
+    change(&mut table, 0..3000);
+    let mut blobs = blobs_of(&table, 2);
+    assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+    change(&mut table, 5000..8000);
+    change(&mut table, 3000..4000);
+    for _ in 0..3 {
+        let error = loop {
+            match table.continue_checkpoint(&mut blobs) {
+                Ok(image) => assert!(image.is_none(), "it does not know all that is live"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::OverBudget, "{error}");
+    }
+    table.checkpointed(CheckpointOutcome::Abandoned);
+    let image = table.begin_checkpoint(&mut blobs_of(&table, 3)).unwrap();
+    let image = image.expect("the next one is taken at once");
+    table.checkpointed(CheckpointOutcome::Committed);
+    let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
+    assert_eq!((image.entries, live), (8000, 8000));
+}
+
+#[test]
 fn a_segment_is_given_up_without_a_copy_of_what_is_in_memory_too() {
     let store = Account::root(4 * MIB);
     let mut table = open::<u64>(&HybridLog::new().page_records(32), &store, true);

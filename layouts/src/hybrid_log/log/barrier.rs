@@ -68,6 +68,8 @@ impl<K: Key, V: State> Log<K, V> {
         (self.credit, self.page_credit, self.gone) = (None, None, 0);
         let on_storage = self.stored.as_ref().map_or(0, Stored::live_records);
         self.all_due = self.index.len().saturating_sub(on_storage);
+        // A key that panicked while a frame was freed has left it.
+        self.is_freeing = false;
         self.fill = None;
         self.sparse.clear();
         self.frames.next_epoch();
