@@ -363,11 +363,18 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// A step of writing.
     fn write(&self, mut part: Part) -> Result<(Phase, Option<Turn>)> {
         if let Ok(seal) = &mut part.seal {
-            match passing(seal.advance())? {
+            match seal.advance() {
                 // From now on the others may count on it.
                 Ok(true) => seal.keep(),
-                Err(error) if error.kind() != ErrorKind::Backpressure => part.seal = Err(error),
-                Ok(false) | Err(_) => return Ok((Phase::Writing(part), Some(Turn::Go))),
+                Ok(false) => return Ok((Phase::Writing(part), Some(Turn::Go))),
+                Err(error) => match error.kind() {
+                    ErrorKind::Backpressure => {
+                        return Ok((Phase::Writing(part), Some(Turn::Go)));
+                    }
+                    // What it has no room for is written by a later one: that ends no run.
+                    ErrorKind::DiskFull | ErrorKind::OverBudget => part.seal = Err(error),
+                    _ => return Err(error),
+                },
             }
         }
         let said = match &part.seal {
