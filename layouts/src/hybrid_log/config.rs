@@ -122,7 +122,8 @@ impl HybridLog {
 
     /// How many keys the stream reads or writes for each record that a checkpoint, taken in steps, has
     /// written meanwhile. More of them slow the stream less and make the checkpoint take longer; 0 writes as
-    /// fast as storage takes it. A stream that stands still waits for nothing, and neither do records whose
+    /// fast as storage takes it, and so is what is left after half of what lay between the last two checkpoints. A
+    /// stream that stands still waits for nothing, and neither do records whose
     /// values own heap. Default: [`CHECKPOINT_PACE`].
     #[must_use]
     pub fn checkpoint_pace(mut self, keys: u32) -> Self {
