@@ -3,6 +3,7 @@
 //! What this catches: pieces of groups that pile up in queues without a bound; pieces that nobody says
 //! to be installed, so that a move never ends.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ fn pieces_of_a_group_wait_for_those_before_them() {
         ..StoreConfig::default()
     };
     let gate = Arc::new(Barrier::new(2));
+    let begun = Arc::new(AtomicBool::new(false));
     let ends = execute(timely::Config::process(2), NodeConfig::from(store), {
         move |worker, state| {
             let probe = ProbeHandle::new();
@@ -61,18 +63,20 @@ fn pieces_of_a_group_wait_for_those_before_them() {
             }
             rows.close();
             control.close();
-            state.run_until(worker, || !probe.less_than(&10))?;
+            // No router sends before each of them has heard the moves, that of the other worker too.
             let sent = || state.moved_bytes_max().iter().map(|(_, bytes)| *bytes).sum::<u64>();
+            state.run_until(worker, || sent() > 0 || begun.load(Ordering::Relaxed))?;
+            begun.store(true, Ordering::Relaxed);
             let mut most = 0;
             if worker.index() == 0 {
                 let mut still = 0;
                 while still < STILL {
                     state.step_or_nap(worker, NAP)?;
-                    still = if sent() > most || most == 0 { 0 } else { still + 1 };
+                    still = if sent() > most { 0 } else { still + 1 };
                     most = sent();
                 }
             }
-            // Until here the other worker has taken nothing.
+            // The other worker has taken nothing since it knew that something was sent.
             gate.wait();
             while worker.has_dataflows() {
                 state.step_or_nap(worker, NAP)?;
