@@ -348,24 +348,38 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let filter = &mut self.touched[hash.0 as usize >> 22];
         let again = *filter == hash.0 | 1;
         *filter = hash.0 | 1;
-        if again {
-            match self.own_slowly(hash, key, ahead) {
-                Ok(Some((number, slot))) => return Ok(Found::Slot(number, slot)),
-                Ok(None) => return Ok(Found::Absent),
-                // A page that cannot be written keeps records from moving to memory, not from being
-                // read.
-                Err(error) if is_lack_of_room(&error) => {}
-                Err(error) => return Err(error),
-            }
+        if again && self.log.slot_at_hand().is_some() {
+            let owned = self.own_slowly(hash, key, ahead)?;
+            return Ok(owned.map_or(Found::Absent, |(number, slot)| Found::Slot(number, slot)));
         }
         self.log.make_headroom()?;
-        let Some((_, _, key, value)) = self.read_cold(hash, key, ahead.take())? else {
+        let Some((_, place, key, value)) = self.read_cold(hash, key, ahead.take())? else {
             return Ok(Found::Absent);
         };
         let heap = heap_of(&key, &value);
         self.log.account.charge(MemoryKind::Values, heap);
         self.scratch = Some(Scratch { key, value, heap });
-        Ok(Found::Scratch)
+        // Only now: who waits for a read in vain has not waited for room before.
+        if again { self.keep_scratch(hash, place) } else { Ok(Found::Scratch) }
+    }
+
+    /// Moves the record that was read from a place to memory, if there is room.
+    fn keep_scratch(&mut self, hash: IndexHash, place: StoredAt) -> Result<Found> {
+        let (number, slot) = match self.log.make_room_to_move() {
+            Ok(to) => to,
+            // A page that cannot be written keeps records from moving to memory, not from being read.
+            Err(error) if is_lack_of_room(&error) => return Ok(Found::Scratch),
+            Err(error) => return Err(error),
+        };
+        // Making room moves records, but none that is on storage alone.
+        let mut candidates = (0..).map_while(|nth| self.log.candidate(hash, nth));
+        let at = candidates.find(|(_, at)| *at == place).map(|(position, _)| position);
+        let Scratch { key, value, heap } = self.scratch.take().expect("it was just read");
+        self.log.account.release(MemoryKind::Values, heap);
+        self.log.put((number, slot), key, value);
+        self.log.index.set(at.expect("the record's entry"), self.log.address_of(number, slot));
+        self.log.stored.as_mut().expect("a store").record_died(place);
+        Ok(Found::Slot(number, slot))
     }
 
     fn found(&self, found: Found) -> Option<&V> {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alluvium::io::{Fault, Faults, Simulated};
+use alluvium::io::{Device, Fault, Faults, Simulated};
 use alluvium::{ErrorKind, Helpers, KIB, MIB, Map, Result, Store};
 
 use crate::common::watchdog::Watchdog;
@@ -112,6 +112,10 @@ impl States {
         Ok(())
     }
 
+    fn stalls(&self) -> u64 {
+        self.map.stats().unwrap().stalls
+    }
+
     fn check_memory(&self, when: &str) {
         let stats = self.store.stats().unwrap();
         let log = &stats.states[0].memory;
@@ -188,4 +192,37 @@ fn reads_that_take_all_buffers_with_them_give_them_back() {
         assert_equal(map, model, &when);
         states.check_memory(&when);
     }
+}
+
+/// A record that is read for the second time is to move to memory. If it does not come the call ends: it
+/// neither reads again nor has waited for room before.
+#[test]
+fn a_second_read_of_a_record_waits_once() {
+    let device = Simulated::new(8, Faults::none());
+    let mut states = open(&device);
+    let _watchdog = Watchdog::of(&device, "second reads");
+    let reads = || device.stats().reads;
+    let mut ended = 0;
+    for key in (1..KEYS).step_by(97).filter(|key| key % 40 > 0) {
+        let before = reads();
+        states.make(Call::Get, &[key], 0).unwrap();
+        if reads() == before {
+            continue;
+        }
+        // What the last call has read is at hand; another record's read takes its place.
+        while states.make(Call::Get, &[(key + 1500) % KEYS], 0).is_err() {}
+        let before = (reads(), states.stalls());
+        device.on_nth_read(1, Fault::Stuck);
+        let got = states.make(Call::Get, &[key], 0);
+        if device.stuck() > 0 {
+            assert_waits(&got.unwrap_err());
+            assert_eq!((reads(), states.stalls()), before, "{key}");
+            ended += 1;
+        }
+        device.forget_scripts();
+        device.release_stuck();
+        states.make(Call::Get, &[key], 0).unwrap();
+    }
+    assert!(ended > 10, "{ended} ended");
+    states.check_memory("second reads");
 }
