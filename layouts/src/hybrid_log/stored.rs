@@ -751,7 +751,7 @@ impl Stored {
     }
 
     /// Nobody waits any more for the reads of the call.
-    fn leave_all(&mut self) {
+    pub fn leave_all(&mut self) {
         self.left += std::mem::take(&mut self.under_way);
         self.round = (self.round + 1) & ((FETCH - 1) >> 32);
     }
