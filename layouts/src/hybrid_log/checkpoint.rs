@@ -30,7 +30,7 @@ const ENTRY_BYTES_MAX: u64 = 64;
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
-        let store = self.context.segment_store()?.clone();
+        let store = self.context.segment_store()?.for_opening();
         let account = self.log.account.clone();
         let state = fingerprint(&self.context.name);
         let window = self.log.sizes.window_bytes;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
     Account, BlobRef, BlobWriter, EntryCodec, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind,
-    Rejected, Result, Rewrite, State, StateImage, Time, codec, description_of,
+    Rejected, Result, Rewrite, SegmentStore, State, StateImage, Time, codec, description_of,
 };
 
 use super::address::{Address, StoredAt};
@@ -23,6 +23,7 @@ use super::expiring::Expiry;
 use super::frames_unsafe::Stage;
 use super::index::{IndexHash, Position};
 use super::log::{Located, Log, NOWHERE, QUANTUM, heap_of};
+use super::passing::Booked;
 use super::rewriter::Rewriter;
 use super::stored::{Read, Stored};
 use crate::by_hash::ByHash;
@@ -35,6 +36,8 @@ use crate::upkeep::Upkeep;
 
 /// An open [`HybridLog`].
 pub struct HybridLogTable<K: Key, V: State> {
+    /// A pass of which reads were left, and what is booked for it; before the log, whose account that is.
+    pub(super) left_pass: Option<(SegmentStore, Booked)>,
     pub(super) log: Log<K, V>,
     pub(super) context: StateContext,
     pub(super) rewriter: Rewriter,
@@ -115,6 +118,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let log = Log::open(&context, sizes, index);
         let restored = context.restored.take();
         let mut table = Self {
+            left_pass: None,
             log,
             context,
             rewriter: Rewriter::default(),
@@ -678,6 +682,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
 impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.context.helper.drive();
+        self.settle_pass();
         self.log.poll()?;
         // Half of the work at most: the rest is for the segments.
         let mut done = 0;

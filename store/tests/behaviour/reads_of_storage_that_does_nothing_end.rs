@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium::io::{Device, Fault, Faults, Simulated};
-use alluvium::{ErrorKind, Helpers, KIB, MIB, Map, Result, Store};
+use alluvium::{ErrorKind, Helpers, KIB, MIB, Map, MemoryKind, Result, Store};
 
 use crate::common::watchdog::Watchdog;
 use crate::common::{self, assert_equal};
@@ -225,4 +225,61 @@ fn a_second_read_of_a_record_waits_once() {
     }
     assert!(ended > 10, "{ended} ended");
     states.check_memory("second reads");
+}
+
+/// All records are visited in the order of storage, many with a read. What a pass that was given up has read
+/// into stays booked until its reads end.
+#[test]
+fn a_pass_over_all_segments_is_left_with_its_memory() {
+    let device = Simulated::new(9, Faults::none());
+    let store = Store::in_memory()
+        .memory(8 * MIB)
+        .max_value(4 * KIB)
+        .helpers(Helpers::Thread)
+        .patience(PATIENCE)
+        .device(Arc::new(device.clone()))
+        .open()
+        .unwrap();
+    let layout = common::tiny().memory(2 * MIB).patience(PATIENCE);
+    let mut map: Map<u64, Vec<u8>> = store.map("map").layout(layout.into()).open().unwrap();
+    let mut model = BTreeMap::new();
+    for key in 0..8000 {
+        let value = vec![key as u8; 600];
+        while map.put(key, value.clone()).map_err(|r| assert_waits(&r.error)).is_err() {}
+        model.insert(key, value);
+    }
+    while let Err(error) = store.checkpoint(1) {
+        assert_waits(&error);
+    }
+    let mut visit = || {
+        let mut seen = 0;
+        map.for_each(|key, value| {
+            assert_eq!(model.get(key), Some(value), "{key}");
+            seen += 1;
+            Ok(())
+        })
+        .map(|()| seen)
+    };
+    assert_eq!(visit().unwrap(), 8000);
+    let buffers = || {
+        let stats = store.stats().unwrap();
+        assert!(stats.memory.peak <= 8 * MIB, "{stats:?}");
+        stats.states[0].memory.by_kind[MemoryKind::Buffers as usize]
+    };
+    let before = buffers();
+    for nth in 1..=8 {
+        let when = format!("read {nth}");
+        let _watchdog = Watchdog::of(&device, &when);
+        device.on_nth_read(nth * 5, Fault::Stuck);
+        let error = visit().unwrap_err();
+        assert_waits(&error);
+        assert!(error.context("file").is_some(), "{when}: {error:?}");
+        assert!(buffers() > before, "{when}");
+        assert_waits(&visit().unwrap_err());
+        device.forget_scripts();
+        device.release_stuck();
+        assert_eq!(visit().unwrap(), 8000, "{when}");
+        store.tick(1).unwrap();
+        assert_eq!(buffers(), before, "{when}");
+    }
 }
