@@ -44,9 +44,9 @@ impl PatientReads {
         self.account.adjust(MemoryKind::Buffers, self.booked.replace(bytes), bytes);
     }
 
-    /// Waits for what is booked, if there is any, before that is given back.
-    pub fn wait_if_booked(&self) {
-        if self.is_booked() {
+    /// Waits for the reads that were left before all memory is given back, and no longer than a call.
+    pub fn wait_to_close(&self) {
+        if self.left_bytes() > 0 {
             let _ = self.wait();
         }
     }

@@ -309,7 +309,7 @@ impl<K, E> Drop for AppendLogLists<K, E> {
         }
         self.resume = None;
         if let Some(reads) = self.reads.as_ref().filter(|_| !helper.is_left_alone()) {
-            reads.wait_if_booked();
+            reads.wait_to_close();
         }
         self.capture = None;
         self.buckets.clear();

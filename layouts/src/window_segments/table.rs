@@ -448,7 +448,7 @@ impl<K, A> Drop for SegmentPanes<K, A> {
     fn drop(&mut self) {
         if let Some(reads) = self.reads.as_ref().filter(|_| !self.background.helper.is_left_alone())
         {
-            reads.wait_if_booked();
+            reads.wait_to_close();
         }
         // Tables give back what they take; all that is left on the account is the rest.
         self.capture = None;
