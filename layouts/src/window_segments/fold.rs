@@ -54,13 +54,14 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             return Ok(());
         }
         self.settle();
+        // What is kept for folds may be the device's, also for those of what is in memory.
+        self.wait_for_left()?;
         if self.fold_in_memory(&slices, cursor, fuel, visit)? {
             return Ok(());
         }
         if cursor.version != 0 {
             return Err(self.cannot_go_on());
         }
-        self.wait_for_left()?;
         let mut fold = self.resume(slices, cursor.position, false)?;
         let done = self.walk(&mut fold, u64::MAX, cursor, fuel, visit);
         self.leave_fold(fold, done.is_ok() && !cursor.done);
@@ -77,15 +78,20 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         waited.map_err(|error| error.with("state", &self.context.name))
     }
 
-    /// Books what reads that were left keep, now that nobody else has booked it.
+    /// Books what reads that were left keep, now that nobody else has booked it: first it takes what is
+    /// kept for folds, of which none begins before those reads have ended.
     pub(super) fn book_left(&mut self) {
         let Some(reads) = &self.reads else { return };
         let (left, usual) = (reads.left_bytes(), self.sizes.image_bytes);
         let mut own = 0;
+        if left > 0 && self.folding.is_none() {
+            self.gathering.give_up(&self.account);
+            own = self.sizes.fold_bytes;
+        }
         if self.read_buffer.capacity() == 0 {
             match left {
                 0 => self.read_buffer = IoBuffer::zeroed(usual as usize),
-                _ => own = usual,
+                _ => own += usual,
             }
         }
         reads.book(left.saturating_sub(own));

@@ -212,7 +212,6 @@ fn windows_in_window_segments() {
         let device = Simulated::new(nth, Faults::none());
         let mut counts = Counts::open(&device);
         let _watchdog = Watchdog::of(&device, &when);
-        let before = buffers(&counts.store, "windows");
         device.on_nth_read(nth, Fault::Stuck);
         let done = counts.advance(30);
         device.forget_scripts();
@@ -220,12 +219,12 @@ fn windows_in_window_segments() {
         if let Err(error) = done {
             assert!(is_left, "{when}: {error:?}");
             assert_waits(&error, &when);
+            // Else it is the helper's read: what it makes room for waits, other things need not.
             if error.context("file").is_some() {
                 left += 1;
-                assert!(buffers(&counts.store, "windows") > before, "{when}");
+                (0..20).for_each(|key| counts.add(3, key));
+                assert_waits(&counts.advance(30).unwrap_err(), &when);
             }
-            (0..20).for_each(|key| counts.add(3, key));
-            assert_waits(&counts.advance(30).unwrap_err(), &when);
             check_memory(&counts.store, "windows", &when);
         }
         device.release_stuck();
