@@ -210,7 +210,7 @@ pub fn read_entries<K: Key, V: State>(
     blobs: &BlobReader,
     mut entry: impl FnMut(K, V) -> Result<()>,
 ) -> Result<()> {
-    let store = context.segment_store()?;
+    let store = &context.segment_store()?.for_opening();
     let chunk_bytes = chunk_bytes(context);
     let memory = (chunk_bytes + PAGE_RECORDS as usize * size_of::<FooterEntry>()) as u64
         + Liveness::memory_bytes(image);

@@ -24,6 +24,7 @@ mod paced;
 mod panes;
 mod parts;
 mod passing;
+mod patient_reads;
 mod prefetch_unsafe;
 mod snapshot;
 mod split_heap;

@@ -49,7 +49,7 @@ pub struct StoreConfig {
     /// Where background work runs.
     pub helpers: Helpers,
     /// Milliseconds after which a call that waits for storage, which does nothing at all, fails with
-    /// [`ErrorKind::Backpressure`]: for checkpoints. Layouts have a patience of their own. Default:
+    /// [`ErrorKind::Backpressure`]: for checkpoints, opening, restoring and exports. Layouts have a patience of their own. Default:
     /// [`DEFAULT_PATIENCE_MS`].
     pub patience_ms: u64,
     /// The layout of states that name none.

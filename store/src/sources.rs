@@ -15,9 +15,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alluvium_layouts::{Part, StateContext};
-use alluvium_pagestore::io::{Device, IoOptions, ReadOnly, open_device_to_read};
+use alluvium_pagestore::io::{Device, IoOptions, Patient, ReadOnly, open_device_to_read};
 use alluvium_pagestore::{
     Account, CheckpointImage, Error, ErrorKind, KeyGroups, Manifest, Result, SegmentStore,
     StateManifest,
@@ -102,12 +103,13 @@ struct Opened {
 }
 
 impl Opened {
-    fn open(source: &Source, nth: usize, io: &IoOptions) -> Result<Self> {
+    fn open(source: &Source, nth: usize, io: &IoOptions, patience: Duration) -> Result<Self> {
         let name = source.name(nth);
         let device: Arc<dyn Device> = match &source.place {
             Place::Directory(path) => open_device_to_read(path, io)?,
             Place::Device(device) => Arc::new(ReadOnly::new(device.clone())),
         };
+        let device: Arc<dyn Device> = Arc::new(Patient::new(device, patience));
         let lock = device.lock_to_read()?;
         let manifest = Manifest::load(&*device)?.unwrap_or_default();
         let listed = |number| manifest.checkpoints.iter().find(|file| file.number == number);
@@ -162,6 +164,11 @@ impl Opened {
 }
 
 impl Sources {
+    /// Bytes that devices have of reads that were given up.
+    pub(crate) fn left_bytes(&self) -> u64 {
+        self.opened.borrow().iter().map(|one| one.segments.left_bytes()).sum()
+    }
+
     /// Opens the checkpoints and checks that they are what the store can be made of.
     pub(crate) fn open(
         sources: &[Source],
@@ -170,7 +177,8 @@ impl Sources {
     ) -> Result<Self> {
         let mut opened = Vec::new();
         for (nth, source) in sources.iter().enumerate() {
-            let one = Opened::open(source, nth, &config.io);
+            let patience = Duration::from_millis(config.patience_ms);
+            let one = Opened::open(source, nth, &config.io, patience);
             let one = one.map_err(|error| error.with("source", source.name(nth)))?;
             if one.image.key_groups != config.key_groups {
                 let (theirs, ours) = (one.image.key_groups, config.key_groups);

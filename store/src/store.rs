@@ -9,7 +9,7 @@ mod parts;
 mod states;
 mod taking;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -62,6 +62,8 @@ pub(crate) struct Inner {
     elastic: Elastic,
     pub(crate) clock: Arc<dyn Clock>,
     leftovers: u64,
+    /// Booked for requests that were given up while a state was opened or exported.
+    left_bytes: Cell<u64>,
     /// Released last, and not before the last handle that writes to the directory is gone.
     lock: Option<Lock>,
 }
@@ -179,6 +181,7 @@ impl Store {
             units: RefCell::default(),
             elastic,
             leftovers: 0,
+            left_bytes: Cell::new(0),
             lock,
             clock,
             config,
@@ -286,6 +289,7 @@ impl Store {
     /// means that there is nothing to do now.
     pub fn tick(&self, work: usize) -> Result<usize> {
         let mut done = 0;
+        self.0.book_left();
         for state in &*self.0.states.borrow() {
             done += state.hooks.tick(work.saturating_sub(done))?;
         }
@@ -334,6 +338,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::InUse`] if a value is borrowed or a closure is running.
     pub fn stats(&self) -> Result<StoreStats> {
+        self.0.book_left();
         let open = self.0.states.borrow();
         let states = open.iter().map(OpenState::stats).collect::<Result<_>>()?;
         let io = self.0.segments.as_ref().map(|s| s.device().stats()).unwrap_or_default();

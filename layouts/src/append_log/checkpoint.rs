@@ -133,7 +133,7 @@ pub type NoteValue = ((i64, u64, i64), Vec<(i64, u64, u64, i64)>);
 
 impl<K: Key, E: State> AppendLogLists<K, E> {
     pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
-        let store = self.context.segment_store()?.clone();
+        let store = self.context.segment_store()?.for_opening();
         let state = self.source.as_ref().map_or(0, |source| source.state);
         let window = self.sizes.window_bytes;
         self.account.reserve(MemoryKind::Buffers, window as u64, "restoring")?;
@@ -152,7 +152,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     fn restore_from(&mut self, image: &StateImage, reader: &mut SegmentReader) -> Result<()> {
-        let store = self.context.segment_store()?.clone();
+        let store = self.context.segment_store()?.for_opening();
         let mut head: Option<CatalogHead> = None;
         let (mut runs, mut notes) = (Vec::<(RunKey, RunValue)>::new(), Vec::new());
         let mut segments = image.segments.iter();
@@ -213,7 +213,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         files: &HashMap<SegmentId, &SegmentImage>,
         reader: &mut SegmentReader,
     ) -> Result<BlocksOf> {
-        let store = self.context.segment_store()?;
+        let store = &self.context.segment_store()?.for_opening();
         let mut all = HashMap::new();
         let mut entries = Vec::new();
         for segment in files.values() {

@@ -68,8 +68,8 @@ impl AppendLog {
         self
     }
 
-    /// How long a call that needs memory waits for storage to take what was given to it, before it
-    /// gives up with [`ErrorKind::Backpressure`]. In whole milliseconds; in a file `patience-ms`.
+    /// How long a call that needs memory waits for storage to take what was given to it, or one that reads
+    /// for storage that does nothing, before it gives up with [`ErrorKind::Backpressure`]. In whole milliseconds; in a file `patience-ms`.
     /// Default: [`LIST_PATIENCE`].
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {

@@ -13,7 +13,7 @@ use super::chain_unsafe::Iter;
 use super::frozen::{LIVE, Piece, sooner};
 use super::gather::{Gathered, Stop};
 use super::notes::{View, resolve, views};
-use super::run::{Mark, Run, RunCursor};
+use super::run::{Mark, Run, RunCursor, Source};
 use super::table::AppendLogLists;
 use crate::lists::{Elements, span};
 use crate::table::Cursor;
@@ -136,10 +136,14 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         named: impl Fn(&Self) -> Vec<(Time, u64)>,
         driven: impl Fn(&Self, &(Time, u64)) -> bool,
     ) -> Result<Vec<RunCursor<K, E>>> {
-        let Some(source) = self.source.clone() else { return Ok(Vec::new()) };
+        let (Some(source), Some(reads)) = (&self.source, &self.reads) else {
+            return Ok(Vec::new());
+        };
+        let source = Source { store: reads.store().clone(), ..source.clone() };
         let stored = |run: &Run<K, E>| run.stored.clone().expect("a run is somewhere");
         let names = loop {
             let names = named(self);
+            self.wait_for_left(&names)?;
             let least = |(time, number): &(Time, u64)| {
                 let run = self.run(*time, *number).expect("a named run");
                 RunCursor::<K, E>::memory_bytes_min(&stored(run))
@@ -263,6 +267,23 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let read = self.read_from(bucket, key, (hash, place), &seen, &mut cursors, visit);
         self.count_reads(&mut cursors);
         read
+    }
+
+    /// Waits for reads that were left, unless all of the `named` runs were read ahead: so many windows and
+    /// no more are the device's.
+    fn wait_for_left(&self, names: &[(Time, u64)]) -> Result<()> {
+        let Some(reads) = self.reads.as_ref().filter(|reads| reads.is_booked()) else {
+            return Ok(());
+        };
+        let is_read = |(time, number): &(Time, u64)| {
+            self.run(*time, *number).is_some_and(|run| run.cached.is_some())
+        };
+        if names.iter().all(is_read) {
+            return Ok(());
+        }
+        let waited = reads.wait();
+        self.book_left();
+        waited.map_err(|error| error.with("state", &self.context.name))
     }
 
     /// The runs that are not in memory and that some view shows.

@@ -34,46 +34,9 @@ impl<K: Key, E: State> ByHash<K, E, Time> for AppendLogLists<K, E> {
         fuel: usize,
         visit: VisitRun<'_, K, E>,
     ) -> Result<()> {
-        self.poll()?;
-        if cursor.done || !self.buckets.contains_key(&bucket) {
-            cursor.done = true;
-            return Ok(());
-        }
-        let buckets = self.alone(bucket)?;
-        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
-        cursor.position = cursor.position.max(first);
-        let (mut cursors, within) = self.cursors_at(&buckets, (cursor.position, cursor.version))?;
-        let seen = |cursors: &[RunCursor<K, E>]| -> u64 {
-            cursors.iter().map(|cursor| cursor.entries_read).sum()
-        };
-        let seen_before = seen(&cursors);
-        let mut telling = Telling {
-            visit,
-            left: fuel.max(1) as u64,
-            skip: if within.is_some() { 0 } else { cursor.version },
-            told: cursor.version,
-            within,
-            run_bytes: usize::try_from(self.context.max_value_bytes).unwrap_or(usize::MAX),
-            failed: None,
-        };
-        let mut bounds = Bounds { fuel, last, looked_at: 0 };
-        let folded = self.fold_from(
-            &buckets,
-            cursor,
-            &mut bounds,
-            &mut cursors,
-            |walk, place, pieces, c| telling.tell_place(walk, place, pieces, c),
-        );
-        let Telling { told, within, failed, .. } = telling;
-        cursor.version = told;
-        self.stats.sought += bounds.looked_at + seen(&cursors) - seen_before;
-        self.count_reads(&mut cursors);
-        folded?;
-        if !cursor.done {
-            let position = (cursor.position, told);
-            self.resume = Some(Resume { buckets, position, cursors, within });
-        }
-        failed.map_or(Ok(()), Err)
+        let visited = self.visit_lists(bucket, hashes, cursor, fuel, visit);
+        self.book_left();
+        visited
     }
 
     fn remove_hashes(
@@ -116,6 +79,58 @@ impl<K: Key, E: State> ByHash<K, E, Time> for AppendLogLists<K, E> {
         }
         self.drop_if_vacant(bucket);
         Ok(removed)
+    }
+}
+
+impl<K: Key, E: State> AppendLogLists<K, E> {
+    fn visit_lists(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: VisitRun<'_, K, E>,
+    ) -> Result<()> {
+        self.poll()?;
+        if cursor.done || !self.buckets.contains_key(&bucket) {
+            cursor.done = true;
+            return Ok(());
+        }
+        let buckets = self.alone(bucket)?;
+        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        cursor.position = cursor.position.max(first);
+        let (mut cursors, within) = self.cursors_at(&buckets, (cursor.position, cursor.version))?;
+        let seen = |cursors: &[RunCursor<K, E>]| -> u64 {
+            cursors.iter().map(|cursor| cursor.entries_read).sum()
+        };
+        let seen_before = seen(&cursors);
+        let mut telling = Telling {
+            visit,
+            left: fuel.max(1) as u64,
+            skip: if within.is_some() { 0 } else { cursor.version },
+            told: cursor.version,
+            within,
+            run_bytes: usize::try_from(self.context.max_value_bytes).unwrap_or(usize::MAX),
+            failed: None,
+        };
+        let mut bounds = Bounds { fuel, last, looked_at: 0 };
+        let folded = self.fold_from(
+            &buckets,
+            cursor,
+            &mut bounds,
+            &mut cursors,
+            |walk, place, pieces, c| telling.tell_place(walk, place, pieces, c),
+        );
+        let Telling { told, within, failed, .. } = telling;
+        cursor.version = told;
+        self.stats.sought += bounds.looked_at + seen(&cursors) - seen_before;
+        self.count_reads(&mut cursors);
+        folded?;
+        if !cursor.done {
+            let position = (cursor.position, told);
+            self.resume = Some(Resume { buckets, position, cursors, within });
+        }
+        failed.map_or(Ok(()), Err)
     }
 }
 

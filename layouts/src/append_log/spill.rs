@@ -124,6 +124,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     pub(super) fn make_room(&mut self, bytes: u64, what: &str) -> Result<()> {
         let (start, wanted) = (Instant::now(), bytes.saturating_add(self.sizes.slack));
         self.failed = None;
+        self.book_left();
         loop {
             self.poll()?;
             if self.account.available() >= wanted {
@@ -401,6 +402,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
         let pending = self.jobs.pending();
         self.poll()?;
+        self.book_left();
         done += pending.saturating_sub(self.jobs.pending());
         self.resume = self.resume.take().filter(|_| done == 0);
         Ok(done)

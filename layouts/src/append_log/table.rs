@@ -25,6 +25,7 @@ use super::run::{Run, RunCursor, Source};
 use crate::by_hash::ByHash;
 use crate::hybrid_log::Pool;
 use crate::lists::{Elements, Lists, ListsLayout};
+use crate::patient_reads::PatientReads;
 use crate::split_table::HashRange;
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::upkeep::Upkeep;
@@ -50,6 +51,8 @@ pub struct AppendLogLists<K, E> {
     pub(super) jobs: Jobs,
     /// Where runs are read; `None` without storage.
     pub(super) source: Option<Source>,
+    /// How the owner reads them.
+    pub(super) reads: Option<PatientReads>,
     pub(super) files: Files,
     pub(super) resume: Option<Resume<K, E>>,
     pub(super) stats: TableStats,
@@ -100,6 +103,8 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
         }
         let store = context.segments.clone();
         let pieces = (sizes.piece_bytes, pool_of(&context, sizes.piece_bytes));
+        let reads =
+            store.as_ref().map(|store| PatientReads::new(store, sizes.patience, account.clone()));
         let mut lists = AppendLogLists {
             range,
             tables: (range, context.movable.then_some(context.key_groups)),
@@ -112,6 +117,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
             elements: 0,
             jobs: Jobs::new(context.helper.clone(), store.clone(), writer),
             source: store.map(|store| Source { store, state, range }),
+            reads,
             files: Files::new(context.account.clone()),
             resume: None,
             stats: TableStats::default(),
@@ -158,6 +164,13 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
     }
 
+    /// Books what reads that were left keep, now that the cursors are gone that had booked it.
+    pub(super) fn book_left(&self) {
+        if let Some(reads) = &self.reads {
+            reads.book(reads.left_bytes());
+        }
+    }
+
     /// Drops a bucket in which there is nothing.
     pub(super) fn drop_if_vacant(&mut self, time: Time) {
         if self.buckets.get(&time).is_some_and(Bucket::is_vacant) {
@@ -199,7 +212,9 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
         self.resume = None;
-        self.read_key(bucket, key, visit)
+        let read = self.read_key(bucket, key, visit);
+        self.book_left();
+        read
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
@@ -223,7 +238,9 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         fuel: usize,
         visit: &mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
-        self.fold_buckets(buckets, cursor, fuel, visit)
+        let folded = self.fold_buckets(buckets, cursor, fuel, visit);
+        self.book_left();
+        folded
     }
 
     fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, E, Time>> {
@@ -291,6 +308,9 @@ impl<K, E> Drop for AppendLogLists<K, E> {
             let _ = self.jobs.wait();
         }
         self.resume = None;
+        if let Some(reads) = self.reads.as_ref().filter(|_| !helper.is_left_alone()) {
+            reads.wait_to_close();
+        }
         self.capture = None;
         self.buckets.clear();
         self.graves.clear();

@@ -4,7 +4,7 @@
 
 use alluvium_pagestore::{BlobReader, ErrorKind, Key, Result, State, Time};
 
-use super::config::AppendLog;
+use super::config::{AppendLog, LIST_PATIENCE};
 use crate::lists::{Lists, ListsLayout, VisitList, span_of};
 use crate::parts::Part;
 use crate::split_table::HashRange;
@@ -19,7 +19,9 @@ pub fn for_each_list<K: Key, E: State>(part: &Part, visit: VisitList<'_, K, E>) 
     let restored = Some((part.image.clone(), blobs));
     let context = StateContext { restored, ..part.context.clone() };
     let (owned, groups) = (context.owned.clone(), context.key_groups);
-    let mut lists = ListsLayout::<K, E>::open_lists(&AppendLog::new(), context)?;
+    let patience = context.segment_store()?.patience().unwrap_or(LIST_PATIENCE);
+    let layout = AppendLog::new().patience(patience);
+    let mut lists = ListsLayout::<K, E>::open_lists(&layout, context)?;
     let range = HashRange::of(&owned, groups);
     let wanted = part.wanted.start.max(owned.start)..part.wanted.end.min(owned.end);
     if wanted.is_empty() {

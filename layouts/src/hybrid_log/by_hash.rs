@@ -10,6 +10,7 @@ use alluvium_pagestore::{Key, MemoryKind, Result, State};
 
 use super::address::{Address, Place};
 use super::index::{Index, IndexHash};
+use super::passing::Booked;
 use super::table::HybridLogTable;
 use crate::by_hash::{ByHash, VisitRun};
 use crate::table::Cursor;
@@ -60,7 +61,7 @@ impl<K: Key, V: State> ByHash<K, V> for HybridLogTable<K, V> {
             for (hash, address) in entries {
                 self.remove_entry(hash, address);
             }
-            self.log.account.release(MemoryKind::Buffers, memory);
+            drop(memory);
             go_on(cursor, next);
         }
         Ok(removed)
@@ -95,7 +96,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 };
                 self.visit_addresses(&addresses, &mut wanted).map(|()| found.next)
             });
-            self.log.account.release(MemoryKind::Buffers, memory);
+            drop(memory);
             go_on(cursor, step?);
         }
         Ok(())
@@ -157,14 +158,15 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         Index::prefix_of(self.log.place(hash))
     }
 
-    /// Books memory for a step: the entries of a segment of the index, and the addresses of those
-    /// taken.
-    fn book_step(&mut self) -> Result<u64> {
+    /// Books memory for a step, given back also if a key panics: the entries of a segment of the index, and
+    /// the addresses of those taken.
+    fn book_step(&mut self) -> Result<Booked> {
         let each = size_of::<(IndexHash, Address)>() + size_of::<Address>();
-        let memory = (self.log.sizes.buckets * 7 * each) as u64;
-        self.log.make_free(memory)?;
-        self.log.account.charge(MemoryKind::Buffers, memory);
-        Ok(memory)
+        let bytes = (self.log.sizes.buckets * 7 * each) as u64;
+        self.log.make_free(bytes)?;
+        let account = self.log.account.clone();
+        account.charge(MemoryKind::Buffers, bytes);
+        Ok(Booked { account, bytes })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Restoring a hybrid log from a checkpoint, and iterating over everything.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
     BlobReader, Error, ErrorKind, Footer, FooterEntry, FooterPass, Key, LiveSet, Liveness,
@@ -28,7 +30,7 @@ const ENTRY_BYTES_MAX: u64 = 64;
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
-        let store = self.context.segment_store()?.clone();
+        let store = self.context.segment_store()?.for_opening();
         let account = self.log.account.clone();
         let state = fingerprint(&self.context.name);
         let window = self.log.sizes.window_bytes;
@@ -224,14 +226,19 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 // were visited before, and those on storage do not move.
                 failed = failed.and_then(|()| self.make_room_to_read());
                 let segments = self.log.stored.as_mut().expect("a log with segments");
-                if failed.is_ok() {
-                    failed = segments.verify(&mut read).and_then(|record| {
-                        self.log.stats.codec_calls += 1;
-                        let (key, value) = codec::decode::<K, V>(record.payload)?;
-                        visit(&key, &value)
-                    });
-                }
+                // Keys and values are the user's: how they are decoded and dropped may panic too.
+                let shown = catch_unwind(AssertUnwindSafe(|| {
+                    failed?;
+                    let record = segments.verify(&mut read)?;
+                    self.log.stats.codec_calls += 1;
+                    let (key, value) = codec::decode::<K, V>(record.payload)?;
+                    visit(&key, &value)
+                }));
                 segments.recycle(read);
+                failed = shown.unwrap_or_else(|panic| {
+                    segments.leave_all();
+                    resume_unwind(panic)
+                });
             }
             failed?;
         }

@@ -24,6 +24,8 @@ mod log;
 mod passing;
 mod pool_unsafe;
 mod rewriter;
+#[cfg(test)]
+mod stalls_tests;
 mod stored;
 mod table;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
     Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, PassVisitor, PassedRecord, Result,
-    SegmentInfo, SegmentPass, State, codec, fingerprint,
+    SegmentInfo, SegmentPass, SegmentStore, State, codec, fingerprint,
 };
 
 use super::frame_unsafe::Frame;
@@ -48,9 +48,16 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if cold == 0 {
             return self.visit_frames(visit);
         }
-        if let Some((_booked, buffer_bytes)) = self.book_pass(cold) {
+        self.wait_for_pass()?;
+        if let Some((booked, buffer_bytes)) = self.book_pass(cold) {
             // Making room has moved some.
-            let (cold, visited) = (self.cold_records(), self.visit_segments(buffer_bytes, visit)?);
+            let cold = self.cold_records();
+            let store = self.context.segment_store()?.clone().patient(self.log.sizes.patience);
+            let visited = self.visit_segments(&store, buffer_bytes, visit);
+            if store.left_bytes() > 0 {
+                self.left_pass = Some((store, booked));
+            }
+            let visited = visited?;
             if visited != cold {
                 let message = format!("{visited} records are in the segments, {cold} expected");
                 return Err(Error::new(ErrorKind::Corrupt, message));
@@ -62,6 +69,22 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             self.scan_entries(&mut cursor, usize::MAX, visit)?;
         }
         Ok(())
+    }
+
+    /// Waits for reads of a pass that were left: they have the memory for one.
+    fn wait_for_pass(&mut self) -> Result<()> {
+        if let Some((store, _)) = &self.left_pass {
+            store.wait_for_left().map_err(|error| error.with("state", &self.context.name))?;
+            self.left_pass = None;
+        }
+        Ok(())
+    }
+
+    /// Gives the memory of a pass back whose reads were left and have ended.
+    pub(super) fn settle_pass(&mut self) {
+        if self.left_pass.as_ref().is_some_and(|(store, _)| store.left_bytes() == 0) {
+            self.left_pass = None;
+        }
     }
 
     /// How many records are on storage only. Cost: a look at each frame.
@@ -101,14 +124,18 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         Some((Booked { account, bytes }, buffer as usize))
     }
 
-    fn visit_segments(&mut self, buffer_bytes: usize, visit: Visit<'_, K, V>) -> Result<u64> {
+    fn visit_segments(
+        &mut self,
+        store: &SegmentStore,
+        buffer_bytes: usize,
+        visit: Visit<'_, K, V>,
+    ) -> Result<u64> {
         let stored = self.log.stored.as_ref().expect("a log with segments");
         let live = stored.numbers().filter(|&number| stored.live_of(number) > 0);
         let mut segments = Vec::with_capacity(stored.numbers().count());
         segments.extend(live.map(|number| (number, stored.info(number).clone())));
-        let store = self.context.segment_store()?.clone();
         let state = fingerprint(&self.context.name);
-        let mut pass = SegmentPass::new(store, state, WINDOW_BYTES, buffer_bytes);
+        let mut pass = SegmentPass::new(store.clone(), state, WINDOW_BYTES, buffer_bytes);
         let mut open = |nth: usize| Ok(segments[nth].1.clone());
         let mut records =
             Records { table: self, segments: &segments, number: 0, visited: 0, visit };

@@ -57,8 +57,8 @@ pub struct Stored {
     /// Reads of the call at hand, and those that were left, that have not ended.
     under_way: usize,
     left: usize,
-    /// The rest of a long record, if it was left.
-    long_left: Option<UnderWay>,
+    /// The rest of a long record, if it was left, and the bytes of its buffer.
+    long_left: Option<(UnderWay, usize)>,
     /// Bytes of all segment files.
     bytes: u64,
     /// Live records, and the estimated bytes of them.
@@ -751,20 +751,23 @@ impl Stored {
     }
 
     /// Nobody waits any more for the reads of the call.
-    fn leave_all(&mut self) {
+    pub fn leave_all(&mut self) {
         self.left += std::mem::take(&mut self.under_way);
         self.round = (self.round + 1) & ((FETCH - 1) >> 32);
     }
 
     /// Waits for the rest of a long record that was left: there is memory for one.
     fn take_long(&mut self, patience: &mut Option<Patience>) -> Result<()> {
-        let Some(left) = self.long_left.take() else { return Ok(()) };
+        let Some((left, length)) = self.long_left.take() else { return Ok(()) };
         let device = self.store.device();
         let patience = patience.get_or_insert_with(|| Patience::new(self.patience, device));
         match left.wait_within(patience) {
-            Ok((buffer, _)) => self.take_back(buffer),
+            Ok((buffer, _)) => {
+                let buffer = self.given_back(buffer, length);
+                self.take_back(buffer);
+            }
             Err(left) => {
-                self.long_left = Some(left);
+                self.long_left = Some((left, length));
                 return Err(patience.error("a long record is still being read"));
             }
         }
@@ -829,14 +832,12 @@ impl Stored {
         let mut patience = Patience::new(self.patience, device);
         match reading.wait_within(&mut patience) {
             Ok((buffer, done)) => {
-                // An engine that has stopped does not give it back.
-                let is_lost = buffer.capacity() == 0;
-                read.buffer = if is_lost { self.lost(length) } else { buffer };
+                read.buffer = self.given_back(buffer, length);
                 done
             }
             Err(reading) => {
                 // It is what there is memory for: none is given back to the others until it ends.
-                self.long_left = Some(reading);
+                self.long_left = Some((reading, length));
                 Err(patience.error("a long record is still being read"))
             }
         }
@@ -854,8 +855,12 @@ impl Stored {
         self.buffers.push(buffer);
     }
 
-    /// A buffer in place of one for so many bytes that will not come back.
-    fn lost(&self, length: usize) -> IoBuffer {
+    /// The buffer of a read of so many bytes that has ended, or another one: an engine that has stopped does
+    /// not give it back.
+    fn given_back(&self, buffer: IoBuffer, length: usize) -> IoBuffer {
+        if buffer.capacity() > 0 {
+            return buffer;
+        }
         let extra = length.max(self.read_bytes) - self.read_bytes;
         self.account.release(MemoryKind::Buffers, extra as u64);
         IoBuffer::zeroed(self.read_bytes)
@@ -908,8 +913,8 @@ impl Drop for Stored {
             }
         }
         match self.long_left.take() {
-            Some(left) if self.helper.is_left_alone() => left.leave(),
-            Some(left) => drop(left.wait_within(&mut patience).map_err(UnderWay::leave)),
+            Some((left, _)) if self.helper.is_left_alone() => left.leave(),
+            Some((left, _)) => drop(left.wait_within(&mut patience).map_err(UnderWay::leave)),
             None => {}
         }
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
     Account, BlobRef, BlobWriter, EntryCodec, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind,
-    Rejected, Result, Rewrite, State, StateImage, Time, codec, description_of,
+    Rejected, Result, Rewrite, SegmentStore, State, StateImage, Time, codec, description_of,
 };
 
 use super::address::{Address, StoredAt};
@@ -23,6 +23,7 @@ use super::expiring::Expiry;
 use super::frames_unsafe::Stage;
 use super::index::{IndexHash, Position};
 use super::log::{Located, Log, NOWHERE, QUANTUM, heap_of};
+use super::passing::Booked;
 use super::rewriter::Rewriter;
 use super::stored::{Read, Stored};
 use crate::by_hash::ByHash;
@@ -35,6 +36,8 @@ use crate::upkeep::Upkeep;
 
 /// An open [`HybridLog`].
 pub struct HybridLogTable<K: Key, V: State> {
+    /// A pass of which reads were left, and what is booked for it; before the log, whose account that is.
+    pub(super) left_pass: Option<(SegmentStore, Booked)>,
     pub(super) log: Log<K, V>,
     pub(super) context: StateContext,
     pub(super) rewriter: Rewriter,
@@ -115,6 +118,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let log = Log::open(&context, sizes, index);
         let restored = context.restored.take();
         let mut table = Self {
+            left_pass: None,
             log,
             context,
             rewriter: Rewriter::default(),
@@ -348,24 +352,38 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let filter = &mut self.touched[hash.0 as usize >> 22];
         let again = *filter == hash.0 | 1;
         *filter = hash.0 | 1;
-        if again {
-            match self.own_slowly(hash, key, ahead) {
-                Ok(Some((number, slot))) => return Ok(Found::Slot(number, slot)),
-                Ok(None) => return Ok(Found::Absent),
-                // A page that cannot be written keeps records from moving to memory, not from being
-                // read.
-                Err(error) if is_lack_of_room(&error) => {}
-                Err(error) => return Err(error),
-            }
+        if again && self.log.slot_at_hand().is_some() {
+            let owned = self.own_slowly(hash, key, ahead)?;
+            return Ok(owned.map_or(Found::Absent, |(number, slot)| Found::Slot(number, slot)));
         }
         self.log.make_headroom()?;
-        let Some((_, _, key, value)) = self.read_cold(hash, key, ahead.take())? else {
+        let Some((_, place, key, value)) = self.read_cold(hash, key, ahead.take())? else {
             return Ok(Found::Absent);
         };
         let heap = heap_of(&key, &value);
         self.log.account.charge(MemoryKind::Values, heap);
         self.scratch = Some(Scratch { key, value, heap });
-        Ok(Found::Scratch)
+        // Only now: who waits for a read in vain has not waited for room before.
+        if again { self.keep_scratch(hash, place) } else { Ok(Found::Scratch) }
+    }
+
+    /// Moves the record that was read from a place to memory, if there is room.
+    fn keep_scratch(&mut self, hash: IndexHash, place: StoredAt) -> Result<Found> {
+        let (number, slot) = match self.log.make_room_to_move() {
+            Ok(to) => to,
+            // A page that cannot be written keeps records from moving to memory, not from being read.
+            Err(error) if is_lack_of_room(&error) => return Ok(Found::Scratch),
+            Err(error) => return Err(error),
+        };
+        // Making room moves records, but none that is on storage alone.
+        let mut candidates = (0..).map_while(|nth| self.log.candidate(hash, nth));
+        let at = candidates.find(|(_, at)| *at == place).map(|(position, _)| position);
+        let Scratch { key, value, heap } = self.scratch.take().expect("it was just read");
+        self.log.account.release(MemoryKind::Values, heap);
+        self.log.put((number, slot), key, value);
+        self.log.index.set(at.expect("the record's entry"), self.log.address_of(number, slot));
+        self.log.stored.as_mut().expect("a store").record_died(place);
+        Ok(Found::Slot(number, slot))
     }
 
     fn found(&self, found: Found) -> Option<&V> {
@@ -664,6 +682,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
 impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.context.helper.drive();
+        self.settle_pass();
         self.log.poll()?;
         // Half of the work at most: the rest is for the segments.
         let mut done = 0;

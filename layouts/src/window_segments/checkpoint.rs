@@ -42,7 +42,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             // Of a state that can be made again, checkpoints have nothing.
             return Ok(());
         }
-        let store = self.context.segment_store()?.clone();
+        let store = self.context.segment_store()?.for_opening();
         let window = self.sizes.chunk_bytes;
         let footers = 2 * self.sizes.image_records as usize * size_of::<FooterEntry>();
         let memory = (window + footers) as u64 + CATALOG_BYTES + self.sizes.headroom_bytes;

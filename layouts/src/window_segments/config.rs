@@ -72,8 +72,8 @@ impl WindowSegments {
         self
     }
 
-    /// How long a call that needs memory waits for storage to take what was given to it, before it
-    /// gives up with [`ErrorKind::Backpressure`]. In whole milliseconds; in a file `patience-ms`.
+    /// How long a call that needs memory waits for storage to take what was given to it, or one that reads
+    /// for storage that does nothing, before it gives up with [`ErrorKind::Backpressure`]. In whole milliseconds; in a file `patience-ms`.
     /// Default: [`PATIENCE`].
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {

@@ -11,10 +11,12 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::ops::Range;
 
+use alluvium_pagestore::io::IoBuffer;
 use alluvium_pagestore::{ErrorKind, Key, MemoryKind, Result, State, Time};
 
 use super::source::{Reads, Source};
 use super::table::SegmentPanes;
+use crate::patient_reads::PatientReads;
 use crate::table::Cursor;
 
 /// A fold between two calls.
@@ -52,6 +54,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             return Ok(());
         }
         self.settle();
+        // What is kept for folds may be the device's, also for those of what is in memory.
+        self.wait_for_left()?;
         if self.fold_in_memory(&slices, cursor, fuel, visit)? {
             return Ok(());
         }
@@ -64,11 +68,45 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         done
     }
 
+    /// Waits for reads that were left: so many images and no more are the device's.
+    pub(super) fn wait_for_left(&mut self) -> Result<()> {
+        let waited = match &self.reads {
+            Some(reads) if reads.left_bytes() > 0 => reads.wait(),
+            _ => Ok(()),
+        };
+        self.book_left();
+        waited.map_err(|error| error.with("state", &self.context.name))
+    }
+
+    /// Books what reads that were left keep, now that nobody else has booked it: first it takes what is
+    /// kept for folds, of which none begins before those reads have ended.
+    pub(super) fn book_left(&mut self) {
+        let Some(reads) = &self.reads else { return };
+        let (left, usual) = (reads.left_bytes(), self.sizes.image_bytes);
+        let mut own = 0;
+        if left > 0 && self.folding.is_none() {
+            self.gathering.give_up(&self.account);
+            own = self.sizes.fold_bytes;
+        }
+        if self.read_buffer.capacity() == 0 {
+            match left {
+                0 => self.read_buffer = IoBuffer::zeroed(usual as usize),
+                _ => own += usual,
+            }
+        }
+        reads.book(left.saturating_sub(own));
+    }
+
     /// Keeps a fold for the next call, or gives it up.
     pub(super) fn leave_fold(&mut self, fold: Fold, goes_on: bool) {
         match goes_on {
             true => self.folding = Some(fold),
-            false => self.account.release(MemoryKind::Buffers, fold.bytes),
+            false => {
+                let bytes = fold.bytes;
+                drop(fold);
+                self.account.release(MemoryKind::Buffers, bytes);
+                self.book_left();
+            }
         }
     }
 
@@ -111,6 +149,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let begun = self.begin_fold(slices, position, is_of_hashes, bytes);
         if begun.is_err() {
             self.account.release(MemoryKind::Buffers, bytes);
+            self.book_left();
         }
         begun
     }
@@ -143,7 +182,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     ) -> Result<Fold> {
         let (mut sources, mut reads) = (Vec::new(), Reads::default());
         let (slots, range) = (&self.slots, self.range);
-        let store = self.background.storage.as_ref().map(|storage| &storage.store);
+        let store = self.reads.as_ref().map(PatientReads::store);
         for &slot in self.by_time.range(slices.clone()).map(|(_, slot)| slot) {
             let slot = slot as usize;
             let found = slots[slot].as_ref().expect("a slice in use");
@@ -191,7 +230,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<()> {
         let (slots, range, merge) = (&self.slots, self.range, &self.merge);
-        let store = self.background.storage.as_ref().map(|storage| &storage.store);
+        let store = self.reads.as_ref().map(PatientReads::store);
         let mut reads = Reads::default();
         // Keys whose hashes are the same, each with what it has so far.
         let mut group: Vec<(Cow<'_, K>, A)> = Vec::new();

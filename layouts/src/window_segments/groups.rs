@@ -32,11 +32,15 @@ impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         self.settle();
-        if cursor.done || self.slot_of(slice).is_none() {
+        let slot = self.slot_of(slice).filter(|_| !cursor.done);
+        let Some(slot) = slot else {
             cursor.done = true;
             return Ok(());
-        }
+        };
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        if !self.slice_at(slot).runs.is_empty() {
+            self.wait_for_left()?;
+        }
         let mut fold = self.resume(slice..slice.plus(1), cursor.position.max(first), true)?;
         let done =
             self.walk(&mut fold, last, cursor, fuel, &mut |key, sum| visit(key, 0, from_ref(&sum)));

@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use alluvium_pagestore::io::Patience;
 use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
 
 use super::run::Run;
@@ -125,9 +126,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     /// Merges the runs of the slice that has most, until there are fewer, so that a fold takes less
     /// memory. Says whether that did anything.
     pub(super) fn merge_for_fold(&mut self, slices: &Range<Time>) -> Result<bool> {
-        while self.merging.is_some() {
-            self.wait_once()?;
-        }
+        self.wait_for_merge()?;
         let slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
         let most = slots.max_by_key(|slot| self.slice_at(*slot).runs.len());
         let Some(slot) = most.filter(|slot| self.slice_at(*slot).runs.len() > 1) else {
@@ -137,9 +136,23 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         if !self.begin_merge(slot, 0) {
             return Ok(false);
         }
+        self.wait_for_merge()?;
+        Ok(self.slice_at(slot).runs.len() < before)
+    }
+
+    fn wait_for_merge(&mut self) -> Result<()> {
+        let mut patience: Option<Patience> = None;
         while self.merging.is_some() {
             self.wait_once()?;
+            let Some(storage) = &self.background.storage else { continue };
+            let device = storage.store.device();
+            let patience =
+                patience.get_or_insert_with(|| Patience::new(self.sizes.patience, device));
+            if patience.is_over(device) {
+                let error = patience.error("runs are still being made one");
+                return Err(error.with("state", &self.context.name));
+            }
         }
-        Ok(self.slice_at(slot).runs.len() < before)
+        Ok(())
     }
 }

@@ -39,6 +39,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     #[cold]
     fn make_room_by_writing(&mut self, bytes: u64, what: &str) -> Result<()> {
         let mut since: Option<Instant> = None;
+        self.book_left();
         loop {
             self.settle();
             if self.account.available() >= bytes {
@@ -279,6 +280,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             done += 1;
         }
         self.settle();
+        self.book_left();
         self.go_on_reading();
         Ok(done)
     }

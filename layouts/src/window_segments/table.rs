@@ -24,6 +24,7 @@ use super::slots::RECENT;
 use super::tables::TableGroups;
 use crate::by_hash::ByHash;
 use crate::panes::{Merge, Panes, PanesLayout};
+use crate::patient_reads::PatientReads;
 use crate::split_table::HashRange;
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::upkeep::Upkeep;
@@ -64,7 +65,10 @@ pub struct SegmentPanes<K, A> {
     pub(super) reserve_bytes: u64,
     /// Whether the last run could not be written.
     pub(super) failing: bool,
+    /// Empty while a read that was left has it.
     pub(super) read_buffer: IoBuffer,
+    /// How the owner reads runs; `None` without storage.
+    pub(super) reads: Option<PatientReads>,
     /// The checkpoint being taken, or not decided yet.
     pub(super) capture: Option<Box<Capture<K, A>>>,
     /// Tables that the last checkpoint has.
@@ -136,6 +140,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 SegmentWriter::new(store.clone(), state, sizes.chunk_bytes, sizes.segment_bytes);
             Storage { store, writer: Arc::new(Mutex::new(writer)) }
         });
+        let store = context.segments.as_ref();
+        let reads = store.map(|store| PatientReads::new(store, sizes.patience, account.clone()));
         let restored = context.restored.take();
         let mut panes = Self {
             range: HashRange::of(&context.owned, context.key_groups),
@@ -163,6 +169,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             reserve_bytes: sizes.reserve_bytes,
             failing: false,
             read_buffer: IoBuffer::zeroed(image as usize),
+            reads,
             capture: None,
             stats: TableStats::default(),
         };
@@ -248,7 +255,6 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         is: impl Fn(&K) -> bool,
         sum: &mut Option<A>,
     ) -> Result<()> {
-        let store = self.background.storage.as_ref().expect("a run on storage").store.clone();
         let stored = &self.slots[slot].as_ref().expect("a slice in use").runs[run];
         let mut number = stored.run.image_of(hash);
         let (merge, stats) = (&self.merge, &mut self.stats);
@@ -270,21 +276,25 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             let on = match stored.resident(number) {
                 Some(image) => add(image)?,
                 None => {
+                    let reads = self.reads.as_ref().expect("a run on storage");
                     cold += 1;
                     let at = stored.run.images[number];
                     let more = at.bytes().saturating_sub(self.read_buffer.capacity() as u64);
                     self.account.reserve(MemoryKind::Buffers, more, "a long image")?;
                     let buffer = std::mem::replace(&mut self.read_buffer, IoBuffer::empty());
-                    let done = stored.run.read(&store, number, buffer).and_then(|image| {
+                    let done = stored.run.read(reads.store(), number, buffer).and_then(|image| {
                         let on = add(&image)?;
                         self.read_buffer = image.into_buffer();
                         Ok(on)
                     });
-                    let usual = self.sizes.image_bytes as usize;
-                    if self.read_buffer.capacity() != usual {
-                        self.read_buffer = IoBuffer::zeroed(usual);
-                    }
                     self.account.release(MemoryKind::Buffers, more);
+                    let usual = self.sizes.image_bytes;
+                    if reads.left_bytes() > 0 {
+                        // It is booked as this one's, but for what it is longer.
+                        reads.book(reads.left_bytes().saturating_sub(usual));
+                    } else if self.read_buffer.capacity() as u64 != usual {
+                        self.read_buffer = IoBuffer::zeroed(usual as usize);
+                    }
                     done?
                 }
             };
@@ -330,6 +340,9 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
         let hash = key.key_hash();
         let first = self.slice_at(slot).first_part_of(hash, |known| key.is(known));
         let mut sum = None;
+        if !self.slice_at(slot).runs.is_empty() {
+            self.wait_for_left()?;
+        }
         for run in 0..self.slice_at(slot).runs.len() {
             if self.slice_at(slot).runs[run].run.number >= first {
                 self.add_from_run(slot, run, hash, |known| key.is(known), &mut sum)?;
@@ -433,6 +446,10 @@ impl<K: Key, A: State> Upkeep for SegmentPanes<K, A> {
 
 impl<K, A> Drop for SegmentPanes<K, A> {
     fn drop(&mut self) {
+        if let Some(reads) = self.reads.as_ref().filter(|_| !self.background.helper.is_left_alone())
+        {
+            reads.wait_to_close();
+        }
         // Tables give back what they take; all that is left on the account is the rest.
         self.capture = None;
         self.slots.clear();

@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
-use alluvium_pagestore::io::Device;
+use alluvium_pagestore::io::{Device, Patient};
 use alluvium_pagestore::{
     CheckpointImage, Error, ErrorKind, MANIFEST, MANIFEST_NEW, Manifest, Result, SegmentId,
     SegmentStore, blobs_name, checkpoint_of_file,
@@ -25,10 +26,12 @@ impl Checkpoints {
         owned: &Range<u16>,
         restore: Option<u64>,
     ) -> Result<(Self, SegmentStore, u64)> {
-        let mut manifest = match Manifest::load(&*device)? {
+        let patience = Duration::from_millis(config.patience_ms);
+        let reads = Patient::new(device.clone(), patience);
+        let mut manifest = match Manifest::load(&reads)? {
             Some(manifest) => manifest,
             None if restore.is_none() => {
-                check_never_had_one(&*device)?;
+                check_never_had_one(&reads)?;
                 Manifest::default()
             }
             None => Manifest::default(),
@@ -36,8 +39,10 @@ impl Checkpoints {
         let mut found = Self::default();
         let mut unreadable = Vec::new();
         for file in &manifest.checkpoints {
-            match CheckpointImage::load(&*device, file.number, Some(file.crc)) {
+            match CheckpointImage::load(&reads, file.number, Some(file.crc)) {
                 Ok((image, file)) => found.retained.push(Retained { file, image: Arc::new(image) }),
+                // It may be whole.
+                Err(error) if error.kind() == ErrorKind::Backpressure => return Err(error),
                 Err(error) => unreadable.push((file.number, error)),
             }
         }
@@ -47,7 +52,7 @@ impl Checkpoints {
             device.sync_directory()?;
         }
         let listed_before = manifest.checkpoints.len();
-        found.base = found.choose(&mut manifest, &*device, unreadable.as_mut(), restore)?;
+        found.base = found.choose(&mut manifest, &reads, unreadable.as_mut(), restore)?;
         let mut next_segment = 1;
         for Retained { image, .. } in &found.retained {
             next_segment = next_segment.max(image.next_segment);
@@ -85,7 +90,7 @@ impl Checkpoints {
         if unreadable.is_empty() {
             leftovers.iter().try_for_each(|name| device.remove(name))?;
         }
-        let segments = SegmentStore::new(device, next_segment);
+        let segments = SegmentStore::new(device, next_segment).opened_within(patience);
         found.pin_all(&segments);
         Ok((found, segments, removed))
     }
@@ -148,9 +153,16 @@ impl Checkpoints {
 fn check_never_had_one(device: &dyn Device) -> Result<()> {
     let names = device.list()?;
     let numbers: BTreeSet<u64> = names.iter().filter_map(|name| checkpoint_of_file(name)).collect();
-    // One that cannot be read tells nothing.
-    let image = |number: &u64| CheckpointImage::load(device, *number, None).ok();
-    if !numbers.iter().filter_map(image).any(|(image, _)| image.after > 0) {
+    let mut had_one = false;
+    for number in &numbers {
+        match CheckpointImage::load(device, *number, None) {
+            Ok((image, _)) => had_one |= image.after > 0,
+            Err(error) if error.kind() == ErrorKind::Backpressure => return Err(error),
+            // One that cannot be read tells nothing.
+            Err(_) => {}
+        }
+    }
+    if !had_one {
         return Ok(());
     }
     let there: Vec<_> = numbers.iter().map(u64::to_string).collect();

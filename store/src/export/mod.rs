@@ -11,7 +11,7 @@ mod sort;
 
 use std::io::{Read, Write};
 
-use alluvium_pagestore::{Encoded, Error, ErrorKind, Result};
+use alluvium_pagestore::{Encoded, Error, ErrorKind, Result, SegmentStore};
 
 use crate::store::{OpenState, Store};
 use file::{FileReader, FileWriter, StateHeader};
@@ -156,6 +156,9 @@ impl Store {
                 return Err(Error::new(ErrorKind::Poisoned, message).with("state", name));
             }
             let entries = self.write_sorted(state, &mut file);
+            if entries.is_err() {
+                self.0.book_left();
+            }
             exported.entries += entries.map_err(|error| error.with("state", name))?;
             exported.states += 1;
         }
@@ -167,7 +170,8 @@ impl Store {
         // An entry is encoded beside what it is copied to.
         let encoded = self.0.config.max_value_bytes();
         let encoded = self.reserve(encoded, "encoding an entry of an export")?;
-        let segments = self.0.segments.clone();
+        // What is written to sort is of no use after an error.
+        let segments = self.0.segments.as_ref().map(SegmentStore::for_opening);
         // Keys of groups that are not the store's, if there are any, stand in no order; nor is all told
         // of a state whose groups come and go.
         let is_all = self.0.owned.len() == usize::from(self.0.config.key_groups);

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use alluvium_layouts::StateContext;
 use alluvium_pagestore::{
-    Account, BlobReader, CheckpointImage, Error, ErrorKind, Result, StateManifest,
+    Account, BlobReader, CheckpointImage, Error, ErrorKind, MemoryKind, Result, StateManifest,
 };
 
 use super::{Inner, OpenState};
 use crate::moving::{Groups, Mover, Stock};
+use crate::sources::Sources;
 use crate::state_cell::Hooks;
 
 impl Inner {
@@ -26,6 +27,7 @@ impl Inner {
             let message = "the state is open already";
             return Err(Error::new(ErrorKind::InUse, message).with("state", name));
         }
+        self.book_left();
         Ok(StateContext {
             name: name.into(),
             account: Account::below(&self.root, name, limit.unwrap_or(u64::MAX)),
@@ -72,7 +74,7 @@ impl Inner {
             let message = format!("the stored layout is {stored}, asked for is {asked}");
             return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
         }
-        let device = context.segment_store()?.shared_device();
+        let device = context.segment_store()?.for_opening().shared_device();
         context.restored = Some((stored.image.clone(), BlobReader::new(device)));
         let stock = self.stock_of(&stored);
         if !context.movable && stock != Stock::of(self.owned.clone().into()) {
@@ -85,6 +87,22 @@ impl Inner {
             return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
         }
         Ok(context)
+    }
+
+    /// What became of opening a state. Reads that were given up keep their memory until they end.
+    pub(super) fn opened<S>(&self, opened: Result<S>, name: &str) -> Result<S> {
+        opened.map_err(|error| {
+            self.book_left();
+            error.with("state", name)
+        })
+    }
+
+    /// Books what the device has of requests that were given up while a state was opened or exported.
+    pub(crate) fn book_left(&self) {
+        let own = self.segments.as_ref().map_or(0, |segments| segments.for_opening().left_bytes());
+        let others = self.sources.as_ref().map_or(0, Sources::left_bytes);
+        let booked = self.left_bytes.replace(own + others);
+        self.root.adjust(MemoryKind::Buffers, booked, own + others);
     }
 
     /// The key groups that a checkpoint of this store has of a state.

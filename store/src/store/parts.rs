@@ -56,7 +56,7 @@ impl Store {
         let account = context.account.clone();
         let groups = self.0.groups_in(mover, name)?;
         let opened = layout.open_panes(of_all_groups(&context), merge.clone());
-        let mut panes = opened.map_err(|e| e.with("state", name))?;
+        let mut panes = self.0.opened(opened, name)?;
         if groups.is_some() && panes.by_hash().is_none() {
             return Err(cannot_move(layout.name(), name));
         }
@@ -90,7 +90,7 @@ impl Store {
         let manifest = manifest(name, "derived panes", layout.name(), types);
         let account = context.account.clone();
         let opened = layout.open_panes(of_all_groups(&context), merge.clone());
-        let panes = opened.map_err(|e| e.with("state", name))?;
+        let panes = self.0.opened(opened, name)?;
         let cell = Rc::new(PanesCell::derived(name, panes, merge, self.0.lock.clone()));
         self.0.register(manifest, account, cell.clone());
         Ok(cell)
@@ -122,7 +122,7 @@ impl Store {
         let account = context.account.clone();
         let groups = self.0.groups_in(mover, name)?;
         let opened = layout.open_lists(of_all_groups(&context));
-        let mut lists = opened.map_err(|e| e.with("state", name))?;
+        let mut lists = self.0.opened(opened, name)?;
         if groups.is_some() && lists.by_hash().is_none() {
             return Err(cannot_move(layout.name(), name));
         }
@@ -164,7 +164,7 @@ impl Store {
         let account = context.account.clone();
         let groups = mover.map(|mover| mover.groups().clone());
         let opened = ProgressCell::open(name, context.clone(), groups);
-        let cell = opened.map_err(|e| e.with("state", name))?;
+        let cell = self.0.opened(opened, name)?;
         self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| cell.take(part)))?;
         if let Some(mover) = mover {
             mover.add(&manifest, cell.clone());

@@ -127,7 +127,7 @@ impl Store {
         let groups = self.0.groups_in(mover, name)?;
         let account = context.account.clone();
         let opened = TimersCell::open(context.clone(), groups.clone());
-        let cell = opened.map_err(|e| e.with("state", name))?;
+        let cell = self.0.opened(opened, name)?;
         self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| cell.take(part)))?;
         if let Some(mover) = mover {
             mover.add(&manifest, cell.clone());
@@ -230,7 +230,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         let mut table = {
             let restored = context.restored.is_some();
             trace_span!(INFO, "open", state = self.name.as_str(), restored = restored);
-            self.layout.open(own).map_err(|e| e.with("state", &self.name))?
+            inner.opened(self.layout.open(own), &self.name)?
         };
         let expiry = expiry()?;
         if let Some(expiry) = &expiry {

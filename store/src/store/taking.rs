@@ -40,6 +40,7 @@ impl Inner {
             account.charge(MemoryKind::Buffers, memory);
             if let Err(error) = taken {
                 account.release(MemoryKind::Buffers, memory);
+                self.book_left();
                 return Err(match error.context("state") {
                     Some(_) => error,
                     None => error.with("state", &context.name),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::common::{entries, open_on, quiet_about_planned_panics, tiny};
 use alluvium::io::{Faults, Simulated};
-use alluvium::{ErrorKind, HeapSize, Helpers, KIB, Map, Schema, Store};
+use alluvium::{Cursor, ErrorKind, HeapSize, Helpers, KIB, Map, Schema, Store};
 use rkyv::rancor::Fallible;
 use rkyv::{Archive, Deserialize, Place, Serialize};
 
@@ -190,6 +190,42 @@ fn an_old_value_that_panics_when_another_takes_its_place() {
     store.checkpoint(1).unwrap();
     drop((store, map));
     let (_store, mut map) = open(&device, Helpers::Inline);
+    assert_eq!(entries(&mut map).unwrap(), model);
+}
+
+/// A value that a scan has read from storage panics when it is dropped, while others are being read: these
+/// are taken for no others afterwards, and their buffers are there again.
+#[test]
+fn a_value_that_panics_while_a_scan_reads_others() {
+    let _alone = alone();
+    let device = Simulated::new(4, Faults::none());
+    let (store, mut map) = open(&device, Helpers::Inline);
+    let model: BTreeMap<_, _> = (0..3000).map(|key| (key, Touchy::of(key))).collect();
+    for (key, value) in &model {
+        assert!(!map.put(*key, value.clone()).unwrap());
+    }
+    store.checkpoint(1).unwrap();
+    device.set_faults(Faults::late(20));
+    let mut panicked = 0;
+    for round in 0..60 {
+        let mut cursor = Cursor::default();
+        let mut seen = 0;
+        let scanned = catch_unwind(AssertUnwindSafe(|| {
+            map.scan(&mut cursor, 3000, |key, value| {
+                assert_eq!(model.get(key), Some(value));
+                seen += 1;
+                CALLERS_DROP_PANICS.store(seen > 40 * round, Ordering::SeqCst);
+                Ok(())
+            })
+        }));
+        CALLERS_DROP_PANICS.store(false, Ordering::SeqCst);
+        panicked += u64::from(scanned.is_err());
+        map.clear_poison();
+        for key in (round..3000).step_by(501) {
+            assert_eq!(map.get(&key).unwrap().as_deref(), model.get(&key), "round {round}");
+        }
+    }
+    assert!(panicked > 30, "{panicked} panicked");
     assert_eq!(entries(&mut map).unwrap(), model);
 }
 

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alluvium::io::{Fault, Faults, Simulated};
-use alluvium::{ErrorKind, Helpers, KIB, MIB, Map, Result, Store};
+use alluvium::io::{Device, Fault, Faults, Simulated};
+use alluvium::{ErrorKind, Helpers, KIB, MIB, Map, MemoryKind, Result, Store};
 
 use crate::common::watchdog::Watchdog;
 use crate::common::{self, assert_equal};
@@ -112,6 +112,10 @@ impl States {
         Ok(())
     }
 
+    fn stalls(&self) -> u64 {
+        self.map.stats().unwrap().stalls
+    }
+
     fn check_memory(&self, when: &str) {
         let stats = self.store.stats().unwrap();
         let log = &stats.states[0].memory;
@@ -187,5 +191,95 @@ fn reads_that_take_all_buffers_with_them_give_them_back() {
         let States { map, model, .. } = &mut states;
         assert_equal(map, model, &when);
         states.check_memory(&when);
+    }
+}
+
+/// A record that is read for the second time is to move to memory. If it does not come the call ends: it
+/// neither reads again nor has waited for room before.
+#[test]
+fn a_second_read_of_a_record_waits_once() {
+    let device = Simulated::new(8, Faults::none());
+    let mut states = open(&device);
+    let _watchdog = Watchdog::of(&device, "second reads");
+    let reads = || device.stats().reads;
+    let mut ended = 0;
+    for key in (1..KEYS).step_by(97).filter(|key| key % 40 > 0) {
+        let before = reads();
+        states.make(Call::Get, &[key], 0).unwrap();
+        if reads() == before {
+            continue;
+        }
+        // What the last call has read is at hand; another record's read takes its place.
+        while states.make(Call::Get, &[(key + 1500) % KEYS], 0).is_err() {}
+        let before = (reads(), states.stalls());
+        device.on_nth_read(1, Fault::Stuck);
+        let got = states.make(Call::Get, &[key], 0);
+        if device.stuck() > 0 {
+            assert_waits(&got.unwrap_err());
+            assert_eq!((reads(), states.stalls()), before, "{key}");
+            ended += 1;
+        }
+        device.forget_scripts();
+        device.release_stuck();
+        states.make(Call::Get, &[key], 0).unwrap();
+    }
+    assert!(ended > 10, "{ended} ended");
+    states.check_memory("second reads");
+}
+
+/// All records are visited in the order of storage, many with a read. What a pass that was given up has read
+/// into stays booked until its reads end.
+#[test]
+fn a_pass_over_all_segments_is_left_with_its_memory() {
+    let device = Simulated::new(9, Faults::none());
+    let store = Store::in_memory()
+        .memory(8 * MIB)
+        .max_value(4 * KIB)
+        .helpers(Helpers::Thread)
+        .patience(PATIENCE)
+        .device(Arc::new(device.clone()))
+        .open()
+        .unwrap();
+    let layout = common::tiny().memory(2 * MIB).patience(PATIENCE);
+    let mut map: Map<u64, Vec<u8>> = store.map("map").layout(layout.into()).open().unwrap();
+    let mut model = BTreeMap::new();
+    for key in 0..8000 {
+        let value = vec![key as u8; 600];
+        while map.put(key, value.clone()).map_err(|r| assert_waits(&r.error)).is_err() {}
+        model.insert(key, value);
+    }
+    while let Err(error) = store.checkpoint(1) {
+        assert_waits(&error);
+    }
+    let mut visit = || {
+        let mut seen = 0;
+        map.for_each(|key, value| {
+            assert_eq!(model.get(key), Some(value), "{key}");
+            seen += 1;
+            Ok(())
+        })
+        .map(|()| seen)
+    };
+    assert_eq!(visit().unwrap(), 8000);
+    let buffers = || {
+        let stats = store.stats().unwrap();
+        assert!(stats.memory.peak <= 8 * MIB, "{stats:?}");
+        stats.states[0].memory.by_kind[MemoryKind::Buffers as usize]
+    };
+    let before = buffers();
+    for nth in 1..=8 {
+        let when = format!("read {nth}");
+        let _watchdog = Watchdog::of(&device, &when);
+        device.on_nth_read(nth * 5, Fault::Stuck);
+        let error = visit().unwrap_err();
+        assert_waits(&error);
+        assert!(error.context("file").is_some(), "{when}: {error:?}");
+        assert!(buffers() > before, "{when}");
+        assert_waits(&visit().unwrap_err());
+        device.forget_scripts();
+        device.release_stuck();
+        assert_eq!(visit().unwrap(), 8000, "{when}");
+        store.tick(1).unwrap();
+        assert_eq!(buffers(), before, "{when}");
     }
 }

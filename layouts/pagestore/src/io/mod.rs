@@ -14,6 +14,7 @@ mod buffer;
 mod directory;
 mod open;
 mod patience;
+mod patient;
 mod primitive;
 mod read_only;
 mod reply;
@@ -30,6 +31,7 @@ pub use buffer::{BLOCK_BYTES, IoBuffer};
 pub use directory::{DirectIo, lock_directory};
 pub use open::{EngineChoice, IoOptions, open_device};
 pub use patience::{CLOSING_MAX, Patience};
+pub use patient::Patient;
 pub use read_only::{ReadOnly, open_device_to_read};
 pub use reply::Reply;
 pub use simulated::{CrashPolicy, Fault, Faults, Lie, Moment, Simulated};
@@ -190,17 +192,37 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
         self.lock()
     }
+
+    /// The device as one whose reads are not waited for for ever, if it is such a one.
+    fn patient(&self) -> Option<&Patient> {
+        None
+    }
 }
 
-/// Submits one request and waits for its end. For rare, small I/O such as manifests.
+/// Submits one request and waits for its end. For rare, small I/O such as manifests. A read of a
+/// [`Patient`] device may end without its buffer, which the device keeps then.
 pub fn run_blocking(
     device: &dyn Device,
     file: &FileHandle,
     operation: Operation,
     buffer: IoBuffer,
 ) -> (IoBuffer, Result<()>) {
-    let completions = submit_one(device, file, operation, buffer);
-    wait_for(device, file, &completions)
+    let bytes = buffer.capacity() as u64;
+    match patient_with(device, operation) {
+        Some(patient) => {
+            if let Err(error) = patient.wait_for_left() {
+                return (buffer, Err(error.with("file", file.name())));
+            }
+            let completions = submit_one(device, file, operation, buffer);
+            patient.wait_for(file, operation, completions, bytes)
+        }
+        None => wait_for(device, file, &submit_one(device, file, operation, buffer)),
+    }
+}
+
+/// Who has this thread wait no longer than it should for such an operation.
+fn patient_with(device: &dyn Device, operation: Operation) -> Option<&Patient> {
+    device.patient().filter(|patient| patient.is_for(operation))
 }
 
 /// Submits one request, whose end [`wait_for`] waits for.
@@ -247,11 +269,14 @@ fn wait_a_moment(
 }
 
 /// One request that was submitted. Its owner can do other things before it waits; when this is
-/// dropped the request has ended.
+/// dropped the request has ended, or was left to a [`Patient`] device.
 #[derive(Debug)]
 pub struct UnderWay {
     device: Arc<dyn Device>,
     file: FileHandle,
+    operation: Operation,
+    /// Of its buffer.
+    bytes: u64,
     completions: Option<Receiver<Completion>>,
 }
 
@@ -263,14 +288,23 @@ impl UnderWay {
         operation: Operation,
         buffer: IoBuffer,
     ) -> Self {
+        let bytes = buffer.capacity() as u64;
         let completions = Some(submit_one(&*device, file, operation, buffer));
-        Self { device, file: file.clone(), completions }
+        Self { device, file: file.clone(), operation, bytes, completions }
     }
 
-    /// Waits for its end. The buffer comes back, unless the engine has stopped.
+    /// Waits for its end. The buffer comes back, unless the engine has stopped, or a [`Patient`] device
+    /// does nothing.
     pub fn wait(mut self) -> (IoBuffer, Result<()>) {
         let completions = self.completions.take().expect("waited for once");
-        wait_for(&*self.device, &self.file, &completions)
+        self.end(completions)
+    }
+
+    fn end(&self, completions: Receiver<Completion>) -> (IoBuffer, Result<()>) {
+        match patient_with(&*self.device, self.operation) {
+            Some(patient) => patient.wait_for(&self.file, self.operation, completions, self.bytes),
+            None => wait_for(&*self.device, &self.file, &completions),
+        }
     }
 
     /// The same, unless the device does nothing for too long: then it is still under way.
@@ -302,7 +336,7 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         if let Some(completions) = self.completions.take() {
-            let _ended = wait_for(&*self.device, &self.file, &completions);
+            let _ended = self.end(completions);
         }
     }
 }

@@ -26,8 +26,9 @@ pub use writer::{SegmentWriter, WrittenPage};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use crate::io::{BLOCK_BYTES, Device, FileHandle, IoBuffer, Operation, run_blocking};
+use crate::io::{BLOCK_BYTES, Device, FileHandle, IoBuffer, Operation, Patient, run_blocking};
 use crate::{ErrorKind, Helper, Result, Time};
 use format::{TRAILER_BYTES, Tail};
 use pins::Pins;
@@ -40,13 +41,15 @@ pub struct SegmentStore {
     next_id: Arc<AtomicU64>,
     pins: Arc<Pins>,
     removals: Option<Arc<Removals>>,
+    /// What states are opened with, by the thread that does not wait for ever.
+    opening: Option<Arc<Patient>>,
 }
 
 impl SegmentStore {
     /// A store whose next segment has the id `next_id`. Who removes files waits for the device.
     pub fn new(device: Arc<dyn Device>, next_id: u64) -> Self {
         let next_id = Arc::new(AtomicU64::new(next_id));
-        Self { device, next_id, pins: Arc::default(), removals: None }
+        Self { device, next_id, pins: Arc::default(), removals: None, opening: None }
     }
 
     /// The same store, whose files are removed by a helper if that has a thread: nobody else waits.
@@ -54,6 +57,50 @@ impl SegmentStore {
     pub fn removing_by(self, helper: &Helper) -> Self {
         let removals = (!helper.is_inline()).then(|| Arc::new(Removals::by(helper.weak())));
         Self { removals, ..self }
+    }
+
+    /// The same store for a thread that waits so long for reads of a device that does nothing, this one.
+    #[must_use]
+    pub fn patient(self, most: Duration) -> Self {
+        let device = Arc::new(Patient::new(self.device, most));
+        Self { device, ..self }
+    }
+
+    /// The same store, of which this thread opens and exports states, and waits so long for each request while
+    /// the device does nothing.
+    #[must_use]
+    pub fn opened_within(self, most: Duration) -> Self {
+        let opening = Some(Arc::new(Patient::new(self.device.clone(), most).in_all()));
+        Self { opening, ..self }
+    }
+
+    /// The store to open a state with, or to write files that are of no use after an error: one whose requests are
+    /// [not waited for for ever](SegmentStore::opened_within), if that was asked for.
+    #[must_use]
+    pub fn for_opening(&self) -> Self {
+        let device: Arc<dyn Device> = match &self.opening {
+            Some(opening) => opening.clone(),
+            None => self.shared_device(),
+        };
+        Self { device, ..self.clone() }
+    }
+
+    /// How long this thread waits for reads, if not for ever.
+    pub fn patience(&self) -> Option<Duration> {
+        self.device.patient().map(Patient::patience)
+    }
+
+    /// Bytes of buffers that a device has of reads that this thread has not waited for.
+    pub fn left_bytes(&self) -> u64 {
+        self.device.patient().map_or(0, Patient::left_bytes)
+    }
+
+    /// Waits for these, as long as this thread waits for a read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Backpressure`] if they have not ended.
+    pub fn wait_for_left(&self) -> Result<()> {
+        self.device.patient().map_or(Ok(()), Patient::wait_for_left)
     }
 
     /// Removes the file of a segment that its owner needs no more: now, or when the last checkpoint
