@@ -219,3 +219,38 @@ fn a_hybrid_log_gives_pages_up_as_other_states_grow() {
         assert_eq!(heap.get(&n).unwrap().as_deref(), Some(&format!("{n:0100}")));
     }
 }
+
+#[test]
+fn a_hybrid_log_of_few_pages_gives_up_what_its_values_own() {
+    const PAGE: u64 = 64;
+    for keys in [50, 200, 800] {
+        let layout = HybridLog::new().page_records(PAGE as u32);
+        let store = common::open_on(simulated(3), layout, 6 * MIB).unwrap();
+        let mut log: Map<u64, Vec<u64>> = store.map("log").open().unwrap();
+        let heap = store.map::<u64, String>("heap");
+        let mut heap = heap.layout(Heap::new()).open().unwrap();
+        let mut model = BTreeMap::new();
+        let grow = |log: &mut Map<u64, Vec<u64>>, n: u64, model: &mut BTreeMap<_, Vec<u64>>| {
+            let key = n * 7 % keys;
+            log.update(&key, Vec::new, |value| value.extend([n; 16])).unwrap();
+            model.entry(key).or_default().extend([n; 16]);
+        };
+        let owned = |store: &Store| {
+            let stats = store.stats().unwrap();
+            stats.states.iter().find(|state| state.name == "log").unwrap().memory.by_kind[2]
+        };
+        // Values grow where they are, to half of the memory.
+        (0..19_000).for_each(|n| grow(&mut log, n, &mut model));
+        let before = owned(&store);
+        assert!(before > 3 * MIB, "{before}");
+        let mut words = 0;
+        while heap.put(words, format!("{words:0500}")).is_ok() {
+            words += 1;
+        }
+        let (after, page) = (owned(&store), PAGE * before / keys);
+        println!("{keys} keys own {before} bytes; with {words} words beside, {after}");
+        assert!(after < page + 128 * KIB, "{keys} keys own {after} bytes, those of a page {page}");
+        (0..2500).for_each(|n| grow(&mut log, n, &mut model));
+        common::assert_equal(&mut log, &model, "after it gave memory up");
+    }
+}

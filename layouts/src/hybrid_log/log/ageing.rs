@@ -238,24 +238,30 @@ impl<K: Key, V: State> Log<K, V> {
     #[cold]
     pub fn give_memory_up(&mut self, bytes: u64) -> Result<u64> {
         let before = self.account.used();
-        let keep = self.floor_bytes();
         loop {
             let given = before.saturating_sub(self.account.used());
-            let elastic = [MemoryKind::Pages, MemoryKind::Values].map(|k| self.account.used_for(k));
             if given >= bytes || self.flusher.is_none() {
                 return Ok(given);
             }
             if let Some(frame) = self.spares.pop() {
                 drop(frame);
                 self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
-            } else if self.order.len() as u64 > FRAMES_MIN
-                && elastic.iter().sum::<u64>() > keep + self.sizes.frame_bytes
-            {
+            } else if self.has_more_than_it_needs() {
                 self.free_a_frame()?;
             } else {
                 return Ok(given);
             }
         }
+    }
+
+    /// Whether a frame can be given up, with the heap that its entries own, and what the log needs to
+    /// work is left.
+    fn has_more_than_it_needs(&self) -> bool {
+        let elastic = [MemoryKind::Pages, MemoryKind::Values].map(|k| self.account.used_for(k));
+        let next = self.evicting.map(|(number, _)| number).or_else(|| self.first_clean());
+        let Some(next) = next.or_else(|| self.order.front().copied()) else { return false };
+        let freed = self.sizes.frame_bytes + self.frames.state(next).heap_bytes;
+        elastic.iter().sum::<u64>() >= self.floor_bytes() + freed
     }
 
     #[cold]
@@ -264,7 +270,7 @@ impl<K: Key, V: State> Log<K, V> {
             if let Some(frame) = self.spares.pop() {
                 drop(frame);
                 self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
-            } else if self.order.len() as u64 <= FRAMES_MIN {
+            } else if self.order.len() as u64 <= FRAMES_MIN && !self.has_more_than_it_needs() {
                 break;
             } else if let Err(cause) = self.free_a_frame() {
                 // Storage that takes nothing is the cause, and not how much memory there is.
