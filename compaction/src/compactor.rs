@@ -19,6 +19,9 @@ use crate::space::{Space, SpacePolicy};
 /// Segments whose metadata are read for one unit of fuel when planning.
 pub const SEGMENTS_PER_FUEL: usize = 16;
 
+/// Who has found nothing to do rests until one of so many live records may have died.
+pub const LIVE_PER_REST: u64 = 1024;
+
 /// Fuel for the removal of one file.
 pub const UNLINK_FUEL: usize = 64;
 
@@ -35,6 +38,8 @@ pub struct Compactor {
     /// Fuel used beyond what was given.
     debt: usize,
     space: Space,
+    /// Writes before it is looked for work again that is paid with them.
+    rest: u64,
     /// Filled anew for each plan; kept for its capacity.
     segments: Vec<SegmentMeta>,
 }
@@ -94,6 +99,16 @@ impl Compactor {
         Ok(spent)
     }
 
+    /// Whether nothing can be to do, after so many more writes, since the last plan found nothing:
+    /// less than one of [`LIVE_PER_REST`] live records may have died since. Who pays with writes asks
+    /// before each [`tick`](Compactor::tick): planning each time would cost more than the writes, of a
+    /// population of many segments.
+    pub fn rests(&mut self, writes: usize) -> bool {
+        let rests = self.rest > writes as u64;
+        self.rest = self.rest.saturating_sub(writes as u64);
+        rests
+    }
+
     /// Plans anew and begins what the plan says. False if there is nothing to do.
     fn plan(&mut self, target: &mut (impl Rewrite + ?Sized), left: &mut usize) -> Result<bool> {
         self.segments.clear();
@@ -112,7 +127,10 @@ impl Compactor {
             target.begin(segment)?;
             self.rewriting = Some(segment);
         }
-        Ok(self.rewriting.is_some() || !self.unlinking.is_empty())
+        let found = self.rewriting.is_some() || !self.unlinking.is_empty();
+        let live = || self.segments.iter().map(|segment| segment.live_records).sum::<u64>();
+        self.rest = if found { 0 } else { live() / LIVE_PER_REST };
+        Ok(found)
     }
 
     /// Pays `cost` and earlier debt out of `left`; the rest is debt.

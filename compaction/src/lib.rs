@@ -8,5 +8,5 @@
 mod compactor;
 mod space;
 
-pub use compactor::{Compactor, SEGMENTS_PER_FUEL, Spent, UNLINK_FUEL};
+pub use compactor::{Compactor, LIVE_PER_REST, SEGMENTS_PER_FUEL, Spent, UNLINK_FUEL};
 pub use space::{DEFAULT_MAX_AMPLIFICATION, DEFAULT_MIN_YIELD, Plan, Space, SpacePolicy};

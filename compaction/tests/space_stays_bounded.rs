@@ -3,7 +3,10 @@
 
 mod common;
 
-use alluvium_compaction::{Compactor, SpacePolicy};
+use std::cell::Cell;
+
+use alluvium_compaction::{Compactor, LIVE_PER_REST, SpacePolicy};
+use alluvium_pagestore::{Progress, Result, Rewrite, SegmentMeta};
 use common::{Population, RECORD_BYTES, Rng};
 use proptest::prelude::*;
 
@@ -135,6 +138,57 @@ fn fuel_in_proportion_to_writes_keeps_the_limit_throughout() {
         let copies = log.moved as f64 / (batches * BATCH) as f64;
         println!("{limit}, skew {skew}: {copies:.2} records copied per record written");
         assert!(copies < if limit < 2.0 { 1.0 } else { 0.5 }, "skew {skew}: {copies}");
+    }
+}
+
+/// Counts how often its segments are listed.
+struct Listed(Population, Cell<usize>);
+
+impl Rewrite for Listed {
+    fn begin(&mut self, segment: u64) -> Result<()> {
+        self.0.begin(segment)
+    }
+    fn step(&mut self, fuel: usize) -> Result<Progress> {
+        self.0.step(fuel)
+    }
+    fn unlink(&mut self, segment: u64) -> Result<()> {
+        self.0.unlink(segment)
+    }
+    fn segments(&self, out: &mut Vec<SegmentMeta>) {
+        self.1.set(self.1.get() + 1);
+        self.0.segments(out);
+    }
+}
+
+#[test]
+fn who_rests_looks_seldom_and_keeps_the_limit() {
+    const FUEL_PER_WRITE: usize = 8;
+    const BATCH: usize = 64;
+    for keys in [1_000, 400_000] {
+        let (mut rng, batches) = (Rng(11), 15_000);
+        let mut log = Listed(Population::new(keys, 1000), Cell::new(0));
+        let mut compactor = Compactor::new(SpacePolicy::with_limit(1.5).unwrap());
+        (0..keys).for_each(|key| log.0.put(key));
+        let live = log.0.occupied_bytes();
+        let rested = keys as u64 / LIVE_PER_REST * RECORD_BYTES;
+        let limit = live + live / 2 + 2 * log.0.segment_bytes() + rested;
+        for batch in 0..batches {
+            (0..BATCH).for_each(|_| log.0.put(rng.below(keys)));
+            if !compactor.rests(BATCH) {
+                compactor.tick(&mut log, BATCH * FUEL_PER_WRITE).unwrap();
+            }
+            if batch % 50 == 0 {
+                assert!(log.0.occupied_bytes() <= limit, "{keys} keys, batch {batch}");
+            }
+        }
+        let (listed, moved) = (log.1.get(), log.0.moved);
+        println!("{keys} keys: listed {listed} times in {batches} shares, {moved} records moved");
+        assert!(moved > 0);
+        // Of few records one in a thousand dies with each share. Of many, the first half of what dies
+        // is garbage that may stay.
+        let quiet = live / 2 / RECORD_BYTES / BATCH as u64;
+        let most = if rested == 0 { batches } else { batches - quiet + quiet / 4 };
+        assert!(listed as u64 <= most, "{keys} keys: listed {listed} times");
     }
 }
 

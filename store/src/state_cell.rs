@@ -147,20 +147,24 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         if pending >= WRITES_PER_SHARE {
             self.writes.set(0);
             self.calls.set(self.calls.get() + pending as u64);
-            self.pay(&mut table, pending * FUEL_PER_WRITE);
+            self.pay(&mut table, pending);
         } else {
             self.writes.set(pending);
         }
         Ok(table)
     }
 
-    /// Gives compaction the fuel for some writes, and what it could not use before. If writers are
+    /// Gives compaction the fuel for some writes, unless it rests, and what it could not use before. If writers are
     /// faster than the helper that moves records, what is owed grows until the step is a patient
     /// one and they wait: otherwise space would grow without a bound.
     #[inline(never)]
-    fn pay(&self, table: &mut T, fuel: usize) {
+    fn pay(&self, table: &mut T, writes: usize) {
+        let fuel = writes * FUEL_PER_WRITE;
         if self.sweeping.is_some() {
             self.sweep(table, fuel, false);
+        }
+        if self.compactor.borrow_mut().rests(writes) {
+            return;
         }
         let owed = self.owed.get();
         let total = owed + fuel;
