@@ -13,6 +13,9 @@ use alluvium_pagestore::{
 use crate::paced::{Pace, Paced};
 use crate::table::StateContext;
 
+/// Parts that a step reads at most: there may be nothing in many.
+const PARTS_MAX: usize = 256;
+
 /// The steps of a checkpoint.
 #[derive(Debug)]
 pub(crate) struct Stepped {
@@ -60,14 +63,17 @@ impl Stepped {
         if is_ending {
             return Ok(Some(own.take_sealed()));
         }
-        while own.has_room() {
+        for _ in 0..PARTS_MAX {
+            if !own.has_room() {
+                own.submit();
+                return Ok(None);
+            }
             if !read(own)? {
                 own.submit_end();
                 self.is_ending = true;
                 return Ok(None);
             }
         }
-        own.submit();
         Ok(None)
     }
 
@@ -87,6 +93,11 @@ impl Stepped {
         if all().is_err() {
             self.is_lost = true;
         }
+    }
+
+    /// It cannot be ended: something could not be noted.
+    pub fn lose(&mut self) {
+        self.is_lost = true;
     }
 
     /// Whether it cannot be ended.
