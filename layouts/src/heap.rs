@@ -17,6 +17,7 @@ use hashbrown::HashTable;
 use crate::expiry::ExpiryPass;
 use crate::full_image::{Images, pace, read_placed};
 use crate::heap_capture::{HeapCapture, Undecided};
+use crate::heap_copies::Copies;
 use crate::heap_files::HeapFiles;
 use crate::heap_marks::{Marks, Place};
 use crate::lent::{Lent, check_not_overdrawn};
@@ -73,10 +74,14 @@ pub struct VolatileHeap;
 pub trait Kind<K, V>: Sized + 'static {
     /// Heap bytes of an entry, as booked.
     fn heap_bytes(key: &K, value: &V) -> u64;
+    /// Whether a checkpoint copies entries ahead: those that own no heap.
+    const IS_COPIED: bool;
     /// How a checkpoint is written, if there can be one.
     fn pace(context: &StateContext) -> Result<Pace>;
     /// Adds an entry to a checkpoint, and says where.
     fn push(writer: &mut Paced, key: &K, value: &V) -> Result<PlacedAt>;
+    /// Has the helper write the next copies.
+    fn submit(copies: &mut Copies<K, V>, writer: &mut Paced);
     /// A value for a checkpoint, which is about to change.
     fn copy(value: &V) -> Option<V>;
 }
@@ -90,6 +95,8 @@ pub struct Stored;
 pub struct Volatile;
 
 impl<K: Key, V: State> Kind<K, V> for Stored {
+    const IS_COPIED: bool = K::NONE && V::NONE;
+
     #[inline]
     fn heap_bytes(key: &K, value: &V) -> u64 {
         (key.heap_bytes() + value.heap_bytes()) as u64
@@ -103,12 +110,18 @@ impl<K: Key, V: State> Kind<K, V> for Stored {
         writer.place(key.key_hash(), key, value)
     }
 
+    fn submit(copies: &mut Copies<K, V>, writer: &mut Paced) {
+        copies.submit(writer);
+    }
+
     fn copy(value: &V) -> Option<V> {
         Some(value.clone())
     }
 }
 
 impl<K: Key, V: 'static> Kind<K, V> for Volatile {
+    const IS_COPIED: bool = false;
+
     #[inline]
     fn heap_bytes(key: &K, _: &V) -> u64 {
         key.heap_bytes() as u64
@@ -120,6 +133,10 @@ impl<K: Key, V: 'static> Kind<K, V> for Volatile {
     }
 
     fn push(_: &mut Paced, _: &K, _: &V) -> Result<PlacedAt> {
+        unreachable!("no checkpoint of volatile state is begun")
+    }
+
+    fn submit(_: &mut Copies<K, V>, _: &mut Paced) {
         unreachable!("no checkpoint of volatile state is begun")
     }
 
@@ -139,13 +156,15 @@ pub struct HeapTable<K, V, M = Stored> {
     expected: u64,
     /// The checkpoint being taken.
     pub(crate) capture: Option<Box<HeapCapture<K, V>>>,
+    /// Whether changes concern it, at most.
+    pub(crate) reads: bool,
     /// The one that was taken and is not decided.
     pub(crate) undecided: Option<Box<Undecided>>,
     /// What it remembers of its last checkpoint.
     pub(crate) marks: Marks,
     pub(crate) files: HeapFiles,
     /// How often entries have moved: the table grew, was rehashed in place or replaced.
-    moved: u64,
+    pub(crate) moved: u64,
     pub(crate) images: Images,
     pub(crate) codec_calls: u64,
     kind: PhantomData<M>,
@@ -255,6 +274,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             table_bytes: 0,
             expected: 0,
             capture: None,
+            reads: false,
             undecided: None,
             moved: 0,
             images: Images::default(),
@@ -345,7 +365,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
         self.check_not_overdrawn()?;
-        if self.capture.is_some() {
+        if self.reads {
             self.keep(hash, key, true);
         }
         if let Ok(found) = self.entries.find_entry(hash, |(k, _)| key.is(k)) {
@@ -358,7 +378,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         let entry = (key, init());
         self.context.account.charge(MemoryKind::Values, M::heap_bytes(&entry.0, &entry.1));
         let added = self.entries.insert_unique(hash, entry, |(k, _)| k.key_hash());
-        self.marks.change(added.bucket_index());
+        self.marks.add(added.bucket_index());
         let lent = Lent::<K, V, M>::new(added.into_mut(), &self.context.account);
         Ok(change(&mut lent.entry.1))
     }
@@ -381,7 +401,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         key: K,
         value: V,
     ) -> std::result::Result<(bool, usize), Rejected<(K, V)>> {
-        if self.capture.is_some() {
+        if self.reads {
             self.keep(hash, &key, true);
         }
         let found = self.entries.find_entry(hash, |(k, _)| *k == key);
@@ -409,7 +429,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         self.context.account.charge(MemoryKind::Values, bytes);
         let added = self.entries.insert_unique(hash, (key, value), |(k, _)| k.key_hash());
         let bucket = added.bucket_index();
-        self.marks.change(bucket);
+        self.marks.add(bucket);
         Ok((false, bucket))
     }
 
@@ -451,7 +471,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     ) -> Result<Option<R>> {
         self.check_not_overdrawn()?;
         let hash = key.key_hash();
-        if self.capture.is_some() {
+        if self.reads {
             self.keep(hash, key, false);
         }
         let Ok(found) = self.entries.find_entry(hash, |(k, _)| key.is(k)) else {
@@ -496,7 +516,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
 
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
         let hash = key.key_hash();
-        if self.capture.is_some() {
+        if self.reads {
             self.keep(hash, key, false);
         }
         let Ok(found) = self.entries.find_entry(hash, |(k, _)| key.is(k)) else {
@@ -587,6 +607,10 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Upkeep for HeapTable<K, V, M> {
 
     fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.begin_capture().map(|()| None)
+    }
+
+    fn pace_checkpoint(&mut self, pace: crate::table::Pace) {
+        self.pace_capture(pace);
     }
 
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {

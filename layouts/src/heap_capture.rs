@@ -1,9 +1,13 @@
 //! Taking a checkpoint of a heap table while it changes.
 //!
-//! At the barrier nothing is copied. The table is read in steps, bucket by bucket, and the helper
+//! At the barrier nothing is done but to note it. Whoever comes first then, the stream or a share, has the
+//! [marks](crate::heap_marks) swap roles, and decides which segments are written anew. The table is
+//! [read](crate::heap_reading) in steps, bucket by bucket, and the helper
 //! writes what was read; who changes an entry that was not read yet keeps the old one, who adds a key
-//! notes that it is new. If the table [remembers](crate::heap_marks) its last checkpoint, only entries
+//! notes that it is new. If the table remembers its last checkpoint, only entries
 //! that have changed since are read and written, and those in segments that are written anew; else all.
+//!
+//! What is copied follows the stream, as the hybrid log's checkpoints do: see [`HeapTable::pace_capture`].
 //!
 //! What it keeps true:
 //! - What was read and what was kept are together the entries of the barrier that are to be written,
@@ -12,25 +16,33 @@
 //!   bucket. One that is cleared is read to its end before it is dropped.
 //! - What a checkpoint that was given up has written, or was to write, counts as changed.
 
-use std::rc::Rc;
-
 use alluvium_pagestore::{
-    Account, BlobRef, BlobWriter, Death, Error, ErrorKind, Key, LiveSet, Lookup, MemoryKind,
-    PlacedAt, Result, SegmentInfo, StateImage,
+    BlobRef, BlobWriter, Death, Error, ErrorKind, Key, LiveSet, Lookup, MemoryKind, Result,
+    SegmentInfo, StateImage,
 };
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use hashbrown::HashTable;
 
 use crate::heap::{HeapTable, Kind};
-use crate::heap_files::{Dead, HeapFiles, Named};
+use crate::heap_files::{Dead, Named};
 use crate::heap_marks::{Marks, Place, bits_bytes};
-use crate::paced::{Pace, Paced};
-use crate::split_table::{HashRange, SplitTable};
-use crate::stepped::Stepped;
+use crate::heap_reading::{BUCKETS, Left, Memory, Reading, Source};
+use crate::hybrid_log::CHECKPOINT_PACE;
+use crate::paced::Pace;
+use crate::split_table::HashRange;
+use crate::stepped::{Given, Stepped};
 use crate::table::CheckpointOutcome;
+use crate::table::pace::pay;
 
-/// Buckets read between two looks at the room in the batch: those of a word of bits.
-const BUCKETS: usize = 64;
+/// Words of bits that a share passes over at most, and entries that it copies.
+const WORDS_MAX: usize = 256;
+const COPIED_MAX: u64 = 1024;
+/// Buckets that are looked at for each call of the stream. An entry that changes before that has to be kept, which
+/// takes many times as long as copying it.
+const BUCKETS_PER_CALL: u64 = 16;
+/// What was not looked at may be later, so many buckets at once; what was not written, so many chunks.
+const CREDIT_BUCKETS_MAX: u64 = 4096;
+const CREDIT_CHUNKS_MAX: u64 = 4;
 /// Bytes that are left free beside what is kept.
 const FREE_BYTES: u64 = 4 << 10;
 /// A segment has such a part of the state, between these.
@@ -49,8 +61,21 @@ pub struct HeapCapture<K, V> {
     pace: Pace,
     /// At the barrier.
     entries: u64,
+    /// Whether it is decided what is to be read: nothing has changed since the barrier before that.
+    is_planned: bool,
+    follow: Follow,
     reading: Reading<K, V>,
     telling: Option<Telling>,
+}
+
+/// What the stream has earned the checkpoint: what it does not follow has no bound.
+#[derive(Debug, Default)]
+struct Follow {
+    gone: u64,
+    /// Buckets to be looked at.
+    looks: Option<u64>,
+    /// Calls, of which writing a record takes some.
+    calls: Option<u64>,
 }
 
 /// A checkpoint that was taken and is not decided yet.
@@ -58,7 +83,7 @@ pub struct HeapCapture<K, V> {
 pub(crate) struct Undecided {
     named: Named,
     dead: Dead,
-    is_full: bool,
+    is_first: bool,
 }
 
 /// The helper writes which records are live.
@@ -81,52 +106,6 @@ struct Told {
     lent: Vec<Vec<Place>>,
 }
 
-/// What is to be read still.
-#[derive(Debug)]
-struct Reading<K, V> {
-    account: Rc<Account>,
-    /// Buckets before this one are read.
-    next: usize,
-    /// The buckets that are to be read, if not all are, or entries have moved since the barrier.
-    due: Option<Vec<u64>>,
-    /// The table is read; what was kept is written.
-    is_read: bool,
-    /// Keys that have changed, and what they had; `None` if they were not there.
-    kept: SplitTable<(K, Option<V>)>,
-    /// The table, once it was cleared.
-    left: Option<Left<K, V>>,
-    /// Booked as buffers.
-    booked: u64,
-    /// All entries are written.
-    is_full: bool,
-    /// Whether it was looked whether there is room for marks.
-    has_begun: bool,
-    /// By slot: entries with records there are to be read too. Empty if there are none.
-    anew: Vec<bool>,
-    /// By slot: which records are live, if sets are made.
-    sets: Vec<Option<LiveSet>>,
-    dead: Dead,
-    /// Slots of the segments being written.
-    slots: Vec<u32>,
-    /// Records that were encoded.
-    encoded: u64,
-}
-
-/// A table that was cleared, what was remembered of it, and what is booked for it.
-#[derive(Debug)]
-struct Left<K, V> {
-    table: HashTable<(K, V)>,
-    marks: Marks,
-    index: u64,
-    values: u64,
-}
-
-/// What a table remembers of its checkpoints.
-struct Memory<'a> {
-    marks: &'a mut Marks,
-    files: &'a mut HeapFiles,
-}
-
 impl<K, V> HeapCapture<K, V> {
     /// Whether changes of the table in use concern it.
     pub(super) fn is_reading(&self) -> bool {
@@ -139,195 +118,28 @@ impl<K, V> HeapCapture<K, V> {
     }
 }
 
-impl<K, V> Reading<K, V> {
-    /// Of a full checkpoint.
-    fn of_all(account: Rc<Account>, range: HashRange) -> Self {
-        Self {
-            next: 0,
-            due: None,
-            is_read: false,
-            kept: SplitTable::new(account.clone(), range),
-            left: None,
-            booked: 0,
-            is_full: true,
-            has_begun: false,
-            anew: Vec::new(),
-            sets: Vec::new(),
-            dead: Dead::none(account.clone()),
-            slots: Vec::new(),
-            encoded: 0,
-            account,
-        }
-    }
-
-    /// Whether the entry in a bucket, which has this place, is to be read.
-    fn is_due(&self, bucket: usize, place: Place) -> bool {
-        let is_anew = || place != Place::NONE && self.anew.get(place.slot()) == Some(&true);
-        let due = |due: &Vec<u64>| due[bucket / 64] >> (bucket % 64) & 1 == 1 || is_anew();
-        bucket >= self.next && self.due.as_ref().is_none_or(due)
-    }
-
-    /// Whether nothing is to be read of the buckets from `next` on, and nothing to be looked at.
-    fn is_word_done(&self) -> bool {
-        let is_clear = self.due.as_ref().is_some_and(|due| due.get(self.next / 64) == Some(&0));
-        is_clear && self.sets.is_empty() && self.anew.is_empty()
-    }
-
-    fn book(&mut self, bytes: u64) {
-        self.account.charge(MemoryKind::Buffers, bytes);
-        self.booked += bytes;
-    }
-
-    /// Drops the table that was cleared.
-    fn drop_left(&mut self) {
-        if let Some(Left { table, index, values, .. }) = self.left.take() {
-            drop(table);
-            self.account.release(MemoryKind::Index, index);
-            self.account.release(MemoryKind::Values, values);
-        }
-    }
-
-    /// The place of a record that was written, for a table that remembers it.
-    fn place_of(&mut self, at: PlacedAt, memory: &mut Memory<'_>) -> Place {
-        if !memory.marks.is_on() {
-            return Place::NONE;
-        }
-        while self.slots.len() <= at.segment as usize {
-            let Some(slot) = memory.files.new_slot() else { return Place::NONE };
-            self.slots.push(slot);
-        }
-        Place::of(self.slots[at.segment as usize], at.grain)
-    }
-
-    /// The entry in a bucket has a newer record, there.
-    fn outdate(&mut self, bucket: usize, newer: Place, memory: &mut Memory<'_>) -> Result<()> {
-        let older = memory.marks.take(bucket);
-        memory.marks.set_place(bucket, newer);
-        match memory.files.outdate(older, &mut self.dead) {
-            true => Ok(()),
-            false => Err(self.account.over_budget(0, "noting which records are dead")),
-        }
-    }
-}
-
-impl<K, V> Drop for Reading<K, V> {
-    fn drop(&mut self) {
-        self.drop_left();
-        self.account.release(MemoryKind::Buffers, self.booked);
-    }
-}
-
-impl<K: Key, V: 'static> Reading<K, V> {
-    /// Reads some buckets of the `entries`, or some of what was kept; says whether there were any.
-    fn read_part<M: Kind<K, V>>(
-        &mut self,
-        entries: &HashTable<(K, V)>,
-        memory: Memory<'_>,
-        own: &mut Paced,
-    ) -> Result<bool> {
-        if self.is_read {
-            return self.read_kept::<M>(entries, memory, own);
-        }
-        let mut left = self.left.take();
-        let Memory { marks, files } = memory;
-        let read = match &mut left {
-            Some(Left { table, marks, .. }) => {
-                self.read_buckets::<M>(table, Memory { marks, files }, own)
-            }
-            None => self.read_buckets::<M>(entries, Memory { marks, files }, own),
-        };
-        self.left = left;
-        if self.is_read {
-            self.drop_left();
-            self.due = None;
-        }
-        read.map(|()| true)
-    }
-
-    fn read_buckets<M: Kind<K, V>>(
-        &mut self,
-        table: &HashTable<(K, V)>,
-        mut memory: Memory<'_>,
-        own: &mut Paced,
-    ) -> Result<()> {
-        let buckets = table.num_buckets();
-        let end = buckets.min(self.next + BUCKETS);
-        let passed = if self.is_word_done() { end } else { self.next };
-        for bucket in passed..end {
-            let place = memory.marks.place(bucket);
-            if !self.is_due(bucket, place) {
-                self.note_live(place);
-                continue;
-            }
-            let Some((key, value)) = table.get_bucket(bucket) else { continue };
-            // Where there are bits, they are of what was not kept.
-            let is_kept = |kept: &(K, Option<V>)| kept.0 == *key;
-            if self.due.is_some() || self.kept.find(key.key_hash(), is_kept).is_none() {
-                let at = M::push(own, key, value)?;
-                self.encoded += 1;
-                let newer = self.place_of(at, &mut memory);
-                self.outdate(bucket, newer, &mut memory)?;
-            }
-        }
-        self.next = end;
-        self.is_read = end == buckets;
-        Ok(())
-    }
-
-    /// A record of a segment of before is live.
-    fn note_live(&mut self, place: Place) {
-        if place != Place::NONE
-            && let Some(Some(set)) = self.sets.get_mut(place.slot())
-        {
-            set.insert(place.grain());
-        }
-    }
-
-    fn read_kept<M: Kind<K, V>>(
-        &mut self,
-        entries: &HashTable<(K, V)>,
-        mut memory: Memory<'_>,
-        own: &mut Paced,
-    ) -> Result<bool> {
-        let Some(part) = self.kept.take_part() else { return Ok(false) };
-        for (key, before) in part {
-            let mut place = Place::NONE;
-            if let Some(before) = &before {
-                let at = M::push(own, &key, before)?;
-                self.encoded += 1;
-                place = self.place_of(at, &mut memory);
-            }
-            match entries.find_bucket_index(key.key_hash(), |(known, _)| *known == key) {
-                Some(bucket) if memory.marks.is_on() => {
-                    memory.marks.change(bucket);
-                    if place != Place::NONE {
-                        self.outdate(bucket, place, &mut memory)?;
-                    }
-                }
-                _ => memory.files.note_dead(place),
-            }
-        }
-        Ok(true)
-    }
-}
-
 impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
-    /// Cost: O(1) for a full checkpoint, else a 64th of the buckets.
+    /// Cost: O(1).
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         let pace = Pace { segment_bytes: self.segment_bytes(), ..M::pace(&self.context)? };
         let stepped = Stepped::new(&self.context)?;
         self.give_up_capture();
         if self.undecided.take().is_some() {
             // Nobody knows which segments are those of the last checkpoint.
-            self.forget();
+            self.files.break_off();
         }
         let range = HashRange::of(&self.context.owned, self.context.key_groups);
-        let mut reading = Reading::of_all(self.context.account.clone(), range);
-        if !self.plan_changes(pace.segment_bytes, &mut reading) {
-            self.forget();
-        }
-        let (entries, telling) = (self.entries.len() as u64, None);
-        self.capture = Some(Box::new(HeapCapture { stepped, pace, entries, reading, telling }));
+        let entries = self.entries.len() as u64;
+        self.capture = Some(Box::new(HeapCapture {
+            stepped,
+            pace,
+            entries,
+            is_planned: false,
+            follow: Follow::default(),
+            reading: Reading::of_all(self.context.account.clone(), range, entries),
+            telling: None,
+        }));
+        self.reads = true;
         Ok(())
     }
 
@@ -339,33 +151,46 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         (bytes / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
     }
 
-    /// Has only changes read, if that is possible and gains something, and says whether.
-    fn plan_changes(&mut self, segment_bytes: u64, reading: &mut Reading<K, V>) -> bool {
+    /// Decides what the checkpoint that was begun reads, if that is not decided. Cost: in the number of segments.
+    fn plan_capture(&mut self) {
+        let Some(capture) = self.capture.as_mut().filter(|capture| !capture.is_planned) else {
+            return;
+        };
+        capture.is_planned = true;
         if !self.marks.is_on() || self.files.is_broken() {
-            return false;
+            self.forget();
+            self.marks.begin(self.entries.num_buckets());
+            return;
         }
-        let (entries, changed) = (self.entries.len() as u64, self.marks.count_changed());
-        let Some(plan) = self.files.plan(entries, changed, segment_bytes) else { return false };
+        let HeapCapture { entries, pace, reading, .. } = &mut **capture;
+        let changed = self.marks.capture();
+        let mut plan = self.files.plan(*entries, changed, pace.segment_bytes);
         let sets = if plan.makes_sets { self.files.sets_bytes(&plan) } else { 0 };
         let deaths = DEATH_BYTES * (self.files.dead().len() + plan.records);
-        let bytes = bits_bytes(self.entries.num_buckets()) + sets + deaths + FREE_BYTES;
+        let mut bytes = if plan.is_full { 0 } else { sets + deaths };
         let account = &self.context.account;
-        let has_room = account.available() >= bytes + FREE_BYTES;
-        if !has_room || !account.try_reserve(MemoryKind::Buffers, bytes) {
-            return false;
+        let has_room = account.available() >= bytes + deaths + 2 * FREE_BYTES;
+        if !has_room && !plan.is_full {
+            // What has died need not be told if all is written.
+            (plan, bytes) = (self.files.plan_all(*entries), 0);
         }
-        reading.booked = bytes;
-        let Some(dead) = self.files.take_dead(plan.records) else { return false };
+        let dead = match self.files.follow(&plan) {
+            Some(dead) => dead,
+            None => {
+                (plan, bytes) = (self.files.plan_all(*entries), 0);
+                self.files.follow(&plan).expect("that takes no memory")
+            }
+        };
+        reading.book(bytes);
         reading.dead = dead;
+        reading.records = plan.records;
         if plan.makes_sets {
             reading.sets = self.files.empty_sets(&plan);
         }
         if plan.anew.contains(&true) {
             reading.anew = plan.anew;
         }
-        reading.due = Some(self.marks.take_changed());
-        (reading.is_full, reading.has_begun) = (false, true);
-        true
+        (reading.reads_all, reading.is_first) = (false, false);
     }
 
     /// Nothing of the last checkpoint is used by the next one.
@@ -377,7 +202,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Gives the memory of the marks back, if no checkpoint needs them; says whether there were any.
     #[cold]
     pub(super) fn give_up_marks(&mut self) -> bool {
-        let needs = |capture: &HeapCapture<K, V>| !capture.reading.is_full && capture.is_reading();
+        let needs = |capture: &HeapCapture<K, V>| {
+            capture.is_planned && !capture.reading.is_first && capture.is_reading()
+        };
         if !self.marks.is_on() || self.capture.as_deref().is_some_and(needs) {
             return false;
         }
@@ -386,15 +213,21 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         true
     }
 
-    /// From the first step of a full checkpoint on, the table remembers it: what has changed before is
-    /// kept.
-    fn begin_marks(&mut self) {
-        let Some(capture) = &mut self.capture else { return };
-        let reading = &mut capture.reading;
-        if std::mem::replace(&mut reading.has_begun, true) || reading.left.is_some() {
+    /// The stream has come so far since the last share: what is copied follows it. It has the buckets looked at by its
+    /// calls, ahead of what is written, for which it makes more calls for each record.
+    pub(super) fn pace_capture(&mut self, pace: crate::table::Pace) {
+        let buckets = self.entries.num_buckets() as u64;
+        let Some(capture) = self.capture.as_mut().filter(|_| M::IS_COPIED) else { return };
+        let Follow { gone, looks, calls } = &mut capture.follow;
+        let Some(earned) = pace.earned(gone) else {
+            (*looks, *calls) = (None, None);
             return;
-        }
-        self.marks.begin(self.entries.num_buckets());
+        };
+        *looks = earned.add(*looks, BUCKETS_PER_CALL, buckets, CREDIT_BUCKETS_MAX);
+        let per_record = u64::from(CHECKPOINT_PACE);
+        let most = CREDIT_CHUNKS_MAX * capture.reading.copies.chunk() * per_record;
+        let all = capture.reading.records.saturating_mul(per_record);
+        *calls = earned.add(*calls, 1, all, most);
     }
 
     /// Does a bounded share; the image at the end.
@@ -418,22 +251,79 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     }
 
     fn share(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
-        self.begin_marks();
+        self.plan_capture();
         let Some(capture) = &mut self.capture else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
         if capture.telling.is_some() {
             return self.continue_telling();
         }
-        let HeapCapture { stepped, pace, reading, .. } = &mut **capture;
-        let sealed = stepped.step(&self.context, *pace, |own| {
-            let memory = Memory { marks: &mut self.marks, files: &mut self.files };
-            reading.read_part::<M>(&self.entries, memory, own)
-        })?;
-        match sealed {
+        let sealed = if M::IS_COPIED { self.share_by_copies() } else { self.share_by_batches() };
+        self.reads = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
+        match sealed? {
             Some(sealed) => self.begin_telling(sealed, blobs),
             None => Ok(None),
         }
+    }
+
+    /// Reads entries and encodes them.
+    fn share_by_batches(&mut self) -> Result<Option<Vec<SegmentInfo>>> {
+        let capture = self.capture.as_mut().expect("it is taken");
+        let HeapCapture { stepped, pace, reading, .. } = &mut **capture;
+        stepped.step(&self.context, *pace, |own| {
+            let source = Source { entries: &self.entries, moved: self.moved };
+            let memory = Memory { marks: &mut self.marks, files: &mut self.files };
+            reading.read_part::<M>(source, memory, Some(own))
+        })
+    }
+
+    /// Copies entries, and has the helper write some.
+    fn share_by_copies(&mut self) -> Result<Option<Vec<SegmentInfo>>> {
+        self.copy_some()?;
+        let is_short = self.context.account.available() < self.context.account.limit() / 16;
+        let capture = self.capture.as_mut().expect("it is taken");
+        let HeapCapture { stepped, pace, follow, reading, .. } = &mut **capture;
+        stepped.step_by_batches(&self.context, *pace, |own| {
+            let source = Source { entries: &self.entries, moved: self.moved };
+            let memory = Memory { marks: &mut self.marks, files: &mut self.files };
+            reading.settle(&source, memory)?;
+            let copies = &mut reading.copies;
+            if reading.is_done {
+                copies.end();
+                if copies.is_empty() {
+                    return Ok(Given::All);
+                }
+            }
+            let Some(records) = copies.next_len() else { return Ok(Given::Some) };
+            let has_earned = pay(&mut follow.calls, records * u64::from(CHECKPOINT_PACE));
+            if has_earned || copies.is_full() || is_short {
+                M::submit(copies, own);
+            }
+            Ok(Given::Some)
+        })
+    }
+
+    /// Copies as many entries as a share does, as the stream has earned, and as there is room for.
+    fn copy_some(&mut self) -> Result<()> {
+        let capture = self.capture.as_mut().expect("it is taken");
+        let HeapCapture { stepped, follow, reading, .. } = &mut **capture;
+        let encoded = reading.encoded;
+        for _ in 0..WORDS_MAX {
+            let is_over = reading.is_done || reading.encoded - encoded >= COPIED_MAX;
+            if is_over
+                || stepped.is_lost()
+                || !reading.copies.has_room(reading.room(), self.moved)?
+            {
+                break;
+            }
+            if !pay(&mut follow.looks, reading.cost(&mut self.marks)) {
+                break;
+            }
+            let source = Source { entries: &self.entries, moved: self.moved };
+            let memory = Memory { marks: &mut self.marks, files: &mut self.files };
+            reading.read_part::<M>(source, memory, None)?;
+        }
+        Ok(())
     }
 
     /// All is written: has the helper write which records of segments of before are live; the image, if
@@ -452,7 +342,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let message = "which records are live could not be noted; begin the checkpoint again";
             return Err(Error::new(ErrorKind::OverBudget, message));
         }
-        if reading.is_full || sets.is_empty() && reading.dead.places.len() == 0 {
+        let names_others = named.image.segments.len() > sealed.len();
+        if !names_others || sets.is_empty() && reading.dead.places.len() == 0 {
             self.end_capture(named);
             return Ok(self.undecided_image());
         }
@@ -515,13 +406,20 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         self.codec_calls += reading.encoded;
         self.images.taken(&named.image);
         let dead = std::mem::replace(&mut reading.dead, Dead::none(self.context.account.clone()));
-        let is_full = reading.is_full;
-        self.undecided = Some(Box::new(Undecided { named, dead, is_full }));
+        let is_first = reading.is_first;
+        self.marks.end_capture();
+        self.reads = false;
+        self.undecided = Some(Box::new(Undecided { named, dead, is_first }));
     }
 
     /// Gives up the checkpoint that is being taken, if one is.
     fn give_up_capture(&mut self) {
         let Some(mut capture) = self.capture.take() else { return };
+        self.reads = false;
+        if !capture.is_planned {
+            return;
+        }
+        self.marks.end_capture();
         if let Some(Telling { sealed, answer, is_over, .. }) = capture.telling.take() {
             // Nothing is to be written once it is given up. What a thread does next comes after that.
             while self.context.helper.is_inline() && self.context.helper.drive() {}
@@ -533,16 +431,13 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             remove(&self.context, &sealed);
         }
         let reading = &mut capture.reading;
-        if let Some(due) = &reading.due {
-            self.marks.give_back(due, reading.next);
-        }
         let dead = std::mem::replace(&mut reading.dead, Dead::none(self.context.account.clone()));
-        self.go_back(reading.is_full, dead);
+        self.go_back(reading.is_first, dead);
     }
 
     /// What a checkpoint has written is of no use.
-    fn go_back(&mut self, is_full: bool, dead: Dead) {
-        if is_full || !self.marks.is_on() || self.files.is_broken() {
+    fn go_back(&mut self, is_first: bool, dead: Dead) {
+        if is_first || !self.marks.is_on() || self.files.is_broken() {
             self.forget();
         } else {
             self.files.given_up(dead);
@@ -552,14 +447,14 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// What became of the checkpoint.
     pub(super) fn decide_capture(&mut self, outcome: CheckpointOutcome) {
         self.give_up_capture();
-        let Some(Undecided { named, dead, is_full }) = self.undecided.take().map(|u| *u) else {
+        let Some(Undecided { named, dead, is_first }) = self.undecided.take().map(|u| *u) else {
             return;
         };
         match outcome {
             CheckpointOutcome::Committed if self.marks.is_on() && !self.files.is_broken() => {
                 self.files.confirmed(named);
             }
-            CheckpointOutcome::Abandoned => self.go_back(is_full, dead),
+            CheckpointOutcome::Abandoned => self.go_back(is_first, dead),
             // Those that it names are not known to be there, or not remembered.
             CheckpointOutcome::Committed | CheckpointOutcome::Unknown => self.forget(),
         }
@@ -569,15 +464,19 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     #[cold]
     #[inline(never)]
     pub(super) fn keep<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q, adds: bool) {
+        self.plan_capture();
         let Some(capture) = self.capture.as_mut().filter(|capture| capture.is_reading()) else {
+            self.reads = false;
             return;
         };
         let bucket = self.entries.find_bucket_index(hash, |(known, _)| key.is(known));
         let HeapCapture { reading: capture, stepped, .. } = &mut **capture;
         let wanted = match bucket {
-            Some(bucket) => capture.is_due(bucket, self.marks.place(bucket)),
-            // Once there are bits, those that are to be read are known.
-            None => adds && capture.due.is_none(),
+            Some(bucket) => {
+                self.marks.merge(bucket / 64);
+                capture.is_due(bucket, &self.marks)
+            }
+            None => adds && capture.wants_new(),
         };
         if !wanted || capture.kept.find(hash, |kept| key.is(&kept.0)).is_some() {
             return;
@@ -589,7 +488,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             Some(value) => M::heap_bytes(&key, value),
             None => key.heap_bytes() as u64,
         };
-        let room = capture.account.available() >= bytes + FREE_BYTES;
+        let room = self.context.account.available() >= bytes + FREE_BYTES;
         if room {
             capture.book(bytes);
         }
@@ -599,10 +498,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             return self.read_rest();
         }
         let Some(bucket) = bucket else { return };
-        if let Some(due) = &mut capture.due {
-            // What comes to its place is not to be read.
-            due[bucket / 64] &= !(1 << (bucket % 64));
-        }
+        capture.pass(bucket, &mut self.marks);
         // What is kept is written, and the entry has no record until then.
         self.marks.change(bucket);
         let mut memory = Memory { marks: &mut self.marks, files: &mut self.files };
@@ -615,27 +511,39 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// does.
     #[cold]
     pub(super) fn read_rest(&mut self) {
-        self.begin_marks();
+        self.plan_capture();
         let Some(capture) = &mut self.capture else { return };
         let HeapCapture { stepped, pace, reading, .. } = &mut **capture;
         stepped.read_rest(&self.context, *pace, |own| {
+            if reading.is_read {
+                return Ok(false);
+            }
+            let source = Source { entries: &self.entries, moved: self.moved };
             let memory = Memory { marks: &mut self.marks, files: &mut self.files };
-            Ok(!reading.is_read && reading.read_part::<M>(&self.entries, memory, own)?)
+            if !M::IS_COPIED {
+                return reading.read_part::<M>(source, memory, Some(own));
+            }
+            if reading.copies.has_room(BUCKETS, self.moved)? {
+                return reading.read_part::<M>(source, memory, None);
+            }
+            own.wait()?;
+            reading.settle(&source, memory)?;
+            M::submit(&mut reading.copies, own);
+            Ok(true)
         });
         if stepped.is_lost() {
             reading.drop_left();
         }
+        self.reads = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
     }
 
     /// Moves the entries to a table twice as large, if it is known of each whether it is to be read or
     /// has changed, and says whether it did. What that takes is booked, and as much left as is needed
     /// `beside` it.
     pub(super) fn grow_remembered(&mut self, beside: u64) -> bool {
+        // From here on, what is added is not kept.
+        self.plan_capture();
         let is_reading = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
-        if is_reading {
-            // From here on, what is added is not kept.
-            self.begin_marks();
-        }
         if !is_reading && !self.marks.is_on() {
             return false;
         }
@@ -649,13 +557,6 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let is_off = !self.marks.is_on() || self.give_up_marks();
             debug_assert!(is_off, "nothing is read any more");
             return false;
-        }
-        if let Some(capture) = &mut self.capture
-            && capture.stepped.is_lost()
-            && let Some(due) = capture.reading.due.take()
-        {
-            // Of these buckets.
-            self.marks.give_back(&due, capture.reading.next);
         }
         let mut grown = HashTable::with_capacity((2 * self.entries.len()).max(8));
         let mut capture = self.capture.as_mut().filter(|capture| capture.is_reading());
@@ -680,12 +581,13 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let Ok(entry) = old.get_bucket_entry(bucket) else { continue };
             let entry = entry.remove().0;
             let hash = entry.0.key_hash();
+            self.marks.merge(bucket / 64);
             let is_due = capture.as_ref().is_some_and(|capture| {
-                capture.reading.is_due(bucket, self.marks.place(bucket))
+                capture.reading.is_due(bucket, &self.marks)
                     && capture.reading.kept.find(hash, |kept| kept.0 == entry.0).is_none()
             });
             let place = grown.insert_unique(hash, entry, |(key, _)| key.key_hash()).bucket_index();
-            marks.move_from(place, &self.marks, bucket);
+            marks.move_from(place, &mut self.marks, bucket);
             if is_due {
                 due[place / 64] |= 1 << (place % 64);
             }
@@ -702,6 +604,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// The table is cleared: says whether a checkpoint takes it, with what is booked for it. Nothing is
     /// remembered of it.
     pub(super) fn leave(&mut self) -> bool {
+        self.plan_capture();
         let marks = Marks::off(self.context.account.clone());
         let marks = std::mem::replace(&mut self.marks, marks);
         let Some(capture) = self.capture.as_mut().filter(|capture| capture.is_reading()) else {
@@ -711,8 +614,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         let values = self.context.account.used_for(MemoryKind::Values);
         let table = std::mem::take(&mut self.entries);
         let index = std::mem::take(&mut self.table_bytes);
-        capture.reading.has_begun = true;
         capture.reading.left = Some(Left { table, marks, index, values });
+        self.reads = false;
         true
     }
 }

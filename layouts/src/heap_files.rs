@@ -40,13 +40,23 @@ const DEAD_MAX: usize = 64 << 10;
 #[derive(Debug)]
 enum Slot {
     Free,
-    /// Of the checkpoint that was confirmed, and how many of its records have died since the last
-    /// barrier.
-    Stored(SegmentImage, u64),
+    /// Of the checkpoint that was confirmed.
+    Stored(Stored),
     /// Being written, and how many of its records are dead already.
     New(u64),
     /// It was of a checkpoint that was given up. Entries that were written there are to be written anew.
     Gone,
+}
+
+/// A segment of the checkpoint that was confirmed.
+#[derive(Debug)]
+struct Stored {
+    image: SegmentImage,
+    /// How many of its records have died since the last barrier.
+    noted: u64,
+    /// What is live there is written anew, by each checkpoint until one is confirmed. Which of its records are dead is not
+    /// noted any more.
+    goes: bool,
 }
 
 /// The segments that checkpoints name.
@@ -71,6 +81,33 @@ pub(crate) struct Plan {
     pub records: u64,
     /// Whether sets of what is live take the place of lists.
     pub makes_sets: bool,
+    /// Whether all is written anew. Then no deaths are noted.
+    pub is_full: bool,
+}
+
+/// Which records are live, by slot of their segment, if sets are made. Each is made with its first record, as all at once
+/// take a while.
+#[derive(Debug, Default)]
+pub(crate) struct LiveSets(Vec<Option<(u64, Option<LiveSet>)>>);
+
+impl LiveSets {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A record is live, if there is a set for its segment.
+    pub fn insert(&mut self, place: Place) {
+        if place != Place::NONE
+            && let Some(Some((bytes, set))) = self.0.get_mut(place.slot())
+        {
+            set.get_or_insert_with(|| LiveSet::new(*bytes)).insert(place.grain());
+        }
+    }
+
+    fn take(&mut self, slot: usize) -> Option<LiveSet> {
+        let (bytes, set) = self.0.get_mut(slot)?.take()?;
+        Some(set.unwrap_or_else(|| LiveSet::new(bytes)))
+    }
 }
 
 /// Records that are dead in a checkpoint: they died before its barrier, or it has written newer ones.
@@ -124,7 +161,8 @@ impl HeapFiles {
                 self.clear();
                 return false;
             }
-            self.slots[nth] = Slot::Stored(segment.clone(), 0);
+            let (image, noted, goes) = (segment.clone(), 0, false);
+            self.slots[nth] = Slot::Stored(Stored { image, noted, goes });
         }
         self.lists.clone_from(&image.deaths);
         true
@@ -163,16 +201,21 @@ impl HeapFiles {
     pub fn note_dead(&mut self, place: Place) {
         match self.slots.get_mut(place.slot()) {
             _ if place == Place::NONE => return,
-            Some(Slot::Stored(_, noted) | Slot::New(noted)) => *noted += 1,
+            Some(Slot::Stored(Stored { noted, goes: true, .. })) => {
+                *noted += 1;
+                return;
+            }
+            Some(Slot::Stored(Stored { noted, .. }) | Slot::New(noted)) => *noted += 1,
             Some(Slot::Gone | Slot::Free) | None => return,
         }
         self.is_broken |= !self.dead.push(place);
     }
 
-    /// What a checkpoint of so many entries, of which so many have changed, should do; nothing if it
-    /// should be full.
-    pub fn plan(&self, entries: u64, changed: u64, segment_bytes: u64) -> Option<Plan> {
-        let mut anew: Vec<bool> = self.slots.iter().map(|s| matches!(s, Slot::Gone)).collect();
+    /// What a checkpoint of so many entries, of which so many have changed, should do. Cost: in the number of segments.
+    pub fn plan(&self, entries: u64, changed: u64, segment_bytes: u64) -> Plan {
+        let goes =
+            |slot: &Slot| matches!(slot, Slot::Gone | Slot::Stored(Stored { goes: true, .. }));
+        let mut anew: Vec<bool> = self.slots.iter().map(goes).collect();
         // Those with the smallest share of live records first.
         let stored = self.stored();
         let mut by_share: Vec<_> = stored.clone().collect();
@@ -180,6 +223,11 @@ impl HeapFiles {
         let (mut records, mut written) = (changed, changed);
         records += stored.clone().map(|(_, image, _)| image.records).sum::<u64>();
         for (slot, image, live) in by_share {
+            if anew[slot] {
+                written += live;
+                records = records + live - image.records;
+                continue;
+            }
             if records <= SPACE_AMPLIFICATION_MAX * entries {
                 break;
             }
@@ -201,28 +249,36 @@ impl HeapFiles {
             }
         }
         if written * 10 >= entries * FULL_TENTHS {
-            return None;
+            return self.plan_all(entries);
         }
         let listed: u64 = self.lists.iter().map(|list| list.len / 4).sum();
         let all_dead = listed + self.dead.len() + written;
         let makes_sets = self.lists.len() >= LISTS_MAX || all_dead > (entries / 2).max(LISTED_MIN);
-        Some(Plan { anew, records: written, makes_sets })
+        Plan { anew, records: written, makes_sets, is_full: false }
+    }
+
+    /// Writing all of so many entries, after which no segment of before is needed.
+    pub fn plan_all(&self, entries: u64) -> Plan {
+        let anew = self.slots.iter().map(|slot| matches!(slot, Slot::Gone | Slot::Stored(_)));
+        Plan { anew: anew.collect(), records: entries, makes_sets: false, is_full: true }
     }
 
     /// Slots of the confirmed checkpoint, with the records that are live there.
     fn stored(&self) -> impl Iterator<Item = (usize, &SegmentImage, u64)> + Clone {
         self.slots.iter().enumerate().filter_map(|(slot, of)| match of {
-            Slot::Stored(image, noted) => Some((slot, image, image.live_records - noted)),
+            Slot::Stored(Stored { image, noted, .. }) => {
+                Some((slot, image, image.live_records - noted))
+            }
             _ => None,
         })
     }
 
-    /// Empty sets of what is live in each segment that is not written anew, by slot.
-    pub fn empty_sets(&self, plan: &Plan) -> Vec<Option<LiveSet>> {
-        let mut sets = Vec::new();
-        sets.resize_with(self.slots.len(), || None);
+    /// Empty sets of what is live in each segment that is not written anew.
+    pub fn empty_sets(&self, plan: &Plan) -> LiveSets {
+        let mut sets = LiveSets::default();
+        sets.0.resize_with(self.slots.len(), || None);
         for (slot, image, _) in self.stored().filter(|(slot, ..)| !plan.anew[*slot]) {
-            sets[slot] = Some(LiveSet::new(image.bytes));
+            sets.0[slot] = Some((image.bytes, None));
         }
         sets
     }
@@ -233,25 +289,36 @@ impl HeapFiles {
         stored.map(|(_, image, _)| LiveSet::memory_bytes(image.bytes)).sum()
     }
 
-    /// What has died before the barrier, and room for so many more; `None` if there is none.
-    pub fn take_dead(&mut self, more: u64) -> Option<Dead> {
-        let room = DeadPlaces::with_room(self.account.clone(), more)?;
+    /// A checkpoint does as planned: what has died before the barrier, and room to note as many more as it may write;
+    /// `None` if there is none, and then nothing has changed.
+    pub fn follow(&mut self, plan: &Plan) -> Option<Dead> {
+        let noted = if plan.is_full { 0 } else { plan.records };
+        let room = DeadPlaces::with_room(self.account.clone(), noted)?;
         let mut places = std::mem::replace(&mut self.dead, DeadPlaces::new(self.account.clone()));
         places.append(room);
-        let died = self.slots.iter_mut().map(|slot| match slot {
-            Slot::Stored(_, noted) => std::mem::take(noted),
+        let died = self.slots.iter_mut().zip(&plan.anew).map(|(slot, anew)| match slot {
+            Slot::Stored(Stored { noted, goes, .. }) => {
+                *goes |= *anew;
+                std::mem::take(noted)
+            }
             _ => 0,
         });
         Some(Dead { died: died.collect(), places })
     }
 
-    /// A checkpoint has a newer record than that at a place. Says whether there was room to note it.
-    pub fn outdate(&self, place: Place, dead: &mut Dead) -> bool {
-        if place == Place::NONE || !matches!(self.slots.get(place.slot()), Some(Slot::Stored(..))) {
+    /// A checkpoint has a newer record than that at a place, or keeps it to write it. Says whether there was room to
+    /// note it; if not, the next checkpoint is full.
+    pub fn outdate(&mut self, place: Place, dead: &mut Dead) -> bool {
+        let Some(Slot::Stored(Stored { goes, .. })) = self.slots.get(place.slot()) else {
+            return true;
+        };
+        if place == Place::NONE {
             return true;
         }
         dead.died[place.slot()] += 1;
-        dead.places.push(place)
+        let is_noted = *goes || dead.places.push(place);
+        self.is_broken |= !is_noted;
+        is_noted
     }
 
     /// Records that have died since the last barrier.
@@ -274,13 +341,17 @@ impl HeapFiles {
         let mut image = StateImage { entries, deaths: self.lists.clone(), ..StateImage::default() };
         let mut slots = Vec::new();
         for (slot, of) in self.slots.iter().enumerate() {
-            let Slot::Stored(stored, _) = of else { continue };
+            let Slot::Stored(Stored { image: stored, .. }) = of else { continue };
             let (live, died) = (stored.live_records, dead.died[slot]);
             assert!(died <= live, "{died} records have died of {stored:?}");
             if died < live {
                 image.segments.push(SegmentImage { live_records: live - died, ..stored.clone() });
                 slots.push(Some(slot));
             }
+        }
+        if slots.is_empty() {
+            // Nothing that they tell of is named.
+            image.deaths.clear();
         }
         for (nth, segment) in sealed.iter().enumerate() {
             image.segments.push(segment.all_live());
@@ -293,19 +364,11 @@ impl HeapFiles {
 
     /// Which records are live in segments of before that have dead ones, by slot: those that were found
     /// by who looked at all entries that there are still, and those that have died since the barrier.
-    pub fn whole_sets(
-        &self,
-        named: &Named,
-        mut sets: Vec<Option<LiveSet>>,
-    ) -> Vec<(usize, LiveSet)> {
-        for place in self.dead.iter() {
-            if let Some(Some(set)) = sets.get_mut(place.slot()) {
-                set.insert(place.grain());
-            }
-        }
+    pub fn whole_sets(&self, named: &Named, mut sets: LiveSets) -> Vec<(usize, LiveSet)> {
+        self.dead.iter().for_each(|place| sets.insert(place));
         let with_dead = named.slots.iter().zip(&named.image.segments);
         let with_dead = with_dead.filter(|(_, segment)| segment.live_records < segment.records);
-        let of = |slot: &Option<usize>| sets.get_mut((*slot)?).and_then(Option::take).zip(*slot);
+        let of = |slot: &Option<usize>| sets.take((*slot)?).zip(*slot);
         with_dead.map(|(slot, _)| slot).filter_map(of).map(|(set, slot)| (slot, set)).collect()
     }
 
@@ -314,7 +377,7 @@ impl HeapFiles {
         let mut ids = vec![None; self.slots.len()];
         for (slot, segment) in named.slots.iter().zip(&named.image.segments) {
             if let Some(slot) = slot
-                && matches!(self.slots[*slot], Slot::Stored(..))
+                && matches!(self.slots[*slot], Slot::Stored(_))
             {
                 ids[*slot] = Some(segment.id);
             }
@@ -327,22 +390,23 @@ impl HeapFiles {
         let Named { image, slots } = named;
         let mut noted =
             self.slots.iter_mut().map(|slot| match std::mem::replace(slot, Slot::Free) {
-                Slot::Stored(_, noted) | Slot::New(noted) => noted,
+                Slot::Stored(Stored { noted, .. }) | Slot::New(noted) => noted,
                 Slot::Free | Slot::Gone => 0,
             });
         let noted: Vec<u64> = noted.by_ref().collect();
         for (slot, segment) in slots.into_iter().zip(image.segments) {
             let slot = slot.expect("nothing is broken");
-            self.slots[slot] = Slot::Stored(segment, noted[slot]);
+            let stored = Stored { image: segment, noted: noted[slot], goes: false };
+            self.slots[slot] = Slot::Stored(stored);
         }
         self.lists = image.deaths;
     }
 
-    /// A checkpoint was given up that was not full: what it has written is not there.
+    /// A checkpoint was given up: what it has written is not there.
     pub fn given_up(&mut self, dead: Dead) {
         for (slot, of) in self.slots.iter_mut().enumerate() {
             match of {
-                Slot::Stored(_, noted) => *noted += dead.died[slot],
+                Slot::Stored(Stored { noted, .. }) => *noted += dead.died[slot],
                 Slot::New(_) => *of = Slot::Gone,
                 Slot::Free | Slot::Gone => {}
             }

@@ -56,7 +56,6 @@ pub struct Paced {
     writing: Option<Box<Writing>>,
     answer: Option<Receiver<(Box<Writing>, Result<()>)>>,
     failed: Option<String>,
-    placing: Placing,
 }
 
 /// What goes to the helper and back.
@@ -64,6 +63,7 @@ struct Writing {
     writer: SegmentWriter,
     store: SegmentStore,
     batch: Batch,
+    placing: Placing,
     /// Segments that are whole and were not taken.
     sealed: Vec<SegmentInfo>,
 }
@@ -102,9 +102,9 @@ impl Paced {
             bytes: Vec::with_capacity(pace.batch_bytes),
             ..Batch::default()
         };
-        let writing = Box::new(Writing { writer, store, batch, sealed: Vec::new() });
         let placing = Placing::new(segment, pace.page_bytes, pace.page_records);
-        Self { helper, pace, writing: Some(writing), answer: None, failed: None, placing }
+        let writing = Box::new(Writing { writer, store, batch, placing, sealed: Vec::new() });
+        Self { helper, pace, writing: Some(writing), answer: None, failed: None }
     }
 
     /// Takes the helper's answer, and says whether records can be added.
@@ -193,8 +193,9 @@ impl Paced {
         if records.len() == BATCH_RECORDS || bytes.len() + length > most && !records.is_empty() {
             self.write_and_wait()?;
         }
-        let at = self.placing.place(length);
-        let Batch { records, bytes, scratch, large } = &mut self.writing().batch;
+        let Writing { batch, placing, .. } = self.writing();
+        let at = placing.place(length);
+        let Batch { records, bytes, scratch, large } = batch;
         let in_batch = InBatch { hash, bytes: length as u32, grain: at.grain };
         if length > most {
             *large = Some(in_batch);
@@ -232,11 +233,20 @@ impl Paced {
     /// # Panics
     /// If it is not [ready](Paced::is_ready).
     pub fn submit_end(&mut self) {
-        self.placing.end_segment();
         self.hand_over(|writing, pace| {
+            writing.placing.end_segment();
             writing.write(pace)?;
             writing.end()
         });
+    }
+
+    /// Has the helper do `job`, which encodes and writes records itself.
+    ///
+    /// # Panics
+    /// If it is not [ready](Paced::is_ready), or if records were added and not submitted.
+    pub fn submit_job(&mut self, job: impl FnOnce(&mut Sink<'_>) -> Result<()> + Send + 'static) {
+        assert!(self.writing().batch.records.is_empty(), "what was added comes first");
+        self.hand_over(|writing, pace| job(&mut Sink { writing, pace }));
     }
 
     fn hand_over(&mut self, job: impl FnOnce(&mut Writing, &Pace) -> Result<()> + Send + 'static) {
@@ -282,6 +292,28 @@ impl Paced {
     /// If it is not [ready](Paced::is_ready).
     pub fn take_sealed(&mut self) -> Vec<SegmentInfo> {
         std::mem::take(&mut self.writing().sealed)
+    }
+}
+
+/// Where a job of the helper puts its records.
+#[derive(Debug)]
+pub struct Sink<'a> {
+    writing: &'a mut Writing,
+    pace: &'a Pace,
+}
+
+impl Sink<'_> {
+    /// Writes a record, and says where it stands.
+    ///
+    /// # Errors
+    /// Those of encoding and of writing.
+    pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<PlacedAt> {
+        let Writing { writer, batch, placing, .. } = &mut *self.writing;
+        codec::encode(&mut batch.scratch, key, value)?;
+        let at = placing.place(batch.scratch.len());
+        let record = InBatch { hash, bytes: batch.scratch.len() as u32, grain: at.grain };
+        write_record(writer, self.pace, &record, &batch.scratch)?;
+        Ok(at)
     }
 }
 

@@ -10,18 +10,53 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Cursor, Heap, HeapTable, Layout, StateContext, Table, Upkeep,
+    CheckpointOutcome, Cursor, Heap, HeapTable, Layout, Pace, StateContext, Table, Upkeep,
 };
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, ErrorKind, Helper, SegmentStore, StateImage, blobs_name,
-    hash_word,
+    Account, BlobReader, BlobWriter, ErrorKind, Helper, SegmentStore, State, StateImage,
+    blobs_name, hash_word,
 };
 
-type Model = BTreeMap<u64, String>;
+/// A value: one that owns heap is read and encoded at once, another one is copied first.
+trait Word: State + Default + Eq + std::fmt::Debug {
+    fn of(n: u64) -> Self;
+    fn update(&mut self);
+    fn modify(&mut self);
+}
+
+impl Word for String {
+    fn of(n: u64) -> Self {
+        format!("{n} ").repeat(1 + n as usize % 9)
+    }
+
+    fn update(&mut self) {
+        self.push('u');
+    }
+
+    fn modify(&mut self) {
+        self.insert(0, 'm');
+    }
+}
+
+impl Word for u64 {
+    fn of(n: u64) -> Self {
+        n
+    }
+
+    fn update(&mut self) {
+        *self += 1;
+    }
+
+    fn modify(&mut self) {
+        *self = self.rotate_left(7);
+    }
+}
+
+type Model<V> = BTreeMap<u64, V>;
 
 /// A table, what should be in it, and the checkpoints of it that can be restored.
-struct Ground {
+struct Ground<V> {
     device: Simulated,
     store: SegmentStore,
     account: Rc<Account>,
@@ -29,10 +64,10 @@ struct Ground {
     helper: Helper,
     chance: u64,
     number: u64,
-    retained: Vec<(StateImage, Model)>,
+    retained: Vec<(StateImage, Model<V>)>,
 }
 
-impl Ground {
+impl<V: Word> Ground<V> {
     fn new(seed: u64, memory: u64) -> Self {
         let device = Simulated::new(seed, Faults::late(2));
         let store = SegmentStore::new(Arc::new(device.clone()), 1);
@@ -46,7 +81,7 @@ impl Ground {
         hash_word(hash_word(self.chance)) % limit
     }
 
-    fn open(&self, account: &Rc<Account>, image: Option<StateImage>) -> HeapTable<u64, String> {
+    fn open(&self, account: &Rc<Account>, image: Option<StateImage>) -> HeapTable<u64, V> {
         let device: Arc<dyn Device> = Arc::new(self.device.clone());
         let context = StateContext {
             name: "table".into(),
@@ -68,21 +103,21 @@ impl Ground {
     }
 
     /// One seeded change of both, of keys below `keys`; `share` of them in a hundred.
-    fn change(&mut self, table: &mut HeapTable<u64, String>, model: &mut Model, keys: u64) {
+    fn change(&mut self, table: &mut HeapTable<u64, V>, model: &mut Model<V>, keys: u64) {
         let (key, n) = (self.below(keys), self.below(1000));
-        let word = format!("{n} ").repeat(1 + n as usize % 9);
+        let word = V::of(n);
         match self.below(100) {
             0..30 => {
                 table.put(key, word.clone()).unwrap();
                 model.insert(key, word);
             }
             30..60 => {
-                table.update(&key, String::new, |value| value.push('u')).unwrap();
-                model.entry(key).or_default().push('u');
+                table.update(&key, V::default, V::update).unwrap();
+                model.entry(key).or_default().update();
             }
             60..80 => {
-                let found = table.modify(&key, |value| value.insert(0, 'm')).unwrap();
-                assert_eq!(found, model.get_mut(&key).map(|value| value.insert(0, 'm')));
+                let found = table.modify(&key, V::modify).unwrap();
+                assert_eq!(found, model.get_mut(&key).map(V::modify));
             }
             _ => assert_eq!(table.take(&key).unwrap(), model.remove(&key)),
         }
@@ -90,7 +125,7 @@ impl Ground {
     }
 
     /// The checkpoint is one that can be restored, of three.
-    fn retain(&mut self, image: StateImage, then: Model) {
+    fn retain(&mut self, image: StateImage, then: Model<V>) {
         let files = |image: &StateImage| -> BTreeSet<String> {
             let blobs = image.blob_files().map(blobs_name);
             image.segments.iter().map(|segment| segment.id.file_name()).chain(blobs).collect()
@@ -115,7 +150,7 @@ impl Ground {
     }
 }
 
-fn entries(table: &mut HeapTable<u64, String>) -> Model {
+fn entries<V: Word>(table: &mut HeapTable<u64, V>) -> Model<V> {
     let (mut found, mut cursor) = (Model::new(), Cursor::default());
     while !cursor.done {
         table
@@ -144,12 +179,13 @@ fn every_retained_checkpoint_of_a_random_history_is_of_its_barrier() {
     let seeds = if std::env::var_os("ALLUVIUM_LONG").is_some() { 300 } else { 12 };
     for seed in 0..seeds {
         let memory = if seed % 6 == 4 { 600 << 10 } else { 64 << 20 };
-        history(seed, memory);
+        history::<String>(seed, memory);
+        history::<u64>(seed, memory);
     }
 }
 
-fn history(seed: u64, memory: u64) {
-    let mut ground = Ground::new(seed, memory);
+fn history<V: Word>(seed: u64, memory: u64) {
+    let mut ground = Ground::<V>::new(seed, memory);
     let account = ground.account.clone();
     let (mut table, mut model) = (ground.open(&account, None), Model::new());
     let keys = [100, 1_000, 4_000][seed as usize % 3];
@@ -205,10 +241,10 @@ fn history(seed: u64, memory: u64) {
 }
 
 /// Takes a checkpoint while the table changes; says whether it was confirmed.
-fn checkpoint(
-    ground: &mut Ground,
-    table: &mut HeapTable<u64, String>,
-    model: &mut Model,
+fn checkpoint<V: Word>(
+    ground: &mut Ground<V>,
+    table: &mut HeapTable<u64, V>,
+    model: &mut Model<V>,
     (end, keys): (End, u64),
 ) -> bool {
     let (then, mut blobs) = (model.clone(), ground.blobs());
@@ -216,6 +252,8 @@ fn checkpoint(
     let (mut step, mut failed) = (0, false);
     // It grows or is cleared meanwhile, seldom.
     let (many, clears) = (ground.below(20) == 0, ground.below(40) == 0);
+    // It follows the stream, to an end that is near, far, or reached at once.
+    let parts = [u64::MAX, 1000, 40, 0][ground.below(4) as usize];
     while taken.is_none() && end != End::GivenUp(step) && !failed {
         for _ in 0..if many { keys } else { 4 } {
             ground.change(table, model, if many { 4 * keys } else { keys });
@@ -226,6 +264,10 @@ fn checkpoint(
         }
         if end == End::Full(step) {
             ground.device.set_capacity_bytes(Some(ground.device.used_bytes()));
+        }
+        if parts > 0 {
+            let gone = Pace::WHOLE.min(step * Pace::WHOLE.div_ceil(parts));
+            table.pace_checkpoint(Pace { calls: 64, gone });
         }
         match table.continue_checkpoint(&mut blobs) {
             Ok(image) => taken = image,
@@ -261,7 +303,7 @@ fn checkpoint(
 
 /// What was written for a checkpoint of a table of so many, once it has settled.
 fn written(keys: u64, changed: u64, clustered: bool) -> Vec<u64> {
-    let mut ground = Ground::new(1, 256 << 20);
+    let mut ground = Ground::<String>::new(1, 256 << 20);
     let account = ground.account.clone();
     let mut table = ground.open(&account, None);
     for key in 0..keys {
@@ -317,7 +359,7 @@ fn a_table_that_has_not_changed_writes_nothing() {
 #[test]
 fn what_is_remembered_of_a_checkpoint_makes_room_for_entries() {
     let fill = |checkpoints: bool| {
-        let mut ground = Ground::new(3, 4 << 20);
+        let mut ground = Ground::<String>::new(3, 4 << 20);
         let account = ground.account.clone();
         let mut table = ground.open(&account, None);
         for key in 0.. {
