@@ -70,11 +70,14 @@ pub struct SplitHeap(Heap);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolatileHeap;
 
+/// Entries that are copied for a checkpoint are no longer: some hundreds of them are copied at a time.
+const COPIED_BYTES_MAX: usize = 64;
+
 /// How a heap table measures and stores its entries.
 pub trait Kind<K, V>: Sized + 'static {
     /// Heap bytes of an entry, as booked.
     fn heap_bytes(key: &K, value: &V) -> u64;
-    /// Whether a checkpoint copies entries ahead: those that own no heap.
+    /// Whether a checkpoint copies entries ahead: short ones that own no heap.
     const IS_COPIED: bool;
     /// How a checkpoint is written, if there can be one.
     fn pace(context: &StateContext) -> Result<Pace>;
@@ -95,7 +98,7 @@ pub struct Stored;
 pub struct Volatile;
 
 impl<K: Key, V: State> Kind<K, V> for Stored {
-    const IS_COPIED: bool = K::NONE && V::NONE;
+    const IS_COPIED: bool = K::NONE && V::NONE && size_of::<(K, V)>() <= COPIED_BYTES_MAX;
 
     #[inline]
     fn heap_bytes(key: &K, value: &V) -> u64 {

@@ -1,6 +1,6 @@
 //! Entries of a heap table on their way to a checkpoint: copies, in chunks that the helper encodes and writes.
 //!
-//! An entry that owns no heap is copied as it is, long before it is written, so that few entries have to be kept for a
+//! A short entry that owns no heap is copied as it is, long before it is written, so that few entries have to be kept for a
 //! checkpoint because they change before it has them. The helper writes a chunk at a time and gives it back with the
 //! place of each record, which the table learns then.
 //!
