@@ -1,7 +1,7 @@
 //! What a checkpoint of a heap table has still to read, and where that goes.
 //!
 //! The table is read bucket by bucket. What is due is told by the table's [marks](crate::heap_marks), by the segments that
-//! are written anew, or it is all; once entries have moved, a bit for each bucket tells it. Entries that own no heap are
+//! are written anew, or it is all; once entries have moved, a bit for each bucket tells it. Short entries that own no heap are
 //! [copied](crate::heap_copies), others encoded at once.
 //!
 //! What it keeps true: an entry that was read or kept is on its way, and has no place on storage, until it has its new
