@@ -3,12 +3,14 @@
 //! For layouts whose state is all in memory. A user's layout can use these too: [`write_entries`]
 //! in `Upkeep::checkpoint`, or [`EntryWriter`] in `Upkeep::continue_checkpoint`, [`read_entries`] in `Layout::open`, [`Images`] for what may go.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 
+use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
     Account, BlobReader, Error, ErrorKind, FooterEntry, Key, LiveSet, Liveness, MemoryKind,
-    PassVisitor, PassedRecord, Result, SegmentId, SegmentImage, SegmentInfo, SegmentStore,
-    SegmentWriter, State, StateImage, codec, fingerprint,
+    PassVisitor, PassedRecord, PlacedAt, Result, SegmentId, SegmentImage, SegmentInfo,
+    SegmentStore, SegmentWriter, State, StateImage, codec, fingerprint,
 };
 
 use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
@@ -210,10 +212,21 @@ pub fn read_entries<K: Key, V: State>(
     blobs: &BlobReader,
     mut entry: impl FnMut(K, V) -> Result<()>,
 ) -> Result<()> {
+    read_placed(context, image, blobs, |_, key, value| entry(key, value))
+}
+
+/// [`read_entries`], with the place of each: the how manieth segment of the image, and where in it.
+pub(crate) fn read_placed<K: Key, V: State>(
+    context: &StateContext,
+    image: &StateImage,
+    blobs: &BlobReader,
+    mut entry: impl FnMut(PlacedAt, K, V) -> Result<()>,
+) -> Result<()> {
     let store = &context.segment_store()?.for_opening();
     let chunk_bytes = chunk_bytes(context);
     let memory = (chunk_bytes + PAGE_RECORDS as usize * size_of::<FooterEntry>()) as u64
-        + Liveness::memory_bytes(image);
+        + Liveness::memory_bytes(image)
+        + image.segments.iter().map(|segment| set_bytes(image, segment)).max().unwrap_or(0);
     context.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
     let state = fingerprint(&context.name);
     let read = Liveness::load(image, Some(blobs)).and_then(|liveness| {
@@ -222,9 +235,10 @@ pub fn read_entries<K: Key, V: State>(
             segments,
             liveness: &liveness,
             live,
-            visit: |payload: &[u8]| {
+            segment: 0,
+            visit: |at: PlacedAt, payload: &[u8]| {
                 let (key, value) = codec::decode::<K, V>(payload)?;
-                entry(key, value)
+                entry(at, key, value)
             },
         };
         let (account, count) = (&context.account, segments.len());
@@ -235,17 +249,26 @@ pub fn read_entries<K: Key, V: State>(
     read
 }
 
+/// Memory of the set of a segment's live records, while it is read and while it is there.
+pub(crate) fn set_bytes(image: &StateImage, segment: &SegmentImage) -> u64 {
+    let has_dead = segment.live.is_some() || !image.deaths.is_empty();
+    if has_dead { 2 * LiveSet::memory_bytes(segment.bytes) + BLOCK_BYTES as u64 } else { 0 }
+}
+
 /// Gives the bytes of the records that are live.
 struct LiveEntries<'i, F> {
     segments: &'i [SegmentImage],
     liveness: &'i Liveness,
     /// Of the segment at hand: those that are live, unless all are.
     live: Option<LiveSet>,
+    /// Its number.
+    segment: u32,
     visit: F,
 }
 
-impl<F: FnMut(&[u8]) -> Result<()>> PassVisitor for LiveEntries<'_, F> {
+impl<F: FnMut(PlacedAt, &[u8]) -> Result<()>> PassVisitor for LiveEntries<'_, F> {
     fn begin(&mut self, nth: usize) -> Result<()> {
+        self.segment = nth as u32;
         // The one before first: there is room for one.
         self.live = None;
         self.live = self.liveness.of(&self.segments[nth])?;
@@ -255,7 +278,10 @@ impl<F: FnMut(&[u8]) -> Result<()>> PassVisitor for LiveEntries<'_, F> {
     fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
         match &self.live {
             Some(live) if !live.contains(entry.grain) => Ok(()),
-            _ => (self.visit)(record.payload(entry)?),
+            _ => {
+                let at = PlacedAt { segment: self.segment, grain: entry.grain };
+                (self.visit)(at, record.payload(entry)?)
+            }
         }
     }
 
@@ -264,7 +290,8 @@ impl<F: FnMut(&[u8]) -> Result<()>> PassVisitor for LiveEntries<'_, F> {
     }
 }
 
-/// The segments of the committed full checkpoint, and of the one being taken, with their bytes.
+/// The segments of the committed checkpoint, and of the one being taken, with their bytes. Both may name
+/// the same.
 #[derive(Debug, Default)]
 pub struct Images {
     committed: Vec<(SegmentId, u64)>,
@@ -278,21 +305,25 @@ impl Images {
         self.committed = segments_of(image).collect();
     }
 
-    /// A checkpoint wrote `image`.
+    /// A checkpoint wrote `image`, but for what the committed one names too.
     pub fn taken(&mut self, image: &StateImage) {
         self.taken = segments_of(image).collect();
-        self.written_bytes += sum(&self.taken);
+        self.written_bytes += sum(&without(&self.taken, &self.committed));
     }
 
     /// Removes the segments that are of no use after this outcome.
     pub fn decide(&mut self, outcome: CheckpointOutcome, store: Option<&SegmentStore>) {
+        let taken = std::mem::take(&mut self.taken);
         let useless = match outcome {
             CheckpointOutcome::Committed => {
-                std::mem::replace(&mut self.committed, std::mem::take(&mut self.taken))
+                let useless = without(&self.committed, &taken);
+                self.committed = taken;
+                useless
             }
-            CheckpointOutcome::Abandoned => std::mem::take(&mut self.taken),
+            CheckpointOutcome::Abandoned => without(&taken, &self.committed),
             CheckpointOutcome::Unknown => {
-                self.committed.append(&mut self.taken);
+                let more = without(&taken, &self.committed);
+                self.committed.extend(more);
                 Vec::new()
             }
         };
@@ -303,7 +334,7 @@ impl Images {
 
     /// Adds what the checkpoints take and took to a table's statistics.
     pub fn describe(&self, stats: &mut TableStats) {
-        let bytes = sum(&self.committed) + sum(&self.taken);
+        let bytes = sum(&self.committed) + sum(&without(&self.taken, &self.committed));
         stats.disk_bytes += bytes;
         stats.live_disk_bytes += bytes;
         stats.flushed_bytes += self.written_bytes;
@@ -312,6 +343,12 @@ impl Images {
 
 fn segments_of(image: &StateImage) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
     image.segments.iter().map(|segment| (segment.id, segment.bytes))
+}
+
+/// Those of `segments` that are not among the `others`.
+fn without(segments: &[(SegmentId, u64)], others: &[(SegmentId, u64)]) -> Vec<(SegmentId, u64)> {
+    let others: HashSet<_> = others.iter().map(|(id, _)| *id).collect();
+    segments.iter().filter(|(id, _)| !others.contains(id)).copied().collect()
 }
 
 fn sum(segments: &[(SegmentId, u64)]) -> u64 {

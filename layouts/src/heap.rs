@@ -1,25 +1,28 @@
 //! Plain heap state: a hash table of native keys and values, the honest baseline.
 //!
-//! Nothing is ever on storage but checkpoints, which are full: every entry is written, in steps while
-//! the table goes on changing (see `heap_capture.rs`). The table's
-//! memory is booked before it grows, the heap of its values as soon as a call returns; growing
+//! Nothing is ever on storage but checkpoints, which are taken in steps while the table goes on changing
+//! (see `heap_capture.rs`). They write what has changed since the last one, as far as the table
+//! remembers it: a bit and a place for each bucket (`heap_marks.rs`), and the segments that are named
+//! again (`heap_files.rs`). The table's memory is booked before it grows, the heap of its values as soon as a call returns; growing
 //! rehashes everything at once, which is the stall that the hybrid log avoids.
 
 use std::marker::PhantomData;
 
 use alluvium_pagestore::{
-    BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result,
-    State, StateImage, description_of,
+    BlobReader, BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind,
+    PlacedAt, Rejected, Result, State, StateImage, description_of,
 };
 use hashbrown::HashTable;
 
 use crate::expiry::ExpiryPass;
-use crate::full_image::{Images, pace, read_entries};
-use crate::heap_capture::HeapCapture;
+use crate::full_image::{Images, pace, read_placed};
+use crate::heap_capture::{HeapCapture, Undecided};
+use crate::heap_copies::Copies;
+use crate::heap_files::HeapFiles;
+use crate::heap_marks::{Marks, Place};
 use crate::lent::{Lent, check_not_overdrawn};
 use crate::paced::{Pace, Paced};
 use crate::split_heap::SplitHeapTable;
-use crate::stepped::InSteps;
 use crate::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
 };
@@ -67,14 +70,21 @@ pub struct SplitHeap(Heap);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolatileHeap;
 
+/// Entries that are copied for a checkpoint are no longer: some hundreds of them are copied at a time.
+const COPIED_BYTES_MAX: usize = 64;
+
 /// How a heap table measures and stores its entries.
 pub trait Kind<K, V>: Sized + 'static {
     /// Heap bytes of an entry, as booked.
     fn heap_bytes(key: &K, value: &V) -> u64;
+    /// Whether a checkpoint copies entries ahead: short ones that own no heap.
+    const IS_COPIED: bool;
     /// How a checkpoint is written, if there can be one.
     fn pace(context: &StateContext) -> Result<Pace>;
-    /// Adds an entry to a checkpoint.
-    fn push(writer: &mut Paced, key: &K, value: &V) -> Result<()>;
+    /// Adds an entry to a checkpoint, and says where.
+    fn push(writer: &mut Paced, key: &K, value: &V) -> Result<PlacedAt>;
+    /// Has the helper write the next copies.
+    fn submit(copies: &mut Copies<K, V>, writer: &mut Paced);
     /// A value for a checkpoint, which is about to change.
     fn copy(value: &V) -> Option<V>;
 }
@@ -88,6 +98,8 @@ pub struct Stored;
 pub struct Volatile;
 
 impl<K: Key, V: State> Kind<K, V> for Stored {
+    const IS_COPIED: bool = K::NONE && V::NONE && size_of::<(K, V)>() <= COPIED_BYTES_MAX;
+
     #[inline]
     fn heap_bytes(key: &K, value: &V) -> u64 {
         (key.heap_bytes() + value.heap_bytes()) as u64
@@ -97,8 +109,12 @@ impl<K: Key, V: State> Kind<K, V> for Stored {
         Ok(pace::<K, V>(context))
     }
 
-    fn push(writer: &mut Paced, key: &K, value: &V) -> Result<()> {
-        writer.push(key.key_hash(), key, value)
+    fn push(writer: &mut Paced, key: &K, value: &V) -> Result<PlacedAt> {
+        writer.place(key.key_hash(), key, value)
+    }
+
+    fn submit(copies: &mut Copies<K, V>, writer: &mut Paced) {
+        copies.submit(writer);
     }
 
     fn copy(value: &V) -> Option<V> {
@@ -107,6 +123,8 @@ impl<K: Key, V: State> Kind<K, V> for Stored {
 }
 
 impl<K: Key, V: 'static> Kind<K, V> for Volatile {
+    const IS_COPIED: bool = false;
+
     #[inline]
     fn heap_bytes(key: &K, _: &V) -> u64 {
         key.heap_bytes() as u64
@@ -117,7 +135,11 @@ impl<K: Key, V: 'static> Kind<K, V> for Volatile {
         Err(Error::new(ErrorKind::Unsupported, message).with("state", &context.name))
     }
 
-    fn push(_: &mut Paced, _: &K, _: &V) -> Result<()> {
+    fn push(_: &mut Paced, _: &K, _: &V) -> Result<PlacedAt> {
+        unreachable!("no checkpoint of volatile state is begun")
+    }
+
+    fn submit(_: &mut Copies<K, V>, _: &mut Paced) {
         unreachable!("no checkpoint of volatile state is begun")
     }
 
@@ -137,8 +159,15 @@ pub struct HeapTable<K, V, M = Stored> {
     expected: u64,
     /// The checkpoint being taken.
     pub(crate) capture: Option<Box<HeapCapture<K, V>>>,
+    /// Whether changes concern it, at most.
+    pub(crate) reads: bool,
+    /// The one that was taken and is not decided.
+    pub(crate) undecided: Option<Box<Undecided>>,
+    /// What it remembers of its last checkpoint.
+    pub(crate) marks: Marks,
+    pub(crate) files: HeapFiles,
     /// How often entries have moved: the table grew, was rehashed in place or replaced.
-    moved: u64,
+    pub(crate) moved: u64,
     pub(crate) images: Images,
     pub(crate) codec_calls: u64,
     kind: PhantomData<M>,
@@ -167,14 +196,33 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
         let restored = context.restored.take();
         let mut table = HeapTable::new(context);
         if let Some((image, blobs)) = restored {
-            table.expected = image.entries;
-            read_entries(&table.context.clone(), &image, &blobs, |key, value| {
-                table.codec_calls += 1;
-                table.put(key, value).map(drop).map_err(Error::from)
-            })?;
-            table.images.restored(&image);
+            table.restore(&image, &blobs)?;
         }
         Ok(table)
+    }
+}
+
+impl<K: Key, V: State> HeapTable<K, V, Stored> {
+    /// Puts all entries of an image into the empty table, which remembers where they are if there is
+    /// room for that.
+    fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
+        self.expected = image.entries;
+        if self.files.restored(image) {
+            self.marks.begin(self.entries.num_buckets());
+        }
+        let context = self.context.clone();
+        read_placed(&context, image, blobs, |at, key: K, value: V| {
+            self.codec_calls += 1;
+            let (_, bucket) = self.put_at(key.key_hash(), key, value).map_err(Error::from)?;
+            self.marks.restored(bucket, at);
+            Ok(())
+        })?;
+        self.images.restored(image);
+        if self.entries.len() as u64 != image.entries {
+            // Another build's: what is dead in it is not known.
+            self.give_up_marks();
+        }
+        Ok(())
     }
 }
 
@@ -220,12 +268,17 @@ impl<K: Key, V: 'static> Layout<K, V> for VolatileHeap {
 
 impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     fn new(context: StateContext) -> Self {
+        let account = &context.account;
         Self {
+            marks: Marks::off(account.clone()),
+            files: HeapFiles::new(account.clone()),
             context,
             entries: HashTable::new(),
             table_bytes: 0,
             expected: 0,
             capture: None,
+            reads: false,
+            undecided: None,
             moved: 0,
             images: Images::default(),
             codec_calls: 0,
@@ -238,6 +291,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         if self.values_left() > 0 && self.context.account.available() < heap_bytes {
             // What a checkpoint still reads of a table that was cleared is in the way.
             self.read_rest();
+        }
+        if self.context.account.available() < heap_bytes {
+            self.give_up_marks();
         }
         let account = &self.context.account;
         account.ensure(heap_bytes, "a new entry")?;
@@ -253,11 +309,14 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         if self.values_left() > 0 && account.available() < grown + heap_bytes {
             self.read_rest();
         }
+        if self.context.account.available() < grown + heap_bytes {
+            self.give_up_marks();
+        }
         let account = &self.context.account;
         account.ensure(grown + heap_bytes, "the hash table")?;
         account.charge(MemoryKind::Index, grown);
         self.moved += 1;
-        if !self.grow_captured(heap_bytes) {
+        if !self.grow_remembered(heap_bytes) {
             self.entries.reserve(1, |(key, _)| key.key_hash());
         }
         let account = &self.context.account;
@@ -285,7 +344,19 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         let actual = self.entries.allocation_size() as u64;
         account.adjust(MemoryKind::Index, self.table_bytes + bytes, actual);
         self.table_bytes = actual;
+        if self.marks.is_on() {
+            self.marks.begin(self.entries.num_buckets());
+        }
         true
+    }
+
+    /// Writes are refused while values have outgrown the memory.
+    #[inline]
+    fn check_not_overdrawn(&mut self) -> Result<()> {
+        match check_not_overdrawn(&self.context.account) {
+            Err(_) if self.give_up_marks() => check_not_overdrawn(&self.context.account),
+            checked => checked,
+        }
     }
 
     #[inline]
@@ -296,20 +367,22 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        check_not_overdrawn(&self.context.account)?;
-        if self.capture.is_some() {
+        self.check_not_overdrawn()?;
+        if self.reads {
             self.keep(hash, key, true);
         }
-        if let Some(entry) = self.entries.find_mut(hash, |(k, _)| key.is(k)) {
-            let lent = Lent::<K, V, M>::new(entry, &self.context.account);
+        if let Ok(found) = self.entries.find_entry(hash, |(k, _)| key.is(k)) {
+            self.marks.change(found.bucket_index());
+            let lent = Lent::<K, V, M>::new(found.into_mut(), &self.context.account);
             return Ok(change(&mut lent.entry.1));
         }
         let key = key.to_owned();
         self.make_room(key.heap_bytes() as u64)?;
         let entry = (key, init());
         self.context.account.charge(MemoryKind::Values, M::heap_bytes(&entry.0, &entry.1));
-        let entry = self.entries.insert_unique(hash, entry, |(k, _)| k.key_hash()).into_mut();
-        let lent = Lent::<K, V, M>::new(entry, &self.context.account);
+        let added = self.entries.insert_unique(hash, entry, |(k, _)| k.key_hash());
+        self.marks.add(added.bucket_index());
+        let lent = Lent::<K, V, M>::new(added.into_mut(), &self.context.account);
         Ok(change(&mut lent.entry.1))
     }
 
@@ -320,28 +393,47 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         key: K,
         value: V,
     ) -> std::result::Result<bool, Rejected<(K, V)>> {
-        if self.capture.is_some() {
+        self.put_at(hash, key, value).map(|(was_there, _)| was_there)
+    }
+
+    /// Puts an entry; says whether the key was there before, and its bucket.
+    #[inline]
+    fn put_at(
+        &mut self,
+        hash: u64,
+        key: K,
+        value: V,
+    ) -> std::result::Result<(bool, usize), Rejected<(K, V)>> {
+        if self.reads {
             self.keep(hash, &key, true);
         }
-        let found = self.entries.find_mut(hash, |(k, _)| *k == key);
+        let found = self.entries.find_entry(hash, |(k, _)| *k == key);
         let account = &self.context.account;
-        if let Some(entry) = found {
+        if let Ok(found) = found {
+            let bucket = found.bucket_index();
+            self.marks.change(bucket);
+            let entry = found.into_mut();
             let before = M::heap_bytes(&entry.0, &entry.1);
             let after = M::heap_bytes(&entry.0, &value);
             if let Err(error) = account.ensure(after.saturating_sub(before), "a larger value") {
-                return Err(Rejected::new(error, (key, value)));
+                return match self.give_up_marks() {
+                    true => self.put_at(hash, key, value),
+                    false => Err(Rejected::new(error, (key, value))),
+                };
             }
             account.adjust(MemoryKind::Values, before, after);
             drop(std::mem::replace(&mut entry.1, value));
-            return Ok(true);
+            return Ok((true, bucket));
         }
         let bytes = M::heap_bytes(&key, &value);
         if let Err(error) = self.make_room(bytes) {
             return Err(Rejected::new(error, (key, value)));
         }
         self.context.account.charge(MemoryKind::Values, bytes);
-        self.entries.insert_unique(hash, (key, value), |(k, _)| k.key_hash());
-        Ok(false)
+        let added = self.entries.insert_unique(hash, (key, value), |(k, _)| k.key_hash());
+        let bucket = added.bucket_index();
+        self.marks.add(bucket);
+        Ok((false, bucket))
     }
 
     /// Bytes of values of a table that was cleared, which a checkpoint reads still.
@@ -380,16 +472,17 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        check_not_overdrawn(&self.context.account)?;
+        self.check_not_overdrawn()?;
         let hash = key.key_hash();
-        if self.capture.is_some() {
+        if self.reads {
             self.keep(hash, key, false);
         }
-        let found = self.entries.find_mut(hash, |(k, _)| key.is(k));
-        Ok(found.map(|entry| {
-            let lent = Lent::<K, V, M>::new(entry, &self.context.account);
-            change(&mut lent.entry.1)
-        }))
+        let Ok(found) = self.entries.find_entry(hash, |(k, _)| key.is(k)) else {
+            return Ok(None);
+        };
+        self.marks.change(found.bucket_index());
+        let lent = Lent::<K, V, M>::new(found.into_mut(), &self.context.account);
+        Ok(Some(change(&mut lent.entry.1)))
     }
 
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
@@ -426,13 +519,17 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
 
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
         let hash = key.key_hash();
-        if self.capture.is_some() {
+        if self.reads {
             self.keep(hash, key, false);
         }
         let Ok(found) = self.entries.find_entry(hash, |(k, _)| key.is(k)) else {
             return Ok(None);
         };
+        let place = self.marks.remove(found.bucket_index());
         let ((key, value), _) = found.remove();
+        if place != Place::NONE {
+            self.files.note_dead(place);
+        }
         self.context.account.release(MemoryKind::Values, M::heap_bytes(&key, &value));
         Ok(Some(value))
     }
@@ -501,20 +598,30 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
 }
 
 impl<K: Key, V: 'static, M: Kind<K, V>> Upkeep for HeapTable<K, V, M> {
-    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
-        self.take_at_once()
+    fn reclaim(&mut self, _: u64) -> Result<u64> {
+        let before = self.context.account.used();
+        self.give_up_marks();
+        Ok(before - self.context.account.used())
+    }
+
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        self.take_at_once(blobs)
     }
 
     fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.begin_capture().map(|()| None)
     }
 
-    fn continue_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.continue_capture()
+    fn pace_checkpoint(&mut self, pace: crate::table::Pace) {
+        self.pace_capture(pace);
+    }
+
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_capture(blobs)
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        self.capture = None;
+        self.decide_capture(outcome);
         self.images.decide(outcome, self.context.segments.as_ref());
     }
 
@@ -528,6 +635,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Upkeep for HeapTable<K, V, M> {
             ..TableStats::default()
         };
         self.images.describe(&mut stats);
+        let dead_bytes = self.files.dead_bytes().min(stats.live_disk_bytes);
+        stats.live_disk_bytes -= dead_bytes;
         stats
     }
 }

@@ -1,7 +1,7 @@
 //! Batches on the heap: groups of keys whose memory accesses overlap.
 //!
 //! A hash table that is larger than the cache misses it twice for a key, at its control bytes and at its
-//! entry. Both are brought near for a whole group before its first key is looked at. Each key is hashed
+//! entry. Both, and the bit that says whether the entry has changed, are brought near for a whole group before its first key is looked at. Each key is hashed
 //! once.
 
 use alluvium_pagestore::{Key, Lookup, Result};
@@ -34,6 +34,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             for at in hashes[..count].iter().filter_map(place) {
                 if let Some(entry) = self.entries.get_bucket(at) {
                     prefetch(std::ptr::from_ref(entry));
+                    self.marks.look_ahead(at);
                 }
             }
         }

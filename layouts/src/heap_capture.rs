@@ -1,63 +1,109 @@
 //! Taking a checkpoint of a heap table while it changes.
 //!
-//! At the barrier nothing is copied. The table is read in steps, bucket by bucket, and the helper
+//! At the barrier nothing is done but to note it. Whoever comes first then, the stream or a share, has the
+//! [marks](crate::heap_marks) swap roles, and decides which segments are written anew. The table is
+//! [read](crate::heap_reading) in steps, bucket by bucket, and the helper
 //! writes what was read; who changes an entry that was not read yet keeps the old one, who adds a key
-//! notes that it is new. Every entry is written: nothing of an earlier checkpoint is used again.
+//! notes that it is new. If the table remembers its last checkpoint, only entries
+//! that have changed since are read and written, and those in segments that are written anew; else all.
+//!
+//! What is copied follows the stream, as the hybrid log's checkpoints do: see [`HeapTable::pace_capture`].
 //!
 //! What it keeps true:
-//! - What was read and what was kept are together the entries of the barrier, each once.
+//! - What was read and what was kept are together the entries of the barrier that are to be written,
+//!   each once; every other entry has its live record in a segment of before.
 //! - A table that grows meanwhile knows which of its entries are still to be read: a bit for each
 //!   bucket. One that is cleared is read to its end before it is dropped.
+//! - What a checkpoint that was given up has written, or was to write, counts as changed.
 
-use std::rc::Rc;
-
-use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, Result, SegmentInfo, StateImage};
+use alluvium_pagestore::{
+    BlobRef, BlobWriter, Death, Error, ErrorKind, Key, LiveSet, Lookup, MemoryKind, Result,
+    SegmentInfo, StateImage,
+};
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use hashbrown::HashTable;
 
 use crate::heap::{HeapTable, Kind};
-use crate::paced::Paced;
-use crate::split_table::{HashRange, SplitTable};
-use crate::stepped::{InSteps, Stepped};
-use crate::table::StateContext;
+use crate::heap_files::{Dead, Named};
+use crate::heap_marks::{Marks, Place, bits_bytes};
+use crate::heap_reading::{BUCKETS, Left, Memory, Reading, Source};
+use crate::hybrid_log::CHECKPOINT_PACE;
+use crate::paced::Pace;
+use crate::split_table::HashRange;
+use crate::stepped::{Given, Stepped};
+use crate::table::CheckpointOutcome;
+use crate::table::pace::pay;
 
-/// Buckets read between two looks at the room in the batch.
-const BUCKETS: usize = 64;
+/// Words of bits that a share passes over at most, and entries that it copies.
+const WORDS_MAX: usize = 256;
+const COPIED_MAX: u64 = 1024;
+/// Buckets that are looked at for each call of the stream. An entry that changes before that has to be kept, which
+/// takes many times as long as copying it.
+const BUCKETS_PER_CALL: u64 = 16;
+/// What was not looked at may be later, so many buckets at once; what was not written, so many chunks.
+const CREDIT_BUCKETS_MAX: u64 = 4096;
+const CREDIT_CHUNKS_MAX: u64 = 4;
 /// Bytes that are left free beside what is kept.
 const FREE_BYTES: u64 = 4 << 10;
+/// A segment has such a part of the state, between these.
+const SEGMENTS: u64 = 32;
+const SEGMENT_BYTES_MIN: u64 = 512 << 10;
+const SEGMENT_BYTES_MAX: u64 = 8 << 20;
+/// What a record takes beside its key and value, about.
+const RECORD_BYTES: u64 = 32;
+/// What writing a death takes.
+const DEATH_BYTES: u64 = (size_of::<Death>() + 4) as u64;
 
 /// A checkpoint being taken.
 #[derive(Debug)]
 pub struct HeapCapture<K, V> {
     stepped: Stepped,
+    pace: Pace,
     /// At the barrier.
     entries: u64,
+    /// Whether it is decided what is to be read: nothing has changed since the barrier before that.
+    is_planned: bool,
+    follow: Follow,
     reading: Reading<K, V>,
+    telling: Option<Telling>,
 }
 
-/// What is to be read still.
-#[derive(Debug)]
-struct Reading<K, V> {
-    account: Rc<Account>,
-    /// Buckets before this one are read.
-    next: usize,
-    /// The buckets that are to be read, if entries have moved since the barrier.
-    due: Option<Vec<u64>>,
-    /// The table is read; what was kept is written.
-    is_read: bool,
-    /// Keys that have changed, and what they had; `None` if they were not there.
-    kept: SplitTable<(K, Option<V>)>,
-    /// The table, once it was cleared.
-    left: Option<Left<K, V>>,
-    /// Booked as buffers.
-    booked: u64,
+/// What the stream has earned the checkpoint: what it does not follow has no bound.
+#[derive(Debug, Default)]
+struct Follow {
+    gone: u64,
+    /// Buckets to be looked at.
+    looks: Option<u64>,
+    /// Calls, of which writing a record takes some.
+    calls: Option<u64>,
 }
 
-/// A table that was cleared, and what is booked for it.
+/// A checkpoint that was taken and is not decided yet.
 #[derive(Debug)]
-struct Left<K, V> {
-    table: HashTable<(K, V)>,
-    index: u64,
-    values: u64,
+pub(crate) struct Undecided {
+    named: Named,
+    dead: Dead,
+    is_first: bool,
+}
+
+/// The helper writes which records are live.
+#[derive(Debug)]
+struct Telling {
+    sealed: Vec<SegmentInfo>,
+    named: Named,
+    /// Whether sets take the place of lists.
+    has_sets: bool,
+    answer: Receiver<Told>,
+    /// It has answered, that it could not.
+    is_over: bool,
+}
+
+/// The helper's answer: the list of deaths; of each set its slot and its number of records; and the
+/// places it was lent.
+struct Told {
+    list: Result<Option<BlobRef>>,
+    sets: Result<Vec<(usize, u64, BlobRef)>>,
+    lent: Vec<Vec<Place>>,
 }
 
 impl<K, V> HeapCapture<K, V> {
@@ -72,130 +118,365 @@ impl<K, V> HeapCapture<K, V> {
     }
 }
 
-impl<K, V> Reading<K, V> {
-    fn is_due(&self, bucket: usize) -> bool {
-        let due = |due: &Vec<u64>| due[bucket / 64] >> (bucket % 64) & 1 == 1;
-        bucket >= self.next && self.due.as_ref().is_none_or(due)
-    }
-
-    fn book(&mut self, bytes: u64) {
-        self.account.charge(MemoryKind::Buffers, bytes);
-        self.booked += bytes;
-    }
-
-    /// Drops the table that was cleared.
-    fn drop_left(&mut self) {
-        if let Some(Left { table, index, values }) = self.left.take() {
-            drop(table);
-            self.account.release(MemoryKind::Index, index);
-            self.account.release(MemoryKind::Values, values);
-        }
-    }
-}
-
-impl<K, V> Drop for Reading<K, V> {
-    fn drop(&mut self) {
-        self.drop_left();
-        self.account.release(MemoryKind::Buffers, self.booked);
-    }
-}
-
-impl<K: Key, V: 'static> Reading<K, V> {
-    /// Reads some buckets of the `entries`, or some of what was kept; says whether there were any.
-    fn read_part<M: Kind<K, V>>(
-        &mut self,
-        entries: &HashTable<(K, V)>,
-        own: &mut Paced,
-    ) -> Result<bool> {
-        if !self.is_read {
-            let table = self.left.as_ref().map_or(entries, |left| &left.table);
-            let end = table.num_buckets().min(self.next + BUCKETS);
-            for bucket in self.next..end {
-                let entry = if self.is_due(bucket) { table.get_bucket(bucket) } else { None };
-                let Some(entry) = entry else { continue };
-                if self.kept.find(entry.0.key_hash(), |kept| kept.0 == entry.0).is_none() {
-                    M::push(own, &entry.0, &entry.1)?;
-                }
-            }
-            self.next = end;
-            if end == table.num_buckets() {
-                self.drop_left();
-                self.due = None;
-                self.is_read = true;
-            }
-            return Ok(true);
-        }
-        let Some(part) = self.kept.take_part() else { return Ok(false) };
-        for (key, before) in part {
-            before.iter().try_for_each(|before| M::push(own, &key, before))?;
-        }
-        Ok(true)
-    }
-}
-
-impl<K: Key, V: 'static, M: Kind<K, V>> InSteps for HeapTable<K, V, M> {
-    fn context(&self) -> &StateContext {
-        &self.context
-    }
-
+impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Cost: O(1).
-    fn begin_capture(&mut self) -> Result<()> {
-        M::pace(&self.context)?;
+    pub(super) fn begin_capture(&mut self) -> Result<()> {
+        let pace = Pace { segment_bytes: self.segment_bytes(), ..M::pace(&self.context)? };
+        let stepped = Stepped::new(&self.context)?;
+        self.give_up_capture();
+        if self.undecided.take().is_some() {
+            // Nobody knows which segments are those of the last checkpoint.
+            self.files.break_off();
+        }
         let range = HashRange::of(&self.context.owned, self.context.key_groups);
-        let account = self.context.account.clone();
+        let entries = self.entries.len() as u64;
         self.capture = Some(Box::new(HeapCapture {
-            stepped: Stepped::new(&self.context)?,
-            entries: self.entries.len() as u64,
-            reading: Reading {
-                next: 0,
-                due: None,
-                is_read: false,
-                kept: SplitTable::new(account.clone(), range),
-                left: None,
-                booked: 0,
-                account,
-            },
+            stepped,
+            pace,
+            entries,
+            is_planned: false,
+            follow: Follow::default(),
+            reading: Reading::of_all(self.context.account.clone(), range, entries),
+            telling: None,
         }));
+        self.reads = true;
         Ok(())
     }
 
-    fn stepped(&mut self) -> Option<&mut Stepped> {
-        self.capture.as_mut().map(|capture| &mut capture.stepped)
+    /// Bytes after which a segment ends.
+    fn segment_bytes(&self) -> u64 {
+        let values = self.context.account.used_for(MemoryKind::Values);
+        let entry = size_of::<(K, V)>() as u64 + RECORD_BYTES;
+        let bytes = self.entries.len() as u64 * entry + values;
+        (bytes / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
     }
 
-    fn share(&mut self) -> Result<Option<(Vec<SegmentInfo>, u64)>> {
-        let pace = M::pace(&self.context)?;
-        let Some(capture) = &mut self.capture else { return Ok(None) };
-        let HeapCapture { stepped, entries, reading } = &mut **capture;
-        let read = |own: &mut Paced| reading.read_part::<M>(&self.entries, own);
-        let sealed = stepped.step(&self.context, pace, read)?;
-        Ok(sealed.map(|sealed| (sealed, *entries)))
+    /// Decides what the checkpoint that was begun reads, if that is not decided. Cost: in the number of segments.
+    fn plan_capture(&mut self) {
+        let Some(capture) = self.capture.as_mut().filter(|capture| !capture.is_planned) else {
+            return;
+        };
+        capture.is_planned = true;
+        if !self.marks.is_on() || self.files.is_broken() {
+            self.forget();
+            self.marks.begin(self.entries.num_buckets());
+            return;
+        }
+        let HeapCapture { entries, pace, reading, .. } = &mut **capture;
+        let changed = self.marks.capture();
+        let mut plan = self.files.plan(*entries, changed, pace.segment_bytes);
+        let sets = if plan.makes_sets { self.files.sets_bytes(&plan) } else { 0 };
+        let deaths = DEATH_BYTES * (self.files.dead().len() + plan.records);
+        let mut bytes = if plan.is_full { 0 } else { sets + deaths };
+        let account = &self.context.account;
+        let has_room = account.available() >= bytes + deaths + 2 * FREE_BYTES;
+        if !has_room && !plan.is_full {
+            // What has died need not be told if all is written.
+            (plan, bytes) = (self.files.plan_all(*entries), 0);
+        }
+        let dead = match self.files.follow(&plan) {
+            Some(dead) => dead,
+            None => {
+                (plan, bytes) = (self.files.plan_all(*entries), 0);
+                self.files.follow(&plan).expect("that takes no memory")
+            }
+        };
+        reading.book(bytes);
+        reading.dead = dead;
+        reading.records = plan.records;
+        if plan.makes_sets {
+            reading.sets = self.files.empty_sets(&plan);
+        }
+        if plan.anew.contains(&true) {
+            reading.anew = plan.anew;
+        }
+        (reading.reads_all, reading.is_first) = (false, false);
     }
 
-    fn end_capture(&mut self) {
-        self.capture = None;
+    /// Nothing of the last checkpoint is used by the next one.
+    fn forget(&mut self) {
+        self.marks.give_up();
+        self.files.clear();
     }
 
-    fn taken(&mut self, image: &StateImage) {
-        self.codec_calls += image.entries;
-        self.images.taken(image);
+    /// Gives the memory of the marks back, if no checkpoint needs them; says whether there were any.
+    #[cold]
+    pub(super) fn give_up_marks(&mut self) -> bool {
+        let needs = |capture: &HeapCapture<K, V>| {
+            capture.is_planned && !capture.reading.is_first && capture.is_reading()
+        };
+        if !self.marks.is_on() || self.capture.as_deref().is_some_and(needs) {
+            return false;
+        }
+        self.marks.give_up();
+        self.files.break_off();
+        true
     }
-}
 
-impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
+    /// The stream has come so far since the last share: what is copied follows it. It has the buckets looked at by its
+    /// calls, ahead of what is written, for which it makes more calls for each record.
+    pub(super) fn pace_capture(&mut self, pace: crate::table::Pace) {
+        let buckets = self.entries.num_buckets() as u64;
+        let Some(capture) = self.capture.as_mut().filter(|_| M::IS_COPIED) else { return };
+        let Follow { gone, looks, calls } = &mut capture.follow;
+        let Some(earned) = pace.earned(gone) else {
+            (*looks, *calls) = (None, None);
+            return;
+        };
+        *looks = earned.add(*looks, BUCKETS_PER_CALL, buckets, CREDIT_BUCKETS_MAX);
+        let per_record = u64::from(CHECKPOINT_PACE);
+        let most = CREDIT_CHUNKS_MAX * capture.reading.copies.chunk() * per_record;
+        let all = capture.reading.records.saturating_mul(per_record);
+        *calls = earned.add(*calls, 1, all, most);
+    }
+
+    /// Does a bounded share; the image at the end.
+    pub(super) fn continue_capture(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
+        self.share(blobs).map_err(|error| error.with("state", &self.context.name))
+    }
+
+    /// Takes a checkpoint in one call.
+    pub(super) fn take_at_once(&mut self, blobs: &BlobWriter) -> Result<StateImage> {
+        self.begin_capture()?;
+        loop {
+            match self.continue_capture(blobs) {
+                Ok(Some(image)) => return Ok(image),
+                Ok(None) => self.capture.iter_mut().for_each(|capture| capture.stepped.pause()),
+                Err(error) => {
+                    self.give_up_capture();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn share(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
+        self.plan_capture();
+        let Some(capture) = &mut self.capture else {
+            return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
+        };
+        if capture.telling.is_some() {
+            return self.continue_telling();
+        }
+        let sealed = if M::IS_COPIED { self.share_by_copies() } else { self.share_by_batches() };
+        self.reads = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
+        match sealed? {
+            Some(sealed) => self.begin_telling(sealed, blobs),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads entries and encodes them.
+    fn share_by_batches(&mut self) -> Result<Option<Vec<SegmentInfo>>> {
+        let capture = self.capture.as_mut().expect("it is taken");
+        let HeapCapture { stepped, pace, reading, .. } = &mut **capture;
+        stepped.step(&self.context, *pace, |own| {
+            let source = Source { entries: &self.entries, moved: self.moved };
+            let memory = Memory { marks: &mut self.marks, files: &mut self.files };
+            reading.read_part::<M>(source, memory, Some(own))
+        })
+    }
+
+    /// Copies entries, and has the helper write some.
+    fn share_by_copies(&mut self) -> Result<Option<Vec<SegmentInfo>>> {
+        self.copy_some()?;
+        let is_short = self.context.account.available() < self.context.account.limit() / 16;
+        let capture = self.capture.as_mut().expect("it is taken");
+        let HeapCapture { stepped, pace, follow, reading, .. } = &mut **capture;
+        stepped.step_by_batches(&self.context, *pace, |own| {
+            let source = Source { entries: &self.entries, moved: self.moved };
+            let memory = Memory { marks: &mut self.marks, files: &mut self.files };
+            reading.settle(&source, memory)?;
+            let copies = &mut reading.copies;
+            if reading.is_done {
+                copies.end();
+                if copies.is_empty() {
+                    return Ok(Given::All);
+                }
+            }
+            let Some(records) = copies.next_len() else { return Ok(Given::Some) };
+            let has_earned = pay(&mut follow.calls, records * u64::from(CHECKPOINT_PACE));
+            if has_earned || copies.is_full() || is_short {
+                M::submit(copies, own);
+            }
+            Ok(Given::Some)
+        })
+    }
+
+    /// Copies as many entries as a share does, as the stream has earned, and as there is room for.
+    fn copy_some(&mut self) -> Result<()> {
+        let capture = self.capture.as_mut().expect("it is taken");
+        let HeapCapture { stepped, follow, reading, .. } = &mut **capture;
+        let encoded = reading.encoded;
+        for _ in 0..WORDS_MAX {
+            let is_over = reading.is_done || reading.encoded - encoded >= COPIED_MAX;
+            if is_over
+                || stepped.is_lost()
+                || !reading.copies.has_room(reading.room(), self.moved)?
+            {
+                break;
+            }
+            if !pay(&mut follow.looks, reading.cost(&mut self.marks)) {
+                break;
+            }
+            let source = Source { entries: &self.entries, moved: self.moved };
+            let memory = Memory { marks: &mut self.marks, files: &mut self.files };
+            reading.read_part::<M>(source, memory, None)?;
+        }
+        Ok(())
+    }
+
+    /// All is written: has the helper write which records of segments of before are live; the image, if
+    /// there is nothing to be told of them.
+    fn begin_telling(
+        &mut self,
+        sealed: Vec<SegmentInfo>,
+        blobs: &BlobWriter,
+    ) -> Result<Option<StateImage>> {
+        let capture = self.capture.as_mut().expect("it is written");
+        let HeapCapture { entries, reading, .. } = &mut **capture;
+        let named = self.files.name(*entries, &reading.dead, &sealed, &reading.slots);
+        let sets = std::mem::take(&mut reading.sets);
+        if !sets.is_empty() && self.files.is_broken() {
+            remove(&self.context, &sealed);
+            let message = "which records are live could not be noted; begin the checkpoint again";
+            return Err(Error::new(ErrorKind::OverBudget, message));
+        }
+        let names_others = named.image.segments.len() > sealed.len();
+        if !names_others || sets.is_empty() && reading.dead.places.len() == 0 {
+            self.end_capture(named);
+            return Ok(self.undecided_image());
+        }
+        let has_sets = !sets.is_empty();
+        // Sets tell all of it.
+        let ids = if has_sets { Vec::new() } else { self.files.ids(&named) };
+        let sets = self.files.whole_sets(&named, sets);
+        let lent = reading.dead.places.lend();
+        let (blobs, (reply, answer)) = (blobs.clone(), bounded(1));
+        self.context.helper.submit(move || {
+            let death = |at: &Place| Some(Death::of((*ids.get(at.slot())?)?, at.grain()));
+            let mut deaths: Vec<Death> = Vec::with_capacity(lent.iter().map(Vec::len).sum());
+            deaths.extend(lent.iter().flatten().filter_map(death));
+            let list = Death::write(&mut deaths, |_| true, &blobs);
+            let write = |(slot, set): (usize, LiveSet)| Ok((slot, set.len(), set.write(&blobs)?));
+            let sets = sets.into_iter().map(write).collect();
+            let _ = reply.send(Told { list, sets, lent });
+        });
+        capture.telling = Some(Telling { sealed, named, has_sets, answer, is_over: false });
+        Ok(None)
+    }
+
+    fn continue_telling(&mut self) -> Result<Option<StateImage>> {
+        self.context.helper.drive();
+        let capture = self.capture.as_mut().expect("it is told of");
+        let telling = capture.telling.as_mut().expect("it is told of");
+        let told = match telling.answer.try_recv() {
+            Ok(told) => told,
+            Err(TryRecvError::Empty) => return Ok(None),
+            Err(TryRecvError::Disconnected) => {
+                let message = "the helper lost which records are live; begin the checkpoint again";
+                return Err(Error::new(ErrorKind::Io, message));
+            }
+        };
+        capture.reading.dead.places.give_back(told.lent);
+        telling.is_over = true;
+        let (list, sets) = (told.list?, told.sets?);
+        let Telling { mut named, has_sets, .. } = capture.telling.take().expect("looked at above");
+        if has_sets {
+            named.image.deaths = Vec::new();
+        }
+        named.image.deaths.extend(list);
+        for (slot, live, blob) in sets {
+            let nth = named.slots.iter().position(|of| *of == Some(slot)).expect("it is named");
+            let segment = &mut named.image.segments[nth];
+            assert_eq!(live, segment.live_records, "every key has one live record: {segment:?}");
+            segment.live = Some(blob);
+        }
+        self.end_capture(named);
+        Ok(self.undecided_image())
+    }
+
+    fn undecided_image(&self) -> Option<StateImage> {
+        self.undecided.as_ref().map(|undecided| undecided.named.image.clone())
+    }
+
+    /// The checkpoint is taken.
+    fn end_capture(&mut self, named: Named) {
+        let HeapCapture { mut reading, .. } = *self.capture.take().expect("it was taken");
+        self.codec_calls += reading.encoded;
+        self.images.taken(&named.image);
+        let dead = std::mem::replace(&mut reading.dead, Dead::none(self.context.account.clone()));
+        let is_first = reading.is_first;
+        self.marks.end_capture();
+        self.reads = false;
+        self.undecided = Some(Box::new(Undecided { named, dead, is_first }));
+    }
+
+    /// Gives up the checkpoint that is being taken, if one is.
+    fn give_up_capture(&mut self) {
+        let Some(mut capture) = self.capture.take() else { return };
+        self.reads = false;
+        if !capture.is_planned {
+            return;
+        }
+        self.marks.end_capture();
+        if let Some(Telling { sealed, answer, is_over, .. }) = capture.telling.take() {
+            // Nothing is to be written once it is given up. What a thread does next comes after that.
+            while self.context.helper.is_inline() && self.context.helper.drive() {}
+            match answer.try_recv() {
+                Ok(told) => capture.reading.dead.places.give_back(told.lent),
+                Err(_) if is_over => {}
+                Err(_) => self.files.break_off(),
+            }
+            remove(&self.context, &sealed);
+        }
+        let reading = &mut capture.reading;
+        let dead = std::mem::replace(&mut reading.dead, Dead::none(self.context.account.clone()));
+        self.go_back(reading.is_first, dead);
+    }
+
+    /// What a checkpoint has written is of no use.
+    fn go_back(&mut self, is_first: bool, dead: Dead) {
+        if is_first || !self.marks.is_on() || self.files.is_broken() {
+            self.forget();
+        } else {
+            self.files.given_up(dead);
+        }
+    }
+
+    /// What became of the checkpoint.
+    pub(super) fn decide_capture(&mut self, outcome: CheckpointOutcome) {
+        self.give_up_capture();
+        let Some(Undecided { named, dead, is_first }) = self.undecided.take().map(|u| *u) else {
+            return;
+        };
+        match outcome {
+            CheckpointOutcome::Committed if self.marks.is_on() && !self.files.is_broken() => {
+                self.files.confirmed(named);
+            }
+            CheckpointOutcome::Abandoned => self.go_back(is_first, dead),
+            // Those that it names are not known to be there, or not remembered.
+            CheckpointOutcome::Committed | CheckpointOutcome::Unknown => self.forget(),
+        }
+    }
+
     /// Keeps what a key has, which is about to change; or that it has nothing, if it is added.
     #[cold]
     #[inline(never)]
     pub(super) fn keep<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q, adds: bool) {
+        self.plan_capture();
         let Some(capture) = self.capture.as_mut().filter(|capture| capture.is_reading()) else {
+            self.reads = false;
             return;
         };
         let bucket = self.entries.find_bucket_index(hash, |(known, _)| key.is(known));
-        let capture = &mut capture.reading;
+        let HeapCapture { reading: capture, stepped, .. } = &mut **capture;
         let wanted = match bucket {
-            Some(bucket) => capture.is_due(bucket),
-            // Once entries have moved, those that are to be read are known.
-            None => adds && capture.due.is_none(),
+            Some(bucket) => {
+                self.marks.merge(bucket / 64);
+                capture.is_due(bucket, &self.marks)
+            }
+            None => adds && capture.wants_new(),
         };
         if !wanted || capture.kept.find(hash, |kept| key.is(&kept.0)).is_some() {
             return;
@@ -207,7 +488,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             Some(value) => M::heap_bytes(&key, value),
             None => key.heap_bytes() as u64,
         };
-        let room = capture.account.available() >= bytes + FREE_BYTES;
+        let room = self.context.account.available() >= bytes + FREE_BYTES;
         if room {
             capture.book(bytes);
         }
@@ -216,9 +497,13 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         if !made {
             return self.read_rest();
         }
-        if let (Some(due), Some(bucket)) = (&mut capture.due, bucket) {
-            // What comes to its place is not to be read.
-            due[bucket / 64] &= !(1 << (bucket % 64));
+        let Some(bucket) = bucket else { return };
+        capture.pass(bucket, &mut self.marks);
+        // What is kept is written, and the entry has no record until then.
+        self.marks.change(bucket);
+        let mut memory = Memory { marks: &mut self.marks, files: &mut self.files };
+        if capture.outdate(bucket, Place::NONE, &mut memory).is_err() {
+            stepped.lose();
         }
     }
 
@@ -226,59 +511,119 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// does.
     #[cold]
     pub(super) fn read_rest(&mut self) {
-        let (Some(capture), Ok(pace)) = (&mut self.capture, M::pace(&self.context)) else { return };
-        let (HeapCapture { stepped, reading, .. }, table) = (&mut **capture, &self.entries);
-        stepped.read_rest(&self.context, pace, |own| {
-            Ok(!reading.is_read && reading.read_part::<M>(table, own)?)
+        self.plan_capture();
+        let Some(capture) = &mut self.capture else { return };
+        let HeapCapture { stepped, pace, reading, .. } = &mut **capture;
+        stepped.read_rest(&self.context, *pace, |own| {
+            if reading.is_read {
+                return Ok(false);
+            }
+            let source = Source { entries: &self.entries, moved: self.moved };
+            let memory = Memory { marks: &mut self.marks, files: &mut self.files };
+            if !M::IS_COPIED {
+                return reading.read_part::<M>(source, memory, Some(own));
+            }
+            if reading.copies.has_room(BUCKETS, self.moved)? {
+                return reading.read_part::<M>(source, memory, None);
+            }
+            own.wait()?;
+            reading.settle(&source, memory)?;
+            M::submit(&mut reading.copies, own);
+            Ok(true)
         });
         if stepped.is_lost() {
             reading.drop_left();
         }
+        self.reads = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
     }
 
-    /// Moves the entries to a table twice as large, if a checkpoint is reading them, and says whether
-    /// it did. What that takes is booked, and as much left as is needed `beside` it.
-    pub(super) fn grow_captured(&mut self, beside: u64) -> bool {
-        if !self.capture.as_ref().is_some_and(|capture| capture.is_reading()) {
+    /// Moves the entries to a table twice as large, if it is known of each whether it is to be read or
+    /// has changed, and says whether it did. What that takes is booked, and as much left as is needed
+    /// `beside` it.
+    pub(super) fn grow_remembered(&mut self, beside: u64) -> bool {
+        // From here on, what is added is not kept.
+        self.plan_capture();
+        let is_reading = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
+        if !is_reading && !self.marks.is_on() {
             return false;
         }
         let buckets = (self.entries.num_buckets() * 2).max(16);
-        let bits = (buckets / 8 + 64) as u64;
-        if self.context.account.available() < beside + bits + FREE_BYTES {
-            self.read_rest();
+        let bits = if is_reading { bits_bytes(buckets) + 64 } else { 0 };
+        let marks = if self.marks.is_on() { Marks::memory_bytes(buckets) } else { 0 };
+        if self.context.account.available() < beside + bits + marks + FREE_BYTES {
+            if is_reading {
+                self.read_rest();
+            }
+            let is_off = !self.marks.is_on() || self.give_up_marks();
+            debug_assert!(is_off, "nothing is read any more");
             return false;
         }
-        let capture = &mut self.capture.as_mut().expect("looked at above").reading;
-        capture.book(bits);
         let mut grown = HashTable::with_capacity((2 * self.entries.len()).max(8));
-        let mut due = vec![0u64; grown.num_buckets().div_ceil(64)];
+        let mut capture = self.capture.as_mut().filter(|capture| capture.is_reading());
+        let mut due = Vec::new();
+        if let Some(capture) = &mut capture {
+            capture.reading.book(bits);
+            due = vec![0u64; grown.num_buckets().div_ceil(64)];
+        }
+        let mut marks = Marks::off(self.context.account.clone());
+        if self.marks.is_on() {
+            match Marks::new(&self.context.account, grown.num_buckets()) {
+                Some(new) => marks = new,
+                None => {
+                    // Another state was faster.
+                    self.files.break_off();
+                    capture.iter_mut().for_each(|capture| capture.stepped.lose());
+                }
+            }
+        }
         let mut old = std::mem::take(&mut self.entries);
         for bucket in 0..old.num_buckets() {
             let Ok(entry) = old.get_bucket_entry(bucket) else { continue };
             let entry = entry.remove().0;
             let hash = entry.0.key_hash();
-            let is_due = capture.is_due(bucket)
-                && capture.kept.find(hash, |kept| kept.0 == entry.0).is_none();
+            self.marks.merge(bucket / 64);
+            let is_due = capture.as_ref().is_some_and(|capture| {
+                capture.reading.is_due(bucket, &self.marks)
+                    && capture.reading.kept.find(hash, |kept| kept.0 == entry.0).is_none()
+            });
             let place = grown.insert_unique(hash, entry, |(key, _)| key.key_hash()).bucket_index();
+            marks.move_from(place, &mut self.marks, bucket);
             if is_due {
                 due[place / 64] |= 1 << (place % 64);
             }
         }
         self.entries = grown;
-        capture.next = 0;
-        capture.due = Some(due);
+        self.marks = marks;
+        if let Some(capture) = capture {
+            capture.reading.next = 0;
+            capture.reading.due = Some(due);
+        }
         true
     }
 
-    /// The table is cleared: says whether a checkpoint takes it, with what is booked for it.
+    /// The table is cleared: says whether a checkpoint takes it, with what is booked for it. Nothing is
+    /// remembered of it.
     pub(super) fn leave(&mut self) -> bool {
+        self.plan_capture();
+        let marks = Marks::off(self.context.account.clone());
+        let marks = std::mem::replace(&mut self.marks, marks);
         let Some(capture) = self.capture.as_mut().filter(|capture| capture.is_reading()) else {
+            self.files.break_off();
             return false;
         };
         let values = self.context.account.used_for(MemoryKind::Values);
         let table = std::mem::take(&mut self.entries);
         let index = std::mem::take(&mut self.table_bytes);
-        capture.reading.left = Some(Left { table, index, values });
+        capture.reading.left = Some(Left { table, marks, index, values });
+        self.reads = false;
         true
+    }
+}
+
+/// Removes segments that were written for nothing. One that cannot be removed now is removed at the next
+/// open.
+fn remove(context: &crate::table::StateContext, segments: &[SegmentInfo]) {
+    for segment in segments {
+        let _ = context.segments.as_ref().map(|store| store.remove(segment.id));
     }
 }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{
-    Error, ErrorKind, Helper, Result, SegmentInfo, SegmentStore, SegmentWriter, State, codec,
+    Error, ErrorKind, Helper, PlacedAt, Placing, Result, SegmentInfo, SegmentStore, SegmentWriter,
+    State, codec,
 };
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
@@ -41,7 +42,7 @@ impl Pace {
     pub fn memory_bytes(&self) -> u64 {
         let records = self.page_records as usize;
         let writer = SegmentWriter::memory_bytes(self.chunk_bytes, records, self.value_bytes);
-        let batch = self.batch_bytes + BATCH_RECORDS * size_of::<(u64, u32)>();
+        let batch = self.batch_bytes + BATCH_RECORDS * size_of::<InBatch>();
         writer + batch as u64 + 512
     }
 }
@@ -62,6 +63,7 @@ struct Writing {
     writer: SegmentWriter,
     store: SegmentStore,
     batch: Batch,
+    placing: Placing,
     /// Segments that are whole and were not taken.
     sealed: Vec<SegmentInfo>,
 }
@@ -69,12 +71,19 @@ struct Writing {
 /// Records, encoded.
 #[derive(Default)]
 struct Batch {
-    /// Hash of each, and its bytes.
-    records: Vec<(u64, u32)>,
+    records: Vec<InBatch>,
     bytes: Vec<u8>,
     scratch: AlignedVec,
-    /// The hash of a record that fills the batch alone, and is left in `scratch`.
-    large: Option<u64>,
+    /// A record that fills the batch alone, and is left in `scratch`.
+    large: Option<InBatch>,
+}
+
+/// A record of a batch: its hash, its bytes, and the grain where it is to stand.
+#[derive(Clone, Copy)]
+struct InBatch {
+    hash: u64,
+    bytes: u32,
+    grain: u32,
 }
 
 impl std::fmt::Debug for Writing {
@@ -93,7 +102,8 @@ impl Paced {
             bytes: Vec::with_capacity(pace.batch_bytes),
             ..Batch::default()
         };
-        let writing = Box::new(Writing { writer, store, batch, sealed: Vec::new() });
+        let placing = Placing::new(segment, pace.page_bytes, pace.page_records);
+        let writing = Box::new(Writing { writer, store, batch, placing, sealed: Vec::new() });
         Self { helper, pace, writing: Some(writing), answer: None, failed: None }
     }
 
@@ -155,12 +165,23 @@ impl Paced {
     /// # Panics
     /// If it is not [ready](Paced::is_ready).
     pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<()> {
+        self.place(hash, key, value).map(drop)
+    }
+
+    /// [`push`](Paced::push) that says where the record is going to stand.
+    ///
+    /// # Errors
+    /// As for `push`.
+    ///
+    /// # Panics
+    /// As for `push`.
+    pub fn place<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<PlacedAt> {
         self.check()?;
         let added = self.add(hash, key, value);
         self.note(added)
     }
 
-    fn add<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<()> {
+    fn add<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<PlacedAt> {
         if self.writing().batch.large.is_some() {
             self.write_and_wait()?;
         }
@@ -172,15 +193,18 @@ impl Paced {
         if records.len() == BATCH_RECORDS || bytes.len() + length > most && !records.is_empty() {
             self.write_and_wait()?;
         }
-        let Batch { records, bytes, scratch, large } = &mut self.writing().batch;
+        let Writing { batch, placing, .. } = self.writing();
+        let at = placing.place(length);
+        let Batch { records, bytes, scratch, large } = batch;
+        let in_batch = InBatch { hash, bytes: length as u32, grain: at.grain };
         if length > most {
-            *large = Some(hash);
+            *large = Some(in_batch);
         } else {
             bytes.extend_from_slice(&record);
-            records.push((hash, length as u32));
+            records.push(in_batch);
         }
         *scratch = record;
-        Ok(())
+        Ok(at)
     }
 
     fn write_and_wait(&mut self) -> Result<()> {
@@ -189,7 +213,7 @@ impl Paced {
     }
 
     /// Remembers an error.
-    fn note(&mut self, done: Result<()>) -> Result<()> {
+    fn note<T>(&mut self, done: Result<T>) -> Result<T> {
         if let Err(error) = &done {
             self.failed = Some(error.message().into());
         }
@@ -210,9 +234,19 @@ impl Paced {
     /// If it is not [ready](Paced::is_ready).
     pub fn submit_end(&mut self) {
         self.hand_over(|writing, pace| {
+            writing.placing.end_segment();
             writing.write(pace)?;
             writing.end()
         });
+    }
+
+    /// Has the helper do `job`, which encodes and writes records itself.
+    ///
+    /// # Panics
+    /// If it is not [ready](Paced::is_ready), or if records were added and not submitted.
+    pub fn submit_job(&mut self, job: impl FnOnce(&mut Sink<'_>) -> Result<()> + Send + 'static) {
+        assert!(self.writing().batch.records.is_empty(), "what was added comes first");
+        self.hand_over(|writing, pace| job(&mut Sink { writing, pace }));
     }
 
     fn hand_over(&mut self, job: impl FnOnce(&mut Writing, &Pace) -> Result<()> + Send + 'static) {
@@ -261,17 +295,39 @@ impl Paced {
     }
 }
 
+/// Where a job of the helper puts its records.
+#[derive(Debug)]
+pub struct Sink<'a> {
+    writing: &'a mut Writing,
+    pace: &'a Pace,
+}
+
+impl Sink<'_> {
+    /// Writes a record, and says where it stands.
+    ///
+    /// # Errors
+    /// Those of encoding and of writing.
+    pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<PlacedAt> {
+        let Writing { writer, batch, placing, .. } = &mut *self.writing;
+        codec::encode(&mut batch.scratch, key, value)?;
+        let at = placing.place(batch.scratch.len());
+        let record = InBatch { hash, bytes: batch.scratch.len() as u32, grain: at.grain };
+        write_record(writer, self.pace, &record, &batch.scratch)?;
+        Ok(at)
+    }
+}
+
 impl Writing {
     fn write(&mut self, pace: &Pace) -> Result<()> {
         let Self { writer, batch, .. } = self;
         let mut rest = &batch.bytes[..];
-        for (hash, length) in &batch.records {
-            let (payload, after) = rest.split_at(*length as usize);
-            write_record(writer, pace, *hash, payload)?;
+        for record in &batch.records {
+            let (payload, after) = rest.split_at(record.bytes as usize);
+            write_record(writer, pace, record, payload)?;
             rest = after;
         }
-        if let Some(hash) = batch.large {
-            write_record(writer, pace, hash, &batch.scratch)?;
+        if let Some(record) = &batch.large {
+            write_record(writer, pace, record, &batch.scratch)?;
             batch.scratch = AlignedVec::new();
         }
         batch.records.clear();
@@ -290,11 +346,17 @@ impl Writing {
     }
 }
 
-fn write_record(writer: &mut SegmentWriter, pace: &Pace, hash: u64, payload: &[u8]) -> Result<()> {
+fn write_record(
+    writer: &mut SegmentWriter,
+    pace: &Pace,
+    record: &InBatch,
+    payload: &[u8],
+) -> Result<()> {
     if writer.page_records() == 0 {
         writer.begin_page()?;
     }
-    writer.push_encoded(hash, payload)?;
+    let grain = writer.push_encoded(record.hash, payload)?;
+    assert_eq!(grain, record.grain, "a record stands where it was told to");
     if writer.page_bytes() >= pace.page_bytes || writer.page_records() >= pace.page_records {
         writer.finish_page()?;
     }

@@ -15,7 +15,7 @@ use alluvium_pagestore::{
 };
 
 use crate::append_log::for_each_list;
-use crate::full_image::chunk_bytes;
+use crate::full_image::{chunk_bytes, set_bytes};
 use crate::passing::pass_over;
 use crate::table::StateContext;
 use crate::window_segments::for_each_part_of_a_pane;
@@ -158,10 +158,7 @@ impl Part {
 
     fn memory_bytes(&self, segments: &[SegmentImage]) -> u64 {
         let of_segment = |segment: &SegmentImage| {
-            let has_dead = segment.live.is_some() || !self.image.deaths.is_empty();
-            let set = 2 * LiveSet::memory_bytes(segment.bytes) + 4096;
-            let live = if has_dead { set } else { 0 };
-            segment.records * size_of::<FooterEntry>() as u64 + live
+            segment.records * size_of::<FooterEntry>() as u64 + set_bytes(&self.image, segment)
         };
         let segment = segments.iter().map(of_segment).max().unwrap_or(0);
         chunk_bytes(&self.context) as u64 + segment + Liveness::memory_bytes(&self.image)

@@ -13,6 +13,18 @@ use alluvium_pagestore::{
 use crate::paced::{Pace, Paced};
 use crate::table::StateContext;
 
+/// Parts that a step reads at most: there may be nothing in many.
+const PARTS_MAX: usize = 256;
+
+/// What the helper was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// A batch, or nothing yet.
+    Some,
+    /// All batches: there are no more.
+    All,
+}
+
 /// The steps of a checkpoint.
 #[derive(Debug)]
 pub(crate) struct Stepped {
@@ -48,10 +60,7 @@ impl Stepped {
         pace: Pace,
         mut read: impl FnMut(&mut Paced) -> Result<bool>,
     ) -> Result<Option<Vec<SegmentInfo>>> {
-        if self.is_lost {
-            let message = "a checkpoint had to be written at once, which failed; begin it again";
-            return Err(Error::new(ErrorKind::OverBudget, message));
-        }
+        self.check()?;
         let is_ending = self.is_ending;
         let own = self.writer(context, pace)?;
         if !own.is_ready()? {
@@ -60,14 +69,44 @@ impl Stepped {
         if is_ending {
             return Ok(Some(own.take_sealed()));
         }
-        while own.has_room() {
+        for _ in 0..PARTS_MAX {
+            if !own.has_room() {
+                own.submit();
+                return Ok(None);
+            }
             if !read(own)? {
                 own.submit_end();
                 self.is_ending = true;
                 return Ok(None);
             }
         }
-        own.submit();
+        Ok(None)
+    }
+
+    /// Does a bounded share of a checkpoint whose batches the helper encodes: `give` takes back the one before, and gives
+    /// it the next. What was written, at the end.
+    ///
+    /// # Errors
+    /// Those of `give` and of writing; the checkpoint has to be begun again.
+    pub fn step_by_batches(
+        &mut self,
+        context: &StateContext,
+        pace: Pace,
+        give: impl FnOnce(&mut Paced) -> Result<Given>,
+    ) -> Result<Option<Vec<SegmentInfo>>> {
+        self.check()?;
+        let is_ending = self.is_ending;
+        let own = self.writer(context, pace)?;
+        if !own.is_ready()? {
+            return Ok(None);
+        }
+        if is_ending {
+            return Ok(Some(own.take_sealed()));
+        }
+        if give(own)? == Given::All {
+            own.submit_end();
+            self.is_ending = true;
+        }
         Ok(None)
     }
 
@@ -87,6 +126,19 @@ impl Stepped {
         if all().is_err() {
             self.is_lost = true;
         }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.is_lost {
+            let message = "a checkpoint had to be written at once, which failed; begin it again";
+            return Err(Error::new(ErrorKind::OverBudget, message));
+        }
+        Ok(())
+    }
+
+    /// It cannot be ended: something could not be noted.
+    pub fn lose(&mut self) {
+        self.is_lost = true;
     }
 
     /// Whether it cannot be ended.

@@ -4,7 +4,7 @@
 //! worker. `get`, `update`, `modify`, `put`, `take`, `len`, `clear` and `scan` are required;
 //! batches have defaults that loop. Everything is called by one thread.
 
-mod pace;
+pub(crate) mod pace;
 mod stats;
 
 use std::ops::Range;

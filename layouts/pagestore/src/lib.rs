@@ -42,10 +42,10 @@ pub use rewrite::{PATIENT_FUEL, Progress, Rewrite, SegmentMeta};
 pub use schema::{Schema, description_of, fingerprint};
 pub use segment::{
     Death, FORMAT_VERSION, Footer, FooterEntry, FooterPass, GRAIN_BYTES, Image, ImageInfo, LiveSet,
-    Liveness, PassVisitor, PassedRecord, RECORD_HEADER_BYTES, RecordBytes, SEGMENT_BYTES_MAX,
-    SegmentDirectory, SegmentId, SegmentImage, SegmentInfo, SegmentPass, SegmentReader,
-    SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WholeSegment, WrittenPage,
-    damaged, verify_record,
+    Liveness, PassVisitor, PassedRecord, PlacedAt, Placing, RECORD_HEADER_BYTES, RecordBytes,
+    SEGMENT_BYTES_MAX, SegmentDirectory, SegmentId, SegmentImage, SegmentInfo, SegmentPass,
+    SegmentReader, SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WholeSegment,
+    WrittenPage, damaged, verify_record,
 };
 pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, KIB, MIB};

@@ -1,5 +1,7 @@
 //! How far a stream has come while a checkpoint of its state is taken.
 
+/// A share is worth at least so many calls.
+const CALLS_MIN: u64 = 64;
 /// What a table is told before each share of a checkpoint, see
 /// [`Upkeep::pace_checkpoint`](crate::Upkeep::pace_checkpoint).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +30,61 @@ impl Pace {
         let gone = whole.checked_div(interval.into()).unwrap_or(Self::WHOLE.into());
         gone.min(Self::WHOLE.into()) as u64
     }
+
+    /// What the stream has earned the checkpoint since the last share, when so much was `gone`; `None` if the checkpoint
+    /// does not follow the stream now.
+    pub(crate) fn earned(self, gone: &mut u64) -> Option<Earned> {
+        let since = self.gone - std::mem::replace(gone, self.gone).min(self.gone);
+        let follows = self.calls > 0 && self.gone < Self::WHOLE;
+        follows.then(|| Earned { calls: self.calls.max(CALLS_MIN), gone: since })
+    }
+}
+
+/// What a share of a checkpoint is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Earned {
+    calls: u64,
+    gone: u64,
+}
+
+impl Earned {
+    /// What there is of a `credit` with this, `most` at most: so much for `each` call, or as large a part of `all` as
+    /// is over of the time, whichever says more.
+    pub(crate) fn add(self, credit: Option<u64>, each: u64, all: u64, most: u64) -> Option<u64> {
+        let by_time = u128::from(all) * u128::from(self.gone) / u128::from(Pace::WHOLE);
+        let more = self.calls.saturating_mul(each).max(by_time as u64);
+        Some(credit.unwrap_or(0).saturating_add(more).min(most))
+    }
+}
+
+/// Takes what something costs from a `credit`, if there is as much, and says whether there was. Where there is none
+/// to be had, nothing costs anything.
+pub(crate) fn pay(credit: &mut Option<u64>, cost: u64) -> bool {
+    let left = credit.map_or(Some(None), |credit| credit.checked_sub(cost).map(Some));
+    *credit = left.unwrap_or(*credit);
+    left.is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn credit_is_earned_by_calls_or_by_time() {
+        let mut gone = 0;
+        let mut share = |calls, at| Pace { calls, gone: at }.earned(&mut gone);
+        let half = Pace::WHOLE / 2;
+        let by_calls = share(100, 0).unwrap();
+        assert_eq!(by_calls.add(Some(7), 4, 1000, 10_000), Some(407));
+        assert_eq!(by_calls.add(None, 4, 1000, 300), Some(300), "no more than is told");
+        assert_eq!(share(1, half).unwrap().add(None, 4, 1000, 10_000), Some(500), "by time");
+        assert_eq!(share(1, half).unwrap().add(None, 4, 1000, 10_000), Some(256), "64 at least");
+        assert_eq!(share(0, half), None, "the stream stands still");
+        assert_eq!(share(1, Pace::WHOLE), None, "its time is over");
+        let mut credit = Some(10);
+        assert!(pay(&mut credit, 4) && !pay(&mut credit, 7) && credit == Some(6));
+        assert!(pay(&mut None, u64::MAX));
+    }
 
     #[test]
     fn half_of_the_interval_is_all_of_the_time() {

@@ -6,6 +6,7 @@ mod image;
 mod live;
 mod pass;
 mod pins;
+mod placing;
 mod reader;
 mod removals;
 mod whole;
@@ -19,6 +20,7 @@ pub use format::{
 pub use image::Image;
 pub use live::{Death, LiveSet, Liveness};
 pub use pass::{PassVisitor, PassedRecord, SegmentPass};
+pub use placing::{PlacedAt, Placing};
 pub use reader::{SegmentDirectory, SegmentReader};
 pub use whole::WholeSegment;
 pub use writer::{SegmentWriter, WrittenPage};

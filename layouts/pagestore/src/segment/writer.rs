@@ -10,9 +10,9 @@ use rkyv::util::AlignedVec;
 
 use super::format::{
     FOOTER_ENTRY_BYTES, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_HEADER_BYTES,
-    SEGMENT_BYTES_MAX, SegmentId, TRAILER_BYTES, Tail, UNSPLIT_BYTES, checksum, record_header,
-    segment_header,
+    SEGMENT_BYTES_MAX, SegmentId, TRAILER_BYTES, Tail, checksum, record_header, segment_header,
 };
+use super::placing::{footer_and_end, is_full, record_offset};
 use super::reader::{SegmentDirectory, SegmentReader};
 use super::{SegmentInfo, SegmentStore};
 use crate::codec;
@@ -102,7 +102,7 @@ impl SegmentWriter {
         Self {
             store,
             state,
-            segment_bytes: segment_bytes.min(SEGMENT_BYTES_MAX / 2),
+            segment_bytes,
             chunk,
             other,
             scratch: AlignedVec::new(),
@@ -124,7 +124,7 @@ impl SegmentWriter {
     pub fn begin_page(&mut self) -> Result<SegmentId> {
         // Of a page that was given up: this one is written over it.
         let _ = self.settle();
-        if self.open.as_ref().is_some_and(|open| open.end >= self.segment_bytes) {
+        if self.open.as_ref().is_some_and(|open| is_full(open.end, self.segment_bytes)) {
             self.seal()?;
         }
         if self.open.is_none() {
@@ -156,11 +156,7 @@ impl SegmentWriter {
     pub fn push_parts(&mut self, hash: u64, payload: &[&[u8]]) -> Result<u32> {
         let length: usize = payload.iter().map(|part| part.len()).sum();
         let bytes = (RECORD_HEADER_BYTES + length) as u64;
-        let mut at = self.position().next_multiple_of(GRAIN_BYTES);
-        let block = BLOCK_BYTES as u64;
-        if bytes <= UNSPLIT_BYTES && at / block != (at + bytes - 1) / block {
-            at = at.next_multiple_of(block);
-        }
+        let at = record_offset(self.position(), bytes);
         if at + bytes + self.closing_bytes() > SEGMENT_BYTES_MAX {
             let message = format!("a record of {bytes} bytes does not fit a segment page");
             return Err(Error::new(ErrorKind::ValueTooLarge, message));
@@ -197,11 +193,9 @@ impl SegmentWriter {
     pub fn finish_page(&mut self) -> Result<WrittenPage> {
         let open = self.open.as_ref().expect("a page is begun");
         let (id, offset) = (open.id, open.end);
-        let footer_offset = self.position().next_multiple_of(GRAIN_BYTES);
         let footer = std::mem::take(&mut self.page.footer);
+        let (footer_offset, end) = footer_and_end(self.position(), footer.len());
         self.pad_to(footer_offset)?;
-        let trailer_end = footer_offset + (footer.len() + TRAILER_BYTES) as u64;
-        let end = trailer_end.next_multiple_of(BLOCK_BYTES as u64);
         let info = ImageInfo {
             offset,
             bytes: end - offset,

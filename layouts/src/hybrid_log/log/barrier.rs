@@ -22,6 +22,7 @@ use crate::hybrid_log::frame_unsafe::Marks;
 use crate::hybrid_log::frames_unsafe::Stage;
 use crate::hybrid_log::stored::Stored;
 use crate::table::Pace;
+use crate::table::pace::pay;
 use crate::trace_event;
 
 /// What a call does, in frames that are passed over.
@@ -35,8 +36,6 @@ const SLOTS_PER_CALL: u64 = 4;
 /// Each record that is to be copied saves as many slots: where it is one of so many, the stream would soon
 /// come to it.
 const DUE_PER_SLOT: u32 = 8;
-/// A share is worth at least so many calls.
-const CALLS_MIN: u64 = 64;
 /// What is not looked at now may be later, up to so many frames at once, or one step over the index.
 const CREDIT_FRAMES_MAX: u64 = 4;
 /// What looking at a segment of the index is worth, in slots.
@@ -104,24 +103,17 @@ impl<K: Key, V: State> Log<K, V> {
     /// The stream has come so far since the last share of the checkpoint, which follows it: by its calls, or by
     /// the time that is over, whichever says more.
     pub fn pace(&mut self, pace: Pace) {
-        let gone = pace.gone - std::mem::replace(&mut self.gone, pace.gone).min(pace.gone);
-        if pace.calls == 0 || pace.gone >= Pace::WHOLE {
+        let Some(earned) = pace.earned(&mut self.gone) else {
             (self.credit, self.page_credit) = (None, None);
             return;
-        }
-        let calls = pace.calls.max(CALLS_MIN);
-        let more = |credit: Option<u64>, each: u64, all: u64, most: u64| {
-            let by_time = u128::from(all) * u128::from(gone) / u128::from(Pace::WHOLE);
-            let more = calls.saturating_mul(each).max(by_time as u64);
-            Some(credit.unwrap_or(0).saturating_add(more).min(most))
         };
         let (slots, per_record) = (u64::from(self.sizes.slots), self.sizes.calls_per_record);
         let all_slots = self.order.len() as u64 * slots;
         let most = INDEX_SEGMENT_SLOTS.max(CREDIT_FRAMES_MAX * slots);
-        self.credit = more(self.credit, SLOTS_PER_CALL, all_slots, most);
+        self.credit = earned.add(self.credit, SLOTS_PER_CALL, all_slots, most);
         let all_due = self.all_due.saturating_mul(per_record);
         let pages = FROZEN_MAX as u64 * slots * per_record;
-        self.page_credit = more(self.page_credit, 1, all_due, pages);
+        self.page_credit = earned.add(self.page_credit, 1, all_due, pages);
     }
 
     /// Whether the helper may have the next copies now: not before the stream has made some calls for each,
@@ -137,9 +129,7 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Takes what looking at so many slots is worth from what there is; says whether there was as much.
     pub fn pay(&mut self, slots: u64) -> bool {
-        let left = self.credit.map_or(Some(None), |credit| credit.checked_sub(slots).map(Some));
-        self.credit = left.unwrap_or(self.credit);
-        left.is_some()
+        pay(&mut self.credit, slots)
     }
 
     /// Does a bounded share of writing what was in memory at the barrier, and says how far it is.

@@ -1,0 +1,141 @@
+//! Where records come to stand in segments, told before they are written.
+//!
+//! The rules are those of the [writer](super::SegmentWriter), which uses the same functions: whoever
+//! gives it records one by one, and ends pages by bytes and records, knows the place of each at once,
+//! though another thread writes them.
+
+use super::format::{
+    FOOTER_ENTRY_BYTES, GRAIN_BYTES, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX, TRAILER_BYTES,
+    UNSPLIT_BYTES,
+};
+use crate::io::BLOCK_BYTES;
+
+/// Where a record of `bytes` goes if what came before it ends at `position`.
+pub(super) fn record_offset(position: u64, bytes: u64) -> u64 {
+    let (at, block) = (position.next_multiple_of(GRAIN_BYTES), BLOCK_BYTES as u64);
+    let is_split = bytes <= UNSPLIT_BYTES && at / block != (at + bytes - 1) / block;
+    if is_split { at.next_multiple_of(block) } else { at }
+}
+
+/// Where the footer of an image goes whose records end at `position`, and where the image ends.
+pub(super) fn footer_and_end(position: u64, footer_bytes: usize) -> (u64, u64) {
+    let footer = position.next_multiple_of(GRAIN_BYTES);
+    let end = footer + (footer_bytes + TRAILER_BYTES) as u64;
+    (footer, end.next_multiple_of(BLOCK_BYTES as u64))
+}
+
+/// Whether a segment ends before the next page.
+pub(super) fn is_full(end: u64, segment_bytes: u64) -> bool {
+    end >= segment_bytes.min(SEGMENT_BYTES_MAX / 2)
+}
+
+/// Where a record comes to stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedAt {
+    /// Its segment: the how manieth that is written.
+    pub segment: u32,
+    /// Where it starts, in [grains](GRAIN_BYTES).
+    pub grain: u32,
+}
+
+/// Tells the places of records.
+#[derive(Clone, Debug)]
+pub struct Placing {
+    segment_bytes: u64,
+    page_bytes: u64,
+    page_records: u32,
+    segment: u32,
+    /// Where the page begins; 0 before there is any.
+    begin: u64,
+    /// Where its last record ends.
+    position: u64,
+    records: u32,
+}
+
+impl Placing {
+    /// Nothing is placed yet. A page ends with the record that brings it to `page_bytes` or
+    /// `page_records`.
+    pub fn new(segment_bytes: u64, page_bytes: u64, page_records: u32) -> Self {
+        let (segment, begin, position, records) = (0, 0, 0, 0);
+        Self { segment_bytes, page_bytes, page_records, segment, begin, position, records }
+    }
+
+    /// The segment is sealed: the next record is of another one.
+    pub fn end_segment(&mut self) {
+        self.segment += u32::from(self.begin > 0);
+        (self.begin, self.records) = (0, 0);
+    }
+
+    /// The place of the next record.
+    pub fn place(&mut self, payload_bytes: usize) -> PlacedAt {
+        if self.records == 0 {
+            if self.begin == 0 {
+                self.begin = BLOCK_BYTES as u64;
+            } else if is_full(self.begin, self.segment_bytes) {
+                (self.segment, self.begin) = (self.segment + 1, BLOCK_BYTES as u64);
+            }
+            self.position = self.begin;
+        }
+        let bytes = (RECORD_HEADER_BYTES + payload_bytes) as u64;
+        let at = record_offset(self.position, bytes);
+        self.position = at + bytes;
+        self.records += 1;
+        let is_full = self.position - self.begin >= self.page_bytes;
+        if is_full || self.records >= self.page_records {
+            let footer_bytes = self.records as usize * FOOTER_ENTRY_BYTES;
+            self.begin = footer_and_end(self.position, footer_bytes).1;
+            self.records = 0;
+        }
+        PlacedAt { segment: self.segment, grain: (at / GRAIN_BYTES) as u32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::hash_word;
+    use crate::io::{Faults, Simulated};
+    use crate::segment::{SegmentStore, SegmentWriter};
+
+    /// Records of all lengths, in pages that end by bytes and by records, in segments of a few pages.
+    #[test]
+    fn places_are_those_of_the_writer() {
+        for (seed, page_bytes, page_records) in [(1, 64 << 10, 512), (2, 1 << 20, 7), (3, 1, 100)] {
+            let store = SegmentStore::new(Arc::new(Simulated::new(seed, Faults::none())), 1);
+            let segment_bytes = 200 << 10;
+            let mut writer = SegmentWriter::new(store, 0, 16 << 10, segment_bytes);
+            let mut placing = Placing::new(segment_bytes, page_bytes, page_records);
+            let mut ids = Vec::new();
+            for nth in 0..3_000u64 {
+                let chance = hash_word(seed << 32 | nth);
+                let bytes = match chance % 100 {
+                    0 => chance >> 8 & 0xffff,
+                    1..20 => 900 + (chance >> 8) % 300,
+                    _ => (chance >> 8) % 100,
+                };
+                if writer.page_records() == 0 {
+                    let id = writer.begin_page().unwrap();
+                    if ids.last() != Some(&id) {
+                        ids.push(id);
+                    }
+                }
+                let grain = writer.push_encoded(chance, &vec![1; bytes as usize]).unwrap();
+                let segment = ids.len() as u32 - 1;
+                assert_eq!(placing.place(bytes as usize), PlacedAt { segment, grain }, "{nth}");
+                if writer.page_bytes() >= page_bytes || writer.page_records() >= page_records {
+                    writer.finish_page().unwrap();
+                }
+                if nth % 1_000 == 999 {
+                    if writer.page_records() > 0 {
+                        writer.finish_page().unwrap();
+                    }
+                    writer.seal().unwrap();
+                    placing.end_segment();
+                }
+            }
+            assert!(ids.len() > 3, "{ids:?}");
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! The segments of a heap table's checkpoints, and which of their records are not live any more.
+//!
+//! A checkpoint writes the entries that have changed into segments of its own, and names those of
+//! earlier ones again with a list of the records that have died since. Which records are live is told
+//! as the hybrid log tells it, so that who reads checkpoints need not know which of the two it was.
+//!
+//! What it keeps true:
+//! - A segment that is named has live records, and its count of them is exact.
+//! - Dead records are not more than live ones, and segments not more than a few dozen small ones beside
+//!   those of full size: what is mostly dead, or small, is written [anew](Plan::anew).
+//! - Lists of the dead do not add up: now and then sets of what is live take their place.
+//! - Nothing of a checkpoint counts before it is confirmed.
+
+use std::rc::Rc;
+
+use alluvium_pagestore::{
+    Account, BlobRef, LiveSet, MemoryKind, SegmentId, SegmentImage, SegmentInfo, StateImage,
+};
+
+use crate::heap_marks::Place;
+
+/// Records on storage for each that is live, at most: above, segments are written anew.
+const SPACE_AMPLIFICATION_MAX: u64 = 2;
+/// Of so many tenths of all entries all of them are written, and the segments of before can go.
+const FULL_TENTHS: u64 = 7;
+/// Segments beside those of full size: so many, and one more for each so many entries.
+const SMALL_MIN: u64 = 4;
+const ENTRIES_PER_SMALL: u64 = 256;
+const SMALL_MAX: u64 = 36;
+/// Lists of records that have died, and the least that they have in all, before sets take their place.
+const LISTS_MAX: usize = 32;
+const LISTED_MIN: u64 = 256;
+/// Slots that are booked at a time.
+const SLOTS: usize = 16;
+/// Records in the first part of a list of the dead, and in the longest.
+const DEAD_MIN: usize = 256;
+const DEAD_MAX: usize = 64 << 10;
+
+/// A segment, by the number that [places](Place) name it with.
+#[derive(Debug)]
+enum Slot {
+    Free,
+    /// Of the checkpoint that was confirmed.
+    Stored(Stored),
+    /// Being written, and how many of its records are dead already.
+    New(u64),
+    /// It was of a checkpoint that was given up. Entries that were written there are to be written anew.
+    Gone,
+}
+
+/// A segment of the checkpoint that was confirmed.
+#[derive(Debug)]
+struct Stored {
+    image: SegmentImage,
+    /// How many of its records have died since the last barrier.
+    noted: u64,
+    /// What is live there is written anew, by each checkpoint until one is confirmed. Which of its records are dead is not
+    /// noted any more.
+    goes: bool,
+}
+
+/// The segments that checkpoints name.
+#[derive(Debug)]
+pub(crate) struct HeapFiles {
+    account: Rc<Account>,
+    slots: Vec<Slot>,
+    booked: u64,
+    lists: Vec<BlobRef>,
+    /// Since the last barrier.
+    dead: DeadPlaces,
+    /// Whether one was not noted, or has no slot: the next checkpoint is full.
+    is_broken: bool,
+}
+
+/// What a checkpoint is going to do with segments of before.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// By slot: whether what is live there is written anew.
+    pub anew: Vec<bool>,
+    /// Records to be written at most.
+    pub records: u64,
+    /// Whether sets of what is live take the place of lists.
+    pub makes_sets: bool,
+    /// Whether all is written anew. Then no deaths are noted.
+    pub is_full: bool,
+}
+
+/// Which records are live, by slot of their segment, if sets are made. Each is made with its first record, as all at once
+/// take a while.
+#[derive(Debug, Default)]
+pub(crate) struct LiveSets(Vec<Option<(u64, Option<LiveSet>)>>);
+
+impl LiveSets {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A record is live, if there is a set for its segment.
+    pub fn insert(&mut self, place: Place) {
+        if place != Place::NONE
+            && let Some(Some((bytes, set))) = self.0.get_mut(place.slot())
+        {
+            set.get_or_insert_with(|| LiveSet::new(*bytes)).insert(place.grain());
+        }
+    }
+
+    fn take(&mut self, slot: usize) -> Option<LiveSet> {
+        let (bytes, set) = self.0.get_mut(slot)?.take()?;
+        Some(set.unwrap_or_else(|| LiveSet::new(bytes)))
+    }
+}
+
+/// Records that are dead in a checkpoint: they died before its barrier, or it has written newer ones.
+#[derive(Debug)]
+pub(crate) struct Dead {
+    pub places: DeadPlaces,
+    /// How many of each slot.
+    died: Vec<u64>,
+}
+
+impl Dead {
+    /// None.
+    pub fn none(account: Rc<Account>) -> Self {
+        Self { places: DeadPlaces::new(account), died: Vec::new() }
+    }
+}
+
+/// What a checkpoint names, until it is decided.
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub image: StateImage,
+    /// Of each segment, if it has one.
+    pub slots: Vec<Option<usize>>,
+}
+
+impl HeapFiles {
+    pub fn new(account: Rc<Account>) -> Self {
+        let dead = DeadPlaces::new(account.clone());
+        Self { account, slots: Vec::new(), booked: 0, lists: Vec::new(), dead, is_broken: false }
+    }
+
+    /// Forgets all: the next checkpoint is full.
+    pub fn clear(&mut self) {
+        *self = Self::new(self.account.clone());
+    }
+
+    /// Whether something could not be noted.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// Something is not noted: the next checkpoint is full.
+    pub fn break_off(&mut self) {
+        self.is_broken = true;
+    }
+
+    /// The table is restored from this: its `nth` segment has slot `nth`. Says whether there is room.
+    pub fn restored(&mut self, image: &StateImage) -> bool {
+        for (nth, segment) in image.segments.iter().enumerate() {
+            if self.new_slot().is_none() {
+                self.clear();
+                return false;
+            }
+            let (image, noted, goes) = (segment.clone(), 0, false);
+            self.slots[nth] = Slot::Stored(Stored { image, noted, goes });
+        }
+        self.lists.clone_from(&image.deaths);
+        true
+    }
+
+    /// A slot for a segment that is being written.
+    pub fn new_slot(&mut self) -> Option<u32> {
+        let slot = match self.slots.iter().position(|slot| matches!(slot, Slot::Free)) {
+            Some(free) => free,
+            None => {
+                self.add_slots()?;
+                self.slots.push(Slot::Free);
+                self.slots.len() - 1
+            }
+        };
+        self.slots[slot] = Slot::New(0);
+        Some(slot as u32)
+    }
+
+    /// Sees to it that there is room for another slot.
+    fn add_slots(&mut self) -> Option<()> {
+        if self.slots.len() == self.slots.capacity() {
+            let bytes = (SLOTS * size_of::<Slot>()) as u64;
+            let fits = self.slots.len() < Place::SLOTS_MAX;
+            if !fits || !self.account.try_reserve(MemoryKind::Tables, bytes) {
+                self.is_broken = true;
+                return None;
+            }
+            self.booked += bytes;
+            self.slots.reserve_exact(SLOTS);
+        }
+        Some(())
+    }
+
+    /// The record at a place is not live any more: its entry was removed, or has a newer one.
+    pub fn note_dead(&mut self, place: Place) {
+        match self.slots.get_mut(place.slot()) {
+            _ if place == Place::NONE => return,
+            Some(Slot::Stored(Stored { noted, goes: true, .. })) => {
+                *noted += 1;
+                return;
+            }
+            Some(Slot::Stored(Stored { noted, .. }) | Slot::New(noted)) => *noted += 1,
+            Some(Slot::Gone | Slot::Free) | None => return,
+        }
+        self.is_broken |= !self.dead.push(place);
+    }
+
+    /// What a checkpoint of so many entries, of which so many have changed, should do. Cost: in the number of segments.
+    pub fn plan(&self, entries: u64, changed: u64, segment_bytes: u64) -> Plan {
+        let goes =
+            |slot: &Slot| matches!(slot, Slot::Gone | Slot::Stored(Stored { goes: true, .. }));
+        let mut anew: Vec<bool> = self.slots.iter().map(goes).collect();
+        // Those with the smallest share of live records first.
+        let stored = self.stored();
+        let mut by_share: Vec<_> = stored.clone().collect();
+        by_share.sort_by_key(|(slot, image, live)| ((live << 20) / image.records.max(1), *slot));
+        let (mut records, mut written) = (changed, changed);
+        records += stored.clone().map(|(_, image, _)| image.records).sum::<u64>();
+        for (slot, image, live) in by_share {
+            if anew[slot] {
+                written += live;
+                records = records + live - image.records;
+                continue;
+            }
+            if records <= SPACE_AMPLIFICATION_MAX * entries {
+                break;
+            }
+            anew[slot] = true;
+            written += live;
+            records = records + live - image.records;
+        }
+        // Then the smallest, a quarter of those that may be there, so that this is not each time.
+        let mut left: Vec<_> = stored.filter(|(slot, ..)| !anew[*slot]).collect();
+        let bytes: u64 = left.iter().map(|(_, image, _)| image.bytes).sum();
+        let small_max = (SMALL_MIN + entries / ENTRIES_PER_SMALL).min(SMALL_MAX);
+        let count_max = (2 * bytes / segment_bytes + small_max) as usize;
+        if left.len() >= count_max {
+            left.sort_by_key(|(_, _, live)| *live);
+            let spare = left.len() - count_max + 1 + small_max as usize / 4;
+            for (slot, _, live) in &left[..spare.min(left.len())] {
+                anew[*slot] = true;
+                written += live;
+            }
+        }
+        if written * 10 >= entries * FULL_TENTHS {
+            return self.plan_all(entries);
+        }
+        let listed: u64 = self.lists.iter().map(|list| list.len / 4).sum();
+        let all_dead = listed + self.dead.len() + written;
+        let makes_sets = self.lists.len() >= LISTS_MAX || all_dead > (entries / 2).max(LISTED_MIN);
+        Plan { anew, records: written, makes_sets, is_full: false }
+    }
+
+    /// Writing all of so many entries, after which no segment of before is needed.
+    pub fn plan_all(&self, entries: u64) -> Plan {
+        let anew = self.slots.iter().map(|slot| matches!(slot, Slot::Gone | Slot::Stored(_)));
+        Plan { anew: anew.collect(), records: entries, makes_sets: false, is_full: true }
+    }
+
+    /// Slots of the confirmed checkpoint, with the records that are live there.
+    fn stored(&self) -> impl Iterator<Item = (usize, &SegmentImage, u64)> + Clone {
+        self.slots.iter().enumerate().filter_map(|(slot, of)| match of {
+            Slot::Stored(Stored { image, noted, .. }) => {
+                Some((slot, image, image.live_records - noted))
+            }
+            _ => None,
+        })
+    }
+
+    /// Empty sets of what is live in each segment that is not written anew.
+    pub fn empty_sets(&self, plan: &Plan) -> LiveSets {
+        let mut sets = LiveSets::default();
+        sets.0.resize_with(self.slots.len(), || None);
+        for (slot, image, _) in self.stored().filter(|(slot, ..)| !plan.anew[*slot]) {
+            sets.0[slot] = Some((image.bytes, None));
+        }
+        sets
+    }
+
+    /// Memory that those take.
+    pub fn sets_bytes(&self, plan: &Plan) -> u64 {
+        let stored = self.stored().filter(|(slot, ..)| !plan.anew[*slot]);
+        stored.map(|(_, image, _)| LiveSet::memory_bytes(image.bytes)).sum()
+    }
+
+    /// A checkpoint does as planned: what has died before the barrier, and room to note as many more as it may write;
+    /// `None` if there is none, and then nothing has changed.
+    pub fn follow(&mut self, plan: &Plan) -> Option<Dead> {
+        let noted = if plan.is_full { 0 } else { plan.records };
+        let room = DeadPlaces::with_room(self.account.clone(), noted)?;
+        let mut places = std::mem::replace(&mut self.dead, DeadPlaces::new(self.account.clone()));
+        places.append(room);
+        let died = self.slots.iter_mut().zip(&plan.anew).map(|(slot, anew)| match slot {
+            Slot::Stored(Stored { noted, goes, .. }) => {
+                *goes |= *anew;
+                std::mem::take(noted)
+            }
+            _ => 0,
+        });
+        Some(Dead { died: died.collect(), places })
+    }
+
+    /// A checkpoint has a newer record than that at a place, or keeps it to write it. Says whether there was room to
+    /// note it; if not, the next checkpoint is full.
+    pub fn outdate(&mut self, place: Place, dead: &mut Dead) -> bool {
+        let Some(Slot::Stored(Stored { goes, .. })) = self.slots.get(place.slot()) else {
+            return true;
+        };
+        if place == Place::NONE {
+            return true;
+        }
+        dead.died[place.slot()] += 1;
+        let is_noted = *goes || dead.places.push(place);
+        self.is_broken |= !is_noted;
+        is_noted
+    }
+
+    /// Records that have died since the last barrier.
+    pub fn dead(&self) -> &DeadPlaces {
+        &self.dead
+    }
+
+    /// What a checkpoint names that has written these segments into these slots, or without. Its lists
+    /// are those of before.
+    ///
+    /// # Panics
+    /// If it does not have as many live records as entries.
+    pub fn name(
+        &self,
+        entries: u64,
+        dead: &Dead,
+        sealed: &[SegmentInfo],
+        new_slots: &[u32],
+    ) -> Named {
+        let mut image = StateImage { entries, deaths: self.lists.clone(), ..StateImage::default() };
+        let mut slots = Vec::new();
+        for (slot, of) in self.slots.iter().enumerate() {
+            let Slot::Stored(Stored { image: stored, .. }) = of else { continue };
+            let (live, died) = (stored.live_records, dead.died[slot]);
+            assert!(died <= live, "{died} records have died of {stored:?}");
+            if died < live {
+                image.segments.push(SegmentImage { live_records: live - died, ..stored.clone() });
+                slots.push(Some(slot));
+            }
+        }
+        if slots.is_empty() {
+            // Nothing that they tell of is named.
+            image.deaths.clear();
+        }
+        for (nth, segment) in sealed.iter().enumerate() {
+            image.segments.push(segment.all_live());
+            slots.push(new_slots.get(nth).map(|slot| *slot as usize));
+        }
+        let live: u64 = image.segments.iter().map(|segment| segment.live_records).sum();
+        assert_eq!(live, entries, "every key has one live record");
+        Named { image, slots }
+    }
+
+    /// Which records are live in segments of before that have dead ones, by slot: those that were found
+    /// by who looked at all entries that there are still, and those that have died since the barrier.
+    pub fn whole_sets(&self, named: &Named, mut sets: LiveSets) -> Vec<(usize, LiveSet)> {
+        self.dead.iter().for_each(|place| sets.insert(place));
+        let with_dead = named.slots.iter().zip(&named.image.segments);
+        let with_dead = with_dead.filter(|(_, segment)| segment.live_records < segment.records);
+        let of = |slot: &Option<usize>| sets.take((*slot)?).zip(*slot);
+        with_dead.map(|(slot, _)| slot).filter_map(of).map(|(set, slot)| (slot, set)).collect()
+    }
+
+    /// By slot, the segments that are named and stored.
+    pub fn ids(&self, named: &Named) -> Vec<Option<SegmentId>> {
+        let mut ids = vec![None; self.slots.len()];
+        for (slot, segment) in named.slots.iter().zip(&named.image.segments) {
+            if let Some(slot) = slot
+                && matches!(self.slots[*slot], Slot::Stored(_))
+            {
+                ids[*slot] = Some(segment.id);
+            }
+        }
+        ids
+    }
+
+    /// The checkpoint was confirmed: the next one goes on from it.
+    pub fn confirmed(&mut self, named: Named) {
+        let Named { image, slots } = named;
+        let mut noted =
+            self.slots.iter_mut().map(|slot| match std::mem::replace(slot, Slot::Free) {
+                Slot::Stored(Stored { noted, .. }) | Slot::New(noted) => noted,
+                Slot::Free | Slot::Gone => 0,
+            });
+        let noted: Vec<u64> = noted.by_ref().collect();
+        for (slot, segment) in slots.into_iter().zip(image.segments) {
+            let slot = slot.expect("nothing is broken");
+            let stored = Stored { image: segment, noted: noted[slot], goes: false };
+            self.slots[slot] = Slot::Stored(stored);
+        }
+        self.lists = image.deaths;
+    }
+
+    /// A checkpoint was given up: what it has written is not there.
+    pub fn given_up(&mut self, dead: Dead) {
+        for (slot, of) in self.slots.iter_mut().enumerate() {
+            match of {
+                Slot::Stored(Stored { noted, .. }) => *noted += dead.died[slot],
+                Slot::New(_) => *of = Slot::Gone,
+                Slot::Free | Slot::Gone => {}
+            }
+        }
+        let slots = &self.slots;
+        self.dead.retain(|place| !matches!(slots[place.slot()], Slot::Gone));
+        self.dead.append(dead.places);
+    }
+
+    /// Bytes of records that are dead, about.
+    pub fn dead_bytes(&self) -> u64 {
+        let dead = |(_, image, live): (usize, &SegmentImage, u64)| {
+            image.bytes / image.records.max(1) * (image.records - live)
+        };
+        self.stored().map(dead).sum()
+    }
+}
+
+impl Drop for HeapFiles {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Tables, self.booked);
+    }
+}
+
+/// Places of records that are dead, in parts, so that noting one moves no others. All booked.
+#[derive(Debug)]
+pub(crate) struct DeadPlaces {
+    account: Rc<Account>,
+    parts: Vec<Vec<Place>>,
+    booked: u64,
+}
+
+impl DeadPlaces {
+    pub fn new(account: Rc<Account>) -> Self {
+        Self { account, parts: Vec::new(), booked: 0 }
+    }
+
+    /// None, and room for so many.
+    fn with_room(account: Rc<Account>, count: u64) -> Option<Self> {
+        let mut dead = Self::new(account);
+        (count == 0 || dead.add_part(count as usize)).then_some(dead)
+    }
+
+    fn add_part(&mut self, count: usize) -> bool {
+        let bytes = (count * size_of::<Place>() + 64) as u64;
+        if self.account.available() < bytes || !self.account.try_reserve(MemoryKind::Tables, bytes)
+        {
+            return false;
+        }
+        self.booked += bytes;
+        self.parts.push(Vec::with_capacity(count));
+        true
+    }
+
+    /// Adds one; says whether there was room.
+    #[inline]
+    pub fn push(&mut self, place: Place) -> bool {
+        match self.parts.last_mut() {
+            Some(part) if part.len() < part.capacity() => part.push(place),
+            _ => return self.push_in_new(place),
+        }
+        true
+    }
+
+    #[cold]
+    fn push_in_new(&mut self, place: Place) -> bool {
+        let count = self.parts.last().map_or(0, |part| 2 * part.capacity());
+        let is_added = self.add_part(count.clamp(DEAD_MIN, DEAD_MAX));
+        if is_added && let Some(part) = self.parts.last_mut() {
+            part.push(place);
+        }
+        is_added
+    }
+
+    pub fn len(&self) -> u64 {
+        self.parts.iter().map(|part| part.len() as u64).sum()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Place> + '_ {
+        self.parts.iter().flatten().copied()
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Place) -> bool) {
+        self.parts.iter_mut().for_each(|part| part.retain(&keep));
+    }
+
+    /// Takes the parts out to have them written; what they take stays booked while this lives.
+    pub fn lend(&mut self) -> Vec<Vec<Place>> {
+        std::mem::take(&mut self.parts)
+    }
+
+    /// Takes parts back that were lent.
+    pub fn give_back(&mut self, parts: Vec<Vec<Place>>) {
+        self.parts = parts;
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.booked += std::mem::take(&mut other.booked);
+        self.parts.append(&mut other.parts);
+    }
+}
+
+impl Drop for DeadPlaces {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Tables, self.booked);
+    }
+}

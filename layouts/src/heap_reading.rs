@@ -1,0 +1,350 @@
+//! What a checkpoint of a heap table has still to read, and where that goes.
+//!
+//! The table is read bucket by bucket. What is due is told by the table's [marks](crate::heap_marks), by the segments that
+//! are written anew, or it is all; once entries have moved, a bit for each bucket tells it. Short entries that own no heap are
+//! [copied](crate::heap_copies), others encoded at once.
+//!
+//! What it keeps true: an entry that was read or kept is on its way, and has no place on storage, until it has its new
+//! one. Until then it counts as one that the next checkpoint is to write, if this one is given up.
+
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, Key, MemoryKind, PlacedAt, Result};
+use hashbrown::HashTable;
+
+use crate::heap::Kind;
+use crate::heap_copies::Copies;
+use crate::heap_files::{Dead, HeapFiles, LiveSets};
+use crate::heap_marks::{Marks, Place};
+use crate::paced::Paced;
+use crate::split_table::{HashRange, SplitTable};
+
+/// Buckets read between two looks at the room for what is read: those of a word of bits.
+pub(super) const BUCKETS: usize = 64;
+/// Entries that are kept together are not more, but for those of one hash.
+const KEPT: usize = 256;
+/// What passing over a word of bits is worth of which none is set, in buckets.
+const WORD_COST: u64 = 4;
+
+/// What is to be read still.
+#[derive(Debug)]
+pub(super) struct Reading<K, V> {
+    account: Rc<Account>,
+    /// Buckets before this one are read.
+    pub next: usize,
+    /// Whether all entries of the barrier are to be read.
+    pub reads_all: bool,
+    /// The buckets that are to be read, if entries have moved since the barrier.
+    pub due: Option<Vec<u64>>,
+    /// The table is read.
+    pub is_read: bool,
+    /// What was kept is read, too.
+    pub is_done: bool,
+    /// Keys that have changed, and what they had; `None` if they were not there.
+    pub kept: SplitTable<(K, Option<V>)>,
+    pub copies: Copies<K, V>,
+    /// The table, once it was cleared.
+    pub left: Option<Left<K, V>>,
+    /// Booked as buffers.
+    booked: u64,
+    /// Nothing is remembered of a checkpoint before.
+    pub is_first: bool,
+    /// Entries that are to be written, at most.
+    pub records: u64,
+    /// By slot: entries with records there are to be read too. Empty if there are none.
+    pub anew: Vec<bool>,
+    /// Which records of segments of before are live, if sets are made.
+    pub sets: LiveSets,
+    pub dead: Dead,
+    /// Slots of the segments being written.
+    pub slots: Vec<u32>,
+    /// Records that were given to be written.
+    pub encoded: u64,
+}
+
+/// A table that was cleared, what was remembered of it, and what is booked for it.
+#[derive(Debug)]
+pub(super) struct Left<K, V> {
+    pub table: HashTable<(K, V)>,
+    pub marks: Marks,
+    pub index: u64,
+    pub values: u64,
+}
+
+/// What a table remembers of its checkpoints.
+pub(super) struct Memory<'a> {
+    pub marks: &'a mut Marks,
+    pub files: &'a mut HeapFiles,
+}
+
+/// A table, and how often entries have moved there.
+pub(super) struct Source<'a, K, V> {
+    pub entries: &'a HashTable<(K, V)>,
+    pub moved: u64,
+}
+
+impl<K, V> Reading<K, V> {
+    /// Of all entries.
+    pub fn of_all(account: Rc<Account>, range: HashRange, records: u64) -> Self {
+        Self {
+            next: 0,
+            reads_all: true,
+            due: None,
+            is_read: false,
+            is_done: false,
+            kept: SplitTable::new(account.clone(), range),
+            copies: Copies::new(account.clone()),
+            left: None,
+            booked: 0,
+            is_first: true,
+            records,
+            anew: Vec::new(),
+            sets: LiveSets::default(),
+            dead: Dead::none(account.clone()),
+            slots: Vec::new(),
+            encoded: 0,
+            account,
+        }
+    }
+
+    /// Whether bits tell what is to be read.
+    fn has_bits(&self) -> bool {
+        self.due.is_some() || !self.reads_all
+    }
+
+    /// Whether the entry in a bucket is to be read. Its word is merged.
+    pub fn is_due(&self, bucket: usize, marks: &Marks) -> bool {
+        if bucket < self.next {
+            return false;
+        }
+        if let Some(due) = &self.due {
+            return due[bucket / 64] >> (bucket % 64) & 1 == 1;
+        }
+        let is_anew = || {
+            let place = marks.place(bucket);
+            place != Place::NONE && self.anew.get(place.slot()) == Some(&true)
+        };
+        self.reads_all || marks.is_captured(bucket) || !self.anew.is_empty() && is_anew()
+    }
+
+    /// Whether a key that is added has to be noted as one that the checkpoint does not have.
+    pub fn wants_new(&self) -> bool {
+        !self.has_bits()
+    }
+
+    /// An entry in a bucket is kept: what comes to its place is not to be read.
+    pub fn pass(&mut self, bucket: usize, marks: &mut Marks) {
+        if let Some(due) = &mut self.due {
+            due[bucket / 64] &= !(1 << (bucket % 64));
+        }
+        marks.settle(bucket);
+    }
+
+    /// Whether each bucket has to be looked at, and not only those with a bit.
+    fn looks_at_each(&self) -> bool {
+        let needs_places = !self.anew.is_empty() || !self.sets.is_empty();
+        self.reads_all || self.due.is_some() || needs_places
+    }
+
+    /// What reading the next part is worth, in buckets.
+    pub fn cost(&self, marks: &mut Marks) -> u64 {
+        if self.is_read {
+            return KEPT as u64;
+        }
+        let marks = match &self.left {
+            Some(_) => return BUCKETS as u64,
+            None => marks,
+        };
+        marks.merge(self.next / 64);
+        let is_clear = !self.looks_at_each() && marks.captured_word(self.next / 64) == 0;
+        if is_clear { WORD_COST } else { BUCKETS as u64 }
+    }
+
+    /// Copies for which there has to be room before the next part is read.
+    pub fn room(&self) -> usize {
+        if self.is_read { KEPT } else { BUCKETS }
+    }
+
+    pub fn book(&mut self, bytes: u64) {
+        self.account.charge(MemoryKind::Buffers, bytes);
+        self.booked += bytes;
+    }
+
+    /// Drops the table that was cleared.
+    pub fn drop_left(&mut self) {
+        if let Some(Left { table, index, values, .. }) = self.left.take() {
+            drop(table);
+            self.account.release(MemoryKind::Index, index);
+            self.account.release(MemoryKind::Values, values);
+        }
+    }
+
+    /// The place of a record that was written, for a table that remembers it.
+    fn place_of(&mut self, at: PlacedAt, memory: &mut Memory<'_>) -> Place {
+        if !memory.marks.is_on() {
+            return Place::NONE;
+        }
+        while self.slots.len() <= at.segment as usize {
+            let Some(slot) = memory.files.new_slot() else { return Place::NONE };
+            self.slots.push(slot);
+        }
+        Place::of(self.slots[at.segment as usize], at.grain)
+    }
+
+    /// The entry in a bucket has a newer record, there, or is on its way.
+    pub fn outdate(&mut self, bucket: usize, newer: Place, memory: &mut Memory<'_>) -> Result<()> {
+        let older = memory.marks.take(bucket);
+        memory.marks.set_place(bucket, newer);
+        match memory.files.outdate(older, &mut self.dead) {
+            true => Ok(()),
+            false => Err(self.account.over_budget(0, "noting which records are dead")),
+        }
+    }
+}
+
+impl<K, V> Drop for Reading<K, V> {
+    fn drop(&mut self) {
+        self.drop_left();
+        self.account.release(MemoryKind::Buffers, self.booked);
+    }
+}
+
+impl<K: Key, V: 'static> Reading<K, V> {
+    /// Reads some buckets of the table, or some of what was kept, into the writer's batch, or as copies if there is
+    /// none; there is [room](Reading::room) for them. Says whether there were any.
+    pub fn read_part<M: Kind<K, V>>(
+        &mut self,
+        source: Source<'_, K, V>,
+        memory: Memory<'_>,
+        own: Option<&mut Paced>,
+    ) -> Result<bool> {
+        if self.is_read {
+            self.is_done = !self.read_kept::<M>(source.entries, memory, own)?;
+            return Ok(!self.is_done);
+        }
+        let mut left = self.left.take();
+        let Memory { marks, files } = memory;
+        let read = match &mut left {
+            Some(Left { table, marks, .. }) => {
+                self.read_buckets::<M>(table, Memory { marks, files }, own)
+            }
+            None => self.read_buckets::<M>(source.entries, Memory { marks, files }, own),
+        };
+        self.left = left;
+        if self.is_read {
+            self.drop_left();
+            self.due = None;
+        }
+        read.map(|()| true)
+    }
+
+    fn read_buckets<M: Kind<K, V>>(
+        &mut self,
+        table: &HashTable<(K, V)>,
+        mut memory: Memory<'_>,
+        mut own: Option<&mut Paced>,
+    ) -> Result<()> {
+        let (first, buckets) = (self.next, table.num_buckets());
+        let end = buckets.min(first + BUCKETS);
+        memory.marks.merge(first / 64);
+        let looks_at_each = self.looks_at_each();
+        let mut word =
+            if looks_at_each { u64::MAX } else { memory.marks.captured_word(first / 64) };
+        while word != 0 {
+            let bucket = first + word.trailing_zeros() as usize;
+            if bucket >= end {
+                break;
+            }
+            word &= word - 1;
+            if !self.is_due(bucket, memory.marks) {
+                self.sets.insert(memory.marks.place(bucket));
+                continue;
+            }
+            let Some((key, value)) = table.get_bucket(bucket) else { continue };
+            // Where there are bits, they are of what was not kept.
+            let is_kept = |kept: &(K, Option<V>)| kept.0 == *key;
+            if self.has_bits() || self.kept.find(key.key_hash(), is_kept).is_none() {
+                self.take::<M>(bucket, (key, value), &mut memory, own.as_deref_mut())?;
+            }
+        }
+        self.next = end;
+        self.is_read = end == buckets;
+        Ok(())
+    }
+
+    /// Takes the entry in a bucket.
+    fn take<M: Kind<K, V>>(
+        &mut self,
+        bucket: usize,
+        (key, value): (&K, &V),
+        memory: &mut Memory<'_>,
+        own: Option<&mut Paced>,
+    ) -> Result<()> {
+        self.encoded += 1;
+        let Some(own) = own else {
+            memory.marks.owe(bucket);
+            self.outdate(bucket, Place::NONE, memory)?;
+            let copy = M::copy(value).expect("what is stored can be copied");
+            self.copies.push(Some(bucket), key.clone(), copy);
+            return Ok(());
+        };
+        let at = M::push(own, key, value)?;
+        let newer = self.place_of(at, memory);
+        self.outdate(bucket, newer, memory)?;
+        memory.marks.settle(bucket);
+        Ok(())
+    }
+
+    fn read_kept<M: Kind<K, V>>(
+        &mut self,
+        entries: &HashTable<(K, V)>,
+        mut memory: Memory<'_>,
+        mut own: Option<&mut Paced>,
+    ) -> Result<bool> {
+        let Some(part) = self.kept.take_part() else { return Ok(false) };
+        for (key, before) in part {
+            let Some(before) = before else { continue };
+            self.encoded += 1;
+            let Some(own) = &mut own else {
+                self.copies.push(None, key, before);
+                continue;
+            };
+            let at = M::push(own, &key, &before)?;
+            let place = self.place_of(at, &mut memory);
+            let bucket = entries.find_bucket_index(key.key_hash(), |(known, _)| *known == key);
+            self.arrive(bucket, place, &mut memory);
+        }
+        Ok(true)
+    }
+
+    /// An entry that was on its way has its record, there. It may be gone, or have changed.
+    fn arrive(&mut self, bucket: Option<usize>, place: Place, memory: &mut Memory<'_>) {
+        match bucket {
+            Some(bucket) if memory.marks.is_on() => {
+                memory.marks.set_place(bucket, place);
+                memory.marks.settle(bucket);
+            }
+            _ => memory.files.note_dead(place),
+        }
+    }
+
+    /// Takes back the chunk that the helper has written, and has the table remember where its records are.
+    pub fn settle(&mut self, source: &Source<'_, K, V>, mut memory: Memory<'_>) -> Result<()> {
+        let Some(chunk) = self.copies.take_written()? else { return Ok(()) };
+        // Of a table that was cleared nothing is remembered.
+        let copied = if memory.marks.is_on() { &chunk.entries[..] } else { &[] };
+        for copied in copied {
+            let place = self.place_of(copied.at, &mut memory);
+            let is_it = |(key, _): &(K, V)| *key == copied.key;
+            let bucket = match chunk.bucket_of(copied, source.moved) {
+                Some(bucket) => {
+                    source.entries.get_bucket(bucket).is_some_and(is_it).then_some(bucket)
+                }
+                None => source.entries.find_bucket_index(copied.key.key_hash(), is_it),
+            };
+            self.arrive(bucket, place, &mut memory);
+        }
+        self.copies.give_back(chunk);
+        Ok(())
+    }
+}

@@ -1,0 +1,377 @@
+//! Checkpoints of a table on the heap write what has changed since the last one that was confirmed, and
+//! each one that is retained is of its own barrier.
+//!
+//! What this catches: an entry that is left out because a change, a removal, a move in memory or a
+//! checkpoint that was given up was forgotten; one that comes back; records counted wrong; memory that
+//! is not given back, or not booked; segments that are never given up; checkpoints that write all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use alluvium_layouts::{
+    CheckpointOutcome, Cursor, Heap, HeapTable, Layout, Pace, StateContext, Table, Upkeep,
+};
+use alluvium_pagestore::io::{Device, Faults, Simulated};
+use alluvium_pagestore::{
+    Account, BlobReader, BlobWriter, ErrorKind, Helper, SegmentStore, State, StateImage,
+    blobs_name, hash_word,
+};
+
+/// A value: one that owns heap is read and encoded at once, another one is copied first.
+trait Word: State + Default + Eq + std::fmt::Debug {
+    fn of(n: u64) -> Self;
+    fn update(&mut self);
+    fn modify(&mut self);
+}
+
+impl Word for String {
+    fn of(n: u64) -> Self {
+        format!("{n} ").repeat(1 + n as usize % 9)
+    }
+
+    fn update(&mut self) {
+        self.push('u');
+    }
+
+    fn modify(&mut self) {
+        self.insert(0, 'm');
+    }
+}
+
+impl Word for u64 {
+    fn of(n: u64) -> Self {
+        n
+    }
+
+    fn update(&mut self) {
+        *self += 1;
+    }
+
+    fn modify(&mut self) {
+        *self = self.rotate_left(7);
+    }
+}
+
+type Model<V> = BTreeMap<u64, V>;
+
+/// A table, what should be in it, and the checkpoints of it that can be restored.
+struct Ground<V> {
+    device: Simulated,
+    store: SegmentStore,
+    account: Rc<Account>,
+    memory: u64,
+    helper: Helper,
+    chance: u64,
+    number: u64,
+    retained: Vec<(StateImage, Model<V>)>,
+}
+
+impl<V: Word> Ground<V> {
+    fn new(seed: u64, memory: u64) -> Self {
+        let device = Simulated::new(seed, Faults::late(2));
+        let store = SegmentStore::new(Arc::new(device.clone()), 1);
+        let (account, helper) = (Account::root(memory), Helper::inline());
+        let (chance, number, retained) = (seed << 32, 0, Vec::new());
+        Self { device, store, account, memory, helper, chance, number, retained }
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.chance += 1;
+        hash_word(hash_word(self.chance)) % limit
+    }
+
+    fn open(&self, account: &Rc<Account>, image: Option<StateImage>) -> HeapTable<u64, V> {
+        let device: Arc<dyn Device> = Arc::new(self.device.clone());
+        let context = StateContext {
+            name: "table".into(),
+            account: Account::below(account, "table", u64::MAX),
+            segments: Some(self.store.clone()),
+            helper: self.helper.clone(),
+            max_value_bytes: 4096,
+            key_groups: 256,
+            owned: 0..256,
+            movable: false,
+            restored: image.map(|image| (image, BlobReader::new(device))),
+        };
+        Heap::new().open(context).unwrap()
+    }
+
+    fn blobs(&mut self) -> BlobWriter {
+        self.number += 1;
+        BlobWriter::new(Arc::new(self.device.clone()), self.number, 4096)
+    }
+
+    /// One seeded change of both, of keys below `keys`; `share` of them in a hundred.
+    fn change(&mut self, table: &mut HeapTable<u64, V>, model: &mut Model<V>, keys: u64) {
+        let (key, n) = (self.below(keys), self.below(1000));
+        let word = V::of(n);
+        match self.below(100) {
+            0..30 => {
+                table.put(key, word.clone()).unwrap();
+                model.insert(key, word);
+            }
+            30..60 => {
+                table.update(&key, V::default, V::update).unwrap();
+                model.entry(key).or_default().update();
+            }
+            60..80 => {
+                let found = table.modify(&key, V::modify).unwrap();
+                assert_eq!(found, model.get_mut(&key).map(V::modify));
+            }
+            _ => assert_eq!(table.take(&key).unwrap(), model.remove(&key)),
+        }
+        assert!(self.account.used() <= self.memory);
+    }
+
+    /// The checkpoint is one that can be restored, of three.
+    fn retain(&mut self, image: StateImage, then: Model<V>) {
+        let files = |image: &StateImage| -> BTreeSet<String> {
+            let blobs = image.blob_files().map(blobs_name);
+            image.segments.iter().map(|segment| segment.id.file_name()).chain(blobs).collect()
+        };
+        self.store.pin(files(&image).iter().map(String::as_str));
+        self.retained.push((image, then));
+        if self.retained.len() > 3 {
+            let (image, _) = self.retained.remove(0);
+            self.store.unpin(files(&image).iter().map(String::as_str));
+        }
+    }
+
+    /// Each retained checkpoint is what it was, on memory of its own.
+    fn check_retained(&self, when: &str) {
+        for (image, then) in &self.retained {
+            let account = Account::root(1 << 30);
+            assert_eq!(image.entries, then.len() as u64, "{when}");
+            let live: u64 = image.segments.iter().map(|segment| segment.live_records).sum();
+            assert_eq!(live, image.entries, "{when}");
+            assert_eq!(entries(&mut self.open(&account, Some(image.clone()))), *then, "{when}");
+        }
+    }
+}
+
+fn entries<V: Word>(table: &mut HeapTable<u64, V>) -> Model<V> {
+    let (mut found, mut cursor) = (Model::new(), Cursor::default());
+    while !cursor.done {
+        table
+            .scan(&mut cursor, 100, &mut |key, value| {
+                assert_eq!(found.insert(*key, value.clone()), None);
+                Ok(())
+            })
+            .unwrap();
+    }
+    found
+}
+
+/// What becomes of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Committed,
+    /// Given up after so many steps.
+    GivenUp(u64),
+    /// The disk is full after so many.
+    Full(u64),
+    Unknown,
+}
+
+#[test]
+fn every_retained_checkpoint_of_a_random_history_is_of_its_barrier() {
+    let seeds = if std::env::var_os("ALLUVIUM_LONG").is_some() { 300 } else { 12 };
+    for seed in 0..seeds {
+        let memory = if seed % 6 == 4 { 600 << 10 } else { 64 << 20 };
+        history::<String>(seed, memory);
+        history::<u64>(seed, memory);
+    }
+}
+
+fn history<V: Word>(seed: u64, memory: u64) {
+    let mut ground = Ground::<V>::new(seed, memory);
+    let account = ground.account.clone();
+    let (mut table, mut model) = (ground.open(&account, None), Model::new());
+    let keys = [100, 1_000, 4_000][seed as usize % 3];
+    for _ in 0..2 * keys {
+        ground.change(&mut table, &mut model, keys);
+    }
+    let (mut encoded, mut all) = (0, 0);
+    for round in 0..60 {
+        // Few keys, and now and then many, new ones or none at all.
+        let (changes, wide) = match ground.below(12) {
+            0 => (2 * keys, keys),
+            1 => (keys, 2 * keys),
+            2 => (0, keys),
+            3 => (keys / 3, keys),
+            _ => (keys / 20, keys),
+        };
+        for _ in 0..changes {
+            ground.change(&mut table, &mut model, wide);
+        }
+        if ground.below(40) == 0 {
+            table.clear().unwrap();
+            model.clear();
+        }
+        let end = match ground.below(10) {
+            0 | 1 => End::GivenUp(ground.below(6)),
+            2 => End::Full(ground.below(6)),
+            3 if ground.below(3) == 0 => End::Unknown,
+            _ => End::Committed,
+        };
+        let when = format!("seed {seed}, round {round}, {end:?}");
+        let (then, before) = (model.clone(), table.stats().codec_calls);
+        if checkpoint(&mut ground, &mut table, &mut model, (end, keys)) {
+            encoded += table.stats().codec_calls - before;
+            all += then.len() as u64;
+        }
+        assert_eq!(entries(&mut table), model, "{when}");
+        if round % 5 == 4 {
+            ground.check_retained(&when);
+        }
+        if ground.below(12) == 0 {
+            drop(table);
+            assert_eq!(account.used(), 0, "{when}");
+            let last = ground.retained.last().cloned();
+            table = ground.open(&account, last.as_ref().map(|(image, _)| image.clone()));
+            model = last.map(|(_, then)| then).unwrap_or_default();
+            assert_eq!(entries(&mut table), model, "{when}");
+        }
+    }
+    drop(table);
+    assert_eq!(account.used(), 0, "seed {seed}");
+    let is_large = memory > 1 << 20;
+    assert!(!is_large || encoded < all * 7 / 10, "seed {seed}: {encoded} of {all} were written");
+}
+
+/// Takes a checkpoint while the table changes; says whether it was confirmed.
+fn checkpoint<V: Word>(
+    ground: &mut Ground<V>,
+    table: &mut HeapTable<u64, V>,
+    model: &mut Model<V>,
+    (end, keys): (End, u64),
+) -> bool {
+    let (then, mut blobs) = (model.clone(), ground.blobs());
+    let mut taken = table.begin_checkpoint(&mut blobs).unwrap();
+    let (mut step, mut failed) = (0, false);
+    // It grows or is cleared meanwhile, seldom.
+    let (many, clears) = (ground.below(20) == 0, ground.below(40) == 0);
+    // It follows the stream, to an end that is near, far, or reached at once.
+    let parts = [u64::MAX, 1000, 40, 0][ground.below(4) as usize];
+    while taken.is_none() && end != End::GivenUp(step) && !failed {
+        for _ in 0..if many { keys } else { 4 } {
+            ground.change(table, model, if many { 4 * keys } else { keys });
+        }
+        if clears && step == 1 {
+            table.clear().unwrap();
+            model.clear();
+        }
+        if end == End::Full(step) {
+            ground.device.set_capacity_bytes(Some(ground.device.used_bytes()));
+        }
+        if parts > 0 {
+            let gone = Pace::WHOLE.min(step * Pace::WHOLE.div_ceil(parts));
+            table.pace_checkpoint(Pace { calls: 64, gone });
+        }
+        match table.continue_checkpoint(&mut blobs) {
+            Ok(image) => taken = image,
+            Err(error) => {
+                let kinds = [ErrorKind::DiskFull, ErrorKind::OverBudget, ErrorKind::Io];
+                assert!(kinds.contains(&error.kind()), "{error}");
+                failed = true;
+            }
+        }
+        step += 1;
+    }
+    ground.device.set_capacity_bytes(None);
+    for _ in 0..4 {
+        ground.change(table, model, keys);
+    }
+    let outcome = match (taken, end) {
+        (Some(image), End::Committed | End::Unknown) => {
+            ground.retain(image, then);
+            match end {
+                End::Committed => CheckpointOutcome::Committed,
+                _ => CheckpointOutcome::Unknown,
+            }
+        }
+        _ => CheckpointOutcome::Abandoned,
+    };
+    table.checkpointed(outcome);
+    while ground.helper.drive() {}
+    if outcome == CheckpointOutcome::Abandoned {
+        blobs.abandon();
+    }
+    outcome == CheckpointOutcome::Committed
+}
+
+/// What was written for a checkpoint of a table of so many, once it has settled.
+fn written(keys: u64, changed: u64, clustered: bool) -> Vec<u64> {
+    let mut ground = Ground::<String>::new(1, 256 << 20);
+    let account = ground.account.clone();
+    let mut table = ground.open(&account, None);
+    for key in 0..keys {
+        table.put(key, "a value of some thirty-two bytes".into()).unwrap();
+    }
+    let mut bytes = Vec::new();
+    for _ in 0..40 {
+        for nth in 0..changed {
+            let key = if clustered { nth } else { ground.below(keys) };
+            table
+                .modify(&key, |value| *value = "and another of as many such bytes".into())
+                .unwrap();
+        }
+        let before = table.stats().flushed_bytes;
+        let mut blobs = ground.blobs();
+        table.checkpoint(&mut blobs).unwrap();
+        table.checkpointed(CheckpointOutcome::Committed);
+        bytes.push(table.stats().flushed_bytes - before + blobs.bytes());
+        let stats = table.stats();
+        assert!(stats.disk_bytes <= 3 * keys * 120 + (1 << 20), "{stats:?}");
+    }
+    bytes
+}
+
+/// Header of a segment, page and tail, and those of the list: whole blocks.
+const BLOCKS: u64 = 24 << 10;
+/// A record with its header, on storage.
+const RECORD: u64 = 64;
+
+#[test]
+fn a_checkpoint_writes_in_proportion_to_what_has_changed() {
+    for (changed, clustered) in [(50, false), (500, false), (5_000, false), (500, true)] {
+        let bytes = written(50_000, changed, clustered);
+        assert!(bytes[0] > 50_000 * RECORD, "the first has everything");
+        // The same key may be changed twice: there are no more than these.
+        let bound = changed * (RECORD * 3 / 2 + 32) + BLOCKS;
+        let mut later: Vec<u64> = bytes[1..].to_vec();
+        later.sort_unstable();
+        let mean = later.iter().sum::<u64>() / later.len() as u64;
+        let median = later[later.len() / 2];
+        assert!(median <= bound, "{changed} changed: {median} > {bound}: {bytes:?}");
+        assert!(mean <= 2 * bound, "{changed} changed: {mean} in the mean, {bound}: {bytes:?}");
+    }
+}
+
+#[test]
+fn a_table_that_has_not_changed_writes_nothing() {
+    let bytes = written(2_000, 0, true);
+    assert!(bytes[1..].iter().all(|bytes| *bytes == 0), "{bytes:?}");
+}
+
+/// Marks are given up for entries: a table takes as many keys as one that has had no checkpoint.
+#[test]
+fn what_is_remembered_of_a_checkpoint_makes_room_for_entries() {
+    let fill = |checkpoints: bool| {
+        let mut ground = Ground::<String>::new(3, 4 << 20);
+        let account = ground.account.clone();
+        let mut table = ground.open(&account, None);
+        for key in 0.. {
+            if checkpoints && key == 10_000 {
+                table.checkpoint(&mut ground.blobs()).unwrap();
+                table.checkpointed(CheckpointOutcome::Committed);
+            }
+            if table.put(key, "value".into()).is_err() {
+                return key;
+            }
+        }
+        unreachable!("memory is bounded")
+    };
+    assert_eq!(fill(true), fill(false));
+}

@@ -1,0 +1,79 @@
+//! The call that seals a heap state asks for no more memory, and gives back no more, if the state is a hundred times as
+//! large; nor does it encode anything or write.
+//!
+//! What this catches: a barrier that makes, copies, clears or frees something per entry, the first time, when few or all
+//! entries have changed, and after a checkpoint that was given up.
+
+use std::sync::Arc;
+
+use alluvium::io::{Faults, Simulated};
+use alluvium::{Heap, Helpers, MIB, Map, Store};
+
+use crate::counting::{alone, asked, held};
+
+/// What one call that seals does.
+#[derive(Debug, PartialEq)]
+struct Sealed {
+    /// Allocations asked for, and bytes held more after it than before.
+    asked: u64,
+    held: isize,
+    codec_calls: u64,
+    steps: u64,
+}
+
+/// The calls that seal a state of so many entries, with its checkpoints between them.
+fn seals(keys: u64) -> Vec<Sealed> {
+    let device = Simulated::new(1, Faults::late(2));
+    let store = Store::in_memory().memory(256 * MIB).device(Arc::new(device.clone()));
+    let store = store.helpers(Helpers::Inline).open().unwrap();
+    let mut map: Map<u64, u64> = store.map("m").layout(Heap::new().into()).open().unwrap();
+    for key in 0..keys {
+        map.put(key, key).unwrap();
+    }
+    let mut sealed = Vec::new();
+    // How many parts of a hundred change before each, and how many steps it is given before it is given up.
+    let rounds = [
+        (0, None),
+        (1, None),
+        (100, None),
+        (10, Some(0)),
+        (10, Some(2)),
+        (100, Some(3)),
+        (1, None),
+        (100, None),
+    ];
+    for (number, (changed, steps)) in rounds.into_iter().enumerate() {
+        (0..keys * changed / 100).for_each(|key| {
+            map.modify(&key, |value| *value += 1).unwrap();
+        });
+        let before = (held(), asked(), map.stats().unwrap().codec_calls, device.steps());
+        let mut seal = store.seal(number as u64).unwrap();
+        let (asked, held) = (asked() - before.1, held() - before.0);
+        let (codec_calls, steps_done) =
+            (map.stats().unwrap().codec_calls - before.2, device.steps() - before.3);
+        sealed.push(Sealed { asked, held, codec_calls, steps: steps_done });
+        match steps {
+            Some(steps) => {
+                for _ in 0..steps {
+                    assert!(!seal.advance().unwrap());
+                }
+                seal.abort();
+            }
+            None => {
+                while !seal.advance().unwrap() {}
+                seal.confirm().unwrap();
+            }
+        }
+    }
+    sealed
+}
+
+#[test]
+fn sealing_a_heap_state_costs_the_same_whatever_its_size() {
+    let _alone = alone();
+    let (few, many) = (seals(2_000), seals(200_000));
+    for (round, (few, many)) in few.iter().zip(&many).enumerate() {
+        assert_eq!(few, many, "seal {round}");
+        assert_eq!((many.codec_calls, many.steps), (0, 0), "seal {round}");
+    }
+}
