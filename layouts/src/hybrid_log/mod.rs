@@ -24,6 +24,7 @@ mod log;
 mod passing;
 mod pool_unsafe;
 mod rewriter;
+mod spill;
 mod stored;
 mod table;
 #[cfg(test)]
