@@ -7,9 +7,13 @@
 //!
 //! What a checkpoint says of records that have died is what the one before said, and a list of those
 //! that have died between the two barriers. A segment whose deaths were not all noted is looked at in
-//! full: frames and index are visited in steps, and what has died since the barrier is added again.
+//! full: frames and index are visited in steps, and what has died since the barrier is added again: what is
+//! noted, and what there was no room to note, which is [kept on storage](super::spill) until then.
+//! As many segments are looked at together as there is memory for their sets, and one at the least: pages
+//! leave memory for it.
 //!
 //! What it keeps true:
+//! - However large the state is beside its memory, a checkpoint ends, in bounded steps.
 //! - The image is of the barrier: it has no record that was written after it, and every record that
 //!   has died after it.
 //! - While it is taken no segment is rewritten or removed.
@@ -27,9 +31,10 @@ use super::address::Place;
 use super::deaths::DeathList;
 use super::live_sets::{Counted, LiveSets};
 use super::log::{INDEX_SEGMENT_SLOTS, Sealing};
+use super::spill::{Next, Reading};
 use super::stored::{SegmentBefore, Stored};
 use super::table::HybridLogTable;
-use crate::table::CheckpointOutcome;
+use crate::table::{CheckpointOutcome, Pace};
 
 /// Lists that a checkpoint refers to at most, before it looks at the segments again.
 const LISTS_MAX: usize = 64;
@@ -41,6 +46,10 @@ const SWEPT: u32 = 4096;
 const AGAIN: usize = 4096;
 /// Sets begun at a time.
 const BEGUN: usize = 16;
+/// Sets that are made together take at least this part of the memory, if they take less than this part of
+/// what pages take.
+const SETS_OF_MEMORY: u64 = 32;
+const SETS_OF_PAGES: u64 = 4;
 
 /// A checkpoint being taken, or not decided yet.
 pub struct Capture {
@@ -56,6 +65,7 @@ pub struct Capture {
     deaths: Vec<BlobRef>,
     /// Whether it makes sets in place of all lists before it.
     begins_anew: bool,
+    blobs: BlobWriter,
 }
 
 enum Step {
@@ -66,6 +76,8 @@ enum Step {
     Writing,
     /// Segments are looked at, those in `left` still.
     Looking,
+    /// Pages leave memory for the sets of the next so many of them, of which some bytes are booked.
+    Freeing { count: usize, bytes: u64, booked: u64 },
     /// Sets are begun for a group of them: `wanted`, the last ones first.
     Beginning { wanted: Vec<SegmentBefore> },
     /// Their records are looked for: in the frames from a number on.
@@ -75,16 +87,23 @@ enum Step {
     Visiting { from: u32 },
     /// What has died since the barrier is added again: those before `added` have been.
     Adding { added: usize, all: usize },
+    /// And what was kept on storage, part by part.
+    Recalling { next: Option<Next>, reading: Option<Reading> },
+    /// The sets are complete, and to be written.
+    Complete { group: Vec<usize>, bytes: u64, sets: Vec<LiveSet> },
     /// The helper writes the sets.
-    WritingSets { group: Vec<usize>, bytes: u64, answer: Receiver<Result<Vec<BlobRef>>> },
+    WritingSets { group: Vec<usize>, bytes: u64, answer: Receiver<WrittenSets> },
     /// The helper writes the list of what died before the barrier.
     Listing(Receiver<(DeathList, Result<Vec<BlobRef>>)>),
     /// The image was given.
     Done,
 }
 
+/// Sets, and where they were written.
+pub(super) type WrittenSets = (Vec<LiveSet>, Result<Vec<BlobRef>>);
+
 /// Sets that the helper writes for a checkpoint that was given up, and what is booked for them.
-pub(super) type LateSets = (Receiver<Result<Vec<BlobRef>>>, u64);
+pub(super) type LateSets = (Receiver<WrittenSets>, u64);
 
 /// An answer has not come in time.
 struct Late;
@@ -95,25 +114,16 @@ impl Capture {
         let found = self.segments.binary_search_by_key(&id, |segment| segment.image.id);
         found.expect("a segment stays while a checkpoint is taken")
     }
-
-    /// A group is to be looked at once more.
-    fn leave(&mut self, group: Vec<usize>) {
-        self.left.extend(group);
-        self.left.sort_unstable_by(|a, b| b.cmp(a));
-    }
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Takes a checkpoint in one call.
     pub(super) fn take_at_once(&mut self, blobs: &BlobWriter) -> Result<StateImage> {
-        self.begin_capture()?;
+        self.begin_capture(blobs)?;
         let start = Instant::now();
         loop {
             match self.continue_capture(blobs) {
-                Ok(Some(image)) => {
-                    self.at_once = false;
-                    return Ok(image);
-                }
+                Ok(Some(image)) => return Ok(image),
                 Ok(None) if self.log.pending() > 0 => self.log.wait()?,
                 Ok(None) => std::thread::yield_now(),
                 Err(error) => {
@@ -126,7 +136,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 
     /// Everything in the table now is of the checkpoint.
-    pub(super) fn begin_capture(&mut self) -> Result<()> {
+    pub(super) fn begin_capture(&mut self, blobs: &BlobWriter) -> Result<()> {
         self.context.segment_store()?;
         self.forget_scratch();
         self.give_up_rewrite();
@@ -142,6 +152,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         // The error of a page that could not be written before now: it is tried again.
         let _ = self.log.poll();
         self.log.barrier()?;
+        self.stored_mut().spill.begin(blobs);
         self.capture = Some(Box::new(Capture {
             entries: self.log.index.len(),
             step: Step::Foreseeing { wanted: Vec::new() },
@@ -150,6 +161,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             left: Vec::new(),
             deaths: self.known_deaths.clone(),
             begins_anew: false,
+            blobs: blobs.clone(),
         }));
         Ok(())
     }
@@ -200,7 +212,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     Ok(Step::Looking)
                 }
                 Ok(Sealing::Failed) => {
-                    let what = "a page of the checkpoint could not be written; begin it again";
+                    let what = "a part of the checkpoint could not be written; begin it again";
                     let error = Error::new(ErrorKind::Io, what);
                     Err((Step::Writing, error.with("state", &self.context.name)))
                 }
@@ -210,7 +222,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             // Those that were foreseen.
             Step::Looking if self.stored().sets.is_some() => Ok(Step::Sweeping { frame: 0 }),
             Step::Looking if capture.left.is_empty() => Ok(self.begin_listing(capture, blobs)),
-            Step::Looking => self.begin_looking(capture).map_err(|error| (Step::Looking, error)),
+            Step::Looking => Ok(self.begin_looking(capture)),
+            Step::Freeing { count, bytes, booked } => self.free_some(capture, count, bytes, booked),
             Step::Beginning { mut wanted } => Ok(match self.begin_sets(&mut wanted) {
                 true => Step::Sweeping { frame: 0 },
                 false => Step::Beginning { wanted },
@@ -218,38 +231,24 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             Step::Sweeping { frame } => Ok(self.sweep(frame)),
             Step::Visiting { from } => Ok(self.visit_stored(from)),
             Step::Adding { added, all } => {
-                let stored = self.log.stored.as_mut().expect("a log with segments");
-                let sets = stored.sets.as_ref().expect("sets are being made");
-                if sets.numbers().any(|number| stored.is_lost(number)) {
-                    // Whoever tries again is told again.
-                    let group = sets.ids().map(|id| capture.place_of(id)).collect();
-                    capture.leave(group);
-                    self.give_sets_up();
-                    self.at_once = true;
-                    let what = "more records died than there was room to note while the checkpoint \
-                                was taken; the next one is taken at once";
-                    let error = Error::new(ErrorKind::OverBudget, what);
-                    return Err((Step::Looking, error.with("state", &self.context.name)));
-                }
-                let end = stored.add_again(added, all.min(added + AGAIN));
-                if end < all {
-                    return Ok(Step::Adding { added: end, all });
-                }
-                Ok(self.begin_writing_sets(capture, blobs))
+                let end = self.stored_mut().add_again(added, all.min(added + AGAIN));
+                self.log.stats.checkpoint_looks += (end - added) as u64;
+                Ok(match end < all {
+                    true => Step::Adding { added: end, all },
+                    false => self.begin_recalling(),
+                })
             }
+            Step::Recalling { next, reading } => self.recall(capture, next, reading),
+            Step::Complete { group, bytes, sets } => Ok(self.write_sets(group, bytes, sets, blobs)),
             Step::WritingSets { group, bytes, answer } => match answer.try_recv() {
                 Err(TryRecvError::Empty) => Ok(Step::WritingSets { group, bytes, answer }),
                 Err(TryRecvError::Disconnected) => {
                     self.release(bytes);
-                    capture.leave(group);
-                    Err((Step::Looking, helper_is_lost()))
+                    Err((self.cannot_end(), helper_is_lost()))
                 }
-                Ok(Err(error)) => {
-                    self.release(bytes);
-                    capture.leave(group);
-                    Err((Step::Looking, error))
-                }
-                Ok(Ok(written)) => {
+                Ok((sets, Err(error))) => Err((Step::Complete { group, bytes, sets }, error)),
+                Ok((sets, Ok(written))) => {
+                    drop(sets);
                     self.release(bytes);
                     let mut written = written.into_iter();
                     for at in group {
@@ -265,10 +264,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             Step::Listing(answer) => match answer.try_recv() {
                 Err(TryRecvError::Empty) => Ok(Step::Listing(answer)),
                 Err(TryRecvError::Disconnected) => {
-                    self.log.stored.as_mut().expect("a log with segments").forget_deaths();
+                    self.stored_mut().forget_deaths();
                     // What this one would say of the dead is lost: only the next can be whole.
-                    self.log.sealing = Sealing::Failed;
-                    Err((Step::Writing, helper_is_lost()))
+                    Err((self.cannot_end(), helper_is_lost()))
                 }
                 Ok((deaths, written)) => {
                     self.log.stored.as_mut().expect("a log with segments").give_back(deaths);
@@ -289,6 +287,17 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.log.stored.as_ref().expect("a log with segments")
     }
 
+    fn stored_mut(&mut self) -> &mut Stored {
+        self.log.stored.as_mut().expect("a log with segments")
+    }
+
+    /// Something of the checkpoint is lost: whoever tries again is told so.
+    fn cannot_end(&mut self) -> Step {
+        self.give_sets_up();
+        self.log.sealing = Sealing::Failed;
+        Step::Writing
+    }
+
     /// Which segments have to be looked at in full is known of those that there are at the barrier: begins
     /// sets for all of them, if there is memory that nobody misses; says whether there are some.
     fn foresee(&mut self, capture: &mut Capture, wanted: &mut Vec<SegmentBefore>) -> bool {
@@ -298,10 +307,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             capture.deaths.clear();
         }
         // What is not sealed grows yet.
-        let is_wanted = |before: &&SegmentBefore| {
-            is_looked_at(capture, before) && self.stored().info(before.number).sealed
-        };
+        let is_wanted =
+            |before: &&SegmentBefore| is_looked_at(capture, before) && before.was_sealed;
         let looked_at: Vec<_> = capture.segments.iter().rev().filter(is_wanted).cloned().collect();
+        self.settle_known(capture);
         let bytes = self.bytes_of_sets(capture, looked_at.iter());
         if looked_at.is_empty() || bytes > self.log.account.available() / 2 {
             return false;
@@ -309,6 +318,16 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         *wanted = looked_at;
         self.book_sets(capture, wanted.len(), bytes);
         true
+    }
+
+    /// Of segments that are known and do not change any more nobody asks what dies.
+    fn settle_known(&mut self, capture: &Capture) {
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        for before in capture.segments.iter().filter(|before| !is_looked_at(capture, before)) {
+            if before.was_sealed {
+                stored.settle(before.number);
+            }
+        }
     }
 
     /// Whether the lists of what has died, with the one that is to be written now, are longer than sets of all
@@ -331,6 +350,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let is_left =
             |at: &usize| !sets.is_some_and(|sets| sets.has(capture.segments[*at].image.id));
         capture.left = capture.looked_at.iter().rev().copied().filter(is_left).collect();
+        let looked_at: HashSet<_> =
+            capture.looked_at.iter().map(|&at| capture.segments[at].image.id).collect();
+        self.stored_mut().settle_others(|id| looked_at.contains(&id));
     }
 
     /// What sets for segments take, with the table of their numbers.
@@ -348,9 +370,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.log.stored.as_mut().expect("a log with segments").sets = Some(sets);
     }
 
-    /// Begins to look at as many segments as half of the free memory has room for.
-    fn begin_looking(&mut self, capture: &mut Capture) -> Result<Step> {
-        let allowance = self.log.account.available() / 2;
+    /// Begins to look at as many segments as half of the free memory has room for, or what pages can leave.
+    fn begin_looking(&mut self, capture: &Capture) -> Step {
+        let account = &self.log.account;
+        let of_memory = account.limit() / SETS_OF_MEMORY;
+        let of_pages = account.used_for(MemoryKind::Pages) / SETS_OF_PAGES;
+        let allowance = (account.available() / 2).max(of_memory.min(of_pages));
         let mut bytes = self.bytes_of_sets(capture, std::iter::empty());
         let mut count = 0;
         for &at in capture.left.iter().rev() {
@@ -361,9 +386,35 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             bytes += more;
             count += 1;
         }
-        while self.log.account.available() < bytes {
-            self.log.free_a_frame()?;
+        Step::Freeing { count, bytes, booked: 0 }
+    }
+
+    /// Books what sets take, a page at a time while memory is short: the stream would take what is free.
+    fn free_some(
+        &mut self,
+        capture: &mut Capture,
+        count: usize,
+        bytes: u64,
+        mut booked: u64,
+    ) -> std::result::Result<Step, (Step, Error)> {
+        let wanted = bytes - booked;
+        if self.log.account.available() < wanted {
+            let freed = match self.log.free_some() {
+                Ok(true) => Ok(()),
+                Ok(false) => self.log.account.ensure(wanted, "a set of live records"),
+                Err(error) => Err(error),
+            };
+            let page = self.log.sizes.frame_bytes.min(self.log.account.available());
+            let more = wanted.min(page);
+            self.log.account.charge(MemoryKind::Buffers, more);
+            booked += more;
+            let step = Step::Freeing { count, bytes, booked };
+            return match freed {
+                Ok(()) => Ok(step),
+                Err(error) => Err((step, error)),
+            };
         }
+        self.release(booked);
         self.book_sets(capture, count, bytes);
         let group = capture.left.split_off(capture.left.len() - count);
         let wanted = group.into_iter().map(|at| capture.segments[at].clone()).collect();
@@ -392,6 +443,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             looked += self.log.sizes.slots;
             frame += 1;
         }
+        self.log.stats.checkpoint_looks += u64::from(looked);
         match frame < count {
             true => Step::Sweeping { frame },
             false => Step::Visiting { from: 0 },
@@ -405,35 +457,91 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
         let stored = self.log.stored.as_mut().expect("a log with segments");
         let sets = stored.sets.as_mut().expect("sets are being made");
+        let mut looked = 0;
         let next = self.log.index.visit(from, |address| {
+            looked += 1;
             if let Place::Stored(at) = address.place() {
                 sets.insert(at);
             }
         });
+        self.log.stats.checkpoint_looks += looked;
         match next {
             Some(from) => Step::Visiting { from },
             None => Step::Adding { added: 0, all: stored.count_since() },
         }
     }
 
-    fn begin_writing_sets(&mut self, capture: &Capture, blobs: &BlobWriter) -> Step {
-        let sets = self.log.stored.as_mut().and_then(|stored| stored.sets.take());
-        let sets = sets.expect("sets are being made");
-        let bytes = sets.bytes;
-        let (mut written, mut group) = (Vec::new(), Vec::new());
-        for Counted { id, set, live, .. } in sets.into_sets() {
+    /// What has died and was not noted is added: first what is here, then what is on storage.
+    fn begin_recalling(&mut self) -> Step {
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        let deaths = stored.spill.in_memory();
+        let sets = stored.sets.as_mut().expect("sets are being made");
+        deaths.iter().for_each(|&death| sets.insert_again(death));
+        self.log.stats.checkpoint_looks += deaths.len() as u64;
+        let next = stored.spill.has_written().then_some(Next::Last);
+        Step::Recalling { next, reading: None }
+    }
+
+    /// Adds the next part of it, when it is read.
+    fn recall(
+        &mut self,
+        capture: &Capture,
+        next: Option<Next>,
+        reading: Option<Reading>,
+    ) -> std::result::Result<Step, (Step, Error)> {
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        if let Err(error) = stored.spill.check() {
+            return Err((self.cannot_end(), error.with("state", &self.context.name)));
+        }
+        let Some(next) = next else { return Ok(self.complete_sets(capture)) };
+        let Some(reading) = reading else {
+            let reading = stored.spill.start_reading(next);
+            return Ok(Step::Recalling { next: Some(next), reading });
+        };
+        match stored.spill.take_read(&reading) {
+            None => Ok(Step::Recalling { next: Some(next), reading: Some(reading) }),
+            Some(Err(error)) => Err((Step::Recalling { next: Some(next), reading: None }, error)),
+            Some(Ok(recalled)) => {
+                self.log.stats.checkpoint_looks += recalled.deaths().len() as u64;
+                let sets = stored.sets.as_mut().expect("sets are being made");
+                recalled.deaths().iter().for_each(|&death| sets.insert_again(death));
+                let before = stored.spill.give_back(recalled);
+                Ok(Step::Recalling { next: before.map(Next::At), reading: None })
+            }
+        }
+    }
+
+    /// The sets have all that was live at the barrier: what dies from now on is nobody's concern.
+    fn complete_sets(&mut self, capture: &Capture) -> Step {
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        let all = stored.sets.take().expect("sets are being made");
+        let bytes = all.bytes;
+        let (mut sets, mut group) = (Vec::new(), Vec::new());
+        for Counted { id, number, set, live } in all.into_sets() {
             let at = capture.place_of(id);
             let image = &capture.segments[at].image;
             assert_eq!(live, image.live_records, "every key has one live record: {image:?}");
             if image.live_records < image.records {
-                written.push(set);
+                sets.push(set);
             }
+            stored.settle(number);
             group.push(at);
         }
+        Step::Complete { group, bytes, sets }
+    }
+
+    fn write_sets(
+        &mut self,
+        group: Vec<usize>,
+        bytes: u64,
+        sets: Vec<LiveSet>,
+        blobs: &BlobWriter,
+    ) -> Step {
         let (reply, answer) = bounded(1);
         let blobs = blobs.clone();
         self.context.helper.submit(move || {
-            let _ = reply.send(written.iter().map(|set| set.write(&blobs)).collect());
+            let written = sets.iter().map(|set| set.write(&blobs)).collect();
+            let _ = reply.send((sets, written));
         });
         Step::WritingSets { group, bytes, answer }
     }
@@ -464,6 +572,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     fn image_of(&mut self, capture: &Capture) -> StateImage {
         self.log.end_sealing(false);
+        self.stored_mut().spill.end();
         let segments: Vec<_> = capture.segments.iter().map(|s| s.image.clone()).collect();
         let live: u64 = segments.iter().map(|segment| segment.live_records).sum();
         assert_eq!(live, capture.entries, "every key has one live record");
@@ -494,11 +603,15 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn stop(&mut self, step: Step) {
         self.log.end_sealing(true);
         self.give_sets_up();
+        self.stored_mut().spill.end();
         match step {
             Step::WritingSets { bytes, answer, .. } => match self.wait_for(&answer) {
                 Err(Late) => self.late_sets.push((answer, bytes)),
                 Ok(_) => self.release(bytes),
             },
+            Step::Complete { bytes, .. } | Step::Freeing { booked: bytes, .. } => {
+                self.release(bytes);
+            }
             Step::Listing(answer) => {
                 let lent = self.wait_for(&answer).ok().flatten();
                 let stored = self.log.stored.as_mut().expect("a log with segments");
@@ -514,6 +627,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             | Step::Sweeping { .. }
             | Step::Visiting { .. }
             | Step::Adding { .. }
+            | Step::Recalling { .. }
             | Step::Done => {}
         }
     }
@@ -547,6 +661,23 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     fn release(&self, bytes: u64) {
         self.log.account.release(MemoryKind::Buffers, bytes);
+    }
+}
+
+impl<K: Key, V: State> HybridLogTable<K, V> {
+    /// Everything is about to go: a checkpoint has what it is to know of it before.
+    pub(super) fn settle_capture(&mut self) -> Result<()> {
+        let Some(blobs) = self.capture.as_ref().map(|capture| capture.blobs.clone()) else {
+            return Ok(());
+        };
+        let start = Instant::now();
+        let is_settled = |step: &Step| matches!(step, Step::Listing(_) | Step::Done);
+        while self.capture.as_ref().is_some_and(|capture| !is_settled(&capture.step)) {
+            self.log.pace(Pace::AT_ONCE);
+            self.continue_capture(&blobs)?;
+            self.log.check_patience(start)?;
+        }
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use super::frame_unsafe::Frame;
 use super::frames_unsafe::Frames;
 use super::index::Index;
 use super::log::{COPIES_MIN, Copies, SPARES_MIN, WANT_FREE_MIN};
+use super::spill::Spill;
 
 /// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, the
 /// oldest pages on storage.
@@ -192,6 +193,13 @@ impl HybridLog {
             copies if stored && copies >= COPIES_MIN => copies,
             _ => 0,
         };
+        let window_bytes = chunk_bytes.min(64 << 10);
+        let deaths = (memory_bytes / 2048).clamp(8, 1 << 23);
+        // In little memory what is spilled has its room from the notes.
+        let (deaths_max, spilled) = match memory_bytes < MIB {
+            true => (deaths - deaths.div_ceil(3), deaths / 4),
+            false => (deaths, memory_bytes / 16384),
+        };
         let sizes = Sizes {
             slots,
             frame_bytes,
@@ -204,14 +212,15 @@ impl HybridLog {
                 + (copies_max * size_of::<Copies<K, V>>()) as u64
                 + ((spares_max - SPARES_MIN) * size_of::<Frame<K, V>>()) as u64
                 + 512,
-            deaths_max: (memory_bytes / 2048).clamp(8, 1 << 23) as usize,
+            deaths_max: deaths_max as usize,
+            spilled_max: (spilled as usize).min(Spill::part_max(window_bytes)),
             buckets,
             segment_bytes,
             queue_depth,
             read_bytes,
             chunk_bytes,
             writer_bytes: SegmentWriter::memory_bytes(chunk_bytes, slots as usize, archive_bytes),
-            window_bytes: chunk_bytes.min(64 << 10),
+            window_bytes,
             cooling_percent: u64::from(self.cooling_percent.unwrap_or(COOLING_PERCENT).min(90)),
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
             calls_per_record: self.checkpoint_pace.unwrap_or(CHECKPOINT_PACE).into(),
@@ -252,6 +261,8 @@ pub struct Sizes {
     /// Deaths between two checkpoints that there is room to note; more of them make the next one
     /// look at every record of the segments concerned.
     pub deaths_max: usize,
+    /// Deaths in each part of those that a checkpoint keeps on storage while it is taken.
+    pub spilled_max: usize,
     pub buckets: usize,
     pub segment_bytes: u64,
     pub queue_depth: usize,
@@ -279,7 +290,8 @@ impl Sizes {
         let fetches = Fetches::memory_bytes(self.queue_depth - 1);
         let deaths = 2 * size_of::<Death>() + DEATH_WRITTEN_BYTES;
         let deaths = (self.deaths_max * deaths) as u64;
-        reads + fetches + self.writer_bytes + self.rewrite_bytes() + deaths
+        let spill = Spill::memory_bytes(self.spilled_max);
+        reads + fetches + self.writer_bytes + self.rewrite_bytes() + deaths + spill
     }
 
     /// Memory for rewriting: a window, and the footer entries of a page twice.

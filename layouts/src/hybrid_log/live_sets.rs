@@ -25,7 +25,7 @@ const NO_PLACE: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Counted {
     pub id: SegmentId,
-    number: u32,
+    pub number: u32,
     pub set: LiveSet,
     pub live: u64,
 }
@@ -71,16 +71,6 @@ impl LiveSets {
             let counted = &mut self.sets[found];
             counted.live += u64::from(counted.set.insert(death.grain()));
         }
-    }
-
-    /// The numbers of their segments.
-    pub fn numbers(&self) -> impl Iterator<Item = u32> {
-        self.sets.iter().map(|counted| counted.number)
-    }
-
-    /// The ids of their segments.
-    pub fn ids(&self) -> impl Iterator<Item = SegmentId> {
-        self.sets.iter().map(|counted| counted.id)
     }
 
     /// Whether there is one for a segment.

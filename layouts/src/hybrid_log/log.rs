@@ -28,11 +28,13 @@ use alluvium_pagestore::{
 
 use super::address::{Address, Place, StoredAt};
 use super::config::Sizes;
+use super::deaths::Deaths;
 use super::flush::Flusher;
 use super::frame_unsafe::Frame;
 use super::frames_unsafe::{FrameState, Frames, NO_FRAME, Stage};
 use super::index::{Index, IndexHash, Position};
 use super::pool_unsafe::Pool;
+use super::spill::Spill;
 use super::stored::{SegmentBefore, Stored};
 use crate::split_table::HashRange;
 use crate::table::{StateContext, TableStats};
@@ -144,7 +146,11 @@ impl<K: Key, V: State> Log<K, V> {
         let storage = context.segments.clone().map(|store| {
             let (helper, account) = (context.helper.clone(), context.account.clone());
             let (reads, patience) = ((sizes.queue_depth, sizes.read_bytes), sizes.patience);
-            let deaths = (sizes.deaths_max, sizes.floor_bytes(0));
+            let floor = sizes.floor_bytes(0);
+            let deaths = Deaths::new(account.clone(), sizes.deaths_max, floor);
+            let (spilled, spiller) = (sizes.spilled_max, helper.clone());
+            let spill = Spill::new(store.clone(), spiller, patience, spilled);
+            let deaths = (deaths, spill);
             let stored =
                 Stored::new(store.clone(), helper.clone(), account, reads, patience, deaths);
             let state = fingerprint(&context.name);

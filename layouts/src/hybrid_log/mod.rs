@@ -24,6 +24,7 @@ mod log;
 mod passing;
 mod pool_unsafe;
 mod rewriter;
+mod spill;
 #[cfg(test)]
 mod stalls_tests;
 mod stored;

@@ -29,6 +29,7 @@ use super::deaths::{DeathList, Deaths};
 use super::fetches::{Fetches, Known};
 use super::frame_set::FrameSet;
 use super::live_sets::LiveSets;
+use super::spill::Spill;
 use crate::fetch::{Fetch, Ticket};
 
 /// The segments of one table, and the buffers to read them with.
@@ -68,6 +69,10 @@ pub struct Stored {
     deaths: Deaths,
     /// Sets that a checkpoint makes of live records.
     pub sets: Option<LiveSets>,
+    /// What dies before its set is begun, and is not noted.
+    pub spill: Spill,
+    /// Whether the checkpoint being taken knows of which segments it makes sets: others need none.
+    is_looked_over: bool,
 }
 
 /// Bit of the tokens of reads that run ahead.
@@ -90,8 +95,9 @@ struct Segment {
     known_before: u32,
     /// The set of live records that a checkpoint has made; those noted since are dead.
     base: Option<Box<BlobRef>>,
-    /// The last barrier since which a record has died that is neither noted nor in a set.
-    lost_since: u32,
+    /// The last barrier whose checkpoint needs no more to know which records die: it has the set of those
+    /// that were live, or needs none.
+    settled_in: u32,
     /// Frames in memory whose records may be in it too.
     frames: FrameSet,
 }
@@ -103,6 +109,8 @@ pub struct SegmentBefore {
     pub number: u32,
     /// What a checkpoint says of it, if it need not be looked at in full.
     pub image: SegmentImage,
+    /// Whether it was sealed when this was asked.
+    pub was_sealed: bool,
     /// Whether it need not: all of its dead records are known.
     pub is_known: bool,
     /// Whether a checkpoint's lists have dead records of it.
@@ -121,17 +129,16 @@ pub struct Read {
 }
 
 impl Stored {
-    /// No segments; `queue_depth` buffers of `read_bytes`, and two lists of so many deaths, which
-    /// the caller has booked; longer lists leave so many bytes free.
+    /// No segments; `queue_depth` buffers of `read_bytes`, and room for deaths, which the caller has
+    /// booked.
     pub fn new(
         store: SegmentStore,
         helper: Helper,
         account: Rc<Account>,
         (queue_depth, read_bytes): (usize, usize),
         patience: Duration,
-        (deaths, floor_bytes): (usize, u64),
+        (deaths, spill): (Deaths, Spill),
     ) -> Self {
-        let deaths = Deaths::new(account.clone(), deaths, floor_bytes);
         let (reply, completions) = crossbeam_channel::unbounded();
         Self {
             store,
@@ -157,6 +164,8 @@ impl Stored {
             epoch: 0,
             deaths,
             sets: None,
+            spill,
+            is_looked_over: false,
         }
     }
 
@@ -214,7 +223,8 @@ impl Stored {
             live_records: live as u32,
             known_dead: 0,
             base: None,
-            lost_since: 0,
+            // One that comes later has nothing of the checkpoint.
+            settled_in: if self.is_looked_over { self.epoch } else { 0 },
             frames: FrameSet::default(),
             epoch: 0,
             live_before: 0,
@@ -268,21 +278,39 @@ impl Stored {
     /// A record that was live at the barrier has died, and is not noted.
     #[cold]
     fn was_live(&mut self, at: StoredAt) {
-        if !self.sets.as_mut().is_some_and(|sets| sets.insert(at)) {
-            self.lose(at.segment);
+        if !self.sets.as_mut().is_some_and(|sets| sets.insert(at)) && self.is_asked_of(at.segment) {
+            self.spill.push(Death::of(self.info(at.segment).id, at.grain));
         }
+    }
+
+    /// Whether the checkpoint being taken may have to know which records of a segment die.
+    fn is_asked_of(&self, number: u32) -> bool {
+        let segment = self.segments[number as usize].as_ref().expect("a numbered segment");
+        self.spill.is_wanted() && segment.settled_in != self.epoch
     }
 
     /// Records of a segment have died, and nobody knows which.
     fn lose(&mut self, number: u32) {
-        let epoch = self.epoch;
-        self.segments[number as usize].as_mut().expect("a numbered segment").lost_since = epoch;
+        if self.is_asked_of(number) {
+            let why = "the state was cleared while the checkpoint was taken; begin it again";
+            self.spill.lose(ErrorKind::Backpressure, why);
+        }
     }
 
-    /// Whether the live records that a segment had at the barrier are not all known any more.
-    pub fn is_lost(&self, number: u32) -> bool {
-        let segment = self.segments[number as usize].as_ref().expect("a numbered segment");
-        segment.lost_since == self.epoch
+    /// The checkpoint being taken has the set of a segment, or needs none.
+    pub fn settle(&mut self, number: u32) {
+        let epoch = self.epoch;
+        self.segments[number as usize].as_mut().expect("a numbered segment").settled_in = epoch;
+    }
+
+    /// The checkpoint being taken makes sets of no segments but these, some of them already.
+    pub fn settle_others(&mut self, makes_one: impl Fn(SegmentId) -> bool) {
+        let epoch = self.epoch;
+        self.is_looked_over = true;
+        for (&id, &number) in &self.by_id {
+            let segment = self.segments[number as usize].as_mut().expect("a numbered segment");
+            segment.settled_in = if makes_one(id) { segment.settled_in } else { epoch };
+        }
     }
 
     /// Records of one segment are not live any more: their grains, and whether they had died before
@@ -353,6 +381,7 @@ impl Stored {
 
     /// A checkpoint begins: what dies from now on is of the next one.
     pub fn barrier(&mut self) {
+        self.is_looked_over = false;
         let decided = self.deaths.before.iter().all(Vec::is_empty);
         assert!(decided, "the last checkpoint is not decided");
         self.epoch += 1;
@@ -373,7 +402,13 @@ impl Stored {
             let live = segment.base.as_deref().copied();
             let live_records = live_records.into();
             let image = SegmentImage { live_records, live, ..segment.info.all_live() };
-            SegmentBefore { number, image, is_known, has_dead: known > 0 }
+            SegmentBefore {
+                number,
+                image,
+                was_sealed: segment.info.sealed,
+                is_known,
+                has_dead: known > 0,
+            }
         };
         self.by_id.iter().map(before).filter(|before| before.image.live_records > 0).collect()
     }

@@ -47,9 +47,6 @@ pub struct HybridLogTable<K: Key, V: State> {
     pub(super) known_deaths: Vec<BlobRef>,
     /// What nobody waited for.
     pub(super) late_sets: Vec<super::capture::LateSets>,
-    /// The last checkpoint could not note all that died while it was taken: the next one is taken
-    /// at once.
-    pub(super) at_once: bool,
     /// How entries expire, if they do.
     pub(super) expiry: Option<Expiry<V>>,
     /// The value that the last cold `get` read, unless a write came after it.
@@ -125,7 +122,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             capture: None,
             known_deaths: Vec::new(),
             late_sets: Vec::new(),
-            at_once: false,
             expiry: None,
             scratch: None,
             touched: vec![0; TOUCHED].into_boxed_slice(),
@@ -564,6 +560,8 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn clear(&mut self) -> Result<()> {
         self.drop_scratch();
         self.give_up_rewrite();
+        // What it cannot have any more is told by the checkpoint.
+        let _ = self.settle_capture();
         self.log.clear()
     }
 
@@ -707,10 +705,7 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
     }
 
     fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        if self.at_once {
-            return self.take_at_once(blobs).map(Some);
-        }
-        self.begin_capture().map(|()| None)
+        self.begin_capture(blobs).map(|()| None)
     }
 
     fn pace_checkpoint(&mut self, pace: Pace) {

@@ -48,6 +48,8 @@ pub struct TableStats {
     pub expiry_looks: u64,
     /// Entries that were looked at to find those of some hashes, these among them.
     pub sought: u64,
+    /// Slots, entries and notes of deaths that checkpoints of hybrid logs looked at.
+    pub checkpoint_looks: u64,
     /// Times a call waited for storage to free memory.
     pub stalls: u64,
     /// Bytes read back in the background before they were asked for.
@@ -79,6 +81,7 @@ impl TableStats {
         self.expired += other.expired;
         self.expiry_looks += other.expiry_looks;
         self.sought += other.sought;
+        self.checkpoint_looks += other.checkpoint_looks;
         self.stalls += other.stalls;
         self.prefetched_bytes += other.prefetched_bytes;
         self.prefetch_wasted_bytes += other.prefetch_wasted_bytes;

@@ -324,8 +324,7 @@ impl<V: Value> Log<V> {
             Err(error) => {
                 is_planned(&error);
                 // It may be tried again, or not.
-                let is_hopeless = ["begin it again", "at once"];
-                let is_hopeless = is_hopeless.iter().any(|what| error.message().contains(what));
+                let is_hopeless = error.message().contains("begin it again");
                 if is_hopeless || self.dice.below(3) == 0 {
                     self.abort();
                     self.begin();
@@ -481,7 +480,7 @@ impl<V: Value> Log<V> {
 }
 
 /// A checkpoint, restored elsewhere, holds what the model says, and each record once.
-fn restored<V: Value>(
+pub fn restored<V: Value>(
     device: &Simulated,
     layout: &HybridLog,
     image: &StateImage,

@@ -85,6 +85,16 @@ impl Death {
         (self.0 & ((1 << GRAIN_BITS) - 1)) as u32
     }
 
+    /// Its bytes, for who keeps some on storage for a while.
+    pub fn to_le_bytes(self) -> [u8; 8] {
+        self.0.to_le_bytes()
+    }
+
+    /// What [`to_le_bytes`](Death::to_le_bytes) gave.
+    pub fn from_le_bytes(bytes: [u8; 8]) -> Self {
+        Self(u64::from_le_bytes(bytes))
+    }
+
     /// Orders `deaths` anew and appends those of the segments that `wanted` to a checkpoint file: for each
     /// segment its id, how many, and their grains. `None` if there are none. Takes at most 12 bytes
     /// of memory per segment and 4 per death beside the list.

@@ -293,6 +293,28 @@ impl<K: Key, V: State> Log<K, V> {
         freed
     }
 
+    /// Sends frames on their way out of memory, or takes one out, and waits for nothing; says whether there are
+    /// some.
+    pub fn free_some(&mut self) -> Result<bool> {
+        if let Some(frame) = self.spares.pop() {
+            drop(frame);
+            self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+            return Ok(true);
+        }
+        self.is_freeing = true;
+        let mut is_some = self.evicting.is_some() || self.first_clean().is_some();
+        if is_some {
+            self.evict(u32::MAX);
+        } else {
+            is_some = self.frozen > 0 || self.freeze_oldest() || self.pending() > 0;
+        }
+        self.is_freeing = false;
+        if let Some(flusher) = &self.flusher {
+            flusher.drive();
+        }
+        self.poll().map(|()| is_some)
+    }
+
     fn free_one(&mut self) -> Result<()> {
         if self.flusher.is_none() {
             let what = "a page of the hybrid log, in a store without a directory,";
