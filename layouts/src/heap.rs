@@ -286,15 +286,25 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         }
     }
 
+    /// While memory is short, gives up what checkpoints remember; if one reads the table, which needs that,
+    /// it is read to its end before.
+    fn make_free(&mut self, bytes: u64) {
+        let is_short = |table: &Self| table.context.account.available() < bytes;
+        if is_short(self) && !self.give_up_marks() && self.reads {
+            self.read_rest();
+            if is_short(self) {
+                self.give_up_marks();
+            }
+        }
+    }
+
     /// Books and makes room for one more entry that owns `heap_bytes`; changes nothing visible.
     fn make_room(&mut self, heap_bytes: u64) -> Result<()> {
         if self.values_left() > 0 && self.context.account.available() < heap_bytes {
             // What a checkpoint still reads of a table that was cleared is in the way.
             self.read_rest();
         }
-        if self.context.account.available() < heap_bytes {
-            self.give_up_marks();
-        }
+        self.make_free(heap_bytes);
         let account = &self.context.account;
         account.ensure(heap_bytes, "a new entry")?;
         if self.entries.len() < self.entries.capacity() {
@@ -309,9 +319,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         if self.values_left() > 0 && account.available() < grown + heap_bytes {
             self.read_rest();
         }
-        if self.context.account.available() < grown + heap_bytes {
-            self.give_up_marks();
-        }
+        self.make_free(grown + heap_bytes);
         let account = &self.context.account;
         account.ensure(grown + heap_bytes, "the hash table")?;
         account.charge(MemoryKind::Index, grown);

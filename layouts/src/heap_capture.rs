@@ -339,6 +339,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         let sets = std::mem::take(&mut reading.sets);
         if !sets.is_empty() && self.files.is_broken() {
             remove(&self.context, &sealed);
+            // What is written is not there any more.
+            capture.stepped.lose();
             let message = "which records are live could not be noted; begin the checkpoint again";
             return Err(Error::new(ErrorKind::OverBudget, message));
         }

@@ -152,6 +152,7 @@ impl HeapFiles {
     /// Something is not noted: the next checkpoint is full.
     pub fn break_off(&mut self) {
         self.is_broken = true;
+        self.dead = DeadPlaces::new(self.account.clone());
     }
 
     /// The table is restored from this: its `nth` segment has slot `nth`. Says whether there is room.
@@ -220,7 +221,9 @@ impl HeapFiles {
         let stored = self.stored();
         let mut by_share: Vec<_> = stored.clone().collect();
         by_share.sort_by_key(|(slot, image, live)| ((live << 20) / image.records.max(1), *slot));
-        let (mut records, mut written) = (changed, changed);
+        // What was written by a checkpoint that was given up is written again, changed or not.
+        let live = stored.clone().map(|(.., live)| live).sum::<u64>();
+        let (mut records, mut written) = (changed, changed.max(entries.saturating_sub(live)));
         records += stored.clone().map(|(_, image, _)| image.records).sum::<u64>();
         for (slot, image, live) in by_share {
             if anew[slot] {
@@ -293,7 +296,9 @@ impl HeapFiles {
     /// `None` if there is none, and then nothing has changed.
     pub fn follow(&mut self, plan: &Plan) -> Option<Dead> {
         let noted = if plan.is_full { 0 } else { plan.records };
-        let room = DeadPlaces::with_room(self.account.clone(), noted)?;
+        // What a checkpoint that was given up has left may have room enough.
+        let lacking = if self.dead.room() < noted { noted } else { 0 };
+        let room = DeadPlaces::with_room(self.account.clone(), lacking)?;
         let mut places = std::mem::replace(&mut self.dead, DeadPlaces::new(self.account.clone()));
         places.append(room);
         let died = self.slots.iter_mut().zip(&plan.anew).map(|(slot, anew)| match slot {
@@ -483,6 +488,11 @@ impl DeadPlaces {
 
     pub fn len(&self) -> u64 {
         self.parts.iter().map(|part| part.len() as u64).sum()
+    }
+
+    /// How many more there is room for without another part.
+    fn room(&self) -> u64 {
+        self.parts.last().map_or(0, |part| part.capacity() - part.len()) as u64
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Place> + '_ {

@@ -378,7 +378,15 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
 
     fn checkpointed(&self, outcome: CheckpointOutcome) {
         match self.enter() {
-            Ok(mut table) => table.checkpointed(outcome),
+            Ok(mut table) => {
+                if let Some(before) = self.outcome.take() {
+                    table.checkpointed(before);
+                }
+                table.checkpointed(outcome);
+            }
+            // One that could not be told yet is of the checkpoint that the table has taken; this one is of
+            // another, which it has not begun.
+            Err(_) if self.outcome.get().is_some() => {}
             Err(_) => self.outcome.set(Some(outcome)),
         }
     }

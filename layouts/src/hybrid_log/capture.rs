@@ -676,6 +676,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             self.log.pace(Pace::AT_ONCE);
             self.continue_capture(&blobs)?;
             self.log.check_patience(start)?;
+            // What is under way needs its helper, not this thread.
+            std::thread::yield_now();
         }
         Ok(())
     }

@@ -13,6 +13,9 @@ pub struct Deaths {
     pub now: DeathList,
     /// Before it, of the checkpoint being taken or not decided yet.
     pub before: DeathList,
+    /// Parts that no list has, booked, for those that need one next: to give the memory of a long list back
+    /// takes milliseconds.
+    spare: DeathList,
     pub account: Rc<Account>,
     /// Deaths in a part of a list.
     pub part: usize,
@@ -35,7 +38,15 @@ pub type DeathList = Vec<Vec<Death>>;
 impl Deaths {
     pub fn new(account: Rc<Account>, part: usize, floor_bytes: u64) -> Self {
         let list = || vec![Vec::with_capacity(part)];
-        Self { now: list(), before: list(), account, part, floor_bytes, is_asked: false }
+        Self {
+            now: list(),
+            before: list(),
+            spare: Vec::new(),
+            account,
+            part,
+            floor_bytes,
+            is_asked: false,
+        }
     }
 
     /// Bytes of a part beyond the first.
@@ -58,27 +69,127 @@ impl Deaths {
     fn note_in_new(&mut self, before: bool, death: Death) -> bool {
         let bytes = self.part_bytes();
         let parts = if before { self.before.len() } else { self.now.len() };
-        let has_room = self.is_asked
-            && self.part >= PART_MIN
-            && parts < PARTS_MAX
-            && self.account.available() >= bytes + self.floor_bytes
-            && self.account.try_reserve(MemoryKind::Tables, bytes);
-        if has_room {
-            let mut part = Vec::with_capacity(self.part);
-            part.push(death);
-            if before { self.before.push(part) } else { self.now.push(part) }
+        if !self.is_asked || self.part < PART_MIN || parts >= PARTS_MAX {
+            return false;
         }
-        has_room
+        let room = self.spare.pop().or_else(|| {
+            let is_free = self.account.available() >= bytes + self.floor_bytes
+                && self.account.try_reserve(MemoryKind::Tables, bytes);
+            is_free.then(|| Vec::with_capacity(self.part))
+        });
+        let Some(mut part) = room else { return false };
+        part.push(death);
+        if before {
+            self.before.push(part)
+        } else {
+            self.now.push(part)
+        }
+        true
     }
 
-    /// Empties the list of what was before the barrier.
+    /// Empties the list of what was before the barrier. Cost: its parts, whatever is in them.
     pub fn clear_before(&mut self) {
-        let more = self.before.len().saturating_sub(1) as u64;
-        self.account.release(MemoryKind::Tables, more * self.part_bytes());
-        self.before.truncate(1);
-        match self.before.first_mut() {
-            Some(first) => first.clear(),
-            None => self.before.push(Vec::with_capacity(self.part)),
+        clear(&mut self.before, &mut self.spare);
+        if self.before.is_empty() {
+            self.before.push(Vec::with_capacity(self.part));
         }
+    }
+
+    /// Empties the list of what was since.
+    pub fn clear_now(&mut self) {
+        clear(&mut self.now, &mut self.spare);
+    }
+
+    /// Gives the memory of a part back that no list has, and says how much that is.
+    pub fn give_spare_up(&mut self) -> u64 {
+        let Some(part) = self.spare.pop() else { return 0 };
+        drop(part);
+        self.account.release(MemoryKind::Tables, self.part_bytes());
+        self.part_bytes()
+    }
+
+    /// Before which place the last of those since the barrier is. Places of a part that is not full are
+    /// nobody's.
+    pub fn end(&self) -> usize {
+        let others = self.now.len().saturating_sub(1) * self.part;
+        others + self.now.last().map_or(0, Vec::len)
+    }
+
+    /// Those since the barrier at a place and behind it, up to another place and of one part; and the place
+    /// to go on at.
+    pub fn some(&self, from: usize, to: usize) -> (&[Death], usize) {
+        let (number, at) = (from / self.part, from % self.part);
+        let part = self.now.get(number).map_or(&[][..], Vec::as_slice);
+        let end = (at + to.saturating_sub(from)).min(part.len());
+        let deaths = &part[at.min(end)..end];
+        let goes_on = number + 1 < self.now.len();
+        (
+            deaths,
+            if goes_on && end == part.len() {
+                (number + 1) * self.part
+            } else {
+                from + deaths.len()
+            },
+        )
+    }
+}
+
+/// Empties a list but for its first part, whose memory it keeps.
+fn clear(list: &mut DeathList, spare: &mut DeathList) {
+    list.iter_mut().for_each(Vec::clear);
+    spare.extend(list.drain(1.min(list.len())..));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alluvium_pagestore::{MIB, SegmentId};
+
+    fn death(grain: usize) -> Death {
+        Death::of(SegmentId(1), grain as u32)
+    }
+
+    #[test]
+    fn all_are_found_whatever_parts_are_full() {
+        let mut deaths = Deaths::new(Account::root(64 * MIB), PART_MIN, 0);
+        deaths.is_asked = true;
+        // As a checkpoint leaves them that was given up.
+        for grain in 0..PART_MIN + 7 {
+            assert!(deaths.note(true, death(grain)));
+        }
+        for grain in PART_MIN + 7..2 * PART_MIN {
+            assert!(deaths.note(false, death(grain)));
+        }
+        let further = deaths.before.split_off(1);
+        deaths.now.splice(0..0, further);
+        let (mut found, mut at, mut calls) = (Vec::new(), 0, 0);
+        while at < deaths.end() {
+            let (some, next) = deaths.some(at, deaths.end().min(at + 1000));
+            assert!(next > at && some.len() <= 1000, "{at} of {}", deaths.end());
+            found.extend(some.iter().map(|death| death.grain() as usize));
+            (at, calls) = (next, calls + 1);
+        }
+        found.sort_unstable();
+        assert!(found.iter().copied().eq(PART_MIN..2 * PART_MIN), "{}", found.len());
+        assert!(calls < 20, "{calls}");
+    }
+
+    #[test]
+    fn parts_serve_again_and_are_booked_until_they_are_given_up() {
+        let account = Account::root(64 * MIB);
+        let mut deaths = Deaths::new(account.clone(), PART_MIN, 0);
+        deaths.is_asked = true;
+        for round in 0..3 {
+            (0..3 * PART_MIN).for_each(|grain| assert!(deaths.note(true, death(grain))));
+            assert_eq!(account.used(), 2 * deaths.part_bytes(), "round {round}");
+            deaths.clear_before();
+            assert_eq!((deaths.before.len(), deaths.before[0].len()), (1, 0));
+            assert_eq!(account.used(), 2 * deaths.part_bytes(), "round {round}");
+        }
+        for left in [1, 0] {
+            assert_eq!(deaths.give_spare_up(), deaths.part_bytes());
+            assert_eq!(account.used(), left * deaths.part_bytes());
+        }
+        assert_eq!(deaths.give_spare_up(), 0);
     }
 }

@@ -182,8 +182,11 @@ impl Spill {
         let mut patience = None;
         loop {
             self.take_answers();
-            if self.lost.is_some() || !self.empty.is_empty() {
-                return self.empty.pop().filter(|_| self.lost.is_none());
+            if self.lost.is_some() {
+                return None;
+            }
+            if let Some(part) = self.empty.pop() {
+                return Some(part);
             }
             self.helper.drive();
             let device = self.store.device();
@@ -373,13 +376,16 @@ mod tests {
     fn what_cannot_be_written_is_told_until_the_next_checkpoint() {
         let device = Simulated::new(7, Faults { write_errors: 1.0, ..Faults::none() });
         let mut spill = spill(&device, Duration::from_secs(5));
-        (0..1000).for_each(|grain| spill.push(Death::of(SegmentId(3), grain)));
-        for _ in 0..2 {
-            let error = spill.check().unwrap_err();
-            assert!(error.to_string().contains("begin it again"), "{error}");
+        for number in 2..6 {
+            (0..1000).for_each(|grain| spill.push(Death::of(SegmentId(3), grain)));
+            for _ in 0..2 {
+                let error = spill.check().unwrap_err();
+                assert!(error.to_string().contains("begin it again"), "{error}");
+            }
+            spill.begin(&BlobWriter::new(Arc::new(device.clone()), number, 4096));
         }
         device.set_faults(Faults::none());
-        spill.begin(&BlobWriter::new(Arc::new(device.clone()), 2, 4096));
+        spill.begin(&BlobWriter::new(Arc::new(device.clone()), 6, 4096));
         (0..1000).for_each(|grain| spill.push(Death::of(SegmentId(3), grain)));
         spill.check().unwrap();
         assert_eq!(recall(&mut spill).unwrap().len(), 1000);

@@ -423,10 +423,9 @@ impl Stored {
         self.deaths.before = deaths;
     }
 
-    /// How many deaths since the barrier are noted.
+    /// Before which place the last of the deaths since the barrier is that are noted.
     pub fn count_since(&self) -> usize {
-        let full = self.deaths.now.len().saturating_sub(1) * self.deaths.part;
-        full + self.deaths.now.last().map_or(0, Vec::len)
+        self.deaths.end()
     }
 
     /// How many deaths before the barrier are noted.
@@ -434,15 +433,13 @@ impl Stored {
         self.deaths.before.iter().map(|part| part.len() as u64).sum()
     }
 
-    /// Adds to the sets some of those that are noted, from the `from`th on and before the `to`th, and says
-    /// before which it stopped.
+    /// Adds to the sets some of the deaths since the barrier that are noted, from one place on and before
+    /// another, and says at which to go on.
     pub fn add_again(&mut self, from: usize, to: usize) -> usize {
-        let (part, at) = (from / self.deaths.part, from % self.deaths.part);
-        let part = self.deaths.now.get(part).map_or(&[][..], Vec::as_slice);
-        let deaths = &part[at.min(part.len())..part.len().min(at + to.saturating_sub(from))];
+        let (deaths, next) = self.deaths.some(from, to);
         let sets = self.sets.as_mut().expect("sets are being made");
         deaths.iter().for_each(|&death| sets.insert_again(death));
-        from + deaths.len()
+        next
     }
 
     /// The checkpoint is one that can be restored: it knows of the deaths before its barrier, and
@@ -467,22 +464,24 @@ impl Stored {
         }
     }
 
+    /// Gives up room for notes that no list has, some of it, and says how many bytes.
+    pub fn give_spare_notes_up(&mut self) -> u64 {
+        self.deaths.give_spare_up()
+    }
+
     /// Gives up what is noted beyond the room that is always there, for memory that is needed more,
-    /// and says how many bytes that was; 0 while a checkpoint needs it. The next checkpoint looks at
+    /// and says how many bytes are free for it now, of a part; 0 while a checkpoint needs it. The next checkpoint looks at
     /// every segment.
     pub fn give_notes_up(&mut self) -> u64 {
         let is_needed = !self.deaths.before.iter().all(Vec::is_empty);
         if is_needed || self.deaths.before.is_empty() || self.deaths.now.len() < 2 {
             return 0;
         }
-        let bytes = (self.deaths.now.len() - 1) as u64 * self.deaths.part_bytes();
-        self.deaths.now.truncate(1);
-        self.deaths.now[0].clear();
+        self.deaths.clear_now();
         for segment in self.segments.iter_mut().flatten() {
             (segment.known_dead, segment.known_before) = (0, 0);
         }
-        self.account.release(MemoryKind::Tables, bytes);
-        bytes
+        self.deaths.give_spare_up()
     }
 
     /// What was noted is lost: every segment is looked at by the next checkpoint.
@@ -490,8 +489,8 @@ impl Stored {
         for segment in self.segments.iter_mut().flatten() {
             (segment.known_dead, segment.known_before) = (0, 0);
         }
-        let parts = self.deaths.now.len().saturating_sub(1) as u64;
-        self.account.release(MemoryKind::Tables, parts * self.deaths.part_bytes());
+        self.deaths.clear_now();
+        while self.deaths.give_spare_up() > 0 {}
         // What the helper has lost may not be gone: it stays booked.
         let (account, part) = (self.deaths.account.clone(), self.deaths.part);
         self.deaths = Deaths::new(account, part, self.deaths.floor_bytes);

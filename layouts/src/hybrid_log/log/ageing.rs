@@ -202,6 +202,9 @@ impl<K: Key, V: State> Log<K, V> {
     #[cold]
     pub fn relieve(&mut self) -> Result<()> {
         self.poll()?;
+        if self.give_room_for_notes_up() {
+            return self.make_headroom();
+        }
         if self.evicting.is_some() || self.first_clean().is_some() {
             self.evict(QUANTUM);
         }
@@ -223,10 +226,7 @@ impl<K: Key, V: State> Log<K, V> {
     /// Frees memory until so many bytes are.
     pub fn make_free(&mut self, bytes: u64) -> Result<()> {
         while self.account.available() < bytes {
-            if let Some(frame) = self.spares.pop() {
-                drop(frame);
-                self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
-            } else {
+            if !self.drop_spare() && !self.give_room_for_notes_up() {
                 self.free_a_frame()?;
             }
         }
@@ -243,15 +243,19 @@ impl<K: Key, V: State> Log<K, V> {
             if given >= bytes || self.flusher.is_none() {
                 return Ok(given);
             }
-            if let Some(frame) = self.spares.pop() {
-                drop(frame);
-                self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+            if self.drop_spare() || self.give_room_for_notes_up() {
+                continue;
             } else if self.has_more_than_it_needs() {
                 self.free_a_frame()?;
             } else {
                 return Ok(given);
             }
         }
+    }
+
+    /// Gives up some of the room for notes that no note needs now; says whether there was any.
+    fn give_room_for_notes_up(&mut self) -> bool {
+        self.stored.as_mut().is_some_and(|stored| stored.give_spare_notes_up() > 0)
     }
 
     /// Whether a frame can be given up, with the heap that its entries own, and what the log needs to
@@ -267,14 +271,14 @@ impl<K: Key, V: State> Log<K, V> {
     #[cold]
     pub(super) fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
         while error.kind() == ErrorKind::OverBudget {
-            if let Some(frame) = self.spares.pop() {
-                drop(frame);
-                self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
-            } else if self.order.len() as u64 <= FRAMES_MIN && !self.has_more_than_it_needs() {
-                break;
-            } else if let Err(cause) = self.free_a_frame() {
-                // Storage that takes nothing is the cause, and not how much memory there is.
-                return Err(if cause.kind() == ErrorKind::OverBudget { error } else { cause });
+            if !self.drop_spare() {
+                if self.order.len() as u64 <= FRAMES_MIN && !self.has_more_than_it_needs() {
+                    break;
+                }
+                if let Err(cause) = self.free_a_frame() {
+                    // Storage that takes nothing is the cause, and not how much memory there is.
+                    return Err(if cause.kind() == ErrorKind::OverBudget { error } else { cause });
+                }
             }
             match self.index.prepare(hash) {
                 Ok(()) => return Ok(()),
@@ -293,18 +297,26 @@ impl<K: Key, V: State> Log<K, V> {
         freed
     }
 
+    /// Gives the memory of an empty frame up; says whether there was one.
+    fn drop_spare(&mut self) -> bool {
+        let Some(frame) = self.spares.pop() else { return false };
+        drop(frame);
+        self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+        true
+    }
+
     /// Sends frames on their way out of memory, or takes one out, and waits for nothing; says whether there are
     /// some.
     pub fn free_some(&mut self) -> Result<bool> {
-        if let Some(frame) = self.spares.pop() {
-            drop(frame);
-            self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+        if self.give_room_for_notes_up() || self.drop_spare() {
             return Ok(true);
         }
         self.is_freeing = true;
         let mut is_some = self.evicting.is_some() || self.first_clean().is_some();
         if is_some {
             self.evict(u32::MAX);
+            // At once: the stream would begin a page in it before the next share.
+            self.drop_spare();
         } else {
             is_some = self.frozen > 0 || self.freeze_oldest() || self.pending() > 0;
         }
@@ -319,6 +331,9 @@ impl<K: Key, V: State> Log<K, V> {
         if self.flusher.is_none() {
             let what = "a page of the hybrid log, in a store without a directory,";
             return Err(self.account.over_budget(self.sizes.frame_bytes, what));
+        }
+        if self.give_room_for_notes_up() {
+            return Ok(());
         }
         let start = Instant::now();
         let mut stalled = false;
