@@ -146,7 +146,13 @@ fn open_with_stuck(written: &Simulated, nth: u64, from: Option<&Simulated>) -> b
     assert_eq!(names(&stuck), before, "{when}");
     stuck.release_stuck();
     stuck.drain();
-    let found = open_store(&device, &sources).and_then(open_states);
+    // The lock is held until the helper of the store that could not be opened has ended.
+    let found = loop {
+        match open_store(&device, &sources).and_then(open_states) {
+            Err(error) if error.kind() == ErrorKind::Locked => std::thread::yield_now(),
+            found => break found,
+        }
+    };
     found.unwrap_or_else(|error| panic!("{when}: {error:?}")).check(&when);
     true
 }
