@@ -123,6 +123,16 @@ fn assert_names_a_file(error: &Error, names: &[String], when: &str) {
     assert!(names.iter().any(|name| name == file), "{when}: {error:?}");
 }
 
+/// Opens again: the lock is held until the helper of the store that could not be opened has ended.
+fn when_free<T>(open: impl Fn() -> Result<T>) -> Result<T> {
+    loop {
+        match open() {
+            Err(error) if error.kind() == ErrorKind::Locked => std::thread::yield_now(),
+            opened => return opened,
+        }
+    }
+}
+
 /// Opens all at a device whose `nth` read does not end; says whether it has so many.
 fn open_with_stuck(written: &Simulated, nth: u64, from: Option<&Simulated>) -> bool {
     let when = format!("read {nth}, {}", if from.is_some() { "from others" } else { "own" });
@@ -146,13 +156,7 @@ fn open_with_stuck(written: &Simulated, nth: u64, from: Option<&Simulated>) -> b
     assert_eq!(names(&stuck), before, "{when}");
     stuck.release_stuck();
     stuck.drain();
-    // The lock is held until the helper of the store that could not be opened has ended.
-    let found = loop {
-        match open_store(&device, &sources).and_then(open_states) {
-            Err(error) if error.kind() == ErrorKind::Locked => std::thread::yield_now(),
-            found => break found,
-        }
-    };
+    let found = when_free(|| open_store(&device, &sources).and_then(open_states));
     found.unwrap_or_else(|error| panic!("{when}: {error:?}")).check(&when);
     true
 }
@@ -201,7 +205,7 @@ fn a_directory_that_has_lost_its_manifest_is_not_taken_for_a_new_one() {
     device.release_stuck();
     device.drain();
     assert_eq!(names(&device), before);
-    let error = open_store(&device, &[]).map(drop).unwrap_err();
+    let error = when_free(|| open_store(&device, &[])).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Missing, "{error:?}");
 }
 
