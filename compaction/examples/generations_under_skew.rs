@@ -118,7 +118,7 @@ impl Log {
         for id in plan.unlink {
             self.drop_segment(id as usize);
         }
-        let Some(oldest) = plan.rewrite else { return false };
+        let Some(&oldest) = plan.rewrite.first() else { return false };
         let chosen = match self.choice {
             Choice::Oldest => oldest,
             Choice::Emptiest => {

@@ -123,7 +123,8 @@ impl Compactor {
         let plan = self.policy.plan(&self.segments, target.unstored_bytes());
         self.space = plan.space;
         self.unlinking = plan.unlink;
-        if let Some(segment) = plan.rewrite {
+        if let Some(&segment) = plan.rewrite.first() {
+            target.foresee(&plan.rewrite);
             target.begin(segment)?;
             self.rewriting = Some(segment);
         }

@@ -9,4 +9,6 @@ mod compactor;
 mod space;
 
 pub use compactor::{Compactor, LIVE_PER_REST, SEGMENTS_PER_FUEL, Spent, UNLINK_FUEL};
-pub use space::{DEFAULT_MAX_AMPLIFICATION, DEFAULT_MIN_YIELD, Plan, Space, SpacePolicy};
+pub use space::{
+    CHOSEN_MAX, DEFAULT_MAX_AMPLIFICATION, DEFAULT_MIN_YIELD, Plan, Space, SpacePolicy,
+};

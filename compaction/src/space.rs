@@ -1,11 +1,13 @@
-//! The policy that bounds space: dead segments go, the oldest with garbage is rewritten.
+//! The policy that bounds space: dead segments go, the oldest with garbage are rewritten.
 //!
 //! Notation: a segment has `b` bytes, an estimated `l` of them live, and garbage `g = b - l`;
 //! its *yield* is `g / b`. `T` and `L` are the sums of `b` and `l` over all segments that are not
 //! dead and `U` of the live records that are in memory alone; `a` is the limit of `T / (L + U)`, the
 //! bytes on storage per byte of live state, `y` the least yield. [`SpacePolicy::new`] demands
-//! `y <= 1 - 1/a`. Eligible is a sealed segment with `l > 0` and yield at least `y`; one is
-//! rewritten whenever `T > a * (L + U)`, preferably unpinned, then the oldest.
+//! `y <= 1 - 1/a`. Eligible is a sealed segment with `l > 0` and yield at least `y`; whenever
+//! `T > a * (L + U)` as many are rewritten as hold the limit again, preferably unpinned, then the oldest.
+//! They are chosen together, as a log may do for all of them at once what costs as much for one; the first is
+//! rewritten, then it is planned anew.
 //!
 //! **It never gets stuck above the limit.** If no sealed segment is eligible, each has
 //! `l > (1 - y) * b >= b / a`, so their sum is below `a` times their live bytes, and `T` exceeds
@@ -40,6 +42,8 @@
 //! segment that is partly live is still rewritten, after the unpinned ones: each new checkpoint
 //! would name it again otherwise, and its garbage would stay for ever.
 
+use std::collections::BinaryHeap;
+
 use alluvium_pagestore::{Error, ErrorKind, Result, SegmentMeta};
 
 /// Limit of space amplification unless another is chosen.
@@ -47,6 +51,9 @@ pub const DEFAULT_MAX_AMPLIFICATION: f64 = 1.5;
 
 /// Least part of a segment that must be garbage for it to be rewritten, unless another is chosen.
 pub const DEFAULT_MIN_YIELD: f64 = 0.2;
+
+/// At most so many segments are chosen together.
+pub const CHOSEN_MAX: usize = 256;
 
 /// Lets limits such as 1.25 and 0.2 pass that are equal but for rounding.
 const ROUNDING: f64 = 1e-9;
@@ -69,9 +76,10 @@ impl Default for SpacePolicy {
 pub struct Plan {
     /// Dead segments that nothing needs: remove them.
     pub unlink: Vec<u64>,
-    /// The segment to rewrite next: one whose records have all expired; else, if space amplification
-    /// is above the limit, one that yields enough.
-    pub rewrite: Option<u64>,
+    /// The segments to rewrite next, in this order: one whose records have all expired; else, if space
+    /// amplification is above the limit, of those that yield enough as many as hold it again, up to
+    /// [`CHOSEN_MAX`].
+    pub rewrite: Vec<u64>,
     /// What the population looks like once `unlink` is carried out.
     pub space: Space,
 }
@@ -142,12 +150,11 @@ impl SpacePolicy {
     }
 
     /// What to do with these segments, in any order, of a log whose live records in memory alone
-    /// would take `unstored_bytes`. Cost: one pass, 6 to 16 ns per segment
-    /// at a million of them; no allocation unless segments are dead.
+    /// would take `unstored_bytes`. Cost: one pass, 6 to 16 ns per segment at a million of them, and a second one
+    /// above the limit; no allocation unless there is something to do.
     pub fn plan(&self, segments: &[SegmentMeta], unstored_bytes: u64) -> Plan {
         let mut plan = Plan::default();
         plan.space.unstored_bytes = unstored_bytes;
-        let mut oldest: Option<&SegmentMeta> = None;
         let mut oldest_expired: Option<&SegmentMeta> = None;
         for segment in segments {
             if segment.is_dead() {
@@ -167,13 +174,38 @@ impl SpacePolicy {
             }
             plan.space.total_bytes += segment.bytes;
             plan.space.live_bytes += segment.live_bytes();
-            if oldest.is_none_or(|o| order(segment) < order(o)) && self.is_eligible(segment) {
-                oldest = Some(segment);
+        }
+        match oldest_expired {
+            Some(segment) => plan.rewrite.push(segment.id),
+            None if self.is_exceeded(&plan.space) => self.choose(segments, &mut plan),
+            None => {}
+        }
+        plan
+    }
+
+    /// Chooses the oldest that yield enough until the limit would be held.
+    fn choose(&self, segments: &[SegmentMeta], plan: &mut Plan) {
+        let mut oldest = BinaryHeap::with_capacity(CHOSEN_MAX + 1);
+        for (at, segment) in segments.iter().enumerate() {
+            let is_candidate = !segment.is_dead() && self.is_eligible(segment);
+            let (order, last) = (order(segment), oldest.peek());
+            let is_older = oldest.len() < CHOSEN_MAX || last.is_some_and(|&(last, _)| order < last);
+            if is_candidate && is_older {
+                oldest.push((order, at));
+                if oldest.len() > CHOSEN_MAX {
+                    oldest.pop();
+                }
             }
         }
-        let oldest = oldest.filter(|_| self.is_exceeded(&plan.space));
-        plan.rewrite = oldest_expired.or(oldest).map(|segment| segment.id);
-        plan
+        let mut left = plan.space;
+        for (_, at) in oldest.into_sorted_vec() {
+            if !self.is_exceeded(&left) {
+                break;
+            }
+            let segment = &segments[at];
+            left.total_bytes -= segment.bytes - segment.live_bytes();
+            plan.rewrite.push(segment.id);
+        }
     }
 
     /// True if this space is above the limit.
@@ -219,32 +251,52 @@ mod tests {
     fn the_oldest_with_enough_garbage_is_chosen() {
         let policy = twice();
         let segments = [segment(4, 10), segment(3, 10), segment(2, 80), segment(1, 81)];
-        assert_eq!(policy.plan(&segments, 0).rewrite, Some(2), "{:?}", policy.plan(&segments, 0));
+        assert_eq!(policy.plan(&segments, 0).rewrite, [2, 3], "{:?}", policy.plan(&segments, 0));
         let pinned = SegmentMeta { pinned: true, ..segments[2] };
         assert_eq!(
             policy.plan(&[segments[0], segments[1], pinned, segments[3]], 0).rewrite,
-            Some(3),
+            [3],
             "an unpinned one goes first"
         );
-        assert_eq!(policy.plan(&[pinned, segment(9, 0)], 0).rewrite, None);
+        assert!(policy.plan(&[pinned, segment(9, 0)], 0).rewrite.is_empty());
+    }
+
+    #[test]
+    fn as_many_are_chosen_as_hold_the_limit_and_no_more_than_the_most() {
+        let policy = twice();
+        // Each frees 600; 1000 segments occupy a million, of which 800,000 may be.
+        let segments: Vec<_> = (1..=1000).rev().map(|id| segment(id, 40)).collect();
+        let all = policy.plan(&segments, 0);
+        assert_eq!(all.rewrite, (1..=CHOSEN_MAX as u64).collect::<Vec<_>>());
+        let unstored = segments[0].bytes * 70;
+        let some = policy.plan(&segments, unstored);
+        assert_eq!(some.rewrite, (1..=100).collect::<Vec<_>>());
+        // Carried out, those that hold the limit are just enough.
+        let moved = |id: u64| SegmentMeta { bytes: 400, records: 40, ..segment(2000 + id, 40) };
+        let carried_out = |count: u64| -> Vec<_> {
+            let left = segments.iter().filter(|s| s.id > count).copied();
+            left.chain((1..=count).map(moved)).collect()
+        };
+        assert!(policy.plan(&carried_out(100), unstored).rewrite.is_empty());
+        assert_eq!(policy.plan(&carried_out(99), unstored).rewrite, [100]);
     }
 
     #[test]
     fn nothing_is_rewritten_at_the_limit() {
         let policy = twice();
-        assert_eq!(policy.plan(&[segment(1, 50), segment(2, 50)], 0).rewrite, None);
-        assert_eq!(policy.plan(&[segment(1, 50), segment(2, 49)], 0).rewrite, Some(1));
+        assert!(policy.plan(&[segment(1, 50), segment(2, 50)], 0).rewrite.is_empty());
+        assert_eq!(policy.plan(&[segment(1, 50), segment(2, 49)], 0).rewrite, [1]);
         assert_eq!(policy.plan(&[], 0).space.amplification(), 1.0);
     }
 
     #[test]
     fn what_is_in_memory_alone_counts_as_state() {
         let (policy, segments) = (twice(), [segment(1, 20), segment(2, 60)]);
-        assert_eq!(policy.plan(&segments, 0).rewrite, Some(1));
+        assert_eq!(policy.plan(&segments, 0).rewrite, [1]);
         let bytes = segments[0].bytes * 20 / 100;
-        assert_eq!(policy.plan(&segments, bytes - 1).rewrite, Some(1));
+        assert_eq!(policy.plan(&segments, bytes - 1).rewrite, [1]);
         let plan = policy.plan(&segments, bytes);
-        assert_eq!((plan.rewrite, plan.space.amplification()), (None, 2.0));
+        assert_eq!((plan.rewrite, plan.space.amplification()), (vec![], 2.0));
     }
 
     #[test]
@@ -256,7 +308,7 @@ mod tests {
         assert_eq!(plan.unlink, [3]);
         assert_eq!(plan.space.waiting_bytes, 1000);
         assert_eq!((plan.space.total_bytes, plan.space.live_bytes), (2000, 1000));
-        assert_eq!(plan.rewrite, None);
+        assert!(plan.rewrite.is_empty());
     }
 
     #[test]
@@ -265,16 +317,16 @@ mod tests {
         let over = |id| SegmentMeta { expired: true, ..segment(id, 90) };
         // The others are below the limit: they stay, however much has expired.
         let plan = policy.plan(&[segment(1, 60), over(7), over(5), segment(2, 60)], 0);
-        assert_eq!((plan.rewrite, plan.space.expired_bytes), (Some(5), 2000));
+        assert_eq!((plan.rewrite, plan.space.expired_bytes), (vec![5], 2000));
         assert_eq!((plan.space.total_bytes, plan.space.live_bytes), (2000, 1200));
         // Above the limit it goes first all the same, an unpinned one before a pinned.
         let pinned = SegmentMeta { pinned: true, ..over(5) };
-        assert_eq!(policy.plan(&[segment(1, 10), pinned, over(7)], 0).rewrite, Some(7));
-        assert_eq!(policy.plan(&[segment(1, 10), pinned], 0).rewrite, Some(5));
+        assert_eq!(policy.plan(&[segment(1, 10), pinned, over(7)], 0).rewrite, [7]);
+        assert_eq!(policy.plan(&[segment(1, 10), pinned], 0).rewrite, [5]);
         // One that is written to, or given up, is as any other.
         let open = SegmentMeta { sealed: false, ..over(5) };
         let plan = policy.plan(&[segment(1, 60), open], 0);
-        assert_eq!((plan.rewrite, plan.space.live_bytes), (None, 1500));
+        assert_eq!((plan.rewrite, plan.space.live_bytes), (vec![], 1500));
         let dead = SegmentMeta { live_records: 0, ..over(5) };
         assert_eq!(policy.plan(&[dead], 0).unlink, [5]);
     }

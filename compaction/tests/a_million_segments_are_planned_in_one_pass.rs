@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Instant;
 
-use alluvium_compaction::SpacePolicy;
+use alluvium_compaction::{CHOSEN_MAX, SpacePolicy};
 use alluvium_pagestore::SegmentMeta;
 use common::Rng;
 
@@ -37,11 +37,13 @@ fn the_oldest_is_found_among_a_million() {
     // A few ms; the limit only tells one pass from a sort or worse in a debug build.
     assert!(elapsed.as_millis() < 1000, "{elapsed:?}");
 
-    let chosen = segments[plan.rewrite.unwrap() as usize];
+    let chosen = segments[plan.rewrite[0] as usize];
     let better = segments.iter().filter(|s| {
         !s.is_dead() && !s.pinned && s.live_records <= 800 && s.sequence < chosen.sequence
     });
     assert_eq!(better.count(), 0);
+    let order = |id: &u64| segments[*id as usize].sequence;
+    assert!(plan.rewrite.len() == CHOSEN_MAX && plan.rewrite.is_sorted_by_key(order));
     assert!(plan.unlink.iter().all(|&id| {
         let s = segments[id as usize];
         s.live_records == 0 && !s.pinned
@@ -53,10 +55,10 @@ fn the_oldest_is_found_among_a_million() {
 #[test]
 fn a_million_live_segments_are_left_alone() {
     let plan = SpacePolicy::with_limit(2.0).unwrap().plan(&population(|_| 1000), 0);
-    assert_eq!((plan.rewrite, plan.unlink.len()), (None, 0));
+    assert_eq!((plan.rewrite, plan.unlink.len()), (vec![], 0));
     // A limit that they pass, but no single one: nearly all live is left alone too.
     let plan = SpacePolicy::new(1.5, 0.3).unwrap().plan(&population(|_| 701), 0);
-    assert_eq!(plan.rewrite, None);
+    assert!(plan.rewrite.is_empty());
 }
 
 #[test]
@@ -67,7 +69,7 @@ fn carrying_out_plans_converges_and_copies_less_than_four_per_byte_freed() {
     segments.iter_mut().for_each(|s| s.pinned = false);
     segments.truncate(2000);
     let (mut copied, mut freed) = (0, 0);
-    while let Some(id) = policy.plan(&segments, 0).rewrite {
+    while let Some(&id) = policy.plan(&segments, 0).rewrite.first() {
         let at = segments.iter().position(|s| s.id == id).unwrap();
         let old = segments.swap_remove(at);
         assert!(old.live_records <= 800, "parked segment chosen: {old:?}");
@@ -91,7 +93,7 @@ fn of_a_million_those_that_have_expired_go_oldest_first_and_nothing_else_is_copi
     let mut segments = population(|rng| 900 + rng.below(100) as u64);
     segments.iter_mut().for_each(|s| s.expired = s.id % 3 == 0);
     let plan = policy.plan(&segments, 0);
-    let chosen = segments[plan.rewrite.unwrap() as usize];
+    let chosen = segments[plan.rewrite[0] as usize];
     let first = segments.iter().filter(|s| s.expired && !s.pinned).map(|s| s.sequence).min();
     assert!(chosen.expired && Some(chosen.sequence) == first);
     let expired = segments.iter().filter(|s| s.expired).map(|s| s.bytes).sum::<u64>();
@@ -99,7 +101,7 @@ fn of_a_million_those_that_have_expired_go_oldest_first_and_nothing_else_is_copi
     // Carried out, they are dead, and the rest is as it was: at its limit, hence left alone.
     segments.iter_mut().filter(|s| s.expired).for_each(|s| s.live_records = 0);
     let plan = policy.plan(&segments, 0);
-    assert_eq!((plan.rewrite, plan.space.expired_bytes), (None, 0));
+    assert_eq!((plan.rewrite, plan.space.expired_bytes), (vec![], 0));
     let dead = segments.iter().filter(|s| s.expired && !s.pinned).count();
     assert_eq!(plan.unlink.len(), dead);
 }

@@ -59,7 +59,8 @@ pub enum Progress {
         /// Fuel used.
         spent: usize,
     },
-    /// No record of the segment is live any more.
+    /// No record of the segment is live any more; or the rest is put off until something is over that
+    /// lasts, such as a checkpoint: until then the segment is shown as if it were not sealed.
     Done {
         /// Fuel used.
         spent: usize,
@@ -74,6 +75,13 @@ pub const PATIENT_FUEL: usize = 4096;
 ///
 /// One unit of fuel is one record looked at or moved.
 pub trait Rewrite {
+    /// The first of these segments is begun next, and after it the others, in this order, as things are now. What
+    /// costs as much for one as for all of them is best done once, in the steps of the first. Cost: O(their
+    /// number), no I/O.
+    fn foresee(&mut self, segments: &[u64]) {
+        let _ = segments;
+    }
+
     /// Starts to rewrite a sealed segment. An unfinished rewrite of another one is given up: what
     /// it moved stays moved. Cost: O(1) and at most one read. After an error nothing has begun.
     fn begin(&mut self, segment: u64) -> Result<()>;

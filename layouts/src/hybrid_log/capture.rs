@@ -16,7 +16,8 @@
 //! - However large the state is beside its memory, a checkpoint ends, in bounded steps.
 //! - The image is of the barrier: it has no record that was written after it, and every record that
 //!   has died after it.
-//! - While it is taken no segment is rewritten or removed.
+//! - While it is taken no record is copied from one segment to another, and no segment is removed; those in
+//!   memory are taken back from segments that are given up, as if they were changed.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -139,7 +140,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn begin_capture(&mut self, blobs: &BlobWriter) -> Result<()> {
         self.context.segment_store()?;
         self.forget_scratch();
-        self.give_up_rewrite();
+        self.put_rewrite_off();
         self.release_late_sets();
         if self.capture.is_some() {
             // The store has not said what became of the last one: if it was whole it may be either.

@@ -30,6 +30,17 @@ impl FrameSet {
         self.0 |= 1 << (number >> self.bits());
     }
 
+    /// Puts in what another one has.
+    pub fn insert_all(&mut self, mut other: Self) {
+        while other.bits() < self.bits() {
+            other.widen();
+        }
+        while self.bits() < other.bits() {
+            self.widen();
+        }
+        self.0 |= other.ranges();
+    }
+
     /// Whether a number was put in, or one of its range.
     pub fn may_have(self, number: u32) -> bool {
         let range = number >> self.bits();
@@ -67,6 +78,25 @@ mod tests {
             assert!(numbers.clone().all(|number| set.may_have(number)));
             assert_eq!(set.count(), (ranges(&set).len() as u64) << set.bits());
             assert!(first == 0 || !set.may_have(first - (1 << set.bits())), "{set:?}");
+        }
+    }
+
+    #[test]
+    fn two_are_joined_whichever_has_the_wider_ranges() {
+        let of = |numbers: &[u32]| {
+            let mut set = FrameSet::default();
+            numbers.iter().for_each(|&number| set.insert(number));
+            set
+        };
+        let (narrow, wide) = (of(&[1, 2, 26]), of(&[300, 301, 5000]));
+        for (mut into, other) in [(narrow, wide), (wide, narrow), (FrameSet::default(), wide)] {
+            let before = into;
+            into.insert_all(other);
+            for number in 0..10_000 {
+                let is_in = before.may_have(number) || other.may_have(number);
+                assert!(into.may_have(number) || !is_in, "{number}");
+            }
+            assert!(into.count() <= before.count() + other.count() + 2 * (1 << into.bits()));
         }
     }
 

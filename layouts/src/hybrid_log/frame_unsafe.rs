@@ -352,6 +352,17 @@ impl<K, V> Frame<K, V> {
         Some((self.segment(slot), place & GRAIN))
     }
 
+    /// The first slot from one on whose record is live and in a wanted segment.
+    #[inline]
+    pub(super) fn next_stored(&self, from: u32, is_wanted: impl Fn(u32) -> bool) -> Option<u32> {
+        const MARKS: u32 = USED | ANY_FRESH | DIED[0] | DIED[1];
+        let memory = self.memory;
+        (from..memory.slots).find(|&slot| {
+            let place = memory.place(slot).load(Ordering::Relaxed);
+            place & MARKS == USED && is_wanted(self.segment(slot))
+        })
+    }
+
     #[inline]
     fn segment(&self, slot: u32) -> u32 {
         // SAFETY: written before the slot was first used; only the owner reads or writes it.

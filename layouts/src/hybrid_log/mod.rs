@@ -19,6 +19,7 @@ mod frame_set;
 mod frame_unsafe;
 mod frames_unsafe;
 mod index;
+mod leaving;
 mod live_sets;
 mod log;
 mod passing;

@@ -1,7 +1,9 @@
-//! Rewriting a segment whose records are mostly dead: the live ones are copied, as bytes, to the
+//! Rewriting segments whose records are mostly dead: the live ones are copied, as bytes, to the
 //! segment being written.
 //!
-//! The helper reads an image's footer; the owner asks the index which of its records are live; the
+//! Those in memory are taken back first, for all segments that are given up together: a look at each slot is
+//! cheaper than reading which records a segment has and looking for each, and often none are left. That goes
+//! on while a checkpoint is taken; nothing else does. For the others the helper reads an image's footer; the owner asks the index which of its records are live; the
 //! helper copies those; the owner points the index to the copies, each only if it still points to
 //! the original. So every decision is the owner's and no step takes more than its fuel.
 
@@ -15,11 +17,17 @@ use alluvium_pagestore::{
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 use super::address::StoredAt;
+use super::leaving::{Leaving, SegmentSet};
 use super::table::{HybridLogTable, stored_address};
 
-/// The rewrite under way, if there is one.
+/// The rewrite under way, if there is one, and the segments that are given up with it.
 #[derive(Default)]
-pub struct Rewriter(Option<Job>);
+pub struct Rewriter {
+    job: Option<Job>,
+    leaving: Leaving,
+    /// Segments that the end of the checkpoint being taken is awaited for.
+    put_off: SegmentSet,
+}
 
 struct Job {
     /// Number and id of the segment.
@@ -34,9 +42,8 @@ struct Job {
 }
 
 enum Step {
-    /// Frames from this one on are looked through for records of the segment: a look at each slot is
-    /// cheaper than reading which there are, and often none are left.
-    Sweeping(u32),
+    /// Frames are looked through for records of the segments that are given up.
+    Sweeping,
     /// The next image's footer is to be read.
     Next,
     /// The helper reads the directory or a footer.
@@ -64,8 +71,22 @@ const SLOTS_PER_FUEL: usize = 32;
 const LEFT_OUT: u32 = u32::MAX;
 
 impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
+    fn foresee(&mut self, segments: &[u64]) {
+        let Some(stored) = &self.log.stored else { return };
+        let first = segments.first().and_then(|&segment| stored.number_of(SegmentId(segment)));
+        if first.is_some_and(|number| self.rewriter.leaving.has(number)) {
+            // Foreseen before with others, of which some are dead by now.
+            return;
+        }
+        let numbers = segments.iter().filter_map(|&segment| stored.number_of(SegmentId(segment)));
+        let expired_to = self.expired_to();
+        // Nothing of those that have expired is written again.
+        let live = numbers.filter(|&number| !stored.is_over(number, expired_to));
+        self.rewriter.leaving = self.log.leaving(live);
+    }
+
     fn begin(&mut self, segment: u64) -> Result<()> {
-        self.give_up_rewrite();
+        self.rewriter.job = None;
         let id = SegmentId(segment);
         let stored = self.log.stored.as_ref().expect("a log without segments is not rewritten");
         let Some(number) = stored.number_of(id) else {
@@ -73,44 +94,48 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
             return Err(Error::new(ErrorKind::Missing, message));
         };
         let is_over = stored.is_over(number, self.expired_to());
-        let step = match self.log.is_worth_a_sweep(number) {
-            true => Step::Sweeping(0),
-            false => Step::Next,
-        };
+        if !self.rewriter.leaving.has(number) {
+            self.foresee(&[segment]);
+        }
+        let step = if self.rewriter.leaving.has(number) { Step::Sweeping } else { Step::Next };
         let job = Job { segment: number, id, is_over, directory: None, image: 0, step };
-        self.rewriter.0 = Some(job);
+        self.rewriter.job = Some(job);
         Ok(())
     }
 
     fn step(&mut self, fuel: usize) -> Result<Progress> {
-        let Some(mut job) = self.rewriter.0.take() else {
+        let Some(mut job) = self.rewriter.job.take() else {
             return Ok(Progress::Done { spent: 0 });
         };
         let outcome = self.advance(&mut job, fuel.max(1));
         if !matches!(outcome, Ok(Progress::Done { .. })) {
-            self.rewriter.0 = Some(job);
+            self.rewriter.job = Some(job);
         }
         outcome
     }
 
     fn unlink(&mut self, segment: u64) -> Result<()> {
         let id = SegmentId(segment);
-        if self.rewriter.0.as_ref().is_some_and(|job| job.id == id) {
-            self.give_up_rewrite();
+        if self.rewriter.job.as_ref().is_some_and(|job| job.id == id) {
+            self.rewriter.job = None;
         }
         let stored = self.log.stored.as_mut().expect("a log without segments has none");
         match stored.number_of(id) {
             // A checkpoint may have been confirmed since the policy saw it: it waits for that one.
             Some(_) if stored.is_committed(id) => Ok(()),
-            Some(number) => stored.unlink(number),
+            Some(number) => {
+                // Another segment may have the number.
+                self.rewriter.leaving.remove(number);
+                stored.unlink(number)
+            }
             None => Ok(()),
         }
     }
 
     fn segments(&self, out: &mut Vec<SegmentMeta>) {
-        // While a checkpoint is taken nothing is moved or removed.
-        if let Some(stored) = self.log.stored.as_ref().filter(|_| !self.is_capturing()) {
-            stored.metas(self.expired_to(), out);
+        if let Some(stored) = &self.log.stored {
+            let capturing = self.is_capturing().then_some(&self.rewriter.put_off);
+            stored.metas(self.expired_to(), capturing, out);
         }
     }
 
@@ -124,24 +149,41 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.rewriter = Rewriter::default();
     }
 
+    /// A checkpoint begins: of a rewrite, only what is in memory goes on.
+    pub(super) fn put_rewrite_off(&mut self) {
+        self.rewriter.put_off = SegmentSet::default();
+        if self.rewriter.leaving.is_over(self.log.frames.count()) {
+            self.rewriter.leaving = Leaving::default();
+        }
+        if self.rewriter.job.as_ref().is_some_and(|job| !matches!(job.step, Step::Sweeping)) {
+            self.rewriter.job = None;
+        }
+    }
+
     fn advance(&mut self, job: &mut Job, fuel: usize) -> Result<Progress> {
         let (mut spent, patient) = (0, fuel >= PATIENT_FUEL);
         loop {
             // On an error the image is begun again.
             let step = std::mem::replace(&mut job.step, Step::Next);
             match step {
-                Step::Sweeping(from) => {
+                Step::Sweeping => {
                     let slots = (fuel - spent).saturating_mul(SLOTS_PER_FUEL);
-                    let (next, looked) = self.log.take_back_some(job.segment, from, slots);
-                    spent = (spent + looked.div_ceil(SLOTS_PER_FUEL)).min(fuel);
-                    if (next as usize) < self.log.frames.count() {
-                        job.step = Step::Sweeping(next);
+                    let leaving = &mut self.rewriter.leaving;
+                    let looked = self.log.take_back_some(leaving, slots);
+                    // What a whole frame is worth beyond what there is, is paid for later.
+                    spent += looked.div_ceil(SLOTS_PER_FUEL);
+                    if !leaving.is_over(self.log.frames.count()) {
+                        job.step = Step::Sweeping;
                         return Ok(Progress::Working { spent });
                     }
                 }
                 Step::Next => {
                     // Nothing on storage is live any more: frames in memory had the rest.
                     if self.log.stored.as_ref().is_none_or(|s| s.live_of(job.segment) == 0) {
+                        return Ok(Progress::Done { spent: spent + 1 });
+                    }
+                    if self.is_capturing() {
+                        self.rewriter.put_off.insert(job.segment);
                         return Ok(Progress::Done { spent: spent + 1 });
                     }
                     if job.directory.as_ref().is_some_and(|d| d.images().len() == job.image) {

@@ -28,6 +28,7 @@ use super::address::{SEGMENTS_MAX, StoredAt};
 use super::deaths::{DeathList, Deaths};
 use super::fetches::{Fetches, Known};
 use super::frame_set::FrameSet;
+use super::leaving::SegmentSet;
 use super::live_sets::LiveSets;
 use super::spill::Spill;
 use crate::fetch::{Fetch, Ticket};
@@ -389,14 +390,20 @@ impl Stored {
         self.deaths.is_asked = true;
     }
 
+    /// Live records of a segment at the barrier.
+    fn live_before(&self, segment: &Segment) -> u32 {
+        if segment.epoch == self.epoch { segment.live_before } else { segment.live_records }
+    }
+
     /// All segments, as they were at the barrier.
     pub fn segments_before(&self) -> Vec<SegmentBefore> {
         let before = |(&id, &number): (&SegmentId, &u32)| {
             let segment = self.segments[number as usize].as_ref().expect("numbered");
             debug_assert_eq!(segment.info.id, id);
-            let (live_records, known) = match segment.epoch == self.epoch {
-                true => (segment.live_before, segment.known_before),
-                false => (segment.live_records, segment.known_dead),
+            let live_records = self.live_before(segment);
+            let known = match segment.epoch == self.epoch {
+                true => segment.known_before,
+                false => segment.known_dead,
             };
             let is_known = u64::from(live_records + known) == segment.info.records;
             let live = segment.base.as_deref().copied();
@@ -570,11 +577,27 @@ impl Stored {
     }
 
     /// What a policy may know of the segments; what was touched last before `expired_to` has
-    /// expired.
-    pub fn metas(&self, expired_to: Time, out: &mut Vec<SegmentMeta>) {
-        let pinned = |segment: &Segment| self.committed.contains(&segment.info.id);
-        let meta = |segment: &Segment| segment.meta(pinned(segment), expired_to);
-        out.extend(self.segments.iter().flatten().map(meta));
+    /// expired. While a checkpoint is taken those that it names are pinned, nothing of what has expired is
+    /// removed, and those that are `put_off` are as if they were not sealed.
+    pub fn metas(
+        &self,
+        expired_to: Time,
+        capturing: Option<&SegmentSet>,
+        out: &mut Vec<SegmentMeta>,
+    ) {
+        for (number, segment) in self.segments.iter().enumerate() {
+            let Some(segment) = segment else { continue };
+            let is_committed = self.committed.contains(&segment.info.id);
+            let mut meta = segment.meta(is_committed, expired_to);
+            if let Some(put_off) = capturing {
+                if meta.expired {
+                    continue;
+                }
+                meta.pinned |= self.live_before(segment) > 0;
+                meta.sealed &= meta.live_records == 0 || !put_off.has(number as u32);
+            }
+            out.push(meta);
+        }
     }
 
     /// Whether all records of a segment were touched last before `expired_to`.

@@ -471,8 +471,11 @@ impl<V: Value> Log<V> {
         }
         let sealed: Vec<_> = all.iter().filter(|s| s.sealed && s.live_records > 0).collect();
         if begin && !sealed.is_empty() {
-            let segment = sealed[pick as usize % sealed.len()].id;
-            rewriter.begin(segment).unwrap_or_else(|e| is_planned(&e));
+            // Some of them together, of which the first that is begun may not be one.
+            let at = |nth: u64| sealed[(pick.wrapping_add(nth)) as usize % sealed.len()].id;
+            let together: Vec<_> = (0..pick % 4).map(at).collect();
+            rewriter.foresee(&together);
+            rewriter.begin(at(pick % 3)).unwrap_or_else(|e| is_planned(&e));
         }
         rewriter.step(fuel).map_or_else(|e| is_planned(&e), drop);
         self.dead = dead;

@@ -13,15 +13,17 @@ use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MIN, Sealing, needs_reaper};
 use crate::hybrid_log::address::{Address, Place, StoredAt};
 use crate::hybrid_log::config::FRAMES_MIN;
 use crate::hybrid_log::flush::{Answer, Flusher, drop_entries};
-use crate::hybrid_log::frame_set::FrameSet;
 use crate::hybrid_log::frame_unsafe::Frame;
 use crate::hybrid_log::frames_unsafe::Stage;
 use crate::hybrid_log::index::IndexHash;
+use crate::hybrid_log::leaving::Leaving;
 use crate::hybrid_log::stored::Stored;
 use crate::trace_event;
 
 /// So many slots are looked at in less time than an entry of the index.
 const SWEEP_MAX: u64 = 32;
+/// What taking back a record is worth, in slots that are looked at.
+const TAKEN_BACK_WORTH: usize = 4;
 
 impl<K: Key, V: State> Log<K, V> {
     /// Takes an empty frame out of use.
@@ -60,29 +62,32 @@ impl<K: Key, V: State> Log<K, V> {
         true
     }
 
-    /// Takes back that records of a segment are on storage, as the segment is given up, in the frames
-    /// from one on that have about so many slots; says which frame is next, and how many slots it
-    /// looked at.
-    pub fn take_back_some(&mut self, segment: u32, from: u32, slots: usize) -> (u32, usize) {
-        let (mut number, mut looked) = (from, 0);
-        let frames = self.stored.as_ref().map_or_else(FrameSet::default, |s| s.frames_of(segment));
-        while looked < slots.max(1) && (number as usize) < self.frames.count() {
-            let is_evicted = self.evicting.is_some_and(|(evicted, _)| evicted == number);
-            let is_in_use = !matches!(self.stage(number), Stage::Vacant | Stage::Frozen);
-            if is_in_use && !is_evicted && frames.may_have(number) {
-                for slot in 0..self.frame(number).slots() {
-                    let frame = self.frame(number);
-                    let is_it = frame.stored(slot).is_some_and(|stored| stored.0 == segment);
-                    if is_it && frame.death(slot).is_none() {
-                        self.take_back(number, slot);
-                    }
-                }
-                looked += self.frame(number).slots() as usize;
-            }
+    /// Takes back that records of segments are on storage, as those are given up, in the next frames, which have
+    /// about so many slots; says how many it looked at, and what more that was worth. While a checkpoint is taken only
+    /// records that change where they are: a change is no more to it.
+    pub fn take_back_some(&mut self, leaving: &mut Leaving, slots: usize) -> usize {
+        let mut looked = 0;
+        while looked < slots.max(1) && !leaving.is_over(self.frames.count()) {
+            let number = leaving.next_frame();
             looked += 1;
-            number += 1;
+            let is_evicted = self.evicting.is_some_and(|(evicted, _)| evicted == number);
+            let may_be = match self.stage(number) {
+                Stage::Vacant | Stage::Frozen => false,
+                Stage::Mutable => true,
+                Stage::Cooling | Stage::Failed | Stage::Clean => self.due_before == 0,
+            };
+            if !may_be || is_evicted || !leaving.may_be_in(number) {
+                continue;
+            }
+            let mut from = 0;
+            while let Some(slot) = self.frame(number).next_stored(from, |at| leaving.has(at)) {
+                self.take_back(number, slot);
+                looked += TAKEN_BACK_WORTH;
+                from = slot + 1;
+            }
+            looked += self.frame(number).slots() as usize;
         }
-        (number, looked)
+        looked
     }
 
     /// A record that is in memory too is to be written again from there.
@@ -108,12 +113,17 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// Whether looking for a segment's records in memory costs less than reading which it has and looking
-    /// for each.
-    pub fn is_worth_a_sweep(&self, segment: u32) -> bool {
-        let Some(stored) = &self.stored else { return false };
-        let frames = stored.frames_of(segment).count().min(self.order.len() as u64);
-        frames * u64::from(self.sizes.slots) <= SWEEP_MAX * stored.info(segment).records.max(64)
+    /// Segments that are given up, to be looked for in memory: none if that costs more than reading which
+    /// records they have and looking for each.
+    pub fn leaving(&self, segments: impl Iterator<Item = u32>) -> Leaving {
+        let (mut leaving, mut records) = (Leaving::default(), 0);
+        let Some(stored) = &self.stored else { return leaving };
+        for segment in segments {
+            leaving.add(segment, stored.frames_of(segment));
+            records += stored.info(segment).records.max(64);
+        }
+        let slots = leaving.frames().min(self.order.len() as u64) * u64::from(self.sizes.slots);
+        if slots <= SWEEP_MAX * records { leaving } else { Leaving::default() }
     }
 
     /// No checkpoint is to have more from a frame that is not being written: what is marked as dead is
