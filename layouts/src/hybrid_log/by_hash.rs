@@ -23,7 +23,7 @@ struct Found {
 
 impl<K: Key, V: State> ByHash<K, V> for HybridLogTable<K, V> {
     fn is_fast_in_order(&self) -> bool {
-        self.cold_records() == 0
+        self.log.index.stored() == 0
     }
 
     fn visit_hashes(

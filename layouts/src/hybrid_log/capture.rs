@@ -453,6 +453,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     /// Adds what a part of the index has of them on storage only.
     fn visit_stored(&mut self, from: u32) -> Step {
+        if self.log.index.stored() == 0 {
+            return Step::Adding { added: 0, all: self.stored().count_since() };
+        }
         if !self.log.pay(INDEX_SEGMENT_SLOTS) {
             return Step::Visiting { from };
         }
@@ -477,7 +480,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let stored = self.log.stored.as_mut().expect("a log with segments");
         let deaths = stored.spill.in_memory();
         let sets = stored.sets.as_mut().expect("sets are being made");
-        deaths.iter().for_each(|&death| sets.insert_again(death));
+        sets.insert_again(deaths);
         self.log.stats.checkpoint_looks += deaths.len() as u64;
         let next = stored.spill.has_written().then_some(Next::Last);
         Step::Recalling { next, reading: None }
@@ -505,7 +508,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             Some(Ok(recalled)) => {
                 self.log.stats.checkpoint_looks += recalled.deaths().len() as u64;
                 let sets = stored.sets.as_mut().expect("sets are being made");
-                recalled.deaths().iter().for_each(|&death| sets.insert_again(death));
+                sets.insert_again(recalled.deaths());
                 let before = stored.spill.give_back(recalled);
                 Ok(Step::Recalling { next: before.map(Next::At), reading: None })
             }

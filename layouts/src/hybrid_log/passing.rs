@@ -44,14 +44,14 @@ type Visit<'v, K, V> = &'v mut dyn FnMut(&K, &V) -> Result<()>;
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn visit_where_they_are(&mut self, visit: Visit<'_, K, V>) -> Result<()> {
-        let cold = self.cold_records();
+        let cold = self.log.index.stored();
         if cold == 0 {
             return self.visit_frames(visit);
         }
         self.wait_for_pass()?;
         if let Some((booked, buffer_bytes)) = self.book_pass(cold) {
             // Making room has moved some.
-            let cold = self.cold_records();
+            let cold = self.log.index.stored();
             let store = self.context.segment_store()?.clone().patient(self.log.sizes.patience);
             let visited = self.visit_segments(&store, buffer_bytes, visit);
             if store.left_bytes() > 0 {
@@ -85,22 +85,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if self.left_pass.as_ref().is_some_and(|(store, _)| store.left_bytes() == 0) {
             self.left_pass = None;
         }
-    }
-
-    /// How many records are on storage only. Cost: a look at each frame.
-    pub(super) fn cold_records(&self) -> u64 {
-        let in_frame = |number: u32| {
-            if self.log.stage(number) == Stage::Vacant {
-                return 0;
-            }
-            let frame = self.log.frame(number);
-            match self.log.left_before(number) {
-                0 => u64::from(frame.used() - self.log.frames.state(number).dead),
-                from => (from..frame.slots()).filter(|&slot| is_live(frame, slot)).count() as u64,
-            }
-        };
-        let in_memory: u64 = (0..self.log.frames.count() as u32).map(in_frame).sum();
-        self.log.index.len() - in_memory
     }
 
     /// Memory for a pass over the segments and the bytes of its buffers, if a pass reads less than

@@ -445,7 +445,7 @@ impl Stored {
     pub fn add_again(&mut self, from: usize, to: usize) -> usize {
         let (deaths, next) = self.deaths.some(from, to);
         let sets = self.sets.as_mut().expect("sets are being made");
-        deaths.iter().for_each(|&death| sets.insert_again(death));
+        sets.insert_again(deaths);
         next
     }
 

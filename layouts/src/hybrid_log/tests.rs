@@ -422,7 +422,7 @@ fn a_checkpoint_has_all_that_died_before_its_sets_were_begun() {
 
 #[test]
 fn a_state_that_is_cleared_leaves_the_checkpoint_being_taken_whole() {
-    for shares in [0, 1, 30, 60, 70] {
+    for shares in [0, 1, 20, 40, 50] {
         let store = Account::root(4 * MIB);
         let mut table = open::<u64>(&HybridLog::new().page_records(32), &store, true);
         for key in 0..8000 {

@@ -31,6 +31,11 @@ impl LiveSet {
         is_new
     }
 
+    /// What the processor has to load for [`insert`](LiveSet::insert), as a hint.
+    pub fn hint(&self, grain: u32) -> *const u8 {
+        self.0.as_ptr().wrapping_add(grain as usize / 8)
+    }
+
     /// Whether the record is in the set.
     pub fn contains(&self, grain: u32) -> bool {
         self.0.get(grain as usize / 8).is_some_and(|byte| byte >> (grain % 8) & 1 == 1)

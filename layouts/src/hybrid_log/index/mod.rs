@@ -85,6 +85,8 @@ pub struct Index {
     buckets: usize,
     strays: Vec<(IndexHash, Address)>,
     len: u64,
+    /// Entries of records on storage.
+    stored: u64,
     /// Entries that are going to be there, as far as anybody has told.
     expected: u64,
     /// Bits in which all hashes may be alike, from the top, beside what an even split allows.
@@ -111,6 +113,7 @@ impl Index {
             buckets,
             strays: Vec::new(),
             len: 0,
+            stored: 0,
             expected: 0,
             alike: 0,
             splits: 0,
@@ -130,6 +133,11 @@ impl Index {
     /// Entries.
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Entries whose records are on storage only.
+    pub fn stored(&self) -> u64 {
+        self.stored
     }
 
     /// Whether there are none.
@@ -226,12 +234,22 @@ impl Index {
     /// Changes the address of an entry.
     #[inline]
     pub fn set(&mut self, at: Position, address: Address) {
+        self.stored += u64::from(!address.is_memory());
+        self.stored -= u64::from(!self.address(at).is_memory());
         if at.stray {
             self.strays[at.slot as usize].1 = address;
         } else {
             self.segments.buckets_mut(at.segment)[at.bucket as usize]
                 .set_address(at.slot as usize, address);
         }
+    }
+
+    #[inline]
+    fn address(&self, at: Position) -> Address {
+        if at.stray {
+            return self.strays[at.slot as usize].1;
+        }
+        self.segments.buckets(at.segment)[at.bucket as usize].entry(at.slot as usize).address
     }
 
     /// Changes the address of the entry that has `old`, if there still is one; says whether.
@@ -249,12 +267,14 @@ impl Index {
     /// Inserts an entry after [`prepare`](Index::prepare) has said that there is room.
     pub fn insert(&mut self, hash: IndexHash, address: Address) {
         self.len += 1;
+        self.stored += u64::from(!address.is_memory());
         self.place(hash, address);
     }
 
     /// Removes an entry.
     pub fn remove(&mut self, at: Position) {
         self.len -= 1;
+        self.stored -= u64::from(!self.address(at).is_memory());
         let home = if at.stray {
             self.strays.swap_remove(at.slot as usize);
             at.bucket as usize
@@ -296,7 +316,7 @@ impl Index {
         let dropped = self.segments.len() as u64 - 1;
         self.segments.clear();
         self.strays = Vec::new();
-        self.len = 0;
+        (self.len, self.stored) = (0, 0);
         self.account.release(MemoryKind::Index, dropped * bytes);
         self.book_tables();
     }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::{Index, IndexHash};
 use crate::hybrid_log::Address;
+use crate::hybrid_log::address::StoredAt;
 
 fn index(buckets: usize) -> Index {
     Index::new(Account::root(1 << 30), buckets, None).unwrap()
@@ -90,6 +91,45 @@ fn entries_survive_growth_whatever_the_parameters() {
     if !cfg!(miri) {
         grow(&mut index(256), 300_000, hash);
     }
+}
+
+#[test]
+fn entries_of_records_on_storage_are_counted() {
+    let mut index = index(8);
+    let mut model: Vec<(IndexHash, Address)> = Vec::new();
+    let mut random = 88_172_645_463_325_252_u64;
+    for step in 0..if cfg!(miri) { 200 } else { 20_000 } {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (pick, coin) = ((random >> 33) as usize, random >> 20 & 1);
+        let at = StoredAt { segment: 3, grain: step + 1 };
+        let address = if coin == 0 { Address(step.into()) } else { Address::stored(at) };
+        match pick % 4 {
+            0 | 1 => {
+                // Some of one hash, so that there are strays.
+                let hash = if step % 3 == 0 { IndexHash(5) } else { hash(step.into()) };
+                index.prepare(hash).unwrap();
+                index.insert(hash, address);
+                model.push((hash, address));
+            }
+            2 if !model.is_empty() => {
+                let nth = pick / 4 % model.len();
+                let (hash, old) = &mut model[nth];
+                assert!(index.replace(*hash, *old, address));
+                *old = address;
+            }
+            3 if !model.is_empty() => {
+                let (hash, address) = model.swap_remove(pick / 4 % model.len());
+                let (at, _) = index.find(hash, |a| a == address).unwrap();
+                index.remove(at);
+            }
+            _ => {}
+        }
+        let stored = model.iter().filter(|(_, address)| !address.is_memory()).count();
+        assert_eq!(index.stored(), stored as u64, "step {step}");
+    }
+    index.clear();
+    assert_eq!(index.stored(), 0);
 }
 
 #[test]
