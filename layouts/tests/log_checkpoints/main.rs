@@ -8,6 +8,7 @@
 
 #[path = "../common/dice.rs"]
 mod dice;
+mod given_up;
 mod larger_than_memory;
 mod log;
 mod opened;
