@@ -9,6 +9,7 @@
 #[path = "../common/dice.rs"]
 mod dice;
 mod given_up;
+mod key_panics;
 mod larger_than_memory;
 mod log;
 mod opened;
