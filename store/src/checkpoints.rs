@@ -108,6 +108,8 @@ impl Sealing {
     /// Removes what was made, or has the helper do that when it is done with it.
     fn give_up(self, segments: &SegmentStore, inner: &Inner) {
         segments.unpin(self.pinned.iter().map(String::as_str));
+        // Jobs that states have under way end with their next block.
+        self.blobs.close();
         let (blobs, number, store) = (self.blobs, self.number, segments.clone());
         let remove = move || {
             blobs.abandon();

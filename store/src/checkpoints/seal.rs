@@ -311,9 +311,10 @@ impl Seal {
         match outcome {
             CheckpointOutcome::Abandoned => sealing.give_up(segments, inner),
             CheckpointOutcome::Committed | CheckpointOutcome::Unknown => {
-                let Sealing { prepared, .. } = sealing;
+                let Sealing { prepared, blobs, .. } = sealing;
                 let prepared = prepared.expect("looked at above");
                 // Nobody but checkpoints needs this file.
+                blobs.close();
                 let _ = segments.remove_file(&blobs_name(self.number));
                 if outcome == CheckpointOutcome::Committed {
                     checkpoints.base = Some(prepared.image.clone());
@@ -362,16 +363,18 @@ impl Drop for Seal {
         let segments = inner.segments.as_ref().expect("it was begun with a directory");
         let sealing = inner.checkpoints.borrow_mut().sealing.take();
         match sealing {
-            Some(Sealing { prepared: Some(prepared), .. }) if self.kept => {
+            Some(Sealing { prepared: Some(prepared), blobs, .. }) if self.kept => {
                 // Nobody but checkpoints needs this file.
+                blobs.close();
                 let _ = segments.remove_file(&blobs_name(self.number));
                 inner.checkpoints.borrow_mut().retained.push(prepared);
                 self.tell(CheckpointOutcome::Unknown);
             }
             sealing => {
-                // First, so that no helper writes a file that was removed.
+                // First: what states still have under way for it ends soon, and nothing is waited for.
+                sealing.iter().for_each(|sealing| sealing.blobs.close());
                 self.tell(CheckpointOutcome::Abandoned);
-                // What is given up may wait for the helper, which is told by others too.
+                // The helper removes it, behind what it has.
                 if let Some(sealing) = sealing {
                     sealing.give_up(segments, inner);
                 }
