@@ -34,7 +34,7 @@ use super::log::{INDEX_SEGMENT_SLOTS, Sealing};
 use super::spill::{Next, Reading};
 use super::stored::{SegmentBefore, Stored};
 use super::table::HybridLogTable;
-use crate::table::{CheckpointOutcome, Pace};
+use crate::table::CheckpointOutcome;
 
 /// Lists that a checkpoint refers to at most, before it looks at the segments again.
 const LISTS_MAX: usize = 64;
@@ -65,7 +65,6 @@ pub struct Capture {
     deaths: Vec<BlobRef>,
     /// Whether it makes sets in place of all lists before it.
     begins_anew: bool,
-    blobs: BlobWriter,
 }
 
 enum Step {
@@ -97,6 +96,8 @@ enum Step {
     Listing(Receiver<Listed>),
     /// The image was given.
     Done,
+    /// The state was cleared: there is nothing to go on with.
+    Overtaken,
 }
 
 /// Sets, and where they were written.
@@ -168,7 +169,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             left: Vec::new(),
             deaths: self.known_deaths.clone(),
             begins_anew: false,
-            blobs: blobs.clone(),
         }));
         Ok(())
     }
@@ -297,6 +297,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
             },
             Step::Done => Ok(Step::Done),
+            Step::Overtaken => {
+                let what = "the state was cleared while the checkpoint was taken; begin it again";
+                let error = Error::new(ErrorKind::Overtaken, what);
+                Err((Step::Overtaken, error.with("state", &self.context.name)))
+            }
         }
     }
 
@@ -650,7 +655,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             | Step::Visiting { .. }
             | Step::Adding { .. }
             | Step::Recalling { .. }
-            | Step::Done => {}
+            | Step::Done
+            | Step::Overtaken => {}
         }
     }
 
@@ -694,21 +700,23 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
-    /// Everything is about to go: a checkpoint has what it is to know of it before.
-    pub(super) fn settle_capture(&mut self) -> Result<()> {
-        let Some(blobs) = self.capture.as_ref().map(|capture| capture.blobs.clone()) else {
-            return Ok(());
+    /// Everything is about to go: a checkpoint that needs more of it ends. To write it first would be a call that waits for
+    /// storage, for as long as the state is large, where all others are bounded; and who clears a state has a checkpoint of
+    /// little to take when it is begun again.
+    pub(super) fn overtake_capture(&mut self) {
+        let Some(mut capture) = self.capture.take() else { return };
+        let is_last = capture.left.is_empty();
+        let is_whole = match &capture.step {
+            Step::Listing(_) | Step::Done | Step::Overtaken => true,
+            Step::WritingSets { .. } | Step::Complete { .. } => is_last,
+            Step::Looking => is_last && self.stored().sets.is_none(),
+            _ => false,
         };
-        let start = Instant::now();
-        let is_settled = |step: &Step| matches!(step, Step::Listing(_) | Step::Done);
-        while self.capture.as_ref().is_some_and(|capture| !is_settled(&capture.step)) {
-            self.log.pace(Pace::AT_ONCE);
-            self.continue_capture(&blobs)?;
-            self.log.check_patience(start)?;
-            // What is under way needs its helper, not this thread.
-            std::thread::yield_now();
+        if !is_whole {
+            let step = std::mem::replace(&mut capture.step, Step::Overtaken);
+            self.stop(step);
         }
-        Ok(())
+        self.capture = Some(capture);
     }
 }
 

@@ -290,8 +290,8 @@ impl Stored {
     /// Records of a segment have died, and nobody knows which.
     fn lose(&mut self, number: u32) {
         if self.is_asked_of(number) {
-            let why = "the state was cleared while the checkpoint was taken; begin it again";
-            self.spill.lose(ErrorKind::Backpressure, why);
+            let why = "nobody knows which records have died meanwhile; begin it again";
+            self.spill.lose(ErrorKind::Overtaken, why);
         }
     }
 

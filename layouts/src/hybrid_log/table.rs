@@ -560,8 +560,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn clear(&mut self) -> Result<()> {
         self.drop_scratch();
         self.give_up_rewrite();
-        // What it cannot have any more is told by the checkpoint.
-        let _ = self.settle_capture();
+        self.overtake_capture();
         self.log.clear()
     }
 

@@ -129,6 +129,7 @@ fn is_planned(error: &Error) {
         ErrorKind::Backpressure,
         ErrorKind::OverBudget,
         ErrorKind::Poisoned,
+        ErrorKind::Overtaken,
     ];
     assert!(kinds.contains(&error.kind()), "{error:?}");
 }

@@ -591,15 +591,11 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// Forgets everything in memory and in the index; segments are left to die. A panic of a value
-    /// that is dropped goes on once all are dropped.
+    /// Forgets everything in memory and in the index; segments are left to die. No checkpoint needs more of it. Waits for
+    /// the few pages that the helper has. A panic of a value that is dropped goes on once all are dropped.
     pub fn clear(&mut self) -> Result<()> {
         let start = Instant::now();
-        while self.frozen > 0 || self.pending() > 0 || self.sealing == Sealing::Freezing {
-            if self.sealing == Sealing::Freezing {
-                (self.credit, self.page_credit) = (None, None);
-                self.seal_some()?;
-            }
+        while self.frozen > 0 || self.pending() > 0 {
             self.wait()?;
             self.check_patience(start)?;
         }
