@@ -49,7 +49,7 @@ pub struct Compactor {
 pub struct Spent {
     /// Fuel used, including debt of earlier calls that was paid. At most the fuel given.
     pub fuel: usize,
-    /// Segments whose rewriting was finished.
+    /// Segments whose rewriting was finished, or put off.
     pub rewritten: usize,
     /// Segments removed.
     pub unlinked: usize,
@@ -107,6 +107,11 @@ impl Compactor {
         let rests = self.rest > writes as u64;
         self.rest = self.rest.saturating_sub(writes as u64);
         rests
+    }
+
+    /// Something has changed that no write tells of, such as the end of a checkpoint for which something was put off.
+    pub fn look_again(&mut self) {
+        self.rest = 0;
     }
 
     /// Plans anew and begins what the plan says. False if there is nothing to do.

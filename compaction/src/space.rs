@@ -185,7 +185,7 @@ impl SpacePolicy {
 
     /// Chooses the oldest that yield enough until the limit would be held.
     fn choose(&self, segments: &[SegmentMeta], plan: &mut Plan) {
-        let mut oldest = BinaryHeap::with_capacity(CHOSEN_MAX + 1);
+        let mut oldest = BinaryHeap::new();
         for (at, segment) in segments.iter().enumerate() {
             let is_candidate = !segment.is_dead() && self.is_eligible(segment);
             let (order, last) = (order(segment), oldest.peek());

@@ -193,6 +193,17 @@ fn who_rests_looks_seldom_and_keeps_the_limit() {
 }
 
 #[test]
+fn who_is_told_to_look_again_does_not_rest() {
+    let mut log = Population::new(400_000, 1000);
+    let mut compactor = Compactor::default();
+    (0..400_000).for_each(|key| log.put(key));
+    while !compactor.tick(&mut log, 100_000).unwrap().idle {}
+    assert!(compactor.rests(64));
+    compactor.look_again();
+    assert!(!compactor.rests(1));
+}
+
+#[test]
 fn a_live_population_causes_no_work() {
     let mut log = Population::new(10_000, 100);
     let mut compactor = Compactor::default();

@@ -24,7 +24,7 @@ use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use hashbrown::HashTable;
 
 use crate::heap::{HeapTable, Kind};
-use crate::heap_files::{Dead, Named};
+use crate::heap_files::{ADDED, Dead, Named, Nth};
 use crate::heap_marks::{Marks, Place, bits_bytes};
 use crate::heap_reading::{BUCKETS, Left, Memory, Reading, Source};
 use crate::hybrid_log::CHECKPOINT_PACE;
@@ -65,6 +65,7 @@ pub struct HeapCapture<K, V> {
     is_planned: bool,
     follow: Follow,
     reading: Reading<K, V>,
+    adding: Option<Adding>,
     telling: Option<Telling>,
 }
 
@@ -96,6 +97,36 @@ struct Telling {
     answer: Receiver<Told>,
     /// It has answered, that it could not.
     is_over: bool,
+}
+
+/// All is written; what has died since the barrier is added to sets, from a place of the list on and before another.
+#[derive(Debug)]
+struct Adding {
+    sealed: Vec<SegmentInfo>,
+    named: Named,
+    from: Nth,
+    to: Nth,
+}
+
+/// What checkpoints that were given up have left: goes a part at a time.
+#[derive(Debug)]
+pub(crate) struct LeftOver<K, V> {
+    readings: Vec<Reading<K, V>>,
+    /// The helper has the list of what has died.
+    lent: Option<Receiver<Told>>,
+}
+
+impl<K, V> LeftOver<K, V> {
+    /// Bytes of values that cleared tables have still.
+    pub fn values_left(&self) -> u64 {
+        self.readings.iter().flat_map(|reading| &reading.left).map(|left| left.values).sum()
+    }
+}
+
+impl<K, V> Default for LeftOver<K, V> {
+    fn default() -> Self {
+        Self { readings: Vec::new(), lent: None }
+    }
 }
 
 /// The helper's answer: the list of deaths; of each set its slot and its number of records; and the
@@ -137,6 +168,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             is_planned: false,
             follow: Follow::default(),
             reading: Reading::of_all(self.context.account.clone(), range, entries),
+            adding: None,
             telling: None,
         }));
         self.reads = true;
@@ -157,6 +189,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             return;
         };
         capture.is_planned = true;
+        self.take_lent();
+        let Some(capture) = self.capture.as_mut() else { return };
         if !self.marks.is_on() || self.files.is_broken() {
             self.forget();
             self.marks.begin(self.entries.num_buckets());
@@ -197,6 +231,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     fn forget(&mut self) {
         self.marks.give_up();
         self.files.clear();
+        self.left_over.lent = None;
     }
 
     /// Gives the memory of the marks back, if no checkpoint needs them; says whether there were any.
@@ -252,11 +287,18 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
 
     fn share(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         self.plan_capture();
+        let account = &self.context.account;
+        let is_short = account.available() < account.limit() / 8;
+        while self.drop_some_left() && is_short {}
         let Some(capture) = &mut self.capture else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
         if capture.telling.is_some() {
             return self.continue_telling();
+        }
+        if capture.adding.is_some() {
+            self.add_some_dead(blobs);
+            return Ok(None);
         }
         let sealed = if M::IS_COPIED { self.share_by_copies() } else { self.share_by_batches() };
         self.reads = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
@@ -336,8 +378,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         let capture = self.capture.as_mut().expect("it is written");
         let HeapCapture { entries, reading, .. } = &mut **capture;
         let named = self.files.name(*entries, &reading.dead, &sealed, &reading.slots);
-        let sets = std::mem::take(&mut reading.sets);
-        if !sets.is_empty() && self.files.is_broken() {
+        if !reading.sets.is_empty() && self.files.is_broken() {
             remove(&self.context, &sealed);
             // What is written is not there any more.
             capture.stepped.lose();
@@ -345,10 +386,29 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             return Err(Error::new(ErrorKind::OverBudget, message));
         }
         let names_others = named.image.segments.len() > sealed.len();
-        if !names_others || sets.is_empty() && reading.dead.places.len() == 0 {
+        if !names_others || reading.sets.is_empty() && reading.dead.places.len() == 0 {
             self.end_capture(named);
             return Ok(self.undecided_image());
         }
+        let (from, to) = (Nth::default(), self.files.dead().end());
+        capture.adding = Some(Adding { sealed, named, from, to });
+        self.add_some_dead(blobs);
+        Ok(None)
+    }
+
+    /// Adds some of what has died since the barrier to the sets, if some are made, and has the helper write them, or the
+    /// list, at the end. What dies from now on was found when its bucket was read.
+    fn add_some_dead(&mut self, blobs: &BlobWriter) {
+        let capture = self.capture.as_mut().expect("it is written");
+        let reading = &mut capture.reading;
+        let adding = capture.adding.as_mut().expect("it is written");
+        if !reading.sets.is_empty() && adding.from != adding.to {
+            adding.from = self.files.add_dead(&mut reading.sets, adding.from, adding.to);
+            self.looks += ADDED as u64;
+            return;
+        }
+        let Adding { sealed, named, .. } = capture.adding.take().expect("looked at above");
+        let sets = std::mem::take(&mut reading.sets);
         let has_sets = !sets.is_empty();
         // Sets tell all of it.
         let ids = if has_sets { Vec::new() } else { self.files.ids(&named) };
@@ -365,7 +425,6 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let _ = reply.send(Told { list, sets, lent });
         });
         capture.telling = Some(Telling { sealed, named, has_sets, answer, is_over: false });
-        Ok(None)
     }
 
     fn continue_telling(&mut self) -> Result<Option<StateImage>> {
@@ -414,7 +473,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         self.undecided = Some(Box::new(Undecided { named, dead, is_first }));
     }
 
-    /// Gives up the checkpoint that is being taken, if one is.
+    /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments; what it has kept goes
+    /// [later](HeapTable::drop_some_left).
     fn give_up_capture(&mut self) {
         let Some(mut capture) = self.capture.take() else { return };
         self.reads = false;
@@ -422,19 +482,42 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             return;
         }
         self.marks.end_capture();
+        if let Some(Adding { sealed, .. }) = capture.adding.take() {
+            remove(&self.context, &sealed);
+        }
         if let Some(Telling { sealed, answer, is_over, .. }) = capture.telling.take() {
-            // Nothing is to be written once it is given up. What a thread does next comes after that.
-            while self.context.helper.is_inline() && self.context.helper.drive() {}
-            match answer.try_recv() {
-                Ok(told) => capture.reading.dead.places.give_back(told.lent),
-                Err(_) if is_over => {}
-                Err(_) => self.files.break_off(),
+            if !is_over {
+                self.left_over.lent = Some(answer);
             }
             remove(&self.context, &sealed);
         }
-        let reading = &mut capture.reading;
+        let HeapCapture { mut reading, .. } = *capture;
+        let is_first = reading.is_first;
         let dead = std::mem::replace(&mut reading.dead, Dead::none(self.context.account.clone()));
-        self.go_back(reading.is_first, dead);
+        self.left_over.readings.push(reading);
+        self.go_back(is_first, dead);
+    }
+
+    /// Drops a part of what checkpoints that were given up have left; says whether there was something.
+    pub(super) fn drop_some_left(&mut self) -> bool {
+        if let Some(reading) = self.left_over.readings.last_mut() {
+            if !reading.drop_some() {
+                self.left_over.readings.pop();
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Takes back what the helper was lent for a checkpoint that was given up. If it has it still, the next one is full.
+    fn take_lent(&mut self) {
+        let Some(answer) = self.left_over.lent.take() else { return };
+        // Without a thread it is here that it does it.
+        while self.context.helper.is_inline() && answer.is_empty() && self.context.helper.drive() {}
+        match answer.try_recv() {
+            Ok(told) => self.files.give_back(told.lent),
+            Err(_) => self.files.break_off(),
+        }
     }
 
     /// What a checkpoint has written is of no use.
@@ -609,11 +692,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         self.plan_capture();
         let marks = Marks::off(self.context.account.clone());
         let marks = std::mem::replace(&mut self.marks, marks);
+        let values = self.context.account.used_for(MemoryKind::Values) - self.values_left();
         let Some(capture) = self.capture.as_mut().filter(|capture| capture.is_reading()) else {
             self.files.break_off();
             return false;
         };
-        let values = self.context.account.used_for(MemoryKind::Values);
         let table = std::mem::take(&mut self.entries);
         let index = std::mem::take(&mut self.table_bytes);
         capture.reading.left = Some(Left { table, marks, index, values });

@@ -17,6 +17,12 @@ impl SegmentSet {
         self.0[word] |= 1 << (segment % 64);
     }
 
+    /// Puts in what another one has.
+    pub fn insert_all(&mut self, other: &Self) {
+        self.0.resize(self.0.len().max(other.0.len()), 0);
+        self.0.iter_mut().zip(&other.0).for_each(|(word, more)| *word |= more);
+    }
+
     /// Takes a number out.
     pub fn remove(&mut self, segment: u32) {
         if let Some(word) = self.0.get_mut(segment as usize / 64) {
@@ -39,13 +45,25 @@ pub struct Leaving {
     /// Frames that may have records of them.
     frames: FrameSet,
     next: u32,
+    /// Those that come later have nothing that was on storage before.
+    end: u32,
 }
 
 impl Leaving {
+    /// No segments yet, to be looked for in so many frames.
+    pub fn none(frames: usize) -> Self {
+        Self { end: frames as u32, ..Self::default() }
+    }
+
     /// Adds a segment, of which frames may have records.
     pub fn add(&mut self, segment: u32, frames: FrameSet) {
         self.segments.insert(segment);
         self.frames.insert_all(frames);
+    }
+
+    /// All of them.
+    pub fn segments(&self) -> &SegmentSet {
+        &self.segments
     }
 
     /// A segment is gone.
@@ -69,9 +87,9 @@ impl Leaving {
         self.frames.may_have(frame)
     }
 
-    /// Whether all of `count` frames have been looked through, or there is nothing to look for.
-    pub fn is_over(&self, count: usize) -> bool {
-        self.segments.0.is_empty() || self.next as usize >= count
+    /// Whether all frames have been looked through, or there is nothing to look for.
+    pub fn is_over(&self) -> bool {
+        self.segments.0.is_empty() || self.next >= self.end
     }
 
     /// The frame to look through now.
@@ -87,8 +105,8 @@ mod tests {
 
     #[test]
     fn it_has_what_was_added_and_ends_after_the_last_frame() {
-        let mut leaving = Leaving::default();
-        assert!(leaving.is_over(5), "nothing to look for");
+        let mut leaving = Leaving::none(5);
+        assert!(leaving.is_over(), "nothing to look for");
         let mut frames = FrameSet::default();
         frames.insert(3);
         for segment in [0, 63, 64, 200] {
@@ -100,9 +118,15 @@ mod tests {
         leaving.remove(63);
         leaving.remove(5000);
         assert!(!leaving.has(63) && leaving.has(0) && leaving.has(64));
-        let looked: Vec<_> = (0..5).map(|_| leaving.next_frame()).collect();
+        let mut all = SegmentSet::default();
+        all.insert(700);
+        all.insert_all(leaving.segments());
+        assert!([0, 64, 200, 700].into_iter().all(|segment| all.has(segment)) && !all.has(63));
+        let mut looked = Vec::new();
+        while !leaving.is_over() {
+            looked.push(leaving.next_frame());
+        }
         assert_eq!(looked, [0, 1, 2, 3, 4]);
-        assert!(leaving.is_over(5) && !leaving.is_over(6));
         assert!(leaving.may_be_in(3) && !leaving.may_be_in(4) && leaving.frames() == 1);
     }
 }

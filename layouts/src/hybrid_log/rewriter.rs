@@ -5,7 +5,7 @@
 //! cheaper than reading which records a segment has and looking for each, and often none are left. That goes
 //! on while a checkpoint is taken; nothing else does. For the others the helper reads an image's footer; the owner asks the index which of its records are live; the
 //! helper copies those; the owner points the index to the copies, each only if it still points to
-//! the original. So every decision is the owner's and no step takes more than its fuel.
+//! the original. So every decision is the owner's and no step takes more than its fuel, and a frame.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,8 +81,10 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
         let numbers = segments.iter().filter_map(|&segment| stored.number_of(SegmentId(segment)));
         let expired_to = self.expired_to();
         // Nothing of those that have expired is written again.
-        let live = numbers.filter(|&number| !stored.is_over(number, expired_to));
-        self.rewriter.leaving = self.log.leaving(live);
+        let mut live = numbers.filter(|&number| !stored.is_over(number, expired_to)).peekable();
+        if live.peek().is_some() {
+            self.rewriter.leaving = self.log.leaving(live);
+        }
     }
 
     fn begin(&mut self, segment: u64) -> Result<()> {
@@ -149,12 +151,17 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.rewriter = Rewriter::default();
     }
 
+    /// Frames that were not to be looked through while a checkpoint was taken, or were not there, are next time.
+    pub(super) fn forget_sweep(&mut self) {
+        if self.rewriter.leaving.is_over() {
+            self.rewriter.leaving = Leaving::default();
+        }
+    }
+
     /// A checkpoint begins: of a rewrite, only what is in memory goes on.
     pub(super) fn put_rewrite_off(&mut self) {
         self.rewriter.put_off = SegmentSet::default();
-        if self.rewriter.leaving.is_over(self.log.frames.count()) {
-            self.rewriter.leaving = Leaving::default();
-        }
+        self.forget_sweep();
         if self.rewriter.job.as_ref().is_some_and(|job| !matches!(job.step, Step::Sweeping)) {
             self.rewriter.job = None;
         }
@@ -166,13 +173,15 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             // On an error the image is begun again.
             let step = std::mem::replace(&mut job.step, Step::Next);
             match step {
+                // Notes that there is no room for would be written to storage.
+                Step::Sweeping if self.is_capturing() && !self.log.has_room_to_note() => {}
                 Step::Sweeping => {
                     let slots = (fuel - spent).saturating_mul(SLOTS_PER_FUEL);
                     let leaving = &mut self.rewriter.leaving;
                     let looked = self.log.take_back_some(leaving, slots);
                     // What a whole frame is worth beyond what there is, is paid for later.
                     spent += looked.div_ceil(SLOTS_PER_FUEL);
-                    if !leaving.is_over(self.log.frames.count()) {
+                    if !leaving.is_over() {
                         job.step = Step::Sweeping;
                         return Ok(Progress::Working { spent });
                     }
@@ -183,7 +192,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                         return Ok(Progress::Done { spent: spent + 1 });
                     }
                     if self.is_capturing() {
-                        self.rewriter.put_off.insert(job.segment);
+                        let Rewriter { put_off, leaving, .. } = &mut self.rewriter;
+                        put_off.insert(job.segment);
+                        put_off.insert_all(leaving.segments());
                         return Ok(Progress::Done { spent: spent + 1 });
                     }
                     if job.directory.as_ref().is_some_and(|d| d.images().len() == job.image) {

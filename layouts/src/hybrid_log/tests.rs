@@ -421,8 +421,9 @@ fn a_checkpoint_has_all_that_died_before_its_sets_were_begun() {
 }
 
 #[test]
-fn a_state_that_is_cleared_leaves_the_checkpoint_being_taken_whole() {
-    for shares in [0, 1, 20, 40, 50] {
+fn a_state_that_is_cleared_ends_the_checkpoint_being_taken_unless_that_has_all_of_it() {
+    let (mut whole, mut overtaken) = (0, 0);
+    for shares in (0..200).step_by(9) {
         let store = Account::root(4 * MIB);
         let mut table = open::<u64>(&HybridLog::new().page_records(32), &store, true);
         for key in 0..8000 {
@@ -437,17 +438,40 @@ fn a_state_that_is_cleared_leaves_the_checkpoint_being_taken_whole() {
         let mut blobs = blobs_of(&table, 2);
         let mut image = table.begin_checkpoint(&mut blobs).unwrap();
         for _ in 0..shares {
-            assert!(image.is_none(), "{shares} shares were all");
-            image = table.continue_checkpoint(&mut blobs).unwrap();
+            if image.is_none() {
+                image = table.continue_checkpoint(&mut blobs).unwrap();
+            }
         }
+        let before = table.stats();
         Table::clear(&mut table).unwrap();
-        while image.is_none() {
-            image = table.continue_checkpoint(&mut blobs).unwrap();
+        let after = table.stats();
+        assert_eq!(before.pages_flushed, after.pages_flushed, "nothing is written for it");
+        let ended = loop {
+            match image.map_or_else(|| table.continue_checkpoint(&mut blobs), |i| Ok(Some(i))) {
+                Ok(None) => image = None,
+                ended => break ended,
+            }
+        };
+        match ended {
+            Ok(image) => {
+                let image = image.unwrap();
+                let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
+                assert_eq!((image.entries, live), (8000, 8000), "after {shares} shares");
+                table.checkpointed(CheckpointOutcome::Committed);
+                whole += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Overtaken, "{error:?}");
+                table.checkpointed(CheckpointOutcome::Abandoned);
+                overtaken += 1;
+            }
         }
-        let image = image.unwrap();
-        let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
-        assert_eq!((image.entries, live, table.len()), (8000, 8000, 0), "after {shares} shares");
+        assert_eq!(table.len(), 0);
+        assert!(!table.put(7, 7).unwrap());
+        let again = table.checkpoint(&mut blobs_of(&table, 3)).unwrap();
+        assert_eq!((again.entries, again.segments.len()), (1, 1), "after {shares} shares");
     }
+    assert!(whole > 0 && overtaken > 3, "{whole} whole, {overtaken} overtaken");
 }
 
 #[test]
@@ -475,6 +499,64 @@ fn a_segment_is_given_up_without_a_copy_of_what_is_in_memory_too() {
     }
     for key in 0..1000 {
         assert_eq!(table.get(&key).unwrap(), Some(&key));
+    }
+}
+
+#[test]
+fn what_a_checkpoint_puts_off_is_shown_without_garbage_until_its_end() {
+    let store = Account::root(7 * MIB / 4);
+    let mut table = open::<u64>(&HybridLog::new().page_records(32), &store, true);
+    for key in 0..40_000 {
+        assert!(!table.put(key, key).unwrap());
+    }
+    for (number, step) in [(1, 40_000), (2, 3), (3, 6)] {
+        for key in (0..40_000).step_by(step) {
+            table.update(&key, || unreachable!(), |value| *value += 1).unwrap();
+        }
+        table.checkpoint(&mut blobs_of(&table, number)).unwrap();
+        table.checkpointed(CheckpointOutcome::Committed);
+    }
+    let list = |table: &HybridLogTable<u64, u64>| {
+        let mut segments = Vec::new();
+        table.segments(&mut segments);
+        segments.into_iter().map(|s| (s.id, s)).collect::<BTreeMap<_, _>>()
+    };
+    let mut blobs = blobs_of(&table, 4);
+    assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+    let before = list(&table);
+    let half_dead =
+        before.values().filter(|s| s.sealed && 0 < s.live_records && s.live_records < s.records);
+    let wanted: Vec<_> = half_dead.map(|s| s.id).rev().step_by(2).collect();
+    table.foresee(&wanted);
+    table.begin(wanted[0]).unwrap();
+    while !matches!(table.step(100).unwrap(), Progress::Done { .. }) {}
+    let during = list(&table);
+    let (mut taken_back, mut left) = (0, 0);
+    for (id, now) in &during {
+        if wanted.contains(id) {
+            taken_back += before[id].live_records - now.live_records;
+            left += now.live_records;
+            let is_done = now.live_records == 0 || !now.sealed && now.live_bytes() == now.bytes;
+            assert!(is_done, "{now:?}");
+        } else {
+            assert_eq!(*now, before[id], "nobody asked for it");
+        }
+    }
+    assert!(taken_back > 0 && left > 0, "{taken_back} in memory, {left} on storage only");
+    let image = loop {
+        if let Some(image) = table.continue_checkpoint(&mut blobs).unwrap() {
+            break image;
+        }
+    };
+    assert_eq!(image.entries, 40_000);
+    table.checkpointed(CheckpointOutcome::Committed);
+    let after = list(&table);
+    for id in wanted.into_iter().filter(|id| during[id].live_records > 0) {
+        let (now, live) = (after[&id], during[&id].live_records);
+        assert_eq!((now.sealed, now.records, now.live_records), (true, before[&id].records, live));
+        table.begin(id).unwrap();
+        while !matches!(table.step(100).unwrap(), Progress::Done { .. }) {}
+        assert_eq!(list(&table)[&id].live_records, 0);
     }
 }
 
