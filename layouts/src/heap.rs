@@ -371,6 +371,12 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         true
     }
 
+    /// Gives up memory that nothing visible needs; says whether there was some.
+    #[cold]
+    fn give_something_up(&mut self) -> bool {
+        self.drop_all_left() || self.give_up_marks()
+    }
+
     /// Drops what checkpoints that were given up have left; says whether there was something.
     fn drop_all_left(&mut self) -> bool {
         let is_some = self.drop_some_left();
@@ -381,11 +387,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Writes are refused while values have outgrown the memory.
     #[inline]
     fn check_not_overdrawn(&mut self) -> Result<()> {
-        match check_not_overdrawn(&self.context.account) {
-            Err(_) if self.drop_all_left() || self.give_up_marks() => {
-                check_not_overdrawn(&self.context.account)
+        loop {
+            match check_not_overdrawn(&self.context.account) {
+                Err(_) if self.give_something_up() => {}
+                checked => return checked,
             }
-            checked => checked,
         }
     }
 
@@ -446,7 +452,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let before = M::heap_bytes(&entry.0, &entry.1);
             let after = M::heap_bytes(&entry.0, &value);
             if let Err(error) = account.ensure(after.saturating_sub(before), "a larger value") {
-                return match self.drop_all_left() || self.give_up_marks() {
+                return match self.give_something_up() {
                     true => self.put_at(hash, key, value),
                     false => Err(Rejected::new(error, (key, value))),
                 };
@@ -634,9 +640,10 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Upkeep for HeapTable<K, V, M> {
         Ok((0..work).take_while(|_| self.drop_some_left()).count())
     }
 
-    fn reclaim(&mut self, _: u64) -> Result<u64> {
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
         let before = self.context.account.used();
-        if !self.drop_all_left() {
+        self.drop_all_left();
+        if before - self.context.account.used() < bytes {
             self.give_up_marks();
         }
         Ok(before - self.context.account.used())

@@ -119,16 +119,16 @@ impl Sealing {
     }
 
     /// The state whose turn it is: those that are not whole in turn, and those that wait for memory once no other is
-    /// left, or once one is whole.
-    fn next_part(&mut self) -> Option<usize> {
+    /// left, or once one is whole. While memory is short the one that had the last share goes on, as each has something
+    /// that others need.
+    fn next_part(&mut self, is_short: bool) -> Option<usize> {
         let is_taken = |part: &Part| part.taking.is_some();
         if !self.parts.iter().any(|part| is_taken(part) && !part.waits) {
             self.parts.iter_mut().for_each(|part| part.waits = false);
         }
-        let after = self.turn..self.parts.len();
-        let next = after.chain(0..self.turn.min(self.parts.len()));
-        let mut next = next.filter(|&at| is_taken(&self.parts[at]) && !self.parts[at].waits);
-        let next = next.next()?;
+        let from = self.turn.saturating_sub(usize::from(is_short)).min(self.parts.len());
+        let mut next = (from..self.parts.len()).chain(0..from);
+        let next = next.find(|&at| is_taken(&self.parts[at]) && !self.parts[at].waits)?;
         self.turn = next + 1;
         Some(next)
     }

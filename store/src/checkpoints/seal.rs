@@ -38,6 +38,9 @@ pub struct Seal {
     committing: Option<(Manifest, Aside<Committed>)>,
 }
 
+/// Memory is short if less than such a part is free: then states are taken one after the other.
+const FREE_SHARE: u64 = 8;
+
 /// How replacing the manifest went, and what became of the checkpoint.
 type Committed = (Result<()>, CheckpointOutcome);
 
@@ -155,10 +158,14 @@ impl Seal {
             trace_event!(DEBUG, "checkpoint sealed", number = self.number);
             return Ok(true);
         }
-        if let Some(at) = sealing.next_part() {
+        let root = self.store.root();
+        let is_short = root.available() < root.limit() / FREE_SHARE;
+        if let Some(at) = sealing.next_part(is_short) {
             let calls = calls_of(inner);
             let moves = calls > std::mem::replace(&mut sealing.calls, calls);
             let others = sealing.has_others(at);
+            // Who waits until this one is whole has records changed before they are copied.
+            let by_clock = if is_short && others { Pace::WHOLE } else { by_clock };
             let Sealing { blobs, parts, pinned, .. } = sealing;
             let Part { manifest, taking, waits } = &mut parts[at];
             let working = taking.as_ref().expect("it has the turn");

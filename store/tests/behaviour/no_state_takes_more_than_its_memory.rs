@@ -108,7 +108,8 @@ fn play(
     seen: &mut Seen,
 ) {
     let is_short = |error: &Error| {
-        matches!(error.kind(), ErrorKind::OverBudget | ErrorKind::Backpressure)
+        use ErrorKind::{Backpressure, OverBudget, Overtaken};
+        matches!(error.kind(), OverBudget | Backpressure | Overtaken)
             || error.message().contains("windows are being fired")
     };
     let store = Store::in_memory()
