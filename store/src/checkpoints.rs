@@ -23,6 +23,7 @@ use alluvium_pagestore::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
+use crate::pacing::Shares;
 use crate::state_cell::Hooks;
 use crate::store::Inner;
 
@@ -84,8 +85,7 @@ struct Sealing {
     parts: Vec<Part>,
     /// Which of them has the next share.
     turn: usize,
-    /// Calls of all states before the last share.
-    calls: u64,
+    shares: Shares,
     /// Files pinned so far.
     pinned: Vec<String>,
     /// What it says, from when all states have given their part.

@@ -31,6 +31,39 @@ impl Pacing {
     }
 }
 
+/// A share of a checkpoint is not worth it for fewer calls: to ask for one takes as long as some.
+const CALLS_PER_SHARE: u64 = 256;
+/// One of so many that are asked for is given however few calls there were.
+const ASKED_MAX: u32 = 4;
+
+/// When the last share of a checkpoint was given, whichever state's.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    /// After so many calls of all states.
+    calls: u64,
+    /// How many were asked for since.
+    asked: u32,
+}
+
+impl Shares {
+    /// None yet, after so many calls.
+    pub(crate) fn none(calls: u64) -> Self {
+        Self { calls, asked: 0 }
+    }
+
+    /// Another one is asked for after so many calls: says, if it is to be given, whether there were some since the
+    /// last one. A stream that stands still waits for nothing.
+    pub(crate) fn next(&mut self, calls: u64) -> Option<bool> {
+        let since = calls.saturating_sub(self.calls);
+        self.asked += 1;
+        if since > 0 && since < CALLS_PER_SHARE && self.asked < ASKED_MAX {
+            return None;
+        }
+        *self = Self::none(calls);
+        Some(since > 0)
+    }
+}
+
 /// The stream of a store while a checkpoint of it is taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
@@ -45,6 +78,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_share_is_given_for_enough_calls_or_when_it_was_asked_for_often_enough() {
+        let mut shares = Shares::none(1000);
+        assert_eq!(shares.next(1000), Some(false), "the stream stands still");
+        assert_eq!(shares.next(1255), None);
+        assert_eq!(shares.next(1256), Some(true));
+        let asked: Vec<_> = (1257..1265).map(|calls| shares.next(calls)).collect();
+        let given = [None, None, None, Some(true)];
+        assert_eq!(asked, [given, given].concat());
+    }
+
+    #[test]
     fn half_of_what_lies_between_two_checkpoints_is_all_of_the_time() {
         let pacing = Pacing::default();
         pacing.begin(100);
@@ -53,11 +97,11 @@ mod tests {
         let at = |by_clock| Stream { by_clock, moves: true };
         assert_eq!(pacing.pace(600, at(0)), Pace { calls: 100, gone: half });
         assert_eq!(
-            pacing.pace(610, at(half + 9)),
-            Pace { calls: 10, gone: half + 9 },
+            pacing.pace(602, at(half + half / 9)),
+            Pace { calls: 2, gone: half + half / 9 },
             "by the clock"
         );
-        assert_eq!(pacing.pace(720, at(0)), Pace { calls: 110, gone: Pace::WHOLE });
+        assert_eq!(pacing.pace(720, at(0)), Pace { calls: 118, gone: Pace::WHOLE });
         pacing.begin(720);
         assert_eq!(pacing.pace(723, at(0)).calls, 3, "shares of the one before do not count");
         assert_eq!(pacing.pace(723, at(0)).calls, 1, "other states are called");

@@ -19,7 +19,7 @@ use crossbeam_channel::{TryRecvError, bounded};
 
 use super::{Checkpoint, MOMENT, Part, Retained, Sealing, entries_of, pin};
 use crate::aside::Aside;
-use crate::pacing::Stream;
+use crate::pacing::{Shares, Stream};
 use crate::sources::Sources;
 use crate::store::{BLOB_CHUNK_BYTES, Inner, Store};
 
@@ -77,7 +77,7 @@ impl Seal {
             blobs: BlobWriter::new(device, number, BLOB_CHUNK_BYTES),
             parts: Vec::new(),
             turn: 0,
-            calls: calls_of(inner),
+            shares: Shares::none(calls_of(inner)),
             pinned: Vec::new(),
             image: None,
             preparing: None,
@@ -140,10 +140,6 @@ impl Seal {
         if sealing.prepared.is_some() {
             return Ok(true);
         }
-        let by_clock = match sealing.interval {
-            0 => 0,
-            interval => Pace::gone_of(nanos_between(sealing.began, inner.clock.now()), interval),
-        };
         if let (Some(image), Some(answer)) = (&sealing.image, &sealing.preparing) {
             inner.drive();
             let file = match answer.try_recv() {
@@ -160,9 +156,15 @@ impl Seal {
         }
         let root = self.store.root();
         let is_short = root.available() < root.limit() / FREE_SHARE;
+        let moves = match sealing.shares.next(calls_of(inner)) {
+            None if !is_short => return Ok(false),
+            moves => moves.unwrap_or(true),
+        };
+        let by_clock = match sealing.interval {
+            0 => 0,
+            interval => Pace::gone_of(nanos_between(sealing.began, inner.clock.now()), interval),
+        };
         if let Some(at) = sealing.next_part(is_short) {
-            let calls = calls_of(inner);
-            let moves = calls > std::mem::replace(&mut sealing.calls, calls);
             let others = sealing.has_others(at);
             // Who waits until this one is whole has records changed before they are copied.
             let by_clock = if is_short && others { Pace::WHOLE } else { by_clock };
