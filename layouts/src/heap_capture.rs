@@ -2,7 +2,7 @@
 //!
 //! At the barrier nothing is done but to note it. Whoever comes first then, the stream or a share, has the
 //! [marks](crate::heap_marks) swap roles, and decides which segments are written anew. The table is
-//! [read](crate::heap_reading) in steps, bucket by bucket, and the helper
+//! [read](crate::heap_reading) in steps, and the helper
 //! writes what was read; who changes an entry that was not read yet keeps the old one, who adds a key
 //! notes that it is new. If the table remembers its last checkpoint, only entries
 //! that have changed since are read and written, and those in segments that are written anew; else all.
@@ -24,9 +24,10 @@ use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use hashbrown::HashTable;
 
 use crate::heap::{HeapTable, Kind};
+use crate::heap_entries::Entries;
 use crate::heap_files::{Dead, Named};
-use crate::heap_marks::{Marks, Place, bits_bytes};
-use crate::heap_reading::{BUCKETS, Left, Memory, Reading, Source};
+use crate::heap_marks::{EntryMarks, Marks, Place, bits_bytes};
+use crate::heap_reading::{Left, Memory, Reading, Source};
 use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::paced::Pace;
 use crate::split_table::HashRange;
@@ -56,7 +57,7 @@ const DEATH_BYTES: u64 = (size_of::<Death>() + 4) as u64;
 
 /// A checkpoint being taken.
 #[derive(Debug)]
-pub struct HeapCapture<K, V> {
+pub struct HeapCapture<K, V, S: Entries<K, V>> {
     stepped: Stepped,
     pace: Pace,
     /// At the barrier.
@@ -64,7 +65,7 @@ pub struct HeapCapture<K, V> {
     /// Whether it is decided what is to be read: nothing has changed since the barrier before that.
     is_planned: bool,
     follow: Follow,
-    reading: Reading<K, V>,
+    reading: Reading<K, V, S>,
     telling: Option<Telling>,
 }
 
@@ -106,7 +107,7 @@ struct Told {
     lent: Vec<Vec<Place>>,
 }
 
-impl<K, V> HeapCapture<K, V> {
+impl<K, V, S: Entries<K, V>> HeapCapture<K, V, S> {
     /// Whether changes of the table in use concern it.
     pub(super) fn is_reading(&self) -> bool {
         !self.reading.is_read && self.reading.left.is_none() && !self.stepped.is_lost()
@@ -118,7 +119,7 @@ impl<K, V> HeapCapture<K, V> {
     }
 }
 
-impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
+impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> {
     /// Cost: O(1).
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         let pace = Pace { segment_bytes: self.segment_bytes(), ..M::pace(&self.context)? };
@@ -129,7 +130,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             self.files.break_off();
         }
         let range = HashRange::of(&self.context.owned, self.context.key_groups);
-        let entries = self.entries.len() as u64;
+        let entries = self.entries.count();
         self.capture = Some(Box::new(HeapCapture {
             stepped,
             pace,
@@ -147,7 +148,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     fn segment_bytes(&self) -> u64 {
         let values = self.context.account.used_for(MemoryKind::Values);
         let entry = size_of::<(K, V)>() as u64 + RECORD_BYTES;
-        let bytes = self.entries.len() as u64 * entry + values;
+        let bytes = self.entries.count() * entry + values;
         (bytes / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
     }
 
@@ -159,7 +160,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         capture.is_planned = true;
         if !self.marks.is_on() || self.files.is_broken() {
             self.forget();
-            self.marks.begin(self.entries.num_buckets());
+            self.marks.begin(self.entries.buckets());
             return;
         }
         let HeapCapture { entries, pace, reading, .. } = &mut **capture;
@@ -202,10 +203,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Gives the memory of the marks back, if no checkpoint needs them; says whether there were any.
     #[cold]
     pub(super) fn give_up_marks(&mut self) -> bool {
-        let needs = |capture: &HeapCapture<K, V>| {
-            capture.is_planned && !capture.reading.is_first && capture.is_reading()
-        };
-        if !self.marks.is_on() || self.capture.as_deref().is_some_and(needs) {
+        if !self.marks.is_on() || self.needs_marks() {
             return false;
         }
         self.marks.give_up();
@@ -213,10 +211,27 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         true
     }
 
+    /// Whether what is to be read is known by the marks.
+    fn needs_marks(&self) -> bool {
+        let needs = |capture: &HeapCapture<K, V, S>| {
+            capture.is_planned && !capture.reading.is_first && capture.is_reading()
+        };
+        self.capture.as_deref().is_some_and(needs)
+    }
+
+    /// The marks were lost for want of memory.
+    #[cold]
+    pub(super) fn marks_are_lost(&mut self) {
+        self.files.break_off();
+        if self.needs_marks() {
+            self.capture.iter_mut().for_each(|capture| capture.stepped.lose());
+        }
+    }
+
     /// The stream has come so far since the last share: what is copied follows it. It has the buckets looked at by its
     /// calls, ahead of what is written, for which it makes more calls for each record.
     pub(super) fn pace_capture(&mut self, pace: crate::table::Pace) {
-        let buckets = self.entries.num_buckets() as u64;
+        let buckets = self.entries.buckets() as u64;
         let Some(capture) = self.capture.as_mut().filter(|_| M::IS_COPIED) else { return };
         let Follow { gone, looks, calls } = &mut capture.follow;
         let Some(earned) = pace.earned(gone) else {
@@ -312,11 +327,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let is_over = reading.is_done || reading.encoded - encoded >= COPIED_MAX;
             if is_over
                 || stepped.is_lost()
-                || !reading.copies.has_room(reading.room(), self.moved)?
+                || !reading.copies.has_room(reading.room(&self.entries), self.moved)?
             {
                 break;
             }
-            if !pay(&mut follow.looks, reading.cost(&mut self.marks)) {
+            if !pay(&mut follow.looks, reading.cost(&self.entries, &mut self.marks)) {
                 break;
             }
             let source = Source { entries: &self.entries, moved: self.moved };
@@ -471,19 +486,19 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             self.reads = false;
             return;
         };
-        let bucket = self.entries.find_bucket_index(hash, |(known, _)| key.is(known));
+        let bucket = self.entries.bucket(hash, |(known, _)| key.is(known));
         let HeapCapture { reading: capture, stepped, .. } = &mut **capture;
         let wanted = match bucket {
             Some(bucket) => {
-                self.marks.merge(bucket / 64);
-                capture.is_due(bucket, &self.marks)
+                self.marks.merge(bucket);
+                capture.is_due(&self.entries, (bucket, hash), &self.marks)
             }
             None => adds && capture.wants_new(),
         };
         if !wanted || capture.kept.find(hash, |kept| key.is(&kept.0)).is_some() {
             return;
         }
-        let entry = bucket.and_then(|bucket| self.entries.get_bucket(bucket));
+        let entry = bucket.and_then(|bucket| self.entries.entry(bucket));
         let before = entry.and_then(|(_, value)| M::copy(value));
         let key = key.to_owned();
         let bytes = match &before {
@@ -525,7 +540,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             if !M::IS_COPIED {
                 return reading.read_part::<M>(source, memory, Some(own));
             }
-            if reading.copies.has_room(BUCKETS, self.moved)? {
+            if reading.copies.has_room(reading.room(&self.entries), self.moved)? {
                 return reading.read_part::<M>(source, memory, None);
             }
             own.wait()?;
@@ -539,6 +554,26 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         self.reads = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
     }
 
+    /// The table is cleared: says whether a checkpoint takes it, with what is booked for it. Nothing is
+    /// remembered of it.
+    pub(super) fn leave(&mut self) -> bool {
+        self.plan_capture();
+        let marks = S::Marks::off(self.context.account.clone());
+        let marks = std::mem::replace(&mut self.marks, marks);
+        let Some(capture) = self.capture.as_mut().filter(|capture| capture.is_reading()) else {
+            self.files.break_off();
+            return false;
+        };
+        let values = self.context.account.used_for(MemoryKind::Values);
+        let table = std::mem::replace(&mut self.entries, S::empty(&self.context));
+        let index = std::mem::take(&mut self.table_bytes);
+        capture.reading.left = Some(Left { table, marks, index, values });
+        self.reads = false;
+        true
+    }
+}
+
+impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Moves the entries to a table twice as large, if it is known of each whether it is to be read or
     /// has changed, and says whether it did. What that takes is booked, and as much left as is needed
     /// `beside` it.
@@ -583,13 +618,13 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let Ok(entry) = old.get_bucket_entry(bucket) else { continue };
             let entry = entry.remove().0;
             let hash = entry.0.key_hash();
-            self.marks.merge(bucket / 64);
+            self.marks.merge(bucket);
             let is_due = capture.as_ref().is_some_and(|capture| {
-                capture.reading.is_due(bucket, &self.marks)
+                capture.reading.is_due(&old, (bucket, hash), &self.marks)
                     && capture.reading.kept.find(hash, |kept| kept.0 == entry.0).is_none()
             });
             let place = grown.insert_unique(hash, entry, |(key, _)| key.key_hash()).bucket_index();
-            marks.move_from(place, &mut self.marks, bucket);
+            marks.put(place, self.marks.lift(bucket));
             if is_due {
                 due[place / 64] |= 1 << (place % 64);
             }
@@ -600,24 +635,6 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             capture.reading.next = 0;
             capture.reading.due = Some(due);
         }
-        true
-    }
-
-    /// The table is cleared: says whether a checkpoint takes it, with what is booked for it. Nothing is
-    /// remembered of it.
-    pub(super) fn leave(&mut self) -> bool {
-        self.plan_capture();
-        let marks = Marks::off(self.context.account.clone());
-        let marks = std::mem::replace(&mut self.marks, marks);
-        let Some(capture) = self.capture.as_mut().filter(|capture| capture.is_reading()) else {
-            self.files.break_off();
-            return false;
-        };
-        let values = self.context.account.used_for(MemoryKind::Values);
-        let table = std::mem::take(&mut self.entries);
-        let index = std::mem::take(&mut self.table_bytes);
-        capture.reading.left = Some(Left { table, marks, index, values });
-        self.reads = false;
         true
     }
 }
