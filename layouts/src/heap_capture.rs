@@ -17,16 +17,15 @@
 //! - What a checkpoint that was given up has written, or was to write, counts as changed.
 
 use alluvium_pagestore::{
-    BlobRef, BlobWriter, Death, Error, ErrorKind, Key, LiveSet, Lookup, MemoryKind, Result,
-    SegmentInfo, StateImage,
+    BlobWriter, Error, ErrorKind, Key, Lookup, MemoryKind, Result, SegmentInfo, StateImage,
 };
-use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use hashbrown::HashTable;
 
 use crate::heap::{HeapTable, Kind};
 use crate::heap_entries::Entries;
 use crate::heap_files::{Dead, Named};
 use crate::heap_marks::{EntryMarks, Marks, Place, bits_bytes};
+use crate::heap_naming::{Begun, FREE_BYTES, Telling, remove};
 use crate::heap_reading::{Left, Memory, Reading, Source};
 use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::paced::Pace;
@@ -44,16 +43,12 @@ const BUCKETS_PER_CALL: u64 = 16;
 /// What was not looked at may be later, so many buckets at once; what was not written, so many chunks.
 const CREDIT_BUCKETS_MAX: u64 = 4096;
 const CREDIT_CHUNKS_MAX: u64 = 4;
-/// Bytes that are left free beside what is kept.
-const FREE_BYTES: u64 = 4 << 10;
 /// A segment has such a part of the state, between these.
 const SEGMENTS: u64 = 32;
 const SEGMENT_BYTES_MIN: u64 = 512 << 10;
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 /// What a record takes beside its key and value, about.
 const RECORD_BYTES: u64 = 32;
-/// What writing a death takes.
-const DEATH_BYTES: u64 = (size_of::<Death>() + 4) as u64;
 
 /// A checkpoint being taken.
 #[derive(Debug)]
@@ -85,26 +80,6 @@ pub(crate) struct Undecided {
     named: Named,
     dead: Dead,
     is_first: bool,
-}
-
-/// The helper writes which records are live.
-#[derive(Debug)]
-struct Telling {
-    sealed: Vec<SegmentInfo>,
-    named: Named,
-    /// Whether sets take the place of lists.
-    has_sets: bool,
-    answer: Receiver<Told>,
-    /// It has answered, that it could not.
-    is_over: bool,
-}
-
-/// The helper's answer: the list of deaths; of each set its slot and its number of records; and the
-/// places it was lent.
-struct Told {
-    list: Result<Option<BlobRef>>,
-    sets: Result<Vec<(usize, u64, BlobRef)>>,
-    lent: Vec<Vec<Place>>,
 }
 
 impl<K, V, S: Entries<K, V>> HeapCapture<K, V, S> {
@@ -148,8 +123,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     fn segment_bytes(&self) -> u64 {
         let values = self.context.account.used_for(MemoryKind::Values);
         let entry = size_of::<(K, V)>() as u64 + RECORD_BYTES;
-        let bytes = self.entries.count() * entry + values;
-        (bytes / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+        segment_bytes(self.entries.count() * entry + values)
     }
 
     /// Decides what the checkpoint that was begun reads, if that is not decided. Cost: in the number of segments.
@@ -165,32 +139,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         }
         let HeapCapture { entries, pace, reading, .. } = &mut **capture;
         let changed = self.marks.capture();
-        let mut plan = self.files.plan(*entries, changed, pace.segment_bytes);
-        let sets = if plan.makes_sets { self.files.sets_bytes(&plan) } else { 0 };
-        let deaths = DEATH_BYTES * (self.files.dead().len() + plan.records);
-        let mut bytes = if plan.is_full { 0 } else { sets + deaths };
-        let account = &self.context.account;
-        let has_room = account.available() >= bytes + deaths + 2 * FREE_BYTES;
-        if !has_room && !plan.is_full {
-            // What has died need not be told if all is written.
-            (plan, bytes) = (self.files.plan_all(*entries), 0);
-        }
-        let dead = match self.files.follow(&plan) {
-            Some(dead) => dead,
-            None => {
-                (plan, bytes) = (self.files.plan_all(*entries), 0);
-                self.files.follow(&plan).expect("that takes no memory")
-            }
-        };
-        reading.book(bytes);
-        reading.dead = dead;
-        reading.records = plan.records;
-        if plan.makes_sets {
-            reading.sets = self.files.empty_sets(&plan);
-        }
-        if plan.anew.contains(&true) {
-            reading.anew = plan.anew;
-        }
+        let (account, counts) = (&self.context.account, (*entries, changed));
+        let begun = Begun::of(&mut self.files, account, counts, pace.segment_bytes);
+        reading.book(begun.bytes);
+        (reading.dead, reading.records) = (begun.dead, begun.records);
+        (reading.sets, reading.anew) = (begun.sets, begun.anew);
         (reading.reads_all, reading.is_first) = (false, false);
     }
 
@@ -359,57 +312,27 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             let message = "which records are live could not be noted; begin the checkpoint again";
             return Err(Error::new(ErrorKind::OverBudget, message));
         }
-        let names_others = named.image.segments.len() > sealed.len();
-        if !names_others || sets.is_empty() && reading.dead.places.len() == 0 {
-            self.end_capture(named);
-            return Ok(self.undecided_image());
+        let (files, dead) = ((&self.context, &self.files), &mut reading.dead.places);
+        match Telling::begin(files, named, (sets, dead), sealed, blobs) {
+            Ok(telling) => {
+                capture.telling = Some(telling);
+                Ok(None)
+            }
+            Err(named) => {
+                self.end_capture(named);
+                Ok(self.undecided_image())
+            }
         }
-        let has_sets = !sets.is_empty();
-        // Sets tell all of it.
-        let ids = if has_sets { Vec::new() } else { self.files.ids(&named) };
-        let sets = self.files.whole_sets(&named, sets);
-        let lent = reading.dead.places.lend();
-        let (blobs, (reply, answer)) = (blobs.clone(), bounded(1));
-        self.context.helper.submit(move || {
-            let death = |at: &Place| Some(Death::of((*ids.get(at.slot())?)?, at.grain()));
-            let mut deaths: Vec<Death> = Vec::with_capacity(lent.iter().map(Vec::len).sum());
-            deaths.extend(lent.iter().flatten().filter_map(death));
-            let list = Death::write(&mut deaths, |_| true, &blobs);
-            let write = |(slot, set): (usize, LiveSet)| Ok((slot, set.len(), set.write(&blobs)?));
-            let sets = sets.into_iter().map(write).collect();
-            let _ = reply.send(Told { list, sets, lent });
-        });
-        capture.telling = Some(Telling { sealed, named, has_sets, answer, is_over: false });
-        Ok(None)
     }
 
     fn continue_telling(&mut self) -> Result<Option<StateImage>> {
-        self.context.helper.drive();
         let capture = self.capture.as_mut().expect("it is told of");
         let telling = capture.telling.as_mut().expect("it is told of");
-        let told = match telling.answer.try_recv() {
-            Ok(told) => told,
-            Err(TryRecvError::Empty) => return Ok(None),
-            Err(TryRecvError::Disconnected) => {
-                let message = "the helper lost which records are live; begin the checkpoint again";
-                return Err(Error::new(ErrorKind::Io, message));
-            }
-        };
-        capture.reading.dead.places.give_back(told.lent);
-        telling.is_over = true;
-        let (list, sets) = (told.list?, told.sets?);
-        let Telling { mut named, has_sets, .. } = capture.telling.take().expect("looked at above");
-        if has_sets {
-            named.image.deaths = Vec::new();
+        if !telling.is_told(&self.context.helper, &mut capture.reading.dead.places)? {
+            return Ok(None);
         }
-        named.image.deaths.extend(list);
-        for (slot, live, blob) in sets {
-            let nth = named.slots.iter().position(|of| *of == Some(slot)).expect("it is named");
-            let segment = &mut named.image.segments[nth];
-            assert_eq!(live, segment.live_records, "every key has one live record: {segment:?}");
-            segment.live = Some(blob);
-        }
-        self.end_capture(named);
+        let telling = capture.telling.take().expect("looked at above");
+        self.end_capture(telling.into_named());
         Ok(self.undecided_image())
     }
 
@@ -437,15 +360,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             return;
         }
         self.marks.end_capture();
-        if let Some(Telling { sealed, answer, is_over, .. }) = capture.telling.take() {
-            // Nothing is to be written once it is given up. What a thread does next comes after that.
-            while self.context.helper.is_inline() && self.context.helper.drive() {}
-            match answer.try_recv() {
-                Ok(told) => capture.reading.dead.places.give_back(told.lent),
-                Err(_) if is_over => {}
-                Err(_) => self.files.break_off(),
-            }
-            remove(&self.context, &sealed);
+        if let Some(telling) = capture.telling.take() {
+            let dead = &mut capture.reading.dead.places;
+            telling.give_up(&self.context, &mut self.files, dead);
         }
         let reading = &mut capture.reading;
         let dead = std::mem::replace(&mut reading.dead, Dead::none(self.context.account.clone()));
@@ -639,10 +556,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     }
 }
 
-/// Removes segments that were written for nothing. One that cannot be removed now is removed at the next
-/// open.
-fn remove(context: &crate::table::StateContext, segments: &[SegmentInfo]) {
-    for segment in segments {
-        let _ = context.segments.as_ref().map(|store| store.remove(segment.id));
-    }
+/// Bytes after which a segment ends, of a state of so many.
+pub(crate) fn segment_bytes(bytes: u64) -> u64 {
+    (bytes / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
 }
