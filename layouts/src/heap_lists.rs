@@ -480,6 +480,8 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
+        // What dies from here on is not dead for a checkpoint that was begun.
+        self.plan_capture();
         let rest = self.buckets.split_off(&before);
         for (time, bucket) in std::mem::replace(&mut self.buckets, rest) {
             self.len -= bucket.elements;

@@ -46,6 +46,8 @@ const BUCKET_BYTES: u64 = 320;
 pub struct ListsCapture<K, E> {
     stepped: Stepped,
     pace: Pace,
+    /// Whether it is decided what is to be read: nothing has changed since the barrier before that.
+    is_planned: bool,
     /// Nothing is remembered of a checkpoint before.
     is_first: bool,
     /// Lists that have changed, at most.
@@ -431,7 +433,7 @@ pub(super) fn record_elements<E: State>(list: &[E], bytes_max: usize) -> usize {
 }
 
 impl<K: Key, E: State> HeapLists<K, E> {
-    /// Cost: that of the buckets, and of the segments.
+    /// Cost: that of the buckets.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         let stepped = Stepped::new(&self.context)?;
         self.give_up_capture();
@@ -448,13 +450,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         for bucket in self.buckets.values_mut() {
             bucket.captured = Some(Box::new(Captured::new(&account, self.range)));
         }
-        let is_first = !self.remembers || self.files.is_broken();
-        if is_first {
-            self.forget();
-            self.remembers = true;
-        }
-        let changed = std::mem::take(&mut self.changed);
-        let mut reading = Reading {
+        let reading = Reading {
             dead: Dead::none(account.clone()),
             account,
             range: self.range,
@@ -471,6 +467,34 @@ impl<K: Key, E: State> HeapLists<K, E> {
             sets: LiveSets::default(),
             slots: Vec::new(),
         };
+        self.capture = Some(Box::new(ListsCapture {
+            stepped,
+            pace,
+            is_planned: false,
+            is_first: true,
+            changed: 0,
+            reading,
+            telling: None,
+        }));
+        Ok(())
+    }
+
+    /// Decides what the checkpoint that was begun writes, if that is not decided: before anything changes. Cost: in the
+    /// number of segments.
+    pub(super) fn plan_capture(&mut self) {
+        let is_planned = self.capture.as_ref().is_none_or(|capture| capture.is_planned);
+        if is_planned {
+            return;
+        }
+        let is_first = !self.remembers || self.files.is_broken();
+        if is_first {
+            self.forget();
+            self.remembers = true;
+        }
+        let Some(capture) = &mut self.capture else { return };
+        let ListsCapture { pace, reading, .. } = &mut **capture;
+        let changed = std::mem::take(&mut self.changed);
+        reading.epoch = self.epoch;
         if !is_first {
             let counts = (self.files.live_records() + changed, changed);
             let account = &self.context.account;
@@ -478,10 +502,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
             reading.book(begun.bytes);
             (reading.anew, reading.sets, reading.dead) = (begun.anew, begun.sets, begun.dead);
         }
-        let telling = None;
-        let capture = ListsCapture { stepped, pace, is_first, changed, reading, telling };
-        self.capture = Some(Box::new(capture));
-        Ok(())
+        (capture.is_planned, capture.is_first, capture.changed) = (true, is_first, changed);
     }
 
     /// Does a bounded share; the image at the end.
@@ -505,6 +526,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     }
 
     fn share(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
+        self.plan_capture();
         let Some(capture) = &mut self.capture else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
@@ -574,6 +596,9 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let Some(mut capture) = self.capture.take() else { return };
         self.buckets.values_mut().for_each(|bucket| bucket.captured = None);
         capture.reading.take_gone().for_each(|bucket| self.release(bucket));
+        if !capture.is_planned {
+            return;
+        }
         let none = Dead::none(self.context.account.clone());
         let mut dead = std::mem::replace(&mut capture.reading.dead, none);
         if let Some(telling) = capture.telling.take() {
@@ -617,6 +642,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     #[cold]
     #[inline(never)]
     pub(super) fn note<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, hash: u64, key: &Q) {
+        self.plan_capture();
         let Some(capture) = &self.capture else { return };
         let Some(Bucket { lists, captured: Some(captured), .. }) = self.buckets.get_mut(&bucket)
         else {
@@ -727,6 +753,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     /// does.
     #[cold]
     fn read_rest(&mut self) {
+        self.plan_capture();
         let Some(capture) = &mut self.capture else { return };
         let ListsCapture { stepped, pace, reading, .. } = &mut **capture;
         let Self { buckets, files, changed, .. } = self;
