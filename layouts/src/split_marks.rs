@@ -98,7 +98,8 @@ impl SplitMarks {
             }
             return R::default();
         };
-        if !matches!(self.chunks.get(chunk), Some(Some(_))) && !(makes && self.make(chunk)) {
+        let is_made = matches!(self.chunks.get(chunk), Some(Some(_)));
+        if !is_made && (!makes || !self.make(chunk)) {
             return R::default();
         }
         let marks = self.chunks[chunk].as_deref_mut().expect("made above");
