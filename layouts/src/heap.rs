@@ -16,7 +16,7 @@ use hashbrown::HashTable;
 
 use crate::expiry::ExpiryPass;
 use crate::full_image::{Images, pace, read_placed};
-use crate::heap_capture::{HeapCapture, Undecided};
+use crate::heap_capture::{HeapCapture, LeftOver, Undecided};
 use crate::heap_copies::Copies;
 use crate::heap_entries::Entries;
 use crate::heap_files::HeapFiles;
@@ -164,6 +164,9 @@ pub struct HeapTable<K, V, M = Stored, S: Entries<K, V> = HashTable<(K, V)>> {
     pub(crate) reads: bool,
     /// The one that was taken and is not decided.
     pub(crate) undecided: Option<Box<Undecided>>,
+    pub(crate) left_over: LeftOver<K, V, S>,
+    /// Notes of deaths that checkpoints looked at.
+    pub(crate) looks: u64,
     /// What it remembers of its last checkpoint.
     pub(crate) marks: S::Marks,
     pub(crate) files: HeapFiles,
@@ -290,6 +293,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             capture: None,
             reads: false,
             undecided: None,
+            left_over: LeftOver::default(),
+            looks: 0,
             moved: 0,
             images: Images::default(),
             codec_calls: 0,
@@ -302,14 +307,24 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     #[inline]
     pub(crate) fn check_not_overdrawn(&mut self) -> Result<()> {
         match check_not_overdrawn(&self.context.account) {
-            Err(_) if self.give_up_marks() => check_not_overdrawn(&self.context.account),
+            Err(_) if self.drop_all_left() || self.give_up_marks() => {
+                check_not_overdrawn(&self.context.account)
+            }
             checked => checked,
         }
     }
 
+    /// Drops what checkpoints that were given up have left; says whether there was something.
+    pub(crate) fn drop_all_left(&mut self) -> bool {
+        let is_some = self.drop_some_left();
+        while self.drop_some_left() {}
+        is_some
+    }
+
     /// Bytes of values of a table that was cleared, which a checkpoint reads still.
     pub(crate) fn values_left(&self) -> u64 {
-        self.capture.as_ref().map_or(0, |capture| capture.values_left())
+        let captured = self.capture.as_ref().map_or(0, |capture| capture.values_left());
+        captured + self.left_over.values_left()
     }
 }
 
@@ -318,6 +333,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// it is read to its end before.
     fn make_free(&mut self, bytes: u64) {
         let is_short = |table: &Self| table.context.account.available() < bytes;
+        while is_short(self) && self.drop_some_left() {}
         if is_short(self) && !self.give_up_marks() && self.reads {
             self.read_rest();
             if is_short(self) {
@@ -328,6 +344,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
 
     /// Books and makes room for one more entry that owns `heap_bytes`; changes nothing visible.
     fn make_room(&mut self, heap_bytes: u64) -> Result<()> {
+        if self.context.account.available() < heap_bytes {
+            self.drop_all_left();
+        }
         if self.values_left() > 0 && self.context.account.available() < heap_bytes {
             // What a checkpoint still reads of a table that was cleared is in the way.
             self.read_rest();
@@ -344,6 +363,10 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         let account = &self.context.account;
         let buckets = (self.entries.num_buckets() * 2).max(16);
         let grown = (buckets * (size_of::<(K, V)>() + 1) + 64) as u64;
+        if account.available() < grown + heap_bytes {
+            self.drop_all_left();
+        }
+        let account = &self.context.account;
         if self.values_left() > 0 && account.available() < grown + heap_bytes {
             self.read_rest();
         }
@@ -443,7 +466,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let before = M::heap_bytes(&entry.0, &entry.1);
             let after = M::heap_bytes(&entry.0, &value);
             if let Err(error) = account.ensure(after.saturating_sub(before), "a larger value") {
-                return match self.give_up_marks() {
+                return match self.drop_all_left() || self.give_up_marks() {
                     true => self.put_at(hash, key, value),
                     false => Err(Rejected::new(error, (key, value))),
                 };
@@ -620,9 +643,16 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
 }
 
 impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> Upkeep for HeapTable<K, V, M, S> {
+    fn tick(&mut self, work: usize) -> Result<usize> {
+        self.context.helper.drive();
+        Ok((0..work).take_while(|_| self.drop_some_left()).count())
+    }
+
     fn reclaim(&mut self, _: u64) -> Result<u64> {
         let before = self.context.account.used();
-        self.give_up_marks();
+        if !self.drop_all_left() {
+            self.give_up_marks();
+        }
         Ok(before - self.context.account.used())
     }
 
@@ -655,6 +685,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> Upkeep for HeapTable<K
             live_bytes: live_keys * size_of::<(K, V)>() as u64 + values,
             codec_calls: self.codec_calls,
             sought: self.sought,
+            checkpoint_looks: self.looks,
             ..TableStats::default()
         };
         self.images.describe(&mut stats);
@@ -666,7 +697,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> Upkeep for HeapTable<K
 
 impl<K, V, M, S: Entries<K, V>> Drop for HeapTable<K, V, M, S> {
     fn drop(&mut self) {
-        self.capture = None;
+        (self.capture, self.left_over) = (None, LeftOver::default());
         let account = &self.context.account;
         account.release(MemoryKind::Index, self.table_bytes);
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));

@@ -23,9 +23,9 @@ use hashbrown::HashTable;
 
 use crate::heap::{HeapTable, Kind};
 use crate::heap_entries::Entries;
-use crate::heap_files::{Dead, Named};
+use crate::heap_files::{ADDED, Dead, Named, Nth};
 use crate::heap_marks::{EntryMarks, Marks, Place, bits_bytes};
-use crate::heap_naming::{Begun, FREE_BYTES, Telling, remove};
+use crate::heap_naming::{Begun, FREE_BYTES, Lent, Telling, remove};
 use crate::heap_reading::{Left, Memory, Reading, Source};
 use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::paced::Pace;
@@ -61,6 +61,7 @@ pub struct HeapCapture<K, V, S: Entries<K, V>> {
     is_planned: bool,
     follow: Follow,
     reading: Reading<K, V, S>,
+    adding: Option<Adding>,
     telling: Option<Telling>,
 }
 
@@ -80,6 +81,36 @@ pub(crate) struct Undecided {
     named: Named,
     dead: Dead,
     is_first: bool,
+}
+
+/// All is written; what has died since the barrier is added to sets, from a place of the list on and before another.
+#[derive(Debug)]
+struct Adding {
+    sealed: Vec<SegmentInfo>,
+    named: Named,
+    from: Nth,
+    to: Nth,
+}
+
+/// What checkpoints that were given up have left: goes a part at a time.
+#[derive(Debug)]
+pub(crate) struct LeftOver<K, V, S: Entries<K, V>> {
+    readings: Vec<Reading<K, V, S>>,
+    /// The helper has the list of what has died.
+    lent: Option<Lent>,
+}
+
+impl<K, V, S: Entries<K, V>> LeftOver<K, V, S> {
+    /// Bytes of values that cleared tables have still.
+    pub fn values_left(&self) -> u64 {
+        self.readings.iter().flat_map(|reading| &reading.left).map(|left| left.values).sum()
+    }
+}
+
+impl<K, V, S: Entries<K, V>> Default for LeftOver<K, V, S> {
+    fn default() -> Self {
+        Self { readings: Vec::new(), lent: None }
+    }
 }
 
 impl<K, V, S: Entries<K, V>> HeapCapture<K, V, S> {
@@ -113,6 +144,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             is_planned: false,
             follow: Follow::default(),
             reading: Reading::of_all(self.context.account.clone(), range, entries),
+            adding: None,
             telling: None,
         }));
         self.reads = true;
@@ -132,6 +164,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             return;
         };
         capture.is_planned = true;
+        self.take_lent();
+        let Some(capture) = self.capture.as_mut() else { return };
         if !self.marks.is_on() || self.files.is_broken() {
             self.forget();
             self.marks.begin(self.entries.buckets());
@@ -151,6 +185,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     fn forget(&mut self) {
         self.marks.give_up();
         self.files.clear();
+        self.left_over.lent = None;
     }
 
     /// Gives the memory of the marks back, if no checkpoint needs them; says whether there were any.
@@ -220,11 +255,18 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
 
     fn share(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         self.plan_capture();
+        let account = &self.context.account;
+        let is_short = account.available() < account.limit() / 8;
+        while self.drop_some_left() && is_short {}
         let Some(capture) = &mut self.capture else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
         if capture.telling.is_some() {
             return self.continue_telling();
+        }
+        if capture.adding.is_some() {
+            self.add_some_dead(blobs);
+            return Ok(None);
         }
         let sealed = if M::IS_COPIED { self.share_by_copies() } else { self.share_by_batches() };
         self.reads = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
@@ -304,25 +346,38 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         let capture = self.capture.as_mut().expect("it is written");
         let HeapCapture { entries, reading, .. } = &mut **capture;
         let named = self.files.name(*entries, &reading.dead, &sealed, &reading.slots);
-        let sets = std::mem::take(&mut reading.sets);
-        if !sets.is_empty() && self.files.is_broken() {
+        if !reading.sets.is_empty() && self.files.is_broken() {
             remove(&self.context, &sealed);
             // What is written is not there any more.
             capture.stepped.lose();
             let message = "which records are live could not be noted; begin the checkpoint again";
             return Err(Error::new(ErrorKind::OverBudget, message));
         }
-        let (files, dead) = ((&self.context, &self.files), &mut reading.dead.places);
-        match Telling::begin(files, named, (sets, dead), sealed, blobs) {
-            Ok(telling) => {
-                capture.telling = Some(telling);
-                Ok(None)
-            }
-            Err(named) => {
-                self.end_capture(named);
-                Ok(self.undecided_image())
-            }
+        if !Telling::is_needed(&named, &sealed, (&reading.sets, &reading.dead.places)) {
+            self.end_capture(named);
+            return Ok(self.undecided_image());
         }
+        let (from, to) = (Nth::default(), self.files.dead().end());
+        capture.adding = Some(Adding { sealed, named, from, to });
+        self.add_some_dead(blobs);
+        Ok(None)
+    }
+
+    /// Adds some of what has died since the barrier to the sets, if some are made, and has the helper write them, or the
+    /// list, at the end. What dies from now on was found when its bucket was read.
+    fn add_some_dead(&mut self, blobs: &BlobWriter) {
+        let capture = self.capture.as_mut().expect("it is written");
+        let reading = &mut capture.reading;
+        let adding = capture.adding.as_mut().expect("it is written");
+        if !reading.sets.is_empty() && adding.from != adding.to {
+            adding.from = self.files.add_dead(&mut reading.sets, adding.from, adding.to);
+            self.looks += ADDED as u64;
+            return;
+        }
+        let Adding { sealed, named, .. } = capture.adding.take().expect("looked at above");
+        let sets = std::mem::take(&mut reading.sets);
+        let (files, dead) = ((&self.context, &self.files), &mut reading.dead.places);
+        capture.telling = Some(Telling::begin(files, named, (sets, dead), sealed, blobs));
     }
 
     fn continue_telling(&mut self) -> Result<Option<StateImage>> {
@@ -352,7 +407,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         self.undecided = Some(Box::new(Undecided { named, dead, is_first }));
     }
 
-    /// Gives up the checkpoint that is being taken, if one is.
+    /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments; what it has kept goes
+    /// [later](HeapTable::drop_some_left).
     fn give_up_capture(&mut self) {
         let Some(mut capture) = self.capture.take() else { return };
         self.reads = false;
@@ -360,13 +416,35 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             return;
         }
         self.marks.end_capture();
-        if let Some(telling) = capture.telling.take() {
-            let dead = &mut capture.reading.dead.places;
-            telling.give_up(&self.context, &mut self.files, dead);
+        if let Some(Adding { sealed, .. }) = capture.adding.take() {
+            remove(&self.context, &sealed);
         }
-        let reading = &mut capture.reading;
+        if let Some(telling) = capture.telling.take() {
+            self.left_over.lent = telling.give_up(&self.context);
+        }
+        let HeapCapture { mut reading, .. } = *capture;
+        let is_first = reading.is_first;
         let dead = std::mem::replace(&mut reading.dead, Dead::none(self.context.account.clone()));
-        self.go_back(reading.is_first, dead);
+        self.left_over.readings.push(reading);
+        self.go_back(is_first, dead);
+    }
+
+    /// Drops a part of what checkpoints that were given up have left; says whether there was something.
+    pub(super) fn drop_some_left(&mut self) -> bool {
+        if let Some(reading) = self.left_over.readings.last_mut() {
+            if !reading.drop_some() {
+                self.left_over.readings.pop();
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Takes back what the helper was lent for a checkpoint that was given up. If it has it still, the next one is full.
+    fn take_lent(&mut self) {
+        if let Some(lent) = self.left_over.lent.take() {
+            lent.take_back(&self.context.helper, &mut self.files);
+        }
     }
 
     /// What a checkpoint has written is of no use.
@@ -477,11 +555,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         self.plan_capture();
         let marks = S::Marks::off(self.context.account.clone());
         let marks = std::mem::replace(&mut self.marks, marks);
+        let values = self.context.account.used_for(MemoryKind::Values) - self.values_left();
         let Some(capture) = self.capture.as_mut().filter(|capture| capture.is_reading()) else {
             self.files.break_off();
             return false;
         };
-        let values = self.context.account.used_for(MemoryKind::Values);
         let table = std::mem::replace(&mut self.entries, S::empty(&self.context));
         let index = std::mem::take(&mut self.table_bytes);
         capture.reading.left = Some(Left { table, marks, index, values });

@@ -173,6 +173,13 @@ impl<K, V> Copies<K, V> {
         answer.try_recv().map(Some).map_err(lost)
     }
 
+    /// Drops a chunk, or what the helper has; says whether there was something.
+    pub fn drop_one(&mut self) -> bool {
+        // What the helper has goes with its answer.
+        let is_some = self.answer.take().is_some() || self.filling.take().is_some();
+        is_some || self.full.pop_front().is_some() || self.spare.pop().is_some()
+    }
+
     /// The places of a chunk's records are known.
     pub fn give_back(&mut self, mut chunk: Chunk<K, V>) {
         chunk.entries.clear();

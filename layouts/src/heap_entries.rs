@@ -46,6 +46,8 @@ pub trait Entries<K, V>: Sized + 'static {
     fn entry(&self, bucket: usize) -> Option<&(K, V)>;
     /// What is to be read at `next`; the first is at 0.
     fn stretch(&self, next: u64) -> Stretch;
+    /// Takes some entries out, of a table that is of no use any more; says whether there may be more. `dropped` is 0 first.
+    fn drop_some(&mut self, dropped: &mut usize, drop_it: &mut dyn FnMut((K, V))) -> bool;
     /// Whether an entry was read by who is to read the stretch at `next` now.
     fn is_passed(&self, bucket: usize, hash: u64, next: u64) -> bool;
 }
@@ -79,6 +81,17 @@ impl<K: 'static, V: 'static> Entries<K, V> for HashTable<(K, V)> {
         let (first, all) = (next as usize, self.num_buckets());
         let end = all.min(first + BUCKETS);
         Stretch { buckets: first..end, after: (end < all).then_some(end as u64) }
+    }
+
+    fn drop_some(&mut self, dropped: &mut usize, drop_it: &mut dyn FnMut((K, V))) -> bool {
+        let end = self.num_buckets().min(*dropped + BUCKETS);
+        for bucket in *dropped..end {
+            if let Ok(entry) = self.get_bucket_entry(bucket) {
+                drop_it(entry.remove().0);
+            }
+        }
+        *dropped = end;
+        end < self.num_buckets()
     }
 
     #[inline]
@@ -116,6 +129,12 @@ impl<K: Key, V: 'static> Entries<K, V> for SplitTable<(K, V)> {
     fn stretch(&self, next: u64) -> Stretch {
         let (buckets, after) = self.buckets_at(next);
         Stretch { buckets, after }
+    }
+
+    fn drop_some(&mut self, _: &mut usize, drop_it: &mut dyn FnMut((K, V))) -> bool {
+        let Some(part) = self.take_part() else { return false };
+        part.for_each(drop_it);
+        true
     }
 
     #[inline]

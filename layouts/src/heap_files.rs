@@ -35,6 +35,8 @@ const SLOTS: usize = 16;
 /// Records in the first part of a list of the dead, and in the longest.
 const DEAD_MIN: usize = 256;
 const DEAD_MAX: usize = 64 << 10;
+/// The dead that are added to sets at a time.
+pub(crate) const ADDED: usize = 4096;
 
 /// A segment, by the number that [places](Place) name it with.
 #[derive(Debug)]
@@ -102,6 +104,11 @@ impl LiveSets {
         {
             set.get_or_insert_with(|| LiveSet::new(*bytes)).insert(place.grain());
         }
+    }
+
+    /// Drops one; says whether there was one.
+    pub fn drop_one(&mut self) -> bool {
+        self.0.pop().is_some()
     }
 
     fn take(&mut self, slot: usize) -> Option<LiveSet> {
@@ -388,10 +395,17 @@ impl HeapFiles {
         self.stored().map(|(.., live)| live).sum()
     }
 
+    /// Adds to the sets some of the records that have died since the barrier, from a place of their list on and before
+    /// another; says at which to go on.
+    pub fn add_dead(&self, sets: &mut LiveSets, from: Nth, to: Nth) -> Nth {
+        let (some, next) = self.dead.some(from, to);
+        some.iter().for_each(|place| sets.insert(*place));
+        next
+    }
+
     /// Which records are live in segments of before that have dead ones, by slot: those that were found
-    /// by who looked at all entries that there are still, and those that have died since the barrier.
+    /// by who looked at all entries that there are still, and those that have [died](HeapFiles::add_dead) since the barrier.
     pub fn whole_sets(&self, named: &Named, mut sets: LiveSets) -> Vec<(usize, LiveSet)> {
-        self.dead.iter().for_each(|place| sets.insert(place));
         let with_dead = named.slots.iter().zip(&named.image.segments);
         let with_dead = with_dead.filter(|(_, segment)| segment.live_records < segment.records);
         let of = |slot: &Option<usize>| sets.take((*slot)?).zip(*slot);
@@ -428,7 +442,9 @@ impl HeapFiles {
         self.lists = image.deaths;
     }
 
-    /// A checkpoint was given up: what it has written is not there.
+    /// A checkpoint was given up: what it has written is not there. What has died of that stays in the list of the dead, as
+    /// it would take looking at all of them to find it; who writes the list leaves it out. Cost: in the number of
+    /// segments and of parts of lists.
     pub fn given_up(&mut self, dead: Dead) {
         for (slot, of) in self.slots.iter_mut().enumerate() {
             match of {
@@ -437,9 +453,13 @@ impl HeapFiles {
                 Slot::Free | Slot::Gone => {}
             }
         }
-        let slots = &self.slots;
-        self.dead.retain(|place| !matches!(slots[place.slot()], Slot::Gone));
-        self.dead.append(dead.places);
+        let since = std::mem::replace(&mut self.dead, dead.places);
+        self.dead.append(since);
+    }
+
+    /// Parts come back that were lent for a checkpoint that was given up since.
+    pub fn give_back(&mut self, parts: Vec<Vec<Place>>) {
+        self.dead.parts.splice(0..0, parts);
     }
 
     /// Bytes of records that are dead, about.
@@ -455,6 +475,13 @@ impl Drop for HeapFiles {
     fn drop(&mut self) {
         self.account.release(MemoryKind::Tables, self.booked);
     }
+}
+
+/// Where one stands in a list of the dead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Nth {
+    part: usize,
+    at: usize,
 }
 
 /// Places of records that are dead, in parts, so that noting one moves no others. All booked.
@@ -516,12 +543,22 @@ impl DeadPlaces {
         self.parts.last().map_or(0, |part| part.capacity() - part.len()) as u64
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = Place> + '_ {
-        self.parts.iter().flatten().copied()
+    /// Behind all of them.
+    pub fn end(&self) -> Nth {
+        let last = self.parts.len().saturating_sub(1);
+        Nth { part: last, at: self.parts.get(last).map_or(0, Vec::len) }
     }
 
-    fn retain(&mut self, keep: impl Fn(&Place) -> bool) {
-        self.parts.iter_mut().for_each(|part| part.retain(&keep));
+    /// Some from a place on and before another, [`ADDED`] at most and of one part; and the place to go on at.
+    fn some(&self, from: Nth, to: Nth) -> (&[Place], Nth) {
+        let part = self.parts.get(from.part).map_or(&[][..], Vec::as_slice);
+        let end = if from.part == to.part { to.at.min(part.len()) } else { part.len() };
+        let next = end.min(from.at + ADDED);
+        let some = &part[from.at.min(next)..next];
+        match next == end && from.part < to.part {
+            true => (some, Nth { part: from.part + 1, at: 0 }),
+            false => (some, Nth { part: from.part, at: next }),
+        }
     }
 
     /// Takes the parts out to have them written; what they take stays booked while this lives.

@@ -20,6 +20,7 @@ use crate::heap_files::HeapFiles;
 use crate::heap_lists_capture::{Captured, ListsCapture, Undecided};
 use crate::heap_lists_records::{Record, Records};
 use crate::heap_marks::Place;
+use crate::heap_naming::Lent;
 use crate::lists::{Elements, Lists, ListsLayout, span};
 use crate::split_table::{HashRange, SplitTable};
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
@@ -43,6 +44,8 @@ pub struct HeapLists<K, E> {
     pub(super) capture: Option<Box<ListsCapture<K, E>>>,
     /// The one that was taken and is not decided.
     pub(super) undecided: Option<Box<Undecided>>,
+    /// Of one that was given up: the helper has the list of what has died.
+    pub(super) lent: Option<Lent>,
     /// The segments of checkpoints.
     pub(super) files: HeapFiles,
     /// Whether lists remember their records, and of which epoch.
@@ -94,6 +97,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
             len: 0,
             capture: None,
             undecided: None,
+            lent: None,
             remembers: false,
             epoch: 0,
             changed: 0,

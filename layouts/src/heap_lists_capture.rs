@@ -26,7 +26,7 @@ use alluvium_pagestore::{
 
 use crate::full_image::pace;
 use crate::heap_capture::segment_bytes;
-use crate::heap_files::{Dead, HeapFiles, LiveSets, Named};
+use crate::heap_files::{Dead, HeapFiles, LiveSets, Named, Nth};
 use crate::heap_lists::{Bucket, HeapLists, List, add_record, hash_of};
 use crate::heap_lists_records::{Due, Record, Records};
 use crate::heap_marks::Place;
@@ -53,7 +53,17 @@ pub struct ListsCapture<K, E> {
     /// Lists that have changed, at most.
     changed: u64,
     reading: Reading<K, E>,
+    adding: Option<Adding>,
     telling: Option<Telling>,
+}
+
+/// All is written; what has died since the barrier is added to sets, from a place of the list on and before another.
+#[derive(Debug)]
+struct Adding {
+    sealed: Vec<SegmentInfo>,
+    named: Named,
+    from: Nth,
+    to: Nth,
 }
 
 /// A checkpoint that was taken and is not decided yet.
@@ -474,6 +484,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
             is_first: true,
             changed: 0,
             reading,
+            adding: None,
             telling: None,
         }));
         Ok(())
@@ -485,6 +496,9 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let is_planned = self.capture.as_ref().is_none_or(|capture| capture.is_planned);
         if is_planned {
             return;
+        }
+        if let Some(lent) = self.lent.take() {
+            lent.take_back(&self.context.helper, &mut self.files);
         }
         let is_first = !self.remembers || self.files.is_broken();
         if is_first {
@@ -530,6 +544,10 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let Some(capture) = &mut self.capture else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
+        if capture.adding.is_some() {
+            self.add_some_dead(blobs);
+            return Ok(None);
+        }
         let ListsCapture { stepped, pace, reading, telling, .. } = &mut **capture;
         if let Some(telling) = telling {
             if !telling.is_told(&self.context.helper, &mut reading.dead.places)? {
@@ -558,8 +576,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     ) -> Result<Option<StateImage>> {
         let capture = self.capture.as_mut().expect("it is written");
         let reading = &mut capture.reading;
-        let sets = std::mem::take(&mut reading.sets);
-        if !sets.is_empty() && self.files.is_broken() {
+        if !reading.sets.is_empty() && self.files.is_broken() {
             remove(&self.context, &sealed);
             // What is written is not there any more.
             capture.stepped.lose();
@@ -568,14 +585,29 @@ impl<K: Key, E: State> HeapLists<K, E> {
         }
         let live = self.files.count_live(&reading.dead, &sealed);
         let named = self.files.name(live, &reading.dead, &sealed, &reading.slots);
-        let (files, dead) = ((&self.context, &self.files), &mut reading.dead.places);
-        match Telling::begin(files, named, (sets, dead), sealed, blobs) {
-            Ok(telling) => {
-                capture.telling = Some(telling);
-                Ok(None)
-            }
-            Err(named) => Ok(Some(self.end_capture(named))),
+        if !Telling::is_needed(&named, &sealed, (&reading.sets, &reading.dead.places)) {
+            return Ok(Some(self.end_capture(named)));
         }
+        let (from, to) = (Nth::default(), self.files.dead().end());
+        capture.adding = Some(Adding { sealed, named, from, to });
+        self.add_some_dead(blobs);
+        Ok(None)
+    }
+
+    /// Adds some of what has died since the barrier to the sets, if some are made, and has the helper write them, or the
+    /// list, at the end. What dies from now on was found when its list was read.
+    fn add_some_dead(&mut self, blobs: &BlobWriter) {
+        let capture = self.capture.as_mut().expect("it is written");
+        let reading = &mut capture.reading;
+        let adding = capture.adding.as_mut().expect("it is written");
+        if !reading.sets.is_empty() && adding.from != adding.to {
+            adding.from = self.files.add_dead(&mut reading.sets, adding.from, adding.to);
+            return;
+        }
+        let Adding { sealed, named, .. } = capture.adding.take().expect("looked at above");
+        let sets = std::mem::take(&mut reading.sets);
+        let (files, dead) = ((&self.context, &self.files), &mut reading.dead.places);
+        capture.telling = Some(Telling::begin(files, named, (sets, dead), sealed, blobs));
     }
 
     /// The checkpoint is taken.
@@ -600,9 +632,12 @@ impl<K: Key, E: State> HeapLists<K, E> {
             return;
         }
         let none = Dead::none(self.context.account.clone());
-        let mut dead = std::mem::replace(&mut capture.reading.dead, none);
+        let dead = std::mem::replace(&mut capture.reading.dead, none);
+        if let Some(Adding { sealed, .. }) = capture.adding.take() {
+            remove(&self.context, &sealed);
+        }
         if let Some(telling) = capture.telling.take() {
-            telling.give_up(&self.context, &mut self.files, &mut dead.places);
+            self.lent = telling.give_up(&self.context);
         }
         self.go_back(capture.is_first, capture.changed, dead);
     }

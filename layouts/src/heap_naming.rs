@@ -84,19 +84,23 @@ struct Told {
 }
 
 impl Telling {
-    /// Has the helper write which records are live of what is named beside the segments that were `sealed`; gives what is
-    /// named back if there is nothing to be told.
+    /// Whether there is something to be told of what is named beside the segments that were `sealed`.
+    pub fn is_needed(
+        named: &Named,
+        sealed: &[SegmentInfo],
+        (sets, dead): (&LiveSets, &DeadPlaces),
+    ) -> bool {
+        named.image.segments.len() > sealed.len() && (!sets.is_empty() || dead.len() > 0)
+    }
+
+    /// Has the helper write which records are live of what is named.
     pub fn begin(
         (context, files): (&StateContext, &HeapFiles),
         named: Named,
         (sets, dead): (LiveSets, &mut DeadPlaces),
         sealed: Vec<SegmentInfo>,
         blobs: &BlobWriter,
-    ) -> std::result::Result<Self, Named> {
-        let names_others = named.image.segments.len() > sealed.len();
-        if !names_others || sets.is_empty() && dead.len() == 0 {
-            return Err(named);
-        }
+    ) -> Self {
         let has_sets = !sets.is_empty();
         // Sets tell all of it.
         let ids = if has_sets { Vec::new() } else { files.ids(&named) };
@@ -112,7 +116,7 @@ impl Telling {
             let sets = sets.into_iter().map(write).collect();
             let _ = reply.send(Told { list, sets, lent });
         });
-        Ok(Self { sealed, named, has_sets, answer, is_over: false })
+        Self { sealed, named, has_sets, answer, is_over: false }
     }
 
     /// Whether it is told. What the helper was lent is given back then.
@@ -154,16 +158,26 @@ impl Telling {
         self.named
     }
 
-    /// The checkpoint is given up; what it has written is removed.
-    pub fn give_up(self, context: &StateContext, files: &mut HeapFiles, dead: &mut DeadPlaces) {
-        // Nothing is to be written once it is given up. What a thread does next comes after that.
-        while context.helper.is_inline() && context.helper.drive() {}
-        match self.answer.try_recv() {
-            Ok(told) => dead.give_back(told.lent),
-            Err(_) if self.is_over => {}
+    /// The checkpoint is given up; what it has written is removed. What the helper was lent and has not given back.
+    pub fn give_up(self, context: &StateContext) -> Option<Lent> {
+        remove(context, &self.sealed);
+        (!self.is_over).then_some(Lent(self.answer))
+    }
+}
+
+/// What the helper was lent for a checkpoint that was given up.
+#[derive(Debug)]
+pub(crate) struct Lent(Receiver<Told>);
+
+impl Lent {
+    /// Takes it back before the next checkpoint. If the helper has it still, that one is full.
+    pub fn take_back(self, helper: &Helper, files: &mut HeapFiles) {
+        // Without a thread it is here that it does it.
+        while helper.is_inline() && self.0.is_empty() && helper.drive() {}
+        match self.0.try_recv() {
+            Ok(told) => files.give_back(told.lent),
             Err(_) => files.break_off(),
         }
-        remove(context, &self.sealed);
     }
 }
 

@@ -7,6 +7,7 @@
 //! What it keeps true: an entry that was read or kept is on its way, and has no place on storage, until it has its new
 //! one. Until then it counts as one that the next checkpoint is to write, if this one is given up.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, MemoryKind, PlacedAt, Result};
@@ -41,8 +42,9 @@ pub(super) struct Reading<K, V, S: Entries<K, V>> {
     /// Keys that have changed, and what they had; `None` if they were not there.
     pub kept: SplitTable<(K, Option<V>)>,
     pub copies: Copies<K, V>,
-    /// The table, once it was cleared.
+    /// The table, once it was cleared, and how many of its buckets are emptied since that is not wanted any more.
     pub left: Option<Left<S, S::Marks>>,
+    dropped: usize,
     /// Booked as buffers.
     booked: u64,
     /// Nothing is remembered of a checkpoint before.
@@ -94,6 +96,7 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
             kept: SplitTable::new(account.clone(), range),
             copies: Copies::new(account.clone()),
             left: None,
+            dropped: 0,
             booked: 0,
             is_first: true,
             records,
@@ -177,6 +180,29 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
     pub fn book(&mut self, bytes: u64) {
         self.account.charge(MemoryKind::Buffers, bytes);
         self.booked += bytes;
+    }
+
+    /// Of a checkpoint that was given up: drops a bounded part of what it has kept; says whether there was something. Values
+    /// that panic when they are dropped do so for nobody.
+    pub fn drop_some(&mut self) -> bool {
+        if self.copies.drop_one() || self.sets.drop_one() {
+            return true;
+        }
+        let guarded = |act: &mut dyn FnMut()| drop(catch_unwind(AssertUnwindSafe(act)));
+        if let Some(part) = self.kept.take_part() {
+            let mut part = Some(part);
+            guarded(&mut || drop(part.take()));
+            return true;
+        }
+        let Some(Left { table, .. }) = &mut self.left else { return false };
+        let mut drop_it = |entry: (K, V)| {
+            let mut entry = Some(entry);
+            guarded(&mut || drop(entry.take()));
+        };
+        if !table.drop_some(&mut self.dropped, &mut drop_it) {
+            self.drop_left();
+        }
+        true
     }
 
     /// Drops the table that was cleared.

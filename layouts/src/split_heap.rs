@@ -73,10 +73,13 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
         }
     }
 
-    /// Gives up what a checkpoint still reads of a table that was cleared, or what is remembered of checkpoints, for which
-    /// one that needs that is read to its end before; says whether there was any.
+    /// Gives up what checkpoints that were given up have left, or what one still reads of a table that was cleared, or what
+    /// is remembered of checkpoints, for which one that needs that is read to its end before; says whether there was any.
     #[cold]
     fn give_way(&mut self) -> bool {
+        if self.drop_all_left() {
+            return true;
+        }
         if self.values_left() > 0 {
             self.read_rest();
             return self.values_left() == 0;

@@ -11,7 +11,7 @@ use alluvium_layouts::{CheckpointOutcome, Cursor, TableStats, Upkeep};
 use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, KeyGroup, Result, StateImage, Time};
 
 use crate::moving::{Groups, Place};
-use crate::pacing::Pacing;
+use crate::pacing::{Pacing, Stream};
 use crate::state_cell::{Lock, Mark};
 
 pub(crate) use lists::ListsCell;
@@ -155,9 +155,9 @@ impl<T: Upkeep> Shared<T> {
         }
     }
 
-    fn pace_checkpoint(&self, gone: Option<u64>) -> Result<()> {
+    fn pace_checkpoint(&self, stream: Stream) -> Result<()> {
         let mut inner = self.enter()?;
-        inner.pace_checkpoint(self.pacing.pace(self.calls.get(), gone));
+        inner.pace_checkpoint(self.pacing.pace(self.calls.get(), stream));
         Ok(())
     }
 

@@ -80,8 +80,12 @@ struct Sealing {
     began: Time,
     interval: u64,
     blobs: BlobWriter,
-    /// The states of the checkpoint: those whose hooks are here have no image yet.
-    parts: Vec<(StateManifest, Option<Rc<dyn Hooks>>)>,
+    /// The states of the checkpoint.
+    parts: Vec<Part>,
+    /// Which of them has the next share.
+    turn: usize,
+    /// Calls of all states before the last share.
+    calls: u64,
     /// Files pinned so far.
     pinned: Vec<String>,
     /// What it says, from when all states have given their part.
@@ -90,6 +94,15 @@ struct Sealing {
     preparing: Option<Receiver<Result<CheckpointFile>>>,
     /// Durable, with its file.
     prepared: Option<Retained>,
+}
+
+/// A state of a checkpoint.
+struct Part {
+    manifest: StateManifest,
+    /// While it has no image yet.
+    taking: Option<Rc<dyn Hooks>>,
+    /// It waits for memory that another one has until it is done.
+    waits: bool,
 }
 
 impl Sealing {
@@ -102,12 +115,35 @@ impl Sealing {
         if hooks.is_none() {
             pin(segments, &manifest, &mut self.pinned);
         }
-        self.parts.push((manifest, hooks));
+        self.parts.push(Part { manifest, taking: hooks, waits: false });
+    }
+
+    /// The state whose turn it is: those that are not whole in turn, and those that wait for memory once no other is
+    /// left, or once one is whole.
+    fn next_part(&mut self) -> Option<usize> {
+        let is_taken = |part: &Part| part.taking.is_some();
+        if !self.parts.iter().any(|part| is_taken(part) && !part.waits) {
+            self.parts.iter_mut().for_each(|part| part.waits = false);
+        }
+        let after = self.turn..self.parts.len();
+        let next = after.chain(0..self.turn.min(self.parts.len()));
+        let mut next = next.filter(|&at| is_taken(&self.parts[at]) && !self.parts[at].waits);
+        let next = next.next()?;
+        self.turn = next + 1;
+        Some(next)
+    }
+
+    /// Whether a state other than this one is being taken and does not wait.
+    fn has_others(&self, than: usize) -> bool {
+        let parts = self.parts.iter().enumerate();
+        parts.filter(|(at, _)| *at != than).any(|(_, part)| part.taking.is_some() && !part.waits)
     }
 
     /// Removes what was made, or has the helper do that when it is done with it.
     fn give_up(self, segments: &SegmentStore, inner: &Inner) {
         segments.unpin(self.pinned.iter().map(String::as_str));
+        // Jobs that states have under way end with their next block.
+        self.blobs.close();
         let (blobs, number, store) = (self.blobs, self.number, segments.clone());
         let remove = move || {
             blobs.abandon();

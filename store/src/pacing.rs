@@ -21,15 +21,23 @@ impl Pacing {
         self.paced.set(calls);
     }
 
-    /// The next share is given after so many calls; so much is [gone](Pace::gone) of the time that the
-    /// checkpoint may take, by the clock. With none it does not follow the stream.
-    pub(crate) fn pace(&self, calls: u64, gone: Option<u64>) -> Pace {
+    /// The next share is given after so many calls.
+    pub(crate) fn pace(&self, calls: u64, stream: Stream) -> Pace {
         let since = calls - self.paced.replace(calls);
-        gone.map_or(Pace::AT_ONCE, |by_clock| {
-            let by_calls = Pace::gone_of(calls - self.began.get(), self.interval.get());
-            Pace { calls: since, gone: by_calls.max(by_clock) }
-        })
+        let by_calls = Pace::gone_of(calls - self.began.get(), self.interval.get());
+        // While other states are called this one does not stand still: it follows at the least pace.
+        let calls = since.max(u64::from(stream.moves));
+        Pace { calls, gone: by_calls.max(stream.by_clock) }
     }
+}
+
+/// The stream of a store while a checkpoint of it is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    /// How much is [gone](Pace::gone) of the time that the checkpoint may take, by the clock.
+    pub(crate) by_clock: u64,
+    /// Whether there were calls of any state since the last share of any.
+    pub(crate) moves: bool,
 }
 
 #[cfg(test)]
@@ -42,15 +50,18 @@ mod tests {
         pacing.begin(100);
         pacing.begin(500);
         let half = Pace::WHOLE / 2;
-        assert_eq!(pacing.pace(600, Some(0)), Pace { calls: 100, gone: half });
+        let at = |by_clock| Stream { by_clock, moves: true };
+        assert_eq!(pacing.pace(600, at(0)), Pace { calls: 100, gone: half });
         assert_eq!(
-            pacing.pace(600, Some(half + 1)),
-            Pace { calls: 0, gone: half + 1 },
+            pacing.pace(610, at(half + 9)),
+            Pace { calls: 10, gone: half + 9 },
             "by the clock"
         );
-        assert_eq!(pacing.pace(650, None), Pace::AT_ONCE);
-        assert_eq!(pacing.pace(720, Some(0)), Pace { calls: 70, gone: Pace::WHOLE });
+        assert_eq!(pacing.pace(720, at(0)), Pace { calls: 110, gone: Pace::WHOLE });
         pacing.begin(720);
-        assert_eq!(pacing.pace(721, Some(0)).calls, 1, "shares of the one before do not count");
+        assert_eq!(pacing.pace(723, at(0)).calls, 3, "shares of the one before do not count");
+        assert_eq!(pacing.pace(723, at(0)).calls, 1, "other states are called");
+        let stands = Stream { by_clock: 0, moves: false };
+        assert_eq!(pacing.pace(723, stands).calls, 0, "whoever waits waits for no stream");
     }
 }

@@ -20,7 +20,7 @@ use crate::batch::Batch;
 use crate::expiring::Sweeping;
 use crate::export::{Entries, Entry, Parts, Visit, check_hash, each, in_batches};
 use crate::moving::{Arriving, Groups, Place, in_order};
-use crate::pacing::Pacing;
+use crate::pacing::{Pacing, Stream};
 use crate::store::not_encoded;
 
 /// A table, its name, and whether a user's closure panicked in it.
@@ -284,9 +284,12 @@ pub(crate) trait Hooks {
     fn begin_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.checkpoint(blobs).map(Some)
     }
-    /// Before a share: how much is [gone](alluvium_layouts::Pace::gone) of the time that the checkpoint may take, by the clock.
-    /// With none this state does not follow its stream: others wait until it is done.
-    fn pace_checkpoint(&self, _gone: Option<u64>) -> Result<()> {
+    /// Keys that calls have read or written so far.
+    fn calls(&self) -> u64 {
+        0
+    }
+    /// Before a share: how far the stream is.
+    fn pace_checkpoint(&self, _stream: Stream) -> Result<()> {
         Ok(())
     }
     /// A bounded share of what was begun; the image at the end.
@@ -366,9 +369,13 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         table.begin_checkpoint(blobs)
     }
 
-    fn pace_checkpoint(&self, gone: Option<u64>) -> Result<()> {
+    fn calls(&self) -> u64 {
+        self.all_calls()
+    }
+
+    fn pace_checkpoint(&self, stream: Stream) -> Result<()> {
         let mut table = self.enter()?;
-        table.pace_checkpoint(self.pacing.pace(self.all_calls(), gone));
+        table.pace_checkpoint(self.pacing.pace(self.all_calls(), stream));
         Ok(())
     }
 

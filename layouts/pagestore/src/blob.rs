@@ -5,6 +5,7 @@
 //! blob at a time.
 
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::io::{BLOCK_BYTES, Device, FileHandle, IoBuffer, Operation, run_blocking};
@@ -29,8 +30,17 @@ pub fn blobs_name(checkpoint: u64) -> String {
 }
 
 /// Writes the blobs of one checkpoint. Clones write to the same file, also from helper threads.
+///
+/// Once the checkpoint is [over](BlobWriter::close) nothing more is written: whoever has a job under way for it then finds
+/// that out, and no file comes back that was removed.
 #[derive(Clone, Debug)]
-pub struct BlobWriter(Arc<Mutex<Writer>>);
+pub struct BlobWriter(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    is_closed: AtomicBool,
+    writer: Mutex<Writer>,
+}
 
 #[derive(Debug)]
 struct Writer {
@@ -46,17 +56,33 @@ impl BlobWriter {
     /// A writer for the file of a checkpoint, with `chunk_bytes` of memory.
     pub fn new(device: Arc<dyn Device>, checkpoint: u64, chunk_bytes: usize) -> Self {
         let chunk = IoBuffer::zeroed(chunk_bytes.max(BLOCK_BYTES));
-        Self(Arc::new(Mutex::new(Writer { device, checkpoint, file: None, end: 0, chunk })))
+        let writer = Mutex::new(Writer { device, checkpoint, file: None, end: 0, chunk });
+        Self(Arc::new(Shared { is_closed: AtomicBool::new(false), writer }))
     }
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
         // What a write that panicked has left is a blob that nothing refers to.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The checkpoint is given up, or has all that it needs: nothing is appended any more, from the next part of what is
+    /// being written on. Waits for nothing.
+    pub fn close(&self) {
+        self.0.is_closed.store(true, Ordering::Release);
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.0.is_closed.load(Ordering::Acquire) {
+            true => Err(Error::new(ErrorKind::Io, "the checkpoint is over; begin it again")),
+            false => Ok(()),
+        }
     }
 
     /// Appends one blob.
     pub fn append(&self, bytes: &[u8]) -> Result<BlobRef> {
         let writer = &mut *self.writer();
+        // Before a file is created: who removes it has closed this first, and waits for the lock.
+        self.check()?;
         let file = match &writer.file {
             Some(file) => file.clone(),
             None => {
@@ -67,6 +93,7 @@ impl BlobWriter {
         let (offset, len) = (writer.end, bytes.len() as u64);
         let blob = BlobRef { file: writer.checkpoint, offset, len, crc: crc(offset, bytes) };
         for part in bytes.chunks(writer.chunk.capacity().max(BLOCK_BYTES)) {
+            self.check()?;
             let mut chunk = std::mem::replace(&mut writer.chunk, IoBuffer::empty());
             if chunk.capacity() == 0 {
                 // The one before was lost with its request.
@@ -101,6 +128,7 @@ impl BlobWriter {
     /// Removes the file: the checkpoint is given up. One that cannot be removed now is removed at
     /// the next open.
     pub fn abandon(self) {
+        self.close();
         let writer = self.writer();
         if writer.file.is_some() {
             let _ = writer.device.remove(&blobs_name(writer.checkpoint));
@@ -150,4 +178,27 @@ impl BlobReader {
 
 fn crc(offset: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&offset.to_le_bytes()), bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::{Faults, Simulated};
+
+    #[test]
+    fn who_comes_late_with_a_part_of_a_checkpoint_that_is_over_brings_no_file_back() {
+        let device = Simulated::new(1, Faults::none());
+        for (number, is_begun) in [(1, false), (2, true)] {
+            let blobs = BlobWriter::new(Arc::new(device.clone()), number, 4096);
+            let late = blobs.clone();
+            if is_begun {
+                late.append(&[7; 100]).unwrap();
+                assert_eq!(device.list().unwrap(), [blobs_name(number)]);
+            }
+            blobs.abandon();
+            let error = late.append(&[7; 100]).unwrap_err();
+            assert!(error.to_string().contains("begin it again"), "{error}");
+            assert!(device.list().unwrap().is_empty());
+        }
+    }
 }

@@ -41,6 +41,9 @@ pub enum ErrorKind {
     Missing,
     /// Another process or store holds the directory.
     Locked,
+    /// The state was cleared while the checkpoint was taken, which had not all of it yet. State and older checkpoints are
+    /// intact; begin it again.
+    Overtaken,
     /// The device is full. Nothing written before is lost; the error clears when space returns.
     DiskFull,
     /// The device or the operating system refused an operation.
@@ -208,6 +211,7 @@ mod tests {
             Corrupt,
             Missing,
             Locked,
+            Overtaken,
             DiskFull,
             Io,
             Poisoned,

@@ -9,7 +9,8 @@ use alluvium_pagestore::GRAIN_BYTES;
 /// Bits of an [`Address`].
 pub const ADDRESS_BITS: u32 = 46;
 const STORED: u64 = 1 << (ADDRESS_BITS - 1);
-const GRAIN_BITS: u32 = 21;
+/// Bits of a grain.
+pub const GRAIN_BITS: u32 = 21;
 
 /// A record's place in memory or on storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

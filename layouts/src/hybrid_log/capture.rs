@@ -34,7 +34,7 @@ use super::log::{INDEX_SEGMENT_SLOTS, Sealing};
 use super::spill::{Next, Reading};
 use super::stored::{SegmentBefore, Stored};
 use super::table::HybridLogTable;
-use crate::table::{CheckpointOutcome, Pace};
+use crate::table::CheckpointOutcome;
 
 /// Lists that a checkpoint refers to at most, before it looks at the segments again.
 const LISTS_MAX: usize = 64;
@@ -65,7 +65,6 @@ pub struct Capture {
     deaths: Vec<BlobRef>,
     /// Whether it makes sets in place of all lists before it.
     begins_anew: bool,
-    blobs: BlobWriter,
 }
 
 enum Step {
@@ -94,19 +93,27 @@ enum Step {
     /// The helper writes the sets.
     WritingSets { group: Vec<usize>, bytes: u64, answer: Receiver<WrittenSets> },
     /// The helper writes the list of what died before the barrier.
-    Listing(Receiver<(DeathList, Result<Vec<BlobRef>>)>),
+    Listing(Receiver<Listed>),
     /// The image was given.
     Done,
+    /// The state was cleared: there is nothing to go on with.
+    Overtaken,
 }
 
 /// Sets, and where they were written.
 pub(super) type WrittenSets = (Vec<LiveSet>, Result<Vec<BlobRef>>);
 
-/// Sets that the helper writes for a checkpoint that was given up, and what is booked for them.
-pub(super) type LateSets = (Receiver<WrittenSets>, u64);
+/// The list of what died before a barrier, and where it was written.
+type Listed = (DeathList, Result<Vec<BlobRef>>);
 
-/// An answer has not come in time.
-struct Late;
+/// What the helper has of checkpoints that were given up.
+#[derive(Default)]
+pub(super) struct Late {
+    /// Sets, and what is booked for them.
+    sets: Vec<(Receiver<WrittenSets>, u64)>,
+    /// The deaths before a barrier, which are of the next checkpoint.
+    list: Option<Receiver<Listed>>,
+}
 
 impl Capture {
     /// Where a segment of the barrier stands among them.
@@ -140,7 +147,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.context.segment_store()?;
         self.forget_scratch();
         self.give_up_rewrite();
-        self.release_late_sets();
+        // What is lost is looked at.
+        let _ = self.take_late(self.is_capturing());
         if self.capture.is_some() {
             // The store has not said what became of the last one: if it was whole it may be either.
             let is_whole = !self.is_capturing();
@@ -161,7 +169,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             left: Vec::new(),
             deaths: self.known_deaths.clone(),
             begins_anew: false,
-            blobs: blobs.clone(),
         }));
         Ok(())
     }
@@ -178,7 +185,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         };
         self.context.helper.drive();
         let step = std::mem::replace(&mut capture.step, Step::Writing);
-        let next = self.take_step(&mut capture, step, blobs);
+        let next = match self.take_late(!matches!(step, Step::Done)) {
+            Ok(()) => self.take_step(&mut capture, step, blobs),
+            Err(error) => {
+                self.leave(step);
+                Err((self.cannot_end(), error))
+            }
+        };
         let (next, failed) = match next {
             Ok(next) => (next, None),
             Err((step, error)) => (step, Some(error)),
@@ -221,6 +234,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             },
             // Those that were foreseen.
             Step::Looking if self.stored().sets.is_some() => Ok(Step::Sweeping { frame: 0 }),
+            // Others are of the same list.
+            Step::Looking if capture.left.is_empty() && self.late.list.is_some() => {
+                Ok(Step::Looking)
+            }
             Step::Looking if capture.left.is_empty() => Ok(self.begin_listing(capture, blobs)),
             Step::Looking => Ok(self.begin_looking(capture)),
             Step::Freeing { count, bytes, booked } => self.free_some(capture, count, bytes, booked),
@@ -280,6 +297,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
             },
             Step::Done => Ok(Step::Done),
+            Step::Overtaken => {
+                let what = "the state was cleared while the checkpoint was taken; begin it again";
+                let error = Error::new(ErrorKind::Overtaken, what);
+                Err((Step::Overtaken, error.with("state", &self.context.name)))
+            }
         }
     }
 
@@ -549,8 +571,19 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn give_sets_up(&mut self) {
         let sets = self.log.stored.as_mut().and_then(|stored| stored.sets.take());
         if let Some(sets) = sets {
-            self.release(sets.bytes);
+            let bytes = sets.bytes;
+            self.drop_aside(sets, bytes);
         }
+    }
+
+    /// Has the helper drop sets, which takes a while where they are many.
+    fn drop_aside(&mut self, sets: impl Send + 'static, bytes: u64) {
+        let (reply, answer) = bounded(1);
+        self.context.helper.submit(move || {
+            drop(sets);
+            let _ = reply.send((Vec::new(), Ok(Vec::new())));
+        });
+        self.late.sets.push((answer, bytes));
     }
 
     fn begin_listing(&mut self, capture: &Capture, blobs: &BlobWriter) -> Step {
@@ -599,27 +632,21 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.known_deaths = deaths;
     }
 
-    /// Gives up what was begun.
+    /// Gives up what was begun. Cost: O(1), whatever the log holds, and nothing is waited for.
     fn stop(&mut self, step: Step) {
         self.log.end_sealing(true);
         self.give_sets_up();
         self.stored_mut().spill.end();
+        self.leave(step);
+    }
+
+    /// Leaves to the helper what it has, until it answers.
+    fn leave(&mut self, step: Step) {
         match step {
-            Step::WritingSets { bytes, answer, .. } => match self.wait_for(&answer) {
-                Err(Late) => self.late_sets.push((answer, bytes)),
-                Ok(_) => self.release(bytes),
-            },
-            Step::Complete { bytes, .. } | Step::Freeing { booked: bytes, .. } => {
-                self.release(bytes);
-            }
-            Step::Listing(answer) => {
-                let lent = self.wait_for(&answer).ok().flatten();
-                let stored = self.log.stored.as_mut().expect("a log with segments");
-                match lent {
-                    Some((deaths, _)) => stored.give_back(deaths),
-                    None => stored.forget_deaths(),
-                }
-            }
+            Step::WritingSets { bytes, answer, .. } => self.late.sets.push((answer, bytes)),
+            Step::Complete { bytes, sets, .. } => self.drop_aside(sets, bytes),
+            Step::Freeing { booked, .. } => self.release(booked),
+            Step::Listing(answer) => self.late.list = Some(answer),
             Step::Foreseeing { .. }
             | Step::Writing
             | Step::Looking
@@ -628,33 +655,41 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             | Step::Visiting { .. }
             | Step::Adding { .. }
             | Step::Recalling { .. }
-            | Step::Done => {}
+            | Step::Done
+            | Step::Overtaken => {}
         }
     }
 
-    /// The helper's answer; none if it is lost.
-    fn wait_for<T>(&self, answer: &Receiver<T>) -> std::result::Result<Option<T>, Late> {
-        let start = Instant::now();
-        loop {
-            self.context.helper.drive();
-            self.log.stored.iter().for_each(Stored::drive);
-            match answer.recv_timeout(std::time::Duration::from_millis(1)) {
-                Ok(answer) => return Ok(Some(answer)),
-                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return Ok(None),
-                Err(crossbeam_channel::RecvTimeoutError::Timeout) => {
-                    self.log.check_patience(start).map_err(|_| Late)?;
-                }
+    /// Takes back what the helper had of checkpoints that were given up, if it has answered.
+    ///
+    /// # Errors
+    /// If it has lost what died before the barrier of one: a checkpoint that is being taken cannot tell it.
+    pub(super) fn take_late(&mut self, is_capturing: bool) -> Result<()> {
+        for (answer, bytes) in std::mem::take(&mut self.late.sets) {
+            match answer.try_recv() {
+                Err(TryRecvError::Empty) => self.late.sets.push((answer, bytes)),
+                Ok((sets, _)) if !sets.is_empty() => self.drop_aside(sets, bytes),
+                _ => self.release(bytes),
             }
         }
-    }
-
-    /// Releases what sets took whose writing took longer than anybody waited, when it is over.
-    fn release_late_sets(&mut self) {
-        let late = std::mem::take(&mut self.late_sets);
-        for (answer, bytes) in late {
-            match answer.try_recv() {
-                Err(TryRecvError::Empty) => self.late_sets.push((answer, bytes)),
-                _ => self.release(bytes),
+        let Some(answer) = &self.late.list else { return Ok(()) };
+        let answer = match answer.try_recv() {
+            Err(TryRecvError::Empty) => return Ok(()),
+            answer => answer,
+        };
+        self.late.list = None;
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        match answer {
+            Ok((deaths, _)) => {
+                stored.give_back(deaths);
+                if !is_capturing {
+                    stored.deaths_are_unknown();
+                }
+                Ok(())
+            }
+            Err(_) => {
+                stored.forget_deaths();
+                Err(helper_is_lost().with("state", &self.context.name))
             }
         }
     }
@@ -665,21 +700,23 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
-    /// Everything is about to go: a checkpoint has what it is to know of it before.
-    pub(super) fn settle_capture(&mut self) -> Result<()> {
-        let Some(blobs) = self.capture.as_ref().map(|capture| capture.blobs.clone()) else {
-            return Ok(());
+    /// Everything is about to go: a checkpoint that needs more of it ends. To write it first would be a call that waits for
+    /// storage, for as long as the state is large, where all others are bounded; and who clears a state has a checkpoint of
+    /// little to take when it is begun again.
+    pub(super) fn overtake_capture(&mut self) {
+        let Some(mut capture) = self.capture.take() else { return };
+        let is_last = capture.left.is_empty();
+        let is_whole = match &capture.step {
+            Step::Listing(_) | Step::Done | Step::Overtaken => true,
+            Step::WritingSets { .. } | Step::Complete { .. } => is_last,
+            Step::Looking => is_last && self.stored().sets.is_none(),
+            _ => false,
         };
-        let start = Instant::now();
-        let is_settled = |step: &Step| matches!(step, Step::Listing(_) | Step::Done);
-        while self.capture.as_ref().is_some_and(|capture| !is_settled(&capture.step)) {
-            self.log.pace(Pace::AT_ONCE);
-            self.continue_capture(&blobs)?;
-            self.log.check_patience(start)?;
-            // What is under way needs its helper, not this thread.
-            std::thread::yield_now();
+        if !is_whole {
+            let step = std::mem::replace(&mut capture.step, Step::Overtaken);
+            self.stop(step);
         }
-        Ok(())
+        self.capture = Some(capture);
     }
 }
 

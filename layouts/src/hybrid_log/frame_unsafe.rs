@@ -18,6 +18,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::address::GRAIN_BITS;
 use super::pool_unsafe::{Piece, piece_bytes};
 
 #[repr(C)]
@@ -25,7 +26,7 @@ struct Slot<K, V> {
     /// The segment that has the record, once it is written: the owner's alone. Of no meaning while the
     /// record is fresh. In a frame of copies the slot that a record was copied from.
     segment: u32,
-    /// `USED`, the epoch in which the record died if it has, the one since which it is `FRESH`, `TOUCHED`,
+    /// `USED`, the epoch in which the record died if it has, the one since which it is [fresh](SINCE), `TOUCHED`,
     /// and where the record is in its segment once it is written.
     place: AtomicU32,
     entry: std::mem::MaybeUninit<Entry<K, V>>,
@@ -40,16 +41,16 @@ struct Entry<K, V> {
 const USED: u32 = 1 << 31;
 /// The record has died, but stays for whoever writes it: in an even epoch, or in an odd one.
 const DIED: [u32; 2] = [1 << 30, 1 << 29];
-/// The record is on storage nowhere: it was changed since it was written last, or never was. In an even
-/// epoch, or in an odd one: with the barrier of a checkpoint all that are fresh become those it is to have.
-const FRESH: [u32; 2] = [1 << 28, 1 << 26];
-const ANY_FRESH: u32 = FRESH[0] | FRESH[1];
 /// The record may have changed since it was copied. Of no meaning unless it is fresh.
 ///
 /// Every change sets it, also one that finds it set: a store to a line that is changed anyway. To test
 /// instead whether this is the first change would be a branch that goes either way at random.
-const TOUCHED: u32 = 1 << 27;
-const GRAIN: u32 = FRESH[1] - 1;
+const TOUCHED: u32 = 1 << 28;
+/// The record is *fresh*, on storage nowhere, since it was changed in the epoch with this number; 0 if it is not. With
+/// the barrier of a checkpoint all that are fresh since others become those it is to have. Numbers come again after
+/// [`Epoch::COUNT`] barriers: by then no record may have them.
+const SINCE: u32 = 127 << GRAIN_BITS;
+const GRAIN: u32 = (1 << GRAIN_BITS) - 1;
 /// In a frame of copies, whose records neither die nor change: the first record of another frame.
 const FIRST: u32 = TOUCHED;
 
@@ -103,14 +104,15 @@ impl<K, V> Slots<K, V> {
 
     #[inline(always)]
     fn is_fresh(&self, slot: u32) -> bool {
-        self.is_marked(slot, ANY_FRESH)
+        self.is_due(slot, Due::ALL)
     }
 
-    /// Whether a record has one of these marks.
+    /// Whether a record is fresh, and one of these.
     #[inline(always)]
-    fn is_marked(&self, slot: u32, marks: u32) -> bool {
+    fn is_due(&self, slot: u32, due: Due) -> bool {
         let word = self.place(slot).load(Ordering::Relaxed);
-        word & USED != 0 && word & marks != 0
+        let since = word & SINCE;
+        word & USED != 0 && since != 0 && since != due.not_since
     }
 
     #[inline(always)]
@@ -160,7 +162,7 @@ impl<K, V> Base<K, V> {
             let wanted = USED | fresh.map_or(0, Epoch::mark);
             let place = &(*slot).place;
             let word = place.load(Ordering::Relaxed);
-            if word & (USED | ANY_FRESH) != wanted {
+            if word & (USED | SINCE) != wanted {
                 return None;
             }
             let entry = (&raw mut (*slot).entry).cast::<Entry<K, V>>();
@@ -169,26 +171,52 @@ impl<K, V> Base<K, V> {
     }
 }
 
-/// Whether the epoch is an odd one: what a mark has of it.
+/// What a mark has of an epoch: one of a few numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Epoch {
-    is_odd: bool,
-    /// Of what is fresh since it: apart, for the fast path.
-    mark: u32,
-}
+pub(super) struct Epoch(u32);
 
 impl Epoch {
-    pub(super) const FIRST: Self = Self { is_odd: false, mark: FRESH[0] };
+    pub(super) const FIRST: Self = Self(1 << GRAIN_BITS);
+    /// So many after one comes the same again.
+    pub(super) const COUNT: u32 = SINCE >> GRAIN_BITS;
 
-    /// The one before it or after it.
-    pub(super) fn other(self) -> Self {
-        Self { is_odd: !self.is_odd, mark: self.mark ^ ANY_FRESH }
+    /// The one after it.
+    pub(super) fn next(self) -> Self {
+        if self.0 == SINCE { Self::FIRST } else { Self(self.0 + Self::FIRST.0) }
+    }
+
+    /// What is fresh since others than this one.
+    pub(super) fn due(self) -> Due {
+        Due { not_since: self.0 }
     }
 
     #[inline(always)]
     fn mark(self) -> u32 {
-        self.mark
+        self.0
     }
+
+    #[inline(always)]
+    fn number(self) -> u8 {
+        number_of(self.0)
+    }
+}
+
+/// The number of the epoch since which a record is fresh; 0 if it is not.
+#[inline(always)]
+fn number_of(word: u32) -> u8 {
+    ((word & SINCE) >> GRAIN_BITS) as u8
+}
+
+/// Which fresh records are meant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    /// Not those that are fresh since this epoch; 0 for all.
+    not_since: u32,
+}
+
+impl Due {
+    /// All that are fresh.
+    pub(super) const ALL: Self = Self { not_since: 0 };
 }
 
 /// An entry, and what its slot says of its record.
@@ -214,19 +242,17 @@ pub struct Frame<K, V> {
     memory: Slots<K, V>,
     owner: Arc<Memory<K, V>>,
     used: u32,
-    /// Used slots whose records are fresh since an even epoch, and since an odd one.
-    fresh: [u32; 2],
+    /// Used slots whose records are fresh, and how many of them since the epoch that is `last` among theirs.
+    fresh: u32,
+    fresh_last: u32,
+    last: u8,
     /// Where the search for an unused slot goes on.
     next: u32,
     frozen: bool,
 }
 
-/// A frame as the helper sees it that writes it: read-only. Records with one of the marks are written.
-pub struct FrozenFrame<K, V>(Arc<Memory<K, V>>, Marks);
-
-/// Which fresh records of a frame are written.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Marks(u32);
+/// A frame as the helper sees it that writes it: read-only. Those that are due are written.
+pub struct FrozenFrame<K, V>(Arc<Memory<K, V>>, Due);
 
 impl<K, V> Frame<K, V> {
     /// Bytes of one slot.
@@ -258,7 +284,8 @@ impl<K, V> Frame<K, V> {
         }
         let memory = Slots { base, slots };
         let owner = Arc::new(Memory { slots: memory, _piece: piece });
-        Self { memory, owner, used: 0, fresh: [0; 2], next: 0, frozen: false }
+        let (fresh, fresh_last, last) = (0, 0, 0);
+        Self { memory, owner, used: 0, fresh, fresh_last, last, next: 0, frozen: false }
     }
 
     /// Where its slots are, while entries may be changed.
@@ -278,12 +305,29 @@ impl<K, V> Frame<K, V> {
 
     /// Used slots whose records are on storage nowhere.
     pub fn fresh(&self) -> u32 {
-        self.fresh[0] + self.fresh[1]
+        self.fresh
     }
 
-    /// Those of them that are fresh since this epoch.
-    pub(super) fn fresh_since(&self, epoch: Epoch) -> u32 {
-        self.fresh[usize::from(epoch.is_odd)]
+    /// Those of them that are fresh since others than this epoch, before which there was none of them.
+    pub(super) fn due(&self, epoch: Epoch) -> u32 {
+        self.fresh - if self.last == epoch.number() { self.fresh_last } else { 0 }
+    }
+
+    /// So many more are fresh since this epoch, some of them anew.
+    #[inline]
+    fn add_fresh(&mut self, epoch: Epoch, count: u32, new: u32) {
+        if self.last != epoch.number() {
+            (self.last, self.fresh_last) = (epoch.number(), 0);
+        }
+        self.fresh_last += count;
+        self.fresh += new;
+    }
+
+    /// A record with this word is fresh no more, if it was.
+    #[inline]
+    fn remove_fresh(&mut self, word: u32) {
+        self.fresh -= u32::from(word & SINCE != 0);
+        self.fresh_last -= u32::from(word & SINCE != 0 && number_of(word) == self.last);
     }
 
     /// The slot that the next [`put`](Frame::put) should take. Cost: the slots passed over, each
@@ -331,22 +375,17 @@ impl<K, V> Frame<K, V> {
         self.memory.is_fresh(slot)
     }
 
-    /// Whether the record in a slot is fresh since this epoch.
+    /// Whether the record in a slot is fresh, and one of these.
     #[inline]
-    pub(super) fn is_fresh_since(&self, slot: u32, epoch: Epoch) -> bool {
-        self.memory.is_marked(slot, epoch.mark())
-    }
-
-    /// Whether the record in a slot was to be written.
-    pub(super) fn was_due(&self, slot: u32, marks: Marks) -> bool {
-        self.memory.is_marked(slot, marks.0)
+    pub(super) fn is_due(&self, slot: u32, due: Due) -> bool {
+        self.memory.is_due(slot, due)
     }
 
     /// Where the record in a used slot is on storage, if it is: segment and grain.
     #[inline]
     pub fn stored(&self, slot: u32) -> Option<(u32, u32)> {
         let place = self.memory.place(slot).load(Ordering::Relaxed);
-        if place & (USED | ANY_FRESH) != USED {
+        if place & (USED | SINCE) != USED {
             return None;
         }
         Some((self.segment(slot), place & GRAIN))
@@ -363,40 +402,39 @@ impl<K, V> Frame<K, V> {
         self.memory.place(slot).load(Ordering::Relaxed) & GRAIN
     }
 
-    /// The record in a used slot that is not fresh is about to be changed: what is on storage is not
-    /// it any more. Says where that is.
+    /// The record in a used slot is about to be changed, and is fresh since this epoch: what is on storage is not
+    /// it any more. Says where that is, if it was not fresh before.
     ///
     /// # Panics
     /// If the frame is frozen.
     #[inline]
-    pub(super) fn freshen(&mut self, slot: u32, epoch: Epoch) -> (u32, u32) {
+    pub(super) fn freshen(&mut self, slot: u32, epoch: Epoch) -> Option<(u32, u32)> {
         assert!(!self.frozen, "a frozen frame is never changed");
-        debug_assert!(self.memory.is_used(slot) && !self.is_fresh(slot));
+        debug_assert!(self.memory.is_used(slot));
         let place = self.memory.place(slot);
         let word = place.load(Ordering::Relaxed);
-        place.store(word | epoch.mark() | TOUCHED, Ordering::Relaxed);
-        self.fresh[usize::from(epoch.is_odd)] += 1;
-        (self.segment(slot), word & GRAIN)
+        place.store(word & !SINCE | epoch.mark() | TOUCHED, Ordering::Relaxed);
+        let is_new = word & SINCE == 0;
+        if word & SINCE != epoch.mark() {
+            self.add_fresh(epoch, 1, u32::from(is_new));
+        }
+        is_new.then(|| (self.segment(slot), word & GRAIN))
     }
 
-    /// All that is fresh is fresh since this epoch: the checkpoint that was to have the others is given up.
+    /// All that is fresh is fresh since this epoch: the checkpoints that were to have the others were given up.
     ///
     /// # Panics
     /// If the frame is frozen.
     pub(super) fn carry_over(&mut self, epoch: Epoch) {
         assert!(!self.frozen, "a frozen frame is never changed");
-        let (old, new) = (usize::from(epoch.other().is_odd), usize::from(epoch.is_odd));
         for slot in 0..self.memory.slots {
-            if self.fresh[old] == 0 {
-                break;
-            }
-            if self.is_fresh_since(slot, epoch.other()) {
+            if self.memory.is_due(slot, epoch.due()) {
                 let place = self.memory.place(slot);
-                place.store(place.load(Ordering::Relaxed) ^ ANY_FRESH, Ordering::Relaxed);
-                self.fresh[old] -= 1;
-                self.fresh[new] += 1;
+                let word = place.load(Ordering::Relaxed);
+                place.store(word & !SINCE | epoch.mark(), Ordering::Relaxed);
             }
         }
+        (self.last, self.fresh_last) = (epoch.number(), self.fresh);
     }
 
     /// The fresh record in a slot is in a segment now, where the helper has noted.
@@ -408,14 +446,14 @@ impl<K, V> Frame<K, V> {
     fn settle_at(&mut self, slot: u32, segment: u32, grain: u32) {
         let place = self.memory.place(slot);
         let word = place.load(Ordering::Relaxed);
-        self.fresh[usize::from(word & FRESH[1] != 0)] -= 1;
         let died = word & (DIED[0] | DIED[1]);
         place.store(USED | died | grain, Ordering::Relaxed);
+        self.remove_fresh(word);
         // SAFETY: within the frame; only the owner reads or writes the word.
         unsafe { (*self.memory.slot(slot)).segment = segment };
     }
 
-    /// Clones the records that are fresh since the epoch before this one behind those in `copies`, which
+    /// Clones the records that are fresh since epochs before this one behind those in `copies`, which
     /// has room for them and no other slots in use. They are fresh since this epoch then; which of them are
     /// touched from now on is known when the copies are written. If a clone panics nothing has changed.
     pub(super) fn copy_due(&mut self, copies: &mut Self, epoch: Epoch)
@@ -424,14 +462,14 @@ impl<K, V> Frame<K, V> {
         V: Clone,
     {
         assert!(
-            !self.frozen && copies.used + self.fresh_since(epoch.other()) <= copies.memory.slots,
+            !self.frozen && copies.used + self.due(epoch) <= copies.memory.slots,
             "no room for the copies"
         );
         assert!(!std::mem::needs_drop::<Entry<K, V>>(), "copies are left where they are");
-        let (first, memory, due) = (copies.used, self.memory, epoch.other());
+        let (first, memory, due) = (copies.used, self.memory, epoch.due());
         let mut to = first;
         for slot in 0..self.memory.slots {
-            if memory.is_marked(slot, due.mark()) {
+            if memory.is_due(slot, due) {
                 let entry = memory.entry(slot).expect("a used slot");
                 // Behind `used` until all are there: one that panics leaves nothing.
                 copies.put_copy(to, slot, to == first, entry);
@@ -441,11 +479,11 @@ impl<K, V> Frame<K, V> {
         for copy in first..to {
             let place = memory.place(copies.segment(copy));
             let word = place.load(Ordering::Relaxed);
-            place.store((word ^ ANY_FRESH) & !TOUCHED, Ordering::Relaxed);
+            place.store(word & !(SINCE | TOUCHED) | epoch.mark(), Ordering::Relaxed);
         }
-        (copies.used, copies.fresh[0]) = (to, to);
-        self.fresh[usize::from(epoch.is_odd)] += to - first;
-        self.fresh[usize::from(due.is_odd)] -= to - first;
+        copies.used = to;
+        copies.add_fresh(Epoch::FIRST, to - first, to - first);
+        self.add_fresh(epoch, to - first, 0);
     }
 
     /// Forgets what a panic has left behind the slots in use of a frame of copies.
@@ -471,7 +509,7 @@ impl<K, V> Frame<K, V> {
             (*target).entry.write(Entry { key, value });
         }
         let first = if is_first { FIRST } else { 0 };
-        self.memory.place(to).store(USED | FRESH[0] | first, Ordering::Relaxed);
+        self.memory.place(to).store(USED | Epoch::FIRST.mark() | first, Ordering::Relaxed);
     }
 
     /// The end of the copies of one frame, of which the first is at `from`.
@@ -493,7 +531,7 @@ impl<K, V> Frame<K, V> {
         of.filter_map(move |copy| {
             let (slot, grain) = (copies.segment(copy), copies.grain(copy));
             let word = self.memory.place(slot).load(Ordering::Relaxed);
-            let is_as_it_was = word & (USED | ANY_FRESH | TOUCHED) == USED | epoch.mark();
+            let is_as_it_was = word & (USED | SINCE | TOUCHED) == USED | epoch.mark();
             if is_as_it_was {
                 self.settle_at(slot, segment, grain);
             }
@@ -537,7 +575,7 @@ impl<K, V> Frame<K, V> {
         }
         self.memory.place(slot).store(USED | epoch.mark() | TOUCHED, Ordering::Relaxed);
         self.used += 1;
-        self.fresh[usize::from(epoch.is_odd)] += 1;
+        self.add_fresh(epoch, 1, 1);
         self.next = slot + 1;
         if self.next == self.memory.slots {
             self.next = 0;
@@ -551,9 +589,7 @@ impl<K, V> Frame<K, V> {
     pub fn take(&mut self, slot: u32) -> (K, V) {
         assert!(!self.frozen && self.memory.is_used(slot), "slot {slot} holds nothing to take");
         let word = self.memory.place(slot).load(Ordering::Relaxed);
-        for (fresh, mark) in self.fresh.iter_mut().zip(FRESH) {
-            *fresh -= u32::from(word & mark != 0);
-        }
+        self.remove_fresh(word);
         self.memory.place(slot).store(0, Ordering::Relaxed);
         self.used -= 1;
         let source = self.memory.slot(slot);
@@ -569,25 +605,21 @@ impl<K, V> Frame<K, V> {
     /// # Panics
     /// If it is frozen already.
     pub fn freeze(&mut self) -> FrozenFrame<K, V> {
-        self.freeze_for(Marks(ANY_FRESH))
+        self.freeze_for(Due::ALL)
     }
 
-    /// The same, to write what is fresh since this epoch only.
-    pub(super) fn freeze_since(&mut self, epoch: Epoch) -> FrozenFrame<K, V> {
-        self.freeze_for(Marks(epoch.mark()))
-    }
-
-    fn freeze_for(&mut self, marks: Marks) -> FrozenFrame<K, V> {
+    /// The same, to write these only.
+    pub(super) fn freeze_for(&mut self, due: Due) -> FrozenFrame<K, V> {
         assert!(!self.frozen, "a frame is frozen once");
         self.frozen = true;
-        FrozenFrame(self.owner.clone(), marks)
+        FrozenFrame(self.owner.clone(), due)
     }
 
     /// Takes back what [`freeze`](Frame::freeze) gave; says what it was to write.
     ///
     /// # Panics
     /// If it is another frame's.
-    pub(super) fn thaw(&mut self, frozen: FrozenFrame<K, V>) -> Marks {
+    pub(super) fn thaw(&mut self, frozen: FrozenFrame<K, V>) -> Due {
         assert!(Arc::ptr_eq(&self.owner, &frozen.0), "the frozen handle of another frame");
         self.frozen = false;
         frozen.1
@@ -600,7 +632,7 @@ impl<K, V> Frame<K, V> {
             for slot in 0..self.memory.slots {
                 self.memory.place(slot).store(0, Ordering::Relaxed);
             }
-            (self.used, self.fresh) = (0, [0; 2]);
+            (self.used, self.fresh, self.fresh_last) = (0, 0, 0);
         }
         for slot in 0..self.memory.slots {
             if self.used == 0 {
@@ -632,7 +664,7 @@ impl<K, V> FrozenFrame<K, V> {
 
     /// Key and value in a slot, if the record is to be written.
     pub fn get(&self, slot: u32) -> Option<(&K, &V)> {
-        let due = self.0.slots.is_marked(slot, self.1.0).then(|| self.0.slots.entry(slot))?;
+        let due = self.0.slots.is_due(slot, self.1).then(|| self.0.slots.entry(slot))?;
         due.map(|entry| (&entry.key, &entry.value))
     }
 
@@ -739,7 +771,7 @@ mod tests {
         frame.thaw(frozen);
         assert_eq!(
             (frame.freshen(0, Epoch::FIRST), frame.stored(0), frame.fresh()),
-            ((9, 5), None, 3)
+            (Some((9, 5)), None, 3)
         );
         frame.take(0);
         assert_eq!((frame.stored(0), frame.fresh()), (None, 2));
@@ -747,7 +779,7 @@ mod tests {
 
     #[test]
     fn a_copy_has_a_place_only_of_what_has_not_changed_since() {
-        let (before, now) = (Epoch::FIRST, Epoch::FIRST.other());
+        let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
         for is_written in [false, true] {
             let (mut frame, mut other, mut copies) = (frame(6), frame(6), frame(6));
             (0..4).for_each(|slot| frame.put(slot, u64::from(slot), 10 * slot, before));
@@ -756,7 +788,7 @@ mod tests {
             other.put(4, 4, 40, before);
             frame.copy_due(&mut copies, now);
             other.copy_due(&mut copies, now);
-            assert_eq!((frame.fresh(), frame.fresh_since(before), copies.used()), (4, 0, 4));
+            assert_eq!((frame.fresh(), frame.due(now), copies.used()), (4, 0, 4));
             assert_eq!((frame.stored(1), frame.stored(3)), (None, Some((7, 0))));
             // One changes, and one makes place for another that is the same.
             *frame.get_mut(1).unwrap().1 += 1;
@@ -794,33 +826,36 @@ mod tests {
                 Self(self.0)
             }
         }
-        let (before, now) = (Epoch::FIRST, Epoch::FIRST.other());
+        let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
         let (mut frame, mut copies) = (frame(4), frame(4));
         (0..4).for_each(|slot| frame.put(slot, slot, Fragile(slot.into()), before));
         let copied = std::panic::AssertUnwindSafe(|| frame.copy_due(&mut copies, now));
         assert!(std::panic::catch_unwind(copied).is_err());
         copies.forget_behind();
-        assert_eq!((copies.used(), frame.fresh_since(before)), (0, 4));
+        assert_eq!((copies.used(), frame.due(now)), (0, 4));
         assert!((0..4).all(|slot| copies.get(slot).is_none() && frame.get(slot).is_some()));
         assert_eq!(copies.vacant(), Some(0));
     }
 
     #[test]
     fn what_changes_after_a_barrier_is_of_the_next_checkpoint() {
-        let (before, now) = (Epoch::FIRST, Epoch::FIRST.other());
+        let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
         let mut frame = frame(3);
         (0..2).for_each(|slot| frame.put(slot, slot, slot, before));
         frame.settle(0, 9);
         // It is on storage as it was at the barrier.
         frame.freshen(0, now);
         frame.put(2, 2, 2, now);
-        assert_eq!((frame.fresh_since(before), frame.fresh_since(now)), (1, 2));
-        let frozen = frame.freeze_since(before);
+        assert_eq!((frame.due(now), frame.fresh()), (1, 3));
+        let frozen = frame.freeze_for(now.due());
         assert_eq!([0, 1, 2].map(|slot| frozen.get(slot).is_some()), [false, true, false]);
-        let marks = frame.thaw(frozen);
-        assert_eq!([0, 1, 2].map(|slot| frame.was_due(slot, marks)), [false, true, false]);
-        frame.carry_over(now);
-        assert_eq!((frame.fresh_since(before), frame.fresh_since(now)), (0, 3));
+        let due = frame.thaw(frozen);
+        assert_eq!([0, 1, 2].map(|slot| frame.is_due(slot, due)), [false, true, false]);
+        // The checkpoint is given up: all of it is of the next one, but for what changes then.
+        let later = now.next();
+        assert_eq!((frame.freshen(2, later), frame.due(later)), (None, 2));
+        frame.carry_over(later);
+        assert_eq!((frame.due(later), frame.due(later.next())), (0, 3));
         let frozen = frame.freeze();
         assert!((0..3).all(|slot| frozen.get(slot).is_some()), "all of it, when a frame has to go");
         frame.thaw(frozen);

@@ -7,7 +7,7 @@
 //! Whoever can change that goes through [`Frames::state_mut`], which forgets the entry; the other
 //! methods leave frame and stage as they are.
 //!
-//! A record that a checkpoint is to have, as it is fresh since the epoch before, has no short cut: that its
+//! A record that a checkpoint is to have, as it is fresh since an epoch before, has no short cut: that its
 //! mark is another is all there is to it, so that a barrier touches no frame.
 
 use super::frame_unsafe::{Base, Epoch, Frame, Spot};
@@ -49,6 +49,8 @@ pub struct FrameState<K, V> {
     /// The frame whose copies stand behind its own; [`NO_FRAME`] if there is none.
     pub next_copied: u32,
 }
+
+const _: () = assert!(size_of::<FrameState<u64, u64>>() == 64);
 
 /// The frames of one table.
 pub struct Frames<K, V> {
@@ -147,9 +149,9 @@ impl<K, V> Frames<K, V> {
         self.epoch
     }
 
-    /// Another epoch begins: what is fresh is so since the one before. Cost: O(1).
+    /// Another epoch begins: what is fresh is so since others. Cost: O(1).
     pub fn next_epoch(&mut self) {
-        self.epoch = self.epoch.other();
+        self.epoch = self.epoch.next();
     }
 
     /// What is at an address of a frame that there is a short cut to, if the record is fresh since this
@@ -203,7 +205,7 @@ impl<K, V> Frames<K, V> {
 
     /// [`Frame::freshen`], keeping the short cut.
     #[inline]
-    pub fn freshen(&mut self, number: u32, slot: u32) -> (u32, u32) {
+    pub fn freshen(&mut self, number: u32, slot: u32) -> Option<(u32, u32)> {
         let frame = self.states[number as usize].frame.as_mut();
         frame.expect("a frame in use").freshen(slot, self.epoch)
     }
@@ -231,7 +233,7 @@ impl<K, V> Frames<K, V> {
     ) -> Option<(&mut V, (u32, u32))> {
         let value = self.spot(address, None).filter(|spot| is_it(spot.key))?.value;
         let (number, slot) = self.slot_of(address);
-        let stored = self.freshen(number, slot);
+        let stored = self.freshen(number, slot).expect("looked at above");
         // SAFETY: as above; only the slot's header was changed since.
         Some((unsafe { &mut *value }, stored))
     }
@@ -351,7 +353,7 @@ mod tests {
         }
         frames.next_epoch();
         assert!(value(&mut frames, one, slot).is_none(), "a checkpoint is to have it");
-        frames.next_epoch();
+        assert_eq!(frames.freshen(one, slot), None, "it was fresh before");
         assert_eq!(value(&mut frames, one, slot).unwrap(), "ab");
         let frozen = frames.state_mut(one).frame.as_mut().unwrap().freeze();
         frames.shorten(one);

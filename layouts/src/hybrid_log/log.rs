@@ -17,6 +17,7 @@
 mod ageing;
 mod barrier;
 mod copies;
+mod given_up;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -93,6 +94,8 @@ pub struct Log<K: Key, V: State> {
     is_freeing: bool,
     /// Copies of records that a checkpoint is to have: next to be written, and what has room for more.
     copies: VecDeque<Copies<K, V>>,
+    /// The first so many of them are of a checkpoint that was given up.
+    stale_copies: usize,
     copying: Option<Copies<K, V>>,
     /// Slots of records that have not changed that a checkpoint may look at before the stream has made
     /// more calls; any number if there is none.
@@ -119,6 +122,13 @@ pub struct Log<K: Key, V: State> {
     /// Frames of earlier epochs are due: what was fresh in them at the barrier does not change until it is
     /// copied or written. 0 while no checkpoint is being taken.
     due_before: u32,
+    /// The epoch of the last checkpoint that was given up: frames of epochs before may have records marked as dead that nobody is
+    /// to have.
+    given_up: u32,
+    /// Records are fresh since this epoch or a later one.
+    fresh_from: u32,
+    /// Frames from this number on are still to be rid of what the last checkpoint that was given up has left.
+    carrying: Option<u32>,
     /// Whether the segment with the last of the due frames was given to be sealed.
     pub sealing: Sealing,
     /// The segments as they were at the barrier, from when they are durable.
@@ -187,6 +197,7 @@ impl<K: Key, V: State> Log<K, V> {
             fill: None,
             is_freeing: false,
             copies,
+            stale_copies: 0,
             copying: None,
             credit: None,
             page_credit: None,
@@ -200,6 +211,9 @@ impl<K: Key, V: State> Log<K, V> {
             flush_error: None,
             epoch: 0,
             due_before: 0,
+            given_up: 0,
+            fresh_from: 0,
+            carrying: None,
             sealing: Sealing::Idle,
             at_barrier: Vec::new(),
         };
@@ -426,8 +440,9 @@ impl<K: Key, V: State> Log<K, V> {
     /// is yet to have it from there.
     #[inline]
     pub fn is_kept(&self, number: u32, slot: u32) -> bool {
+        let due = self.frames.epoch().due();
         self.stage(number) == Stage::Frozen
-            || self.frame(number).is_fresh_since(slot, self.frames.epoch().other())
+            || self.due_before > 0 && self.frame(number).is_due(slot, due)
     }
 
     /// Whether the record in a slot can be changed where it is.
@@ -450,10 +465,8 @@ impl<K: Key, V: State> Log<K, V> {
     /// The record in a slot that [`is_in_place`](Log::is_in_place) is about to be changed.
     #[inline]
     pub fn freshen(&mut self, number: u32, slot: u32) {
-        if !self.frame(number).is_fresh(slot) {
-            let stored = self.frames.freshen(number, slot);
-            self.copy_died(Some(stored));
-        }
+        let stored = self.frames.freshen(number, slot);
+        self.copy_died(stored);
     }
 
     /// The value of a key, to be changed, if it is at this address, to which there is a short cut, in a
@@ -478,6 +491,8 @@ impl<K: Key, V: State> Log<K, V> {
     /// Marks an entry that is kept as dead.
     pub fn leave_for_dead(&mut self, number: u32, slot: u32) {
         let epoch = self.epoch;
+        // Others there may be marked since a checkpoint that was given up.
+        self.drop_given_up(number);
         // What is not on storage yet dies when it is.
         self.copy_died(self.frame(number).stored(slot));
         let state = self.frames.state_mut(number);
@@ -524,6 +539,7 @@ impl<K: Key, V: State> Log<K, V> {
     /// Starts a new fill frame.
     #[cold]
     fn turn_page(&mut self) -> Result<()> {
+        self.carry_some_over();
         while let Some(number) = self.sparse.pop() {
             let state = self.frames.state(number);
             let vacant = state.frame.as_ref().is_some_and(|f| f.used() < f.slots())

@@ -67,6 +67,8 @@ pub struct Stored {
     /// How many barriers there were.
     epoch: u32,
     deaths: Deaths,
+    /// Whether the helper has those before the barrier, or some of them.
+    has_lent: bool,
     /// Sets that a checkpoint makes of live records.
     pub sets: Option<LiveSets>,
     /// What dies before its set is begun, and is not noted.
@@ -163,15 +165,11 @@ impl Stored {
             live_records: 0,
             epoch: 0,
             deaths,
+            has_lent: false,
             sets: None,
             spill,
             is_looked_over: false,
         }
-    }
-
-    /// Does the work of a device that has to be driven.
-    pub fn drive(&self) {
-        self.store.device().drive();
     }
 
     /// Bytes of all segment files.
@@ -292,8 +290,8 @@ impl Stored {
     /// Records of a segment have died, and nobody knows which.
     fn lose(&mut self, number: u32) {
         if self.is_asked_of(number) {
-            let why = "the state was cleared while the checkpoint was taken; begin it again";
-            self.spill.lose(ErrorKind::Backpressure, why);
+            let why = "nobody knows which records have died meanwhile; begin it again";
+            self.spill.lose(ErrorKind::Overtaken, why);
         }
     }
 
@@ -415,12 +413,14 @@ impl Stored {
 
     /// The deaths before the barrier, to be written; [`give_back`](Stored::give_back) them.
     pub fn lend_deaths(&mut self) -> DeathList {
+        self.has_lent = true;
         std::mem::take(&mut self.deaths.before)
     }
 
     /// The list that was lent.
     pub fn give_back(&mut self, deaths: DeathList) {
-        self.deaths.before = deaths;
+        self.has_lent = false;
+        self.deaths.give_back(deaths);
     }
 
     /// Before which place the last of the deaths since the barrier is that are noted.
@@ -474,7 +474,7 @@ impl Stored {
     /// every segment.
     pub fn give_notes_up(&mut self) -> u64 {
         let is_needed = !self.deaths.before.iter().all(Vec::is_empty);
-        if is_needed || self.deaths.before.is_empty() || self.deaths.now.len() < 2 {
+        if is_needed || self.has_lent || self.deaths.now.len() < 2 {
             return 0;
         }
         self.deaths.clear_now();
@@ -495,22 +495,17 @@ impl Stored {
         let (account, part) = (self.deaths.account.clone(), self.deaths.part);
         self.deaths = Deaths::new(account, part, self.deaths.floor_bytes);
         self.deaths.is_asked = true;
+        self.has_lent = false;
     }
 
     /// The checkpoint is given up: its deaths are of the next one.
     pub fn deaths_are_unknown(&mut self) {
-        let mut before = std::mem::take(&mut self.deaths.before);
-        let further = before.split_off(1.min(before.len()));
-        self.deaths.now.splice(0..0, further);
-        let mut first = before.pop().unwrap_or_else(|| Vec::with_capacity(self.deaths.part));
-        for death in first.drain(..) {
-            if !self.deaths.note(false, death) {
-                if let Some(&number) = self.by_id.get(&death.segment()) {
-                    self.segments[number as usize].as_mut().expect("numbered").known_dead -= 1;
-                }
+        let Self { deaths, by_id, segments, .. } = self;
+        deaths.carry_over(|death| {
+            if let Some(&number) = by_id.get(&death.segment()) {
+                segments[number as usize].as_mut().expect("numbered").known_dead -= 1;
             }
-        }
-        self.deaths.before.push(first);
+        });
     }
 
     /// Tells of a segment that is restored which of its dead records the checkpoint knew: all.

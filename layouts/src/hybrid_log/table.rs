@@ -17,7 +17,7 @@ use alluvium_pagestore::{
 
 use super::address::{Address, StoredAt};
 use super::batches::GROUP;
-use super::capture::Capture;
+use super::capture::{Capture, Late};
 use super::config::HybridLog;
 use super::expiring::Expiry;
 use super::frames_unsafe::Stage;
@@ -45,8 +45,8 @@ pub struct HybridLogTable<K: Key, V: State> {
     pub(super) capture: Option<Box<Capture>>,
     /// Where the last checkpoint has the records that have died.
     pub(super) known_deaths: Vec<BlobRef>,
-    /// What nobody waited for.
-    pub(super) late_sets: Vec<super::capture::LateSets>,
+    /// What nobody waits for.
+    pub(super) late: Late,
     /// How entries expire, if they do.
     pub(super) expiry: Option<Expiry<V>>,
     /// The value that the last cold `get` read, unless a write came after it.
@@ -121,7 +121,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             rewriter: Rewriter::default(),
             capture: None,
             known_deaths: Vec::new(),
-            late_sets: Vec::new(),
+            late: Late::default(),
             expiry: None,
             scratch: None,
             touched: vec![0; TOUCHED].into_boxed_slice(),
@@ -560,8 +560,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn clear(&mut self) -> Result<()> {
         self.drop_scratch();
         self.give_up_rewrite();
-        // What it cannot have any more is told by the checkpoint.
-        let _ = self.settle_capture();
+        self.overtake_capture();
         self.log.clear()
     }
 
@@ -681,9 +680,16 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.context.helper.drive();
         self.settle_pass();
+        if !self.is_capturing() {
+            // What is lost is looked at by the next checkpoint.
+            let _ = self.take_late(false);
+        }
         self.log.poll()?;
         // Half of the work at most: the rest is for the segments.
         let mut done = 0;
+        while done < work / 2 && !self.is_capturing() && self.log.carry_next_over() {
+            done += QUANTUM as usize;
+        }
         while done < work / 2 && self.log.is_short() {
             self.log.relieve()?;
             self.context.helper.drive();

@@ -48,7 +48,8 @@ pub struct TableStats {
     pub expiry_looks: u64,
     /// Entries that were looked at to find those of some hashes, these among them.
     pub sought: u64,
-    /// Slots, entries and notes of deaths that checkpoints of hybrid logs looked at.
+    /// Slots, entries and notes of deaths that checkpoints of hybrid logs looked at, or that were looked at after one was
+    /// given up; notes of deaths that those of heap maps added to sets.
     pub checkpoint_looks: u64,
     /// Times a call waited for storage to free memory.
     pub stalls: u64,

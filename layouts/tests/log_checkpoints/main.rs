@@ -8,6 +8,8 @@
 
 #[path = "../common/dice.rs"]
 mod dice;
+mod given_up;
+mod key_panics;
 mod larger_than_memory;
 mod log;
 mod opened;

@@ -11,6 +11,7 @@ use alluvium_pagestore::{
 use super::{Shared, each_of_group};
 use crate::export::{Entry, Visit, check_hash};
 use crate::moving::{Arriving, Groups, Place, in_order};
+use crate::pacing::Stream;
 use crate::state_cell::{Hooks, Lock};
 
 /// [`Lists`] of a store.
@@ -41,8 +42,12 @@ impl<K: Key, V: State, T: Lists<K, V>> Hooks for ListsCell<K, V, T> {
         self.0.begin_checkpoint(blobs)
     }
 
-    fn pace_checkpoint(&self, gone: Option<u64>) -> Result<()> {
-        self.0.pace_checkpoint(gone)
+    fn calls(&self) -> u64 {
+        self.0.calls.get()
+    }
+
+    fn pace_checkpoint(&self, stream: Stream) -> Result<()> {
+        self.0.pace_checkpoint(stream)
     }
 
     fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {

@@ -14,6 +14,7 @@ use super::{Shared, after, each_of_group};
 use crate::batch::Batch;
 use crate::export::{Entries, Entry, Parts, Visit, check_hash, in_batches};
 use crate::moving::{Arriving, Groups, Place, in_order};
+use crate::pacing::Stream;
 use crate::state_cell::{Hooks, Lock};
 use crate::store::{Pane, put, put_all};
 
@@ -63,8 +64,12 @@ impl<K: Key, V: State, T: Panes<K, V>> Hooks for PanesCell<K, V, T> {
         self.0.begin_checkpoint(blobs)
     }
 
-    fn pace_checkpoint(&self, gone: Option<u64>) -> Result<()> {
-        self.0.pace_checkpoint(gone)
+    fn calls(&self) -> u64 {
+        self.0.calls.get()
+    }
+
+    fn pace_checkpoint(&self, stream: Stream) -> Result<()> {
+        self.0.pace_checkpoint(stream)
     }
 
     fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {

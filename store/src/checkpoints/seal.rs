@@ -17,10 +17,11 @@ use alluvium_pagestore::{
 
 use crossbeam_channel::{TryRecvError, bounded};
 
-use super::{Checkpoint, MOMENT, Retained, Sealing, entries_of, pin};
+use super::{Checkpoint, MOMENT, Part, Retained, Sealing, entries_of, pin};
 use crate::aside::Aside;
+use crate::pacing::Stream;
 use crate::sources::Sources;
-use crate::store::{BLOB_CHUNK_BYTES, Store};
+use crate::store::{BLOB_CHUNK_BYTES, Inner, Store};
 
 /// A checkpoint under way; see [`Store::seal`]. Dropped without a decision, it is aborted, unless it
 /// is to be [kept](Seal::keep).
@@ -72,6 +73,8 @@ impl Seal {
             interval: nanos_between(before, began),
             blobs: BlobWriter::new(device, number, BLOB_CHUNK_BYTES),
             parts: Vec::new(),
+            turn: 0,
+            calls: calls_of(inner),
             pinned: Vec::new(),
             image: None,
             preparing: None,
@@ -138,7 +141,6 @@ impl Seal {
             0 => 0,
             interval => Pace::gone_of(nanos_between(sealing.began, inner.clock.now()), interval),
         };
-        let Sealing { blobs, parts, pinned, .. } = sealing;
         if let (Some(image), Some(answer)) = (&sealing.image, &sealing.preparing) {
             inner.drive();
             let file = match answer.try_recv() {
@@ -153,19 +155,33 @@ impl Seal {
             trace_event!(DEBUG, "checkpoint sealed", number = self.number);
             return Ok(true);
         }
-        let mut left = parts.iter().filter(|(_, hooks)| hooks.is_some()).count();
-        for (manifest, hooks) in parts.iter_mut() {
-            let Some(working) = hooks else { continue };
-            left -= 1;
-            let paced = working.pace_checkpoint((left == 0).then_some(by_clock));
-            paced.map_err(|e| e.with("state", &manifest.name))?;
-            let image = working.continue_checkpoint(blobs);
-            let Some(image) = image.map_err(|e| e.with("state", &manifest.name))? else {
-                return Ok(false);
-            };
-            manifest.image = image;
-            *hooks = None;
-            pin(segments, manifest, pinned);
+        if let Some(at) = sealing.next_part() {
+            let calls = calls_of(inner);
+            let moves = calls > std::mem::replace(&mut sealing.calls, calls);
+            let others = sealing.has_others(at);
+            let Sealing { blobs, parts, pinned, .. } = sealing;
+            let Part { manifest, taking, waits } = &mut parts[at];
+            let working = taking.as_ref().expect("it has the turn");
+            let share = working.pace_checkpoint(Stream { by_clock, moves });
+            let image = share.and_then(|()| working.continue_checkpoint(blobs));
+            match image.map_err(|e| e.with("state", &manifest.name)) {
+                Ok(None) => return Ok(false),
+                Ok(Some(image)) => {
+                    manifest.image = image;
+                    *taking = None;
+                    pin(segments, manifest, pinned);
+                    // Its memory is there for others.
+                    parts.iter_mut().for_each(|part| part.waits = false);
+                    if parts.iter().any(|part| part.taking.is_some()) {
+                        return Ok(false);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::OverBudget && others => {
+                    *waits = true;
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
         }
         let image = Arc::new(CheckpointImage {
             number: sealing.number,
@@ -176,7 +192,7 @@ impl Seal {
             owned: (inner.owned.start, inner.owned.end),
             after,
             position: sealing.position,
-            states: sealing.parts.iter().map(|(manifest, _)| manifest.clone()).collect(),
+            states: sealing.parts.iter().map(|part| part.manifest.clone()).collect(),
         });
         let (reply, answer) = bounded(1);
         let (blobs, segments) = (sealing.blobs.clone(), segments.clone());
@@ -311,9 +327,10 @@ impl Seal {
         match outcome {
             CheckpointOutcome::Abandoned => sealing.give_up(segments, inner),
             CheckpointOutcome::Committed | CheckpointOutcome::Unknown => {
-                let Sealing { prepared, .. } = sealing;
+                let Sealing { prepared, blobs, .. } = sealing;
                 let prepared = prepared.expect("looked at above");
                 // Nobody but checkpoints needs this file.
+                blobs.close();
                 let _ = segments.remove_file(&blobs_name(self.number));
                 if outcome == CheckpointOutcome::Committed {
                     checkpoints.base = Some(prepared.image.clone());
@@ -362,16 +379,18 @@ impl Drop for Seal {
         let segments = inner.segments.as_ref().expect("it was begun with a directory");
         let sealing = inner.checkpoints.borrow_mut().sealing.take();
         match sealing {
-            Some(Sealing { prepared: Some(prepared), .. }) if self.kept => {
+            Some(Sealing { prepared: Some(prepared), blobs, .. }) if self.kept => {
                 // Nobody but checkpoints needs this file.
+                blobs.close();
                 let _ = segments.remove_file(&blobs_name(self.number));
                 inner.checkpoints.borrow_mut().retained.push(prepared);
                 self.tell(CheckpointOutcome::Unknown);
             }
             sealing => {
-                // First, so that no helper writes a file that was removed.
+                // First: what states still have under way for it ends soon, and nothing is waited for.
+                sealing.iter().for_each(|sealing| sealing.blobs.close());
                 self.tell(CheckpointOutcome::Abandoned);
-                // What is given up may wait for the helper, which is told by others too.
+                // The helper removes it, behind what it has.
                 if let Some(sealing) = sealing {
                     sealing.give_up(segments, inner);
                 }
@@ -384,6 +403,11 @@ impl fmt::Debug for Seal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Seal({} at {})", self.number, self.position)
     }
+}
+
+/// Calls of all states so far.
+fn calls_of(inner: &Inner) -> u64 {
+    inner.states.borrow().iter().map(|state| state.hooks.calls()).sum()
 }
 
 /// Nanoseconds from a time to a later one; none if the clock went backwards.

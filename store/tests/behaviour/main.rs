@@ -22,6 +22,7 @@ mod reads_of_storage_that_does_nothing_end;
 mod reads_run_ahead_of_calls;
 mod retained_checkpoints_can_each_be_restored;
 mod small_budgets_work_or_name_the_number;
+mod states_of_a_checkpoint_take_turns;
 mod statistics_agree_with_a_count;
 mod storage_that_does_nothing_holds_nobody_up_for_ever;
 mod storage_trouble_is_told_and_passes;

@@ -1,13 +1,13 @@
 //! The call that seals a heap state asks for no more memory, and gives back no more, if the state is a hundred times as
-//! large; nor does it encode anything or write.
+//! large; nor does it encode anything or write. The same for the call that gives a checkpoint up.
 //!
 //! What this catches: a barrier that makes, copies, clears or frees something per entry, the first time, when few or all
-//! entries have changed, and after a checkpoint that was given up.
+//! entries have changed, and after a checkpoint that was given up; giving one up that drops all that it has kept.
 
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Heap, Helpers, List, MIB, Map, SplitHeap, Store};
+use alluvium::{Heap, Helpers, List, MIB, Map, SplitHeap, State, Store};
 
 use crate::counting::{alone, asked, held};
 
@@ -22,14 +22,14 @@ struct Sealed {
 }
 
 /// A state on the heap.
-enum State {
+enum Kept {
     Map(Map<u64, u64>),
     /// In the order of hashes.
     Ordered(Map<u64, u64, SplitHeap>),
     List(List<u64, u64>),
 }
 
-impl State {
+impl Kept {
     /// Changes what a key has, which may come.
     fn change(&mut self, key: u64) {
         match self {
@@ -50,7 +50,7 @@ impl State {
 }
 
 /// The calls that seal a state of so many entries, with its checkpoints between them.
-fn seals(open: fn(&Store) -> State, keys: u64) -> Vec<Sealed> {
+fn seals(open: fn(&Store) -> Kept, keys: u64) -> Vec<Sealed> {
     let device = Simulated::new(1, Faults::late(2));
     let store = Store::in_memory().memory(256 * MIB).device(Arc::new(device.clone()));
     let store = store.helpers(Helpers::Inline).open().unwrap();
@@ -94,12 +94,12 @@ fn seals(open: fn(&Store) -> State, keys: u64) -> Vec<Sealed> {
 #[test]
 fn sealing_a_heap_state_costs_the_same_whatever_its_size() {
     let _alone = alone();
-    let states: [(&str, fn(&Store) -> State); 3] = [
-        ("map", |store| State::Map(store.map("m").layout(Heap::new().into()).open().unwrap())),
+    let states: [(&str, fn(&Store) -> Kept); 3] = [
+        ("map", |store| Kept::Map(store.map("m").layout(Heap::new().into()).open().unwrap())),
         ("ordered map", |store| {
-            State::Ordered(store.map("m").layout(Heap::new().in_order()).open().unwrap())
+            Kept::Ordered(store.map("m").layout(Heap::new().in_order()).open().unwrap())
         }),
-        ("list", |store| State::List(store.list("m").layout(Heap::new().into()).open().unwrap())),
+        ("list", |store| Kept::List(store.list("m").layout(Heap::new().into()).open().unwrap())),
     ];
     for (name, open) in states {
         the_same(name, seals(open, 2_000), seals(open, 200_000));
@@ -111,4 +111,55 @@ fn the_same(name: &str, few: Vec<Sealed>, many: Vec<Sealed>) {
         assert_eq!(few, many, "{name}: seal {round}");
         assert_eq!((many.codec_calls, many.steps), (0, 0), "{name}: seal {round}");
     }
+}
+
+/// What the call that gives a checkpoint up does, while it has kept or copied most of so many entries.
+fn gives_up<V: State + std::fmt::Debug>(keys: u64, value: impl Fn(u64) -> V) -> Vec<(u64, isize)> {
+    let device = Simulated::new(1, Faults::late(2));
+    let store = Store::in_memory().memory(256 * MIB).device(Arc::new(device));
+    let store = store.helpers(Helpers::Inline).open().unwrap();
+    let mut map: Map<u64, V> = store.map("m").layout(Heap::new().into()).open().unwrap();
+    (0..keys).for_each(|key| {
+        let _ = map.put(key, value(key)).unwrap();
+    });
+    store.checkpoint(0).unwrap();
+    let mut given_up = Vec::new();
+    for round in 1..4u64 {
+        (0..keys).for_each(|key| {
+            let _ = map.put(key, value(key)).unwrap();
+        });
+        let mut seal = store.seal(round).unwrap();
+        for share in 0..round {
+            assert!(!seal.advance().unwrap());
+            // What has not been read yet is kept, and what was written dies.
+            let changed = (share..keys).step_by(2);
+            changed.for_each(|key| {
+                let _ = map.put(key, value(key)).unwrap();
+            });
+            (share..keys).step_by(9).for_each(|key| {
+                let _ = map.remove(&key).unwrap();
+            });
+        }
+        let before = (asked(), held());
+        seal.abort();
+        given_up.push((asked() - before.0, held() - before.1));
+    }
+    let held_after = held();
+    while store.tick(64).unwrap() > 0 {}
+    assert!(held() <= held_after);
+    store.checkpoint(4).unwrap();
+    given_up
+}
+
+#[test]
+fn giving_a_checkpoint_of_a_heap_state_up_costs_the_same_whatever_its_size() {
+    let _alone = alone();
+    let cases = [gives_up(2_000, |key| key), gives_up(2_000, |key| key.to_string())];
+    let many = [gives_up(64_000, |key| key), gives_up(64_000, |key| key.to_string())];
+    // Some segments are removed, and buffers are of a few sizes.
+    for (round, (few, many)) in cases.iter().flatten().zip(many.iter().flatten()).enumerate() {
+        assert!(many.0 <= few.0 + 32, "{round}: asked {few:?} {many:?}");
+        assert!((many.1 - few.1).unsigned_abs() < 256 << 10, "{round}: held {few:?} {many:?}");
+    }
+    println!("{cases:?} {many:?}");
 }

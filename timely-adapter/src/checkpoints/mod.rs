@@ -371,8 +371,10 @@ impl<T: EventTime> JobCheckpoints<T> {
                     ErrorKind::Backpressure => {
                         return Ok((Phase::Writing(part), Some(Turn::Go)));
                     }
-                    // What it has no room for is written by a later one: that ends no run.
-                    ErrorKind::DiskFull | ErrorKind::OverBudget => part.seal = Err(error),
+                    // What it has no room for, or was cleared, is written by a later one: that ends no run.
+                    ErrorKind::DiskFull | ErrorKind::OverBudget | ErrorKind::Overtaken => {
+                        part.seal = Err(error);
+                    }
                     _ => return Err(error),
                 },
             }

@@ -116,35 +116,10 @@ impl<K: Key, V: State> Log<K, V> {
         frames * u64::from(self.sizes.slots) <= SWEEP_MAX * stored.info(segment).records.max(64)
     }
 
-    /// No checkpoint is to have more from a frame that is not being written: what is marked as dead is
-    /// dropped, and what is fresh is so since now.
-    pub(super) fn forget_marks(&mut self, number: u32) {
-        if self.frames.state(number).dead > 0 {
-            self.drop_dead(number);
-        }
-        let epoch = self.frames.epoch();
-        let frame = self.frames.state(number).frame.as_ref();
-        if frame.is_some_and(|frame| frame.fresh_since(epoch.other()) > 0) {
-            self.frame_mut(number).carry_over(epoch);
-        }
-    }
-
-    /// [`forget_marks`](Log::forget_marks) in all frames that are not on storage and not being written.
-    pub(super) fn forget_all_marks(&mut self) {
-        let mut at = 0;
-        while let Some(&number) = self.order.get(at) {
-            let state = self.frames.state(number);
-            if !matches!(state.stage, Stage::Frozen | Stage::Clean) {
-                self.forget_marks(number);
-            }
-            // A frame that is left empty leaves the order.
-            at += usize::from(self.order.get(at) == Some(&number));
-        }
-    }
-
     /// Drops the entries of a frame that are marked as dead, which it may be left empty by.
     pub(super) fn drop_dead(&mut self, number: u32) {
         self.frames.state_mut(number).dead = 0;
+        self.stats.checkpoint_looks += u64::from(self.sizes.slots);
         for slot in 0..self.sizes.slots {
             // The last one may retire the frame.
             let Some(frame) = &self.frames.state(number).frame else { break };
@@ -307,20 +282,29 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Sends frames on their way out of memory, or takes one out, and waits for nothing; says whether there are
     /// some.
+    ///
+    /// # Errors
+    /// Those of storage; [`ErrorKind::Poisoned`] if a key that leaves panics while it is hashed.
     pub fn free_some(&mut self) -> Result<bool> {
         if self.give_room_for_notes_up() || self.drop_spare() {
             return Ok(true);
         }
         self.is_freeing = true;
-        let mut is_some = self.evicting.is_some() || self.first_clean().is_some();
-        if is_some {
+        // Who frees this is not who has the key: a panic is an error here.
+        let freed = catch_unwind(AssertUnwindSafe(|| {
+            if self.evicting.is_none() && self.first_clean().is_none() {
+                return self.frozen > 0 || self.freeze_oldest() || self.pending() > 0;
+            }
             self.evict(u32::MAX);
             // At once: the stream would begin a page in it before the next share.
             self.drop_spare();
-        } else {
-            is_some = self.frozen > 0 || self.freeze_oldest() || self.pending() > 0;
-        }
+            true
+        }));
         self.is_freeing = false;
+        let is_some = freed.map_err(|_| {
+            let what = "a key panicked while a page left memory";
+            Error::new(ErrorKind::Poisoned, what).with("state", &self.name)
+        })?;
         if let Some(flusher) = &self.flusher {
             flusher.drive();
         }
@@ -409,12 +393,12 @@ impl<K: Key, V: State> Log<K, V> {
             Answer::Flushed { number, frozen, result, sealed } => {
                 self.take_sealed(&sealed);
                 self.frozen -= 1;
-                let marks = self.frame_mut(number).thaw(frozen);
+                let due = self.frame_mut(number).thaw(frozen);
                 let is_due = self.is_due(number);
                 match self.page_written(number, result) {
                     Ok(segment) => {
                         self.frames.state_mut(number).stage = Stage::Clean;
-                        self.settle_page(number, segment, marks);
+                        self.settle_page(number, segment, due);
                     }
                     Err(error) => {
                         if is_due && self.sealing == Sealing::Handed {
@@ -424,9 +408,9 @@ impl<K: Key, V: State> Log<K, V> {
                         self.frames.state_mut(number).stage = Stage::Failed;
                         self.failed += 1;
                         self.page_failed(error);
-                        if !is_due {
+                        if !is_due && self.frames.state(number).dead > 0 {
                             // Marks tell only this epoch's deaths from those of the one before.
-                            self.forget_marks(number);
+                            self.drop_dead(number);
                         }
                     }
                 }
@@ -472,7 +456,7 @@ impl<K: Key, V: State> Log<K, V> {
         if self.flusher.is_none() {
             return false;
         }
-        if self.give_copies() {
+        if self.end_stale_copies() || self.give_copies() {
             return true;
         }
         if self.is_all_given() {
@@ -484,6 +468,9 @@ impl<K: Key, V: State> Log<K, V> {
         } else {
             None
         };
+        if again.is_some_and(|number| self.drop_given_up(number)) {
+            return true;
+        }
         let number = match again {
             Some(number) => {
                 self.failed -= 1;
@@ -493,6 +480,9 @@ impl<K: Key, V: State> Log<K, V> {
                 let Some(&number) = self.order.get(self.sealed) else { return false };
                 if self.frames.state(number).is_awaited {
                     return false;
+                }
+                if self.drop_given_up(number) {
+                    return true;
                 }
                 if self.is_due(number) && self.due_of(number) == 0 && self.frame(number).fresh() > 0
                 {
@@ -512,7 +502,7 @@ impl<K: Key, V: State> Log<K, V> {
             }
         };
         // What a checkpoint writes is not on its way out.
-        let (is_due, due_since) = (self.is_due(number), self.frames.epoch().other());
+        let (is_due, due) = (self.is_due(number), self.frames.epoch().due());
         if !is_due || self.is_short() {
             self.cool();
         }
@@ -533,7 +523,7 @@ impl<K: Key, V: State> Log<K, V> {
         );
         state.stage = Stage::Frozen;
         let frame = state.frame.as_mut().expect("a frame in use");
-        let frozen = if is_due { frame.freeze_since(due_since) } else { frame.freeze() };
+        let frozen = if is_due { frame.freeze_for(due) } else { frame.freeze() };
         self.frozen += 1;
         self.stats.pages_flushed += 1;
         self.flusher.as_mut().expect("looked at above").flush(number, frozen);
@@ -601,18 +591,16 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// Forgets everything in memory and in the index; segments are left to die. A panic of a value
-    /// that is dropped goes on once all are dropped.
+    /// Forgets everything in memory and in the index; segments are left to die. No checkpoint needs more of it. Waits for
+    /// the few pages that the helper has. A panic of a value that is dropped goes on once all are dropped.
     pub fn clear(&mut self) -> Result<()> {
         let start = Instant::now();
-        while self.frozen > 0 || self.pending() > 0 || self.sealing == Sealing::Freezing {
-            if self.sealing == Sealing::Freezing {
-                (self.credit, self.page_credit) = (None, None);
-                self.seal_some()?;
-            }
+        while self.frozen > 0 || self.pending() > 0 {
             self.wait()?;
             self.check_patience(start)?;
         }
+        while self.end_stale_copies() {}
+        self.carrying = None;
         let segments: Vec<u32> = self.stored.iter().flat_map(Stored::numbers).collect();
         if let Some(stored) = &mut self.stored {
             for number in segments {

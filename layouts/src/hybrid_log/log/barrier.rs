@@ -9,6 +9,10 @@
 //!
 //! How fast that goes follows the stream: see [`Log::pace`].
 //!
+//! A checkpoint that is given up leaves all that as it is. What is fresh since an epoch before stays so, and is of the
+//! next checkpoint as well; the marks of what has died and the copies go a frame at a time, when
+//! somebody comes to it: see [`Log::end_sealing`].
+//!
 //! What it keeps true:
 //! - Due frames that nobody has looked at stand in a row, behind those that are sealed.
 //! - Nothing that was begun after the barrier is given to the helper before the order to seal is.
@@ -18,7 +22,7 @@ use std::time::Instant;
 use alluvium_pagestore::{Error, Key, Result, State, WrittenPage};
 
 use super::{FROZEN_MAX, Log, Sealing, needs_reaper};
-use crate::hybrid_log::frame_unsafe::Marks;
+use crate::hybrid_log::frame_unsafe::{Due, Epoch};
 use crate::hybrid_log::frames_unsafe::Stage;
 use crate::hybrid_log::stored::Stored;
 use crate::table::Pace;
@@ -53,13 +57,19 @@ enum Passed {
 
 impl<K: Key, V: State> Log<K, V> {
     /// A checkpoint begins: what is in memory now is of it. Cost: O(1), but for frames that a
-    /// checkpoint that was given up has left with the helper.
+    /// checkpoint that was given up has left with the helper. Once in [`Epoch::COUNT`] of those that were given up
+    /// one after the other: a look at each slot.
     pub fn barrier(&mut self) -> Result<()> {
         let start = Instant::now();
-        while self.sealing != Sealing::Idle && self.frozen > 0 {
+        let is_last = self.epoch - self.fresh_from + 2 > Epoch::COUNT;
+        while (self.sealing != Sealing::Idle || is_last) && self.frozen > 0 {
             self.wait()?;
             self.check_patience(start)?;
         }
+        if is_last {
+            self.carry_all_over();
+        }
+        self.carrying = None;
         self.stored.as_mut().expect("a stored log").barrier();
         self.epoch += 1;
         self.due_before = self.epoch;
@@ -91,7 +101,7 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// How many records of a frame the checkpoint is to have from there.
     pub(super) fn due_of(&self, number: u32) -> u32 {
-        self.frame(number).fresh_since(self.frames.epoch().other())
+        self.frame(number).due(self.frames.epoch())
     }
 
     /// Whether nothing is left to be given to the helper for the checkpoint but the order to seal.
@@ -138,7 +148,9 @@ impl<K: Key, V: State> Log<K, V> {
         let mut left = SHARE;
         while self.sealing == Sealing::Freezing && left > 0 {
             let has_room = self.frozen < FROZEN_MAX;
-            let spent = if self.is_all_given() {
+            let spent = if self.end_stale_copies() {
+                LOOK
+            } else if self.is_all_given() {
                 self.hand_over();
                 left
             } else if has_room && (self.failed > 0 || self.may_give()) {
@@ -167,6 +179,9 @@ impl<K: Key, V: State> Log<K, V> {
         let Some(&number) = self.order.get(self.sealed).filter(|&&n| self.is_due(n)) else {
             return if self.close_copies() { Passed::Worth(1) } else { Passed::Not };
         };
+        if self.drop_given_up(number) {
+            return Passed::Worth(LOOK);
+        }
         if self.frame(number).used() == 0 {
             self.retire(number);
             return Passed::Worth(1);
@@ -201,7 +216,9 @@ impl<K: Key, V: State> Log<K, V> {
         let epoch = self.epoch;
         let state = self.frames.state_mut(number);
         (state.stage, state.epoch) = (Stage::Mutable, epoch);
-        self.forget_marks(number);
+        if state.dead > 0 {
+            self.drop_dead(number);
+        }
         // The last of the dead may have retired it.
         if self.stage(number) != Stage::Vacant {
             self.offer(number);
@@ -255,7 +272,7 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// A frame was written, where it was: its records have their places, and what died in it
     /// meanwhile is known there, and goes.
-    pub(super) fn settle_page(&mut self, number: u32, segment: u32, marks: Marks) {
+    pub(super) fn settle_page(&mut self, number: u32, segment: u32, due: Due) {
         let state = self.frames.state(number);
         let (marked, is_due) = (state.dead, self.is_due(number));
         if marked > 0 {
@@ -263,7 +280,7 @@ impl<K: Key, V: State> Log<K, V> {
             let odd_before = (self.due_before > 0).then_some(self.epoch % 2 == 0);
             let frame = state.frame.as_ref().expect("a frame in use");
             // Of those that were on storage before it is known already.
-            let written = (0..self.sizes.slots).filter(|&slot| frame.was_due(slot, marks));
+            let written = (0..self.sizes.slots).filter(|&slot| frame.is_due(slot, due));
             let died = |slot: u32| Some((frame.grain(slot), frame.death(slot)?));
             let deaths = written.filter_map(died).map(|(at, odd)| (at, Some(odd) == odd_before));
             let stored = self.stored.as_mut().expect("a clean frame is stored");
@@ -271,7 +288,7 @@ impl<K: Key, V: State> Log<K, V> {
         }
         let frame = self.frame_mut(number);
         (0..frame.slots()).for_each(|slot| {
-            if frame.was_due(slot, marks) {
+            if frame.is_due(slot, due) {
                 frame.settle(slot, segment);
             }
         });
@@ -300,12 +317,19 @@ impl<K: Key, V: State> Log<K, V> {
         self.sealing = Sealing::Handed;
     }
 
-    /// The checkpoint has its image, or is given up: frames change again.
+    /// The checkpoint has its image, or is given up: frames change again. Cost: O(1). What a checkpoint that was given
+    /// up has left goes frame by frame: [when it is passed](Log::drop_given_up) or is to be written, when a record in it
+    /// is marked again, or [meanwhile](Log::carry_some_over).
     pub fn end_sealing(&mut self, given_up: bool) {
         self.due_before = 0;
         if given_up {
-            self.end_all_copies();
-            self.forget_all_marks();
+            self.close_copies();
+            self.stale_copies = self.copies.len();
+            self.given_up = self.epoch;
+            self.carrying = Some(0);
+        } else {
+            // Nothing is fresh since before.
+            self.fresh_from = self.epoch;
         }
         // Frames that are with the helper are waited for by the next barrier.
         self.sealing = if given_up && self.frozen > 0 { Sealing::Failed } else { Sealing::Idle };

@@ -141,6 +141,7 @@ impl<K: Key, V: State> Log<K, V> {
     /// Copies have been written, or are not going to be.
     pub(super) fn end_copies(&mut self, copies: Copies<K, V>) {
         let mut number = copies.first;
+        self.stats.checkpoint_looks += u64::from(copies.frame.slots());
         while number != NO_FRAME {
             let next = self.frames.end_copies(number);
             let state = self.frames.state(number);
@@ -155,12 +156,15 @@ impl<K: Key, V: State> Log<K, V> {
         self.drop_copies(copies.frame);
     }
 
-    /// No copies are wanted any more.
-    pub(super) fn end_all_copies(&mut self) {
-        self.close_copies();
-        while let Some(copies) = self.copies.pop_front() {
-            self.end_copies(copies);
+    /// Drops a frame of copies of a checkpoint that was given up, if there is one; they stand before the others.
+    pub(super) fn end_stale_copies(&mut self) -> bool {
+        if self.stale_copies == 0 {
+            return false;
         }
+        self.stale_copies -= 1;
+        let copies = self.copies.pop_front().expect("as many as were counted");
+        self.end_copies(copies);
+        true
     }
 
     fn drop_copies(&mut self, mut frame: Frame<K, V>) {
