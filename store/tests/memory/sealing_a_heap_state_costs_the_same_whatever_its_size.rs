@@ -49,8 +49,10 @@ impl Kept {
     }
 }
 
+type Open = fn(&Store) -> Kept;
+
 /// The calls that seal a state of so many entries, with its checkpoints between them.
-fn seals(open: fn(&Store) -> Kept, keys: u64) -> Vec<Sealed> {
+fn seals(open: Open, keys: u64) -> Vec<Sealed> {
     let device = Simulated::new(1, Faults::late(2));
     let store = Store::in_memory().memory(256 * MIB).device(Arc::new(device.clone()));
     let store = store.helpers(Helpers::Inline).open().unwrap();
@@ -94,7 +96,7 @@ fn seals(open: fn(&Store) -> Kept, keys: u64) -> Vec<Sealed> {
 #[test]
 fn sealing_a_heap_state_costs_the_same_whatever_its_size() {
     let _alone = alone();
-    let states: [(&str, fn(&Store) -> Kept); 3] = [
+    let states: [(&str, Open); 3] = [
         ("map", |store| Kept::Map(store.map("m").layout(Heap::new().into()).open().unwrap())),
         ("ordered map", |store| {
             Kept::Ordered(store.map("m").layout(Heap::new().in_order()).open().unwrap())
