@@ -18,8 +18,9 @@ use crate::expiry::ExpiryPass;
 use crate::full_image::{Images, pace, read_placed};
 use crate::heap_capture::{HeapCapture, LeftOver, Undecided};
 use crate::heap_copies::Copies;
+use crate::heap_entries::Entries;
 use crate::heap_files::HeapFiles;
-use crate::heap_marks::{Marks, Place};
+use crate::heap_marks::{EntryMarks, Place};
 use crate::lent::{Lent, check_not_overdrawn};
 use crate::paced::{Pace, Paced};
 use crate::split_heap::SplitHeapTable;
@@ -148,31 +149,33 @@ impl<K: Key, V: 'static> Kind<K, V> for Volatile {
     }
 }
 
-/// An open [`Heap`] or [`VolatileHeap`].
+/// An open [`Heap`] or [`VolatileHeap`], or [`SplitHeap`].
 #[derive(Debug)]
-pub struct HeapTable<K, V, M = Stored> {
+pub struct HeapTable<K, V, M = Stored, S: Entries<K, V> = HashTable<(K, V)>> {
     pub(crate) context: StateContext,
-    pub(crate) entries: HashTable<(K, V)>,
-    /// Bytes booked for the table itself.
+    pub(crate) entries: S,
+    /// Bytes booked for the table itself, if it does not book them.
     pub(crate) table_bytes: u64,
     /// So many keys are to come into the empty table.
     expected: u64,
     /// The checkpoint being taken.
-    pub(crate) capture: Option<Box<HeapCapture<K, V>>>,
+    pub(crate) capture: Option<Box<HeapCapture<K, V, S>>>,
     /// Whether changes concern it, at most.
     pub(crate) reads: bool,
     /// The one that was taken and is not decided.
     pub(crate) undecided: Option<Box<Undecided>>,
-    pub(crate) left_over: LeftOver<K, V>,
+    pub(crate) left_over: LeftOver<K, V, S>,
     /// Notes of deaths that checkpoints looked at.
     pub(crate) looks: u64,
     /// What it remembers of its last checkpoint.
-    pub(crate) marks: Marks,
+    pub(crate) marks: S::Marks,
     pub(crate) files: HeapFiles,
     /// How often entries have moved: the table grew, was rehashed in place or replaced.
     pub(crate) moved: u64,
     pub(crate) images: Images,
     pub(crate) codec_calls: u64,
+    /// Entries looked at for those of some hashes.
+    pub(crate) sought: u64,
     kind: PhantomData<M>,
 }
 
@@ -199,29 +202,36 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
         let restored = context.restored.take();
         let mut table = HeapTable::new(context);
         if let Some((image, blobs)) = restored {
-            table.restore(&image, &blobs)?;
+            table.expected = image.entries;
+            table.restore(&image, &blobs, |table, key: K, value| {
+                table.put_at(key.key_hash(), key, value)
+            })?;
         }
         Ok(table)
     }
 }
 
-impl<K: Key, V: State> HeapTable<K, V, Stored> {
+impl<K: Key, V: State, S: Entries<K, V>> HeapTable<K, V, Stored, S> {
     /// Puts all entries of an image into the empty table, which remembers where they are if there is
     /// room for that.
-    fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
-        self.expected = image.entries;
+    pub(crate) fn restore(
+        &mut self,
+        image: &StateImage,
+        blobs: &BlobReader,
+        put: impl Fn(&mut Self, K, V) -> std::result::Result<(bool, usize), Rejected<(K, V)>>,
+    ) -> Result<()> {
         if self.files.restored(image) {
-            self.marks.begin(self.entries.num_buckets());
+            self.marks.begin(self.entries.buckets());
         }
         let context = self.context.clone();
         read_placed(&context, image, blobs, |at, key: K, value: V| {
             self.codec_calls += 1;
-            let (_, bucket) = self.put_at(key.key_hash(), key, value).map_err(Error::from)?;
+            let (_, bucket) = put(self, key, value).map_err(Error::from)?;
             self.marks.restored(bucket, at);
             Ok(())
         })?;
         self.images.restored(image);
-        if self.entries.len() as u64 != image.entries {
+        if self.entries.count() != image.entries {
             // Another build's: what is dead in it is not known.
             self.give_up_marks();
         }
@@ -269,14 +279,15 @@ impl<K: Key, V: 'static> Layout<K, V> for VolatileHeap {
     }
 }
 
-impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
-    fn new(context: StateContext) -> Self {
+impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> {
+    /// An empty one.
+    pub(crate) fn new(context: StateContext) -> Self {
         let account = &context.account;
         Self {
-            marks: Marks::off(account.clone()),
+            marks: S::Marks::off(account.clone()),
             files: HeapFiles::new(account.clone()),
+            entries: S::empty(&context),
             context,
-            entries: HashTable::new(),
             table_bytes: 0,
             expected: 0,
             capture: None,
@@ -287,10 +298,37 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             moved: 0,
             images: Images::default(),
             codec_calls: 0,
+            sought: 0,
             kind: PhantomData,
         }
     }
 
+    /// Writes are refused while values have outgrown the memory.
+    #[inline]
+    pub(crate) fn check_not_overdrawn(&mut self) -> Result<()> {
+        match check_not_overdrawn(&self.context.account) {
+            Err(_) if self.drop_all_left() || self.give_up_marks() => {
+                check_not_overdrawn(&self.context.account)
+            }
+            checked => checked,
+        }
+    }
+
+    /// Drops what checkpoints that were given up have left; says whether there was something.
+    pub(crate) fn drop_all_left(&mut self) -> bool {
+        let is_some = self.drop_some_left();
+        while self.drop_some_left() {}
+        is_some
+    }
+
+    /// Bytes of values of a table that was cleared, which a checkpoint reads still.
+    pub(crate) fn values_left(&self) -> u64 {
+        let captured = self.capture.as_ref().map_or(0, |capture| capture.values_left());
+        captured + self.left_over.values_left()
+    }
+}
+
+impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// While memory is short, gives up what checkpoints remember; if one reads the table, which needs that,
     /// it is read to its end before.
     fn make_free(&mut self, bytes: u64) {
@@ -371,30 +409,6 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         true
     }
 
-    /// Gives up memory that nothing visible needs; says whether there was some.
-    #[cold]
-    fn give_something_up(&mut self) -> bool {
-        self.drop_all_left() || self.give_up_marks()
-    }
-
-    /// Drops what checkpoints that were given up have left; says whether there was something.
-    fn drop_all_left(&mut self) -> bool {
-        let is_some = self.drop_some_left();
-        while self.drop_some_left() {}
-        is_some
-    }
-
-    /// Writes are refused while values have outgrown the memory.
-    #[inline]
-    fn check_not_overdrawn(&mut self) -> Result<()> {
-        loop {
-            match check_not_overdrawn(&self.context.account) {
-                Err(_) if self.give_something_up() => {}
-                checked => return checked,
-            }
-        }
-    }
-
     #[inline]
     pub(crate) fn update_hashed<Q: Lookup<K> + ?Sized, R>(
         &mut self,
@@ -470,12 +484,6 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         let bucket = added.bucket_index();
         self.marks.add(bucket);
         Ok((false, bucket))
-    }
-
-    /// Bytes of values of a table that was cleared, which a checkpoint reads still.
-    pub(crate) fn values_left(&self) -> u64 {
-        let captured = self.capture.as_ref().map_or(0, |capture| capture.values_left());
-        captured + self.left_over.values_left()
     }
 }
 
@@ -634,7 +642,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     }
 }
 
-impl<K: Key, V: 'static, M: Kind<K, V>> Upkeep for HeapTable<K, V, M> {
+impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> Upkeep for HeapTable<K, V, M, S> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.context.helper.drive();
         Ok((0..work).take_while(|_| self.drop_some_left()).count())
@@ -671,12 +679,13 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Upkeep for HeapTable<K, V, M> {
     }
 
     fn stats(&self) -> TableStats {
-        let live_keys = self.entries.len() as u64;
+        let live_keys = self.entries.count();
         let values = self.context.account.used_for(MemoryKind::Values) - self.values_left();
         let mut stats = TableStats {
             live_keys,
             live_bytes: live_keys * size_of::<(K, V)>() as u64 + values,
             codec_calls: self.codec_calls,
+            sought: self.sought,
             checkpoint_looks: self.looks,
             ..TableStats::default()
         };
@@ -687,7 +696,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Upkeep for HeapTable<K, V, M> {
     }
 }
 
-impl<K, V, M> Drop for HeapTable<K, V, M> {
+impl<K, V, M, S: Entries<K, V>> Drop for HeapTable<K, V, M, S> {
     fn drop(&mut self) {
         (self.capture, self.left_over) = (None, LeftOver::default());
         let account = &self.context.account;

@@ -2,7 +2,7 @@
 //!
 //! At the barrier nothing is done but to note it. Whoever comes first then, the stream or a share, has the
 //! [marks](crate::heap_marks) swap roles, and decides which segments are written anew. The table is
-//! [read](crate::heap_reading) in steps, bucket by bucket, and the helper
+//! [read](crate::heap_reading) in steps, and the helper
 //! writes what was read; who changes an entry that was not read yet keeps the old one, who adds a key
 //! notes that it is new. If the table remembers its last checkpoint, only entries
 //! that have changed since are read and written, and those in segments that are written anew; else all.
@@ -17,16 +17,16 @@
 //! - What a checkpoint that was given up has written, or was to write, counts as changed.
 
 use alluvium_pagestore::{
-    BlobRef, BlobWriter, Death, Error, ErrorKind, Key, LiveSet, Lookup, MemoryKind, Result,
-    SegmentInfo, StateImage,
+    BlobWriter, Error, ErrorKind, Key, Lookup, MemoryKind, Result, SegmentInfo, StateImage,
 };
-use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use hashbrown::HashTable;
 
 use crate::heap::{HeapTable, Kind};
+use crate::heap_entries::Entries;
 use crate::heap_files::{ADDED, Dead, Named, Nth};
-use crate::heap_marks::{Marks, Place, bits_bytes};
-use crate::heap_reading::{BUCKETS, Left, Memory, Reading, Source};
+use crate::heap_marks::{EntryMarks, Marks, Place, bits_bytes};
+use crate::heap_naming::{Begun, FREE_BYTES, Lent, Telling, remove};
+use crate::heap_reading::{Left, Memory, Reading, Source};
 use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::paced::Pace;
 use crate::split_table::HashRange;
@@ -43,20 +43,16 @@ const BUCKETS_PER_CALL: u64 = 16;
 /// What was not looked at may be later, so many buckets at once; what was not written, so many chunks.
 const CREDIT_BUCKETS_MAX: u64 = 4096;
 const CREDIT_CHUNKS_MAX: u64 = 4;
-/// Bytes that are left free beside what is kept.
-const FREE_BYTES: u64 = 4 << 10;
 /// A segment has such a part of the state, between these.
 const SEGMENTS: u64 = 32;
 const SEGMENT_BYTES_MIN: u64 = 512 << 10;
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 /// What a record takes beside its key and value, about.
 const RECORD_BYTES: u64 = 32;
-/// What writing a death takes.
-const DEATH_BYTES: u64 = (size_of::<Death>() + 4) as u64;
 
 /// A checkpoint being taken.
 #[derive(Debug)]
-pub struct HeapCapture<K, V> {
+pub struct HeapCapture<K, V, S: Entries<K, V>> {
     stepped: Stepped,
     pace: Pace,
     /// At the barrier.
@@ -64,7 +60,7 @@ pub struct HeapCapture<K, V> {
     /// Whether it is decided what is to be read: nothing has changed since the barrier before that.
     is_planned: bool,
     follow: Follow,
-    reading: Reading<K, V>,
+    reading: Reading<K, V, S>,
     adding: Option<Adding>,
     telling: Option<Telling>,
 }
@@ -87,18 +83,6 @@ pub(crate) struct Undecided {
     is_first: bool,
 }
 
-/// The helper writes which records are live.
-#[derive(Debug)]
-struct Telling {
-    sealed: Vec<SegmentInfo>,
-    named: Named,
-    /// Whether sets take the place of lists.
-    has_sets: bool,
-    answer: Receiver<Told>,
-    /// It has answered, that it could not.
-    is_over: bool,
-}
-
 /// All is written; what has died since the barrier is added to sets, from a place of the list on and before another.
 #[derive(Debug)]
 struct Adding {
@@ -110,34 +94,26 @@ struct Adding {
 
 /// What checkpoints that were given up have left: goes a part at a time.
 #[derive(Debug)]
-pub(crate) struct LeftOver<K, V> {
-    readings: Vec<Reading<K, V>>,
+pub(crate) struct LeftOver<K, V, S: Entries<K, V>> {
+    readings: Vec<Reading<K, V, S>>,
     /// The helper has the list of what has died.
-    lent: Option<Receiver<Told>>,
+    lent: Option<Lent>,
 }
 
-impl<K, V> LeftOver<K, V> {
+impl<K, V, S: Entries<K, V>> LeftOver<K, V, S> {
     /// Bytes of values that cleared tables have still.
     pub fn values_left(&self) -> u64 {
         self.readings.iter().flat_map(|reading| &reading.left).map(|left| left.values).sum()
     }
 }
 
-impl<K, V> Default for LeftOver<K, V> {
+impl<K, V, S: Entries<K, V>> Default for LeftOver<K, V, S> {
     fn default() -> Self {
         Self { readings: Vec::new(), lent: None }
     }
 }
 
-/// The helper's answer: the list of deaths; of each set its slot and its number of records; and the
-/// places it was lent.
-struct Told {
-    list: Result<Option<BlobRef>>,
-    sets: Result<Vec<(usize, u64, BlobRef)>>,
-    lent: Vec<Vec<Place>>,
-}
-
-impl<K, V> HeapCapture<K, V> {
+impl<K, V, S: Entries<K, V>> HeapCapture<K, V, S> {
     /// Whether changes of the table in use concern it.
     pub(super) fn is_reading(&self) -> bool {
         !self.reading.is_read && self.reading.left.is_none() && !self.stepped.is_lost()
@@ -149,7 +125,7 @@ impl<K, V> HeapCapture<K, V> {
     }
 }
 
-impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
+impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> {
     /// Cost: O(1).
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         let pace = Pace { segment_bytes: self.segment_bytes(), ..M::pace(&self.context)? };
@@ -160,7 +136,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             self.files.break_off();
         }
         let range = HashRange::of(&self.context.owned, self.context.key_groups);
-        let entries = self.entries.len() as u64;
+        let entries = self.entries.count();
         self.capture = Some(Box::new(HeapCapture {
             stepped,
             pace,
@@ -179,8 +155,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     fn segment_bytes(&self) -> u64 {
         let values = self.context.account.used_for(MemoryKind::Values);
         let entry = size_of::<(K, V)>() as u64 + RECORD_BYTES;
-        let bytes = self.entries.len() as u64 * entry + values;
-        (bytes / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+        segment_bytes(self.entries.count() * entry + values)
     }
 
     /// Decides what the checkpoint that was begun reads, if that is not decided. Cost: in the number of segments.
@@ -193,37 +168,16 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         let Some(capture) = self.capture.as_mut() else { return };
         if !self.marks.is_on() || self.files.is_broken() {
             self.forget();
-            self.marks.begin(self.entries.num_buckets());
+            self.marks.begin(self.entries.buckets());
             return;
         }
         let HeapCapture { entries, pace, reading, .. } = &mut **capture;
         let changed = self.marks.capture();
-        let mut plan = self.files.plan(*entries, changed, pace.segment_bytes);
-        let sets = if plan.makes_sets { self.files.sets_bytes(&plan) } else { 0 };
-        let deaths = DEATH_BYTES * (self.files.dead().len() + plan.records);
-        let mut bytes = if plan.is_full { 0 } else { sets + deaths };
-        let account = &self.context.account;
-        let has_room = account.available() >= bytes + deaths + 2 * FREE_BYTES;
-        if !has_room && !plan.is_full {
-            // What has died need not be told if all is written.
-            (plan, bytes) = (self.files.plan_all(*entries), 0);
-        }
-        let dead = match self.files.follow(&plan) {
-            Some(dead) => dead,
-            None => {
-                (plan, bytes) = (self.files.plan_all(*entries), 0);
-                self.files.follow(&plan).expect("that takes no memory")
-            }
-        };
-        reading.book(bytes);
-        reading.dead = dead;
-        reading.records = plan.records;
-        if plan.makes_sets {
-            reading.sets = self.files.empty_sets(&plan);
-        }
-        if plan.anew.contains(&true) {
-            reading.anew = plan.anew;
-        }
+        let (account, counts) = (&self.context.account, (*entries, changed));
+        let begun = Begun::of(&mut self.files, account, counts, pace.segment_bytes);
+        reading.book(begun.bytes);
+        (reading.dead, reading.records) = (begun.dead, begun.records);
+        (reading.sets, reading.anew) = (begun.sets, begun.anew);
         (reading.reads_all, reading.is_first) = (false, false);
     }
 
@@ -237,10 +191,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Gives the memory of the marks back, if no checkpoint needs them; says whether there were any.
     #[cold]
     pub(super) fn give_up_marks(&mut self) -> bool {
-        let needs = |capture: &HeapCapture<K, V>| {
-            capture.is_planned && !capture.reading.is_first && capture.is_reading()
-        };
-        if !self.marks.is_on() || self.capture.as_deref().is_some_and(needs) {
+        if !self.marks.is_on() || self.needs_marks() {
             return false;
         }
         self.marks.give_up();
@@ -248,10 +199,27 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         true
     }
 
+    /// Whether what is to be read is known by the marks.
+    fn needs_marks(&self) -> bool {
+        let needs = |capture: &HeapCapture<K, V, S>| {
+            capture.is_planned && !capture.reading.is_first && capture.is_reading()
+        };
+        self.capture.as_deref().is_some_and(needs)
+    }
+
+    /// The marks were lost for want of memory.
+    #[cold]
+    pub(super) fn marks_are_lost(&mut self) {
+        self.files.break_off();
+        if self.needs_marks() {
+            self.capture.iter_mut().for_each(|capture| capture.stepped.lose());
+        }
+    }
+
     /// The stream has come so far since the last share: what is copied follows it. It has the buckets looked at by its
     /// calls, ahead of what is written, for which it makes more calls for each record.
     pub(super) fn pace_capture(&mut self, pace: crate::table::Pace) {
-        let buckets = self.entries.num_buckets() as u64;
+        let buckets = self.entries.buckets() as u64;
         let Some(capture) = self.capture.as_mut().filter(|_| M::IS_COPIED) else { return };
         let Follow { gone, looks, calls } = &mut capture.follow;
         let Some(earned) = pace.earned(gone) else {
@@ -354,11 +322,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let is_over = reading.is_done || reading.encoded - encoded >= COPIED_MAX;
             if is_over
                 || stepped.is_lost()
-                || !reading.copies.has_room(reading.room(), self.moved)?
+                || !reading.copies.has_room(reading.room(&self.entries), self.moved)?
             {
                 break;
             }
-            if !pay(&mut follow.looks, reading.cost(&mut self.marks)) {
+            if !pay(&mut follow.looks, reading.cost(&self.entries, &mut self.marks)) {
                 break;
             }
             let source = Source { entries: &self.entries, moved: self.moved };
@@ -385,8 +353,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let message = "which records are live could not be noted; begin the checkpoint again";
             return Err(Error::new(ErrorKind::OverBudget, message));
         }
-        let names_others = named.image.segments.len() > sealed.len();
-        if !names_others || reading.sets.is_empty() && reading.dead.places.len() == 0 {
+        if !Telling::is_needed(&named, &sealed, (&reading.sets, &reading.dead.places)) {
             self.end_capture(named);
             return Ok(self.undecided_image());
         }
@@ -409,51 +376,18 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         }
         let Adding { sealed, named, .. } = capture.adding.take().expect("looked at above");
         let sets = std::mem::take(&mut reading.sets);
-        let has_sets = !sets.is_empty();
-        // Sets tell all of it.
-        let ids = if has_sets { Vec::new() } else { self.files.ids(&named) };
-        let sets = self.files.whole_sets(&named, sets);
-        let lent = reading.dead.places.lend();
-        let (blobs, (reply, answer)) = (blobs.clone(), bounded(1));
-        self.context.helper.submit(move || {
-            let death = |at: &Place| Some(Death::of((*ids.get(at.slot())?)?, at.grain()));
-            let mut deaths: Vec<Death> = Vec::with_capacity(lent.iter().map(Vec::len).sum());
-            deaths.extend(lent.iter().flatten().filter_map(death));
-            let list = Death::write(&mut deaths, |_| true, &blobs);
-            let write = |(slot, set): (usize, LiveSet)| Ok((slot, set.len(), set.write(&blobs)?));
-            let sets = sets.into_iter().map(write).collect();
-            let _ = reply.send(Told { list, sets, lent });
-        });
-        capture.telling = Some(Telling { sealed, named, has_sets, answer, is_over: false });
+        let (files, dead) = ((&self.context, &self.files), &mut reading.dead.places);
+        capture.telling = Some(Telling::begin(files, named, (sets, dead), sealed, blobs));
     }
 
     fn continue_telling(&mut self) -> Result<Option<StateImage>> {
-        self.context.helper.drive();
         let capture = self.capture.as_mut().expect("it is told of");
         let telling = capture.telling.as_mut().expect("it is told of");
-        let told = match telling.answer.try_recv() {
-            Ok(told) => told,
-            Err(TryRecvError::Empty) => return Ok(None),
-            Err(TryRecvError::Disconnected) => {
-                let message = "the helper lost which records are live; begin the checkpoint again";
-                return Err(Error::new(ErrorKind::Io, message));
-            }
-        };
-        capture.reading.dead.places.give_back(told.lent);
-        telling.is_over = true;
-        let (list, sets) = (told.list?, told.sets?);
-        let Telling { mut named, has_sets, .. } = capture.telling.take().expect("looked at above");
-        if has_sets {
-            named.image.deaths = Vec::new();
+        if !telling.is_told(&self.context.helper, &mut capture.reading.dead.places)? {
+            return Ok(None);
         }
-        named.image.deaths.extend(list);
-        for (slot, live, blob) in sets {
-            let nth = named.slots.iter().position(|of| *of == Some(slot)).expect("it is named");
-            let segment = &mut named.image.segments[nth];
-            assert_eq!(live, segment.live_records, "every key has one live record: {segment:?}");
-            segment.live = Some(blob);
-        }
-        self.end_capture(named);
+        let telling = capture.telling.take().expect("looked at above");
+        self.end_capture(telling.into_named());
         Ok(self.undecided_image())
     }
 
@@ -485,11 +419,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         if let Some(Adding { sealed, .. }) = capture.adding.take() {
             remove(&self.context, &sealed);
         }
-        if let Some(Telling { sealed, answer, is_over, .. }) = capture.telling.take() {
-            if !is_over {
-                self.left_over.lent = Some(answer);
-            }
-            remove(&self.context, &sealed);
+        if let Some(telling) = capture.telling.take() {
+            self.left_over.lent = telling.give_up(&self.context);
         }
         let HeapCapture { mut reading, .. } = *capture;
         let is_first = reading.is_first;
@@ -511,12 +442,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
 
     /// Takes back what the helper was lent for a checkpoint that was given up. If it has it still, the next one is full.
     fn take_lent(&mut self) {
-        let Some(answer) = self.left_over.lent.take() else { return };
-        // Without a thread it is here that it does it.
-        while self.context.helper.is_inline() && answer.is_empty() && self.context.helper.drive() {}
-        match answer.try_recv() {
-            Ok(told) => self.files.give_back(told.lent),
-            Err(_) => self.files.break_off(),
+        if let Some(lent) = self.left_over.lent.take() {
+            lent.take_back(&self.context.helper, &mut self.files);
         }
     }
 
@@ -554,19 +481,19 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             self.reads = false;
             return;
         };
-        let bucket = self.entries.find_bucket_index(hash, |(known, _)| key.is(known));
+        let bucket = self.entries.bucket(hash, |(known, _)| key.is(known));
         let HeapCapture { reading: capture, stepped, .. } = &mut **capture;
         let wanted = match bucket {
             Some(bucket) => {
-                self.marks.merge(bucket / 64);
-                capture.is_due(bucket, &self.marks)
+                self.marks.merge(bucket);
+                capture.is_due(&self.entries, (bucket, hash), &self.marks)
             }
             None => adds && capture.wants_new(),
         };
         if !wanted || capture.kept.find(hash, |kept| key.is(&kept.0)).is_some() {
             return;
         }
-        let entry = bucket.and_then(|bucket| self.entries.get_bucket(bucket));
+        let entry = bucket.and_then(|bucket| self.entries.entry(bucket));
         let before = entry.and_then(|(_, value)| M::copy(value));
         let key = key.to_owned();
         let bytes = match &before {
@@ -608,7 +535,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             if !M::IS_COPIED {
                 return reading.read_part::<M>(source, memory, Some(own));
             }
-            if reading.copies.has_room(BUCKETS, self.moved)? {
+            if reading.copies.has_room(reading.room(&self.entries), self.moved)? {
                 return reading.read_part::<M>(source, memory, None);
             }
             own.wait()?;
@@ -622,6 +549,26 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         self.reads = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
     }
 
+    /// The table is cleared: says whether a checkpoint takes it, with what is booked for it. Nothing is
+    /// remembered of it.
+    pub(super) fn leave(&mut self) -> bool {
+        self.plan_capture();
+        let marks = S::Marks::off(self.context.account.clone());
+        let marks = std::mem::replace(&mut self.marks, marks);
+        let values = self.context.account.used_for(MemoryKind::Values) - self.values_left();
+        let Some(capture) = self.capture.as_mut().filter(|capture| capture.is_reading()) else {
+            self.files.break_off();
+            return false;
+        };
+        let table = std::mem::replace(&mut self.entries, S::empty(&self.context));
+        let index = std::mem::take(&mut self.table_bytes);
+        capture.reading.left = Some(Left { table, marks, index, values });
+        self.reads = false;
+        true
+    }
+}
+
+impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Moves the entries to a table twice as large, if it is known of each whether it is to be read or
     /// has changed, and says whether it did. What that takes is booked, and as much left as is needed
     /// `beside` it.
@@ -666,13 +613,13 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let Ok(entry) = old.get_bucket_entry(bucket) else { continue };
             let entry = entry.remove().0;
             let hash = entry.0.key_hash();
-            self.marks.merge(bucket / 64);
+            self.marks.merge(bucket);
             let is_due = capture.as_ref().is_some_and(|capture| {
-                capture.reading.is_due(bucket, &self.marks)
+                capture.reading.is_due(&old, (bucket, hash), &self.marks)
                     && capture.reading.kept.find(hash, |kept| kept.0 == entry.0).is_none()
             });
             let place = grown.insert_unique(hash, entry, |(key, _)| key.key_hash()).bucket_index();
-            marks.move_from(place, &mut self.marks, bucket);
+            marks.put(place, self.marks.lift(bucket));
             if is_due {
                 due[place / 64] |= 1 << (place % 64);
             }
@@ -685,30 +632,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         }
         true
     }
-
-    /// The table is cleared: says whether a checkpoint takes it, with what is booked for it. Nothing is
-    /// remembered of it.
-    pub(super) fn leave(&mut self) -> bool {
-        self.plan_capture();
-        let marks = Marks::off(self.context.account.clone());
-        let marks = std::mem::replace(&mut self.marks, marks);
-        let values = self.context.account.used_for(MemoryKind::Values) - self.values_left();
-        let Some(capture) = self.capture.as_mut().filter(|capture| capture.is_reading()) else {
-            self.files.break_off();
-            return false;
-        };
-        let table = std::mem::take(&mut self.entries);
-        let index = std::mem::take(&mut self.table_bytes);
-        capture.reading.left = Some(Left { table, marks, index, values });
-        self.reads = false;
-        true
-    }
 }
 
-/// Removes segments that were written for nothing. One that cannot be removed now is removed at the next
-/// open.
-fn remove(context: &crate::table::StateContext, segments: &[SegmentInfo]) {
-    for segment in segments {
-        let _ = context.segments.as_ref().map(|store| store.remove(segment.id));
-    }
+/// Bytes after which a segment ends, of a state of so many.
+pub(crate) fn segment_bytes(bytes: u64) -> u64 {
+    (bytes / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
 }

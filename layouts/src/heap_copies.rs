@@ -24,13 +24,13 @@ const MEMORY_SHARE: u64 = 8;
 /// So much of it is left to others.
 const FREE_SHARE: u64 = 16;
 /// The bucket of an entry that is to be looked for.
-const NOWHERE: u32 = u32::MAX;
+const NOWHERE: usize = usize::MAX;
 
 /// An entry as it was at the barrier.
 #[derive(Debug)]
 pub struct Copied<K, V> {
     /// Where it stood.
-    bucket: u32,
+    bucket: usize,
     /// Where its record is, once it is written.
     pub at: PlacedAt,
     pub key: K,
@@ -48,7 +48,7 @@ pub struct Chunk<K, V> {
 impl<K, V> Chunk<K, V> {
     /// Where an entry of it stood, if that says anything now.
     pub fn bucket_of(&self, copied: &Copied<K, V>, moved: u64) -> Option<usize> {
-        (self.moved == Some(moved) && copied.bucket != NOWHERE).then_some(copied.bucket as usize)
+        (self.moved == Some(moved) && copied.bucket != NOWHERE).then_some(copied.bucket)
     }
 }
 
@@ -125,7 +125,7 @@ impl<K, V> Copies<K, V> {
     /// [room](Copies::has_room).
     pub fn push(&mut self, bucket: Option<usize>, key: K, value: V) {
         let filling = self.filling.as_mut().expect("there is room");
-        let bucket = bucket.and_then(|bucket| u32::try_from(bucket).ok()).unwrap_or(NOWHERE);
+        let bucket = bucket.unwrap_or(NOWHERE);
         let at = PlacedAt { segment: 0, grain: 0 };
         if filling.entries.len() == filling.entries.capacity() {
             // More were kept with one hash than chunks are long.

@@ -352,14 +352,9 @@ impl HeapFiles {
     ) -> Named {
         let mut image = StateImage { entries, deaths: self.lists.clone(), ..StateImage::default() };
         let mut slots = Vec::new();
-        for (slot, of) in self.slots.iter().enumerate() {
-            let Slot::Stored(Stored { image: stored, .. }) = of else { continue };
-            let (live, died) = (stored.live_records, dead.died[slot]);
-            assert!(died <= live, "{died} records have died of {stored:?}");
-            if died < live {
-                image.segments.push(SegmentImage { live_records: live - died, ..stored.clone() });
-                slots.push(Some(slot));
-            }
+        for (slot, stored, live) in self.left(dead) {
+            image.segments.push(SegmentImage { live_records: live, ..stored.clone() });
+            slots.push(Some(slot));
         }
         if slots.is_empty() {
             // Nothing that they tell of is named.
@@ -372,6 +367,32 @@ impl HeapFiles {
         let live: u64 = image.segments.iter().map(|segment| segment.live_records).sum();
         assert_eq!(live, entries, "every key has one live record");
         Named { image, slots }
+    }
+
+    /// Segments that have live records still, the oldest first: of a list the records come in that order.
+    fn left(&self, dead: &Dead) -> impl Iterator<Item = (usize, &SegmentImage, u64)> {
+        let mut left = Vec::new();
+        for (slot, of) in self.slots.iter().enumerate() {
+            let Slot::Stored(Stored { image, .. }) = of else { continue };
+            let (live, died) = (image.live_records, dead.died[slot]);
+            assert!(died <= live, "{died} records have died of {image:?}");
+            if died < live {
+                left.push((slot, image, live - died));
+            }
+        }
+        left.sort_by_key(|(_, image, _)| image.id);
+        left.into_iter()
+    }
+
+    /// Live records of a checkpoint that has written these segments, if nobody else counts them.
+    pub fn count_live(&self, dead: &Dead, sealed: &[SegmentInfo]) -> u64 {
+        let written: u64 = sealed.iter().map(|segment| segment.all_live().records).sum();
+        written + self.left(dead).map(|(.., live)| live).sum::<u64>()
+    }
+
+    /// Live records of the checkpoint that was confirmed.
+    pub fn live_records(&self) -> u64 {
+        self.stored().map(|(.., live)| live).sum()
     }
 
     /// Adds to the sets some of the records that have died since the barrier, from a place of their list on and before

@@ -1,7 +1,7 @@
 //! Lists on the plain heap: per bucket a hash table of vectors, the honest baseline.
 //!
-//! Nothing is ever on storage but checkpoints, which are full and taken in steps (see
-//! `heap_lists_capture.rs`). A vector is booked before it grows, twice for a moment, as its elements
+//! Nothing is ever on storage but checkpoints, which write what has come since the last one and are taken in steps (see
+//! `heap_lists_capture.rs`, and `heap_lists_records.rs` for what a list remembers of them). A vector is booked before it grows, twice for a moment, as its elements
 //! move; what they own, when they come. The table grows part by part.
 
 use std::collections::BTreeMap;
@@ -9,17 +9,20 @@ use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use alluvium_pagestore::{
-    Account, BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result, State,
-    StateImage, Time, rounded,
+    Account, BlobReader, BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result,
+    State, StateImage, Time, rounded,
 };
 
 use crate::by_hash::ByHash;
-use crate::full_image::{Images, read_entries};
+use crate::full_image::{Images, read_placed};
 use crate::heap::Heap;
-use crate::heap_lists_capture::{Captured, ListsCapture};
+use crate::heap_files::HeapFiles;
+use crate::heap_lists_capture::{Captured, ListsCapture, Undecided};
+use crate::heap_lists_records::{Record, Records};
+use crate::heap_marks::Place;
+use crate::heap_naming::Lent;
 use crate::lists::{Elements, Lists, ListsLayout, span};
 use crate::split_table::{HashRange, SplitTable};
-use crate::stepped::InSteps;
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
 use crate::upkeep::Upkeep;
 
@@ -35,20 +38,39 @@ pub struct HeapLists<K, E> {
     pub(super) range: HashRange,
     pub(super) buckets: BTreeMap<Time, Bucket<K, E>>,
     /// Buckets that were purged, to be dropped.
-    purged: Vec<Bucket<K, E>>,
+    pub(super) purged: Vec<Bucket<K, E>>,
     len: u64,
     /// The checkpoint being taken.
     pub(super) capture: Option<Box<ListsCapture<K, E>>>,
+    /// The one that was taken and is not decided.
+    pub(super) undecided: Option<Box<Undecided>>,
+    /// Of one that was given up: the helper has the list of what has died.
+    pub(super) lent: Option<Lent>,
+    /// The segments of checkpoints.
+    pub(super) files: HeapFiles,
+    /// Whether lists remember their records, and of which epoch.
+    pub(super) remembers: bool,
+    pub(super) epoch: u32,
+    /// Lists that have got elements since the last barrier, at most.
+    pub(super) changed: u64,
     pub(super) images: Images,
     pub(super) codec_calls: u64,
 }
 
+/// The elements of a key, and where they are in the last checkpoint.
+#[derive(Debug)]
+pub(super) struct List<K, E> {
+    pub(super) key: K,
+    pub(super) elements: Vec<E>,
+    pub(super) records: Records,
+}
+
 #[derive(Debug)]
 pub(super) struct Bucket<K, E> {
-    pub(super) lists: SplitTable<(K, Vec<E>)>,
+    pub(super) lists: SplitTable<List<K, E>>,
     elements: u64,
-    /// Bytes booked for keys and vectors.
-    values: u64,
+    /// Bytes booked for keys and vectors, and for what lists remember.
+    pub(super) values: u64,
     /// What a checkpoint has to read of it still.
     pub(super) captured: Option<Box<Captured<K, E>>>,
 }
@@ -68,31 +90,89 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
         let restored = context.restored.take();
         let mut lists = HeapLists {
             range: HashRange::of(&context.owned, context.key_groups),
+            files: HeapFiles::new(context.account.clone()),
             context,
             buckets: BTreeMap::new(),
             purged: Vec::new(),
             len: 0,
             capture: None,
+            undecided: None,
+            lent: None,
+            remembers: false,
+            epoch: 0,
+            changed: 0,
             images: Images::default(),
             codec_calls: 0,
         };
         if let Some((image, blobs)) = restored {
-            let context = lists.context.clone();
-            read_entries::<(Time, K), Vec<E>>(
-                &context,
-                &image,
-                &blobs,
-                |(time, key), elements| {
-                    lists.codec_calls += 1;
-                    elements.into_iter().try_for_each(|element| {
-                        lists.append(time, &key, element).map_err(Error::from)
-                    })
-                },
-            )?;
-            lists.images.restored(&image);
+            lists.restore(&image, &blobs)?;
         }
         Ok(lists)
     }
+}
+
+impl<K: Key, E: State> HeapLists<K, E> {
+    /// Puts all records of an image into the empty lists, which remember where they are.
+    fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
+        self.remembers = self.files.restored(image);
+        let context = self.context.clone();
+        read_placed(&context, image, blobs, |at, (time, key): (Time, K), elements: Vec<E>| {
+            self.codec_calls += 1;
+            let count = elements.len() as u32;
+            elements
+                .into_iter()
+                .try_for_each(|element| self.append(time, &key, element).map_err(Error::from))?;
+            let place = Place::of(at.segment, at.grain);
+            if count > 0 && self.remembers {
+                self.remember(time, &key, Record { place, elements: count });
+            }
+            Ok(())
+        })?;
+        self.images.restored(image);
+        self.changed = 0;
+        if self.files.live_records() != image.entries {
+            // Another build's: what is dead in it is not known.
+            self.forget();
+        }
+        Ok(())
+    }
+
+    /// A record of a list is there. Without memory for that, the next checkpoint is full.
+    fn remember(&mut self, time: Time, key: &K, record: Record) {
+        let Some(bucket) = self.buckets.get_mut(&time) else { return };
+        let list = bucket.lists.find_mut(key.key_hash(), |list| list.key == *key);
+        let Some(list) = list else { return };
+        let account = &self.context.account;
+        if !add_record(account, &mut bucket.values, &mut list.records, (self.epoch, record)) {
+            self.files.break_off();
+        }
+    }
+
+    /// Nothing is remembered of any checkpoint: the next one is full.
+    pub(super) fn forget(&mut self) {
+        self.files.clear();
+        self.remembers = false;
+        self.epoch += 1;
+        self.changed = 0;
+    }
+}
+
+/// Notes a record of a list, and books it; says whether there was room.
+pub(super) fn add_record(
+    account: &Account,
+    values: &mut u64,
+    records: &mut Records,
+    (epoch, record): (u32, Record),
+) -> bool {
+    if account.available() < records.growth_bytes() {
+        return false;
+    }
+    let before = records.memory_bytes();
+    records.push(epoch, record);
+    let after = records.memory_bytes();
+    account.adjust(MemoryKind::Values, before, after);
+    *values = *values + after - before;
+    true
 }
 
 impl<K: Key, E: State> HeapLists<K, E> {
@@ -103,7 +183,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         time: Time,
         (hash, key): (u64, &Q),
         heap: u64,
-    ) -> Result<(&mut u64, &mut Vec<E>)> {
+    ) -> Result<(&mut u64, &mut List<K, E>)> {
         let account = &self.context.account;
         let bucket = match self.buckets.entry(time) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -118,17 +198,19 @@ impl<K: Key, E: State> HeapLists<K, E> {
             }
         };
         let Bucket { lists, elements, values, .. } = bucket;
-        if lists.find(hash, |(k, _)| key.is(k)).is_none() {
+        if lists.find(hash, |list| key.is(&list.key)).is_none() {
             let key = key.to_owned();
             let key_bytes = key.heap_bytes() as u64;
             account.reserve(MemoryKind::Values, key_bytes, "a key")?;
-            if let Err(error) = lists.insert(hash, hash_of, || (key, Vec::new())).map(drop) {
+            let make = || List { key, elements: Vec::new(), records: Records::None };
+            if let Err(error) = lists.insert(hash, hash_of, make).map(drop) {
                 account.release(MemoryKind::Values, key_bytes);
                 return Err(error);
             }
             *values += key_bytes;
         }
-        let list = &mut lists.find_mut(hash, |(k, _)| key.is(k)).expect("inserted above").1;
+        let found = lists.find_mut(hash, |list| key.is(&list.key)).expect("inserted above");
+        let list = &mut found.elements;
         if list.len() == list.capacity() {
             let wanted = (2 * list.len()).max(CAPACITY_FIRST);
             let new = rounded(wanted * size_of::<E>()) as u64;
@@ -141,10 +223,10 @@ impl<K: Key, E: State> HeapLists<K, E> {
         }
         account.reserve(MemoryKind::Values, heap, "an element")?;
         *values += heap;
-        Ok((elements, list))
+        Ok((elements, found))
     }
 
-    /// Takes a list out.
+    /// Takes a list out. Its records are not live any more.
     fn take<Q: Lookup<K> + ?Sized>(
         &mut self,
         time: Time,
@@ -152,13 +234,15 @@ impl<K: Key, E: State> HeapLists<K, E> {
         key: &Q,
     ) -> Option<(K, Vec<E>)> {
         let bucket = self.buckets.get_mut(&time)?;
-        let (key, list) = bucket.lists.remove(hash, |(k, _)| key.is(k))?;
-        let bytes = list_bytes(&key, &list);
+        let List { key, elements, records } =
+            bucket.lists.remove(hash, |list| key.is(&list.key))?;
+        let bytes = list_bytes(&key, &elements) + records.memory_bytes();
         self.context.account.release(MemoryKind::Values, bytes);
         bucket.values -= bytes;
-        bucket.elements -= list.len() as u64;
-        self.len -= list.len() as u64;
-        Some((key, list))
+        bucket.elements -= elements.len() as u64;
+        self.len -= elements.len() as u64;
+        self.let_go(time, hash, &key, &records);
+        Some((key, elements))
     }
 
     /// Removes a list; its bucket stays.
@@ -169,6 +253,13 @@ impl<K: Key, E: State> HeapLists<K, E> {
         if let Some((key, list)) = self.take(time, hash, key) {
             self.keep(time, hash, &key, list);
         }
+    }
+
+    /// Drops a bucket, of which no checkpoint reads anything. Its records are not live any more.
+    pub(super) fn release(&mut self, bucket: Bucket<K, E>) {
+        let files = &mut self.files;
+        bucket.for_each_record(self.epoch, &mut |place| files.note_dead(place));
+        bucket.release(&self.context.account);
     }
 
     /// Gives back the table of a bucket in which there is nothing, which stays.
@@ -183,8 +274,9 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     /// Takes out what was made for an element that did not come.
     fn drop_if_empty<Q: Lookup<K> + ?Sized>(&mut self, time: Time, hash: u64, key: &Q) {
-        let list = self.buckets.get(&time).and_then(|b| b.lists.find(hash, |(k, _)| key.is(k)));
-        if list.is_some_and(|(_, list)| list.is_empty()) {
+        let found = self.buckets.get(&time);
+        let found = found.and_then(|b| b.lists.find(hash, |list| key.is(&list.key)));
+        if found.is_some_and(|list| list.elements.is_empty()) {
             self.take(time, hash, key);
         }
         self.drop_if_vacant(time);
@@ -194,13 +286,25 @@ impl<K: Key, E: State> HeapLists<K, E> {
         if self.buckets.get(&time).is_some_and(|bucket| bucket.elements == 0) {
             let bucket = self.buckets.remove(&time).expect("looked up above");
             if let Some(bucket) = self.leave(time, bucket) {
-                bucket.release(&self.context.account);
+                self.release(bucket);
             }
         }
     }
 }
 
 impl<K, E> Bucket<K, E> {
+    /// Shows the records of its lists.
+    pub(super) fn for_each_record(&self, epoch: u32, see: &mut dyn FnMut(Place)) {
+        let mut next = Some(0);
+        while let Some(place) = next {
+            let (part, after) = self.lists.part_at(place);
+            part.for_each(|list| {
+                list.records.of(epoch).iter().for_each(|record| see(record.place))
+            });
+            next = after;
+        }
+    }
+
     /// Drops it, and gives back what is booked for it; the table gives back its own.
     pub(super) fn release(self, account: &Account) {
         let values = self.values;
@@ -210,8 +314,8 @@ impl<K, E> Bucket<K, E> {
     }
 }
 
-pub(super) fn hash_of<K: Key, E>(list: &(K, Vec<E>)) -> u64 {
-    list.0.key_hash()
+pub(super) fn hash_of<K: Key, E>(list: &List<K, E>) -> u64 {
+    list.key.key_hash()
 }
 
 /// Bytes that a list and its key own.
@@ -231,12 +335,14 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         if self.capture.is_some() {
             self.note(bucket, hash, key);
         }
-        loop {
+        let epoch = self.epoch;
+        let is_first = loop {
             match self.make_room(bucket, (hash, key), heap) {
-                Ok((elements, list)) => {
-                    list.push(element);
-                    *elements += 1;
-                    break;
+                Ok((count, List { elements, records, .. })) => {
+                    let is_first = elements.len() == records.elements(epoch);
+                    elements.push(element);
+                    *count += 1;
+                    break is_first;
                 }
                 Err(error) => {
                     self.drop_if_empty(bucket, hash, key);
@@ -245,8 +351,9 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
                     }
                 }
             }
-        }
+        };
         self.len += 1;
+        self.changed += u64::from(is_first);
         Ok(())
     }
 
@@ -257,9 +364,9 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
         let bucket = self.buckets.get(&bucket);
-        let found = bucket.and_then(|b| b.lists.find(key.key_hash(), |(k, _)| key.is(k)));
-        let Some((_, list)) = found.filter(|(_, list)| !list.is_empty()) else { return Ok(()) };
-        visit(&mut Listed(list.iter()))
+        let found = bucket.and_then(|b| b.lists.find(key.key_hash(), |list| key.is(&list.key)));
+        let Some(list) = found.filter(|list| !list.elements.is_empty()) else { return Ok(()) };
+        visit(&mut Listed(list.elements.iter()))
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
@@ -272,8 +379,8 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         let hash = key.key_hash();
         let list_in = |lists: &Self, time: Time| {
             let bucket = lists.buckets.get(&time);
-            let found = bucket.and_then(|b| b.lists.find(hash, |(k, _)| key.is(k)));
-            found.map(|(_, list)| list.len())
+            let found = bucket.and_then(|b| b.lists.find(hash, |list| key.is(&list.key)));
+            found.map(|list| list.elements.len())
         };
         let Some(moved) = list_in(self, from).filter(|_| from != to) else { return Ok(()) };
         let joined = list_in(self, to).unwrap_or(0) + moved;
@@ -297,19 +404,23 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         }
         let (key, mut list) = self.take(from, hash, key).expect("looked up above");
         let target = self.buckets.get_mut(&to).expect("room was made");
-        let later = target.lists.find_mut(hash, |(k, _)| *k == key).expect("room was made");
-        let before = list_bytes(&key, &later.1);
-        let (more, fresh) = (list.len() as u64, later.1.is_empty());
-        if !fresh {
-            list.reserve_exact(later.1.len());
-            list.append(&mut later.1);
+        let later = target.lists.find_mut(hash, |list| list.key == key).expect("room was made");
+        let records = std::mem::take(&mut later.records);
+        let before = list_bytes(&key, &later.elements) + records.memory_bytes();
+        let more = list.len() as u64;
+        if !later.elements.is_empty() {
+            list.reserve_exact(later.elements.len());
+            list.append(&mut later.elements);
         }
-        later.1 = list;
-        let after = list_bytes(&key, &later.1);
+        later.elements = list;
+        let after = list_bytes(&key, &later.elements);
         self.context.account.adjust(MemoryKind::Values, before, after);
         target.values = target.values - before + after;
         target.elements += more;
         self.len += more;
+        // All elements stand elsewhere now.
+        self.changed += 1;
+        self.let_go(to, hash, &key, &records);
         self.drop_if_vacant(from);
         Ok(())
     }
@@ -350,14 +461,15 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
                 continue;
             };
             spent += 1;
-            if let Some((key, list)) = part.get_bucket(place) {
+            if let Some(List { key, elements, .. }) = part.get_bucket(place) {
                 let hash = key.key_hash();
-                let list_in = |b: &&Bucket<K, E>| b.lists.find(hash, |(k, _)| k == key).is_some();
-                if !folded[..number].iter().any(list_in) {
+                let has = |b: &&Bucket<K, E>| b.lists.find(hash, |list| list.key == *key).is_some();
+                if !folded[..number].iter().any(has) {
                     let later = folded[number + 1..].iter();
-                    let later = later.filter_map(|b| b.lists.find(hash, |(k, _)| k == key));
-                    let lists: Vec<_> = later.map(|(_, list)| list).collect();
-                    let mut all = Joined { lists: lists.into_iter(), list: list.iter(), told: 0 };
+                    let later = later.filter_map(|b| b.lists.find(hash, |list| list.key == *key));
+                    let lists: Vec<_> = later.map(|list| &list.elements).collect();
+                    let (lists, list) = (lists.into_iter(), elements.iter());
+                    let mut all = Joined { lists, list, told: 0 };
                     visit(key, &mut all)?;
                     spent += all.told;
                 }
@@ -372,6 +484,8 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
+        // What dies from here on is not dead for a checkpoint that was begun.
+        self.plan_capture();
         let rest = self.buckets.split_off(&before);
         for (time, bucket) in std::mem::replace(&mut self.buckets, rest) {
             self.len -= bucket.elements;
@@ -382,7 +496,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         while spent < fuel.max(1) as u64 {
             let Some(bucket) = self.purged.pop() else { break };
             spent += bucket.elements;
-            bucket.release(&self.context.account);
+            self.release(bucket);
         }
         Ok(self.purged.is_empty())
     }
@@ -393,20 +507,20 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
 }
 
 impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
-    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
-        self.take_at_once()
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        self.take_at_once(blobs)
     }
 
     fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.begin_capture().map(|()| None)
     }
 
-    fn continue_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.continue_capture()
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_capture(blobs)
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        self.end_capture();
+        self.decide_capture(outcome);
         self.images.decide(outcome, self.context.segments.as_ref());
     }
 
@@ -418,6 +532,7 @@ impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
             ..TableStats::default()
         };
         self.images.describe(&mut stats);
+        stats.live_disk_bytes -= self.files.dead_bytes().min(stats.live_disk_bytes);
         stats
     }
 }
@@ -471,9 +586,10 @@ impl<E> Elements<E> for Joined<'_, E> {
 impl<K, E> Drop for HeapLists<K, E> {
     fn drop(&mut self) {
         self.capture = None;
-        // Tables give back what they have booked themselves.
-        for kind in [MemoryKind::Values, MemoryKind::Tables] {
-            self.context.account.release(kind, self.context.account.used_for(kind));
-        }
+        // Tables, and the list of segments, give back what they have booked themselves.
+        let account = &self.context.account;
+        let buckets = (self.buckets.len() + self.purged.len()) as u64;
+        account.release(MemoryKind::Tables, buckets * BUCKET_BYTES);
+        account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
     }
 }

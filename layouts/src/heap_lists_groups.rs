@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
 
 use crate::by_hash::{ByHash, VisitRun};
-use crate::heap_lists::{HeapLists, hash_of};
+use crate::heap_lists::{HeapLists, List, hash_of};
 use crate::heap_lists_capture::record_elements;
 use crate::table::Cursor;
 
@@ -58,9 +58,9 @@ impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
                 }
                 let lists = self.buckets.get(&bucket).map(|bucket| &bucket.lists);
                 let list = lists.and_then(|lists| lists.of_hash(*hash, hash_of).next());
-                let Some((key, list)) = list else { continue };
-                removed += list.len().max(1);
-                let key = key.clone();
+                let Some(list) = list else { continue };
+                removed += list.elements.len().max(1);
+                let key = list.key.clone();
                 self.clear_list(bucket, *hash, &key);
             }
             drop(found);
@@ -93,7 +93,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
                 (cursor.position, cursor.version) = (place, 0);
             }
             let mut before = 0;
-            for (key, list) in bucket.lists.of_hash(hash, hash_of) {
+            for List { key, elements: list, .. } in bucket.lists.of_hash(hash, hash_of) {
                 let mut from = cursor.version.saturating_sub(before) as usize;
                 while from < list.len() {
                     if *spent >= fuel {

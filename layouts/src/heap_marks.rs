@@ -4,15 +4,16 @@
 //! A change sets one bit, in a word that 64 buckets share, so that it costs the record path a store that
 //! nobody waits for. Places are read when an entry is removed and when a checkpoint takes it.
 //!
-//! There are two arrays of bits. At a barrier they [swap](Marks::capture) roles, whatever their length: one has what
+//! There are two arrays of bits. At a barrier they [swap](EntryMarks::capture) roles, whatever their length: one has what
 //! the checkpoint is to take, the other what changes from then on. The checkpoint clears the bits of what it has
 //! written, so that they are all clear when it ends. One that is given up leaves some. Then both arrays have bits
-//! at the next barrier, and each word of the two is [merged](Marks::merge) when it is first looked at; by whom a
+//! at the next barrier, and each word of the two is [merged](EntryMarks::merge) when it is first looked at; by whom a
 //! word was merged stands beside it.
 //!
 //! What it keeps true: an entry of which no bit is set is on storage as it is, at its place. All of it is
-//! booked; who needs the memory more may [take](Marks::give_up) it, and the next checkpoint is full.
+//! booked; who needs the memory more may [take](EntryMarks::give_up) it, and the next checkpoint is full.
 
+use std::fmt::Debug;
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind, PlacedAt};
@@ -28,7 +29,7 @@ const BEGIN_SHARE: u64 = 4;
 /// Where the record of an entry is: a slot of [`HeapFiles`](super::heap_files::HeapFiles), and a grain of
 /// its segment. No record starts at the first grain of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place(u32);
+pub struct Place(u32);
 
 impl Place {
     /// Of an entry that no checkpoint has.
@@ -89,9 +90,77 @@ impl Bits {
     }
 }
 
-/// The marks of a table; off if there are none.
+/// What is remembered of entries by the numbers of their buckets; off if nothing is.
+pub trait EntryMarks: Debug + Sized {
+    /// Nothing is remembered.
+    fn off(account: Rc<Account>) -> Self;
+
+    /// Whether something is.
+    fn is_on(&self) -> bool;
+
+    /// Begins them anew for about so many buckets, if they take no more than a part of what is free.
+    fn begin(&mut self, buckets: usize);
+
+    /// A bucket's entry was restored from there, in the slot that its segment has the number of.
+    fn restored(&mut self, bucket: usize, at: PlacedAt);
+
+    /// An entry was added in a bucket.
+    fn add(&mut self, bucket: usize);
+
+    /// The entry in a bucket is about to change. If the checkpoint that is taken is reading, its word is
+    /// [merged](EntryMarks::merge).
+    fn change(&mut self, bucket: usize);
+
+    /// The entry in a bucket is removed; where its record was.
+    fn remove(&mut self, bucket: usize) -> Place;
+
+    /// The place of a bucket's entry, which has none from now on.
+    fn take(&mut self, bucket: usize) -> Place;
+
+    /// The place of a bucket's entry.
+    fn place(&self, bucket: usize) -> Place;
+
+    /// The record of a bucket's entry is there now.
+    fn set_place(&mut self, bucket: usize, place: Place);
+
+    /// A checkpoint begins, which is to write what has changed, or was left: nothing has changed from now on. Says how
+    /// many entries that are, at most. Cost: O(1).
+    fn capture(&mut self) -> u64;
+
+    /// Sees to it that the word of bits that has a bucket's has what the checkpoint is to write in one array, and what
+    /// has changed since its barrier in the other.
+    fn merge(&mut self, bucket: usize);
+
+    /// The checkpoint has its end. What it has not written is to be written by the next one.
+    fn end_capture(&mut self);
+
+    /// Whether the checkpoint is to write the entry in a bucket, of a word that was [merged](EntryMarks::merge).
+    fn is_captured(&self, bucket: usize) -> bool;
+
+    /// The bits of what the checkpoint is to write, of the word of a bucket, which was merged.
+    fn captured_word(&self, bucket: usize) -> u64;
+
+    /// The checkpoint is to write the entry in a bucket, until that is [settled](EntryMarks::settle).
+    fn owe(&mut self, bucket: usize);
+
+    /// The entry in a bucket is written, or kept.
+    fn settle(&mut self, bucket: usize);
+
+    /// Gives the memory back; nothing is remembered.
+    fn give_up(&mut self);
+}
+
+/// What is known of an entry that moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    place: Place,
+    has_changed: bool,
+    is_captured: bool,
+}
+
+/// The marks of a hash table; off if there are none.
 #[derive(Debug)]
-pub(crate) struct Marks {
+pub struct Marks {
     account: Rc<Account>,
     is_on: bool,
     /// What has changed since the last barrier. Empty if off.
@@ -110,24 +179,6 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    pub fn off(account: Rc<Account>) -> Self {
-        Self {
-            account,
-            is_on: false,
-            changed: Bits::default(),
-            captured: Bits::default(),
-            capture: 0,
-            merged: Vec::new(),
-            is_mixed: false,
-            places: Vec::new(),
-            booked: 0,
-        }
-    }
-
-    pub fn is_on(&self) -> bool {
-        self.is_on
-    }
-
     /// Memory that the marks of so many buckets take.
     pub fn memory_bytes(buckets: usize) -> u64 {
         let per_word = words(buckets) * (2 * size_of::<u64>() + size_of::<u32>());
@@ -142,28 +193,18 @@ impl Marks {
         if !has_room || !account.try_reserve(MemoryKind::Index, booked) {
             return None;
         }
-        let mut marks = Self::off(account.clone());
-        (marks.is_on, marks.booked) = (true, booked);
-        (marks.changed, marks.captured) = (Bits::new(buckets), Bits::new(buckets));
-        (marks.merged, marks.places) = (vec![0; words(buckets)], vec![Place::NONE.0; buckets]);
+        let mut marks = Self::booked_elsewhere(account, buckets, 0);
+        marks.booked = booked;
         Some(marks)
     }
 
-    /// Begins them anew, if they take no more than a part of what is free.
-    pub fn begin(&mut self, buckets: usize) {
-        self.give_up();
-        let is_small = Self::memory_bytes(buckets) <= self.account.available() / BEGIN_SHARE;
-        if is_small && let Some(marks) = Self::new(&self.account, buckets) {
-            *self = marks;
-        }
-    }
-
-    /// A bucket's entry was restored from there, in the slot that its segment has the number of.
-    pub fn restored(&mut self, bucket: usize, at: PlacedAt) {
-        if self.is_on {
-            self.remove(bucket);
-            self.set_place(bucket, Place::of(at.segment, at.grain));
-        }
+    /// The same, booked by the caller, when so many checkpoints were begun.
+    pub fn booked_elsewhere(account: &Rc<Account>, buckets: usize, capture: u32) -> Self {
+        let mut marks = Self::off(account.clone());
+        (marks.is_on, marks.capture) = (true, capture);
+        (marks.changed, marks.captured) = (Bits::new(buckets), Bits::new(buckets));
+        (marks.merged, marks.places) = (vec![0; words(buckets)], vec![Place::NONE.0; buckets]);
+        marks
     }
 
     /// The entry in a bucket is probably going to change: brings its bit near.
@@ -174,67 +215,23 @@ impl Marks {
         }
     }
 
-    /// An entry was added in a bucket.
+    /// Bits that are set, of both kinds.
+    pub fn count(&self) -> u64 {
+        self.changed.count + self.captured.count
+    }
+
+    /// The checkpoint of this number was begun: [captures](EntryMarks::capture), if that was not done for it.
     #[inline]
-    pub fn add(&mut self, bucket: usize) {
-        if self.is_on {
-            self.merge(bucket / 64);
-            self.changed.set(bucket);
+    pub fn follow(&mut self, capture: u32) {
+        if self.capture != capture {
+            self.swap();
+            self.capture = capture;
         }
     }
 
-    /// The entry in a bucket is about to change. If the checkpoint that is taken is reading, its word is
-    /// [merged](Marks::merge).
-    #[inline(always)]
-    pub fn change(&mut self, bucket: usize) {
-        // Where nothing is remembered, the bucket need not be known.
-        if self.is_on {
-            self.changed.set(bucket);
-        }
-    }
-
-    /// The entry in a bucket is removed; where its record was.
-    #[inline]
-    pub fn remove(&mut self, bucket: usize) -> Place {
-        self.changed.clear(bucket);
-        self.captured.clear(bucket);
-        self.take(bucket)
-    }
-
-    /// The place of a bucket's entry, which has none from now on.
-    pub fn take(&mut self, bucket: usize) -> Place {
-        Place(self.places.get_mut(bucket).map_or(Place::NONE.0, std::mem::take))
-    }
-
-    pub fn place(&self, bucket: usize) -> Place {
-        Place(self.places.get(bucket).copied().unwrap_or_default())
-    }
-
-    /// The record of a bucket's entry is there now.
-    pub fn set_place(&mut self, bucket: usize, place: Place) {
-        if let Some(at) = self.places.get_mut(bucket) {
-            *at = place.0;
-        }
-    }
-
-    /// A checkpoint begins, which is to write what has changed, or was left: nothing has changed from now on. Says how
-    /// many entries that are, at most. Cost: O(1).
-    pub fn capture(&mut self) -> u64 {
-        let Self { changed, captured, .. } = self;
-        let count = changed.count + captured.count;
-        std::mem::swap(changed, captured);
-        self.is_mixed = changed.count > 0;
-        self.capture += 1;
-        count
-    }
-
-    /// Sees to it that a word of bits has what the checkpoint is to write in one array, and what has changed
-    /// since its barrier in the other.
-    #[inline]
-    pub fn merge(&mut self, word: usize) {
-        if self.is_mixed {
-            self.merge_mixed(word);
-        }
+    fn swap(&mut self) {
+        std::mem::swap(&mut self.changed, &mut self.captured);
+        self.is_mixed = self.changed.count > 0;
     }
 
     #[cold]
@@ -249,51 +246,140 @@ impl Marks {
         captured.words[word] |= left;
     }
 
-    /// The checkpoint has its end. What it has not written is to be written by the next one.
-    pub fn end_capture(&mut self) {
-        self.is_mixed = false;
-    }
-
-    /// Whether the checkpoint is to write the entry in a bucket, of a word that was [merged](Marks::merge).
-    pub fn is_captured(&self, bucket: usize) -> bool {
-        self.captured.has(bucket)
-    }
-
-    /// The bits of what the checkpoint is to write, of a word that was merged.
-    pub fn captured_word(&self, word: usize) -> u64 {
-        self.captured.words.get(word).copied().unwrap_or(u64::MAX)
-    }
-
     /// How many entries the checkpoint is to write still.
     #[cfg(test)]
     pub fn count_captured(&self) -> u64 {
         self.captured.count
     }
 
-    /// The checkpoint is to write the entry in a bucket, until that is [settled](Marks::settle).
-    pub fn owe(&mut self, bucket: usize) {
-        self.captured.set(bucket);
+    /// An entry moves away from a bucket, of which nothing is known any more.
+    pub fn lift(&mut self, bucket: usize) -> Mark {
+        self.merge(bucket);
+        let (has_changed, is_captured) = (self.changed.has(bucket), self.captured.has(bucket));
+        Mark { place: self.remove(bucket), has_changed, is_captured }
     }
 
-    /// The entry in a bucket is written, or kept.
-    pub fn settle(&mut self, bucket: usize) {
-        self.captured.clear(bucket);
-    }
-
-    /// An entry has moved here from another bucket of other marks.
-    pub fn move_from(&mut self, bucket: usize, other: &mut Self, from: usize) {
-        other.merge(from / 64);
-        self.set_place(bucket, other.place(from));
-        if other.changed.has(from) {
+    /// An entry has moved to a bucket.
+    pub fn put(&mut self, bucket: usize, mark: Mark) {
+        self.merge(bucket);
+        self.set_place(bucket, mark.place);
+        if mark.has_changed {
             self.changed.set(bucket);
         }
-        if other.captured.has(from) {
+        if mark.is_captured {
             self.captured.set(bucket);
         }
     }
+}
 
-    /// Gives the memory back; nothing is remembered.
-    pub fn give_up(&mut self) {
+impl EntryMarks for Marks {
+    fn off(account: Rc<Account>) -> Self {
+        Self {
+            account,
+            is_on: false,
+            changed: Bits::default(),
+            captured: Bits::default(),
+            capture: 0,
+            merged: Vec::new(),
+            is_mixed: false,
+            places: Vec::new(),
+            booked: 0,
+        }
+    }
+
+    #[inline]
+    fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    fn begin(&mut self, buckets: usize) {
+        self.give_up();
+        if may_begin(&self.account, Self::memory_bytes(buckets))
+            && let Some(marks) = Self::new(&self.account, buckets)
+        {
+            *self = marks;
+        }
+    }
+
+    fn restored(&mut self, bucket: usize, at: PlacedAt) {
+        if self.is_on {
+            self.remove(bucket);
+            self.set_place(bucket, Place::of(at.segment, at.grain));
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, bucket: usize) {
+        if self.is_on {
+            self.merge(bucket);
+            self.changed.set(bucket);
+        }
+    }
+
+    #[inline(always)]
+    fn change(&mut self, bucket: usize) {
+        // Where nothing is remembered, the bucket need not be known.
+        if self.is_on {
+            self.changed.set(bucket);
+        }
+    }
+
+    #[inline]
+    fn remove(&mut self, bucket: usize) -> Place {
+        self.changed.clear(bucket);
+        self.captured.clear(bucket);
+        self.take(bucket)
+    }
+
+    fn take(&mut self, bucket: usize) -> Place {
+        Place(self.places.get_mut(bucket).map_or(Place::NONE.0, std::mem::take))
+    }
+
+    fn place(&self, bucket: usize) -> Place {
+        Place(self.places.get(bucket).copied().unwrap_or_default())
+    }
+
+    fn set_place(&mut self, bucket: usize, place: Place) {
+        if let Some(at) = self.places.get_mut(bucket) {
+            *at = place.0;
+        }
+    }
+
+    fn capture(&mut self) -> u64 {
+        let count = self.count();
+        self.swap();
+        self.capture += 1;
+        count
+    }
+
+    #[inline]
+    fn merge(&mut self, bucket: usize) {
+        if self.is_mixed {
+            self.merge_mixed(bucket / 64);
+        }
+    }
+
+    fn end_capture(&mut self) {
+        self.is_mixed = false;
+    }
+
+    fn is_captured(&self, bucket: usize) -> bool {
+        self.captured.has(bucket)
+    }
+
+    fn captured_word(&self, bucket: usize) -> u64 {
+        self.captured.words.get(bucket / 64).copied().unwrap_or(u64::MAX)
+    }
+
+    fn owe(&mut self, bucket: usize) {
+        self.captured.set(bucket);
+    }
+
+    fn settle(&mut self, bucket: usize) {
+        self.captured.clear(bucket);
+    }
+
+    fn give_up(&mut self) {
         *self = Self::off(self.account.clone());
     }
 }
@@ -302,6 +388,11 @@ impl Drop for Marks {
     fn drop(&mut self) {
         self.account.release(MemoryKind::Index, self.booked);
     }
+}
+
+/// Whether marks that take so many bytes are begun.
+pub(crate) fn may_begin(account: &Account, bytes: u64) -> bool {
+    bytes <= account.available() / BEGIN_SHARE
 }
 
 fn words(buckets: usize) -> usize {
@@ -347,11 +438,11 @@ mod tests {
                 for at in 0..end {
                     // The stream changes some meanwhile, each after it was looked at.
                     let bucket = below(BUCKETS);
-                    marks.merge(bucket / 64);
+                    marks.merge(bucket);
                     assert_eq!(marks.is_captured(bucket), due.contains(&bucket), "seed {seed}");
                     marks.change(bucket);
                     changed.insert(bucket);
-                    marks.merge(at / 64);
+                    marks.merge(at);
                     assert_eq!(marks.is_captured(at), due.contains(&at), "seed {seed}, {round}");
                     if below(10) == 0 {
                         marks.remove(at);
@@ -382,7 +473,7 @@ mod tests {
         old.set_place(4, Place::of(3, 7));
         assert_eq!(old.capture(), 3);
         let mut new = Marks::new(&account, 2 * BUCKETS).unwrap();
-        (0..BUCKETS).for_each(|bucket| new.move_from(2 * bucket, &mut old, bucket));
+        (0..BUCKETS).for_each(|bucket| new.put(2 * bucket, old.lift(bucket)));
         let captured: Vec<_> = (0..2 * BUCKETS).filter(|b| new.is_captured(*b)).collect();
         assert_eq!((captured, new.changed.count), (vec![2, 4, 6], 0));
         assert_eq!(new.place(8), Place::of(3, 7));

@@ -1,6 +1,6 @@
 //! What a checkpoint of a heap table has still to read, and where that goes.
 //!
-//! The table is read bucket by bucket. What is due is told by the table's [marks](crate::heap_marks), by the segments that
+//! The table is read [stretch by stretch](crate::heap_entries). What is due is told by the table's [marks](crate::heap_marks), by the segments that
 //! are written anew, or it is all; once entries have moved, a bit for each bucket tells it. Short entries that own no heap are
 //! [copied](crate::heap_copies), others encoded at once.
 //!
@@ -11,28 +11,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, MemoryKind, PlacedAt, Result};
-use hashbrown::HashTable;
 
 use crate::heap::Kind;
 use crate::heap_copies::Copies;
+use crate::heap_entries::{Entries, Stretch};
 use crate::heap_files::{Dead, HeapFiles, LiveSets};
-use crate::heap_marks::{Marks, Place};
+use crate::heap_marks::{EntryMarks, Place};
 use crate::paced::Paced;
 use crate::split_table::{HashRange, SplitTable};
 
-/// Buckets read between two looks at the room for what is read: those of a word of bits.
-pub(super) const BUCKETS: usize = 64;
 /// Entries that are kept together are not more, but for those of one hash.
 const KEPT: usize = 256;
-/// What passing over a word of bits is worth of which none is set, in buckets.
-const WORD_COST: u64 = 4;
+/// What passing over a stretch is worth of which no bit is set, in buckets.
+const CLEAR_COST: u64 = 4;
 
 /// What is to be read still.
 #[derive(Debug)]
-pub(super) struct Reading<K, V> {
+pub(super) struct Reading<K, V, S: Entries<K, V>> {
     account: Rc<Account>,
-    /// Buckets before this one are read.
-    pub next: usize,
+    /// The stretch that is read next.
+    pub next: u64,
     /// Whether all entries of the barrier are to be read.
     pub reads_all: bool,
     /// The buckets that are to be read, if entries have moved since the barrier.
@@ -45,7 +43,7 @@ pub(super) struct Reading<K, V> {
     pub kept: SplitTable<(K, Option<V>)>,
     pub copies: Copies<K, V>,
     /// The table, once it was cleared, and how many of its buckets are emptied since that is not wanted any more.
-    pub left: Option<Left<K, V>>,
+    pub left: Option<Left<S, S::Marks>>,
     dropped: usize,
     /// Booked as buffers.
     booked: u64,
@@ -66,26 +64,27 @@ pub(super) struct Reading<K, V> {
 
 /// A table that was cleared, what was remembered of it, and what is booked for it.
 #[derive(Debug)]
-pub(super) struct Left<K, V> {
-    pub table: HashTable<(K, V)>,
-    pub marks: Marks,
+pub(super) struct Left<S, R> {
+    pub table: S,
+    pub marks: R,
+    /// Beside what the table has booked itself.
     pub index: u64,
     pub values: u64,
 }
 
 /// What a table remembers of its checkpoints.
-pub(super) struct Memory<'a> {
-    pub marks: &'a mut Marks,
+pub(super) struct Memory<'a, R> {
+    pub marks: &'a mut R,
     pub files: &'a mut HeapFiles,
 }
 
 /// A table, and how often entries have moved there.
-pub(super) struct Source<'a, K, V> {
-    pub entries: &'a HashTable<(K, V)>,
+pub(super) struct Source<'a, S> {
+    pub entries: &'a S,
     pub moved: u64,
 }
 
-impl<K, V> Reading<K, V> {
+impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
     /// Of all entries.
     pub fn of_all(account: Rc<Account>, range: HashRange, records: u64) -> Self {
         Self {
@@ -115,11 +114,13 @@ impl<K, V> Reading<K, V> {
         self.due.is_some() || !self.reads_all
     }
 
-    /// Whether the entry in a bucket is to be read. Its word is merged.
-    pub fn is_due(&self, bucket: usize, marks: &Marks) -> bool {
-        if bucket < self.next {
-            return false;
-        }
+    /// Whether the entry with this hash, in a bucket, is to be read. Its word is merged.
+    pub fn is_due(&self, entries: &S, (bucket, hash): (usize, u64), marks: &S::Marks) -> bool {
+        !entries.is_passed(bucket, hash, self.next) && self.is_due_of_next(bucket, marks)
+    }
+
+    /// Whether the entry in a bucket that was not passed is to be read. Its word is merged.
+    fn is_due_of_next(&self, bucket: usize, marks: &S::Marks) -> bool {
         if let Some(due) = &self.due {
             return due[bucket / 64] >> (bucket % 64) & 1 == 1;
         }
@@ -136,7 +137,7 @@ impl<K, V> Reading<K, V> {
     }
 
     /// An entry in a bucket is kept: what comes to its place is not to be read.
-    pub fn pass(&mut self, bucket: usize, marks: &mut Marks) {
+    pub fn pass(&mut self, bucket: usize, marks: &mut S::Marks) {
         if let Some(due) = &mut self.due {
             due[bucket / 64] &= !(1 << (bucket % 64));
         }
@@ -150,22 +151,30 @@ impl<K, V> Reading<K, V> {
     }
 
     /// What reading the next part is worth, in buckets.
-    pub fn cost(&self, marks: &mut Marks) -> u64 {
+    pub fn cost(&self, entries: &S, marks: &mut S::Marks) -> u64 {
         if self.is_read {
             return KEPT as u64;
         }
-        let marks = match &self.left {
-            Some(_) => return BUCKETS as u64,
-            None => marks,
-        };
-        marks.merge(self.next / 64);
-        let is_clear = !self.looks_at_each() && marks.captured_word(self.next / 64) == 0;
-        if is_clear { WORD_COST } else { BUCKETS as u64 }
+        let Stretch { buckets, .. } = self.stretch(entries);
+        let count = buckets.len() as u64;
+        if self.left.is_some() || self.looks_at_each() {
+            return count;
+        }
+        let is_clear = buckets.step_by(64).all(|bucket| {
+            marks.merge(bucket);
+            marks.captured_word(bucket) == 0
+        });
+        if is_clear { CLEAR_COST.min(count) } else { count }
     }
 
     /// Copies for which there has to be room before the next part is read.
-    pub fn room(&self) -> usize {
-        if self.is_read { KEPT } else { BUCKETS }
+    pub fn room(&self, entries: &S) -> usize {
+        if self.is_read { KEPT } else { self.stretch(entries).buckets.len().min(KEPT) }
+    }
+
+    /// The part of the table that is read next.
+    fn stretch(&self, entries: &S) -> Stretch {
+        self.left.as_ref().map_or(entries, |left| &left.table).stretch(self.next)
     }
 
     pub fn book(&mut self, bytes: u64) {
@@ -186,15 +195,11 @@ impl<K, V> Reading<K, V> {
             return true;
         }
         let Some(Left { table, .. }) = &mut self.left else { return false };
-        let end = table.num_buckets().min(self.dropped + BUCKETS);
-        while self.dropped < end {
-            if let Ok(entry) = table.get_bucket_entry(self.dropped) {
-                let mut entry = Some(entry.remove().0);
-                guarded(&mut || drop(entry.take()));
-            }
-            self.dropped += 1;
-        }
-        if end == table.num_buckets() {
+        let mut drop_it = |entry: (K, V)| {
+            let mut entry = Some(entry);
+            guarded(&mut || drop(entry.take()));
+        };
+        if !table.drop_some(&mut self.dropped, &mut drop_it) {
             self.drop_left();
         }
         true
@@ -210,7 +215,7 @@ impl<K, V> Reading<K, V> {
     }
 
     /// The place of a record that was written, for a table that remembers it.
-    fn place_of(&mut self, at: PlacedAt, memory: &mut Memory<'_>) -> Place {
+    fn place_of(&mut self, at: PlacedAt, memory: &mut Memory<'_, S::Marks>) -> Place {
         if !memory.marks.is_on() {
             return Place::NONE;
         }
@@ -222,7 +227,12 @@ impl<K, V> Reading<K, V> {
     }
 
     /// The entry in a bucket has a newer record, there, or is on its way.
-    pub fn outdate(&mut self, bucket: usize, newer: Place, memory: &mut Memory<'_>) -> Result<()> {
+    pub fn outdate(
+        &mut self,
+        bucket: usize,
+        newer: Place,
+        memory: &mut Memory<'_, S::Marks>,
+    ) -> Result<()> {
         let older = memory.marks.take(bucket);
         memory.marks.set_place(bucket, newer);
         match memory.files.outdate(older, &mut self.dead) {
@@ -232,20 +242,20 @@ impl<K, V> Reading<K, V> {
     }
 }
 
-impl<K, V> Drop for Reading<K, V> {
+impl<K, V, S: Entries<K, V>> Drop for Reading<K, V, S> {
     fn drop(&mut self) {
         self.drop_left();
         self.account.release(MemoryKind::Buffers, self.booked);
     }
 }
 
-impl<K: Key, V: 'static> Reading<K, V> {
-    /// Reads some buckets of the table, or some of what was kept, into the writer's batch, or as copies if there is
+impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
+    /// Reads the next stretch of the table, or some of what was kept, into the writer's batch, or as copies if there is
     /// none; there is [room](Reading::room) for them. Says whether there were any.
     pub fn read_part<M: Kind<K, V>>(
         &mut self,
-        source: Source<'_, K, V>,
-        memory: Memory<'_>,
+        source: Source<'_, S>,
+        memory: Memory<'_, S::Marks>,
         own: Option<&mut Paced>,
     ) -> Result<bool> {
         if self.is_read {
@@ -270,35 +280,37 @@ impl<K: Key, V: 'static> Reading<K, V> {
 
     fn read_buckets<M: Kind<K, V>>(
         &mut self,
-        table: &HashTable<(K, V)>,
-        mut memory: Memory<'_>,
+        table: &S,
+        mut memory: Memory<'_, S::Marks>,
         mut own: Option<&mut Paced>,
     ) -> Result<()> {
-        let (first, buckets) = (self.next, table.num_buckets());
-        let end = buckets.min(first + BUCKETS);
-        memory.marks.merge(first / 64);
+        let Stretch { buckets, after } = table.stretch(self.next);
         let looks_at_each = self.looks_at_each();
-        let mut word =
-            if looks_at_each { u64::MAX } else { memory.marks.captured_word(first / 64) };
-        while word != 0 {
-            let bucket = first + word.trailing_zeros() as usize;
-            if bucket >= end {
-                break;
-            }
-            word &= word - 1;
-            if !self.is_due(bucket, memory.marks) {
-                self.sets.insert(memory.marks.place(bucket));
-                continue;
-            }
-            let Some((key, value)) = table.get_bucket(bucket) else { continue };
-            // Where there are bits, they are of what was not kept.
-            let is_kept = |kept: &(K, Option<V>)| kept.0 == *key;
-            if self.has_bits() || self.kept.find(key.key_hash(), is_kept).is_none() {
-                self.take::<M>(bucket, (key, value), &mut memory, own.as_deref_mut())?;
+        for first in buckets.clone().step_by(64) {
+            memory.marks.merge(first);
+            let mut word = if looks_at_each { u64::MAX } else { memory.marks.captured_word(first) };
+            while word != 0 {
+                let bucket = first + word.trailing_zeros() as usize;
+                if bucket >= buckets.end {
+                    break;
+                }
+                word &= word - 1;
+                if !self.is_due_of_next(bucket, memory.marks) {
+                    self.sets.insert(memory.marks.place(bucket));
+                    continue;
+                }
+                let Some((key, value)) = table.entry(bucket) else { continue };
+                // Where there are bits, they are of what was not kept.
+                let is_kept = |kept: &(K, Option<V>)| kept.0 == *key;
+                if self.has_bits() || self.kept.find(key.key_hash(), is_kept).is_none() {
+                    self.take::<M>(bucket, (key, value), &mut memory, own.as_deref_mut())?;
+                }
             }
         }
-        self.next = end;
-        self.is_read = end == buckets;
+        match after {
+            Some(next) => self.next = next,
+            None => self.is_read = true,
+        }
         Ok(())
     }
 
@@ -307,7 +319,7 @@ impl<K: Key, V: 'static> Reading<K, V> {
         &mut self,
         bucket: usize,
         (key, value): (&K, &V),
-        memory: &mut Memory<'_>,
+        memory: &mut Memory<'_, S::Marks>,
         own: Option<&mut Paced>,
     ) -> Result<()> {
         self.encoded += 1;
@@ -327,8 +339,8 @@ impl<K: Key, V: 'static> Reading<K, V> {
 
     fn read_kept<M: Kind<K, V>>(
         &mut self,
-        entries: &HashTable<(K, V)>,
-        mut memory: Memory<'_>,
+        entries: &S,
+        mut memory: Memory<'_, S::Marks>,
         mut own: Option<&mut Paced>,
     ) -> Result<bool> {
         let Some(part) = self.kept.take_part() else { return Ok(false) };
@@ -341,14 +353,14 @@ impl<K: Key, V: 'static> Reading<K, V> {
             };
             let at = M::push(own, &key, &before)?;
             let place = self.place_of(at, &mut memory);
-            let bucket = entries.find_bucket_index(key.key_hash(), |(known, _)| *known == key);
+            let bucket = entries.bucket(key.key_hash(), |(known, _)| *known == key);
             self.arrive(bucket, place, &mut memory);
         }
         Ok(true)
     }
 
     /// An entry that was on its way has its record, there. It may be gone, or have changed.
-    fn arrive(&mut self, bucket: Option<usize>, place: Place, memory: &mut Memory<'_>) {
+    fn arrive(&mut self, bucket: Option<usize>, place: Place, memory: &mut Memory<'_, S::Marks>) {
         match bucket {
             Some(bucket) if memory.marks.is_on() => {
                 memory.marks.set_place(bucket, place);
@@ -359,7 +371,11 @@ impl<K: Key, V: 'static> Reading<K, V> {
     }
 
     /// Takes back the chunk that the helper has written, and has the table remember where its records are.
-    pub fn settle(&mut self, source: &Source<'_, K, V>, mut memory: Memory<'_>) -> Result<()> {
+    pub fn settle(
+        &mut self,
+        source: &Source<'_, S>,
+        mut memory: Memory<'_, S::Marks>,
+    ) -> Result<()> {
         let Some(chunk) = self.copies.take_written()? else { return Ok(()) };
         // Of a table that was cleared nothing is remembered.
         let copied = if memory.marks.is_on() { &chunk.entries[..] } else { &[] };
@@ -367,10 +383,8 @@ impl<K: Key, V: 'static> Reading<K, V> {
             let place = self.place_of(copied.at, &mut memory);
             let is_it = |(key, _): &(K, V)| *key == copied.key;
             let bucket = match chunk.bucket_of(copied, source.moved) {
-                Some(bucket) => {
-                    source.entries.get_bucket(bucket).is_some_and(is_it).then_some(bucket)
-                }
-                None => source.entries.find_bucket_index(copied.key.key_hash(), is_it),
+                Some(bucket) => source.entries.entry(bucket).is_some_and(is_it).then_some(bucket),
+                None => source.entries.bucket(copied.key.key_hash(), is_it),
             };
             self.arrive(bucket, place, &mut memory);
         }

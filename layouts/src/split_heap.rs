@@ -1,39 +1,24 @@
 //! Heap state in the order of its hashes: for state whose key groups come and go.
 //!
 //! A [split table](crate::split_table) instead of one hash table: a key group is a range of its parts,
-//! so that it is found without a look at the others. Nothing is ever on storage but checkpoints, which
-//! are full and taken in steps (see `split_heap_capture.rs`). A call takes up to twice as long as on a
-//! hash table; an insert never moves more than one part.
+//! so that it is found without a look at the others. All else is as with one hash table: nothing is ever on storage but
+//! checkpoints, which write what has changed. A call takes up to twice as long; an insert never moves more than one part.
 
 use std::rc::Rc;
 
-use alluvium_pagestore::{
-    Account, BlobWriter, Error, Key, Lookup, MemoryKind, Rejected, Result, State, StateImage,
-};
+use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, Rejected, Result, State};
 
 use crate::by_hash::ByHash;
-use crate::full_image::{Images, read_entries};
-use crate::heap::Stored;
-use crate::lent::{Lent, check_not_overdrawn};
-use crate::split_heap_capture::SplitCapture;
-use crate::split_table::{HashRange, PART_ENTRIES_MAX, SplitTable};
-use crate::stepped::InSteps;
-use crate::table::{CheckpointOutcome, Cursor, Peek, StateContext, Table, TableStats};
-use crate::upkeep::Upkeep;
+use crate::heap::{HeapTable, Stored};
+use crate::heap_entries::Entries;
+use crate::heap_marks::{EntryMarks, Place};
+use crate::lent::Lent;
+use crate::split_marks::{Lifted, SplitMarks};
+use crate::split_table::{Beside, SplitTable};
+use crate::table::{Cursor, Peek, StateContext, Table};
 
 /// What a [`Heap`](crate::Heap) layout opens whose key groups are to come and go.
-#[derive(Debug)]
-pub struct SplitHeapTable<K: Key, V: State> {
-    pub(super) context: StateContext,
-    pub(super) range: HashRange,
-    pub(super) entries: SplitTable<(K, V)>,
-    /// The checkpoint being taken.
-    pub(super) capture: Option<Box<SplitCapture<K, V>>>,
-    pub(super) images: Images,
-    pub(super) codec_calls: u64,
-    /// Entries looked at for those of some hashes.
-    pub(super) sought: u64,
-}
+pub type SplitHeapTable<K, V> = HeapTable<K, V, Stored, SplitTable<(K, V)>>;
 
 pub(super) fn heap_of<K: Key, V: State>(key: &K, value: &V) -> u64 {
     (key.heap_bytes() + value.heap_bytes()) as u64
@@ -43,25 +28,32 @@ pub(super) fn hash_of<K: Key, V>(entry: &(K, V)) -> u64 {
     entry.0.key_hash()
 }
 
-fn empty<K, V>(context: &StateContext, range: HashRange) -> SplitTable<(K, V)> {
-    SplitTable::new(context.account.clone(), range).expect_few_of(context.key_groups)
+/// Marks that move with entries, and how often some have moved.
+struct Moving<'a> {
+    marks: &'a mut SplitMarks,
+    moved: &'a mut u64,
+}
+
+impl Beside for Moving<'_> {
+    type Lifted = Lifted;
+
+    fn lift(&mut self, part: u32) -> Lifted {
+        *self.moved += 1;
+        self.marks.lift(part)
+    }
+
+    fn put(&mut self, lifted: &Lifted, from: usize, bucket: usize) {
+        self.marks.put(lifted, from, bucket);
+    }
 }
 
 impl<K: Key, V: State> SplitHeapTable<K, V> {
     /// Opens the table, restoring what the context says.
-    pub fn open(mut context: StateContext) -> Result<Self> {
-        let range = HashRange::of(&context.owned, context.key_groups);
+    pub(crate) fn open(mut context: StateContext) -> Result<Self> {
         let restored = context.restored.take();
-        let entries = empty(&context, range);
-        let images = Images::default();
-        let (capture, codec_calls, sought) = (None, 0, 0);
-        let mut table = Self { context, range, entries, capture, images, codec_calls, sought };
+        let mut table = Self::new(context);
         if let Some((image, blobs)) = restored {
-            read_entries(&table.context.clone(), &image, &blobs, |key, value| {
-                table.codec_calls += 1;
-                table.put(key, value).map(drop).map_err(Error::from)
-            })?;
-            table.images.restored(&image);
+            table.restore(&image, &blobs, Self::put_at)?;
         }
         Ok(table)
     }
@@ -70,20 +62,107 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
         &self.context.account
     }
 
-    /// Sees to it that what a checkpoint still reads of a table that was cleared is not in the way of
-    /// an insert that owns `heap`.
-    fn make_way(&mut self, heap: u64) {
-        if self.values_left() > 0 {
-            let part = 2 * PART_ENTRIES_MAX * (size_of::<(K, V)>() + 1);
-            if self.account().available() < part as u64 + heap {
-                self.read_rest();
+    /// Does what takes memory; while there is too little, what checkpoints hold or remember is given up.
+    fn with_room<R>(&mut self, mut take: impl FnMut(&mut Self) -> Result<R>) -> Result<R> {
+        loop {
+            match take(self) {
+                Err(error) if !self.give_way() => return Err(error),
+                Err(_) => {}
+                taken => return taken,
             }
         }
     }
 
-    /// Bytes of values of a table that was cleared, which a checkpoint reads still.
-    fn values_left(&self) -> u64 {
-        self.capture.as_ref().map_or(0, |capture| capture.values_left())
+    /// Gives up what checkpoints that were given up have left, or what one still reads of a table that was cleared, or what
+    /// is remembered of checkpoints, for which one that needs that is read to its end before; says whether there was any.
+    #[cold]
+    fn give_way(&mut self) -> bool {
+        if self.drop_all_left() {
+            return true;
+        }
+        if self.values_left() > 0 {
+            self.read_rest();
+            return self.values_left() == 0;
+        }
+        if self.give_up_marks() {
+            return true;
+        }
+        if self.marks.is_on() {
+            self.read_rest();
+        }
+        self.give_up_marks()
+    }
+
+    /// The part for another entry with this hash, which has room for it.
+    fn make_room(&mut self, hash: u64) -> Result<usize> {
+        self.with_room(|table| {
+            let Self { entries, marks, moved, .. } = table;
+            let made = entries.make_room(hash, &hash_of, &mut Moving { marks, moved });
+            if table.marks.take_lost() {
+                table.marks_are_lost();
+            }
+            made
+        })
+    }
+
+    /// Puts an entry; says whether the key was there before, and its bucket.
+    fn put_at(&mut self, key: K, value: V) -> std::result::Result<(bool, usize), Rejected<(K, V)>> {
+        let (hash, bytes) = (key.key_hash(), heap_of(&key, &value));
+        if self.reads {
+            self.keep(hash, &key, true);
+        }
+        if let Some(bucket) = self.entries.find_bucket(hash, |(k, _)| *k == key) {
+            let (_, known) = self.entries.get_bucket(bucket).expect("found above");
+            let before = heap_of(&key, known);
+            let fits = |table: &mut Self| {
+                table.account().ensure(bytes.saturating_sub(before), "a larger value")
+            };
+            if let Err(error) = self.with_room(fits) {
+                return Err(Rejected::new(error, (key, value)));
+            }
+            self.marks.change(bucket);
+            self.account().adjust(MemoryKind::Values, before, bytes);
+            let (_, known) = self.entries.get_bucket_mut(bucket).expect("found above");
+            drop(std::mem::replace(known, value));
+            return Ok((true, bucket));
+        }
+        let reserve =
+            |table: &mut Self| table.account().reserve(MemoryKind::Values, bytes, "a new entry");
+        if let Err(error) = self.with_room(reserve) {
+            return Err(Rejected::new(error, (key, value)));
+        }
+        match self.make_room(hash) {
+            Ok(part) => Ok((false, self.add(part, hash, (key, value)))),
+            Err(error) => {
+                self.account().release(MemoryKind::Values, bytes);
+                Err(Rejected::new(error, (key, value)))
+            }
+        }
+    }
+
+    /// Adds an entry for which room was made; in which bucket.
+    fn add(&mut self, part: usize, hash: u64, entry: (K, V)) -> usize {
+        let (bucket, _) = self.entries.add(part, hash, entry, hash_of);
+        self.marks.add(bucket);
+        if self.marks.take_lost() {
+            self.marks_are_lost();
+        }
+        bucket
+    }
+
+    /// Removes the entry in a bucket, with this hash.
+    pub(super) fn remove_at(&mut self, bucket: usize, hash: u64) -> Option<(K, V)> {
+        if self.reads {
+            let key = self.entries.get_bucket(bucket)?.0.clone();
+            self.keep(hash, &key, false);
+        }
+        let place = self.marks.remove(bucket);
+        if place != Place::NONE {
+            self.files.note_dead(place);
+        }
+        let (key, value) = self.entries.remove_at(bucket)?;
+        self.account().release(MemoryKind::Values, heap_of(&key, &value));
+        Some((key, value))
     }
 }
 
@@ -109,22 +188,24 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        check_not_overdrawn(self.account())?;
+        self.check_not_overdrawn()?;
         let hash = key.key_hash();
-        if self.capture.is_some() {
+        if self.reads {
             self.keep(hash, key, true);
-            self.make_way(0);
         }
         let account = self.context.account.clone();
-        if let Some(entry) = self.entries.find_mut(hash, |(k, _)| key.is(k)) {
+        if let Some((bucket, entry)) = self.entries.find_with_bucket(hash, |(k, _)| key.is(k)) {
+            self.marks.change(bucket);
             return Ok(change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1));
         }
         let key = key.to_owned();
         if !K::NONE {
-            let key_bytes = key.heap_bytes() as u64;
-            account.ensure(self.entries.growth_bytes(hash) + key_bytes, "a new key")?;
+            let bytes = self.entries.growth_bytes(hash) + key.heap_bytes() as u64;
+            self.with_room(|_| account.ensure(bytes, "a new key"))?;
         }
-        let entry = self.entries.insert(hash, hash_of, || (key, init()))?;
+        let part = self.make_room(hash)?;
+        let bucket = self.add(part, hash, (key, init()));
+        let entry = self.entries.get_bucket_mut(bucket).expect("added above");
         // What the closure has made is here already, as what it makes of a value is.
         account.charge(MemoryKind::Values, heap_of(&entry.0, &entry.1));
         Ok(change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1))
@@ -135,65 +216,37 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        check_not_overdrawn(self.account())?;
+        self.check_not_overdrawn()?;
         let hash = key.key_hash();
-        if self.capture.is_some() {
+        if self.reads {
             self.keep(hash, key, false);
         }
         let account = self.context.account.clone();
-        let found = self.entries.find_mut(hash, |(k, _)| key.is(k));
-        Ok(found.map(|entry| change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1)))
+        let found = self.entries.find_with_bucket(hash, |(k, _)| key.is(k));
+        let Some((bucket, entry)) = found else { return Ok(None) };
+        self.marks.change(bucket);
+        Ok(Some(change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1)))
     }
 
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
-        let hash = key.key_hash();
-        let bytes = heap_of(&key, &value);
-        if self.capture.is_some() {
-            self.keep(hash, &key, true);
-            self.make_way(bytes);
-        }
-        let account = self.context.account.clone();
-        if let Some(entry) = self.entries.find_mut(hash, |(k, _)| *k == key) {
-            let before = heap_of(&entry.0, &entry.1);
-            let after = heap_of(&entry.0, &value);
-            if let Err(error) = account.ensure(after.saturating_sub(before), "a larger value") {
-                return Err(Rejected::new(error, (key, value)));
-            }
-            account.adjust(MemoryKind::Values, before, after);
-            drop(std::mem::replace(&mut entry.1, value));
-            return Ok(true);
-        }
-        if let Err(error) = account.reserve(MemoryKind::Values, bytes, "a new entry") {
-            return Err(Rejected::new(error, (key, value)));
-        }
-        let mut entry = Some((key, value));
-        let make = || entry.take().expect("made once");
-        if let Err(error) = self.entries.insert(hash, hash_of, make).map(drop) {
-            account.release(MemoryKind::Values, bytes);
-            return Err(Rejected::new(error, entry.expect("nothing was inserted")));
-        }
-        Ok(false)
+        self.put_at(key, value).map(|(was_there, _)| was_there)
     }
 
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
         let hash = key.key_hash();
-        if self.capture.is_some() {
-            self.keep(hash, key, false);
-        }
-        let found = self.entries.remove(hash, |(k, _)| key.is(k));
-        Ok(found.map(|(key, value)| {
-            self.account().release(MemoryKind::Values, heap_of(&key, &value));
-            value
-        }))
+        let Some(bucket) = self.entries.find_bucket(hash, |(k, _)| key.is(k)) else {
+            return Ok(None);
+        };
+        Ok(self.remove_at(bucket, hash).map(|(_, value)| value))
     }
 
     fn clear(&mut self) -> Result<()> {
-        let account = self.context.account.clone();
-        let values = account.used_for(MemoryKind::Values) - self.values_left();
-        let old = std::mem::replace(&mut self.entries, empty(&self.context, self.range));
-        let Some(old) = self.leave(old, values) else { return Ok(()) };
-        drop(old);
-        account.release(MemoryKind::Values, values);
+        if !self.leave() {
+            self.entries = Entries::empty(&self.context);
+            let values = self.account().used_for(MemoryKind::Values) - self.values_left();
+            self.account().release(MemoryKind::Values, values);
+        }
+        self.moved += 1;
         Ok(())
     }
 
@@ -221,46 +274,5 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
 
     fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, V>> {
         Some(self)
-    }
-}
-
-impl<K: Key, V: State> Upkeep for SplitHeapTable<K, V> {
-    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
-        self.take_at_once()
-    }
-
-    fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.begin_capture().map(|()| None)
-    }
-
-    fn continue_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.continue_capture()
-    }
-
-    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        self.capture = None;
-        self.images.decide(outcome, self.context.segments.as_ref());
-    }
-
-    fn stats(&self) -> TableStats {
-        let live_keys = self.entries.len();
-        let values = self.account().used_for(MemoryKind::Values) - self.values_left();
-        let mut stats = TableStats {
-            live_keys,
-            live_bytes: live_keys * size_of::<(K, V)>() as u64 + values,
-            codec_calls: self.codec_calls,
-            sought: self.sought,
-            ..TableStats::default()
-        };
-        self.images.describe(&mut stats);
-        stats
-    }
-}
-
-impl<K: Key, V: State> Drop for SplitHeapTable<K, V> {
-    fn drop(&mut self) {
-        self.capture = None;
-        let account = self.account();
-        account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
     }
 }

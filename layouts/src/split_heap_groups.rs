@@ -9,7 +9,7 @@ use std::slice::from_ref;
 use alluvium_pagestore::{Key, MemoryKind, Result, State};
 
 use crate::by_hash::{ByHash, VisitRun};
-use crate::split_heap::{SplitHeapTable, hash_of, heap_of};
+use crate::split_heap::{SplitHeapTable, hash_of};
 use crate::table::Cursor;
 
 impl<K: Key, V: State> ByHash<K, V> for SplitHeapTable<K, V> {
@@ -32,7 +32,7 @@ impl<K: Key, V: State> ByHash<K, V> for SplitHeapTable<K, V> {
             let (found, next) = self.hashes_at(hashes, &at, fuel.max(1) - visited);
             let mut scanned = Ok(());
             if let (Some(first), Some(last)) = (found.first(), found.last()) {
-                let part = self.entries.table_at(self.range.place(*first)).0;
+                let part = self.entries.table_at(self.entries.range().place(*first)).0;
                 for entry in part.into_iter().flatten() {
                     let is_of_step = (*first..=*last).contains(&hash_of(entry));
                     if scanned.is_ok() && is_of_step {
@@ -66,9 +66,8 @@ impl<K: Key, V: State> ByHash<K, V> for SplitHeapTable<K, V> {
             self.account().charge(MemoryKind::Buffers, memory);
             let (found, next) = self.hashes_at(hashes, cursor, fuel.max(1) - removed);
             for hash in &found {
-                self.keep_of_hash(*hash);
-                if let Some((key, value)) = self.entries.remove(*hash, |e| hash_of(e) == *hash) {
-                    self.account().release(MemoryKind::Values, heap_of(&key, &value));
+                if let Some(bucket) = self.entries.find_bucket(*hash, |e| hash_of(e) == *hash) {
+                    self.remove_at(bucket, *hash);
                 }
             }
             removed += found.len().max(1);
@@ -92,27 +91,28 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
         cursor: &Cursor,
         fuel: usize,
     ) -> (Vec<u64>, Option<u64>) {
-        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        let range = self.entries.range();
+        let (first, last) = (range.place(*hashes.start()), range.place(*hashes.end()));
         let from = cursor.position.max(first);
         let (part, after) = self.entries.table_at(from);
         let entries = part.map_or(0, |part| part.len());
         self.sought += entries as u64;
         let all = part.into_iter().flatten().map(hash_of);
-        let wanted = all.filter(|hash| (from..=last).contains(&self.range.place(*hash)));
+        let wanted = all.filter(|hash| (from..=last).contains(&range.place(*hash)));
         let mut found: Vec<u64> = wanted.collect();
         found.sort_unstable();
         let mut count = found.len().min(fuel);
         while count > 0 && count < found.len() && found[count] == found[count - 1] {
             count += 1;
         }
-        let next = found.get(count).map(|hash| self.range.place(*hash)).or(after);
+        let next = found.get(count).map(|hash| range.place(*hash)).or(after);
         found.truncate(count);
         (found, next.filter(|next| *next <= last))
     }
 
     /// Memory of the hashes of a step, booked while it lasts.
     fn step_bytes(&self, hashes: &RangeInclusive<u64>, cursor: &Cursor) -> u64 {
-        let from = cursor.position.max(self.range.place(*hashes.start()));
+        let from = cursor.position.max(self.entries.range().place(*hashes.start()));
         let (part, _) = self.entries.table_at(from);
         part.map_or(0, |part| part.len() * size_of::<u64>()) as u64
     }

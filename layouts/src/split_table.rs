@@ -30,9 +30,43 @@ const DIRECTORY_SHARE: usize = 16;
 /// Where all keys may be of one key group, this many times two as many.
 const ALIKE_MAX: u32 = 8;
 
+/// Bits of a [bucket's number](bucket_of) for the place in its part.
+const PLACE_BITS: u32 = 32;
+
+/// What is known of entries beside a table, by the [numbers](bucket_of) of their buckets: it moves with them.
+pub(crate) trait Beside {
+    /// Of the entries of a part.
+    type Lifted;
+    /// The entries of a part are going to move: what is known of them, and no more at their buckets.
+    fn lift(&mut self, part: u32) -> Self::Lifted;
+    /// Of these, the entry at a place of its part is now in that bucket.
+    fn put(&mut self, lifted: &Self::Lifted, from: usize, bucket: usize);
+}
+
+/// Nothing is known beside the table.
+impl Beside for () {
+    type Lifted = ();
+
+    fn lift(&mut self, _: u32) {}
+
+    fn put(&mut self, (): &(), _: usize, _: usize) {}
+}
+
+/// The number of a bucket: the `place`th of a part.
+#[inline(always)]
+pub(crate) fn bucket_of(part: usize, place: usize) -> usize {
+    part << PLACE_BITS | place
+}
+
+/// The part of a bucket's number, and its place there.
+#[inline(always)]
+pub(crate) fn part_and_place(bucket: usize) -> (usize, usize) {
+    (bucket >> PLACE_BITS, bucket & ((1 << PLACE_BITS) - 1))
+}
+
 /// The hashes of the key groups that a table owns, stretched over all of `u64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HashRange {
+pub struct HashRange {
     lo: u64,
     shift: u32,
 }
@@ -59,14 +93,14 @@ impl HashRange {
 
 /// Where an entry stood when it was looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub struct Spot {
     part: u32,
     entry: u32,
 }
 
 /// The table. Callers give the hash with every call, and a function for it where entries move.
 #[derive(Debug)]
-pub(crate) struct SplitTable<T> {
+pub struct SplitTable<T> {
     account: Rc<Account>,
     parts: Parts<T>,
     /// Bits in which all hashes may be alike: the directory may be longer by so much.
@@ -118,6 +152,18 @@ impl<T> SplitTable<T> {
         self.parts.all[part].entries.find_mut(spread(hash), is)
     }
 
+    /// The entry with this hash that `is` it, to be changed, and the [number](bucket_of) of its bucket.
+    #[inline]
+    pub fn find_with_bucket(
+        &mut self,
+        hash: u64,
+        is: impl FnMut(&T) -> bool,
+    ) -> Option<(usize, &mut T)> {
+        let part = self.parts.part_of(hash)?;
+        let found = self.parts.all[part].entries.find_entry(spread(hash), is).ok()?;
+        Some((bucket_of(part, found.bucket_index()), found.into_mut()))
+    }
+
     /// Where the entry with this hash probably is, if there is one, and has it fetched into the
     /// cache: reads what leads to entries, but none of them.
     #[inline]
@@ -153,11 +199,24 @@ impl<T> SplitTable<T> {
         hash_of: impl Fn(&T) -> u64,
         make: impl FnOnce() -> T,
     ) -> Result<&mut T> {
-        let part = self.make_room(hash, &hash_of)?;
+        let part = self.make_room(hash, &hash_of, &mut ())?;
         // Before anything is counted: it may panic.
-        let entry = make();
+        Ok(self.add(part, hash, make(), hash_of).1)
+    }
+
+    /// Adds an entry that is not there yet to the part in which [room was made](SplitTable::make_room) for it, and
+    /// returns it with the [number](bucket_of) of its bucket.
+    #[inline]
+    pub fn add(
+        &mut self,
+        part: usize,
+        hash: u64,
+        entry: T,
+        hash_of: impl Fn(&T) -> u64,
+    ) -> (usize, &mut T) {
         self.len += 1;
-        Ok(add(&mut self.parts.all[part].entries, hash, entry, &hash_of))
+        let (place, entry) = add(&mut self.parts.all[part].entries, hash, entry, &hash_of);
+        (bucket_of(part, place), entry)
     }
 
     /// The most that an insert of this hash takes of the account.
@@ -177,6 +236,20 @@ impl<T> SplitTable<T> {
     pub fn remove(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<T> {
         let part = self.parts.part_of(hash)?;
         let entry = self.parts.all[part].entries.find_entry(spread(hash), is).ok()?;
+        self.len -= 1;
+        Some(entry.remove().0)
+    }
+
+    /// The entry in a bucket, to be changed.
+    pub fn get_bucket_mut(&mut self, bucket: usize) -> Option<&mut T> {
+        let (part, place) = part_and_place(bucket);
+        self.parts.all.get_mut(part)?.entries.get_bucket_mut(place)
+    }
+
+    /// Removes the entry in a bucket.
+    pub fn remove_at(&mut self, bucket: usize) -> Option<T> {
+        let (part, place) = part_and_place(bucket);
+        let entry = self.parts.all.get_mut(part)?.entries.get_bucket_entry(place).ok()?;
         self.len -= 1;
         Some(entry.remove().0)
     }
@@ -241,9 +314,18 @@ impl<T> SplitTable<T> {
         FrozenTable::new(parts, std::mem::take(&mut self.len), std::mem::take(&mut self.booked))
     }
 
-    /// The part for an insert, which has room.
+    /// The part for an insert, which has room then; what is known `beside` entries that have to move for that moves with
+    /// them.
+    ///
+    /// # Errors
+    /// As for [`insert`](SplitTable::insert).
     #[inline]
-    fn make_room(&mut self, hash: u64, hash_of: &impl Fn(&T) -> u64) -> Result<usize> {
+    pub(crate) fn make_room(
+        &mut self,
+        hash: u64,
+        hash_of: &impl Fn(&T) -> u64,
+        beside: &mut impl Beside,
+    ) -> Result<usize> {
         loop {
             let Some(part) = self.parts.part_of(hash) else {
                 self.begin()?;
@@ -256,10 +338,10 @@ impl<T> SplitTable<T> {
             let directory_max = (DIRECTORY_SHARE * self.parts.all.len()) << self.alike;
             let is_deep = *depth == self.parts.depth && self.parts.directory.len() >= directory_max;
             if entries.len() < PART_ENTRIES_MAX || is_deep {
-                self.grow(part, hash_of)?;
+                self.grow(part, hash_of, beside)?;
                 return Ok(part);
             }
-            self.split(part, hash, hash_of)?;
+            self.split(part, hash, hash_of, beside)?;
         }
     }
 
@@ -276,7 +358,12 @@ impl<T> SplitTable<T> {
     /// Moves a part to a table twice as large, or as large if it only has traces of what was
     /// removed.
     #[cold]
-    fn grow(&mut self, part: usize, hash_of: &impl Fn(&T) -> u64) -> Result<()> {
+    fn grow(
+        &mut self,
+        part: usize,
+        hash_of: &impl Fn(&T) -> u64,
+        beside: &mut impl Beside,
+    ) -> Result<()> {
         let entries = &mut self.parts.all[part].entries;
         let wanted = match entries.len() {
             len if len < PART_ENTRIES_MAX => (2 * len).clamp(3, PART_ENTRIES_MAX),
@@ -285,8 +372,12 @@ impl<T> SplitTable<T> {
         let before = rounded(entries.allocation_size()) as u64;
         self.account.ensure(table_bytes::<T>(wanted * 8 / 7), "a hash table")?;
         let mut grown = HashTable::with_capacity(wanted);
-        for entry in std::mem::take(entries) {
-            add(&mut grown, hash_of(&entry), entry, hash_of);
+        let lifted = beside.lift(part as u32);
+        for from in 0..entries.num_buckets() {
+            let Ok(entry) = entries.get_bucket_entry(from) else { continue };
+            let entry = entry.remove().0;
+            let (place, _) = add(&mut grown, hash_of(&entry), entry, hash_of);
+            beside.put(&lifted, from, bucket_of(part, place));
         }
         *entries = grown;
         let after = rounded(entries.allocation_size()) as u64;
@@ -296,7 +387,13 @@ impl<T> SplitTable<T> {
 
     /// Splits a full part by the next bit.
     #[cold]
-    fn split(&mut self, part: usize, hash: u64, hash_of: &impl Fn(&T) -> u64) -> Result<()> {
+    fn split(
+        &mut self,
+        part: usize,
+        hash: u64,
+        hash_of: &impl Fn(&T) -> u64,
+        beside: &mut impl Beside,
+    ) -> Result<()> {
         let depth = self.parts.all[part].depth + 1;
         let directory = if depth > self.parts.depth { self.parts.directory.len() * 8 } else { 0 };
         let parts = if self.parts.all.len() == self.parts.all.capacity() {
@@ -317,13 +414,22 @@ impl<T> SplitTable<T> {
         let bit = 1 << (64 - depth);
         let range = self.parts.range;
         let mut upper = HashTable::with_capacity(PART_ENTRIES_MAX);
+        let new = self.parts.all.len() as u32;
         let lower = &mut self.parts.all[part];
         lower.depth = depth;
-        for entry in lower.entries.extract_if(|entry| range.place(hash_of(entry)) & bit != 0) {
-            add(&mut upper, hash_of(&entry), entry, hash_of);
+        let lifted = beside.lift(part as u32);
+        for from in 0..lower.entries.num_buckets() {
+            let Ok(entry) = lower.entries.get_bucket_entry(from) else { continue };
+            let hash = hash_of(entry.get());
+            let bucket = if range.place(hash) & bit == 0 {
+                bucket_of(part, from)
+            } else {
+                let (place, _) = add(&mut upper, hash, entry.remove().0, hash_of);
+                bucket_of(new as usize, place)
+            };
+            beside.put(&lifted, from, bucket);
         }
         let added = rounded(upper.allocation_size()) as u64;
-        let new = self.parts.all.len() as u32;
         self.parts.all.push(Part { depth, entries: upper });
         let first = (range.place(hash) >> (64 - depth) | 1) << (self.parts.depth - depth);
         let count = 1 << (self.parts.depth - depth);
@@ -372,15 +478,16 @@ pub(crate) fn spread(hash: u64) -> u64 {
     hash.rotate_left(32)
 }
 
-/// Adds an entry to a part. In one place: what a hash table does to grow is compiled once for each.
+/// Adds an entry to a part, and says where. In one place: what a hash table does to grow is compiled once for each.
 #[inline]
 fn add<'a, T>(
     part: &'a mut HashTable<T>,
     hash: u64,
     entry: T,
     hash_of: &impl Fn(&T) -> u64,
-) -> &'a mut T {
-    part.insert_unique(spread(hash), entry, |entry| spread(hash_of(entry))).into_mut()
+) -> (usize, &'a mut T) {
+    let added = part.insert_unique(spread(hash), entry, |entry| spread(hash_of(entry)));
+    (added.bucket_index(), added.into_mut())
 }
 
 /// Bytes of a hash table of so many buckets, or the next power of two, at most.

@@ -1,14 +1,12 @@
-//! A full checkpoint of what is all in memory, taken in steps: its writer, and the order of steps.
+//! A checkpoint of what is all in memory, taken in steps: its writer, and the order of steps.
 //!
-//! Whoever is read ([`InSteps`]) gives part after part. A step reads as many as go into a batch, which the helper
+//! Whoever is read gives part after part. A step reads as many as go into a batch, which the helper
 //! writes; behind the last batch goes the order to make all of it durable. What is read when, and what
 //! is kept of what changes meanwhile, is left to others.
 
 use std::rc::Rc;
 
-use alluvium_pagestore::{
-    Account, Error, ErrorKind, MemoryKind, Result, SegmentInfo, StateImage, fingerprint,
-};
+use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, SegmentInfo, fingerprint};
 
 use crate::paced::{Pace, Paced};
 use crate::table::StateContext;
@@ -160,58 +158,6 @@ impl Stepped {
             self.own = Some(Paced::new(context.helper.clone(), store, state, pace));
         }
         Ok(self.own.as_mut().expect("made above"))
-    }
-}
-
-/// A state of which all is in memory, and a checkpoint taken in [steps](Stepped).
-pub(crate) trait InSteps {
-    fn context(&self) -> &StateContext;
-
-    /// All there is now is of the checkpoint.
-    fn begin_capture(&mut self) -> Result<()>;
-
-    /// The steps of the checkpoint that was begun.
-    fn stepped(&mut self) -> Option<&mut Stepped>;
-
-    /// Does a bounded share of the checkpoint that was begun; at the end what was written, and how many
-    /// entries it has.
-    fn share(&mut self) -> Result<Option<(Vec<SegmentInfo>, u64)>>;
-
-    /// The checkpoint is taken or given up.
-    fn end_capture(&mut self);
-
-    /// Notes what was taken, with its number of calls of codecs.
-    fn taken(&mut self, image: &StateImage);
-
-    /// Does a bounded share; the image at the end.
-    fn continue_capture(&mut self) -> Result<Option<StateImage>> {
-        if self.stepped().is_none() {
-            let error = Error::new(ErrorKind::Config, "no checkpoint was begun");
-            return Err(error.with("state", &self.context().name));
-        }
-        let share = self.share();
-        let done = share.map_err(|error| error.with("state", &self.context().name))?;
-        let Some((sealed, entries)) = done else { return Ok(None) };
-        let segments = sealed.iter().map(SegmentInfo::all_live).collect();
-        let image = StateImage { entries, segments, ..StateImage::default() };
-        self.end_capture();
-        self.taken(&image);
-        Ok(Some(image))
-    }
-
-    /// Takes a checkpoint in one call.
-    fn take_at_once(&mut self) -> Result<StateImage> {
-        self.begin_capture()?;
-        loop {
-            match self.continue_capture() {
-                Ok(Some(image)) => return Ok(image),
-                Ok(None) => self.stepped().into_iter().for_each(Stepped::pause),
-                Err(error) => {
-                    self.end_capture();
-                    return Err(error);
-                }
-            }
-        }
     }
 }
 

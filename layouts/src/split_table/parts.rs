@@ -1,11 +1,11 @@
 //! The parts of a [`SplitTable`](super::SplitTable) and the directory that leads to them: all that
 //! reads a table, also one that does not change any more.
 
-use std::ops::{Deref, RangeInclusive};
+use std::ops::{Deref, Range, RangeInclusive};
 
 use hashbrown::HashTable;
 
-use super::{HashRange, spread};
+use super::{HashRange, bucket_of, part_and_place, spread};
 
 /// The entries of one prefix of the hash.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Parts<T> {
 
 /// A part, and the first and the last of its places.
 #[derive(Debug)]
-pub(crate) struct Span<'a, T> {
+pub struct Span<'a, T> {
     pub entries: &'a HashTable<T>,
     pub first: u64,
     pub last: u64,
@@ -53,6 +53,37 @@ impl<T> Parts<T> {
     #[inline]
     pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
         self.all[self.part_of(hash)?].entries.find(spread(hash), is)
+    }
+
+    /// The hashes that the table stands in the order of.
+    pub fn range(&self) -> HashRange {
+        self.range
+    }
+
+    /// Parts.
+    pub fn parts(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The number of the bucket of the entry with this hash that `is` it.
+    pub fn find_bucket(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<usize> {
+        let part = self.part_of(hash)?;
+        let place = self.all[part].entries.find_bucket_index(spread(hash), is)?;
+        Some(bucket_of(part, place))
+    }
+
+    /// The entry in a bucket.
+    pub fn get_bucket(&self, bucket: usize) -> Option<&T> {
+        let (part, place) = part_and_place(bucket);
+        self.all.get(part)?.entries.get_bucket(place)
+    }
+
+    /// The numbers of the buckets of the part at `place`, and the place after it, as
+    /// [`part_at`](Parts::part_at).
+    pub fn buckets_at(&self, place: u64) -> (Range<usize>, Option<u64>) {
+        let Some(number) = self.number_at(place) else { return (0..0, None) };
+        let (part, first) = (&self.all[number], bucket_of(number, 0));
+        (first..first + part.entries.num_buckets(), end_of(place, part.depth))
     }
 
     /// The part at `place` and the place after it, as [`part_at`](Parts::part_at).

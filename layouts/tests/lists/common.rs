@@ -9,7 +9,7 @@ use alluvium_layouts::{CheckpointOutcome, Cursor, Lists, ListsLayout, StateConte
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, ErrorKind, Helper, Key, Result, SegmentStore, State,
-    StateImage, Time,
+    StateImage, Time, blobs_name,
 };
 
 pub use crate::dice::Dice;
@@ -41,9 +41,10 @@ impl Ground {
         let mut restored = None;
         if let Some(device) = &self.device {
             let named = |name: &String| {
-                self.committed
-                    .as_ref()
-                    .is_some_and(|image| image.segments.iter().any(|s| s.id.file_name() == *name))
+                self.committed.as_ref().is_some_and(|image| {
+                    image.segments.iter().any(|s| s.id.file_name() == *name)
+                        || image.blob_files().any(|number| blobs_name(number) == *name)
+                })
             };
             for name in device.list()?.into_iter().filter(|name| !named(name)) {
                 device.remove(&name)?;
@@ -156,8 +157,9 @@ impl Ground {
         sealing: Sealing,
         outcome: CheckpointOutcome,
     ) -> Result<()> {
-        let Sealing { image, .. } = sealing;
+        let Sealing { image, blobs } = sealing;
         if outcome == CheckpointOutcome::Committed {
+            blobs.finish()?;
             self.committed = Some(image.expect("it is taken"));
         }
         lists.checkpointed(outcome);

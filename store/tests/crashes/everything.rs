@@ -7,8 +7,8 @@ use std::time::Duration;
 use alluvium::io::Simulated;
 use alluvium::{
     Aggregated, AppendLog, Count, Counting, Elements, Error, Heap, Helpers, Holistic, HybridLog,
-    KIB, Key, List, MIB, Map, Process, Result, State, Store, StoreBuilder, Time, TimeMap, Timers,
-    Value, Window, WindowSegments, Windows,
+    KIB, Key, Layout, List, MIB, Map, Process, Result, SplitHeap, State, Store, StoreBuilder, Time,
+    TimeMap, Timers, Value, Window, WindowSegments, Windows,
 };
 
 use crate::dice::Dice;
@@ -60,12 +60,16 @@ pub struct Everything {
     pub store: Store,
     pub trouble: Trouble,
     heap: Map<u64, u64>,
+    /// The same in the order of hashes.
+    ordered: Map<u64, u64, SplitHeap>,
     plain: Map<u64, u64>,
     owning: Map<String, Vec<u64>>,
     counts: Count<u16>,
     value: Value<String>,
     timers: Timers<u64>,
     list: List<u64, u64>,
+    /// The same on the heap.
+    held: List<u64, u64>,
     times: TimeMap<u64, u64>,
     folded: Aggregated<u64, u64, Counting>,
     kept: Holistic<u64, u64, Collect>,
@@ -103,12 +107,14 @@ impl Everything {
         let windows = Windows::tumbling(LENGTH);
         Ok(Self {
             heap: store.map("heap").layout(Heap::new().into()).open()?,
+            ordered: store.map("ordered").layout(Heap::new().in_order()).open()?,
             plain: store.map("plain").layout(log(112 * KIB).into()).open()?,
             owning: store.map("owning").layout(log(144 * KIB).into()).open()?,
             counts: store.count("counts").layout(log(112 * KIB).hash_bits(3).into()).open()?,
             value: store.value("value").layout(log(144 * KIB).into()).open()?,
             timers: store.timers("timers")?,
             list: store.list("list").layout(append.into()).open()?,
+            held: store.list("held").layout(Heap::new().into()).open()?,
             times: store.time_map("times").open(LENGTH)?,
             folded: store.aggregated("folded").layout(segments.into()).open(windows, Counting)?,
             kept: store.holistic("kept").open(windows, Collect)?,
@@ -125,10 +131,12 @@ impl Everything {
         match dice.below(24) {
             0 | 1 => {
                 trouble.outlast(|| Ok(self.heap.put(key, n)?))?;
+                trouble.outlast(|| Ok(self.ordered.put(key, n)?))?;
                 model.heap.insert(key, n);
             }
             2 => {
                 trouble.outlast(|| self.heap.remove(&key))?;
+                trouble.outlast(|| self.ordered.remove(&key))?;
                 model.heap.remove(&key);
             }
             3..7 => {
@@ -163,10 +171,12 @@ impl Everything {
             }
             17 => {
                 trouble.outlast(|| Ok(self.list.append(&(key % 20), n)?))?;
+                trouble.outlast(|| Ok(self.held.append(&(key % 20), n)?))?;
                 model.list.entry(key % 20).or_default().push(n);
             }
             18 => {
                 trouble.outlast(|| self.list.clear(&(key % 20)))?;
+                trouble.outlast(|| self.held.clear(&(key % 20)))?;
                 model.list.remove(&(key % 20));
             }
             19 => {
@@ -239,6 +249,7 @@ impl Everything {
         let mut model = model.clone();
         let mut errors = Vec::new();
         errors.extend(compare_map(&mut self.heap, &model.heap, when).err());
+        errors.extend(compare_map(&mut self.ordered, &model.heap, when).err());
         errors.extend(compare_map(&mut self.plain, &model.plain, when).err());
         errors.extend(compare_map(&mut self.owning, &model.owning, when).err());
         errors.extend(compare_map(self.counts.as_map(), &model.counts, when).err());
@@ -258,6 +269,7 @@ impl Everything {
         for key in 0..20 {
             let expected = model.list.get(&key).cloned().unwrap_or_default();
             assert_eq!(self.list.to_vec(&key)?, expected, "{when}: list {key}");
+            assert_eq!(self.held.to_vec(&key)?, expected, "{when}: list {key} on the heap");
             let mut found: BTreeMap<Time, Vec<u64>> = BTreeMap::new();
             self.times.range(&key, Time(0)..Time(100), |at, value| {
                 found.entry(at).or_default().push(*value);
@@ -273,8 +285,12 @@ impl Everything {
 }
 
 /// The entries of a map; each once.
-fn compare_map<K: Key + Ord + std::fmt::Debug, V: State + PartialEq + std::fmt::Debug>(
-    map: &mut Map<K, V>,
+fn compare_map<
+    K: Key + Ord + std::fmt::Debug,
+    V: State + PartialEq + std::fmt::Debug,
+    L: Layout<K, V>,
+>(
+    map: &mut Map<K, V, L>,
     model: &BTreeMap<K, V>,
     when: &str,
 ) -> Result<()> {

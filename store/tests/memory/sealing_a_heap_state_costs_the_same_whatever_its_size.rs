@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Heap, Helpers, MIB, Map, State, Store};
+use alluvium::{Heap, Helpers, List, MIB, Map, SplitHeap, State, Store};
 
 use crate::counting::{alone, asked, held};
 
@@ -21,15 +21,43 @@ struct Sealed {
     steps: u64,
 }
 
+/// A state on the heap.
+enum Kept {
+    Map(Map<u64, u64>),
+    /// In the order of hashes.
+    Ordered(Map<u64, u64, SplitHeap>),
+    List(List<u64, u64>),
+}
+
+impl Kept {
+    /// Changes what a key has, which may come.
+    fn change(&mut self, key: u64) {
+        match self {
+            Self::Map(map) => map.update(&key, || key, |value| *value += 1).unwrap(),
+            Self::Ordered(map) => map.update(&key, || key, |value| *value += 1).unwrap(),
+            Self::List(list) => list.append(&key, key).map_err(|rejected| rejected.error).unwrap(),
+        }
+    }
+
+    fn codec_calls(&self) -> u64 {
+        let stats = match self {
+            Self::Map(map) => map.stats(),
+            Self::Ordered(map) => map.stats(),
+            Self::List(list) => list.stats(),
+        };
+        stats.unwrap().codec_calls
+    }
+}
+
+type Open = fn(&Store) -> Kept;
+
 /// The calls that seal a state of so many entries, with its checkpoints between them.
-fn seals(keys: u64) -> Vec<Sealed> {
+fn seals(open: Open, keys: u64) -> Vec<Sealed> {
     let device = Simulated::new(1, Faults::late(2));
     let store = Store::in_memory().memory(256 * MIB).device(Arc::new(device.clone()));
     let store = store.helpers(Helpers::Inline).open().unwrap();
-    let mut map: Map<u64, u64> = store.map("m").layout(Heap::new().into()).open().unwrap();
-    for key in 0..keys {
-        map.put(key, key).unwrap();
-    }
+    let mut state = open(&store);
+    (0..keys).for_each(|key| state.change(key));
     let mut sealed = Vec::new();
     // How many parts of a hundred change before each, and how many steps it is given before it is given up.
     let rounds = [
@@ -43,14 +71,11 @@ fn seals(keys: u64) -> Vec<Sealed> {
         (100, None),
     ];
     for (number, (changed, steps)) in rounds.into_iter().enumerate() {
-        (0..keys * changed / 100).for_each(|key| {
-            map.modify(&key, |value| *value += 1).unwrap();
-        });
-        let before = (held(), asked(), map.stats().unwrap().codec_calls, device.steps());
+        (0..keys * changed / 100).for_each(|key| state.change(key));
+        let before = (held(), asked(), state.codec_calls(), device.steps());
         let mut seal = store.seal(number as u64).unwrap();
         let (asked, held) = (asked() - before.1, held() - before.0);
-        let (codec_calls, steps_done) =
-            (map.stats().unwrap().codec_calls - before.2, device.steps() - before.3);
+        let (codec_calls, steps_done) = (state.codec_calls() - before.2, device.steps() - before.3);
         sealed.push(Sealed { asked, held, codec_calls, steps: steps_done });
         match steps {
             Some(steps) => {
@@ -71,10 +96,22 @@ fn seals(keys: u64) -> Vec<Sealed> {
 #[test]
 fn sealing_a_heap_state_costs_the_same_whatever_its_size() {
     let _alone = alone();
-    let (few, many) = (seals(2_000), seals(200_000));
+    let states: [(&str, Open); 3] = [
+        ("map", |store| Kept::Map(store.map("m").layout(Heap::new().into()).open().unwrap())),
+        ("ordered map", |store| {
+            Kept::Ordered(store.map("m").layout(Heap::new().in_order()).open().unwrap())
+        }),
+        ("list", |store| Kept::List(store.list("m").layout(Heap::new().into()).open().unwrap())),
+    ];
+    for (name, open) in states {
+        the_same(name, seals(open, 2_000), seals(open, 200_000));
+    }
+}
+
+fn the_same(name: &str, few: Vec<Sealed>, many: Vec<Sealed>) {
     for (round, (few, many)) in few.iter().zip(&many).enumerate() {
-        assert_eq!(few, many, "seal {round}");
-        assert_eq!((many.codec_calls, many.steps), (0, 0), "seal {round}");
+        assert_eq!(few, many, "{name}: seal {round}");
+        assert_eq!((many.codec_calls, many.steps), (0, 0), "{name}: seal {round}");
     }
 }
 

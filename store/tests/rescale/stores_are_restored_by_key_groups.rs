@@ -78,3 +78,42 @@ fn slices_that_an_earlier_checkpoint_has_written_are_restored_once() {
     }
     assert!(3 * written < before, "{written} bytes after {before}: all slices were written");
 }
+
+/// Lists on the heap of which several checkpoints have written a part each, and cleared ones, are restored in order.
+#[test]
+fn lists_that_several_checkpoints_have_written_are_restored_in_order() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let opened = |store: &Store| store.list::<u64, u64>("l").open().unwrap();
+    let exported = |store: &Store| {
+        let mut bytes = Vec::new();
+        store.export(&mut bytes).unwrap();
+        bytes
+    };
+    let store = Store::builder(at("old")).memory(8 * MIB).layout(Heap::new()).key_groups(8);
+    let store = store.open().unwrap();
+    let mut list = opened(&store);
+    let mut written = Vec::new();
+    for number in 0..12u64 {
+        let before = store.stats().unwrap().io.bytes_written;
+        for key in (0..4_000).filter(|key| number == 0 || (key + number) % 40 == 0) {
+            let most = if number == 0 { 20 } else { 3 };
+            (0..most).for_each(|n| list.append(&key, 1000 * number + n).unwrap());
+            if (key + number) % 7 == 0 {
+                list.clear(&(key / 2)).unwrap();
+            }
+        }
+        store.checkpoint(number).unwrap();
+        written.push(store.stats().unwrap().io.bytes_written - before);
+    }
+    let whole = exported(&store);
+    drop((list, store));
+    for (name, layout) in [("log", AnyLayout::Auto), ("heap", AnyLayout::from(Heap::new()))] {
+        let store = Store::builder(at(name)).memory(8 * MIB).layout(layout).key_groups(8);
+        let store = store.restore_from([(at("old"), None)]).open().unwrap();
+        let list = opened(&store);
+        assert!(exported(&store) == whole, "{name}");
+        drop(list);
+    }
+    assert!(written[1..].iter().sum::<u64>() < written[0], "{written:?}");
+}
