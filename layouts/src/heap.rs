@@ -306,12 +306,18 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     /// Writes are refused while values have outgrown the memory.
     #[inline]
     pub(crate) fn check_not_overdrawn(&mut self) -> Result<()> {
-        match check_not_overdrawn(&self.context.account) {
-            Err(_) if self.drop_all_left() || self.give_up_marks() => {
-                check_not_overdrawn(&self.context.account)
+        loop {
+            match check_not_overdrawn(&self.context.account) {
+                Err(_) if self.give_something_up() => {}
+                checked => return checked,
             }
-            checked => checked,
         }
+    }
+
+    /// Gives up memory that nothing visible needs; says whether there was some.
+    #[cold]
+    fn give_something_up(&mut self) -> bool {
+        self.drop_all_left() || self.give_up_marks()
     }
 
     /// Drops what checkpoints that were given up have left; says whether there was something.
