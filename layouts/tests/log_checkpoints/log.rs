@@ -213,7 +213,7 @@ impl<V: Value> Log<V> {
         self.compare();
         // What the helper has of them it gives back when it comes to it.
         for _ in 0..1000 {
-            self.table().tick(8).unwrap();
+            self.tick(8);
             if idle(&self.account) == self.idle_bytes {
                 break;
             }
