@@ -102,8 +102,9 @@ fn a_key_that_panics_while_a_page_leaves_memory_is_an_error_of_the_share() {
         let mut shares = 0;
         let entries = loop {
             shares += 1;
-            // Some shares are left alone, so that it ends.
-            if let Some(entries) = share(&mut table, &mut blobs, [0, 3][shares % 2]) {
+            // The first keys that leave panic, a few times, so that it ends.
+            let every = u64::from(PANICKED.get() < 5 * number);
+            if let Some(entries) = share(&mut table, &mut blobs, every) {
                 break entries;
             }
             assert!(shares < 1_000_000, "it never ends");
@@ -115,7 +116,7 @@ fn a_key_that_panics_while_a_page_leaves_memory_is_an_error_of_the_share() {
         assert_eq!(idle(&account), booked, "memory of checkpoint {number}");
     }
     println!("{} panics", PANICKED.get());
-    assert!(PANICKED.get() > 0);
+    assert!(PANICKED.get() >= 5, "{}", PANICKED.get());
     for (key, value) in model {
         assert_eq!(table.get(&Touchy(key)).unwrap(), Some(&value));
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use alluvium::io::Simulated;
 use alluvium::{
-    Aggregated, AppendLog, Count, Counting, Elements, Error, Heap, Helpers, Holistic, HybridLog,
-    KIB, Key, Layout, List, MIB, Map, Process, Result, SplitHeap, State, Store, StoreBuilder, Time,
-    TimeMap, Timers, Value, Window, WindowSegments, Windows,
+    Aggregated, AppendLog, Clock, Count, Counting, Elements, Error, Heap, Helpers, Holistic,
+    HybridLog, KIB, Key, Layout, List, MIB, Map, Process, Result, SplitHeap, State, Store,
+    StoreBuilder, Time, TimeMap, Timers, Value, Window, WindowSegments, Windows,
 };
 
 use crate::dice::Dice;
@@ -77,11 +77,22 @@ pub struct Everything {
 
 pub fn builder(device: &Simulated) -> StoreBuilder {
     Store::in_memory()
+        .clock(Arc::new(Standing))
         .memory(4 * MIB)
         .max_value(KIB)
         .helpers(Helpers::Inline)
         .device(Arc::new(device.clone()))
         .retain(RETAINED)
+}
+
+/// A clock that stands: a checkpoint follows calls only, and a history is the same each time.
+#[derive(Debug)]
+struct Standing;
+
+impl Clock for Standing {
+    fn now(&self) -> Time {
+        Time(0)
+    }
 }
 
 /// How long states wait for storage that does nothing, unless a test says otherwise.

@@ -92,6 +92,8 @@ pub struct History {
     base: u64,
     /// Whether the device fails now and then.
     in_trouble: bool,
+    /// Whether it keeps something else than it says: an open may find less than was promised.
+    on_lies: bool,
     /// Those that the helper and the owner take, if it has a thread.
     turns: Option<Turns>,
     /// Errors of the device that were lived through.
@@ -114,6 +116,11 @@ impl History {
     pub fn of(seed: u64) -> Self {
         let turns = (seed % 3 == 2).then(|| Turns::new(seed));
         Self { in_trouble: seed.is_multiple_of(2), turns, ..Self::default() }
+    }
+
+    /// On a device that lies.
+    pub fn on_lies() -> Self {
+        Self { on_lies: true, ..Self::default() }
     }
 
     /// Times that a job of the helper was stopped while the owner went on.
@@ -197,7 +204,12 @@ impl History {
         let there = all.numbers();
         let promise = &mut lock(&self.known).promise;
         let mut lists = std::iter::once(&promise.listed).chain(&promise.others);
-        let found = lists.find(|list| is_list(list, &there)).cloned();
+        let is_it = |list: &&Vec<Kept>| match self.on_lies {
+            // What cannot be read any more is not among those that can be restored.
+            true => there.iter().all(|number| list.iter().any(|kept| kept.number == *number)),
+            false => is_list(list, &there),
+        };
+        let found = lists.find(is_it).cloned();
         let listed = found.unwrap_or_else(|| panic!("{there:?} of {promise:?}"));
         self.base = restored.or(listed.last().copied()).map_or(0, |kept| kept.number);
         promise.replaced(listed);

@@ -183,7 +183,7 @@ fn what_lying_storage_keeps_is_right_or_refused() {
             ..Faults::none()
         };
         device.set_faults(liar);
-        let mut history = History::default();
+        let mut history = History::on_lies();
         let when = format!("seed {seed}");
         if let Err(error) = history.play(&device, seed) {
             assert!(is_damage(&error), "{when}: {error:?}");
