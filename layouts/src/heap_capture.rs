@@ -264,7 +264,12 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         if capture.telling.is_some() {
             return self.continue_telling();
         }
-        if capture.adding.is_some() {
+        if let Some(adding) = &capture.adding {
+            if !capture.reading.sets.is_empty() && self.files.is_broken() {
+                remove(&self.context, &adding.sealed);
+                capture.adding = None;
+                return Err(capture.stepped.not_noted());
+            }
             self.add_some_dead(blobs);
             return Ok(None);
         }
@@ -348,10 +353,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         let named = self.files.name(*entries, &reading.dead, &sealed, &reading.slots);
         if !reading.sets.is_empty() && self.files.is_broken() {
             remove(&self.context, &sealed);
-            // What is written is not there any more.
-            capture.stepped.lose();
-            let message = "which records are live could not be noted; begin the checkpoint again";
-            return Err(Error::new(ErrorKind::OverBudget, message));
+            return Err(capture.stepped.not_noted());
         }
         if !Telling::is_needed(&named, &sealed, (&reading.sets, &reading.dead.places)) {
             self.end_capture(named);

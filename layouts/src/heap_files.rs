@@ -551,7 +551,8 @@ impl DeadPlaces {
 
     /// Some from a place on and before another, [`ADDED`] at most and of one part; and the place to go on at.
     fn some(&self, from: Nth, to: Nth) -> (&[Place], Nth) {
-        let part = self.parts.get(from.part).map_or(&[][..], Vec::as_slice);
+        // Without such a part there are no more: they were forgotten since.
+        let Some(part) = self.parts.get(from.part) else { return (&[], to) };
         let end = if from.part == to.part { to.at.min(part.len()) } else { part.len() };
         let next = end.min(from.at + ADDED);
         let some = &part[from.at.min(next)..next];

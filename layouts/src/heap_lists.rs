@@ -237,11 +237,12 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let List { key, elements, records } =
             bucket.lists.remove(hash, |list| key.is(&list.key))?;
         let bytes = list_bytes(&key, &elements) + records.memory_bytes();
-        self.context.account.release(MemoryKind::Values, bytes);
         bucket.values -= bytes;
         bucket.elements -= elements.len() as u64;
         self.len -= elements.len() as u64;
         self.let_go(time, hash, &key, &records);
+        // Only now: notes of what has died must not take what a checkpoint keeps of the list.
+        self.context.account.release(MemoryKind::Values, bytes);
         Some((key, elements))
     }
 

@@ -578,10 +578,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let reading = &mut capture.reading;
         if !reading.sets.is_empty() && self.files.is_broken() {
             remove(&self.context, &sealed);
-            // What is written is not there any more.
-            capture.stepped.lose();
-            let message = "which records are live could not be noted; begin the checkpoint again";
-            return Err(Error::new(ErrorKind::OverBudget, message));
+            return Err(capture.stepped.not_noted());
         }
         let live = self.files.count_live(&reading.dead, &sealed);
         let named = self.files.name(live, &reading.dead, &sealed, &reading.slots);

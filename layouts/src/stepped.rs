@@ -72,10 +72,18 @@ impl Stepped {
                 own.submit();
                 return Ok(None);
             }
-            if !read(own)? {
-                own.submit_end();
-                self.is_ending = true;
-                return Ok(None);
+            match read(own) {
+                Ok(true) => {}
+                Ok(false) => {
+                    own.submit_end();
+                    self.is_ending = true;
+                    return Ok(None);
+                }
+                Err(error) => {
+                    // Of what was read a part may be missing.
+                    self.is_lost = true;
+                    return Err(error);
+                }
             }
         }
         Ok(None)
@@ -101,9 +109,17 @@ impl Stepped {
         if is_ending {
             return Ok(Some(own.take_sealed()));
         }
-        if give(own)? == Given::All {
-            own.submit_end();
-            self.is_ending = true;
+        match give(own) {
+            Ok(Given::Some) => {}
+            Ok(Given::All) => {
+                own.submit_end();
+                self.is_ending = true;
+            }
+            Err(error) => {
+                // Of what was taken back a part may be missing.
+                self.is_lost = true;
+                return Err(error);
+            }
         }
         Ok(None)
     }
@@ -137,6 +153,13 @@ impl Stepped {
     /// It cannot be ended: something could not be noted.
     pub fn lose(&mut self) {
         self.is_lost = true;
+    }
+
+    /// It cannot be ended: which records have died since the barrier is not known, and what was written is removed.
+    pub fn not_noted(&mut self) -> Error {
+        self.is_lost = true;
+        let message = "which records are live could not be noted; begin the checkpoint again";
+        Error::new(ErrorKind::OverBudget, message)
     }
 
     /// Whether it cannot be ended.

@@ -33,8 +33,8 @@ impl Pacing {
 
 /// A share of a checkpoint is not worth it for fewer calls: to ask for one takes as long as some.
 const CALLS_PER_SHARE: u64 = 256;
-/// One of so many that are asked for is given however few calls there were.
-const ASKED_MAX: u32 = 4;
+/// Whoever asks more often than after so many calls is given one each time.
+const CALLS_PER_ASK: u64 = 32;
 
 /// When the last share of a checkpoint was given, whichever state's.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct Shares {
     /// After so many calls of all states.
     calls: u64,
     /// How many were asked for since.
-    asked: u32,
+    asked: u64,
 }
 
 impl Shares {
@@ -56,7 +56,7 @@ impl Shares {
     pub(crate) fn next(&mut self, calls: u64) -> Option<bool> {
         let since = calls.saturating_sub(self.calls);
         self.asked += 1;
-        if since > 0 && since < CALLS_PER_SHARE && self.asked < ASKED_MAX {
+        if since >= CALLS_PER_ASK * self.asked && since < CALLS_PER_SHARE {
             return None;
         }
         *self = Self::none(calls);
@@ -78,14 +78,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_given_for_enough_calls_or_when_it_was_asked_for_often_enough() {
+    fn a_share_is_given_for_enough_calls_or_to_whoever_asks_often() {
         let mut shares = Shares::none(1000);
         assert_eq!(shares.next(1000), Some(false), "the stream stands still");
-        assert_eq!(shares.next(1255), None);
-        assert_eq!(shares.next(1256), Some(true));
-        let asked: Vec<_> = (1257..1265).map(|calls| shares.next(calls)).collect();
+        let batches: Vec<_> = (1..=8).map(|nth| shares.next(1000 + 64 * nth)).collect();
         let given = [None, None, None, Some(true)];
-        assert_eq!(asked, [given, given].concat());
+        assert_eq!(batches, [given, given].concat());
+        assert!((1513..1600).all(|calls| shares.next(calls) == Some(true)));
+        assert_eq!(shares.next(1599 + 255), None);
+        let asked = (0..8).take_while(|_| shares.next(1599 + 255).is_none()).count();
+        assert_eq!(asked, 6, "whoever waits has it soon");
     }
 
     #[test]

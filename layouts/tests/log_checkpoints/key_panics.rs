@@ -88,7 +88,8 @@ fn a_key_that_panics_while_a_page_leaves_memory_is_an_error_of_the_share() {
     let (mut table, account) = open(&segments, memory + 40 * keys).unwrap();
     let booked = idle(&account);
     let mut model = BTreeMap::new();
-    for number in 1..=4 {
+    // How much memory there is when pages leave depends on how fast the helper is.
+    for number in (1..=60).take_while(|number| *number <= 4 || PANICKED.get() < 5) {
         // Half of what segments have dies.
         for key in (0..keys).filter(|key| number == 1 || key % 2 == number % 2) {
             table.put(Touchy(key), [number; 30]).unwrap();

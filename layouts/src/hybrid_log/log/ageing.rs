@@ -68,6 +68,10 @@ impl<K: Key, V: State> Log<K, V> {
     pub fn take_back_some(&mut self, leaving: &mut Leaving, slots: usize) -> usize {
         let mut looked = 0;
         while looked < slots.max(1) && !leaving.is_over() {
+            if self.due_before > 0 && !self.has_room_to_note() {
+                // They would be written to storage.
+                break;
+            }
             let number = leaving.next_frame();
             looked += 1;
             let is_evicted = self.evicting.is_some_and(|(evicted, _)| evicted == number);
