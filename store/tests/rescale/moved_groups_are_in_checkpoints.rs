@@ -212,7 +212,7 @@ fn what_is_restored_has_each_key_once_wherever_its_group_was() {
         println!(
             "{name}: {refused} refused, {given_up} given up, {away} away, {going} while a group was forgotten"
         );
-        assert!(refused > 5 && away > 10 && going > 3, "{name}: {refused} {away} {going}");
+        assert!(refused > 5 && away > 5 && going > 3, "{name}: {refused} {away} {going}");
     }
 }
 
