@@ -3,7 +3,7 @@
 //!
 //! Those in memory are taken back first, for all segments that are given up together: a look at each slot is
 //! cheaper than reading which records a segment has and looking for each, and often none are left. That goes
-//! on while a checkpoint is taken; nothing else does. For the others the helper reads an image's footer; the owner asks the index which of its records are live; the
+//! on while a checkpoint is taken; nothing else of a rewrite does. For the others the helper reads an image's footer; the owner asks the index which of its records are live; the
 //! helper copies those; the owner points the index to the copies, each only if it still points to
 //! the original. So every decision is the owner's and no step takes more than its fuel, and a frame.
 
