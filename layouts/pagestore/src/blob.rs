@@ -49,15 +49,18 @@ struct Writer {
     /// Created for the first blob.
     file: Option<FileHandle>,
     end: u64,
+    /// Its memory is taken by whoever appends first, which is a helper: a checkpoint's barrier makes the writer.
     chunk: IoBuffer,
+    chunk_bytes: usize,
 }
 
 impl BlobWriter {
-    /// A writer for the file of a checkpoint, with `chunk_bytes` of memory.
+    /// A writer for the file of a checkpoint, with `chunk_bytes` of memory from the first blob on. Cost: O(1), no I/O.
     pub fn new(device: Arc<dyn Device>, checkpoint: u64, chunk_bytes: usize) -> Self {
-        let chunk = IoBuffer::zeroed(chunk_bytes.max(BLOCK_BYTES));
-        let writer = Mutex::new(Writer { device, checkpoint, file: None, end: 0, chunk });
-        Self(Arc::new(Shared { is_closed: AtomicBool::new(false), writer }))
+        let (chunk, chunk_bytes) = (IoBuffer::empty(), chunk_bytes.max(BLOCK_BYTES));
+        let writer = Writer { device, checkpoint, file: None, end: 0, chunk, chunk_bytes };
+        let is_closed = AtomicBool::new(false);
+        Self(Arc::new(Shared { is_closed, writer: Mutex::new(writer) }))
     }
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
@@ -92,12 +95,12 @@ impl BlobWriter {
         };
         let (offset, len) = (writer.end, bytes.len() as u64);
         let blob = BlobRef { file: writer.checkpoint, offset, len, crc: crc(offset, bytes) };
-        for part in bytes.chunks(writer.chunk.capacity().max(BLOCK_BYTES)) {
+        for part in bytes.chunks(writer.chunk_bytes) {
             self.check()?;
             let mut chunk = std::mem::replace(&mut writer.chunk, IoBuffer::empty());
             if chunk.capacity() == 0 {
-                // The one before was lost with its request.
-                chunk = IoBuffer::zeroed(BLOCK_BYTES.max(part.len()));
+                // The first, or the one before was lost with its request.
+                chunk = IoBuffer::zeroed(writer.chunk_bytes);
             }
             chunk.set_len(part.len().next_multiple_of(BLOCK_BYTES));
             let memory = chunk.as_mut_slice();
