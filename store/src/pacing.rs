@@ -43,20 +43,35 @@ pub(crate) struct Shares {
     calls: u64,
     /// How many were asked for since.
     asked: u64,
+    /// As many of the next that are asked for come too early, if the calls go on as they did.
+    early: u64,
 }
 
 impl Shares {
     /// None yet, after so many calls.
     pub(crate) fn none(calls: u64) -> Self {
-        Self { calls, asked: 0 }
+        Self { calls, asked: 0, early: 0 }
+    }
+
+    /// Whether another one is asked for too early for anybody to count calls: that takes as long as one of them.
+    pub(crate) fn is_early(&mut self) -> bool {
+        let is_early = self.early > 0;
+        self.early -= u64::from(is_early);
+        self.asked += u64::from(is_early);
+        is_early
     }
 
     /// Another one is asked for after so many calls: says, if it is to be given, whether there were some since the
-    /// last one. A stream that stands still waits for nothing.
-    pub(crate) fn next(&mut self, calls: u64) -> Option<bool> {
+    /// last one. A stream that stands still waits for nothing, nor does one whose memory is short.
+    pub(crate) fn next(&mut self, calls: u64, is_short: bool) -> Option<bool> {
         let since = calls.saturating_sub(self.calls);
         self.asked += 1;
         if since >= CALLS_PER_ASK * self.asked && since < CALLS_PER_SHARE {
+            if is_short {
+                return Some(true);
+            }
+            let left = (CALLS_PER_SHARE - since) * self.asked;
+            self.early = (left / since).saturating_sub(1);
             return None;
         }
         *self = Self::none(calls);
@@ -80,13 +95,21 @@ mod tests {
     #[test]
     fn a_share_is_given_for_enough_calls_or_to_whoever_asks_often() {
         let mut shares = Shares::none(1000);
-        assert_eq!(shares.next(1000), Some(false), "the stream stands still");
-        let batches: Vec<_> = (1..=8).map(|nth| shares.next(1000 + 64 * nth)).collect();
+        assert_eq!(shares.next(1000, false), Some(false), "the stream stands still");
+        let mut ask = |calls| if shares.is_early() { None } else { shares.next(calls, false) };
+        let batches: Vec<_> = (1..=8).map(|nth| ask(1000 + 64 * nth)).collect();
         let given = [None, None, None, Some(true)];
         assert_eq!(batches, [given, given].concat());
-        assert!((1513..1600).all(|calls| shares.next(calls) == Some(true)));
-        assert_eq!(shares.next(1599 + 255), None);
-        let asked = (0..8).take_while(|_| shares.next(1599 + 255).is_none()).count();
+        assert_eq!(ask(1512 + 100), None);
+        assert_eq!(
+            (0..8).take_while(|_| ask(1612).is_none()).count(),
+            3,
+            "the stream stands still"
+        );
+        shares = Shares::none(1512);
+        assert!((1513..1600).all(|calls| shares.next(calls, false) == Some(true)));
+        assert_eq!(shares.next(1599 + 255, false), None);
+        let asked = (0..8).take_while(|_| shares.next(1599 + 255, false).is_none()).count();
         assert_eq!(asked, 6, "whoever waits has it soon");
     }
 

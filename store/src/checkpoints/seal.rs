@@ -17,7 +17,7 @@ use alluvium_pagestore::{
 
 use crossbeam_channel::{TryRecvError, bounded};
 
-use super::{Checkpoint, MOMENT, Part, Retained, Sealing, entries_of, pin};
+use super::{Checkpoint, Checkpoints, MOMENT, Part, Retained, Sealing, entries_of, pin};
 use crate::aside::Aside;
 use crate::pacing::{Shares, Stream};
 use crate::sources::Sources;
@@ -135,8 +135,11 @@ impl Seal {
         let inner = &*self.store.0;
         let segments = inner.segments.as_ref().expect("it was begun with a directory");
         let mut checkpoints = inner.checkpoints.borrow_mut();
-        let after = checkpoints.base.as_ref().map_or(0, |base| base.number);
-        let sealing = checkpoints.sealing.as_mut().expect("one that was begun is there");
+        let Checkpoints { sealing, base, .. } = &mut *checkpoints;
+        let sealing = sealing.as_mut().expect("one that was begun is there");
+        if sealing.shares.is_early() {
+            return Ok(false);
+        }
         if sealing.prepared.is_some() {
             return Ok(true);
         }
@@ -156,9 +159,8 @@ impl Seal {
         }
         let root = self.store.root();
         let is_short = root.available() < root.limit() / FREE_SHARE;
-        let moves = match sealing.shares.next(calls_of(inner)) {
-            None if !is_short => return Ok(false),
-            moves => moves.unwrap_or(true),
+        let Some(moves) = sealing.shares.next(calls_of(inner), is_short) else {
+            return Ok(false);
         };
         let by_clock = match sealing.interval {
             0 => 0,
@@ -199,7 +201,7 @@ impl Seal {
             codec: CODEC.into(),
             key_groups: inner.config.key_groups,
             owned: (inner.owned.start, inner.owned.end),
-            after,
+            after: base.as_ref().map_or(0, |base| base.number),
             position: sealing.position,
             states: sealing.parts.iter().map(|part| part.manifest.clone()).collect(),
         });
