@@ -20,7 +20,7 @@ use crate::space::{Space, SpacePolicy};
 pub const SEGMENTS_PER_FUEL: usize = 16;
 
 /// Who has found nothing to do rests until one of so many live records may have died.
-pub const LIVE_PER_REST: u64 = 1024;
+pub const LIVE_PER_REST: u64 = 256;
 
 /// Fuel for the removal of one file.
 pub const UNLINK_FUEL: usize = 64;
