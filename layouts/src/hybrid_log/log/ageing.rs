@@ -167,10 +167,10 @@ impl<K: Key, V: State> Log<K, V> {
 
     pub(super) fn keep_or_drop(&mut self, frame: Frame<K, V>) {
         let tight = self.account.available() < self.sizes.headroom_bytes;
-        // An eighth of what is in use: a state that has shrunk leaves its memory to others.
+        // Half of what is in use: a checkpoint copies about as many, and a state that has shrunk leaves its memory to others.
         let spares_max = match self.is_short() {
             true => SPARES_MIN,
-            false => self.sizes.spares_max.min(SPARES_MIN.max(self.order.len() / 8)),
+            false => self.sizes.spares_max.min(SPARES_MIN.max(self.order.len() / 2)),
         };
         if self.spares.len() < spares_max && !tight {
             self.spares.push(frame);
