@@ -23,8 +23,13 @@ const CHUNK_BYTES_MIN: u64 = 8 << 10;
 const CHUNK_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of records after which a page ends.
 const PAGE_BYTES: u64 = 256 << 10;
-/// Records after which a page ends.
-pub(crate) const PAGE_RECORDS: u32 = 1 << 9;
+/// Records after which a page ends, between these: as many of the shortest as fill a write buffer, whose last block is
+/// padded otherwise.
+const PAGE_RECORDS_MIN: u32 = 1 << 9;
+pub(crate) const PAGE_RECORDS_MAX: u32 = 1364;
+/// Bytes of the shortest record with its header and its entry in the footer, and of what is behind a footer.
+const RECORD_BYTES_MIN: usize = 48;
+const TRAILER_BYTES: usize = 64;
 /// Bytes after which a segment ends.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
@@ -46,11 +51,12 @@ pub(crate) fn write_each<K: Key, V: State>(
     let plain = K::NONE && V::NONE;
     let value_bytes = if plain { 2 * size_of::<(K, V)>() as u64 } else { context.max_value_bytes };
     let chunk_bytes = chunk_bytes(context);
-    let memory = SegmentWriter::memory_bytes(chunk_bytes, PAGE_RECORDS as usize, value_bytes);
+    let records = page_records(chunk_bytes);
+    let memory = SegmentWriter::memory_bytes(chunk_bytes, records as usize, value_bytes);
     context.account.reserve(MemoryKind::Buffers, memory, "a checkpoint's buffer")?;
     let state = fingerprint(&context.name);
     let mut writer = SegmentWriter::new(store.clone(), state, chunk_bytes, SEGMENT_BYTES);
-    let written = write_pages(&mut writer, entries);
+    let written = write_pages(&mut writer, records, entries);
     context.account.release(MemoryKind::Buffers, memory);
     let mut image = StateImage::default();
     image.segments.extend(writer.take_sealed().iter().map(|segment| segment.all_live()));
@@ -72,7 +78,7 @@ pub(crate) fn pace<K: Key, V: State>(context: &StateContext) -> Pace {
     Pace {
         chunk_bytes,
         segment_bytes: SEGMENT_BYTES,
-        page_records: PAGE_RECORDS,
+        page_records: page_records(chunk_bytes),
         page_bytes: PAGE_BYTES,
         batch_bytes: chunk_bytes.min(BATCH_BYTES_MAX),
         value_bytes: match plain {
@@ -80,6 +86,18 @@ pub(crate) fn pace<K: Key, V: State>(context: &StateContext) -> Pace {
             false => context.max_value_bytes,
         },
     }
+}
+
+/// Records after which a page ends that is written through so many bytes.
+fn page_records(chunk_bytes: usize) -> u32 {
+    let records = chunk_bytes.saturating_sub(TRAILER_BYTES) / RECORD_BYTES_MIN;
+    u32::try_from(records).unwrap_or(u32::MAX).clamp(PAGE_RECORDS_MIN, PAGE_RECORDS_MAX)
+}
+
+/// Bytes of the longest footer of a page of these segments.
+fn footer_bytes(image: &StateImage) -> u64 {
+    let records = image.segments.iter().map(|segment| segment.records).max().unwrap_or(0);
+    records.min(PAGE_RECORDS_MAX.into()) * size_of::<FooterEntry>() as u64
 }
 
 pub(crate) fn chunk_bytes(context: &StateContext) -> usize {
@@ -184,6 +202,7 @@ impl Drop for EntryWriter {
 
 fn write_pages<K: Key, V: State>(
     writer: &mut SegmentWriter,
+    page_records: u32,
     entries: impl FnOnce(&mut dyn FnMut(&K, &V) -> Result<()>) -> Result<()>,
 ) -> Result<u64> {
     let mut written = 0;
@@ -193,7 +212,7 @@ fn write_pages<K: Key, V: State>(
         }
         writer.push(key.key_hash(), key, value)?;
         written += 1;
-        if writer.page_bytes() >= PAGE_BYTES || writer.page_records() >= PAGE_RECORDS {
+        if writer.page_bytes() >= PAGE_BYTES || writer.page_records() >= page_records {
             writer.finish_page()?;
         }
         Ok(())
@@ -224,7 +243,8 @@ pub(crate) fn read_placed<K: Key, V: State>(
 ) -> Result<()> {
     let store = &context.segment_store()?.for_opening();
     let chunk_bytes = chunk_bytes(context);
-    let memory = (chunk_bytes + PAGE_RECORDS as usize * size_of::<FooterEntry>()) as u64
+    let memory = chunk_bytes as u64
+        + footer_bytes(image)
         + Liveness::memory_bytes(image)
         + image.segments.iter().map(|segment| set_bytes(image, segment)).max().unwrap_or(0);
     context.account.reserve(MemoryKind::Buffers, memory, "restoring")?;

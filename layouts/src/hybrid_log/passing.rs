@@ -18,7 +18,7 @@ use alluvium_pagestore::{
 use super::frame_unsafe::Frame;
 use super::frames_unsafe::Stage;
 use super::table::{HybridLogTable, stored_address};
-use crate::full_image::PAGE_RECORDS;
+use crate::full_image::PAGE_RECORDS_MAX;
 use crate::table::Cursor;
 
 /// Bytes of each buffer: a part of the memory, and what a device reads at its full speed.
@@ -97,7 +97,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if stored.bytes() > cold * block || buffer < BUFFER_BYTES_MIN {
             return None;
         }
-        let entries = (self.log.sizes.slots.max(PAGE_RECORDS) as usize) * size_of::<FooterEntry>();
+        let entries =
+            (self.log.sizes.slots.max(PAGE_RECORDS_MAX) as usize) * size_of::<FooterEntry>();
         let segments = stored.numbers().count() * size_of::<(u32, SegmentInfo)>();
         let bytes = SegmentPass::ahead_bytes(buffer as usize)
             + (WINDOW_BYTES + entries + segments) as u64
