@@ -20,7 +20,7 @@ use crate::heap_files::HeapFiles;
 use crate::heap_lists_capture::{Captured, ListsCapture, Undecided};
 use crate::heap_lists_records::{Record, Records};
 use crate::heap_marks::Place;
-use crate::heap_naming::Lent;
+use crate::heap_telling::Lent;
 use crate::lists::{Elements, Lists, ListsLayout, span};
 use crate::split_table::{HashRange, SplitTable};
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};

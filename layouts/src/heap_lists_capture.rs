@@ -20,17 +20,18 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, BlobWriter, Error, ErrorKind, HeapSize, Key, KeyHash, Lookup, MemoryKind, PlacedAt,
-    Result, SegmentInfo, State, StateImage, Time, rounded,
+    Account, BlobWriter, Error, ErrorKind, HeapSize, Key, KeyHash, Lookup, MemoryKind, Result,
+    SegmentInfo, State, StateImage, Time, rounded,
 };
 
 use crate::full_image::pace;
 use crate::heap_capture::segment_bytes;
-use crate::heap_files::{Dead, HeapFiles, LiveSets, Named, Nth};
+use crate::heap_files::{Dead, HeapFiles, Named};
 use crate::heap_lists::{Bucket, HeapLists, List, add_record, hash_of};
 use crate::heap_lists_records::{Due, Record, Records};
 use crate::heap_marks::Place;
-use crate::heap_naming::{Begun, FREE_BYTES, Telling, remove};
+use crate::heap_naming::{Begun, FREE_BYTES, Naming};
+use crate::heap_telling::Telling;
 use crate::paced::{Pace, Paced};
 use crate::split_table::{HashRange, SplitTable};
 use crate::stepped::Stepped;
@@ -48,22 +49,11 @@ pub struct ListsCapture<K, E> {
     pace: Pace,
     /// Whether it is decided what is to be read: nothing has changed since the barrier before that.
     is_planned: bool,
-    /// Nothing is remembered of a checkpoint before.
-    is_first: bool,
     /// Lists that have changed, at most.
     changed: u64,
     reading: Reading<K, E>,
-    adding: Option<Adding>,
+    /// All is written.
     telling: Option<Telling>,
-}
-
-/// All is written; what has died since the barrier is added to sets, from a place of the list on and before another.
-#[derive(Debug)]
-struct Adding {
-    sealed: Vec<SegmentInfo>,
-    named: Named,
-    from: Nth,
-    to: Nth,
 }
 
 /// A checkpoint that was taken and is not decided yet.
@@ -96,13 +86,7 @@ struct Reading<K, E> {
     booked: u64,
     /// Of the records of lists.
     epoch: u32,
-    /// By slot: what is live there is written anew.
-    anew: Vec<bool>,
-    /// Which records of segments of before are live, if sets are made.
-    sets: LiveSets,
-    dead: Dead,
-    /// Slots of the segments being written.
-    slots: Vec<u32>,
+    naming: Naming,
 }
 
 /// What is read, and what is remembered of it.
@@ -221,7 +205,7 @@ impl<K, E> Drop for Captured<K, E> {
 impl<K: Key, E: State> Reading<K, E> {
     /// Due elements of a list, and the records that are kept.
     fn due(&self, list: &List<K, E>) -> Due {
-        Due::of(&list.elements, list.records.of(self.epoch), &self.anew, self.record_bytes)
+        Due::of(&list.elements, list.records.of(self.epoch), &self.naming.anew, self.record_bytes)
     }
 
     /// Begins to write what is due of a list behind the records that it keeps: the others are dead.
@@ -236,10 +220,7 @@ impl<K: Key, E: State> Reading<K, E> {
         let after = records.memory_bytes();
         self.account.adjust(MemoryKind::Values, before, after);
         *values = *values + after - before;
-        match outdated.iter().all(|record| files.outdate(record.place, &mut self.dead)) {
-            true => Ok(()),
-            false => Err(self.account.over_budget(0, "noting which records are dead")),
-        }
+        outdated.iter().try_for_each(|record| self.naming.outdate(record.place, files))
     }
 
     /// Writes a record of a part or all of what is due of a list; with no place if that cannot be remembered.
@@ -254,16 +235,8 @@ impl<K: Key, E: State> Reading<K, E> {
         let key = (key.0, key.1.clone());
         let at = own.place(key.key_hash(), &key, &part.to_vec())?;
         self.encoded += 1;
-        let place = self.place_of(at, files);
+        let place = self.naming.place_of(at, files);
         Ok(Record { place, elements: part.len() as u32 })
-    }
-
-    fn place_of(&mut self, at: PlacedAt, files: &mut HeapFiles) -> Place {
-        while self.slots.len() <= at.segment as usize {
-            let Some(slot) = files.new_slot() else { return Place::NONE };
-            self.slots.push(slot);
-        }
-        Place::of(self.slots[at.segment as usize], at.grain)
     }
 
     /// A list remembers a record. Without room for that, the next checkpoint is full.
@@ -314,13 +287,15 @@ impl<K: Key, E: State> Reading<K, E> {
 
     /// Drops a bucket that was purged before the barrier: its records are not live in this checkpoint.
     fn drop_purged(&mut self, bucket: Bucket<K, E>, files: &mut HeapFiles) -> Result<()> {
-        let (dead, mut is_noted) = (&mut self.dead, true);
-        bucket.for_each_record(self.epoch, &mut |place| is_noted &= files.outdate(place, dead));
+        let mut noted = Ok(());
+        bucket.for_each_record(self.epoch, &mut |place| {
+            let this = self.naming.outdate(place, files);
+            if noted.is_ok() {
+                noted = this;
+            }
+        });
         bucket.release(&self.account);
-        match is_noted {
-            true => Ok(()),
-            false => Err(self.account.over_budget(0, "noting which records are dead")),
-        }
+        noted
     }
 
     /// Reads a part of a bucket, or what was noted of a list; says whether there was anything.
@@ -344,7 +319,7 @@ impl<K: Key, E: State> Reading<K, E> {
                 && let Some(list) = &mut there
             {
                 let kept = list.records.of(self.epoch).iter().take(note.keeps);
-                kept.for_each(|record| self.sets.insert(record.place));
+                kept.for_each(|record| self.naming.sets.insert(record.place));
                 if note.from < note.until {
                     self.begin_list((&mut list.records, values), note.keeps, files)?;
                 }
@@ -391,9 +366,9 @@ impl<K: Key, E: State> Reading<K, E> {
                 }
                 self.begin_list((&mut list.records, values), due.keeps, files)?;
             }
-            if !self.sets.is_empty() {
+            if !self.naming.sets.is_empty() {
                 let kept = list.records.of(self.epoch).iter();
-                kept.for_each(|record| self.sets.insert(record.place));
+                kept.for_each(|record| self.naming.sets.insert(record.place));
             }
             let mut from = due.from;
             while from < len {
@@ -461,7 +436,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
             bucket.captured = Some(Box::new(Captured::new(&account, self.range)));
         }
         let reading = Reading {
-            dead: Dead::none(account.clone()),
+            naming: Naming::first(account.clone()),
             account,
             range: self.range,
             times: self.buckets.keys().copied().collect(),
@@ -473,18 +448,13 @@ impl<K: Key, E: State> HeapLists<K, E> {
             encoded: 0,
             booked,
             epoch: self.epoch,
-            anew: Vec::new(),
-            sets: LiveSets::default(),
-            slots: Vec::new(),
         };
         self.capture = Some(Box::new(ListsCapture {
             stepped,
             pace,
             is_planned: false,
-            is_first: true,
             changed: 0,
             reading,
-            adding: None,
             telling: None,
         }));
         Ok(())
@@ -514,9 +484,9 @@ impl<K: Key, E: State> HeapLists<K, E> {
             let account = &self.context.account;
             let begun = Begun::of(&mut self.files, account, counts, pace.segment_bytes);
             reading.book(begun.bytes);
-            (reading.anew, reading.sets, reading.dead) = (begun.anew, begun.sets, begun.dead);
+            reading.naming = begun.naming;
         }
-        (capture.is_planned, capture.is_first, capture.changed) = (true, is_first, changed);
+        (capture.is_planned, capture.changed) = (true, changed);
     }
 
     /// Does a bounded share; the image at the end.
@@ -544,77 +514,54 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let Some(capture) = &mut self.capture else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
-        if capture.adding.is_some() {
-            self.add_some_dead(blobs);
-            return Ok(None);
+        capture.stepped.check()?;
+        if capture.telling.is_some() {
+            return self.tell_some(blobs);
         }
-        let ListsCapture { stepped, pace, reading, telling, .. } = &mut **capture;
-        if let Some(telling) = telling {
-            if !telling.is_told(&self.context.helper, &mut reading.dead.places)? {
-                return Ok(None);
-            }
-            let telling = capture.telling.take().expect("looked at above");
-            return Ok(Some(self.end_capture(telling.into_named())));
-        }
+        let ListsCapture { stepped, pace, reading, .. } = &mut **capture;
         let Self { buckets, files, changed, .. } = self;
         let sealed = stepped.step(&self.context, *pace, |own| {
             let (files, changed) = (&mut *files, &mut *changed);
             reading.read_part(Source { buckets, files, changed }, own)
         })?;
         match sealed {
-            Some(sealed) => self.begin_telling(sealed, blobs),
+            Some(sealed) => {
+                self.begin_telling(sealed);
+                self.tell_some(blobs)
+            }
             None => Ok(None),
         }
     }
 
-    /// All is written: has the helper write which records of segments of before are live; the image, if
-    /// there is nothing to be told of them.
-    fn begin_telling(
-        &mut self,
-        sealed: Vec<SegmentInfo>,
-        blobs: &BlobWriter,
-    ) -> Result<Option<StateImage>> {
+    /// All is written.
+    fn begin_telling(&mut self, sealed: Vec<SegmentInfo>) {
         let capture = self.capture.as_mut().expect("it is written");
-        let reading = &mut capture.reading;
-        if !reading.sets.is_empty() && self.files.is_broken() {
-            remove(&self.context, &sealed);
-            return Err(capture.stepped.not_noted());
-        }
-        let live = self.files.count_live(&reading.dead, &sealed);
-        let named = self.files.name(live, &reading.dead, &sealed, &reading.slots);
-        if !Telling::is_needed(&named, &sealed, (&reading.sets, &reading.dead.places)) {
-            return Ok(Some(self.end_capture(named)));
-        }
-        let (from, to) = (Nth::default(), self.files.dead().end());
-        capture.adding = Some(Adding { sealed, named, from, to });
-        self.add_some_dead(blobs);
-        Ok(None)
+        let naming = &capture.reading.naming;
+        let live = self.files.count_live(&naming.dead, &sealed);
+        let named = self.files.name(live, &naming.dead, &sealed, &naming.slots);
+        capture.telling = Some(Telling::new(&self.files, named, sealed));
     }
 
-    /// Adds some of what has died since the barrier to the sets, if some are made, and has the helper write them, or the
-    /// list, at the end. What dies from now on was found when its list was read.
-    fn add_some_dead(&mut self, blobs: &BlobWriter) {
-        let capture = self.capture.as_mut().expect("it is written");
-        let reading = &mut capture.reading;
-        let adding = capture.adding.as_mut().expect("it is written");
-        if !reading.sets.is_empty() && adding.from != adding.to {
-            adding.from = self.files.add_dead(&mut reading.sets, adding.from, adding.to);
-            return;
-        }
-        let Adding { sealed, named, .. } = capture.adding.take().expect("looked at above");
-        let sets = std::mem::take(&mut reading.sets);
-        let (files, dead) = ((&self.context, &self.files), &mut reading.dead.places);
-        capture.telling = Some(Telling::begin(files, named, (sets, dead), sealed, blobs));
+    /// Goes on telling which records of segments of before are live; the image, if all is told.
+    fn tell_some(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
+        let capture = self.capture.as_mut().expect("it is told of");
+        let ListsCapture { stepped, reading, telling, .. } = &mut **capture;
+        let telling = telling.as_mut().expect("it is told of");
+        let told = telling.share((&self.context, &self.files), &mut reading.naming, blobs);
+        let is_told = told.inspect_err(|_| stepped.lose())?;
+        Ok(is_told.then(|| self.end_capture()))
     }
 
     /// The checkpoint is taken.
-    fn end_capture(&mut self, named: Named) -> StateImage {
-        let ListsCapture { mut reading, is_first, changed, .. } =
+    fn end_capture(&mut self) -> StateImage {
+        let ListsCapture { mut reading, changed, telling, .. } =
             *self.capture.take().expect("it was taken");
+        let named = telling.expect("it is told of").into_named();
         self.buckets.values_mut().for_each(|bucket| bucket.captured = None);
         self.codec_calls += reading.encoded;
         self.images.taken(&named.image);
-        let dead = std::mem::replace(&mut reading.dead, Dead::none(self.context.account.clone()));
+        let Naming { is_first, .. } = reading.naming;
+        let dead = reading.naming.take_dead(&self.context.account);
         let image = named.image.clone();
         self.undecided = Some(Box::new(Undecided { named, dead, is_first, changed }));
         image
@@ -628,15 +575,12 @@ impl<K: Key, E: State> HeapLists<K, E> {
         if !capture.is_planned {
             return;
         }
-        let none = Dead::none(self.context.account.clone());
-        let dead = std::mem::replace(&mut capture.reading.dead, none);
-        if let Some(Adding { sealed, .. }) = capture.adding.take() {
-            remove(&self.context, &sealed);
-        }
+        let Naming { is_first, .. } = capture.reading.naming;
+        let dead = capture.reading.naming.take_dead(&self.context.account);
         if let Some(telling) = capture.telling.take() {
             self.lent = telling.give_up(&self.context);
         }
-        self.go_back(capture.is_first, capture.changed, dead);
+        self.go_back(is_first, capture.changed, dead);
     }
 
     /// What a checkpoint has written is of no use.
@@ -704,7 +648,8 @@ impl<K: Key, E: State> HeapLists<K, E> {
                 let (kept, outdated) = live.split_at(note.keeps.min(live.len()));
                 live = kept;
                 for record in outdated {
-                    if !self.files.outdate(record.place, &mut capture.reading.dead) {
+                    let noted = capture.reading.naming.outdate(record.place, &mut self.files);
+                    if noted.is_err() {
                         capture.stepped.lose();
                     }
                 }

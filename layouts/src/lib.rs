@@ -24,6 +24,7 @@ mod heap_lists_records;
 mod heap_marks;
 mod heap_naming;
 mod heap_reading;
+mod heap_telling;
 mod hybrid_log;
 mod lent;
 mod lists;
