@@ -49,7 +49,7 @@ impl Naming {
         }
         let message =
             "no memory is left to note which records are dead; begin the checkpoint again";
-        Err(Error::new(ErrorKind::OverBudget, message))
+        Err(Error::new(ErrorKind::Overtaken, message))
     }
 
     /// The place of a record that was written; none if there is no slot for its segment.

@@ -76,7 +76,7 @@ impl Telling {
             Step::Adding { .. } if has_sets && files.is_broken() => {
                 let message =
                     "no memory was left to note which records are live; begin the checkpoint again";
-                Err(Error::new(ErrorKind::OverBudget, message))
+                Err(Error::new(ErrorKind::Overtaken, message))
             }
             Step::Adding { .. } if !is_needed => {
                 self.step = Step::Over;

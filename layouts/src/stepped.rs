@@ -143,10 +143,10 @@ impl Stepped {
     /// Whether it can be ended.
     ///
     /// # Errors
-    /// [`ErrorKind::OverBudget`] if it is lost.
+    /// [`ErrorKind::Overtaken`] if it is lost.
     pub fn check(&self) -> Result<()> {
         if self.is_lost {
-            return Err(Error::new(ErrorKind::OverBudget, LOST));
+            return Err(Error::new(ErrorKind::Overtaken, LOST));
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Stepped {
     fn lost_by(&mut self, error: Error) -> Error {
         self.is_lost = true;
         match error.kind() {
-            ErrorKind::OverBudget => Error::new(ErrorKind::OverBudget, LOST).caused_by(error),
+            ErrorKind::OverBudget => Error::new(ErrorKind::Overtaken, LOST).caused_by(error),
             _ => error,
         }
     }

@@ -41,8 +41,9 @@ pub enum ErrorKind {
     Missing,
     /// Another process or store holds the directory.
     Locked,
-    /// The state was cleared while the checkpoint was taken, which had not all of it yet. State and older checkpoints are
-    /// intact; begin it again.
+    /// What has happened to the state since the checkpoint was begun has overtaken it: the state was cleared, of which it
+    /// had not all yet, or there was no memory to keep what changed. State and older checkpoints are intact; begin it
+    /// again.
     Overtaken,
     /// The device is full. Nothing written before is lost; the error clears when space returns.
     DiskFull,
