@@ -82,6 +82,8 @@ pub(crate) struct Undecided {
     named: Named,
     dead: Dead,
     is_first: bool,
+    /// Entries that it has written.
+    written: u64,
 }
 
 /// What checkpoints that were given up have left: goes a part at a time.
@@ -360,9 +362,10 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         self.images.taken(&named.image);
         let Naming { is_first, .. } = reading.naming;
         let dead = reading.naming.take_dead(&self.context.account);
+        let written = reading.encoded;
         self.marks.end_capture();
         self.reads = false;
-        self.undecided = Some(Box::new(Undecided { named, dead, is_first }));
+        self.undecided = Some(Box::new(Undecided { named, dead, is_first, written }));
     }
 
     /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments; what it has kept goes
@@ -380,8 +383,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         let HeapCapture { mut reading, .. } = *capture;
         let Naming { is_first, .. } = reading.naming;
         let dead = reading.naming.take_dead(&self.context.account);
+        let written = reading.encoded;
         self.left_over.readings.push(reading);
-        self.go_back(is_first, dead);
+        self.go_back(is_first, dead, written);
     }
 
     /// Drops a part of what checkpoints that were given up have left; says whether there was something.
@@ -402,26 +406,25 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         }
     }
 
-    /// What a checkpoint has written is of no use.
-    fn go_back(&mut self, is_first: bool, dead: Dead) {
+    /// What a checkpoint has written, so many entries, is of no use.
+    fn go_back(&mut self, is_first: bool, dead: Dead, written: u64) {
         if is_first || !self.marks.is_on() || self.files.is_broken() {
             self.forget();
         } else {
-            self.files.given_up(dead);
+            self.files.given_up(dead, written);
         }
     }
 
     /// What became of the checkpoint.
     pub(super) fn decide_capture(&mut self, outcome: CheckpointOutcome) {
         self.give_up_capture();
-        let Some(Undecided { named, dead, is_first }) = self.undecided.take().map(|u| *u) else {
-            return;
-        };
+        let Some(undecided) = self.undecided.take() else { return };
+        let Undecided { named, dead, is_first, written } = *undecided;
         match outcome {
             CheckpointOutcome::Committed if self.marks.is_on() && !self.files.is_broken() => {
                 self.files.confirmed(named);
             }
-            CheckpointOutcome::Abandoned => self.go_back(is_first, dead),
+            CheckpointOutcome::Abandoned => self.go_back(is_first, dead, written),
             // Those that it names are not known to be there, or not remembered.
             CheckpointOutcome::Committed | CheckpointOutcome::Unknown => self.forget(),
         }

@@ -588,7 +588,8 @@ impl<K: Key, E: State> HeapLists<K, E> {
         if is_first || !self.remembers || self.files.is_broken() {
             self.forget();
         } else {
-            self.files.given_up(dead);
+            // They count as changed again.
+            self.files.given_up(dead, 0);
             self.changed += changed;
         }
     }
