@@ -15,8 +15,8 @@ use alluvium_layouts::{
 };
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, Error, ErrorKind, Helper, KeyHash, SegmentStore, State,
-    StateImage, Time, blobs_name,
+    Account, BlobReader, BlobWriter, Error, ErrorKind, Helper, KeyHash, MemoryKind, SegmentStore,
+    State, StateImage, Time, blobs_name,
 };
 
 use crate::common::{Dice, Model, read};
@@ -292,6 +292,55 @@ fn checkpoint<E: Element>(
         blobs.abandon();
     }
     records
+}
+
+/// Memory is short as the records of a list are noted as dead: the checkpoint is lost, and does not go on without what
+/// was due.
+#[test]
+fn a_checkpoint_that_cannot_note_what_is_dead_does_not_go_on() {
+    const KEYS: u64 = 4000;
+    let mut ground = Ground::<u64>::new(1, 64 << 20);
+    let account = ground.account.clone();
+    let (mut lists, mut model) = (ground.open(&account, None), Model::new());
+    let mut append = |lists: &mut HeapLists<u64, u64>, count| {
+        for (key, n) in (0..KEYS).flat_map(|key| (0..count).map(move |n| (key, n))) {
+            lists.append(Time(1), &key, n).unwrap();
+            model.entry((Time(1), key)).or_insert_with(Vec::new).push(n);
+        }
+        model.clone()
+    };
+    // Each list has some records: those before are longer than what comes.
+    for count in [16, 8, 4, 2, 1] {
+        append(&mut lists, count);
+        lists.checkpoint(&mut ground.blobs()).unwrap();
+        lists.checkpointed(CheckpointOutcome::Committed);
+    }
+    // All of them are written anew with what comes now.
+    let then = append(&mut lists, 40);
+    let mut blobs = ground.blobs();
+    assert!(lists.begin_checkpoint(&mut blobs).unwrap().is_none());
+    assert!(lists.continue_checkpoint(&mut blobs).unwrap().is_none());
+    let mut others = 0;
+    let error = loop {
+        // What lists remember of their records is given back as they are written.
+        let free = account.available();
+        account.reserve(MemoryKind::Buffers, free, "others").unwrap();
+        others += free;
+        match lists.continue_checkpoint(&mut blobs) {
+            Ok(image) => assert!(image.is_none(), "there was room"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Overtaken, "{error}");
+    account.release(MemoryKind::Buffers, others);
+    for _ in 0..10 {
+        let error = lists.continue_checkpoint(&mut blobs).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Overtaken, "{error}");
+    }
+    lists.checkpointed(CheckpointOutcome::Abandoned);
+    let image = lists.checkpoint(&mut ground.blobs()).unwrap();
+    ground.retain(image, then);
+    ground.check_retained("the next one");
 }
 
 /// Bytes that were written for each of some checkpoints, of `keys` lists of `len` elements each, `changed` of which

@@ -330,6 +330,51 @@ fn checkpoint<L: Layout<u64, V> + Default, V: Word>(
     outcome == CheckpointOutcome::Committed
 }
 
+/// Notes of what has died are given up between two of the last shares, which add them to sets of what is live: the
+/// checkpoint is lost, and does not go on without end, nor says what is not so.
+#[test]
+fn a_checkpoint_without_the_notes_that_its_sets_need_is_lost() {
+    lost_without_notes::<Heap>();
+    lost_without_notes::<SplitHeap>();
+}
+
+fn lost_without_notes<L: Layout<u64, String> + Default>() {
+    const KEYS: u64 = 20_000;
+    let mut ground = Ground::<L, String>::new(7, 64 << 20);
+    let account = ground.account.clone();
+    let mut table = ground.open(&account, None);
+    let mut model: Model<String> = (0..KEYS).map(|key| (key, String::of(key))).collect();
+    model.iter().for_each(|(key, value)| assert!(!table.put(*key, value.clone()).unwrap()));
+    table.checkpoint(&mut ground.blobs()).unwrap();
+    table.checkpointed(CheckpointOutcome::Committed);
+    // So many that sets are made; the others stay where they are.
+    for key in 0..KEYS * 6 / 10 {
+        assert_eq!(
+            table.modify(&key, String::modify).unwrap(),
+            model.get_mut(&key).map(String::modify)
+        );
+    }
+    let mut blobs = ground.blobs();
+    assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+    // More than one share adds.
+    for key in KEYS * 6 / 10..KEYS {
+        assert_eq!(table.take(&key).unwrap(), model.remove(&key));
+    }
+    let looks = table.stats().checkpoint_looks;
+    while table.stats().checkpoint_looks < looks + 4096 {
+        assert!(table.continue_checkpoint(&mut blobs).unwrap().is_none(), "it makes no sets");
+    }
+    table.reclaim(1 << 30).unwrap();
+    for _ in 0..10 {
+        let error = table.continue_checkpoint(&mut blobs).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Overtaken, "{error}");
+    }
+    table.checkpointed(CheckpointOutcome::Abandoned);
+    let image = table.checkpoint(&mut ground.blobs()).unwrap();
+    ground.retain(image, model);
+    ground.check_retained("the next one");
+}
+
 /// What was written for a checkpoint of a table of so many, once it has settled.
 fn written<L>(keys: u64, changed: u64, clustered: bool) -> Vec<u64>
 where
