@@ -20,6 +20,7 @@ mod heap_files;
 mod heap_lists;
 mod heap_lists_capture;
 mod heap_lists_groups;
+mod heap_lists_reading;
 mod heap_lists_records;
 mod heap_marks;
 mod heap_naming;
