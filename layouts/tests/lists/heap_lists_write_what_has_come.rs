@@ -264,7 +264,8 @@ fn checkpoint<E: Element>(
         match lists.continue_checkpoint(&mut blobs) {
             Ok(image) => taken = image,
             Err(error) => {
-                let kinds = [ErrorKind::DiskFull, ErrorKind::OverBudget, ErrorKind::Io];
+                use ErrorKind::{DiskFull, Io, OverBudget, Overtaken};
+                let kinds = [DiskFull, OverBudget, Overtaken, Io];
                 assert!(kinds.contains(&error.kind()), "{error}");
                 failed = true;
             }
