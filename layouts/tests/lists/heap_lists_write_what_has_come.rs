@@ -6,7 +6,7 @@
 //! not done with at the barrier; records counted wrong; what a checkpoint that was given up has written taken
 //! for written; memory that is not given back, or not booked; checkpoints that write all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -16,10 +16,11 @@ use alluvium_layouts::{
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, Error, ErrorKind, Helper, KeyHash, MemoryKind, SegmentStore,
-    State, StateImage, Time, blobs_name,
+    State, StateImage, Time,
 };
 
 use crate::common::{Dice, Model, read};
+use crate::retained::Retained;
 
 /// An element, with heap or without.
 trait Element: State + Eq + std::fmt::Debug {
@@ -47,7 +48,7 @@ struct Ground<E> {
     helper: Helper,
     dice: Dice,
     number: u64,
-    retained: Vec<(StateImage, Model<u64, E>)>,
+    retained: Retained<Model<u64, E>>,
     is_movable: bool,
 }
 
@@ -56,7 +57,7 @@ impl<E: Element> Ground<E> {
         let device = Simulated::new(seed, Faults::late(2));
         let store = SegmentStore::new(Arc::new(device.clone()), 1);
         let (account, helper, dice) = (Account::root(memory), Helper::inline(), Dice(seed << 32));
-        let (number, retained, is_movable) = (0, Vec::new(), seed % 2 == 1);
+        let (number, retained, is_movable) = (0, Retained::none(&store), seed % 2 == 1);
         Self { device, store, account, memory, helper, dice, number, retained, is_movable }
     }
 
@@ -132,23 +133,9 @@ impl<E: Element> Ground<E> {
         assert!(self.account.used() <= self.memory);
     }
 
-    /// The checkpoint is one that can be restored, of three.
-    fn retain(&mut self, image: StateImage, then: Model<u64, E>) {
-        let files = |image: &StateImage| -> BTreeSet<String> {
-            let blobs = image.blob_files().map(blobs_name);
-            image.segments.iter().map(|segment| segment.id.file_name()).chain(blobs).collect()
-        };
-        self.store.pin(files(&image).iter().map(String::as_str));
-        self.retained.push((image, then));
-        if self.retained.len() > 3 {
-            let (image, _) = self.retained.remove(0);
-            self.store.unpin(files(&image).iter().map(String::as_str));
-        }
-    }
-
     /// Each retained checkpoint is what it was, on memory of its own.
     fn check_retained(&self, when: &str) {
-        for (image, then) in &self.retained {
+        for (image, then) in self.retained.all() {
             let account = Account::root(1 << 30);
             let live: u64 = image.segments.iter().map(|segment| segment.live_records).sum();
             assert_eq!(live, image.entries, "{when}");
@@ -224,7 +211,7 @@ fn history<E: Element>(seed: u64) {
         if ground.below(12) == 0 {
             drop(lists);
             assert_eq!(account.used(), 0, "{when}");
-            let last = ground.retained.last().cloned();
+            let last = ground.retained.all().last().cloned();
             lists = ground.open(&account, last.as_ref().map(|(image, _)| image.clone()));
             model = last.map(|(_, then)| then).unwrap_or_default();
             check(&mut lists, &model, &when);
@@ -279,7 +266,7 @@ fn checkpoint<E: Element>(
     let (outcome, records) = match (taken, end) {
         (Some(image), End::Committed | End::Unknown) => {
             let records = image.entries;
-            ground.retain(image, then);
+            ground.retained.push(image, then);
             match end {
                 End::Committed => (CheckpointOutcome::Committed, Some(records)),
                 _ => (CheckpointOutcome::Unknown, None),
@@ -340,7 +327,7 @@ fn a_checkpoint_that_cannot_note_what_is_dead_does_not_go_on() {
     }
     lists.checkpointed(CheckpointOutcome::Abandoned);
     let image = lists.checkpoint(&mut ground.blobs()).unwrap();
-    ground.retain(image, then);
+    ground.retained.push(image, then);
     ground.check_retained("the next one");
 }
 
