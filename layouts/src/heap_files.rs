@@ -234,9 +234,11 @@ impl HeapFiles {
         by_share.sort_by_key(|(slot, image, live)| ((live << 20) / image.records.max(1), *slot));
         // What was written by a checkpoint that was given up is written again, changed or not.
         let live = stored.clone().map(|(.., live)| live).sum::<u64>();
-        let again = self.again.min(entries.saturating_sub(live));
-        let mut written = changed + again;
-        let mut records = written + stored.clone().map(|(_, image, _)| image.records).sum::<u64>();
+        let without = entries.saturating_sub(live);
+        let (mut records, mut written) = (changed, changed.max(without));
+        // Of these some may have changed since, or be counted twice: that decides nothing.
+        let more = (changed + self.again.min(without)).saturating_sub(written);
+        records += stored.clone().map(|(_, image, _)| image.records).sum::<u64>();
         for (slot, image, live) in by_share {
             if anew[slot] {
                 written += live;
@@ -269,7 +271,7 @@ impl HeapFiles {
         let listed: u64 = self.lists.iter().map(|list| list.len / 4).sum();
         let all_dead = listed + self.dead.len() + written;
         let makes_sets = self.lists.len() >= LISTS_MAX || all_dead > (entries / 2).max(LISTED_MIN);
-        Plan { anew, records: written, makes_sets, is_full: false }
+        Plan { anew, records: (written + more).min(entries), makes_sets, is_full: false }
     }
 
     /// Writing all of so many entries, after which no segment of before is needed.
