@@ -23,10 +23,11 @@ use hashbrown::HashTable;
 
 use crate::heap::{HeapTable, Kind};
 use crate::heap_entries::Entries;
-use crate::heap_files::{ADDED, Dead, Named, Nth};
+use crate::heap_files::{ADDED, Dead, Named};
 use crate::heap_marks::{EntryMarks, Marks, Place, bits_bytes};
-use crate::heap_naming::{Begun, FREE_BYTES, Lent, Telling, remove};
+use crate::heap_naming::{Begun, FREE_BYTES, Naming};
 use crate::heap_reading::{Left, Memory, Reading, Source};
+use crate::heap_telling::{Lent, Telling};
 use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::paced::Pace;
 use crate::split_table::HashRange;
@@ -61,7 +62,7 @@ pub struct HeapCapture<K, V, S: Entries<K, V>> {
     is_planned: bool,
     follow: Follow,
     reading: Reading<K, V, S>,
-    adding: Option<Adding>,
+    /// All is written.
     telling: Option<Telling>,
 }
 
@@ -81,15 +82,8 @@ pub(crate) struct Undecided {
     named: Named,
     dead: Dead,
     is_first: bool,
-}
-
-/// All is written; what has died since the barrier is added to sets, from a place of the list on and before another.
-#[derive(Debug)]
-struct Adding {
-    sealed: Vec<SegmentInfo>,
-    named: Named,
-    from: Nth,
-    to: Nth,
+    /// Entries that it has written.
+    written: u64,
 }
 
 /// What checkpoints that were given up have left: goes a part at a time.
@@ -144,7 +138,6 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             is_planned: false,
             follow: Follow::default(),
             reading: Reading::of_all(self.context.account.clone(), range, entries),
-            adding: None,
             telling: None,
         }));
         self.reads = true;
@@ -176,9 +169,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         let (account, counts) = (&self.context.account, (*entries, changed));
         let begun = Begun::of(&mut self.files, account, counts, pace.segment_bytes);
         reading.book(begun.bytes);
-        (reading.dead, reading.records) = (begun.dead, begun.records);
-        (reading.sets, reading.anew) = (begun.sets, begun.anew);
-        (reading.reads_all, reading.is_first) = (false, false);
+        (reading.naming, reading.records) = (begun.naming, begun.records);
+        reading.reads_all = false;
     }
 
     /// Nothing of the last checkpoint is used by the next one.
@@ -202,7 +194,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     /// Whether what is to be read is known by the marks.
     fn needs_marks(&self) -> bool {
         let needs = |capture: &HeapCapture<K, V, S>| {
-            capture.is_planned && !capture.reading.is_first && capture.is_reading()
+            capture.is_planned && !capture.reading.naming.is_first && capture.is_reading()
         };
         self.capture.as_deref().is_some_and(needs)
     }
@@ -261,22 +253,17 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         let Some(capture) = &mut self.capture else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
+        capture.stepped.check()?;
         if capture.telling.is_some() {
-            return self.continue_telling();
-        }
-        if let Some(adding) = &capture.adding {
-            if !capture.reading.sets.is_empty() && self.files.is_broken() {
-                remove(&self.context, &adding.sealed);
-                capture.adding = None;
-                return Err(capture.stepped.not_noted());
-            }
-            self.add_some_dead(blobs);
-            return Ok(None);
+            return self.tell_some(blobs);
         }
         let sealed = if M::IS_COPIED { self.share_by_copies() } else { self.share_by_batches() };
         self.reads = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
         match sealed? {
-            Some(sealed) => self.begin_telling(sealed, blobs),
+            Some(sealed) => {
+                self.begin_telling(sealed);
+                self.tell_some(blobs)
+            }
             None => Ok(None),
         }
     }
@@ -341,55 +328,25 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         Ok(())
     }
 
-    /// All is written: has the helper write which records of segments of before are live; the image, if
-    /// there is nothing to be told of them.
-    fn begin_telling(
-        &mut self,
-        sealed: Vec<SegmentInfo>,
-        blobs: &BlobWriter,
-    ) -> Result<Option<StateImage>> {
+    /// All is written.
+    fn begin_telling(&mut self, sealed: Vec<SegmentInfo>) {
         let capture = self.capture.as_mut().expect("it is written");
-        let HeapCapture { entries, reading, .. } = &mut **capture;
-        let named = self.files.name(*entries, &reading.dead, &sealed, &reading.slots);
-        if !reading.sets.is_empty() && self.files.is_broken() {
-            remove(&self.context, &sealed);
-            return Err(capture.stepped.not_noted());
-        }
-        if !Telling::is_needed(&named, &sealed, (&reading.sets, &reading.dead.places)) {
-            self.end_capture(named);
-            return Ok(self.undecided_image());
-        }
-        let (from, to) = (Nth::default(), self.files.dead().end());
-        capture.adding = Some(Adding { sealed, named, from, to });
-        self.add_some_dead(blobs);
-        Ok(None)
+        let HeapCapture { entries, reading: Reading { naming, .. }, .. } = &mut **capture;
+        let named = self.files.name(*entries, &naming.dead, &sealed, &naming.slots);
+        capture.telling = Some(Telling::new(&self.files, named, sealed));
     }
 
-    /// Adds some of what has died since the barrier to the sets, if some are made, and has the helper write them, or the
-    /// list, at the end. What dies from now on was found when its bucket was read.
-    fn add_some_dead(&mut self, blobs: &BlobWriter) {
-        let capture = self.capture.as_mut().expect("it is written");
-        let reading = &mut capture.reading;
-        let adding = capture.adding.as_mut().expect("it is written");
-        if !reading.sets.is_empty() && adding.from != adding.to {
-            adding.from = self.files.add_dead(&mut reading.sets, adding.from, adding.to);
-            self.looks += ADDED as u64;
-            return;
-        }
-        let Adding { sealed, named, .. } = capture.adding.take().expect("looked at above");
-        let sets = std::mem::take(&mut reading.sets);
-        let (files, dead) = ((&self.context, &self.files), &mut reading.dead.places);
-        capture.telling = Some(Telling::begin(files, named, (sets, dead), sealed, blobs));
-    }
-
-    fn continue_telling(&mut self) -> Result<Option<StateImage>> {
+    /// Goes on telling which records of segments of before are live; the image, if all is told.
+    fn tell_some(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         let capture = self.capture.as_mut().expect("it is told of");
-        let telling = capture.telling.as_mut().expect("it is told of");
-        if !telling.is_told(&self.context.helper, &mut capture.reading.dead.places)? {
+        let HeapCapture { stepped, reading: Reading { naming, .. }, telling, .. } = &mut **capture;
+        let telling = telling.as_mut().expect("it is told of");
+        self.looks += if telling.is_adding(naming) { ADDED as u64 } else { 0 };
+        let told = telling.share((&self.context, &self.files), naming, blobs);
+        if !told.inspect_err(|_| stepped.lose())? {
             return Ok(None);
         }
-        let telling = capture.telling.take().expect("looked at above");
-        self.end_capture(telling.into_named());
+        self.end_capture();
         Ok(self.undecided_image())
     }
 
@@ -398,15 +355,17 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     }
 
     /// The checkpoint is taken.
-    fn end_capture(&mut self, named: Named) {
-        let HeapCapture { mut reading, .. } = *self.capture.take().expect("it was taken");
+    fn end_capture(&mut self) {
+        let HeapCapture { mut reading, telling, .. } = *self.capture.take().expect("it was taken");
+        let named = telling.expect("it is told of").into_named();
         self.codec_calls += reading.encoded;
         self.images.taken(&named.image);
-        let dead = std::mem::replace(&mut reading.dead, Dead::none(self.context.account.clone()));
-        let is_first = reading.is_first;
+        let Naming { is_first, .. } = reading.naming;
+        let dead = reading.naming.take_dead(&self.context.account);
+        let written = reading.encoded;
         self.marks.end_capture();
         self.reads = false;
-        self.undecided = Some(Box::new(Undecided { named, dead, is_first }));
+        self.undecided = Some(Box::new(Undecided { named, dead, is_first, written }));
     }
 
     /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments; what it has kept goes
@@ -418,17 +377,15 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             return;
         }
         self.marks.end_capture();
-        if let Some(Adding { sealed, .. }) = capture.adding.take() {
-            remove(&self.context, &sealed);
-        }
         if let Some(telling) = capture.telling.take() {
             self.left_over.lent = telling.give_up(&self.context);
         }
         let HeapCapture { mut reading, .. } = *capture;
-        let is_first = reading.is_first;
-        let dead = std::mem::replace(&mut reading.dead, Dead::none(self.context.account.clone()));
+        let Naming { is_first, .. } = reading.naming;
+        let dead = reading.naming.take_dead(&self.context.account);
+        let written = reading.encoded;
         self.left_over.readings.push(reading);
-        self.go_back(is_first, dead);
+        self.go_back(is_first, dead, written);
     }
 
     /// Drops a part of what checkpoints that were given up have left; says whether there was something.
@@ -449,26 +406,25 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         }
     }
 
-    /// What a checkpoint has written is of no use.
-    fn go_back(&mut self, is_first: bool, dead: Dead) {
+    /// What a checkpoint has written, so many entries, is of no use.
+    fn go_back(&mut self, is_first: bool, dead: Dead, written: u64) {
         if is_first || !self.marks.is_on() || self.files.is_broken() {
             self.forget();
         } else {
-            self.files.given_up(dead);
+            self.files.given_up(dead, written);
         }
     }
 
     /// What became of the checkpoint.
     pub(super) fn decide_capture(&mut self, outcome: CheckpointOutcome) {
         self.give_up_capture();
-        let Some(Undecided { named, dead, is_first }) = self.undecided.take().map(|u| *u) else {
-            return;
-        };
+        let Some(undecided) = self.undecided.take() else { return };
+        let Undecided { named, dead, is_first, written } = *undecided;
         match outcome {
             CheckpointOutcome::Committed if self.marks.is_on() && !self.files.is_broken() => {
                 self.files.confirmed(named);
             }
-            CheckpointOutcome::Abandoned => self.go_back(is_first, dead),
+            CheckpointOutcome::Abandoned => self.go_back(is_first, dead, written),
             // Those that it names are not known to be there, or not remembered.
             CheckpointOutcome::Committed | CheckpointOutcome::Unknown => self.forget(),
         }

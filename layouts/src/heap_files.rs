@@ -72,6 +72,9 @@ pub(crate) struct HeapFiles {
     dead: DeadPlaces,
     /// Whether one was not noted, or has no slot: the next checkpoint is full.
     is_broken: bool,
+    /// Entries that checkpoints have written which were given up, at most. They are to be written again, and count as
+    /// changed only if they have changed since.
+    again: u64,
 }
 
 /// What a checkpoint is going to do with segments of before.
@@ -143,7 +146,8 @@ pub(crate) struct Named {
 impl HeapFiles {
     pub fn new(account: Rc<Account>) -> Self {
         let dead = DeadPlaces::new(account.clone());
-        Self { account, slots: Vec::new(), booked: 0, lists: Vec::new(), dead, is_broken: false }
+        let (slots, lists, is_broken) = (Vec::new(), Vec::new(), false);
+        Self { account, slots, booked: 0, lists, dead, is_broken, again: 0 }
     }
 
     /// Forgets all: the next checkpoint is full.
@@ -230,7 +234,10 @@ impl HeapFiles {
         by_share.sort_by_key(|(slot, image, live)| ((live << 20) / image.records.max(1), *slot));
         // What was written by a checkpoint that was given up is written again, changed or not.
         let live = stored.clone().map(|(.., live)| live).sum::<u64>();
-        let (mut records, mut written) = (changed, changed.max(entries.saturating_sub(live)));
+        let without = entries.saturating_sub(live);
+        let (mut records, mut written) = (changed, changed.max(without));
+        // Of these some may have changed since, or be counted twice: that decides nothing.
+        let more = (changed + self.again.min(without)).saturating_sub(written);
         records += stored.clone().map(|(_, image, _)| image.records).sum::<u64>();
         for (slot, image, live) in by_share {
             if anew[slot] {
@@ -264,7 +271,7 @@ impl HeapFiles {
         let listed: u64 = self.lists.iter().map(|list| list.len / 4).sum();
         let all_dead = listed + self.dead.len() + written;
         let makes_sets = self.lists.len() >= LISTS_MAX || all_dead > (entries / 2).max(LISTED_MIN);
-        Plan { anew, records: written, makes_sets, is_full: false }
+        Plan { anew, records: (written + more).min(entries), makes_sets, is_full: false }
     }
 
     /// Writing all of so many entries, after which no segment of before is needed.
@@ -440,12 +447,14 @@ impl HeapFiles {
             self.slots[slot] = Slot::Stored(stored);
         }
         self.lists = image.deaths;
+        self.again = 0;
     }
 
-    /// A checkpoint was given up: what it has written is not there. What has died of that stays in the list of the dead, as
+    /// A checkpoint was given up: so many entries that it has written are not there. What has died of that stays in the list of the dead, as
     /// it would take looking at all of them to find it; who writes the list leaves it out. Cost: in the number of
     /// segments and of parts of lists.
-    pub fn given_up(&mut self, dead: Dead) {
+    pub fn given_up(&mut self, dead: Dead, written: u64) {
+        self.again += written;
         for (slot, of) in self.slots.iter_mut().enumerate() {
             match of {
                 Slot::Stored(Stored { noted, .. }) => *noted += dead.died[slot],
@@ -581,5 +590,51 @@ impl DeadPlaces {
 impl Drop for DeadPlaces {
     fn drop(&mut self) {
         self.account.release(MemoryKind::Tables, self.booked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT_BYTES: u64 = 1 << 20;
+
+    /// Of a state of so many entries, which are all in one segment.
+    fn files(entries: u64) -> HeapFiles {
+        let mut files = HeapFiles::new(Account::root(1 << 20));
+        let segment = SegmentImage {
+            id: SegmentId(1),
+            bytes: 100 * entries,
+            records: entries,
+            max_record_bytes: 100,
+            live_records: entries,
+            digest: None,
+            latest: None,
+            live: None,
+        };
+        let image = StateImage { entries, segments: vec![segment], ..StateImage::default() };
+        assert!(files.restored(&image));
+        files
+    }
+
+    #[test]
+    fn what_was_written_for_nothing_is_written_beside_what_changes() {
+        let mut files = files(1000);
+        let plan = files.plan(1000, 30, SEGMENT_BYTES);
+        assert_eq!((plan.records, plan.is_full), (30, false));
+        let mut dead = files.follow(&plan).unwrap();
+        files.new_slot().unwrap();
+        (1..=30).for_each(|grain| assert!(files.outdate(Place::of(0, grain), &mut dead)));
+        files.given_up(dead, 30);
+        // Others have changed since.
+        assert_eq!(files.plan(1000, 20, SEGMENT_BYTES).records, 50);
+        // Those that are new have changed, too.
+        assert_eq!(files.plan(1020, 20, SEGMENT_BYTES).records, 50);
+    }
+
+    #[test]
+    fn new_entries_are_written_once() {
+        let plan = files(1000).plan(1400, 400, SEGMENT_BYTES);
+        assert_eq!((plan.records, plan.is_full), (400, false));
     }
 }

@@ -1,7 +1,7 @@
 //! Lists on the plain heap: per bucket a hash table of vectors, the honest baseline.
 //!
 //! Nothing is ever on storage but checkpoints, which write what has come since the last one and are taken in steps (see
-//! `heap_lists_capture.rs`, and `heap_lists_records.rs` for what a list remembers of them). A vector is booked before it grows, twice for a moment, as its elements
+//! `heap_lists_capture.rs` and `heap_lists_reading.rs`, and `heap_lists_records.rs` for what a list remembers of them). A vector is booked before it grows, twice for a moment, as its elements
 //! move; what they own, when they come. The table grows part by part.
 
 use std::collections::BTreeMap;
@@ -17,10 +17,11 @@ use crate::by_hash::ByHash;
 use crate::full_image::{Images, read_placed};
 use crate::heap::Heap;
 use crate::heap_files::HeapFiles;
-use crate::heap_lists_capture::{Captured, ListsCapture, Undecided};
+use crate::heap_lists_capture::{ListsCapture, Undecided};
+use crate::heap_lists_reading::Captured;
 use crate::heap_lists_records::{Record, Records};
 use crate::heap_marks::Place;
-use crate::heap_naming::Lent;
+use crate::heap_telling::Lent;
 use crate::lists::{Elements, Lists, ListsLayout, span};
 use crate::split_table::{HashRange, SplitTable};
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};

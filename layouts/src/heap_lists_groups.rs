@@ -10,7 +10,7 @@ use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
 
 use crate::by_hash::{ByHash, VisitRun};
 use crate::heap_lists::{HeapLists, List, hash_of};
-use crate::heap_lists_capture::record_elements;
+use crate::heap_lists_reading::record_elements;
 use crate::table::Cursor;
 
 impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {

@@ -10,7 +10,7 @@
 
 use alluvium_pagestore::{State, rounded};
 
-use crate::heap_lists_capture::record_elements;
+use crate::heap_lists_reading::record_elements;
 use crate::heap_marks::Place;
 
 /// Some elements of a list, on storage.

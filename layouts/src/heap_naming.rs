@@ -1,28 +1,76 @@
-//! What a checkpoint of heap state names: planned at its barrier, and told at its end, when the helper writes which
-//! records of segments of before are live.
+//! What a checkpoint of heap state names: segments of before, less what is written anew, and its own.
+//!
+//! It is planned at the barrier; what is told of it at the end is in `heap_telling.rs`.
 
-use alluvium_pagestore::{
-    Account, BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, LiveSet, Result, SegmentInfo,
-};
-use crossbeam_channel::{Receiver, TryRecvError, bounded};
+use alluvium_pagestore::{Account, Death, Error, ErrorKind, PlacedAt, Result};
+use std::rc::Rc;
 
-use crate::heap_files::{Dead, DeadPlaces, HeapFiles, LiveSets, Named, Plan};
+use crate::heap_files::{Dead, HeapFiles, LiveSets, Plan};
 use crate::heap_marks::Place;
-use crate::table::StateContext;
 
 /// Bytes that are left free beside what is kept.
 pub(crate) const FREE_BYTES: u64 = 4 << 10;
 /// What writing a death takes.
 const DEATH_BYTES: u64 = (size_of::<Death>() + 4) as u64;
 
-/// A checkpoint as it is begun, after one that is remembered.
+/// What a checkpoint names, as it comes to be known.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct Naming {
+    /// Nothing is remembered of a checkpoint before.
+    pub is_first: bool,
     /// By slot: what is live there is written anew. Empty if there is none.
     pub anew: Vec<bool>,
     /// Which records of other segments are live, if sets are made.
     pub sets: LiveSets,
     pub dead: Dead,
+    /// Slots of the segments being written.
+    pub slots: Vec<u32>,
+}
+
+impl Naming {
+    /// No segments of before.
+    pub fn first(account: Rc<Account>) -> Self {
+        let (anew, sets, slots) = (Vec::new(), LiveSets::default(), Vec::new());
+        Self { is_first: true, anew, sets, dead: Dead::none(account), slots }
+    }
+
+    /// Whether a record is in a segment that is written anew.
+    pub fn is_anew(&self, place: Place) -> bool {
+        place != Place::NONE && self.anew.get(place.slot()) == Some(&true)
+    }
+
+    /// A record is not live in this checkpoint: it has a newer one, or its entry was gone before the barrier.
+    ///
+    /// # Errors
+    /// Without room to note it the checkpoint is lost, and the next one is full.
+    pub fn outdate(&mut self, place: Place, files: &mut HeapFiles) -> Result<()> {
+        if files.outdate(place, &mut self.dead) {
+            return Ok(());
+        }
+        let message =
+            "no memory is left to note which records are dead; begin the checkpoint again";
+        Err(Error::new(ErrorKind::Overtaken, message))
+    }
+
+    /// The place of a record that was written; none if there is no slot for its segment.
+    pub fn place_of(&mut self, at: PlacedAt, files: &mut HeapFiles) -> Place {
+        while self.slots.len() <= at.segment as usize {
+            let Some(slot) = files.new_slot() else { return Place::NONE };
+            self.slots.push(slot);
+        }
+        Place::of(self.slots[at.segment as usize], at.grain)
+    }
+
+    /// What is dead in this checkpoint, for who decides it.
+    pub fn take_dead(&mut self, account: &Rc<Account>) -> Dead {
+        std::mem::replace(&mut self.dead, Dead::none(account.clone()))
+    }
+}
+
+/// A checkpoint as it is begun, after one that is remembered.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub naming: Naming,
     /// Records that are to be written, at most.
     pub records: u64,
     /// For the caller to book.
@@ -59,132 +107,7 @@ impl Begun {
         if !anew.contains(&true) {
             anew = Vec::new();
         }
-        Self { anew, sets, dead, records, bytes }
-    }
-}
-
-/// The helper writes which records are live.
-#[derive(Debug)]
-pub(crate) struct Telling {
-    sealed: Vec<SegmentInfo>,
-    named: Named,
-    /// Whether sets take the place of lists.
-    has_sets: bool,
-    answer: Receiver<Told>,
-    /// It has answered, that it could not.
-    is_over: bool,
-}
-
-/// The helper's answer: the list of deaths; of each set its slot and its number of records; and the
-/// places it was lent.
-struct Told {
-    list: Result<Option<BlobRef>>,
-    sets: Result<Vec<(usize, u64, BlobRef)>>,
-    lent: Vec<Vec<Place>>,
-}
-
-impl Telling {
-    /// Whether there is something to be told of what is named beside the segments that were `sealed`.
-    pub fn is_needed(
-        named: &Named,
-        sealed: &[SegmentInfo],
-        (sets, dead): (&LiveSets, &DeadPlaces),
-    ) -> bool {
-        named.image.segments.len() > sealed.len() && (!sets.is_empty() || dead.len() > 0)
-    }
-
-    /// Has the helper write which records are live of what is named.
-    pub fn begin(
-        (context, files): (&StateContext, &HeapFiles),
-        named: Named,
-        (sets, dead): (LiveSets, &mut DeadPlaces),
-        sealed: Vec<SegmentInfo>,
-        blobs: &BlobWriter,
-    ) -> Self {
-        let has_sets = !sets.is_empty();
-        // Sets tell all of it.
-        let ids = if has_sets { Vec::new() } else { files.ids(&named) };
-        let sets = files.whole_sets(&named, sets);
-        let lent = dead.lend();
-        let (blobs, (reply, answer)) = (blobs.clone(), bounded(1));
-        context.helper.submit(move || {
-            let death = |at: &Place| Some(Death::of((*ids.get(at.slot())?)?, at.grain()));
-            let mut deaths: Vec<Death> = Vec::with_capacity(lent.iter().map(Vec::len).sum());
-            deaths.extend(lent.iter().flatten().filter_map(death));
-            let list = Death::write(&mut deaths, |_| true, &blobs);
-            let write = |(slot, set): (usize, LiveSet)| Ok((slot, set.len(), set.write(&blobs)?));
-            let sets = sets.into_iter().map(write).collect();
-            let _ = reply.send(Told { list, sets, lent });
-        });
-        Self { sealed, named, has_sets, answer, is_over: false }
-    }
-
-    /// Whether it is told. What the helper was lent is given back then.
-    ///
-    /// # Errors
-    /// Why it could not be told.
-    ///
-    /// # Panics
-    /// If a set does not have as many records as are live.
-    pub fn is_told(&mut self, helper: &Helper, dead: &mut DeadPlaces) -> Result<bool> {
-        helper.drive();
-        let told = match self.answer.try_recv() {
-            Ok(told) => told,
-            Err(TryRecvError::Empty) => return Ok(false),
-            Err(TryRecvError::Disconnected) => {
-                let message = "the helper lost which records are live; begin the checkpoint again";
-                return Err(Error::new(ErrorKind::Io, message));
-            }
-        };
-        dead.give_back(told.lent);
-        self.is_over = true;
-        let (list, sets) = (told.list?, told.sets?);
-        let Named { image, slots } = &mut self.named;
-        if self.has_sets {
-            image.deaths = Vec::new();
-        }
-        image.deaths.extend(list);
-        for (slot, live, blob) in sets {
-            let nth = slots.iter().position(|of| *of == Some(slot)).expect("it is named");
-            let segment = &mut image.segments[nth];
-            assert_eq!(live, segment.live_records, "every key has one live record: {segment:?}");
-            segment.live = Some(blob);
-        }
-        Ok(true)
-    }
-
-    /// What is named, once it is [told](Telling::is_told).
-    pub fn into_named(self) -> Named {
-        self.named
-    }
-
-    /// The checkpoint is given up; what it has written is removed. What the helper was lent and has not given back.
-    pub fn give_up(self, context: &StateContext) -> Option<Lent> {
-        remove(context, &self.sealed);
-        (!self.is_over).then_some(Lent(self.answer))
-    }
-}
-
-/// What the helper was lent for a checkpoint that was given up.
-#[derive(Debug)]
-pub(crate) struct Lent(Receiver<Told>);
-
-impl Lent {
-    /// Takes it back before the next checkpoint. If the helper has it still, that one is full.
-    pub fn take_back(self, helper: &Helper, files: &mut HeapFiles) {
-        // Without a thread it is here that it does it.
-        while helper.is_inline() && self.0.is_empty() && helper.drive() {}
-        match self.0.try_recv() {
-            Ok(told) => files.give_back(told.lent),
-            Err(_) => files.break_off(),
-        }
-    }
-}
-
-/// Removes segments that were written for nothing. One that cannot be removed now is removed at the next
-/// open.
-pub(crate) fn remove(context: &StateContext, segments: &[SegmentInfo]) {
-    for segment in segments {
-        let _ = context.segments.as_ref().map(|store| store.remove(segment.id));
+        let naming = Naming { is_first: false, anew, sets, dead, slots: Vec::new() };
+        Self { naming, records, bytes }
     }
 }

@@ -15,8 +15,9 @@ use alluvium_pagestore::{Account, Key, MemoryKind, PlacedAt, Result};
 use crate::heap::Kind;
 use crate::heap_copies::Copies;
 use crate::heap_entries::{Entries, Stretch};
-use crate::heap_files::{Dead, HeapFiles, LiveSets};
+use crate::heap_files::HeapFiles;
 use crate::heap_marks::{EntryMarks, Place};
+use crate::heap_naming::Naming;
 use crate::paced::Paced;
 use crate::split_table::{HashRange, SplitTable};
 
@@ -47,17 +48,10 @@ pub(super) struct Reading<K, V, S: Entries<K, V>> {
     dropped: usize,
     /// Booked as buffers.
     booked: u64,
-    /// Nothing is remembered of a checkpoint before.
-    pub is_first: bool,
     /// Entries that are to be written, at most.
     pub records: u64,
-    /// By slot: entries with records there are to be read too. Empty if there are none.
-    pub anew: Vec<bool>,
-    /// Which records of segments of before are live, if sets are made.
-    pub sets: LiveSets,
-    pub dead: Dead,
-    /// Slots of the segments being written.
-    pub slots: Vec<u32>,
+    /// Entries with records in segments that are written anew are to be read too.
+    pub naming: Naming,
     /// Records that were given to be written.
     pub encoded: u64,
 }
@@ -98,12 +92,8 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
             left: None,
             dropped: 0,
             booked: 0,
-            is_first: true,
             records,
-            anew: Vec::new(),
-            sets: LiveSets::default(),
-            dead: Dead::none(account.clone()),
-            slots: Vec::new(),
+            naming: Naming::first(account.clone()),
             encoded: 0,
             account,
         }
@@ -124,11 +114,8 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
         if let Some(due) = &self.due {
             return due[bucket / 64] >> (bucket % 64) & 1 == 1;
         }
-        let is_anew = || {
-            let place = marks.place(bucket);
-            place != Place::NONE && self.anew.get(place.slot()) == Some(&true)
-        };
-        self.reads_all || marks.is_captured(bucket) || !self.anew.is_empty() && is_anew()
+        let is_anew = || !self.naming.anew.is_empty() && self.naming.is_anew(marks.place(bucket));
+        self.reads_all || marks.is_captured(bucket) || is_anew()
     }
 
     /// Whether a key that is added has to be noted as one that the checkpoint does not have.
@@ -146,7 +133,7 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
 
     /// Whether each bucket has to be looked at, and not only those with a bit.
     fn looks_at_each(&self) -> bool {
-        let needs_places = !self.anew.is_empty() || !self.sets.is_empty();
+        let needs_places = !self.naming.anew.is_empty() || !self.naming.sets.is_empty();
         self.reads_all || self.due.is_some() || needs_places
     }
 
@@ -185,7 +172,7 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
     /// Of a checkpoint that was given up: drops a bounded part of what it has kept; says whether there was something. Values
     /// that panic when they are dropped do so for nobody.
     pub fn drop_some(&mut self) -> bool {
-        if self.copies.drop_one() || self.sets.drop_one() {
+        if self.copies.drop_one() || self.naming.sets.drop_one() {
             return true;
         }
         let guarded = |act: &mut dyn FnMut()| drop(catch_unwind(AssertUnwindSafe(act)));
@@ -219,11 +206,7 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
         if !memory.marks.is_on() {
             return Place::NONE;
         }
-        while self.slots.len() <= at.segment as usize {
-            let Some(slot) = memory.files.new_slot() else { return Place::NONE };
-            self.slots.push(slot);
-        }
-        Place::of(self.slots[at.segment as usize], at.grain)
+        self.naming.place_of(at, memory.files)
     }
 
     /// The entry in a bucket has a newer record, there, or is on its way.
@@ -235,10 +218,7 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
     ) -> Result<()> {
         let older = memory.marks.take(bucket);
         memory.marks.set_place(bucket, newer);
-        match memory.files.outdate(older, &mut self.dead) {
-            true => Ok(()),
-            false => Err(self.account.over_budget(0, "noting which records are dead")),
-        }
+        self.naming.outdate(older, memory.files)
     }
 }
 
@@ -296,7 +276,7 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
                 }
                 word &= word - 1;
                 if !self.is_due_of_next(bucket, memory.marks) {
-                    self.sets.insert(memory.marks.place(bucket));
+                    self.naming.sets.insert(memory.marks.place(bucket));
                     continue;
                 }
                 let Some((key, value)) = table.entry(bucket) else { continue };

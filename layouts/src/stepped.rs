@@ -14,6 +14,10 @@ use crate::table::StateContext;
 /// Parts that a step reads at most: there may be nothing in many.
 const PARTS_MAX: usize = 256;
 
+/// Why a checkpoint that is lost cannot be ended.
+const LOST: &str = "what the checkpoint has to have of the state could be neither kept nor written; \
+    begin it again";
+
 /// What the helper was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Given {
@@ -79,11 +83,8 @@ impl Stepped {
                     self.is_ending = true;
                     return Ok(None);
                 }
-                Err(error) => {
-                    // Of what was read a part may be missing.
-                    self.is_lost = true;
-                    return Err(error);
-                }
+                // Of what was read a part may be missing.
+                Err(error) => return Err(self.lost_by(error)),
             }
         }
         Ok(None)
@@ -115,11 +116,8 @@ impl Stepped {
                 own.submit_end();
                 self.is_ending = true;
             }
-            Err(error) => {
-                // Of what was taken back a part may be missing.
-                self.is_lost = true;
-                return Err(error);
-            }
+            // Of what was taken back a part may be missing.
+            Err(error) => return Err(self.lost_by(error)),
         }
         Ok(None)
     }
@@ -142,24 +140,29 @@ impl Stepped {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    /// Whether it can be ended.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Overtaken`] if it is lost.
+    pub fn check(&self) -> Result<()> {
         if self.is_lost {
-            let message = "a checkpoint had to be written at once, which failed; begin it again";
-            return Err(Error::new(ErrorKind::OverBudget, message));
+            return Err(Error::new(ErrorKind::Overtaken, LOST));
         }
         Ok(())
+    }
+
+    /// It cannot be ended after this error: memory that is free later is of no use to it.
+    fn lost_by(&mut self, error: Error) -> Error {
+        self.is_lost = true;
+        match error.kind() {
+            ErrorKind::OverBudget => Error::new(ErrorKind::Overtaken, LOST).caused_by(error),
+            _ => error,
+        }
     }
 
     /// It cannot be ended: something could not be noted.
     pub fn lose(&mut self) {
         self.is_lost = true;
-    }
-
-    /// It cannot be ended: which records have died since the barrier is not known, and what was written is removed.
-    pub fn not_noted(&mut self) -> Error {
-        self.is_lost = true;
-        let message = "which records are live could not be noted; begin the checkpoint again";
-        Error::new(ErrorKind::OverBudget, message)
     }
 
     /// Whether it cannot be ended.

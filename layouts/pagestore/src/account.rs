@@ -148,6 +148,11 @@ impl Account {
         }
     }
 
+    /// Whose it is: a state's name, or the store's.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The most that may be booked here and above.
     pub fn limit(&self) -> u64 {
         self.parent.as_ref().map_or(self.limit, |p| p.limit().min(self.limit))

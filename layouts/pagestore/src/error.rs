@@ -41,8 +41,9 @@ pub enum ErrorKind {
     Missing,
     /// Another process or store holds the directory.
     Locked,
-    /// The state was cleared while the checkpoint was taken, which had not all of it yet. State and older checkpoints are
-    /// intact; begin it again.
+    /// What has happened to the state since the checkpoint was begun has overtaken it: the state was cleared, of which it
+    /// had not all yet, or there was no memory to keep what changed. State and older checkpoints are intact; begin it
+    /// again.
     Overtaken,
     /// The device is full. Nothing written before is lost; the error clears when space returns.
     DiskFull,
@@ -82,10 +83,14 @@ impl Error {
         Self(Box::new(Inner { kind, message: message.into(), context: Vec::new(), source: None }))
     }
 
-    /// Adds one piece of context, such as `("file", "seg-3")`.
+    /// Adds one piece of context, such as `("file", "seg-3")`. What is known already is not said again: who passes an error
+    /// on need not know who has.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl fmt::Display) -> Self {
-        self.0.context.push((name, value.to_string()));
+        let piece = (name, value.to_string());
+        if !self.0.context.contains(&piece) {
+            self.0.context.push(piece);
+        }
         self
     }
 
@@ -194,6 +199,14 @@ mod tests {
             let known = |kind| match kind { $(ErrorKind::$kind => stringify!($kind)),* };
             [$(known(ErrorKind::$kind)),*]
         }};
+    }
+
+    #[test]
+    fn a_piece_of_context_is_said_once() {
+        let error = Error::new(ErrorKind::OverBudget, "short").with("state", "a");
+        let error = error.with("file", "a").with("state", "a").with("state", "b");
+        assert_eq!(error.to_string(), "short (state a, file a, state b)");
+        assert_eq!(error.context("state"), Some("a"));
     }
 
     #[test]

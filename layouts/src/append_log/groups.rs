@@ -20,7 +20,7 @@ use super::run::RunCursor;
 use super::table::AppendLogLists;
 use crate::by_hash::{ByHash, VisitRun};
 use crate::gaps::GAP_BYTES;
-use crate::heap_lists_capture::record_elements;
+use crate::heap_lists_reading::record_elements;
 use crate::lists::{Elements, span_of};
 use crate::table::Cursor;
 

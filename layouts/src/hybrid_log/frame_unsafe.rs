@@ -18,16 +18,17 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::address::GRAIN_BITS;
+use super::marks::{DIED, FIRST, GRAIN, SINCE, TOUCHED, USED, number_of};
 use super::pool_unsafe::{Piece, piece_bytes};
+
+pub(super) use super::marks::{Due, Epoch};
 
 #[repr(C)]
 struct Slot<K, V> {
     /// The segment that has the record, once it is written: the owner's alone. Of no meaning while the
     /// record is fresh. In a frame of copies the slot that a record was copied from.
     segment: u32,
-    /// `USED`, the epoch in which the record died if it has, the one since which it is [fresh](SINCE), `TOUCHED`,
-    /// and where the record is in its segment once it is written.
+    /// What is known of the record, see [`marks`](super::marks), and where it is in its segment once it is written.
     place: AtomicU32,
     entry: std::mem::MaybeUninit<Entry<K, V>>,
 }
@@ -37,22 +38,6 @@ struct Entry<K, V> {
     key: K,
     value: V,
 }
-
-const USED: u32 = 1 << 31;
-/// The record has died, but stays for whoever writes it: in an even epoch, or in an odd one.
-const DIED: [u32; 2] = [1 << 30, 1 << 29];
-/// The record may have changed since it was copied. Of no meaning unless it is fresh.
-///
-/// Every change sets it, also one that finds it set: a store to a line that is changed anyway. To test
-/// instead whether this is the first change would be a branch that goes either way at random.
-const TOUCHED: u32 = 1 << 28;
-/// The record is *fresh*, on storage nowhere, since it was changed in the epoch with this number; 0 if it is not. With
-/// the barrier of a checkpoint all that are fresh since others become those it is to have. Numbers come again after
-/// [`Epoch::COUNT`] barriers: by then no record may have them.
-const SINCE: u32 = 127 << GRAIN_BITS;
-const GRAIN: u32 = (1 << GRAIN_BITS) - 1;
-/// In a frame of copies, whose records neither die nor change: the first record of another frame.
-const FIRST: u32 = TOUCHED;
 
 /// Where a frame's slots are. Valid while a [`Memory`] of it lives. Packed, so that a frame's state stays
 /// in one line.
@@ -169,54 +154,6 @@ impl<K, V> Base<K, V> {
             Some(Spot { key: &(*entry).key, value: &raw mut (*entry).value, place, word })
         }
     }
-}
-
-/// What a mark has of an epoch: one of a few numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Epoch(u32);
-
-impl Epoch {
-    pub(super) const FIRST: Self = Self(1 << GRAIN_BITS);
-    /// So many after one comes the same again.
-    pub(super) const COUNT: u32 = SINCE >> GRAIN_BITS;
-
-    /// The one after it.
-    pub(super) fn next(self) -> Self {
-        if self.0 == SINCE { Self::FIRST } else { Self(self.0 + Self::FIRST.0) }
-    }
-
-    /// What is fresh since others than this one.
-    pub(super) fn due(self) -> Due {
-        Due { not_since: self.0 }
-    }
-
-    #[inline(always)]
-    fn mark(self) -> u32 {
-        self.0
-    }
-
-    #[inline(always)]
-    fn number(self) -> u8 {
-        number_of(self.0)
-    }
-}
-
-/// The number of the epoch since which a record is fresh; 0 if it is not.
-#[inline(always)]
-fn number_of(word: u32) -> u8 {
-    ((word & SINCE) >> GRAIN_BITS) as u8
-}
-
-/// Which fresh records are meant.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Due {
-    /// Not those that are fresh since this epoch; 0 for all.
-    not_since: u32,
-}
-
-impl Due {
-    /// All that are fresh.
-    pub(super) const ALL: Self = Self { not_since: 0 };
 }
 
 /// An entry, and what its slot says of its record.
@@ -690,194 +627,4 @@ impl<K, V> FrozenFrame<K, V> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicUsize;
-
-    fn frame<K, V>(slots: u32) -> Frame<K, V> {
-        Frame::new(slots, Piece::allocated(Frame::<K, V>::layout(slots)))
-    }
-
-    struct Counted(Arc<AtomicUsize>, u64);
-    impl Drop for Counted {
-        fn drop(&mut self) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    #[test]
-    fn entries_are_dropped_once_whatever_happens_to_them() {
-        let dropped = Arc::new(AtomicUsize::new(0));
-        let mut frame = frame(4);
-        for i in 0..4 {
-            let slot = frame.vacant().unwrap();
-            frame.put(slot, i, Counted(dropped.clone(), i), Epoch::FIRST);
-        }
-        assert_eq!(frame.vacant(), None);
-        let (key, value) = frame.take(2);
-        assert_eq!((key, value.1), (2, 2));
-        drop(value);
-        assert_eq!(frame.vacant(), Some(2));
-        let frozen = frame.freeze();
-        assert_eq!(frozen.get(3).map(|(key, value)| (*key, value.1)), Some((3, 3)));
-        assert!(frozen.get(2).is_none());
-        frozen.set_grain(3, 99);
-        frame.thaw(frozen);
-        assert_eq!(frame.grain(3), 99);
-        assert_eq!(frame.get(3).map(|(_, value)| value.1), Some(3));
-        assert_eq!(dropped.load(Ordering::SeqCst), 1);
-        drop(frame);
-        assert_eq!(dropped.load(Ordering::SeqCst), 4);
-    }
-
-    #[test]
-    fn a_frozen_frame_is_read_from_two_threads() {
-        let mut frame = frame(64);
-        for i in 0..64u32 {
-            frame.put(i, u64::from(i), vec![String::from("value"); i as usize], Epoch::FIRST);
-        }
-        let frozen = frame.freeze();
-        let helper = std::thread::spawn(move || {
-            let strings: usize = (0..64).filter_map(|s| frozen.get(s)).map(|(_, v)| v.len()).sum();
-            (0..64).for_each(|slot| frozen.set_grain(slot, slot + 1));
-            (frozen, strings)
-        });
-        let strings: usize = (0..64).filter_map(|s| frame.get(s)).map(|(_, v)| v.len()).sum();
-        let (frozen, theirs) = helper.join().unwrap();
-        assert_eq!((strings, theirs), (2016, 2016));
-        frame.thaw(frozen);
-        assert_eq!((frame.grain(5), frame.take(5).1.len()), (6, 5));
-    }
-
-    #[test]
-    fn a_record_marked_dead_is_there_until_it_is_taken() {
-        let mut frame = frame(2);
-        frame.put(0, 1u8, 1u8, Epoch::FIRST);
-        frame.put(1, 2u8, 2u8, Epoch::FIRST);
-        let frozen = frame.freeze();
-        frame.mark_dead(0, 4);
-        frozen.set_grain(0, 77);
-        frozen.set_grain(1, 78);
-        frame.mark_dead(1, 7);
-        assert_eq!((frozen.get(0), frozen.get(1)), (Some((&1, &1)), Some((&2, &2))));
-        frame.thaw(frozen);
-        assert_eq!((frame.death(0), frame.death(1)), (Some(false), Some(true)));
-        assert_eq!((frame.grain(0), frame.grain(1)), (77, 78));
-        frame.take(0);
-        assert_eq!((frame.death(0), frame.get(0), frame.used()), (None, None, 1));
-    }
-
-    #[test]
-    fn a_record_is_fresh_from_a_change_until_it_is_written() {
-        let mut frame = frame(4);
-        (0..3).for_each(|slot| frame.put(slot, u64::from(slot), 10 * slot, Epoch::FIRST));
-        let frozen = frame.freeze();
-        frozen.set_grain(0, 5);
-        frame.thaw(frozen);
-        assert_eq!((frame.fresh(), frame.stored(0)), (3, None));
-        frame.settle(0, 9);
-        assert_eq!((frame.fresh(), frame.stored(0), frame.is_fresh(0)), (2, Some((9, 5)), false));
-        let frozen = frame.freeze();
-        assert!(frozen.get(0).is_none() && frozen.get(1).is_some(), "what is fresh is written");
-        frame.thaw(frozen);
-        assert_eq!(
-            (frame.freshen(0, Epoch::FIRST), frame.stored(0), frame.fresh()),
-            (Some((9, 5)), None, 3)
-        );
-        frame.take(0);
-        assert_eq!((frame.stored(0), frame.fresh()), (None, 2));
-    }
-
-    #[test]
-    fn a_copy_has_a_place_only_of_what_has_not_changed_since() {
-        let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
-        for is_written in [false, true] {
-            let (mut frame, mut other, mut copies) = (frame(6), frame(6), frame(6));
-            (0..4).for_each(|slot| frame.put(slot, u64::from(slot), 10 * slot, before));
-            frame.settle(3, 7);
-            frame.put(5, 5, 50, now);
-            other.put(4, 4, 40, before);
-            frame.copy_due(&mut copies, now);
-            other.copy_due(&mut copies, now);
-            assert_eq!((frame.fresh(), frame.due(now), copies.used()), (4, 0, 4));
-            assert_eq!((frame.stored(1), frame.stored(3)), (None, Some((7, 0))));
-            // One changes, and one makes place for another that is the same.
-            *frame.get_mut(1).unwrap().1 += 1;
-            let (key, value) = frame.take(2);
-            frame.put(2, key, value, now);
-            assert_eq!((copies.get(1), frame.get(1)), (Some((&1, &10)), Some((&1, &11))));
-            if is_written {
-                let frozen = copies.freeze();
-                (0..4).for_each(|slot| frozen.set_grain(slot, 100 + slot));
-                copies.thaw(frozen);
-                let end = copies.end_of_copies(0);
-                assert_eq!((end, copies.end_of_copies(end)), (3, 4));
-                let died: Vec<u32> = frame.settle_copies(&copies, 0..end, (9, now)).collect();
-                assert_eq!((died, frame.fresh()), (vec![101, 102], 3));
-                assert_eq!(
-                    [0, 1, 2, 3].map(|s| frame.stored(s)),
-                    [Some((9, 100)), None, None, Some((7, 0))]
-                );
-                assert_eq!(other.settle_copies(&copies, end..4, (9, now)).count(), 0);
-                assert_eq!((other.fresh(), other.stored(4)), (0, Some((9, 103))));
-            } else {
-                assert_eq!((frame.fresh(), frame.stored(0)), (4, None));
-                copies.clear();
-                assert_eq!((copies.used(), copies.get(0)), (0, None));
-            }
-        }
-    }
-
-    #[test]
-    fn what_a_panic_leaves_behind_copies_is_forgotten() {
-        struct Fragile(u64);
-        impl Clone for Fragile {
-            fn clone(&self) -> Self {
-                assert!(self.0 != 2, "planned");
-                Self(self.0)
-            }
-        }
-        let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
-        let (mut frame, mut copies) = (frame(4), frame(4));
-        (0..4).for_each(|slot| frame.put(slot, slot, Fragile(slot.into()), before));
-        let copied = std::panic::AssertUnwindSafe(|| frame.copy_due(&mut copies, now));
-        assert!(std::panic::catch_unwind(copied).is_err());
-        copies.forget_behind();
-        assert_eq!((copies.used(), frame.due(now)), (0, 4));
-        assert!((0..4).all(|slot| copies.get(slot).is_none() && frame.get(slot).is_some()));
-        assert_eq!(copies.vacant(), Some(0));
-    }
-
-    #[test]
-    fn what_changes_after_a_barrier_is_of_the_next_checkpoint() {
-        let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
-        let mut frame = frame(3);
-        (0..2).for_each(|slot| frame.put(slot, slot, slot, before));
-        frame.settle(0, 9);
-        // It is on storage as it was at the barrier.
-        frame.freshen(0, now);
-        frame.put(2, 2, 2, now);
-        assert_eq!((frame.due(now), frame.fresh()), (1, 3));
-        let frozen = frame.freeze_for(now.due());
-        assert_eq!([0, 1, 2].map(|slot| frozen.get(slot).is_some()), [false, true, false]);
-        let due = frame.thaw(frozen);
-        assert_eq!([0, 1, 2].map(|slot| frame.is_due(slot, due)), [false, true, false]);
-        // The checkpoint is given up: all of it is of the next one, but for what changes then.
-        let later = now.next();
-        assert_eq!((frame.freshen(2, later), frame.due(later)), (None, 2));
-        frame.carry_over(later);
-        assert_eq!((frame.due(later), frame.due(later.next())), (0, 3));
-        let frozen = frame.freeze();
-        assert!((0..3).all(|slot| frozen.get(slot).is_some()), "all of it, when a frame has to go");
-        frame.thaw(frozen);
-    }
-
-    #[test]
-    #[should_panic(expected = "a frozen frame is never changed")]
-    fn a_frozen_frame_cannot_be_written() {
-        let mut frame = frame(1);
-        frame.put(0, 1u8, 1u8, Epoch::FIRST);
-        let _frozen = frame.freeze();
-        frame.get_mut(0);
-    }
-}
+mod tests;

@@ -22,6 +22,7 @@ mod index;
 mod leaving;
 mod live_sets;
 mod log;
+mod marks;
 mod passing;
 mod pool_unsafe;
 mod rewriter;

@@ -149,8 +149,13 @@ impl Spill {
         }
     }
 
-    /// What has died cannot be told any more.
+    /// What has died cannot be told any more. Whoever waits for what passes would wait for nothing: the checkpoint is
+    /// overtaken.
     pub fn lose(&mut self, kind: ErrorKind, why: impl Into<String>) {
+        let kind = match kind {
+            ErrorKind::Backpressure | ErrorKind::OverBudget => ErrorKind::Overtaken,
+            kind => kind,
+        };
         self.lost.get_or_insert((kind, why.into()));
     }
 
@@ -315,7 +320,7 @@ impl Chain {
 mod tests {
     use super::*;
     use alluvium_pagestore::SegmentId;
-    use alluvium_pagestore::io::{Faults, Simulated};
+    use alluvium_pagestore::io::{Fault, Faults, Simulated};
 
     fn spill(device: &Simulated, patience: Duration) -> Spill {
         let store = SegmentStore::new(Arc::new(device.clone()), 1);
@@ -370,6 +375,24 @@ mod tests {
         assert!(recall(&mut spill).unwrap().len() < 40);
         let error = spill.check().unwrap_err();
         assert!(error.to_string().contains("begin it again"), "{error}");
+    }
+
+    /// A device that stands: who asks again would wait for what is lost, so that it is not told as what passes.
+    #[test]
+    fn what_was_not_written_in_time_does_not_come_with_more_time() {
+        let device = Simulated::new(7, Faults::none());
+        let store = SegmentStore::new(Arc::new(device.clone()), 1);
+        let patience = Duration::from_millis(20);
+        let mut spill = Spill::new(store, Helper::thread().unwrap(), patience, 32);
+        spill.begin(&BlobWriter::new(Arc::new(device.clone()), 1, 64));
+        device.on_nth_write(1, Fault::Stuck);
+        (0..1000).for_each(|grain| spill.push(Death::of(SegmentId(3), grain)));
+        let (stuck, in_time) = (device.stuck(), spill.check());
+        device.release_stuck();
+        assert_eq!(stuck, 1);
+        for told in [in_time, spill.check()] {
+            assert_eq!(told.unwrap_err().kind(), ErrorKind::Overtaken);
+        }
     }
 
     #[test]

@@ -584,3 +584,62 @@ fn a_checkpoint_of_one_change_does_not_make_the_sets_of_many_before_it() {
     assert_eq!((sets_made[0], sets_made[2]), (0, 0));
     assert!(sets_made[1] > 0, "{sets_made:?}");
 }
+
+/// Pages that the helper had of a checkpoint that was given up keep no notes from being given up for memory.
+#[test]
+fn notes_of_deaths_make_room_also_after_a_checkpoint_was_given_up() {
+    const KEYS: u64 = 100_000;
+    for is_given_up in [false, true] {
+        let store = Account::root(32 * MIB);
+        let device = Arc::new(Simulated::new(1, Faults::none()));
+        let mut table = open::<u64>(&HybridLog::new(), &store, true);
+        (0..KEYS).for_each(|key| assert!(!table.put(key, key).unwrap()));
+        table.checkpoint(&mut BlobWriter::new(device.clone(), 1, 4096)).unwrap();
+        table.checkpointed(CheckpointOutcome::Committed);
+        (0..KEYS / 2).for_each(|key| assert_eq!(table.take(&key).unwrap(), Some(key)));
+        if is_given_up {
+            (KEYS / 2..KEYS).for_each(|key| assert!(table.put(key, 7).unwrap()));
+            let mut blobs = BlobWriter::new(device, 2, 4096);
+            table.begin_checkpoint(&mut blobs).unwrap();
+            while table.log.pending() == 0 {
+                table.pace_checkpoint(Pace::AT_ONCE);
+                let image = table.continue_checkpoint(&mut blobs).unwrap();
+                assert!(image.is_none(), "it has ended before");
+            }
+            table.checkpointed(CheckpointOutcome::Abandoned);
+        }
+        let noted =
+            |table: &HybridLogTable<u64, u64>| table.log.stored.as_ref().unwrap().count_since();
+        assert!(noted(&table) >= KEYS as usize / 2, "{}", noted(&table));
+        let used = store.used_for(MemoryKind::Tables);
+        // Other states want all that it can do without.
+        let error = loop {
+            if let Err(error) = table.log.free_a_frame() {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::OverBudget, "{error}");
+        assert_eq!(noted(&table), 0, "given up: {is_given_up}");
+        assert!(store.used_for(MemoryKind::Tables) < used);
+        (KEYS / 2..KEYS).step_by(97).for_each(|key| {
+            let value = if is_given_up { 7 } else { key };
+            assert_eq!(table.get(&key).unwrap(), Some(&value));
+        });
+    }
+}
+
+/// The index leaves room for pages, so that more may be free than it is refused.
+#[test]
+fn an_index_that_is_refused_says_how_much_was_free_for_it() {
+    let store = Account::root(MIB);
+    let mut table = open::<u64>(&HybridLog::new(), &store, true);
+    let refused = (0..).find_map(|key| table.put(key, key).err()).unwrap().error;
+    let text = refused.message();
+    let numbers: Vec<u64> = text.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+    let [needs, limit, free, floor] = numbers[..] else { panic!("{text}") };
+    assert!(text.starts_with("index needs ") && limit == MIB, "{text}");
+    assert!(needs > free && free + floor <= limit, "{text}");
+    let elastic = [MemoryKind::Pages, MemoryKind::Values].map(|kind| store.used_for(kind));
+    let fixed = store.used() - elastic.iter().sum::<u64>();
+    assert_eq!(free, limit.saturating_sub(fixed + floor), "{text}");
+}

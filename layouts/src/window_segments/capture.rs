@@ -255,7 +255,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         };
         if let Some(what) = capture.lost {
             let message = format!("{what}; begin the checkpoint again");
-            return Err(Error::new(ErrorKind::OverBudget, message));
+            return Err(Error::new(ErrorKind::Overtaken, message));
         }
         let Some(own) = &mut capture.own else { return Ok(None) };
         if !own.is_ready()? {

@@ -6,7 +6,7 @@
 //! not done with at the barrier; records counted wrong; what a checkpoint that was given up has written taken
 //! for written; memory that is not given back, or not booked; checkpoints that write all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,11 +15,12 @@ use alluvium_layouts::{
 };
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, Error, ErrorKind, Helper, KeyHash, SegmentStore, State,
-    StateImage, Time, blobs_name,
+    Account, BlobReader, BlobWriter, Error, ErrorKind, Helper, KeyHash, MemoryKind, SegmentStore,
+    State, StateImage, Time,
 };
 
 use crate::common::{Dice, Model, read};
+use crate::retained::Retained;
 
 /// An element, with heap or without.
 trait Element: State + Eq + std::fmt::Debug {
@@ -47,7 +48,7 @@ struct Ground<E> {
     helper: Helper,
     dice: Dice,
     number: u64,
-    retained: Vec<(StateImage, Model<u64, E>)>,
+    retained: Retained<Model<u64, E>>,
     is_movable: bool,
 }
 
@@ -56,7 +57,7 @@ impl<E: Element> Ground<E> {
         let device = Simulated::new(seed, Faults::late(2));
         let store = SegmentStore::new(Arc::new(device.clone()), 1);
         let (account, helper, dice) = (Account::root(memory), Helper::inline(), Dice(seed << 32));
-        let (number, retained, is_movable) = (0, Vec::new(), seed % 2 == 1);
+        let (number, retained, is_movable) = (0, Retained::none(&store), seed % 2 == 1);
         Self { device, store, account, memory, helper, dice, number, retained, is_movable }
     }
 
@@ -132,23 +133,9 @@ impl<E: Element> Ground<E> {
         assert!(self.account.used() <= self.memory);
     }
 
-    /// The checkpoint is one that can be restored, of three.
-    fn retain(&mut self, image: StateImage, then: Model<u64, E>) {
-        let files = |image: &StateImage| -> BTreeSet<String> {
-            let blobs = image.blob_files().map(blobs_name);
-            image.segments.iter().map(|segment| segment.id.file_name()).chain(blobs).collect()
-        };
-        self.store.pin(files(&image).iter().map(String::as_str));
-        self.retained.push((image, then));
-        if self.retained.len() > 3 {
-            let (image, _) = self.retained.remove(0);
-            self.store.unpin(files(&image).iter().map(String::as_str));
-        }
-    }
-
     /// Each retained checkpoint is what it was, on memory of its own.
     fn check_retained(&self, when: &str) {
-        for (image, then) in &self.retained {
+        for (image, then) in self.retained.all() {
             let account = Account::root(1 << 30);
             let live: u64 = image.segments.iter().map(|segment| segment.live_records).sum();
             assert_eq!(live, image.entries, "{when}");
@@ -224,7 +211,7 @@ fn history<E: Element>(seed: u64) {
         if ground.below(12) == 0 {
             drop(lists);
             assert_eq!(account.used(), 0, "{when}");
-            let last = ground.retained.last().cloned();
+            let last = ground.retained.all().last().cloned();
             lists = ground.open(&account, last.as_ref().map(|(image, _)| image.clone()));
             model = last.map(|(_, then)| then).unwrap_or_default();
             check(&mut lists, &model, &when);
@@ -264,7 +251,8 @@ fn checkpoint<E: Element>(
         match lists.continue_checkpoint(&mut blobs) {
             Ok(image) => taken = image,
             Err(error) => {
-                let kinds = [ErrorKind::DiskFull, ErrorKind::OverBudget, ErrorKind::Io];
+                use ErrorKind::{DiskFull, Io, OverBudget, Overtaken};
+                let kinds = [DiskFull, OverBudget, Overtaken, Io];
                 assert!(kinds.contains(&error.kind()), "{error}");
                 failed = true;
             }
@@ -278,7 +266,7 @@ fn checkpoint<E: Element>(
     let (outcome, records) = match (taken, end) {
         (Some(image), End::Committed | End::Unknown) => {
             let records = image.entries;
-            ground.retain(image, then);
+            ground.retained.push(image, then);
             match end {
                 End::Committed => (CheckpointOutcome::Committed, Some(records)),
                 _ => (CheckpointOutcome::Unknown, None),
@@ -292,6 +280,55 @@ fn checkpoint<E: Element>(
         blobs.abandon();
     }
     records
+}
+
+/// Memory is short as the records of a list are noted as dead: the checkpoint is lost, and does not go on without what
+/// was due.
+#[test]
+fn a_checkpoint_that_cannot_note_what_is_dead_does_not_go_on() {
+    const KEYS: u64 = 4000;
+    let mut ground = Ground::<u64>::new(1, 64 << 20);
+    let account = ground.account.clone();
+    let (mut lists, mut model) = (ground.open(&account, None), Model::new());
+    let mut append = |lists: &mut HeapLists<u64, u64>, count| {
+        for (key, n) in (0..KEYS).flat_map(|key| (0..count).map(move |n| (key, n))) {
+            lists.append(Time(1), &key, n).unwrap();
+            model.entry((Time(1), key)).or_insert_with(Vec::new).push(n);
+        }
+        model.clone()
+    };
+    // Each list has some records: those before are longer than what comes.
+    for count in [16, 8, 4, 2, 1] {
+        append(&mut lists, count);
+        lists.checkpoint(&mut ground.blobs()).unwrap();
+        lists.checkpointed(CheckpointOutcome::Committed);
+    }
+    // All of them are written anew with what comes now.
+    let then = append(&mut lists, 40);
+    let mut blobs = ground.blobs();
+    assert!(lists.begin_checkpoint(&mut blobs).unwrap().is_none());
+    assert!(lists.continue_checkpoint(&mut blobs).unwrap().is_none());
+    let mut others = 0;
+    let error = loop {
+        // What lists remember of their records is given back as they are written.
+        let free = account.available();
+        account.reserve(MemoryKind::Buffers, free, "others").unwrap();
+        others += free;
+        match lists.continue_checkpoint(&mut blobs) {
+            Ok(image) => assert!(image.is_none(), "there was room"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Overtaken, "{error}");
+    account.release(MemoryKind::Buffers, others);
+    for _ in 0..10 {
+        let error = lists.continue_checkpoint(&mut blobs).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Overtaken, "{error}");
+    }
+    lists.checkpointed(CheckpointOutcome::Abandoned);
+    let image = lists.checkpoint(&mut ground.blobs()).unwrap();
+    ground.retained.push(image, then);
+    ground.check_retained("the next one");
 }
 
 /// Bytes that were written for each of some checkpoints, of `keys` lists of `len` elements each, `changed` of which

@@ -10,3 +10,5 @@ mod every_layout_answers_like_a_map;
 mod groups;
 mod heap_lists_are_read_in_steps;
 mod heap_lists_write_what_has_come;
+#[path = "../common/retained.rs"]
+mod retained;

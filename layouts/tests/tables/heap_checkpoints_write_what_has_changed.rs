@@ -5,7 +5,7 @@
 //! checkpoint that was given up was forgotten; one that comes back; records counted wrong; memory that
 //! is not given back, or not booked; segments that are never given up; checkpoints that write all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,8 +16,10 @@ use alluvium_layouts::{
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, ErrorKind, Helper, KeyHash, SegmentStore, State, StateImage,
-    blobs_name, hash_word,
+    hash_word,
 };
+
+use crate::retained::Retained;
 
 /// A value: one that owns heap is read and encoded at once, another one is copied first.
 trait Word: State + Default + Eq + std::fmt::Debug {
@@ -66,7 +68,7 @@ struct Ground<L, V> {
     helper: Helper,
     chance: u64,
     number: u64,
-    retained: Vec<(StateImage, Model<V>)>,
+    retained: Retained<Model<V>>,
 }
 
 impl<L: Layout<u64, V> + Default, V: Word> Ground<L, V> {
@@ -74,7 +76,7 @@ impl<L: Layout<u64, V> + Default, V: Word> Ground<L, V> {
         let device = Simulated::new(seed, Faults::late(2));
         let store = SegmentStore::new(Arc::new(device.clone()), 1);
         let (account, helper) = (Account::root(memory), Helper::inline());
-        let (chance, number, retained) = (seed << 32, 0, Vec::new());
+        let (chance, number, retained) = (seed << 32, 0, Retained::none(&store));
         let layout = PhantomData;
         Self { layout, device, store, account, memory, helper, chance, number, retained }
     }
@@ -144,23 +146,9 @@ impl<L: Layout<u64, V> + Default, V: Word> Ground<L, V> {
         }
     }
 
-    /// The checkpoint is one that can be restored, of three.
-    fn retain(&mut self, image: StateImage, then: Model<V>) {
-        let files = |image: &StateImage| -> BTreeSet<String> {
-            let blobs = image.blob_files().map(blobs_name);
-            image.segments.iter().map(|segment| segment.id.file_name()).chain(blobs).collect()
-        };
-        self.store.pin(files(&image).iter().map(String::as_str));
-        self.retained.push((image, then));
-        if self.retained.len() > 3 {
-            let (image, _) = self.retained.remove(0);
-            self.store.unpin(files(&image).iter().map(String::as_str));
-        }
-    }
-
     /// Each retained checkpoint is what it was, on memory of its own.
     fn check_retained(&self, when: &str) {
-        for (image, then) in &self.retained {
+        for (image, then) in self.retained.all() {
             let account = Account::root(1 << 30);
             assert_eq!(image.entries, then.len() as u64, "{when}");
             let live: u64 = image.segments.iter().map(|segment| segment.live_records).sum();
@@ -253,7 +241,7 @@ fn history<L: Layout<u64, V> + Default, V: Word>(seed: u64, memory: u64) {
         if ground.below(12) == 0 {
             drop(table);
             assert_eq!(account.used(), 0, "{when}");
-            let last = ground.retained.last().cloned();
+            let last = ground.retained.all().last().cloned();
             table = ground.open(&account, last.as_ref().map(|(image, _)| image.clone()));
             model = last.map(|(_, then)| then).unwrap_or_default();
             assert_eq!(entries(&mut table), model, "{when}");
@@ -301,7 +289,8 @@ fn checkpoint<L: Layout<u64, V> + Default, V: Word>(
         match table.continue_checkpoint(&mut blobs) {
             Ok(image) => taken = image,
             Err(error) => {
-                let kinds = [ErrorKind::DiskFull, ErrorKind::OverBudget, ErrorKind::Io];
+                use ErrorKind::{DiskFull, Io, OverBudget, Overtaken};
+                let kinds = [DiskFull, OverBudget, Overtaken, Io];
                 assert!(kinds.contains(&error.kind()), "{error}");
                 failed = true;
             }
@@ -314,7 +303,7 @@ fn checkpoint<L: Layout<u64, V> + Default, V: Word>(
     }
     let outcome = match (taken, end) {
         (Some(image), End::Committed | End::Unknown) => {
-            ground.retain(image, then);
+            ground.retained.push(image, then);
             match end {
                 End::Committed => CheckpointOutcome::Committed,
                 _ => CheckpointOutcome::Unknown,
@@ -328,6 +317,51 @@ fn checkpoint<L: Layout<u64, V> + Default, V: Word>(
         blobs.abandon();
     }
     outcome == CheckpointOutcome::Committed
+}
+
+/// Notes of what has died are given up between two of the last shares, which add them to sets of what is live: the
+/// checkpoint is lost, and does not go on without end, nor says what is not so.
+#[test]
+fn a_checkpoint_without_the_notes_that_its_sets_need_is_lost() {
+    lost_without_notes::<Heap>();
+    lost_without_notes::<SplitHeap>();
+}
+
+fn lost_without_notes<L: Layout<u64, String> + Default>() {
+    const KEYS: u64 = 20_000;
+    let mut ground = Ground::<L, String>::new(7, 64 << 20);
+    let account = ground.account.clone();
+    let mut table = ground.open(&account, None);
+    let mut model: Model<String> = (0..KEYS).map(|key| (key, String::of(key))).collect();
+    model.iter().for_each(|(key, value)| assert!(!table.put(*key, value.clone()).unwrap()));
+    table.checkpoint(&mut ground.blobs()).unwrap();
+    table.checkpointed(CheckpointOutcome::Committed);
+    // So many that sets are made; the others stay where they are.
+    for key in 0..KEYS * 6 / 10 {
+        assert_eq!(
+            table.modify(&key, String::modify).unwrap(),
+            model.get_mut(&key).map(String::modify)
+        );
+    }
+    let mut blobs = ground.blobs();
+    assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+    // More than one share adds.
+    for key in KEYS * 6 / 10..KEYS {
+        assert_eq!(table.take(&key).unwrap(), model.remove(&key));
+    }
+    let looks = table.stats().checkpoint_looks;
+    while table.stats().checkpoint_looks < looks + 4096 {
+        assert!(table.continue_checkpoint(&mut blobs).unwrap().is_none(), "it makes no sets");
+    }
+    table.reclaim(1 << 30).unwrap();
+    for _ in 0..10 {
+        let error = table.continue_checkpoint(&mut blobs).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Overtaken, "{error}");
+    }
+    table.checkpointed(CheckpointOutcome::Abandoned);
+    let image = table.checkpoint(&mut ground.blobs()).unwrap();
+    ground.retained.push(image, model);
+    ground.check_retained("the next one");
 }
 
 /// What was written for a checkpoint of a table of so many, once it has settled.

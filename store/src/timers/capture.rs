@@ -151,7 +151,7 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         if self.failed {
             let message = "timers had to be written at once, which failed; begin the checkpoint \
                            again";
-            return Err(Error::new(ErrorKind::OverBudget, message));
+            return Err(Error::new(ErrorKind::Overtaken, message));
         }
         if !self.writer(context)?.is_ready()? {
             return Ok(None);

@@ -40,7 +40,7 @@ use timely::dataflow::ProbeHandle;
 use crate::event_time::EventTime;
 use crate::worker::WorkerState;
 use directories::Removal;
-use phase::{Part, Phase, note_of, of_note, passing};
+use phase::{Part, Phase, is_of_one, note_of, of_note, passing};
 pub(crate) use record::{COMMITTED, Record};
 pub use record::{JobCheckpoint, WorkerCheckpoint};
 
@@ -204,8 +204,8 @@ impl<T: EventTime> JobCheckpoints<T> {
         self.committed.as_ref()
     }
 
-    /// Why the last checkpoint that was begun was given up, if it was: a full disk, for one. The run
-    /// goes on, and the checkpoint before it still counts.
+    /// Why the last checkpoint that was begun was given up, if it was: a full disk, for one, or no
+    /// memory to begin or to write it. The run goes on, and the checkpoint before it still counts.
     pub fn abandoned(&self) -> Option<&str> {
         self.abandoned.as_deref()
     }
@@ -344,7 +344,8 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// whatever else is not in the store; its first number is also the store's own position.
     ///
     /// # Errors
-    /// Those of [`Store::seal`](alluvium::Store::seal) that do not pass by themselves.
+    /// Those of [`Store::seal`](alluvium::Store::seal) that neither pass by themselves nor are of want of memory: with
+    /// those the checkpoint is given up, and [`abandoned`](JobCheckpoints::abandoned) says why.
     ///
     /// # Panics
     /// If it is not its turn.
@@ -367,16 +368,11 @@ impl<T: EventTime> JobCheckpoints<T> {
                 // From now on the others may count on it.
                 Ok(true) => seal.keep(),
                 Ok(false) => return Ok((Phase::Writing(part), Some(Turn::Go))),
-                Err(error) => match error.kind() {
-                    ErrorKind::Backpressure => {
-                        return Ok((Phase::Writing(part), Some(Turn::Go)));
-                    }
-                    // What it has no room for, or was cleared, is written by a later one: that ends no run.
-                    ErrorKind::DiskFull | ErrorKind::OverBudget | ErrorKind::Overtaken => {
-                        part.seal = Err(error);
-                    }
-                    _ => return Err(error),
-                },
+                Err(error) if error.kind() == ErrorKind::Backpressure => {
+                    return Ok((Phase::Writing(part), Some(Turn::Go)));
+                }
+                Err(error) if is_of_one(error.kind()) => part.seal = Err(error),
+                Err(error) => return Err(error),
             }
         }
         let said = match &part.seal {

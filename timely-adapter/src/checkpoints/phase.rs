@@ -34,10 +34,16 @@ pub(super) struct Part {
     pub(super) seal: std::result::Result<Seal, Error>,
 }
 
-/// Takes an error that passes by itself for a result: the checkpoint is given up, the run is not.
+/// Whether an error is that of one checkpoint, which is given up: what it has no room for, or was overtaken, is
+/// written by a later one, and no run ends with that.
+pub(super) fn is_of_one(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::DiskFull | ErrorKind::OverBudget | ErrorKind::Overtaken)
+}
+
+/// Takes an error for a result that passes by itself, or is of one checkpoint: that is given up, the run is not.
 pub(super) fn passing<R>(result: Result<R>) -> Result<std::result::Result<R, Error>> {
     match result {
-        Err(error) if !is_passing(error.kind()) => Err(error),
+        Err(error) if !is_passing(error.kind()) && !is_of_one(error.kind()) => Err(error),
         other => Ok(other),
     }
 }

@@ -123,8 +123,13 @@ impl Index {
     fn reserve(&self, bytes: u64) -> Result<()> {
         let account = &self.account;
         let elastic = account.used_for(MemoryKind::Pages) + account.used_for(MemoryKind::Values);
-        if account.used() - elastic + bytes + self.floor_bytes > account.limit() {
-            return Err(account.over_budget(bytes, "index"));
+        let (fixed, floor, limit) = (account.used() - elastic, self.floor_bytes, account.limit());
+        let free = limit.saturating_sub(fixed + floor);
+        if bytes > free {
+            let message = format!(
+                "index needs {bytes} of {limit} bytes, {free} are free beside the {floor} that pages need"
+            );
+            return Err(Error::new(ErrorKind::OverBudget, message).with("state", account.name()));
         }
         account.reserve(MemoryKind::Index, bytes, "index")
     }

@@ -345,9 +345,11 @@ impl<K: Key, V: State> Log<K, V> {
                 return Ok(());
             }
             if self.frozen == 0 && !self.freeze_oldest() && self.pending() == 0 {
-                let notes = self.stored.as_mut().map_or(0, |stored| match self.sealing {
-                    Sealing::Idle => stored.give_notes_up(),
-                    _ => 0,
+                // Of a checkpoint that was given up the helper may have had pages: it needs none.
+                let is_sealing = self.due_before > 0;
+                let notes = self.stored.as_mut().map_or(0, |stored| match is_sealing {
+                    false => stored.give_notes_up(),
+                    true => 0,
                 });
                 if notes > 0 {
                     return Ok(());

@@ -1,0 +1,383 @@
+//! What a checkpoint of lists on the heap has still to read, and where that goes.
+//!
+//! Buckets are read one after the other, part by part in the order of hashes. Of each list what has come is written, and
+//! what has to be written with it (see `heap_lists_records.rs`). A list that grows before it was read is *noted*: how many
+//! elements it had, which are the first of it. One that is cleared is handed over as it is; of one that
+//! moves what is to be written is copied. What is noted of a part is written after it, a record at a time, and so are lists
+//! that the batch had no room for.
+//!
+//! What it keeps true:
+//! - Each list of the barrier is written once, in order of its elements; a note tells of what is not there any more.
+//! - A bucket that is purged stays until it was read; the memory it holds is booked as before.
+//! - What was purged before the barrier, and stands there still, is not in the image: it is dropped by the first shares.
+//! - Records that are written anew are dead for this checkpoint; those whose list goes meanwhile, for the next one.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use alluvium_pagestore::{
+    Account, HeapSize, Key, KeyHash, Lookup, MemoryKind, Result, State, Time,
+};
+
+use crate::heap_files::HeapFiles;
+use crate::heap_lists::{Bucket, List, add_record, hash_of};
+use crate::heap_lists_records::{Due, Record, Records};
+use crate::heap_marks::Place;
+use crate::heap_naming::{FREE_BYTES, Naming};
+use crate::paced::Paced;
+use crate::split_table::{HashRange, SplitTable};
+
+/// Most elements of a list in one record.
+const RECORD_ELEMENTS: usize = 1024;
+
+/// What is to be read still.
+#[derive(Debug)]
+pub(super) struct Reading<K, E> {
+    pub account: Rc<Account>,
+    pub range: HashRange,
+    /// The buckets of the barrier.
+    pub times: Vec<Time>,
+    /// Of these, the one that is read next.
+    pub next: usize,
+    /// Buckets that were purged and are not read.
+    pub gone: BTreeMap<Time, Bucket<K, E>>,
+    /// Buckets that were purged before the barrier, to be dropped.
+    pub purged: Vec<Bucket<K, E>>,
+    /// Bytes after which a record ends.
+    pub record_bytes: usize,
+    /// What is left is read in one call: nothing is noted for later.
+    pub at_once: bool,
+    pub encoded: u64,
+    pub booked: u64,
+    /// Of the records of lists.
+    pub epoch: u32,
+    pub naming: Naming,
+}
+
+/// What is read, and what is remembered of it.
+pub(super) struct Source<'a, K, E> {
+    pub buckets: &'a mut BTreeMap<Time, Bucket<K, E>>,
+    pub files: &'a mut HeapFiles,
+    pub changed: &'a mut u64,
+}
+
+/// What is to be read of a bucket still.
+#[derive(Debug)]
+pub struct Captured<K, E> {
+    pub account: Rc<Account>,
+    pub range: HashRange,
+    /// The first place whose part was not read.
+    pub next: Option<u64>,
+    /// Notes of the parts before this place are written.
+    pub written: u64,
+    pub notes: SplitTable<Note<K, E>>,
+    /// Booked for what notes own.
+    pub booked: u64,
+}
+
+/// Elements of a list that are to be written: of the list itself, if it is where it was.
+#[derive(Debug)]
+pub(super) struct Note<K, E> {
+    pub key: K,
+    pub from: usize,
+    pub until: usize,
+    /// Records before these that are kept.
+    pub keeps: usize,
+    /// Elements that were kept, and the number of the first.
+    pub left: Option<(usize, Vec<E>)>,
+    /// Records that are written anew are noted as dead.
+    pub has_begun: bool,
+    /// The list is not there any more.
+    pub is_gone: bool,
+}
+
+fn hash_of_note<K: Key, E>(note: &Note<K, E>) -> u64 {
+    note.key.key_hash()
+}
+
+impl<K, E> Captured<K, E> {
+    pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
+        let notes = SplitTable::new(account.clone(), range);
+        Self { account: account.clone(), range, next: Some(0), written: 0, notes, booked: 0 }
+    }
+
+    pub fn book(&mut self, bytes: u64) {
+        self.account.charge(MemoryKind::Buffers, bytes);
+        self.booked += bytes;
+    }
+
+    fn give_back(&mut self, bytes: u64) {
+        self.account.release(MemoryKind::Buffers, bytes);
+        self.booked -= bytes;
+    }
+}
+
+impl<K: Key, E: State> Captured<K, E> {
+    /// Whether a list has to be noted before it changes.
+    pub fn wants<Q: Lookup<K> + ?Sized>(&self, hash: u64, key: &Q) -> bool {
+        self.next.is_some_and(|next| self.range.place(hash) >= next)
+            && self.notes.find(hash, |note| key.is(&note.key)).is_none()
+    }
+
+    /// Notes what is to be written of a list of `len` elements; says whether there was room.
+    pub fn note(&mut self, hash: u64, key: K, len: usize, due: Due) -> bool {
+        let bytes = key.heap_bytes() as u64;
+        if self.account.available() < bytes + FREE_BYTES {
+            return false;
+        }
+        // Booked before the table grows into it.
+        self.book(bytes);
+        let Due { from, keeps } = due;
+        let (has_begun, is_gone) = (false, false);
+        let make = || Note { key, from, until: len, keeps, left: None, has_begun, is_gone };
+        let is_made = self.notes.insert(hash, hash_of_note, make).is_ok();
+        if !is_made {
+            self.give_back(bytes);
+        }
+        is_made
+    }
+
+    /// The key of a note that is to be written now, if there is one.
+    fn noted(&mut self) -> Option<K> {
+        let is_due = |place: u64| self.next.is_none_or(|next| place < next);
+        let mut place = Some(self.written).filter(|place| is_due(*place));
+        while let Some(at) = place {
+            let (mut part, after) = self.notes.part_at(at);
+            if let Some(note) = part.find(|note| is_due(self.range.place(hash_of_note(note)))) {
+                return Some(note.key.clone());
+            }
+            place = after.filter(|after| is_due(*after));
+            self.written = place.or(self.next).unwrap_or(u64::MAX);
+        }
+        None
+    }
+
+    fn forget(&mut self, hash: u64, key: &K) {
+        let Some(note) = self.notes.remove(hash, |note| note.key == *key) else { return };
+        let left = note.left.as_ref().map_or(0, |(_, left)| left.heap_bytes());
+        let bytes = (note.key.heap_bytes() + left) as u64;
+        drop(note);
+        self.give_back(bytes);
+    }
+}
+
+impl<K, E> Drop for Captured<K, E> {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Buffers, self.booked);
+    }
+}
+
+impl<K: Key, E: State> Reading<K, E> {
+    /// Due elements of a list, and the records that are kept.
+    pub fn due(&self, list: &List<K, E>) -> Due {
+        Due::of(&list.elements, list.records.of(self.epoch), &self.naming.anew, self.record_bytes)
+    }
+
+    /// Begins to write what is due of a list behind the records that it keeps: the others are dead.
+    fn begin_list(
+        &mut self,
+        (records, values): (&mut Records, &mut u64),
+        keeps: usize,
+        files: &mut HeapFiles,
+    ) -> Result<()> {
+        let before = records.memory_bytes();
+        let outdated = records.split_off(self.epoch, keeps);
+        let after = records.memory_bytes();
+        self.account.adjust(MemoryKind::Values, before, after);
+        *values = *values + after - before;
+        outdated.iter().try_for_each(|record| self.naming.outdate(record.place, files))
+    }
+
+    /// Writes a record of a part or all of what is due of a list; with no place if that cannot be remembered.
+    fn write(
+        &mut self,
+        own: &mut Paced,
+        key: (Time, &K),
+        due: &[E],
+        files: &mut HeapFiles,
+    ) -> Result<Record> {
+        let part = &due[..record_elements(due, self.record_bytes)];
+        let key = (key.0, key.1.clone());
+        let at = own.place(key.key_hash(), &key, &part.to_vec())?;
+        self.encoded += 1;
+        let place = self.naming.place_of(at, files);
+        Ok(Record { place, elements: part.len() as u32 })
+    }
+
+    /// A list remembers a record. Without room for that, the next checkpoint is full.
+    fn remember(
+        &self,
+        (records, values): (&mut Records, &mut u64),
+        record: Record,
+        files: &mut HeapFiles,
+    ) {
+        let is_known = record.place != Place::NONE
+            && add_record(&self.account, values, records, (self.epoch, record));
+        if !is_known {
+            files.break_off();
+        }
+    }
+
+    /// Reads some lists, or what was noted of one; says whether there was anything.
+    pub fn read_part(&mut self, source: Source<'_, K, E>, own: &mut Paced) -> Result<bool> {
+        let Source { buckets, files, changed } = source;
+        if let Some(bucket) = self.purged.pop() {
+            return self.drop_purged(bucket, files).map(|()| true);
+        }
+        let Some(&time) = self.times.get(self.next) else { return Ok(false) };
+        let is_gone = self.gone.contains_key(&time);
+        let mut gone = if is_gone { self.gone.remove(&time) } else { None };
+        let bucket = gone.as_mut().or_else(|| buckets.get_mut(&time));
+        let of = (files, changed);
+        let (files, read) = match bucket {
+            Some(bucket) => {
+                let (files, changed) = of;
+                let read = self.read_bucket(time, bucket, (&mut *files, changed), own);
+                (files, read)
+            }
+            None => (of.0, Ok(false)),
+        };
+        let has_more = matches!(read, Ok(true));
+        match gone {
+            Some(gone) if has_more => drop(self.gone.insert(time, gone)),
+            Some(gone) => {
+                gone.for_each_record(self.epoch, &mut |place| files.note_dead(place));
+                gone.release(&self.account);
+            }
+            None => {}
+        }
+        self.next += usize::from(!has_more);
+        read.map(|_| true)
+    }
+
+    /// Drops a bucket that was purged before the barrier: its records are not live in this checkpoint.
+    fn drop_purged(&mut self, bucket: Bucket<K, E>, files: &mut HeapFiles) -> Result<()> {
+        let mut noted = Ok(());
+        bucket.for_each_record(self.epoch, &mut |place| {
+            let this = self.naming.outdate(place, files);
+            if noted.is_ok() {
+                noted = this;
+            }
+        });
+        bucket.release(&self.account);
+        noted
+    }
+
+    /// Reads a part of a bucket, or what was noted of a list; says whether there was anything.
+    fn read_bucket(
+        &mut self,
+        time: Time,
+        bucket: &mut Bucket<K, E>,
+        (files, changed): (&mut HeapFiles, &mut u64),
+        own: &mut Paced,
+    ) -> Result<bool> {
+        let Bucket { lists, captured: slot, values, .. } = bucket;
+        let Some(captured) = slot else { return Ok(false) };
+        if let Some(key) = captured.noted() {
+            let hash = key.key_hash();
+            let note = captured.notes.find_mut(hash, |note| note.key == key).expect("found above");
+            let mut there = match note.is_gone {
+                true => None,
+                false => lists.find_mut(hash, |list| list.key == key),
+            };
+            if !std::mem::replace(&mut note.has_begun, true)
+                && let Some(list) = &mut there
+            {
+                let kept = list.records.of(self.epoch).iter().take(note.keeps);
+                kept.for_each(|record| self.naming.sets.insert(record.place));
+                if note.from < note.until {
+                    self.begin_list((&mut list.records, values), note.keeps, files)?;
+                }
+            }
+            if note.from < note.until {
+                let due = match (&note.left, &there) {
+                    (Some((first, left)), _) => &left[note.from - first..note.until - first],
+                    (None, Some(list)) => &list.elements[note.from..note.until],
+                    (None, None) => unreachable!("it is there or was kept"),
+                };
+                let record = self.write(own, (time, &key), due, files)?;
+                note.from += record.elements as usize;
+                match &mut there {
+                    Some(list) => self.remember((&mut list.records, values), record, files),
+                    None => files.note_dead(record.place),
+                }
+                let has_more = there.is_some_and(|list| list.elements.len() > note.until);
+                *changed += u64::from(note.from == note.until && has_more);
+            }
+            if note.from == note.until {
+                captured.forget(hash, &key);
+            }
+            return Ok(true);
+        }
+        let Some(next) = captured.next else {
+            *slot = None;
+            return Ok(false);
+        };
+        let (part, end) = lists.buckets_at(next);
+        for at in part {
+            let Some(list) = lists.get_bucket_mut(at) else { continue };
+            let hash = hash_of(list);
+            let is_new = self.range.place(hash) >= next;
+            if !is_new || captured.notes.find(hash, |note| note.key == list.key).is_some() {
+                continue;
+            }
+            let (due, len) = (self.due(list), list.elements.len());
+            let rest = &list.elements[due.from..];
+            if !rest.is_empty() {
+                let is_short = record_elements(rest, self.record_bytes) == rest.len();
+                let goes_now = self.at_once || (is_short && own.has_room());
+                if !goes_now && captured.note(hash, list.key.clone(), len, due) {
+                    continue;
+                }
+                self.begin_list((&mut list.records, values), due.keeps, files)?;
+            }
+            if !self.naming.sets.is_empty() {
+                let kept = list.records.of(self.epoch).iter();
+                kept.for_each(|record| self.naming.sets.insert(record.place));
+            }
+            let mut from = due.from;
+            while from < len {
+                let record = self.write(own, (time, &list.key), &list.elements[from..], files)?;
+                self.remember((&mut list.records, values), record, files);
+                from += record.elements as usize;
+            }
+        }
+        captured.next = end;
+        Ok(true)
+    }
+}
+
+impl<K, E> Reading<K, E> {
+    /// Takes the buckets out that were purged.
+    pub fn take_gone(&mut self) -> impl Iterator<Item = Bucket<K, E>> + use<K, E> {
+        let (gone, purged) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.purged));
+        gone.into_values().chain(purged)
+    }
+
+    pub fn book(&mut self, bytes: u64) {
+        self.account.charge(MemoryKind::Buffers, bytes);
+        self.booked += bytes;
+    }
+}
+
+impl<K, E> Drop for Reading<K, E> {
+    fn drop(&mut self) {
+        self.take_gone().for_each(|bucket| bucket.release(&self.account));
+        self.account.release(MemoryKind::Buffers, self.booked);
+    }
+}
+
+/// How many of these elements make a record: one at least, if there is one.
+pub(super) fn record_elements<E: State>(list: &[E], bytes_max: usize) -> usize {
+    let most = list.len().min(RECORD_ELEMENTS);
+    if E::NONE {
+        return most.min((bytes_max / size_of::<E>().max(1)).max(1));
+    }
+    let mut bytes = 0;
+    let fits = |element: &&E| {
+        let has_room = bytes < bytes_max;
+        bytes += size_of::<E>() + element.heap_bytes();
+        has_room
+    };
+    list[..most].iter().take_while(fits).count()
+}

@@ -1,0 +1,194 @@
+//! The end of a checkpoint of heap state, once all is written: which records of segments of before are live is told, as sets
+//! or as a list of those that have died.
+//!
+//! To sets that were made as all was read is added what has died since the barrier, some with each share; then the
+//! helper writes them, or the list.
+//!
+//! What it keeps true:
+//! - A set has as many records as are live.
+//! - What the helper is lent comes back, also if the checkpoint is given up meanwhile.
+
+use alluvium_pagestore::{
+    BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, LiveSet, Result, SegmentInfo,
+};
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
+
+use crate::heap_files::{DeadPlaces, HeapFiles, Named, Nth};
+use crate::heap_marks::Place;
+use crate::heap_naming::Naming;
+use crate::table::StateContext;
+
+/// What is named by a checkpoint of which all is written, and how far it is told.
+#[derive(Debug)]
+pub(crate) struct Telling {
+    sealed: Vec<SegmentInfo>,
+    named: Named,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// What has died since the barrier is added to sets, from a place of its list on and before another.
+    Adding { from: Nth, to: Nth },
+    /// The helper writes sets, or a list.
+    Writing { has_sets: bool, answer: Receiver<Told> },
+    /// All is told, or could not be.
+    Over,
+}
+
+/// The helper's answer: the list of deaths; of each set its slot and its number of records; and the
+/// places it was lent.
+struct Told {
+    list: Result<Option<BlobRef>>,
+    sets: Result<Vec<(usize, u64, BlobRef)>>,
+    lent: Vec<Vec<Place>>,
+}
+
+impl Telling {
+    /// Nothing is told yet of what is named, segments of before and those that were `sealed`.
+    pub fn new(files: &HeapFiles, named: Named, sealed: Vec<SegmentInfo>) -> Self {
+        // What dies from now on was found when it was read.
+        let step = Step::Adding { from: Nth::default(), to: files.dead().end() };
+        Self { sealed, named, step }
+    }
+
+    /// Whether the next [share](Telling::share) adds to sets.
+    pub fn is_adding(&self, naming: &Naming) -> bool {
+        let is_left = matches!(self.step, Step::Adding { from, to } if from != to);
+        is_left && !naming.sets.is_empty() && self.is_needed(naming)
+    }
+
+    /// Does a bounded share, and says whether all is told.
+    ///
+    /// # Errors
+    /// Why it could not be told. The checkpoint has to be begun again.
+    ///
+    /// # Panics
+    /// If a set does not have as many records as are live.
+    pub fn share(
+        &mut self,
+        (context, files): (&StateContext, &HeapFiles),
+        naming: &mut Naming,
+        blobs: &BlobWriter,
+    ) -> Result<bool> {
+        let (has_sets, is_needed) = (!naming.sets.is_empty(), self.is_needed(naming));
+        match &mut self.step {
+            Step::Adding { .. } if has_sets && files.is_broken() => {
+                let message =
+                    "no memory was left to note which records are live; begin the checkpoint again";
+                Err(Error::new(ErrorKind::Overtaken, message))
+            }
+            Step::Adding { .. } if !is_needed => {
+                self.step = Step::Over;
+                Ok(true)
+            }
+            Step::Adding { from, to } if has_sets && from != to => {
+                *from = files.add_dead(&mut naming.sets, *from, *to);
+                Ok(false)
+            }
+            Step::Adding { .. } => {
+                let answer = self.begin_writing((context, files), naming, blobs);
+                self.step = Step::Writing { has_sets, answer };
+                Ok(false)
+            }
+            Step::Writing { .. } => self.is_written(&context.helper, &mut naming.dead.places),
+            Step::Over => Ok(true),
+        }
+    }
+
+    /// Whether there is something to be told of what is named beside the segments that were sealed.
+    fn is_needed(&self, naming: &Naming) -> bool {
+        let has_older = self.named.image.segments.len() > self.sealed.len();
+        has_older && (!naming.sets.is_empty() || naming.dead.places.len() > 0)
+    }
+
+    /// Has the helper write which records are live of what is named.
+    fn begin_writing(
+        &self,
+        (context, files): (&StateContext, &HeapFiles),
+        naming: &mut Naming,
+        blobs: &BlobWriter,
+    ) -> Receiver<Told> {
+        let sets = std::mem::take(&mut naming.sets);
+        // Sets tell all of it.
+        let ids = if sets.is_empty() { files.ids(&self.named) } else { Vec::new() };
+        let sets = files.whole_sets(&self.named, sets);
+        let lent = naming.dead.places.lend();
+        let (blobs, (reply, answer)) = (blobs.clone(), bounded(1));
+        context.helper.submit(move || {
+            let death = |at: &Place| Some(Death::of((*ids.get(at.slot())?)?, at.grain()));
+            let mut deaths: Vec<Death> = Vec::with_capacity(lent.iter().map(Vec::len).sum());
+            deaths.extend(lent.iter().flatten().filter_map(death));
+            let list = Death::write(&mut deaths, |_| true, &blobs);
+            let write = |(slot, set): (usize, LiveSet)| Ok((slot, set.len(), set.write(&blobs)?));
+            let sets = sets.into_iter().map(write).collect();
+            let _ = reply.send(Told { list, sets, lent });
+        });
+        answer
+    }
+
+    /// Whether the helper has written it. What it was lent is given back then.
+    fn is_written(&mut self, helper: &Helper, dead: &mut DeadPlaces) -> Result<bool> {
+        helper.drive();
+        let Step::Writing { has_sets, answer } = &self.step else {
+            unreachable!("it was given it")
+        };
+        let told = match answer.try_recv() {
+            Ok(told) => told,
+            Err(TryRecvError::Empty) => return Ok(false),
+            Err(TryRecvError::Disconnected) => {
+                let message = "the helper lost which records are live; begin the checkpoint again";
+                return Err(Error::new(ErrorKind::Io, message));
+            }
+        };
+        let has_sets = *has_sets;
+        dead.give_back(told.lent);
+        self.step = Step::Over;
+        let (list, sets) = (told.list?, told.sets?);
+        let Named { image, slots } = &mut self.named;
+        if has_sets {
+            image.deaths = Vec::new();
+        }
+        image.deaths.extend(list);
+        for (slot, live, blob) in sets {
+            let nth = slots.iter().position(|of| *of == Some(slot)).expect("it is named");
+            let segment = &mut image.segments[nth];
+            assert_eq!(live, segment.live_records, "every key has one live record: {segment:?}");
+            segment.live = Some(blob);
+        }
+        Ok(true)
+    }
+
+    /// What is named, once it is told.
+    pub fn into_named(self) -> Named {
+        self.named
+    }
+
+    /// The checkpoint is given up; what it has written is removed. What the helper was lent and has not given back.
+    pub fn give_up(self, context: &StateContext) -> Option<Lent> {
+        // One that cannot be removed now is removed at the next open.
+        for segment in &self.sealed {
+            let _ = context.segments.as_ref().map(|store| store.remove(segment.id));
+        }
+        match self.step {
+            Step::Writing { answer, .. } => Some(Lent(answer)),
+            Step::Adding { .. } | Step::Over => None,
+        }
+    }
+}
+
+/// What the helper was lent for a checkpoint that was given up.
+#[derive(Debug)]
+pub(crate) struct Lent(Receiver<Told>);
+
+impl Lent {
+    /// Takes it back before the next checkpoint. If the helper has it still, that one is full.
+    pub fn take_back(self, helper: &Helper, files: &mut HeapFiles) {
+        // Without a thread it is here that it does it.
+        while helper.is_inline() && self.0.is_empty() && helper.drive() {}
+        match self.0.try_recv() {
+            Ok(told) => files.give_back(told.lent),
+            Err(_) => files.break_off(),
+        }
+    }
+}
