@@ -35,12 +35,33 @@ impl Begun {
     pub fn of(
         files: &mut HeapFiles,
         account: &Account,
-        (entries, changed): (u64, u64),
+        counts: (u64, u64),
         segment_bytes: u64,
     ) -> Self {
+        Self::planned(files, account, counts, segment_bytes, true)
+    }
+
+    /// [`of`](Begun::of) where what has changed is new: no record dies as a newer one is written.
+    pub fn of_new(
+        files: &mut HeapFiles,
+        account: &Account,
+        counts: (u64, u64),
+        segment_bytes: u64,
+    ) -> Self {
+        Self::planned(files, account, counts, segment_bytes, false)
+    }
+
+    fn planned(
+        files: &mut HeapFiles,
+        account: &Account,
+        (entries, changed): (u64, u64),
+        segment_bytes: u64,
+        outdates: bool,
+    ) -> Self {
         let mut plan = files.plan(entries, changed, segment_bytes);
+        plan.outdated = if outdates { plan.records } else { 0 };
         let sets = if plan.makes_sets { files.sets_bytes(&plan) } else { 0 };
-        let deaths = DEATH_BYTES * (files.dead().len() + plan.records);
+        let deaths = DEATH_BYTES * (files.dead().len() + plan.outdated);
         let mut bytes = if plan.is_full { 0 } else { sets + deaths };
         let has_room = account.available() >= bytes + deaths + 2 * FREE_BYTES;
         if !has_room && !plan.is_full {
