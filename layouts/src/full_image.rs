@@ -224,7 +224,7 @@ pub(crate) fn read_placed<K: Key, V: State>(
 ) -> Result<()> {
     let store = &context.segment_store()?.for_opening();
     let chunk_bytes = chunk_bytes(context);
-    let memory = (chunk_bytes + PAGE_RECORDS as usize * size_of::<FooterEntry>()) as u64
+    let memory = window_bytes(context)
         + Liveness::memory_bytes(image)
         + image.segments.iter().map(|segment| set_bytes(image, segment)).max().unwrap_or(0);
     context.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
@@ -247,6 +247,18 @@ pub(crate) fn read_placed<K: Key, V: State>(
     });
     context.account.release(MemoryKind::Buffers, memory);
     read
+}
+
+/// A window on a segment, and the footer of an image.
+fn window_bytes(context: &StateContext) -> u64 {
+    (chunk_bytes(context) + PAGE_RECORDS as usize * size_of::<FooterEntry>()) as u64
+}
+
+/// What [`read_placed`] takes of segments that end after so many bytes, beside lists of what has died.
+pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
+    // A segment ends with the page that reaches its end.
+    let set = LiveSet::memory_bytes(segment_bytes + 2 * PAGE_BYTES);
+    window_bytes(context) + 2 * set + BLOCK_BYTES as u64
 }
 
 /// Memory of the set of a segment's live records, while it is read and while it is there.

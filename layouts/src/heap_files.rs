@@ -302,6 +302,17 @@ impl HeapFiles {
         stored.map(|(_, image, _)| LiveSet::memory_bytes(image.bytes)).sum()
     }
 
+    /// Memory that reading the lists of what has died takes, of a checkpoint that does as planned; see
+    /// [`Liveness`](alluvium_pagestore::Liveness).
+    pub fn reading_bytes(&self, plan: &Plan) -> u64 {
+        if plan.makes_sets || plan.is_full {
+            return 0;
+        }
+        let new = size_of::<u32>() as u64 * (self.dead.len() + 3 * self.slots.len() as u64);
+        let longest = self.lists.iter().map(|list| list.len).fold(new, u64::max);
+        2 * (self.lists.iter().map(|list| list.len).sum::<u64>() + new + longest)
+    }
+
     /// A checkpoint does as planned: what has died before the barrier, and room to note as many more as it may write;
     /// `None` if there is none, and then nothing has changed.
     pub fn follow(&mut self, plan: &Plan) -> Option<Dead> {

@@ -20,7 +20,7 @@ use alluvium_pagestore::{
     StateImage,
 };
 
-use crate::full_image::{Images, pace, read_placed};
+use crate::full_image::{Images, pace, read_placed, reading_bytes};
 use crate::heap_capture::segment_bytes;
 use crate::heap_files::{Dead, HeapFiles, LiveSets, Named, Nth};
 use crate::heap_marks::Place;
@@ -296,7 +296,9 @@ impl Remembered {
             // What was written by one that was given up counts as well.
             let changed = entries.saturating_sub(self.files.live_records());
             let (account, counts) = (&self.context.account, (*entries, changed));
-            let begun = Begun::of_new(&mut self.files, account, counts, pace.segment_bytes);
+            let reading = reading_bytes(&self.context, pace.segment_bytes);
+            let begun =
+                Begun::of_new(&mut self.files, account, counts, pace.segment_bytes, reading);
             account.charge(MemoryKind::Buffers, begun.bytes);
             part.booked += begun.bytes;
             (part.anew, part.sets, part.dead) = (begun.anew, begun.sets, begun.dead);

@@ -25,8 +25,8 @@ pub(crate) trait Notes: Sized {
     fn remove(&mut self, at: usize);
     /// Items from a number on go to an empty block.
     fn split_off(&mut self, at: usize) -> Self;
-    /// Those of the next block come behind these.
-    fn append(&mut self, next: Self);
+    /// Those of so many first items of the next block come behind these.
+    fn append(&mut self, next: &mut Self, count: usize);
 }
 
 /// Nothing is noted.
@@ -38,7 +38,7 @@ impl Notes for () {
     fn insert(&mut self, _: usize) {}
     fn remove(&mut self, _: usize) {}
     fn split_off(&mut self, _: usize) {}
-    fn append(&mut self, (): Self) {}
+    fn append(&mut self, (): &mut Self, _: usize) {}
 }
 
 /// A sorted set.
@@ -57,6 +57,13 @@ struct Block<T, N> {
 impl<T, N: Notes> Block<T, N> {
     fn new() -> Self {
         Self { items: VecDeque::with_capacity(BLOCK_ITEMS), notes: N::new(BLOCK_ITEMS) }
+    }
+
+    /// Takes as many of the first items of the next block as there is room for.
+    fn fill_from(&mut self, next: &mut Self) {
+        let count = next.items.len().min(BLOCK_ITEMS - self.items.len());
+        self.items.extend(next.items.drain(..count));
+        self.notes.append(&mut next.notes, count);
     }
 }
 
@@ -234,12 +241,27 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
             self.blocks.remove(at);
         } else if let Some(next) = self.blocks.get(at + 1) {
             if self.blocks[at].items.len() + next.items.len() <= BLOCK_ITEMS / 2 {
-                let next = self.blocks.remove(at + 1).expect("looked at above");
-                let block = &mut self.blocks[at];
-                block.items.extend(next.items);
-                block.notes.append(next.notes);
+                let mut next = self.blocks.remove(at + 1).expect("looked at above");
+                self.blocks[at].fill_from(&mut next);
             }
         }
+    }
+
+    /// Fills all blocks to the brim but the last: the least memory. Cost: O(n).
+    pub(crate) fn pack(&mut self) {
+        let blocks = self.blocks.make_contiguous();
+        let mut to = 0;
+        for from in 1..blocks.len() {
+            let (before, rest) = blocks.split_at_mut(from);
+            before[to].fill_from(&mut rest[0]);
+            if !rest[0].items.is_empty() {
+                to += 1;
+                if to < from {
+                    before[to].fill_from(&mut rest[0]);
+                }
+            }
+        }
+        self.blocks.truncate(to + 1);
     }
 }
 
@@ -257,6 +279,11 @@ mod tests {
                 let (before, growth) = (blocks.memory_bytes(), blocks.growth_bytes());
                 match what {
                     0 => prop_assert_eq!(blocks.remove(&item), model.take(&item)),
+                    2 if item % 500 == 0 => {
+                        blocks.pack();
+                        let full = model.len().div_ceil(BLOCK_ITEMS);
+                        prop_assert!(blocks.blocks.len() <= full.max(1));
+                    }
                     1 if item % 4 == 0 => prop_assert_eq!(blocks.pop_first(), model.pop_first()),
                     _ => prop_assert_eq!(blocks.insert(item), model.insert(item)),
                 }

@@ -83,6 +83,19 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
         Ok(new)
     }
 
+    /// [`insert_at`](Pending::insert_at) while a store is opened. What several checkpoints wrote, or stores, does not come in order and
+    /// leaves blocks half full, which may have been full: where memory lacks they are filled.
+    fn restore(&mut self, timer: Timer<K, N>, place: Place) -> Result<()> {
+        let needed = heap_of(&timer) + self.timers.growth_bytes(&timer);
+        let account = &self.context.account;
+        if account.ensure(needed, "a timer").is_err() {
+            let before = self.timers.memory_bytes();
+            self.timers.pack();
+            account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
+        }
+        self.insert_at(timer, place).map(drop)
+    }
+
     /// Sees to it that so many bytes are free.
     fn ensure(&mut self, bytes: u64) -> Result<()> {
         let account = &self.context.account;
@@ -164,7 +177,7 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
         if let Some((image, blobs)) = restored {
             let mut remembered = Remembered::new(&pending.context);
             remembered.restore::<(Time, K), N>(&image, &blobs, |at, namespace, place| {
-                pending.insert_at((at, namespace), place).map(drop)
+                pending.restore((at, namespace), place)
             })?;
             pending.remembered = remembered;
         }
@@ -178,7 +191,7 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
             |(_, key): &(Time, K)| key.key_hash(),
             |at, namespace: N| {
                 pending.codec_calls += 1;
-                pending.insert((at, namespace)).map(drop)
+                pending.restore((at, namespace), Place::NONE)
             },
         )
     }

@@ -61,14 +61,14 @@ impl<P: Copy + Default> Notes for Places<P> {
         next
     }
 
-    fn append(&mut self, mut next: Self) {
+    fn append(&mut self, next: &mut Self, count: usize) {
         // Of the older epoch nothing counts any more.
         match self.epoch.cmp(&next.epoch) {
             std::cmp::Ordering::Less => self.forget(next.epoch),
             std::cmp::Ordering::Equal => {}
             std::cmp::Ordering::Greater => next.forget(self.epoch),
         }
-        self.places.extend(next.places);
+        self.places.extend(next.places.drain(..count));
     }
 }
 
@@ -104,6 +104,7 @@ mod tests {
                         epoch += 1;
                         model.values_mut().for_each(|place| *place = 0);
                     }
+                    2 if item % 100 == 1 => blocks.pack(),
                     3 => {
                         // What is at it, or above.
                         let below = item.checked_sub(1);

@@ -158,6 +158,17 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
         }
     }
 
+    /// Brings them into the least memory. Cost: O(n).
+    pub(crate) fn pack(&mut self) {
+        match self {
+            Self::One(set) => set.pack(),
+            Self::Grouped(grouped) => {
+                grouped.sets.iter_mut().for_each(SortedBlocks::pack);
+                grouped.sets_bytes = grouped.sets.iter().map(SortedBlocks::memory_bytes).sum();
+            }
+        }
+    }
+
     /// The one to be looked at after `last` by who looks at all that may fire.
     pub(crate) fn sweep(&self, last: Option<&Timer<K, N>>) -> Option<&Timer<K, N>> {
         match self {

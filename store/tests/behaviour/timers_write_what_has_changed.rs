@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use alluvium::io::{CrashPolicy, Faults, Simulated};
-use alluvium::{ErrorKind, Helpers, KIB, MIB, Source, Store, StoreBuilder, Time, Timers};
+use alluvium::{Error, ErrorKind, Helpers, KIB, MIB, Source, Store, StoreBuilder, Time, Timers};
 
-use crate::common::Dice;
+use crate::common::{self, Dice};
 
 type Model = BTreeSet<(i64, String, u8)>;
 
@@ -27,6 +27,8 @@ struct Ground {
     moves: bool,
     model: Model,
     retained: Vec<(u64, Model)>,
+    /// Timers and checkpoints for which there was no room.
+    refused: u64,
 }
 
 fn builder(device: &Simulated, helpers: Helpers, memory: u64) -> StoreBuilder {
@@ -58,7 +60,7 @@ impl Ground {
         let device = Simulated::new(seed, Faults::late(3));
         let (store, timers) = open(builder(&device, helpers, memory), moves);
         let (model, retained) = (Model::new(), Vec::new());
-        Self { device, store, timers, memory, helpers, moves, model, retained }
+        Self { device, store, timers, memory, helpers, moves, model, retained, refused: 0 }
     }
 
     /// Sets, withdraws or fires one, of a key that owns heap or not.
@@ -68,7 +70,7 @@ impl Ground {
         match dice.below(10) {
             0..5 => match self.timers.set_in(Time(at), key, timer.2) {
                 Ok(is_new) => assert_eq!(is_new, self.model.insert(timer)),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::OverBudget),
+                Err(error) => self.refuse(&error),
             },
             5..8 => {
                 let was_there = self.timers.cancel_in(Time(at), key, timer.2);
@@ -83,13 +85,18 @@ impl Ground {
                 if self.model.insert(timer.clone()) {
                     match self.timers.set_in(Time(at), key.clone(), timer.2) {
                         Ok(_) => assert!(self.timers.cancel_in(Time(at), key, timer.2)),
-                        Err(error) => assert_eq!(error.kind(), ErrorKind::OverBudget),
+                        Err(error) => self.refuse(&error),
                     }
                     self.model.remove(&timer);
                 }
             }
         }
         assert_eq!(self.timers.len(), self.model.len() as u64);
+    }
+
+    fn refuse(&mut self, error: &Error) {
+        assert!(error.kind() == ErrorKind::OverBudget && self.memory < MIB, "{error}");
+        self.refused += 1;
     }
 
     fn changes(&mut self, dice: &mut Dice, most: u64) {
@@ -113,8 +120,7 @@ impl Ground {
                 Ok(true) => break,
                 Ok(false) => {}
                 Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::OverBudget);
-                    assert!(self.memory < MIB, "{error}");
+                    self.refuse(&error);
                     return false;
                 }
             }
@@ -185,11 +191,11 @@ impl Ground {
     }
 }
 
-/// Plays a history; says how many checkpoints were confirmed.
-fn play(seed: u64, rounds: u64) -> u64 {
+/// Plays a history; says how many checkpoints were confirmed, and for what there was no room.
+fn play(seed: u64, rounds: u64) -> (u64, u64) {
     let (moves, in_little) = (seed % 2 == 1, seed % 4 >= 2);
     let helpers = if seed % 8 >= 4 { Helpers::Thread } else { Helpers::Inline };
-    let memory = if in_little { 200 * KIB } else { 4 * MIB };
+    let memory = if in_little { 160 * KIB } else { 4 * MIB };
     let mut dice = Dice(seed);
     let mut ground = Ground::new(seed, helpers, memory, moves);
     let mut confirmed = 0;
@@ -207,13 +213,94 @@ fn play(seed: u64, rounds: u64) -> u64 {
         }
     }
     ground.check_each(&format!("seed {seed}, the end"));
-    confirmed
+    (confirmed, ground.refused)
 }
 
 #[test]
 fn each_checkpoint_that_is_retained_is_of_its_barrier() {
-    let confirmed: u64 = (0..16).map(|seed| play(seed, 60)).sum();
-    assert!(confirmed > 400, "{confirmed}");
+    let seeds = if common::long() { 400 } else { 16 };
+    let played: Vec<_> = (0..seeds).map(|seed| play(seed, 60)).collect();
+    let confirmed: u64 = played.iter().map(|(confirmed, _)| confirmed).sum();
+    let refused: u64 = played.iter().map(|(_, refused)| refused).sum();
+    assert!(confirmed > 350 && refused > 100, "{played:?}");
+}
+
+/// Sets timers until there is no room; says how many.
+fn fill(timers: &mut Timers<u64>, from: u64) -> u64 {
+    for n in from.. {
+        match timers.set(Time((n * 7919 % 100_003).cast_signed()), n) {
+            Ok(is_new) => assert!(is_new),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::OverBudget);
+                return n - from;
+            }
+        }
+    }
+    unreachable!("memory has an end")
+}
+
+/// Timers are worth more than what is noted of those that have gone: then a checkpoint writes all.
+#[test]
+fn timers_have_the_memory_that_notes_of_the_dead_take() {
+    let device = Simulated::new(1, Faults::default());
+    let memory = MIB;
+    let store = builder(&device, Helpers::Inline, memory).open().unwrap();
+    let mut timers = store.timers::<u64>("t").unwrap();
+    let room = fill(&mut timers, 0);
+    let fire = |timers: &mut Timers<u64>, count: u64| {
+        (0..count).for_each(|_| assert!(timers.pop_first().is_some()));
+    };
+    fire(&mut timers, room / 10);
+    let written = || store.stats().unwrap().io.bytes_written;
+    store.checkpoint(1).unwrap();
+    let whole = written();
+    fire(&mut timers, room / 10);
+    store.checkpoint(2).unwrap();
+    assert!(written() - whole < whole / 3, "what has fired is told, and not all written");
+    fire(&mut timers, room / 10);
+    let used = store.stats().unwrap().memory.used;
+    fill(&mut timers, room);
+    let is_full = store.stats().unwrap().memory.used + 8 * KIB > memory;
+    assert!(is_full && used + 8 * KIB < memory);
+    // Buffers need some room. Less than a half is new.
+    fire(&mut timers, room / 5);
+    let before = written();
+    store.checkpoint(3).unwrap();
+    let entries = timers.len();
+    assert!(written() - before > entries * 40, "all {entries} were written");
+    let expected: Vec<_> = std::iter::from_fn(|| timers.pop_first()).collect();
+    let image = device.crash(CrashPolicy::Nothing);
+    let store = builder(&image, Helpers::Inline, memory).open().unwrap();
+    let mut timers = store.timers::<u64>("t").unwrap();
+    assert!(std::iter::from_fn(|| timers.pop_first()).eq(expected));
+}
+
+/// In memory blocks are full; on storage a few of each are behind the rest, which leaves gaps as they are read.
+#[test]
+fn timers_that_fill_the_memory_are_restored_in_it() {
+    let device = Simulated::new(1, Faults::default());
+    let open = |device: &Simulated| {
+        let store = builder(device, Helpers::Inline, MIB).open().unwrap();
+        let timers = store.timers::<u64>("t").unwrap();
+        (store, timers)
+    };
+    let (store, mut timers) = open(&device);
+    let at = |n: u64| Time(n.cast_signed());
+    let count = (0..).find(|n| timers.set(at(*n), *n).is_err()).expect("memory has an end");
+    let left = count / 6..count;
+    (0..left.start).for_each(|n| assert!(timers.cancel(at(n), n)));
+    store.checkpoint(1).unwrap();
+    let written = || store.stats().unwrap().io.bytes_written;
+    let whole = written();
+    // Not the first of a block: what comes before it is of the block before.
+    for n in left.clone().filter(|n| n % 64 % 16 == 5) {
+        assert!(timers.cancel(at(n), n) && timers.set(at(n), n).unwrap());
+    }
+    store.checkpoint(2).unwrap();
+    assert!(written() - whole < whole / 3, "few were written");
+    let (_store, mut timers) = open(&device.crash(CrashPolicy::Nothing));
+    let all = std::iter::from_fn(|| timers.pop_first());
+    assert!(all.eq(left.map(|n| (at(n), n, ()))));
 }
 
 /// Timers that few histories change much: lists of deaths, small segments and sets come and go.
