@@ -184,7 +184,7 @@ impl Remembered {
             files: HeapFiles::new(context.account.clone()),
             images: Images::default(),
             is_on: false,
-            epoch: 0,
+            epoch: 1,
             taking: None,
             undecided: None,
             lent: None,
@@ -217,7 +217,7 @@ impl Remembered {
         Ok(())
     }
 
-    /// Places that were given in another epoch are none.
+    /// Places that were given in another epoch are none. No epoch is 0, and a later one is greater.
     #[inline]
     pub fn epoch(&self) -> u32 {
         self.epoch
@@ -310,7 +310,7 @@ impl Remembered {
     fn forget(&mut self) {
         self.files.clear();
         self.is_on = false;
-        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch += 1;
     }
 
     /// Does a bounded share; the image at the end. `read` reads a few entries, and says whether there were any.

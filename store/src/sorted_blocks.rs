@@ -12,33 +12,31 @@ use std::ops::ControlFlow;
 use alluvium_pagestore::rounded;
 
 /// Items per block. An insert moves half of them at most.
-const BLOCK_ITEMS: usize = 64;
+pub(crate) const BLOCK_ITEMS: usize = 64;
 
-/// What is noted of the items of a block, by their numbers.
+/// What is noted of the items of a block, by their numbers: of [`BLOCK_ITEMS`] at most.
 pub(crate) trait Notes: Sized {
-    /// Of an empty block for so many.
-    fn new(items: usize) -> Self;
-    /// Bytes that they take for so many.
-    fn bytes(items: usize) -> usize;
+    /// Of an empty block.
+    fn new() -> Self;
+    /// Bytes that they take.
+    fn bytes() -> usize;
     /// An item comes, of which nothing is noted.
     fn insert(&mut self, at: usize);
-    fn remove(&mut self, at: usize);
-    /// Items from a number on go to an empty block.
-    fn split_off(&mut self, at: usize) -> Self;
-    /// Those of so many first items of the next block come behind these.
-    fn append(&mut self, next: &mut Self, count: usize);
+    /// So many items go.
+    fn remove(&mut self, at: usize, count: usize);
+    /// So many items of another block come behind all that are here, from `at` on.
+    fn take(&mut self, at: usize, other: &mut Self, from: usize, count: usize);
 }
 
 /// Nothing is noted.
 impl Notes for () {
-    fn new(_: usize) {}
-    fn bytes(_: usize) -> usize {
+    fn new() {}
+    fn bytes() -> usize {
         0
     }
     fn insert(&mut self, _: usize) {}
-    fn remove(&mut self, _: usize) {}
-    fn split_off(&mut self, _: usize) {}
-    fn append(&mut self, (): &mut Self, _: usize) {}
+    fn remove(&mut self, _: usize, _: usize) {}
+    fn take(&mut self, _: usize, (): &mut Self, _: usize, _: usize) {}
 }
 
 /// A sorted set.
@@ -56,14 +54,14 @@ struct Block<T, N> {
 
 impl<T, N: Notes> Block<T, N> {
     fn new() -> Self {
-        Self { items: VecDeque::with_capacity(BLOCK_ITEMS), notes: N::new(BLOCK_ITEMS) }
+        Self { items: VecDeque::with_capacity(BLOCK_ITEMS), notes: N::new() }
     }
 
     /// Takes as many of the first items of the next block as there is room for.
     fn fill_from(&mut self, next: &mut Self) {
         let count = next.items.len().min(BLOCK_ITEMS - self.items.len());
+        self.notes.take(self.items.len(), &mut next.notes, 0, count);
         self.items.extend(next.items.drain(..count));
-        self.notes.append(&mut next.notes, count);
     }
 }
 
@@ -91,7 +89,7 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
     }
 
     fn block_bytes() -> usize {
-        rounded(BLOCK_ITEMS * size_of::<T>()) + N::bytes(BLOCK_ITEMS)
+        rounded(BLOCK_ITEMS * size_of::<T>()) + N::bytes()
     }
 
     pub(crate) fn first(&self) -> Option<&T> {
@@ -122,11 +120,11 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
         let Err(mut place) = self.blocks[at].items.binary_search(&item) else { return false };
         if self.blocks[at].items.len() == BLOCK_ITEMS {
             let last = at + 1 == self.blocks.len() && place == BLOCK_ITEMS;
-            let mut next = Block::new();
+            let mut next = Block::<T, N>::new();
             if !last {
                 let block = &mut self.blocks[at];
                 next.items.extend(block.items.drain(BLOCK_ITEMS / 2..));
-                next.notes = block.notes.split_off(BLOCK_ITEMS / 2);
+                next.notes.take(0, &mut block.notes, BLOCK_ITEMS / 2, BLOCK_ITEMS / 2);
             }
             self.blocks.insert(at + 1, next);
             if place >= self.blocks[at].items.len() {
@@ -212,7 +210,7 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
         let block = self.blocks.front_mut()?;
         let noted = note(&mut block.notes, 0);
         let item = block.items.pop_front()?;
-        block.notes.remove(0);
+        block.notes.remove(0, 1);
         self.len -= 1;
         if block.items.is_empty() {
             self.blocks.pop_front();
@@ -229,7 +227,7 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
         let block = &mut self.blocks[at];
         let noted = note(&mut block.notes, place);
         let item = block.items.remove(place).expect("it is there");
-        block.notes.remove(place);
+        block.notes.remove(place, 1);
         self.len -= 1;
         self.tidy(at);
         (item, noted)

@@ -89,11 +89,16 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
         let needed = heap_of(&timer) + self.timers.growth_bytes(&timer);
         let account = &self.context.account;
         if account.ensure(needed, "a timer").is_err() {
-            let before = self.timers.memory_bytes();
-            self.timers.pack();
-            account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
+            self.pack();
         }
         self.insert_at(timer, place).map(drop)
+    }
+
+    fn pack(&mut self) {
+        let before = self.timers.memory_bytes();
+        self.timers.pack();
+        let account = &self.context.account;
+        account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
     }
 
     /// Sees to it that so many bytes are free.
@@ -180,6 +185,7 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
                 pending.restore((at, namespace), place)
             })?;
             pending.remembered = remembered;
+            pending.pack();
         }
         Ok(Rc::new(Self(RefCell::new(pending))))
     }

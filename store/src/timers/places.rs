@@ -1,19 +1,21 @@
 //! Where the records of timers are, beside the timers: four bytes each.
 //!
 //! Places are of an epoch (`Remembered::epoch`): those of another one are none, and are made so when a block is
-//! written to. So whoever forgets all of them looks at none.
-
-use std::collections::VecDeque;
+//! written to. So whoever forgets all of them looks at none. Of a block that no checkpoint has anything of the places are
+//! not touched when timers come and go.
 
 use alluvium_layouts::Place;
 use alluvium_pagestore::rounded;
 
-use crate::sorted_blocks::Notes;
+use crate::sorted_blocks::{BLOCK_ITEMS, Notes};
 
-/// The places of a block's timers; the default of `P` is none.
+/// The epoch of a block without any places; no other one is 0.
+const NO_EPOCH: u32 = 0;
+
+/// The places of a block's timers, and behind them none; the default of `P` is none.
 #[derive(Debug)]
 pub(crate) struct Places<P = Place> {
-    places: VecDeque<P>,
+    places: Box<[P; BLOCK_ITEMS]>,
     epoch: u32,
 }
 
@@ -31,44 +33,43 @@ impl<P: Copy + Default> Places<P> {
     }
 
     fn forget(&mut self, epoch: u32) {
-        self.places.iter_mut().for_each(|place| *place = P::default());
+        self.places.fill(P::default());
         self.epoch = epoch;
     }
 }
 
 impl<P: Copy + Default> Notes for Places<P> {
-    fn new(items: usize) -> Self {
-        Self { places: VecDeque::with_capacity(items), epoch: 0 }
+    fn new() -> Self {
+        Self { places: Box::new([P::default(); BLOCK_ITEMS]), epoch: NO_EPOCH }
     }
 
-    fn bytes(items: usize) -> usize {
-        rounded(items * size_of::<P>())
+    fn bytes() -> usize {
+        rounded(size_of::<[P; BLOCK_ITEMS]>())
     }
 
     fn insert(&mut self, at: usize) {
-        self.places.insert(at, P::default());
-    }
-
-    fn remove(&mut self, at: usize) {
-        self.places.remove(at);
-    }
-
-    fn split_off(&mut self, at: usize) -> Self {
-        // Not the one of `VecDeque`, which makes the other as long as what it is given.
-        let mut next = Self::new(self.places.capacity());
-        next.places.extend(self.places.drain(at..));
-        next.epoch = self.epoch;
-        next
-    }
-
-    fn append(&mut self, next: &mut Self, count: usize) {
-        // Of the older epoch nothing counts any more.
-        match self.epoch.cmp(&next.epoch) {
-            std::cmp::Ordering::Less => self.forget(next.epoch),
-            std::cmp::Ordering::Equal => {}
-            std::cmp::Ordering::Greater => next.forget(self.epoch),
+        if self.epoch != NO_EPOCH {
+            self.places.copy_within(at..BLOCK_ITEMS - 1, at + 1);
+            self.places[at] = P::default();
         }
-        self.places.extend(next.places.drain(..count));
+    }
+
+    fn remove(&mut self, at: usize, count: usize) {
+        if self.epoch != NO_EPOCH {
+            self.places.copy_within(at + count.., at);
+            self.places[BLOCK_ITEMS - count..].fill(P::default());
+        }
+    }
+
+    fn take(&mut self, at: usize, next: &mut Self, from: usize, count: usize) {
+        if next.epoch > self.epoch {
+            self.forget(next.epoch);
+        }
+        // Of an older epoch nothing counts any more.
+        if next.epoch == self.epoch && self.epoch != NO_EPOCH {
+            self.places[at..at + count].copy_from_slice(&next.places[from..from + count]);
+        }
+        next.remove(from, count);
     }
 }
 
@@ -89,7 +90,7 @@ mod tests {
             steps in prop::collection::vec((0u32..900, 0..6u8), 0..4000),
         ) {
             let mut blocks = SortedBlocks::<u32, Places<usize>>::new();
-            let (mut model, mut epoch) = (BTreeMap::new(), 0);
+            let (mut model, mut epoch) = (BTreeMap::new(), 1);
             for (nth, (item, what)) in steps.into_iter().enumerate() {
                 match what {
                     0 => {
