@@ -225,6 +225,28 @@ fn each_checkpoint_that_is_retained_is_of_its_barrier() {
     assert!(confirmed > 350 && refused > 100, "{played:?}");
 }
 
+/// Where little is written, all are looked at still, as many with each share as the design says.
+#[test]
+fn a_share_looks_at_no_more_than_some_thousands() {
+    let device = Simulated::new(1, Faults::default());
+    let store = builder(&device, Helpers::Inline, 64 * MIB).open().unwrap();
+    let mut timers = store.timers::<u64>("t").unwrap();
+    let count = 200_000;
+    (0..count).for_each(|n| assert!(timers.set(Time(n), n.cast_unsigned()).unwrap()));
+    store.checkpoint(1).unwrap();
+    for round in 0..3 {
+        timers.pop_first().unwrap();
+        timers.set(Time(count + round), 0).unwrap();
+        let mut seal = store.seal(2).unwrap();
+        let mut shares = 1;
+        while !seal.advance().unwrap() {
+            shares += 1;
+        }
+        assert!(shares >= count / 8192, "{shares} shares");
+        seal.confirm().unwrap();
+    }
+}
+
 /// Sets timers until there is no room; says how many.
 fn fill(timers: &mut Timers<u64>, from: u64) -> u64 {
     for n in from.. {
