@@ -269,6 +269,15 @@ pub(crate) fn read_placed<K: Key, V: State>(
     read
 }
 
+/// What [`read_placed`] takes of segments that end after so many bytes, beside lists of what has died.
+pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
+    let chunk_bytes = chunk_bytes(context);
+    let footer = page_records(chunk_bytes) as usize * size_of::<FooterEntry>();
+    // A segment ends with the page that reaches its end.
+    let set = LiveSet::memory_bytes(segment_bytes + 2 * PAGE_BYTES);
+    (chunk_bytes + footer) as u64 + 2 * set + BLOCK_BYTES as u64
+}
+
 /// Memory of the set of a segment's live records, while it is read and while it is there.
 pub(crate) fn set_bytes(image: &StateImage, segment: &SegmentImage) -> u64 {
     let has_dead = segment.live.is_some() || !image.deaths.is_empty();

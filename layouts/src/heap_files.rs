@@ -84,6 +84,8 @@ pub(crate) struct Plan {
     pub anew: Vec<bool>,
     /// Records to be written at most.
     pub records: u64,
+    /// Records of before that have newer ones then, at most.
+    pub outdated: u64,
     /// Whether sets of what is live take the place of lists.
     pub makes_sets: bool,
     /// Whether all is written anew. Then no deaths are noted.
@@ -271,13 +273,15 @@ impl HeapFiles {
         let listed: u64 = self.lists.iter().map(|list| list.len / 4).sum();
         let all_dead = listed + self.dead.len() + written;
         let makes_sets = self.lists.len() >= LISTS_MAX || all_dead > (entries / 2).max(LISTED_MIN);
-        Plan { anew, records: (written + more).min(entries), makes_sets, is_full: false }
+        let records = (written + more).min(entries);
+        Plan { anew, records, outdated: written, makes_sets, is_full: false }
     }
 
     /// Writing all of so many entries, after which no segment of before is needed.
     pub fn plan_all(&self, entries: u64) -> Plan {
         let anew = self.slots.iter().map(|slot| matches!(slot, Slot::Gone | Slot::Stored(_)));
-        Plan { anew: anew.collect(), records: entries, makes_sets: false, is_full: true }
+        let anew = anew.collect();
+        Plan { anew, records: entries, outdated: 0, makes_sets: false, is_full: true }
     }
 
     /// Slots of the confirmed checkpoint, with the records that are live there.
@@ -306,10 +310,21 @@ impl HeapFiles {
         stored.map(|(_, image, _)| LiveSet::memory_bytes(image.bytes)).sum()
     }
 
+    /// Memory that reading the lists of what has died takes, of a checkpoint that does as planned; see
+    /// [`Liveness`](alluvium_pagestore::Liveness).
+    pub fn reading_bytes(&self, plan: &Plan) -> u64 {
+        if plan.makes_sets || plan.is_full {
+            return 0;
+        }
+        let new = size_of::<u32>() as u64 * (self.dead.len() + 3 * self.slots.len() as u64);
+        let longest = self.lists.iter().map(|list| list.len).fold(new, u64::max);
+        2 * (self.lists.iter().map(|list| list.len).sum::<u64>() + new + longest)
+    }
+
     /// A checkpoint does as planned: what has died before the barrier, and room to note as many more as it may write;
     /// `None` if there is none, and then nothing has changed.
     pub fn follow(&mut self, plan: &Plan) -> Option<Dead> {
-        let noted = if plan.is_full { 0 } else { plan.records };
+        let noted = plan.outdated;
         // What a checkpoint that was given up has left may have room enough.
         let lacking = if self.dead.room() < noted { noted } else { 0 };
         let room = DeadPlaces::with_room(self.account.clone(), lacking)?;

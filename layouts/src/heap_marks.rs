@@ -26,8 +26,8 @@ const GRAIN_BITS: u32 = 21;
 /// Marks are begun if they take no more than such a part of what is free.
 const BEGIN_SHARE: u64 = 4;
 
-/// Where the record of an entry is: a slot of [`HeapFiles`](super::heap_files::HeapFiles), and a grain of
-/// its segment. No record starts at the first grain of a segment.
+/// Where the record of an entry is: the number of a segment that the last checkpoints have, and where in
+/// it. No record starts at the first grain of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place(u32);
 
@@ -35,18 +35,18 @@ impl Place {
     /// Of an entry that no checkpoint has.
     pub const NONE: Self = Self(0);
     /// Slots that there can be.
-    pub const SLOTS_MAX: usize = 1 << (u32::BITS - GRAIN_BITS);
+    pub(crate) const SLOTS_MAX: usize = 1 << (u32::BITS - GRAIN_BITS);
 
-    pub fn of(slot: u32, grain: u32) -> Self {
+    pub(crate) fn of(slot: u32, grain: u32) -> Self {
         debug_assert!(grain > 0 && grain >> GRAIN_BITS == 0 && (slot as usize) < Self::SLOTS_MAX);
         Self(slot << GRAIN_BITS | grain)
     }
 
-    pub fn slot(self) -> usize {
+    pub(crate) fn slot(self) -> usize {
         (self.0 >> GRAIN_BITS) as usize
     }
 
-    pub fn grain(self) -> u32 {
+    pub(crate) fn grain(self) -> u32 {
         self.0 & ((1 << GRAIN_BITS) - 1)
     }
 }

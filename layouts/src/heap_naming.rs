@@ -83,14 +83,40 @@ impl Begun {
     pub fn of(
         files: &mut HeapFiles,
         account: &Account,
-        (entries, changed): (u64, u64),
+        counts: (u64, u64),
         segment_bytes: u64,
     ) -> Self {
-        let mut plan = files.plan(entries, changed, segment_bytes);
+        let plan = files.plan(counts.0, counts.1, segment_bytes);
+        Self::planned(files, account, counts.0, plan, 0)
+    }
+
+    /// [`of`](Begun::of) where what has changed is new: no record dies as a newer one is written. All is written, too, if
+    /// a state that opens with the memory there is could not read which records are dead, for which it needs so
+    /// many bytes beside the lists.
+    pub fn of_new(
+        files: &mut HeapFiles,
+        account: &Account,
+        counts: (u64, u64),
+        segment_bytes: u64,
+        reading_bytes: u64,
+    ) -> Self {
+        let plan = Plan { outdated: 0, ..files.plan(counts.0, counts.1, segment_bytes) };
+        let reading = reading_bytes + files.reading_bytes(&plan);
+        Self::planned(files, account, counts.0, plan, reading)
+    }
+
+    fn planned(
+        files: &mut HeapFiles,
+        account: &Account,
+        entries: u64,
+        mut plan: Plan,
+        reading_bytes: u64,
+    ) -> Self {
         let sets = if plan.makes_sets { files.sets_bytes(&plan) } else { 0 };
-        let deaths = DEATH_BYTES * (files.dead().len() + plan.records);
+        let deaths = DEATH_BYTES * (files.dead().len() + plan.outdated);
         let mut bytes = if plan.is_full { 0 } else { sets + deaths };
-        let has_room = account.available() >= bytes + deaths + 2 * FREE_BYTES;
+        let wanted = (bytes + deaths).max(reading_bytes) + 2 * FREE_BYTES;
+        let has_room = account.available() >= wanted;
         if !has_room && !plan.is_full {
             // What has died need not be told if all is written.
             (plan, bytes) = (files.plan_all(entries), 0);

@@ -35,6 +35,7 @@ mod parts;
 mod passing;
 mod patient_reads;
 mod prefetch_unsafe;
+mod remembered;
 mod snapshot;
 mod split_heap;
 mod split_heap_groups;
@@ -58,6 +59,7 @@ pub use fetch::{Fetch, Ticket};
 pub use full_image::{EntryWriter, Images, read_entries, write_entries};
 pub use heap::{Heap, HeapTable, SplitHeap, Stored, Volatile, VolatileHeap};
 pub use heap_lists::HeapLists;
+pub use heap_marks::Place;
 pub use hybrid_log::{
     CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX,
     PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
@@ -65,6 +67,7 @@ pub use hybrid_log::{
 pub use lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
 pub use panes::{Merge, Panes, PanesLayout};
 pub use parts::Part;
+pub use remembered::{Recording, Remembered};
 pub use split_heap::SplitHeapTable;
 pub use table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,

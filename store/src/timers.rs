@@ -1,23 +1,24 @@
 //! Timers: requests to be called for a key when event time reaches a point.
 //!
-//! Kept in memory in time order, part of every checkpoint. A set: the same time, key and namespace
-//! twice is once. A namespace tells timers of one key apart, such as those of its windows; without
-//! one it is `()` and takes nothing.
+//! Kept in memory in time order, part of every checkpoint, which writes those that have come since the last one. A
+//! set: the same time, key and namespace twice is once. A namespace tells timers of one key apart, such as those of its
+//! windows; without one it is `()` and takes nothing.
 
 mod capture;
+mod places;
 mod set;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use alluvium_layouts::{CheckpointOutcome, Images, Part, StateContext, TableStats, read_entries};
+use alluvium_layouts::{CheckpointOutcome, Part, Place, Remembered, StateContext, TableStats};
 use alluvium_pagestore::{
     BlobWriter, Encoded, Error, ErrorKind, Key, KeyGroup, MemoryKind, Result, State, StateImage,
     Time,
 };
 
 use crate::export::{Entry, Visit, check_hash};
-use crate::moving::{Groups, Place};
+use crate::moving::{self, Groups};
 use crate::state_cell::Hooks;
 use capture::Capture;
 use set::{Timer, TimerSet};
@@ -50,63 +51,113 @@ pub(crate) struct TimersCell<K: Key + Ord, N: State + Ord>(RefCell<Pending<K, N>
 struct Pending<K: Key + Ord, N: State + Ord> {
     context: StateContext,
     timers: TimerSet<K, N>,
-    /// The checkpoint being taken, or not decided yet.
+    /// The checkpoint being taken.
     capture: Option<Capture<K, N>>,
-    images: Images,
+    /// What checkpoints have.
+    remembered: Remembered,
     codec_calls: u64,
 }
 
 impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
     fn insert(&mut self, timer: Timer<K, N>) -> Result<bool> {
-        let account = &self.context.account;
+        self.insert_at(timer, Place::NONE)
+    }
+
+    /// Inserts a timer whose record is at this place.
+    fn insert_at(&mut self, timer: Timer<K, N>, place: Place) -> Result<bool> {
         let (heap, growth) = (heap_of(&timer), self.timers.growth_bytes(&timer));
-        account.ensure(heap + growth, "a timer")?;
-        let noted = self.prepare(&timer, heap + growth).then(|| timer.clone());
-        let account = &self.context.account;
+        self.ensure(heap + growth)?;
+        let is_wanted = self.capture_wants(Some(&timer));
+        let is_told = is_wanted && self.prepare(heap, heap + growth);
+        let told = is_told.then(|| timer.clone());
         let before = self.timers.memory_bytes();
-        let new = self.timers.insert(timer);
+        let new = self.timers.insert(timer, (place, self.remembered.epoch()));
+        let account = &self.context.account;
         account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
         if new {
             account.charge(MemoryKind::Values, heap);
-            self.note(noted, true);
+            if let (Some(capture), Some(timer)) = (&mut self.capture, told) {
+                capture.come(timer);
+            }
         }
         Ok(new)
     }
 
-    /// Before a timer comes, which is about to take so many bytes, or goes; says whether a checkpoint is
-    /// to be told.
-    fn prepare(&mut self, timer: &Timer<K, N>, taking: u64) -> bool {
-        let timers = &self.timers;
-        let wants = |capture: &&mut Capture<K, N>| capture.wants(timers, timer);
-        let Some(capture) = self.capture.as_mut().filter(wants) else { return false };
-        capture.prepare(&self.context, timers, timer, taking);
-        capture.wants(timers, timer)
+    /// [`insert_at`](Pending::insert_at) while a store is opened. What several checkpoints wrote, or stores, does not come in order and
+    /// leaves blocks half full, which may have been full: where memory lacks they are filled.
+    fn restore(&mut self, timer: Timer<K, N>, place: Place) -> Result<()> {
+        let needed = heap_of(&timer) + self.timers.growth_bytes(&timer);
+        let account = &self.context.account;
+        if account.ensure(needed, "a timer").is_err() {
+            self.pack();
+        }
+        self.insert_at(timer, place).map(drop)
     }
 
-    fn note(&mut self, timer: Option<Timer<K, N>>, has_come: bool) {
-        if let (Some(capture), Some(timer)) = (&mut self.capture, timer) {
-            capture.note(timer, has_come);
+    fn pack(&mut self) {
+        let before = self.timers.memory_bytes();
+        self.timers.pack();
+        let account = &self.context.account;
+        account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
+    }
+
+    /// Sees to it that so many bytes are free.
+    fn ensure(&mut self, bytes: u64) -> Result<()> {
+        let account = &self.context.account;
+        let ensured = account.ensure(bytes, "a timer");
+        if ensured.is_err() && self.remembered.make_way() {
+            return account.ensure(bytes, "a timer");
+        }
+        ensured
+    }
+
+    /// Whether the checkpoint being taken wants to be told when a timer comes or goes.
+    #[inline]
+    fn capture_wants(&self, timer: Option<&Timer<K, N>>) -> bool {
+        match (&self.capture, timer) {
+            (Some(capture), Some(timer)) => capture.wants(&self.timers, timer),
+            _ => false,
         }
     }
 
+    /// Before a timer that owns so many bytes comes, which is about to take so many, or goes; says whether the checkpoint
+    /// is to be told still.
+    fn prepare(&mut self, heap: u64, taking: u64) -> bool {
+        let Self { capture, timers, remembered, .. } = self;
+        let told = capture.as_mut().map(|it| it.prepare(timers, remembered, (heap, taking)));
+        told.unwrap_or(false)
+    }
+
     fn remove(&mut self, timer: &Timer<K, N>) -> bool {
-        let is_noted = self.prepare(timer, 0);
+        let is_told = self.capture_wants(Some(timer)) && self.prepare(heap_of(timer), 0);
         let before = self.timers.memory_bytes();
-        let Some(known) = self.timers.remove(timer) else { return false };
+        let removed = self.timers.remove(timer, self.remembered.epoch());
         // What was kept may own more than what is equal to it.
+        let Some((known, place)) = removed else { return false };
         self.removed(before, &known);
-        self.note(is_noted.then_some(known), false);
+        self.let_go(&known, place, is_told);
         true
     }
 
     fn pop(&mut self) -> Option<Timer<K, N>> {
-        let first = self.capture.as_ref().and(self.timers.first()).cloned();
-        let noted = first.filter(|first| self.prepare(first, 0));
+        let first = self.timers.first();
+        let is_told = self.capture_wants(first) && {
+            let heap = first.map_or(0, heap_of);
+            self.prepare(heap, 0)
+        };
         let before = self.timers.memory_bytes();
-        let timer = self.timers.pop_first()?;
+        let (timer, place) = self.timers.pop_first(self.remembered.epoch())?;
         self.removed(before, &timer);
-        self.note(noted, false);
+        self.let_go(&timer, place, is_told);
         Some(timer)
+    }
+
+    /// A timer has gone, whose record was at this place.
+    fn let_go(&mut self, timer: &Timer<K, N>, place: Place, is_told: bool) {
+        match self.capture.as_mut().filter(|_| is_told) {
+            Some(capture) => capture.go(timer, place, &mut self.remembered),
+            None => self.remembered.note_dead(place),
+        }
     }
 
     /// Books what is left after a timer was removed from `before` bytes of timers.
@@ -126,19 +177,15 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
         let restored = context.restored.take();
         let timers = TimerSet::new(groups);
         context.account.reserve(MemoryKind::Values, timers.memory_bytes(), "timers")?;
-        let mut pending = Pending {
-            context: context.clone(),
-            timers,
-            capture: None,
-            images: Images::default(),
-            codec_calls: 0,
-        };
+        let remembered = Remembered::new(&context);
+        let mut pending = Pending { context, timers, capture: None, remembered, codec_calls: 0 };
         if let Some((image, blobs)) = restored {
-            read_entries::<(Time, K), N>(&context, &image, &blobs, |at, namespace| {
-                pending.codec_calls += 1;
-                pending.insert((at, namespace)).map(drop)
+            let mut remembered = Remembered::new(&pending.context);
+            remembered.restore::<(Time, K), N>(&image, &blobs, |at, namespace, place| {
+                pending.restore((at, namespace), place)
             })?;
-            pending.images.restored(&image);
+            pending.remembered = remembered;
+            pending.pack();
         }
         Ok(Rc::new(Self(RefCell::new(pending))))
     }
@@ -150,7 +197,7 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
             |(_, key): &(Time, K)| key.key_hash(),
             |at, namespace: N| {
                 pending.codec_calls += 1;
-                pending.insert((at, namespace)).map(drop)
+                pending.restore((at, namespace), Place::NONE)
             },
         )
     }
@@ -285,37 +332,38 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
             if let Some(image) = self.continue_checkpoint(blobs)? {
                 return Ok(image);
             }
-            self.enter()?.capture.iter_mut().for_each(Capture::pause);
+            self.enter()?.remembered.pause();
         }
     }
 
     fn begin_checkpoint(&self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
-        let pending = &mut *self.enter()?;
-        pending.capture = Some(Capture::begin(&pending.context, &pending.timers)?);
+        let Pending { context, timers, capture, remembered, .. } = &mut *self.enter()?;
+        let (account, entries) = (context.account.clone(), timers.len() as u64);
+        *capture = None;
+        remembered.begin::<(Time, K), N>(entries, account.used_for(MemoryKind::Values))?;
+        *capture = Some(Capture::begin(account));
         Ok(None)
     }
 
-    fn continue_checkpoint(&self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
-        let pending = &mut *self.enter()?;
-        let Some(capture) = &mut pending.capture else {
+    fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        let Pending { context, timers, capture, remembered, .. } = &mut *self.enter()?;
+        let Some(capturing) = capture else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
-        let advanced = capture.advance(&pending.context, &pending.timers);
-        let image = advanced.map_err(|e| e.with("state", &pending.context.name))?;
-        if let Some(image) = &image {
-            pending.capture = None;
-            pending.codec_calls += image.entries;
-            pending.images.taken(image);
+        remembered.plan();
+        let epoch = remembered.epoch();
+        let image = remembered.step(blobs, |to| capturing.read(timers, epoch, to));
+        if let Ok(Some(_)) = &image {
+            *capture = None;
         }
-        Ok(image)
+        image.map_err(|error| error.with("state", &context.name))
     }
 
     fn checkpointed(&self, outcome: CheckpointOutcome) {
         // No call of a user's is ever inside.
         if let Ok(mut pending) = self.enter() {
             pending.capture = None;
-            let segments = pending.context.segments.clone();
-            pending.images.decide(outcome, segments.as_ref());
+            pending.remembered.decide(outcome);
         }
     }
 
@@ -336,7 +384,7 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
     fn extract(
         &self,
         group: KeyGroup,
-        at: &mut Place,
+        at: &mut moving::Place,
         fuel: usize,
         visit: Visit<'_>,
     ) -> Result<()> {
@@ -355,7 +403,7 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
         Ok(())
     }
 
-    fn forget(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
+    fn forget(&self, group: KeyGroup, at: &mut moving::Place, fuel: usize) -> Result<()> {
         let mut pending = self.enter()?;
         for _ in 0..fuel.max(1) {
             let Some(timer) = pending.timers.next_of(group, None).cloned() else {
@@ -380,6 +428,14 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
         Ok(0)
     }
 
+    /// What is noted for the next checkpoint, which writes all timers then.
+    fn reclaim(&self, _: u64) -> Result<u64> {
+        let Ok(mut pending) = self.enter() else { return Ok(0) };
+        let before = pending.context.account.used();
+        pending.remembered.make_way();
+        Ok(before - pending.context.account.used())
+    }
+
     fn stats(&self) -> Result<TableStats> {
         let pending = self.enter()?;
         let mut stats = TableStats {
@@ -388,7 +444,7 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
             codec_calls: pending.codec_calls,
             ..TableStats::default()
         };
-        pending.images.describe(&mut stats);
+        pending.remembered.describe(&mut stats);
         Ok(stats)
     }
 }

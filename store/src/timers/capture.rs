@@ -1,19 +1,19 @@
 //! Taking a checkpoint of timers while they are set, withdrawn and fire.
 //!
-//! At the barrier nothing is copied. Timers are read in their order, a batch at a time, which the
-//! helper writes. One that goes before it was read is kept; one that comes behind what was read is
-//! noted, so that it is passed over. If there is no room for that, the rest is read and written at
-//! once.
+//! At the barrier nothing is copied. Timers are read in their order, a few at a time: those that are
+//! [due](Recording::is_due), as they have come since the last checkpoint or stand in a segment that goes, are written,
+//! by the helper; the others stay where they are. One that is due and goes before it was read is kept; one that
+//! comes behind what was read is noted, so that it is passed over. If there is no room for that, the rest is read and
+//! written at once.
 //!
 //! What it keeps true: what was read and what was kept are together the timers of the barrier, each
-//! once.
+//! once, but for those that went before they were read and are on storage as they were.
 
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use alluvium_layouts::{EntryWriter, StateContext};
-use alluvium_pagestore::{
-    Account, Error, ErrorKind, Key, MemoryKind, Result, State, StateImage, Time,
-};
+use alluvium_layouts::{Place, Recording, Remembered};
+use alluvium_pagestore::{Account, Key, MemoryKind, Result, State};
 
 use super::heap_of;
 use super::set::{Timer, TimerSet};
@@ -21,99 +21,87 @@ use crate::sorted_blocks::SortedBlocks;
 
 /// Bytes that are left free beside what is kept.
 const FREE_BYTES: u64 = 4 << 10;
+/// Timers that are looked at together: a share looks at some hundred times as many at most.
+const LOOKED_MAX: usize = 32;
 
 /// A checkpoint being taken.
 #[derive(Debug)]
 pub(super) struct Capture<K: Key + Ord, N: State + Ord> {
     account: Rc<Account>,
-    /// At the barrier.
-    entries: u64,
     /// The last that was read.
     read: Option<Timer<K, N>>,
-    step: Step,
-    /// Of the barrier, gone before they were read.
+    /// Whether there are some to be read.
+    is_reading: bool,
+    /// Of the barrier, to be written, gone before they were read.
     gone: SortedBlocks<Timer<K, N>>,
     /// Not of the barrier, behind what was read.
     new: SortedBlocks<Timer<K, N>>,
     /// Heap that `gone` and `new` own, booked with their blocks.
     heap: u64,
     booked: u64,
-    /// Made when it is needed.
-    writer: Option<EntryWriter>,
-    failed: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Reading,
-    /// What was kept is written.
-    Keeping,
-    Ending,
 }
 
 impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
-    /// All `timers` there are now are of the checkpoint. Cost: O(1).
-    pub(super) fn begin(context: &StateContext, timers: &TimerSet<K, N>) -> Result<Self> {
-        context.segment_store()?;
-        Ok(Self {
-            account: context.account.clone(),
-            entries: timers.len() as u64,
+    /// All timers there are now are of the checkpoint. Cost: O(1).
+    pub(super) fn begin(account: Rc<Account>) -> Self {
+        Self {
+            account,
             read: None,
-            step: Step::Reading,
+            is_reading: true,
             gone: SortedBlocks::new(),
             new: SortedBlocks::new(),
             heap: 0,
             booked: 0,
-            writer: None,
-            failed: false,
-        })
+        }
     }
 
-    /// Whether it has to be [told](Capture::note) when this timer comes or goes.
+    /// Whether it has to be told when this timer [comes](Capture::come) or [goes](Capture::go).
     pub(super) fn wants(&self, timers: &TimerSet<K, N>, timer: &Timer<K, N>) -> bool {
         let is_behind = |read: &Timer<K, N>| timers.is_after(timer, read);
-        self.step == Step::Reading && self.read.as_ref().is_none_or(is_behind)
+        self.is_reading && self.read.as_ref().is_none_or(is_behind)
     }
 
-    /// Whether there is room to be told of one more, beside so many bytes.
-    fn has_room(&self, timer: &Timer<K, N>, beside: u64) -> bool {
-        let growth = self.gone.growth_bytes() + self.new.growth_bytes();
-        self.account.available() >= beside + heap_of(timer) + growth + FREE_BYTES
-    }
-
-    /// Before a timer that it [wants](Capture::wants) comes or goes: sees to it that it can be told,
-    /// or needs not be, and that as many bytes are `beside` it as there were. An error is kept for who
-    /// advances the checkpoint.
+    /// Before a timer that it [wants](Capture::wants) and that owns so many bytes comes or goes: sees to it that it can be
+    /// told, or needs not be, and that as many bytes are `beside` it as there were. Says which of the two. An error is
+    /// kept for who advances the checkpoint.
     pub(super) fn prepare(
         &mut self,
-        context: &StateContext,
-        timers: &TimerSet<K, N>,
-        timer: &Timer<K, N>,
-        beside: u64,
-    ) {
-        if self.has_room(timer, beside) {
-            return;
+        timers: &mut TimerSet<K, N>,
+        remembered: &mut Remembered,
+        (heap, beside): (u64, u64),
+    ) -> bool {
+        remembered.plan();
+        let growth = self.gone.growth_bytes() + self.new.growth_bytes();
+        if self.account.available() < beside + heap + growth + FREE_BYTES {
+            let epoch = remembered.epoch();
+            remembered.read_rest(|to| self.read_some(timers, epoch, to));
+            self.is_reading = false;
         }
-        let mut read_rest = || {
-            self.writer(context)?.wait()?;
-            while self.read_one(timers)? {}
-            Ok::<_, Error>(())
-        };
-        self.failed |= read_rest().is_err();
-        self.step = Step::Keeping;
+        self.is_reading
     }
 
-    /// A timer that it [wants](Capture::wants) has come, or has gone.
-    pub(super) fn note(&mut self, timer: Timer<K, N>, has_come: bool) {
-        let (here, there) = match has_come {
-            true => (&mut self.new, &mut self.gone),
-            false => (&mut self.gone, &mut self.new),
-        };
-        if let Some(known) = there.remove(&timer) {
+    /// A timer that it wants has come.
+    pub(super) fn come(&mut self, timer: Timer<K, N>) {
+        match self.gone.remove(&timer) {
+            Some(known) => self.heap -= heap_of(&known),
+            None => {
+                self.heap += heap_of(&timer);
+                self.new.insert(timer);
+            }
+        }
+        self.book();
+    }
+
+    /// A timer that it wants has gone, whose record was at this place.
+    pub(super) fn go(&mut self, timer: &Timer<K, N>, place: Place, remembered: &mut Remembered) {
+        if let Some(known) = self.new.remove(timer) {
             self.heap -= heap_of(&known);
+        } else if remembered.is_due(place) {
+            remembered.outdate(place);
+            self.heap += heap_of(timer);
+            self.gone.insert(timer.clone());
         } else {
-            self.heap += heap_of(&timer);
-            here.insert(timer);
+            remembered.note_dead(place);
         }
         self.book();
     }
@@ -124,66 +112,61 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         self.booked = bytes;
     }
 
-    fn writer(&mut self, context: &StateContext) -> Result<&mut EntryWriter> {
-        if self.writer.is_none() {
-            self.writer = Some(EntryWriter::new::<(Time, K), N>(context)?);
-        }
-        Ok(self.writer.as_mut().expect("made above"))
-    }
-
-    /// Reads the next timer; says whether there was one.
-    fn read_one(&mut self, timers: &TimerSet<K, N>) -> Result<bool> {
-        let Some(timer) = timers.next(self.read.as_ref()) else { return Ok(false) };
-        match self.new.remove(timer) {
-            Some(new) => self.heap -= heap_of(&new),
-            None => self.writer.as_mut().expect("it is ready").push(&timer.0, &timer.1)?,
-        }
-        self.read = Some(timer.clone());
-        Ok(true)
-    }
-
-    /// Does a bounded share; the image at the end.
-    pub(super) fn advance(
+    /// Reads some timers, or one of those that were kept; says whether there were any.
+    pub(super) fn read(
         &mut self,
-        context: &StateContext,
-        timers: &TimerSet<K, N>,
-    ) -> Result<Option<StateImage>> {
-        if self.failed {
-            let message = "timers had to be written at once, which failed; begin the checkpoint \
-                           again";
-            return Err(Error::new(ErrorKind::Overtaken, message));
+        timers: &mut TimerSet<K, N>,
+        epoch: u32,
+        to: &mut Recording<'_>,
+    ) -> Result<bool> {
+        if self.read_some(timers, epoch, to)? {
+            return Ok(true);
         }
-        if !self.writer(context)?.is_ready()? {
-            return Ok(None);
-        }
-        if self.step == Step::Ending {
-            let image = self.writer(context)?.take_image();
-            assert_eq!(image.entries, self.entries, "each timer of the barrier once");
-            return Ok(Some(image));
-        }
-        while self.writer(context)?.has_room() {
-            if self.step == Step::Reading {
-                if !self.read_one(timers)? {
-                    self.step = Step::Keeping;
-                }
-            } else if let Some(timer) = self.gone.pop_first() {
-                self.heap -= heap_of(&timer);
-                self.writer(context)?.push(&timer.0, &timer.1)?;
-            } else {
-                self.book();
-                self.writer(context)?.submit_end();
-                self.step = Step::Ending;
-                return Ok(None);
-            }
+        let kept = self.gone.pop_first();
+        if let Some(timer) = &kept {
+            self.heap -= heap_of(timer);
+            let place = to.write(&timer.0, &timer.1, Place::NONE)?;
+            to.note_dead(place);
         }
         self.book();
-        self.writer(context)?.submit();
-        Ok(None)
+        Ok(kept.is_some())
     }
 
-    /// Waits a moment for the helper.
-    pub(super) fn pause(&mut self) {
-        self.writer.iter_mut().for_each(EntryWriter::pause);
+    /// Reads some timers; says whether there were any.
+    fn read_some(
+        &mut self,
+        timers: &mut TimerSet<K, N>,
+        epoch: u32,
+        to: &mut Recording<'_>,
+    ) -> Result<bool> {
+        if !self.is_reading {
+            return Ok(false);
+        }
+        let (new, heap, mut looked) = (&mut self.new, &mut self.heap, 0);
+        let read = timers.scan(self.read.as_ref(), |timer, places, at| {
+            looked += 1;
+            let place = places.get(at, epoch);
+            if !to.is_due(place) {
+                to.keep(place);
+            } else if let Some(known) = new.remove(timer) {
+                *heap -= heap_of(&known);
+            } else {
+                match to.write(&timer.0, &timer.1, place) {
+                    Ok(place) => places.set(at, place, epoch),
+                    Err(error) => return ControlFlow::Break(Err(error)),
+                }
+            }
+            match looked < LOOKED_MAX && to.has_room() {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(Ok(timer.clone())),
+            }
+        });
+        match read {
+            ControlFlow::Break(last) => self.read = Some(last?),
+            ControlFlow::Continue(()) => (self.is_reading, self.read) = (false, None),
+        }
+        self.book();
+        Ok(true)
     }
 }
 

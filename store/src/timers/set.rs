@@ -2,22 +2,29 @@
 //!
 //! What it keeps true of the second: what is first is the least of the groups that are awake, found by
 //! a sorted set of the groups' first times; a group is found, and leaves, without a look at the others.
+//! Beside each timer is the [place](Places) of its record; that of one that leaves is told.
 
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
+use alluvium_layouts::Place;
 use alluvium_pagestore::{Key, KeyGroup, State, Time, rounded};
 
+use super::places::Places;
 use crate::moving::Groups;
 use crate::sorted_blocks::SortedBlocks;
 
 /// A timer as it is kept: in order of time, then key, then namespace.
 pub(crate) type Timer<K, N> = ((Time, K), N);
 
+/// Timers in order, and where their records are.
+type Blocks<K, N> = SortedBlocks<Timer<K, N>, Places>;
+
 /// Pending timers.
 #[derive(Debug)]
 pub(crate) enum TimerSet<K: Key + Ord, N: State + Ord> {
     /// In one order.
-    One(SortedBlocks<Timer<K, N>>),
+    One(Blocks<K, N>),
     /// By key groups.
     Grouped(Grouped<K, N>),
 }
@@ -26,7 +33,7 @@ pub(crate) enum TimerSet<K: Key + Ord, N: State + Ord> {
 #[derive(Debug)]
 pub(crate) struct Grouped<K: Key + Ord, N: State + Ord> {
     groups: Rc<Groups>,
-    sets: Vec<SortedBlocks<Timer<K, N>>>,
+    sets: Vec<Blocks<K, N>>,
     /// Those that may fire.
     awake: Vec<bool>,
     /// The first time of each group that is awake and has timers.
@@ -101,37 +108,63 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
         sets.iter().flat_map(SortedBlocks::iter)
     }
 
-    pub(crate) fn insert(&mut self, timer: Timer<K, N>) -> bool {
+    /// Adds a timer whose record is at this place, of this epoch; says whether it is new.
+    pub(crate) fn insert(&mut self, timer: Timer<K, N>, (place, epoch): (Place, u32)) -> bool {
+        let note = |places: &mut Places, at: usize| {
+            if place != Place::NONE {
+                places.set(at, place, epoch);
+            }
+        };
         match self {
-            Self::One(set) => set.insert(timer),
+            Self::One(set) => set.insert_noted(timer, note),
             Self::Grouped(grouped) => {
                 let group = grouped.group_of(&timer);
-                let new = grouped.change(group, |set| set.insert(timer));
+                let new = grouped.change(group, |set| set.insert_noted(timer, note));
                 grouped.len += usize::from(new);
                 new
             }
         }
     }
 
-    pub(crate) fn remove(&mut self, timer: &Timer<K, N>) -> Option<Timer<K, N>> {
+    /// Removes a timer; with it the place of its record, of this epoch.
+    pub(crate) fn remove(
+        &mut self,
+        timer: &Timer<K, N>,
+        epoch: u32,
+    ) -> Option<(Timer<K, N>, Place)> {
+        let place = |places: &mut Places, at: usize| places.get(at, epoch);
         match self {
-            Self::One(set) => set.remove(timer),
+            Self::One(set) => set.remove_noted(timer, place),
             Self::Grouped(grouped) => {
                 let group = grouped.group_of(timer);
-                let removed = grouped.change(group, |set| set.remove(timer));
+                let removed = grouped.change(group, |set| set.remove_noted(timer, place));
                 grouped.len -= usize::from(removed.is_some());
                 removed
             }
         }
     }
 
-    /// Removes the first that may fire.
-    pub(crate) fn pop_first(&mut self) -> Option<Timer<K, N>> {
+    /// Removes the first that may fire; with it the place of its record, of this epoch.
+    pub(crate) fn pop_first(&mut self, epoch: u32) -> Option<(Timer<K, N>, Place)> {
+        let place = |places: &mut Places, at: usize| places.get(at, epoch);
         match self {
-            Self::One(set) => set.pop_first(),
+            Self::One(set) => set.pop_first_noted(place),
             Self::Grouped(grouped) => {
-                let group = grouped.firsts.first()?.1;
-                grouped.pop(usize::from(group))
+                let group = usize::from(grouped.firsts.first()?.1);
+                let popped = grouped.change(group, |set| set.pop_first_noted(place));
+                grouped.len -= usize::from(popped.is_some());
+                popped
+            }
+        }
+    }
+
+    /// Brings them into the least memory. Cost: O(n).
+    pub(crate) fn pack(&mut self) {
+        match self {
+            Self::One(set) => set.pack(),
+            Self::Grouped(grouped) => {
+                grouped.sets.iter_mut().for_each(SortedBlocks::pack);
+                grouped.sets_bytes = grouped.sets.iter().map(SortedBlocks::memory_bytes).sum();
             }
         }
     }
@@ -154,16 +187,22 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
         }
     }
 
-    /// The one after `last`, of all, also of those that may not fire: in order of time, or of key groups
-    /// and then of time.
-    pub(crate) fn next(&self, last: Option<&Timer<K, N>>) -> Option<&Timer<K, N>> {
+    /// Shows the timers after `last`, also those that may not fire, with the places of a block and the number there,
+    /// until `see` breaks: in order of time, or of key groups and then of time.
+    pub(crate) fn scan<B>(
+        &mut self,
+        last: Option<&Timer<K, N>>,
+        mut see: impl FnMut(&Timer<K, N>, &mut Places, usize) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
         match self {
-            Self::One(set) => last.map_or_else(|| set.first(), |last| set.after(last)),
+            Self::One(set) => set.scan(last, see),
             Self::Grouped(grouped) => {
-                let group = last.map(|last| grouped.group_of(last));
-                let next = group.and_then(|group| grouped.sets[group].after(last?));
-                let later = &grouped.sets[group.map_or(0, |group| group + 1)..];
-                next.or_else(|| later.iter().find_map(SortedBlocks::first))
+                let group = last.map_or(0, |last| grouped.group_of(last));
+                let mut last = last;
+                for set in &mut grouped.sets[group..] {
+                    set.scan(last.take(), &mut see)?;
+                }
+                ControlFlow::Continue(())
             }
         }
     }
@@ -212,25 +251,15 @@ impl<K: Key + Ord, N: State + Ord> Grouped<K, N> {
     }
 
     fn memory_bytes(&self) -> u64 {
-        let tables = rounded(self.sets.len() * size_of::<SortedBlocks<Timer<K, N>>>())
-            + rounded(self.awake.len());
+        let tables =
+            rounded(self.sets.len() * size_of::<Blocks<K, N>>()) + rounded(self.awake.len());
         self.sets_bytes + self.firsts.memory_bytes() + tables as u64
     }
 
-    fn pop(&mut self, group: usize) -> Option<Timer<K, N>> {
-        let popped = self.change(group, SortedBlocks::pop_first);
-        self.len -= usize::from(popped.is_some());
-        popped
-    }
-
     /// Changes the timers of a group, and what is known of its first.
-    fn change<R>(
-        &mut self,
-        group: usize,
-        change: impl FnOnce(&mut SortedBlocks<Timer<K, N>>) -> R,
-    ) -> R {
+    fn change<R>(&mut self, group: usize, change: impl FnOnce(&mut Blocks<K, N>) -> R) -> R {
         let set = &mut self.sets[group];
-        let first = |set: &SortedBlocks<Timer<K, N>>| set.first().map(|timer| timer.0.0);
+        let first = |set: &Blocks<K, N>| set.first().map(|timer| timer.0.0);
         let (bytes, before) = (set.memory_bytes(), first(set));
         let result = change(set);
         self.sets_bytes = self.sets_bytes - bytes + set.memory_bytes();

@@ -30,5 +30,6 @@ mod storage_that_does_nothing_holds_nobody_up_for_ever;
 mod storage_trouble_is_told_and_passes;
 mod the_book_says_what_the_code_does;
 mod timers_are_a_set_in_order_of_time;
+mod timers_write_what_has_changed;
 mod values_are_dropped_once_whatever_panics;
 mod values_by_serde_are_kept_like_others;

@@ -80,7 +80,7 @@ fn timers_with_namespaces_are_an_ordered_set() {
     let store = store();
     let timers = store.timers_in::<u64, String>("t").unwrap();
     // The table of blocks is kept.
-    a_long_history(&store, timers, true, 4096);
+    a_long_history(&store, timers, true, 6 << 10);
 }
 
 /// Of timers that can move, equal times come by key group.

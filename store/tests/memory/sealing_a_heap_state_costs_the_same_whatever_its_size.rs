@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Heap, Helpers, List, MIB, Map, SplitHeap, State, Store};
+use alluvium::{Heap, Helpers, List, MIB, Map, SplitHeap, State, Store, Time, Timers};
 
 use crate::counting::{alone, asked, held};
 
@@ -27,6 +27,7 @@ enum Kept {
     /// In the order of hashes.
     Ordered(Map<u64, u64, SplitHeap>),
     List(List<u64, u64>),
+    Timers(Timers<u64>, Store),
 }
 
 impl Kept {
@@ -36,6 +37,11 @@ impl Kept {
             Self::Map(map) => map.update(&key, || key, |value| *value += 1).unwrap(),
             Self::Ordered(map) => map.update(&key, || key, |value| *value += 1).unwrap(),
             Self::List(list) => list.append(&key, key).map_err(|rejected| rejected.error).unwrap(),
+            Self::Timers(timers, _) => {
+                // One that is there goes, and comes again.
+                timers.cancel(Time(7), key);
+                assert!(timers.set(Time(7), key).unwrap());
+            }
         }
     }
 
@@ -44,6 +50,7 @@ impl Kept {
             Self::Map(map) => map.stats(),
             Self::Ordered(map) => map.stats(),
             Self::List(list) => list.stats(),
+            Self::Timers(_, store) => Ok(store.stats().unwrap().total()),
         };
         stats.unwrap().codec_calls
     }
@@ -96,12 +103,13 @@ fn seals(open: Open, keys: u64) -> Vec<Sealed> {
 #[test]
 fn sealing_a_heap_state_costs_the_same_whatever_its_size() {
     let _alone = alone();
-    let states: [(&str, Open); 3] = [
+    let states: [(&str, Open); 4] = [
         ("map", |store| Kept::Map(store.map("m").layout(Heap::new().into()).open().unwrap())),
         ("ordered map", |store| {
             Kept::Ordered(store.map("m").layout(Heap::new().in_order()).open().unwrap())
         }),
         ("list", |store| Kept::List(store.list("m").layout(Heap::new().into()).open().unwrap())),
+        ("timers", |store| Kept::Timers(store.timers("t").unwrap(), store.clone())),
     ];
     for (name, open) in states {
         the_same(name, seals(open, 2_000), seals(open, 200_000));
