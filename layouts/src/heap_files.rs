@@ -211,8 +211,12 @@ impl HeapFiles {
         Some(())
     }
 
-    /// The record at a place is not live any more: its entry was removed, or has a newer one.
+    /// The record at a place is not live any more: its entry was removed, or has a newer one. If the next checkpoint writes
+    /// all, nobody has to know.
     pub fn note_dead(&mut self, place: Place) {
+        if self.is_broken {
+            return;
+        }
         match self.slots.get_mut(place.slot()) {
             _ if place == Place::NONE => return,
             Some(Slot::Stored(Stored { noted, goes: true, .. })) => {

@@ -151,6 +151,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     /// Nothing is remembered of any checkpoint: the next one is full.
     pub(super) fn forget(&mut self) {
+        self.lent = None;
         self.files.clear();
         self.remembers = false;
         self.epoch += 1;

@@ -97,6 +97,13 @@ impl<K: Key, E: State> HeapLists<K, E> {
         Ok(())
     }
 
+    /// Takes back what the helper was lent for a checkpoint that was given up. If it has it still, the next one is full.
+    fn take_lent(&mut self) {
+        if let Some(lent) = self.lent.take() {
+            lent.take_back(&self.context.helper, &mut self.files);
+        }
+    }
+
     /// Decides what the checkpoint that was begun writes, if that is not decided: before anything changes. Cost: in the
     /// number of segments.
     pub(super) fn plan_capture(&mut self) {
@@ -104,9 +111,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         if is_planned {
             return;
         }
-        if let Some(lent) = self.lent.take() {
-            lent.take_back(&self.context.helper, &mut self.files);
-        }
+        self.take_lent();
         let is_first = !self.remembers || self.files.is_broken();
         if is_first {
             self.forget();
@@ -356,8 +361,11 @@ impl<K: Key, E: State> HeapLists<K, E> {
             self.read_rest();
             return true;
         }
-        let is_needed = self.capture.is_some() || self.undecided.is_some();
-        let has_noted = !is_needed && self.files.dead().len() > 0;
+        if self.capture.is_some() || self.undecided.is_some() {
+            return false;
+        }
+        self.take_lent();
+        let has_noted = self.files.dead().len() > 0;
         if has_noted {
             self.files.break_off();
         }

@@ -247,9 +247,7 @@ impl Remembered {
 
     #[cold]
     fn plan_begun(&mut self) {
-        if let Some(lent) = self.lent.take() {
-            lent.take_back(&self.context.helper, &mut self.files);
-        }
+        self.take_lent();
         let is_first = !self.is_on || self.files.is_broken();
         if is_first {
             self.forget();
@@ -271,8 +269,16 @@ impl Remembered {
         taking.is_planned = true;
     }
 
+    /// Takes back what the helper was lent for a checkpoint that was given up. If it has it still, the next one writes all.
+    fn take_lent(&mut self) {
+        if let Some(lent) = self.lent.take() {
+            lent.take_back(&self.context.helper, &mut self.files);
+        }
+    }
+
     /// Nothing is remembered of any checkpoint: the next one writes all.
     fn forget(&mut self) {
+        self.lent = None;
         self.files.clear();
         self.is_on = false;
         self.epoch += 1;
@@ -396,8 +402,11 @@ impl Remembered {
     /// Gives up what is noted of dead records, if no checkpoint needs it, so that the next one writes all; says whether
     /// there was any.
     pub fn make_way(&mut self) -> bool {
-        let is_needed = self.taking.is_some() || self.undecided.is_some();
-        let has_noted = !is_needed && self.files.dead().len() > 0;
+        if self.taking.is_some() || self.undecided.is_some() {
+            return false;
+        }
+        self.take_lent();
+        let has_noted = self.files.dead().len() > 0;
         if has_noted {
             self.files.break_off();
         }

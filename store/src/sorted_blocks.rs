@@ -245,7 +245,7 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
         }
     }
 
-    /// Fills all blocks to the brim but the last: the least memory. Cost: O(n).
+    /// Fills all blocks to the brim but the last: the least memory, also of the table of blocks. Cost: O(n).
     pub(crate) fn pack(&mut self) {
         let blocks = self.blocks.make_contiguous();
         let mut to = 0;
@@ -260,6 +260,7 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
             }
         }
         self.blocks.truncate(to + 1);
+        self.blocks.shrink_to(self.blocks.len().next_power_of_two());
     }
 }
 
@@ -301,5 +302,19 @@ mod tests {
             assert!(blocks.insert(item));
         }
         assert!(blocks.memory_bytes() < 100_000 * 17, "{} bytes", blocks.memory_bytes());
+    }
+
+    #[test]
+    fn packed_they_take_no_more_than_what_came_in_order() {
+        const COUNT: u32 = 33_000;
+        let (mut in_order, mut others) = (SortedBlocks::<u32>::new(), SortedBlocks::<u32>::new());
+        (0..COUNT).for_each(|item| assert!(in_order.insert(2 * item)));
+        (0..4 * COUNT).for_each(|item| assert!(others.insert(item)));
+        let gone = (0..4 * COUNT).filter(|item| item % 2 == 1 || *item >= 2 * COUNT);
+        gone.for_each(|item| assert!(others.remove(&item).is_some()));
+        assert!(others.memory_bytes() > in_order.memory_bytes());
+        others.pack();
+        assert!(others.memory_bytes() <= in_order.memory_bytes());
+        assert!(others.iter().eq(in_order.iter()));
     }
 }

@@ -69,6 +69,10 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
         self.ensure(heap + growth)?;
         let is_wanted = self.capture_wants(Some(&timer));
         let is_told = is_wanted && self.prepare(heap, heap + growth);
+        if is_wanted {
+            // What it took for that may have been left for this.
+            self.ensure(heap + growth)?;
+        }
         let told = is_told.then(|| timer.clone());
         let before = self.timers.memory_bytes();
         let new = self.timers.insert(timer, (place, self.remembered.epoch()));
@@ -351,6 +355,7 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
         remembered.plan();
+        capturing.begin_share();
         let epoch = remembered.epoch();
         let image = remembered.step(blobs, |to| capturing.read(timers, epoch, to));
         if let Ok(Some(_)) = &image {

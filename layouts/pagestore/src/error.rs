@@ -42,8 +42,8 @@ pub enum ErrorKind {
     /// Another process or store holds the directory.
     Locked,
     /// What has happened to the state since the checkpoint was begun has overtaken it: the state was cleared, of which it
-    /// had not all yet, or there was no memory to keep what changed. State and older checkpoints are intact; begin it
-    /// again.
+    /// had not all yet, or what changed could not be kept for it, as memory was short or storage did not take it in time.
+    /// State and older checkpoints are intact; begin it again.
     Overtaken,
     /// The device is full. Nothing written before is lost; the error clears when space returns.
     DiskFull,

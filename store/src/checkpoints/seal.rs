@@ -128,9 +128,9 @@ impl Seal {
     /// can be restored by its number, also before it is confirmed.
     ///
     /// # Errors
-    /// Those of the device, such as [`ErrorKind::DiskFull`]; [`ErrorKind::InUse`] if a value is
-    /// borrowed. Drop this and seal anew, or try again, which not every part can: the states are
-    /// intact, and so are older checkpoints.
+    /// Those of the device, such as [`ErrorKind::DiskFull`]; [`ErrorKind::OverBudget`] if there is no memory for it;
+    /// [`ErrorKind::InUse`] if a value is borrowed. Drop this and seal anew, or try again, which not every part can;
+    /// after [`ErrorKind::Overtaken`] none can. The states are intact, and so are older checkpoints.
     pub fn advance(&mut self) -> Result<bool> {
         let inner = &*self.store.0;
         let segments = inner.segments.as_ref().expect("it was begun with a directory");

@@ -36,6 +36,11 @@ pub(super) struct Capture<K: Key + Ord, N: State + Ord> {
     gone: SortedBlocks<Timer<K, N>>,
     /// Not of the barrier, behind what was read.
     new: SortedBlocks<Timer<K, N>>,
+    /// How many have come, of those, since the last share, and how many of them a share may pass beside those that it looks
+    /// at: twice as many as have come since one has read, or a stream that sets more than shares look at would stay ahead.
+    came: usize,
+    passes: usize,
+    has_read: bool,
     /// Heap that `gone` and `new` own, booked with their blocks.
     heap: u64,
     booked: u64,
@@ -50,6 +55,9 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
             is_reading: true,
             gone: SortedBlocks::new(),
             new: SortedBlocks::new(),
+            came: 0,
+            passes: 0,
+            has_read: false,
             heap: 0,
             booked: 0,
         }
@@ -80,8 +88,17 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         self.is_reading
     }
 
+    /// The next share begins.
+    pub(super) fn begin_share(&mut self) {
+        if std::mem::take(&mut self.has_read) {
+            self.passes = 0;
+        }
+        self.passes += 2 * std::mem::take(&mut self.came);
+    }
+
     /// A timer that it wants has come.
     pub(super) fn come(&mut self, timer: Timer<K, N>) {
+        self.came += 1;
         match self.gone.remove(&timer) {
             Some(known) => self.heap -= heap_of(&known),
             None => {
@@ -142,7 +159,9 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         if !self.is_reading {
             return Ok(false);
         }
-        let (new, heap, mut looked) = (&mut self.new, &mut self.heap, 0);
+        self.has_read = true;
+        let Self { new, heap, passes, .. } = self;
+        let mut looked = 0;
         let read = timers.scan(self.read.as_ref(), |timer, places, at| {
             looked += 1;
             let place = places.get(at, epoch);
@@ -150,6 +169,9 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
                 to.keep(place);
             } else if let Some(known) = new.remove(timer) {
                 *heap -= heap_of(&known);
+                let is_free = *passes > 0;
+                *passes -= usize::from(is_free);
+                looked -= usize::from(is_free);
             } else {
                 match to.write(&timer.0, &timer.1, place) {
                     Ok(place) => places.set(at, place, epoch),

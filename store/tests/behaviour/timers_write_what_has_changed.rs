@@ -416,3 +416,30 @@ fn timers_that_come_and_go_between_two_checkpoints_write_nothing() {
     assert_eq!(none, passing);
     assert!(none.iter().all(|bytes| *bytes < 16 << 10), "{none:?}");
 }
+
+#[test]
+fn a_checkpoint_ends_while_more_timers_are_set_than_its_shares_look_at() {
+    const OLD: i64 = 20_000;
+    const BETWEEN: i64 = 10_000;
+    let device = Simulated::new(1, Faults::none());
+    let store = builder(&device, Helpers::Inline, 256 * MIB).open().unwrap();
+    let mut timers: Timers<u64> = store.timers("t").unwrap();
+    (0..OLD).for_each(|at| assert!(timers.set(Time(at), at as u64).unwrap()));
+    store.checkpoint(0).unwrap();
+    let mut seal = store.seal(1).unwrap();
+    let mut set = OLD;
+    for share in 0.. {
+        if seal.advance().unwrap() {
+            break;
+        }
+        assert!(share < 40, "{set} timers are set");
+        (set..set + BETWEEN).for_each(|at| assert!(timers.set(Time(at), at as u64).unwrap()));
+        set += BETWEEN;
+    }
+    seal.confirm().unwrap();
+    drop((timers, store));
+    let store = builder(&device, Helpers::Inline, 256 * MIB).open().unwrap();
+    let mut timers: Timers<u64> = store.timers("t").unwrap();
+    let fired: Vec<i64> = std::iter::from_fn(|| timers.pop_first()).map(|(at, ..)| at.0).collect();
+    assert_eq!(fired, (0..OLD).collect::<Vec<_>>());
+}
