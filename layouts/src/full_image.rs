@@ -71,20 +71,26 @@ pub(crate) fn write_each<K: Key, V: State>(
     }
 }
 
-/// How the records of a full checkpoint are written in steps.
-pub(crate) fn pace<K: Key, V: State>(context: &StateContext) -> Pace {
+/// How the records of a checkpoint are written in steps, of which there are so many at most: small state takes no more
+/// memory for that than it needs.
+pub(crate) fn pace<K: Key, V: State>(context: &StateContext, records: u64) -> Pace {
     let plain = K::NONE && V::NONE;
-    let chunk_bytes = chunk_bytes(context);
+    let value_bytes = match plain {
+        true => 2 * size_of::<(K, V)>() as u64,
+        false => context.max_value_bytes,
+    };
+    let whole = chunk_bytes(context);
+    let all = records.saturating_mul(value_bytes + RECORD_BYTES_MIN as u64);
+    let all = usize::try_from(all).unwrap_or(usize::MAX).clamp(CHUNK_BYTES_MIN as usize, whole);
+    let chunk_bytes = all / 4096 * 4096;
+    let page_records = u64::from(page_records(whole)).min(records.max(1)) as u32;
     Pace {
         chunk_bytes,
         segment_bytes: SEGMENT_BYTES,
-        page_records: page_records(chunk_bytes),
+        page_records,
         page_bytes: PAGE_BYTES,
         batch_bytes: chunk_bytes.min(BATCH_BYTES_MAX),
-        value_bytes: match plain {
-            true => 2 * size_of::<(K, V)>() as u64,
-            false => context.max_value_bytes,
-        },
+        value_bytes,
     }
 }
 
@@ -122,7 +128,7 @@ impl EntryWriter {
     /// [`ErrorKind::OverBudget`] if there is no room for its buffers, and
     /// [`ErrorKind::Unsupported`] in a store without a directory.
     pub fn new<K: Key, V: State>(context: &StateContext) -> Result<Self> {
-        let (pace, store) = (pace::<K, V>(context), context.segment_store()?.clone());
+        let (pace, store) = (pace::<K, V>(context, u64::MAX), context.segment_store()?.clone());
         let (account, booked) = (context.account.clone(), pace.memory_bytes());
         account.reserve(MemoryKind::Buffers, booked, "a checkpoint's buffer")?;
         let paced = Paced::new(context.helper.clone(), store, fingerprint(&context.name), pace);

@@ -80,8 +80,8 @@ pub trait Kind<K, V>: Sized + 'static {
     fn heap_bytes(key: &K, value: &V) -> u64;
     /// Whether a checkpoint copies entries ahead: short ones that own no heap.
     const IS_COPIED: bool;
-    /// How a checkpoint is written, if there can be one.
-    fn pace(context: &StateContext) -> Result<Pace>;
+    /// How a checkpoint of so many entries is written, if there can be one.
+    fn pace(context: &StateContext, entries: u64) -> Result<Pace>;
     /// Adds an entry to a checkpoint, and says where.
     fn push(writer: &mut Paced, key: &K, value: &V) -> Result<PlacedAt>;
     /// Has the helper write the next copies.
@@ -106,8 +106,8 @@ impl<K: Key, V: State> Kind<K, V> for Stored {
         (key.heap_bytes() + value.heap_bytes()) as u64
     }
 
-    fn pace(context: &StateContext) -> Result<Pace> {
-        Ok(pace::<K, V>(context))
+    fn pace(context: &StateContext, entries: u64) -> Result<Pace> {
+        Ok(pace::<K, V>(context, entries))
     }
 
     fn push(writer: &mut Paced, key: &K, value: &V) -> Result<PlacedAt> {
@@ -131,7 +131,7 @@ impl<K: Key, V: 'static> Kind<K, V> for Volatile {
         key.heap_bytes() as u64
     }
 
-    fn pace(context: &StateContext) -> Result<Pace> {
+    fn pace(context: &StateContext, _: u64) -> Result<Pace> {
         let message = "volatile heap state cannot be part of a checkpoint";
         Err(Error::new(ErrorKind::Unsupported, message).with("state", &context.name))
     }

@@ -122,7 +122,8 @@ impl<K, V, S: Entries<K, V>> HeapCapture<K, V, S> {
 impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> {
     /// Cost: O(1).
     pub(super) fn begin_capture(&mut self) -> Result<()> {
-        let pace = Pace { segment_bytes: self.segment_bytes(), ..M::pace(&self.context)? };
+        let pace = M::pace(&self.context, self.entries.count())?;
+        let pace = Pace { segment_bytes: self.segment_bytes(), ..pace };
         let stepped = Stepped::new(&self.context)?;
         self.give_up_capture();
         if self.undecided.take().is_some() {

@@ -71,10 +71,11 @@ pub struct Copies<K, V> {
 }
 
 impl<K, V> Copies<K, V> {
-    pub fn new(account: Rc<Account>) -> Self {
+    /// None yet, of so many entries.
+    pub fn new(account: Rc<Account>, all: u64) -> Self {
         let (full, spare) = (VecDeque::new(), Vec::new());
         let entries = account.limit() / CHUNK_SHARE / size_of::<Copied<K, V>>() as u64;
-        let chunk = entries.clamp(CHUNK_MIN as u64, CHUNK_MAX as u64) as usize;
+        let chunk = entries.min(all).clamp(CHUNK_MIN as u64, CHUNK_MAX as u64) as usize;
         Self { account, chunk, filling: None, full, spare, answer: None, booked: 0, is_full: false }
     }
 

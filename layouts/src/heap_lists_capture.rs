@@ -252,7 +252,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     }
 
     fn pace(&self) -> Pace {
-        let pace = pace::<(Time, K), Vec<E>>(&self.context);
+        let pace = pace::<(Time, K), Vec<E>>(&self.context, u64::MAX);
         let element = if E::NONE { 0 } else { self.context.max_value_bytes };
         Pace { value_bytes: record_bytes(&pace) as u64 + element + 256, ..pace }
     }

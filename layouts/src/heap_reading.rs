@@ -88,7 +88,7 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
             is_read: false,
             is_done: false,
             kept: SplitTable::new(account.clone(), range),
-            copies: Copies::new(account.clone()),
+            copies: Copies::new(account.clone(), records),
             left: None,
             dropped: 0,
             booked: 0,

@@ -228,7 +228,7 @@ impl Remembered {
         self.taking = Some(Box::new(Taking {
             entries,
             stepped,
-            pace: Pace { segment_bytes, ..pace::<K, V>(&self.context) },
+            pace: Pace { segment_bytes, ..pace::<K, V>(&self.context, entries) },
             is_planned: false,
             part: Part::new(self.context.account.clone()),
             telling: None,
