@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use crate::common::{Dice, times};
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store, Time};
+use alluvium::{
+    AnyLayout, ErrorKind, Heap, Helpers, HybridLog, KIB, MIB, Map, MemoryKind, Store, Time,
+};
 
 fn simulated(seed: u64) -> Arc<Simulated> {
     Arc::new(Simulated::new(seed, Faults::late(3)))
@@ -253,4 +255,23 @@ fn a_hybrid_log_of_few_pages_gives_up_what_its_values_own() {
         (0..2500).for_each(|n| grow(&mut log, n, &mut model));
         common::assert_equal(&mut log, &model, "after it gave memory up");
     }
+}
+
+/// As large as for large state, its buffers took 142 KB of as much memory as this.
+#[test]
+fn a_checkpoint_of_small_state_takes_little_beside_it() {
+    let device = Arc::new(Simulated::new(1, Faults::none()));
+    let store = Store::in_memory().memory(2_796_202).device(device).layout(Heap::new());
+    let store = store.helpers(Helpers::Inline).open().unwrap();
+    let mut map = store.map::<u64, u64>("m").open().unwrap();
+    map.put(1, 1).unwrap();
+    let used = || store.stats().unwrap().memory.used_for(MemoryKind::Buffers);
+    let before = used();
+    let (mut seal, mut most) = (store.seal(0).unwrap(), 0);
+    while !seal.advance().unwrap() {
+        most = used().max(most);
+    }
+    seal.confirm().unwrap();
+    assert!(most > before, "it was seen while it was taken");
+    assert!(most - before < 64 << 10, "{} bytes", most - before);
 }
