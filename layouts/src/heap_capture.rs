@@ -28,22 +28,25 @@ use crate::heap_marks::{EntryMarks, Marks, Place, bits_bytes};
 use crate::heap_naming::{Begun, FREE_BYTES, Naming};
 use crate::heap_reading::{Left, Memory, Reading, Source};
 use crate::heap_telling::{Lent, Telling};
-use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::paced::Pace;
 use crate::split_table::HashRange;
 use crate::stepped::{Given, Stepped};
 use crate::table::CheckpointOutcome;
 use crate::table::pace::pay;
 
-/// Words of bits that a share passes over at most, and entries that it copies.
-const WORDS_MAX: usize = 256;
+/// Stretches of buckets without a bit that a share passes over at most, buckets of others that it looks at, and
+/// entries that it copies.
+const CLEAR_MAX: u64 = 4096;
+const BUCKETS_MAX: u64 = 16384;
 const COPIED_MAX: u64 = 1024;
 /// Buckets that are looked at for each call of the stream. An entry that changes before that has to be kept, which
 /// takes many times as long as copying it.
 const BUCKETS_PER_CALL: u64 = 16;
+/// Calls of the stream for each record that is written.
+const CALLS_PER_RECORD: u64 = 96;
 /// What was not looked at may be later, so many buckets at once; what was not written, so many chunks.
 const CREDIT_BUCKETS_MAX: u64 = 4096;
-const CREDIT_CHUNKS_MAX: u64 = 4;
+const CREDIT_CHUNKS_MAX: u64 = 2;
 /// A segment has such a part of the state, between these.
 const SEGMENTS: u64 = 32;
 const SEGMENT_BYTES_MIN: u64 = 512 << 10;
@@ -220,9 +223,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             return;
         };
         *looks = earned.add(*looks, BUCKETS_PER_CALL, buckets, CREDIT_BUCKETS_MAX);
-        let per_record = u64::from(CHECKPOINT_PACE);
-        let most = CREDIT_CHUNKS_MAX * capture.reading.copies.chunk() * per_record;
-        let all = capture.reading.records.saturating_mul(per_record);
+        let most = CREDIT_CHUNKS_MAX * capture.reading.copies.chunk() * CALLS_PER_RECORD;
+        let all = capture.reading.records.saturating_mul(CALLS_PER_RECORD);
         *calls = earned.add(*calls, 1, all, most);
     }
 
@@ -298,7 +300,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
                 }
             }
             let Some(records) = copies.next_len() else { return Ok(Given::Some) };
-            let has_earned = pay(&mut follow.calls, records * u64::from(CHECKPOINT_PACE));
+            let has_earned = pay(&mut follow.calls, records * CALLS_PER_RECORD);
             if has_earned || copies.is_full() || is_short {
                 M::submit(copies, own);
             }
@@ -310,18 +312,24 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     fn copy_some(&mut self) -> Result<()> {
         let capture = self.capture.as_mut().expect("it is taken");
         let HeapCapture { stepped, follow, reading, .. } = &mut **capture;
-        let encoded = reading.encoded;
-        for _ in 0..WORDS_MAX {
+        let (encoded, mut clear, mut looked) = (reading.encoded, 0, 0);
+        while looked < BUCKETS_MAX {
             let is_over = reading.is_done || reading.encoded - encoded >= COPIED_MAX;
-            if is_over
-                || stepped.is_lost()
+            if is_over || stepped.is_lost() {
+                break;
+            }
+            let most = follow.looks.unwrap_or(u64::MAX).min(CLEAR_MAX - clear);
+            let passed = reading.pass_clear(&self.entries, &mut self.marks, most);
+            pay(&mut follow.looks, passed);
+            clear += passed;
+            let cost = reading.cost(&self.entries);
+            if clear == CLEAR_MAX
                 || !reading.copies.has_room(reading.room(&self.entries), self.moved)?
+                || !pay(&mut follow.looks, cost)
             {
                 break;
             }
-            if !pay(&mut follow.looks, reading.cost(&self.entries, &mut self.marks)) {
-                break;
-            }
+            looked += cost;
             let source = Source { entries: &self.entries, moved: self.moved };
             let memory = Memory { marks: &mut self.marks, files: &mut self.files };
             reading.read_part::<M>(source, memory, None)?;
@@ -453,6 +461,16 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             return;
         }
         let entry = bucket.and_then(|bucket| self.entries.entry(bucket));
+        if let (true, Some(bucket), Some(entry)) =
+            (M::IS_COPIED && capture.has_bits(), bucket, entry)
+            && let Ok(true) = capture.copies.has_room(1, self.moved)
+        {
+            let mut memory = Memory { marks: &mut self.marks, files: &mut self.files };
+            if capture.take_early::<M>(bucket, entry, &mut memory).is_err() {
+                stepped.lose();
+            }
+            return;
+        }
         let before = entry.and_then(|(_, value)| M::copy(value));
         let key = key.to_owned();
         let bytes = match &before {

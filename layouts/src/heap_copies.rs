@@ -18,7 +18,7 @@ use crate::paced::{Paced, Sink};
 /// A chunk has such a part of the memory, between so many entries. Each has to wake the helper.
 const CHUNK_SHARE: u64 = 64;
 const CHUNK_MIN: usize = 256;
-const CHUNK_MAX: usize = 2048;
+const CHUNK_MAX: usize = 4096;
 /// Copies have such a part of the memory.
 const MEMORY_SHARE: u64 = 8;
 /// So much of it is left to others.

@@ -103,6 +103,7 @@ impl LiveSets {
     }
 
     /// A record is live, if there is a set for its segment.
+    #[inline]
     pub fn insert(&mut self, place: Place) {
         if place != Place::NONE
             && let Some(Some((bytes, set))) = self.0.get_mut(place.slot())
@@ -346,6 +347,7 @@ impl HeapFiles {
 
     /// A checkpoint has a newer record than that at a place, or keeps it to write it. Says whether there was room to
     /// note it; if not, the next checkpoint is full.
+    #[inline]
     pub fn outdate(&mut self, place: Place, dead: &mut Dead) -> bool {
         let Some(Slot::Stored(Stored { goes, .. })) = self.slots.get(place.slot()) else {
             return true;

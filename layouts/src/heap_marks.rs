@@ -120,6 +120,9 @@ pub trait EntryMarks: Debug + Sized {
     /// The place of a bucket's entry.
     fn place(&self, bucket: usize) -> Place;
 
+    /// The place of a bucket's entry is going to be read: brings it near.
+    fn look_ahead_place(&self, bucket: usize);
+
     /// The record of a bucket's entry is there now.
     fn set_place(&mut self, bucket: usize, place: Place);
 
@@ -331,14 +334,24 @@ impl EntryMarks for Marks {
         self.take(bucket)
     }
 
+    #[inline]
     fn take(&mut self, bucket: usize) -> Place {
         Place(self.places.get_mut(bucket).map_or(Place::NONE.0, std::mem::take))
     }
 
+    #[inline]
     fn place(&self, bucket: usize) -> Place {
         Place(self.places.get(bucket).copied().unwrap_or_default())
     }
 
+    #[inline]
+    fn look_ahead_place(&self, bucket: usize) {
+        if let Some(at) = self.places.get(bucket) {
+            prefetch(std::ptr::from_ref(at));
+        }
+    }
+
+    #[inline]
     fn set_place(&mut self, bucket: usize, place: Place) {
         if let Some(at) = self.places.get_mut(bucket) {
             *at = place.0;
@@ -363,18 +376,22 @@ impl EntryMarks for Marks {
         self.is_mixed = false;
     }
 
+    #[inline]
     fn is_captured(&self, bucket: usize) -> bool {
         self.captured.has(bucket)
     }
 
+    #[inline]
     fn captured_word(&self, bucket: usize) -> u64 {
         self.captured.words.get(bucket / 64).copied().unwrap_or(u64::MAX)
     }
 
+    #[inline]
     fn owe(&mut self, bucket: usize) {
         self.captured.set(bucket);
     }
 
+    #[inline]
     fn settle(&mut self, bucket: usize) {
         self.captured.clear(bucket);
     }

@@ -35,6 +35,7 @@ impl Naming {
     }
 
     /// Whether a record is in a segment that is written anew.
+    #[inline]
     pub fn is_anew(&self, place: Place) -> bool {
         place != Place::NONE && self.anew.get(place.slot()) == Some(&true)
     }
@@ -43,6 +44,7 @@ impl Naming {
     ///
     /// # Errors
     /// Without room to note it the checkpoint is lost, and the next one is full.
+    #[inline]
     pub fn outdate(&mut self, place: Place, files: &mut HeapFiles) -> Result<()> {
         if files.outdate(place, &mut self.dead) {
             return Ok(());

@@ -19,12 +19,14 @@ use crate::heap_files::HeapFiles;
 use crate::heap_marks::{EntryMarks, Place};
 use crate::heap_naming::Naming;
 use crate::paced::Paced;
+use crate::prefetch_unsafe::prefetch;
 use crate::split_table::{HashRange, SplitTable};
 
 /// Entries that are kept together are not more, but for those of one hash.
 const KEPT: usize = 256;
-/// What passing over a stretch is worth of which no bit is set, in buckets.
-const CLEAR_COST: u64 = 4;
+/// Bytes that are brought near together, and places in them.
+const LINE_BYTES: usize = 64;
+const PLACES_PER_LINE: usize = LINE_BYTES / size_of::<Place>();
 
 /// What is to be read still.
 #[derive(Debug)]
@@ -100,7 +102,7 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
     }
 
     /// Whether bits tell what is to be read.
-    fn has_bits(&self) -> bool {
+    pub fn has_bits(&self) -> bool {
         self.due.is_some() || !self.reads_all
     }
 
@@ -137,21 +139,30 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
         self.reads_all || self.due.is_some() || needs_places
     }
 
+    /// Passes over stretches of which no bit is set, `most` of them at most, but not over the last one; says how many.
+    pub fn pass_clear(&mut self, entries: &S, marks: &mut S::Marks, most: u64) -> u64 {
+        if self.is_read || self.left.is_some() || self.looks_at_each() {
+            return 0;
+        }
+        for passed in 0..most {
+            let Stretch { mut buckets, after } = entries.stretch(self.next);
+            let mut is_clear = || {
+                buckets.by_ref().step_by(64).all(|bucket| {
+                    marks.merge(bucket);
+                    marks.captured_word(bucket) == 0
+                })
+            };
+            match after {
+                Some(next) if is_clear() => self.next = next,
+                _ => return passed,
+            }
+        }
+        most
+    }
+
     /// What reading the next part is worth, in buckets.
-    pub fn cost(&self, entries: &S, marks: &mut S::Marks) -> u64 {
-        if self.is_read {
-            return KEPT as u64;
-        }
-        let Stretch { buckets, .. } = self.stretch(entries);
-        let count = buckets.len() as u64;
-        if self.left.is_some() || self.looks_at_each() {
-            return count;
-        }
-        let is_clear = buckets.step_by(64).all(|bucket| {
-            marks.merge(bucket);
-            marks.captured_word(bucket) == 0
-        });
-        if is_clear { CLEAR_COST.min(count) } else { count }
+    pub fn cost(&self, entries: &S) -> u64 {
+        if self.is_read { KEPT as u64 } else { self.stretch(entries).buckets.len() as u64 }
     }
 
     /// Copies for which there has to be room before the next part is read.
@@ -210,6 +221,7 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
     }
 
     /// The entry in a bucket has a newer record, there, or is on its way.
+    #[inline]
     pub fn outdate(
         &mut self,
         bucket: usize,
@@ -242,15 +254,16 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
             self.is_done = !self.read_kept::<M>(source.entries, memory, own)?;
             return Ok(!self.is_done);
         }
-        let mut left = self.left.take();
-        let Memory { marks, files } = memory;
-        let read = match &mut left {
-            Some(Left { table, marks, .. }) => {
-                self.read_buckets::<M>(table, Memory { marks, files }, own)
+        let read = match self.left.take() {
+            None => self.read_buckets::<M>(source.entries, memory, own),
+            Some(mut left) => {
+                let Left { table, marks, .. } = &mut left;
+                let memory = Memory { marks, files: memory.files };
+                let read = self.read_buckets::<M>(table, memory, own);
+                self.left = Some(left);
+                read
             }
-            None => self.read_buckets::<M>(source.entries, Memory { marks, files }, own),
         };
-        self.left = left;
         if self.is_read {
             self.drop_left();
             self.due = None;
@@ -265,6 +278,9 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
         mut own: Option<&mut Paced>,
     ) -> Result<()> {
         let Stretch { buckets, after } = table.stretch(self.next);
+        if let (None, Some(next)) = (&own, after) {
+            Self::look_ahead(table, memory.marks, next);
+        }
         let looks_at_each = self.looks_at_each();
         for first in buckets.clone().step_by(64) {
             memory.marks.merge(first);
@@ -294,6 +310,19 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
         Ok(())
     }
 
+    /// The stretch at `next` is read soon: brings it near, as each share begins where nobody has been for long.
+    fn look_ahead(table: &S, marks: &S::Marks, next: u64) {
+        let Stretch { buckets, .. } = table.stretch(next);
+        for bucket in buckets.clone().step_by(PLACES_PER_LINE) {
+            marks.look_ahead_place(bucket);
+        }
+        for bucket in buckets.step_by((LINE_BYTES / 2 / size_of::<(K, V)>().max(1)).max(1)) {
+            if let Some(entry) = table.entry(bucket) {
+                prefetch(std::ptr::from_ref(entry));
+            }
+        }
+    }
+
     /// Takes the entry in a bucket.
     fn take<M: Kind<K, V>>(
         &mut self,
@@ -314,6 +343,24 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
         let newer = self.place_of(at, memory);
         self.outdate(bucket, newer, memory)?;
         memory.marks.settle(bucket);
+        Ok(())
+    }
+
+    /// Takes a short entry that is due and about to change, before it is its turn: there is [room](Copies::has_room) for
+    /// it, and a bit that says that it was taken.
+    pub fn take_early<M: Kind<K, V>>(
+        &mut self,
+        bucket: usize,
+        (key, value): &(K, V),
+        memory: &mut Memory<'_, S::Marks>,
+    ) -> Result<()> {
+        self.encoded += 1;
+        self.pass(bucket, memory.marks);
+        // It has no record until its copy is written.
+        memory.marks.change(bucket);
+        self.outdate(bucket, Place::NONE, memory)?;
+        let copy = M::copy(value).expect("what is stored can be copied");
+        self.copies.push(Some(bucket), key.clone(), copy);
         Ok(())
     }
 

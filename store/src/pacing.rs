@@ -36,6 +36,9 @@ const CALLS_PER_SHARE: u64 = 256;
 /// Whoever asks more often than after so many calls is given one each time.
 const CALLS_PER_ASK: u64 = 32;
 
+/// One in so many shares that are asked for is given while there is nothing to do but to wait for storage.
+const ASKS_PER_LOOK: u64 = 4;
+
 /// When the last share of a checkpoint was given, whichever state's.
 #[derive(Debug)]
 pub(crate) struct Shares {
@@ -59,6 +62,11 @@ impl Shares {
         self.early -= u64::from(is_early);
         self.asked += u64::from(is_early);
         is_early
+    }
+
+    /// There is nothing to do but to wait for storage: whoever asks for the next few comes too early.
+    pub(crate) fn rest(&mut self) {
+        self.early = ASKS_PER_LOOK - 1;
     }
 
     /// Another one is asked for after so many calls: says, if it is to be given, whether there were some since the

@@ -146,7 +146,10 @@ impl Seal {
         if let (Some(image), Some(answer)) = (&sealing.image, &sealing.preparing) {
             inner.drive();
             let file = match answer.try_recv() {
-                Err(TryRecvError::Empty) => return Ok(false),
+                Err(TryRecvError::Empty) => {
+                    sealing.shares.rest();
+                    return Ok(false);
+                }
                 Ok(file) => file,
                 Err(TryRecvError::Disconnected) => {
                     Err(Error::new(ErrorKind::Io, "the helper lost the checkpoint's file"))
