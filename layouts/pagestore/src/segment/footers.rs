@@ -2,7 +2,7 @@
 //!
 //! Each is a request of its own, of the blocks it is in: with few under way the device is never waited
 //! for long. A footer that is longer than a buffer is read through the reader's window, as all are if
-//! there is no memory for buffers.
+//! there is no memory for buffers. Of an image without a footer the records are read, and their headers tell.
 //!
 //! What it keeps true: what is handed out is verified; when a pass ends, however it does, no device has
 //! memory of it any more.
@@ -10,32 +10,114 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::SegmentInfo;
-use super::format::{FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, checksum, damaged};
+use super::format::{
+    BARE_RECORD_BYTES, FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, RECORD_HEADER_BYTES, checksum,
+    damaged,
+};
 use super::reader::{SegmentDirectory, SegmentReader};
+use super::{SegmentId, SegmentInfo};
 use crate::Result;
 use crate::io::{BLOCK_BYTES, IoBuffer, Operation, UnderWay};
 
 /// Buffers that footers are read into ahead.
 const BUFFERS: usize = 4;
 
-/// The footer of an image, verified.
+/// The footer of an image, verified; or what takes its place.
 #[derive(Clone, Copy, Debug)]
-pub struct Footer<'b>(&'b [u8]);
+pub struct Footer<'b>(Told<'b>);
+
+#[derive(Clone, Copy, Debug)]
+enum Told<'b> {
+    Entries(&'b [u8]),
+    /// Records without a footer, the first of which begins at an offset, and the bytes of each payload.
+    Records(&'b [u8], u64, u32),
+    Listed(&'b [FooterEntry]),
+}
 
 impl<'b> Footer<'b> {
-    /// The footer that `bytes` begin with.
+    /// The footer of an image that was verified, of which `bytes` begin with what [tells](ImageInfo::told) its records.
+    #[inline]
+    pub(super) fn of(image: &ImageInfo, bytes: &'b [u8]) -> Self {
+        let told = image.told();
+        let bytes = &bytes[..(told.end - told.start) as usize];
+        match image.bare_len {
+            0 => Self(Told::Entries(bytes)),
+            len => Self(Told::Records(bytes, told.start, len)),
+        }
+    }
+
+    /// The same, verified.
     pub(super) fn verify(info: &SegmentInfo, image: &ImageInfo, bytes: &'b [u8]) -> Result<Self> {
-        let footer = &bytes[..bytes_of(image) as usize];
-        match checksum(info.id, image.footer_offset, footer) == image.footer_crc {
-            true => Ok(Self(footer)),
-            false => Err(damaged(&info.file, image.footer_offset, "an image's footer is damaged")),
+        let footer = Self::of(image, bytes);
+        match footer.0 {
+            Told::Entries(bytes) => {
+                if checksum(info.id, image.footer_offset, bytes) != image.footer_crc {
+                    let what = "an image's footer is damaged";
+                    return Err(damaged(&info.file, image.footer_offset, what));
+                }
+            }
+            Told::Records(bytes, ..) => check_headers(info, image, headers_digest(0, bytes))?,
+            Told::Listed(_) => {}
+        }
+        Ok(footer)
+    }
+
+    /// What was read of an image, and verified.
+    pub(super) fn listed(entries: &'b [FooterEntry]) -> Self {
+        Self(Told::Listed(entries))
+    }
+
+    /// How many records it tells of.
+    pub fn len(&self) -> usize {
+        match self.0 {
+            Told::Entries(bytes) => bytes.len() / FOOTER_ENTRY_BYTES,
+            Told::Records(bytes, ..) => bytes.len() / BARE_RECORD_BYTES,
+            Told::Listed(entries) => entries.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What it tells of a record.
+    #[inline]
+    pub(super) fn entry(&self, record: usize) -> FooterEntry {
+        match self.0 {
+            Told::Entries(bytes) => FooterEntry::read_from(&bytes[record * FOOTER_ENTRY_BYTES..]),
+            Told::Records(bytes, first, len) => {
+                let at = record * BARE_RECORD_BYTES;
+                FooterEntry::of_header(&bytes[at..], first + at as u64, len)
+            }
+            Told::Listed(entries) => entries[record],
         }
     }
 
     /// What it tells of all records.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = FooterEntry> + 'b {
-        self.0.chunks_exact(FOOTER_ENTRY_BYTES).map(FooterEntry::read_from)
+    #[inline]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = FooterEntry> + use<'b> {
+        let footer = *self;
+        (0..footer.len()).map(move |record| footer.entry(record))
+    }
+}
+
+/// The digest of the headers of records without a footer, after those before them.
+pub(super) fn headers_digest(before: u32, records: &[u8]) -> u32 {
+    let headers = records.chunks_exact(BARE_RECORD_BYTES).map(|r| &r[..RECORD_HEADER_BYTES]);
+    headers.fold(before, crc32c::crc32c_append)
+}
+
+/// The checksum of an image without a footer whose records' headers have this digest.
+pub(super) fn headers_checksum(id: SegmentId, offset: u64, digest: u32) -> u32 {
+    checksum(id, offset, &digest.to_le_bytes())
+}
+
+/// Whether the headers of an image without a footer are those that were written.
+pub(super) fn check_headers(info: &SegmentInfo, image: &ImageInfo, digest: u32) -> Result<()> {
+    match headers_checksum(info.id, image.offset, digest) == image.footer_crc {
+        true => Ok(()),
+        false => Err(damaged(&info.file, image.offset, "an image's records are damaged")),
     }
 }
 
@@ -44,19 +126,22 @@ impl<'b> Footer<'b> {
 pub struct FooterPass {
     buffer_bytes: usize,
     free: Vec<IoBuffer>,
+    /// Of an image without a footer that was read through the window.
+    entries: Vec<FooterEntry>,
 }
 
 impl FooterPass {
     /// A pass with buffers of `buffer_bytes`, or without if that is 0.
     pub fn new(buffer_bytes: usize) -> Self {
         let buffers = if buffer_bytes == 0 { 0 } else { BUFFERS };
-        Self { buffer_bytes, free: (0..buffers).map(|_| IoBuffer::zeroed(buffer_bytes)).collect() }
+        let free = (0..buffers).map(|_| IoBuffer::zeroed(buffer_bytes)).collect();
+        Self { buffer_bytes, free, entries: Vec::new() }
     }
 
-    /// Bytes of a buffer for the footers of images of so many records.
+    /// Bytes of a buffer for the footers of images of so many records, or for those that have none.
     pub fn buffer_bytes(records: u32) -> usize {
         // Wherever one begins in its block.
-        (records as usize * FOOTER_ENTRY_BYTES).next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES
+        (records as usize * BARE_RECORD_BYTES).next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES
     }
 
     /// Memory of the buffers.
@@ -86,13 +171,18 @@ impl FooterPass {
             }
             let Some((read, start)) = ahead.pop_front() else {
                 next += 1;
-                visit(reader.footer_of(segment, image)?)?;
+                if image.bare_len == 0 {
+                    visit(reader.footer_of(segment, image)?)?;
+                } else {
+                    reader.footer(segment, image, &mut self.entries)?;
+                    visit(Footer::listed(&self.entries))?;
+                }
                 continue;
             };
             let (buffer, done) = read.wait();
             let bytes = buffer.as_slice();
             let visited = done.and_then(|()| {
-                let from = (image.footer_offset - start) as usize;
+                let from = (image.told().start - start) as usize;
                 visit(Footer::verify(&segment.info, image, &bytes[from..])?)
             });
             self.free.push(buffer);
@@ -119,15 +209,11 @@ impl FooterPass {
     }
 }
 
-fn bytes_of(image: &ImageInfo) -> u64 {
-    u64::from(image.records) * FOOTER_ENTRY_BYTES as u64
-}
-
-/// The blocks that an image's footer is in.
+/// The blocks that tell of an image's records.
 fn blocks_of(image: &ImageInfo) -> Range<u64> {
     let block = BLOCK_BYTES as u64;
-    let end = image.footer_offset.saturating_add(bytes_of(image));
-    image.footer_offset / block * block..end.checked_next_multiple_of(block).unwrap_or(u64::MAX)
+    let Range { start, end } = image.told();
+    start / block * block..end.checked_next_multiple_of(block).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -141,7 +227,7 @@ mod tests {
     const STATE: u64 = 9;
     const IMAGES: u32 = 20;
 
-    /// A segment whose images have 10 to 466 records, the last of them one.
+    /// A segment whose images have 10 to 466 records, the last of them one; every third has no footer.
     fn written(store: &SegmentStore) -> SegmentInfo {
         let mut writer = SegmentWriter::new(store.clone(), STATE, 16 << 10, 1 << 20);
         for image in 0..IMAGES {
@@ -149,7 +235,8 @@ mod tests {
             let records = if image + 1 == IMAGES { 1 } else { 10 + 24 * image };
             for record in 0..records {
                 let hash = u64::from(image << 16 | record).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                writer.push_encoded(hash, &[record as u8; 33]).unwrap();
+                let len = if image % 3 == 1 { 1 + image as usize % 16 } else { 33 };
+                writer.push_encoded(hash, &vec![record as u8; len]).unwrap();
             }
             writer.finish_page().unwrap();
         }
@@ -184,6 +271,8 @@ mod tests {
             expected.append(&mut entries);
         }
         assert_eq!(expected.len() as u64, segment.records);
+        let bare = directory.images().iter().filter(|image| image.bare_len > 0).count();
+        assert_eq!(bare, 7, "some have no footer");
         let longest = FooterPass::buffer_bytes(466);
         for buffer in [0, 4 << 10, 8 << 10, longest, 64 << 10] {
             let before = device.stats().bytes_read;
@@ -204,13 +293,14 @@ mod tests {
         let directory = reader.open(&segment).unwrap();
         for buffer in [0, 8 << 10, 64 << 10] {
             for image in directory.images() {
-                flip(&*device, &segment, image.footer_offset + 5);
+                // Of a record's header, if there is no footer.
+                let at = image.told().start;
+                flip(&*device, &segment, at + 5);
                 let error = told(&store, &segment, buffer).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Corrupt);
                 assert_eq!(error.context("file"), Some(&*segment.id.file_name()));
-                let offset = image.footer_offset.to_string();
-                assert_eq!(error.context("offset"), Some(&*offset), "{error}");
-                flip(&*device, &segment, image.footer_offset + 5);
+                assert_eq!(error.context("offset"), Some(&*at.to_string()), "{error}");
+                flip(&*device, &segment, at + 5);
             }
             let mut left = 7;
             let stopped = FooterPass::new(buffer).run(&mut reader, &directory, |_| {

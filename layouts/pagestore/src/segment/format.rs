@@ -1,15 +1,20 @@
 //! The bytes of a segment file. `docs/format.md` draws them.
 //!
 //! A segment is one block of header, then page images, then a directory of the images and a tail.
-//! An image is records, a footer with one entry per record, and a trailer, padded to whole blocks.
+//! An image is records, a footer with one entry per record, and a trailer, padded to whole blocks. Short records of
+//! one length need no footer: their headers stand where anybody can tell, and say as much.
 //! Every structure carries a checksum seeded with the segment's id and its offset, so that bytes
 //! of another place or file never verify.
+
+use std::ops::Range;
 
 use crate::io::{BLOCK_BYTES, FileHandle};
 use crate::{Error, ErrorKind, Result};
 
-/// Version of the segment format.
+/// Version of a store's files; the oldest that is read.
 pub const FORMAT_VERSION: u32 = 2;
+/// Version of segments. Those of [`FORMAT_VERSION`] are read as well: each of their images has a footer.
+pub const SEGMENT_FORMAT_VERSION: u32 = 3;
 /// Unit of record offsets, and alignment of records.
 pub const GRAIN_BYTES: u64 = 16;
 /// No segment is longer: record offsets in units of [`GRAIN_BYTES`] take 21 bits.
@@ -20,6 +25,8 @@ pub const UNSPLIT_BYTES: u64 = 1024;
 pub const RECORD_HEADER_BYTES: usize = 16;
 /// Bytes per record in an image's footer.
 pub const FOOTER_ENTRY_BYTES: usize = 16;
+/// Records that have no footer begin so far from each other: no more than two footer entries take.
+pub const BARE_RECORD_BYTES: usize = 32;
 /// Bytes of an image's trailer, of a directory entry and of the tail.
 pub const TRAILER_BYTES: usize = 64;
 
@@ -78,6 +85,11 @@ impl FooterEntry {
         out.extend_from_slice(&self.hash.to_le_bytes());
         out.extend_from_slice(&self.grain.to_le_bytes());
         out.extend_from_slice(&self.len.to_le_bytes());
+    }
+
+    /// What a header says of a record with a payload of `len` bytes, which begins at `offset`.
+    pub(super) fn of_header(header: &[u8], offset: u64, len: u32) -> FooterEntry {
+        FooterEntry { hash: u64_at(header, 8), grain: (offset / GRAIN_BYTES) as u32, len }
     }
 
     /// Reads the entry at the start of `bytes`.
@@ -163,11 +175,41 @@ pub struct ImageInfo {
     pub records: u32,
     /// Offset of the footer from the segment's start.
     pub footer_offset: u64,
-    /// Checksum of the footer.
+    /// Checksum of the footer, or of all records' headers if there is none.
     pub footer_crc: u32,
+    /// Bytes of each payload, if the image is bare: it has no footer then. Else 0.
+    pub bare_len: u32,
+}
+
+/// Whether records of which each payload has so many bytes need no footer.
+pub(super) fn is_bare(len: u32) -> bool {
+    (1..=(BARE_RECORD_BYTES - RECORD_HEADER_BYTES) as u32).contains(&len)
 }
 
 impl ImageInfo {
+    /// Bytes of the footer.
+    pub fn footer_bytes(&self) -> u64 {
+        match self.bare_len {
+            0 => u64::from(self.records) * FOOTER_ENTRY_BYTES as u64,
+            _ => 0,
+        }
+    }
+
+    /// Where it stands what records there are: in the footer, or with the records themselves.
+    pub(super) fn told(&self) -> Range<u64> {
+        match self.bare_len {
+            0 => self.footer_offset..self.footer_offset.saturating_add(self.footer_bytes()),
+            _ => self.offset..self.footer_offset,
+        }
+    }
+
+    /// Whether records without a footer are where they should be.
+    fn is_sound(&self) -> bool {
+        let bytes = u64::from(self.records) * BARE_RECORD_BYTES as u64;
+        let ends = self.offset.checked_add(bytes) == Some(self.footer_offset);
+        self.bare_len == 0 || is_bare(self.bare_len) && ends
+    }
+
     /// The 64-byte form used both as an image's trailer and as a directory entry.
     pub fn to_bytes(self, id: SegmentId) -> [u8; TRAILER_BYTES] {
         let mut out = [0; TRAILER_BYTES];
@@ -177,6 +219,7 @@ impl ImageInfo {
         out[24..32].copy_from_slice(&self.footer_offset.to_le_bytes());
         out[32..36].copy_from_slice(&self.records.to_le_bytes());
         out[36..40].copy_from_slice(&self.footer_crc.to_le_bytes());
+        out[40..44].copy_from_slice(&self.bare_len.to_le_bytes());
         let crc = checksum(id, self.offset, &out[..60]);
         out[60..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -190,9 +233,11 @@ impl ImageInfo {
             footer_offset: u64_at(bytes, 24),
             records: u32_at(bytes, 32),
             footer_crc: u32_at(bytes, 36),
+            bare_len: u32_at(bytes, 40),
         };
         let sound = &bytes[..8] == IMAGE_MAGIC
-            && u32_at(bytes, 60) == checksum(id, info.offset, &bytes[..60]);
+            && u32_at(bytes, 60) == checksum(id, info.offset, &bytes[..60])
+            && info.is_sound();
         if !sound {
             return Err(damaged(file, info.offset, "an image's directory entry is damaged"));
         }
@@ -204,7 +249,7 @@ impl ImageInfo {
 pub fn segment_header(id: SegmentId, state: u64) -> [u8; TRAILER_BYTES] {
     let mut out = [0; TRAILER_BYTES];
     out[..8].copy_from_slice(HEADER_MAGIC);
-    out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    out[8..12].copy_from_slice(&SEGMENT_FORMAT_VERSION.to_le_bytes());
     out[12..16].copy_from_slice(&crate::HASH_VERSION.to_le_bytes());
     out[16..24].copy_from_slice(&id.0.to_le_bytes());
     out[24..32].copy_from_slice(&state.to_le_bytes());
@@ -219,8 +264,11 @@ pub fn verify_header(file: &FileHandle, id: SegmentId, state: u64, bytes: &[u8])
         return Err(damaged(file, 0, "this is not a segment of Alluvium"));
     }
     let version = u32_at(bytes, 8);
-    if version != FORMAT_VERSION {
-        let what = format!("segment format {version}; this build reads format {FORMAT_VERSION}");
+    if !(FORMAT_VERSION..=SEGMENT_FORMAT_VERSION).contains(&version) {
+        let what = format!(
+            "segment format {version}; this build reads formats {FORMAT_VERSION} to \
+             {SEGMENT_FORMAT_VERSION}"
+        );
         return Err(Error::new(ErrorKind::FormatVersion, what).with("file", file.name()));
     }
     if u32_at(bytes, 60) != checksum(id, 0, &bytes[..60]) || u64_at(bytes, 16) != id.0 {

@@ -1,12 +1,11 @@
 //! One page image as a whole in memory: its footer verified when it comes, its records when they
 //! are asked for.
 
+use super::SegmentInfo;
 use super::footers::Footer;
 use super::format::{
-    FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, RecordBytes, TRAILER_BYTES, Verified, damaged,
-    verify_record,
+    FooterEntry, ImageInfo, RecordBytes, SegmentId, TRAILER_BYTES, Verified, damaged, verify_record,
 };
-use super::{SegmentId, SegmentInfo};
 use crate::Result;
 use crate::io::{FileHandle, IoBuffer};
 
@@ -16,11 +15,7 @@ pub struct Image {
     id: SegmentId,
     file: FileHandle,
     buffer: IoBuffer,
-    /// Where the image stands in its segment.
-    offset: u64,
-    /// Where its footer stands in the buffer.
-    footer: usize,
-    records: usize,
+    info: ImageInfo,
 }
 
 impl Image {
@@ -35,35 +30,40 @@ impl Image {
             return Err(damaged(&file, offset, "an image is cut short"));
         };
         let info = ImageInfo::from_bytes(&file, id, &bytes[trailer..])?;
-        let footer = info.footer_offset.wrapping_sub(offset) as usize;
-        let length = info.records as usize * FOOTER_ENTRY_BYTES;
-        let fits = footer.checked_add(length).is_some_and(|end| end <= trailer);
+        let footer = info.footer_offset.wrapping_sub(offset);
+        let fits = footer.checked_add(info.footer_bytes()).is_some_and(|end| end <= trailer as u64);
         if info.offset != offset || info.bytes != bytes.len() as u64 || !fits {
             return Err(damaged(&file, offset, "an image is not the one that was written here"));
         }
-        Footer::verify(segment, &info, &bytes[footer..])?;
-        Ok(Self { id, file, buffer, offset, footer, records: info.records as usize })
+        let image = Self { id, file, buffer, info };
+        Footer::verify(segment, &info, image.told())?;
+        Ok(image)
+    }
+
+    /// What tells its records, and what follows.
+    #[inline]
+    fn told(&self) -> &[u8] {
+        &self.buffer.as_slice()[(self.info.told().start - self.info.offset) as usize..]
     }
 
     /// Records in it.
     pub fn len(&self) -> usize {
-        self.records
+        self.info.records as usize
     }
 
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.records == 0
+        self.info.records == 0
     }
 
     /// What the footer tells of a record.
     pub fn entry(&self, record: usize) -> FooterEntry {
-        let at = self.footer + record * FOOTER_ENTRY_BYTES;
-        FooterEntry::read_from(&self.buffer.as_slice()[at..at + FOOTER_ENTRY_BYTES])
+        Footer::of(&self.info, self.told()).entry(record)
     }
 
     /// The first record whose hash is not less than `hash`, of an image in order of hashes.
     pub fn first_from(&self, hash: u64) -> usize {
-        let (mut low, mut high) = (0, self.records);
+        let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = (low + high) / 2;
             if self.entry(middle).hash < hash {
@@ -82,8 +82,9 @@ impl Image {
     pub fn record(&self, record: usize) -> Result<RecordBytes<'_>> {
         let entry = self.entry(record);
         let what = "a record is not the one its footer tells of";
-        let at = entry.offset().wrapping_sub(self.offset) as usize;
-        let Some(bytes) = self.buffer.as_slice()[..self.footer].get(at..) else {
+        let at = entry.offset().wrapping_sub(self.info.offset) as usize;
+        let records = (self.info.footer_offset - self.info.offset) as usize;
+        let Some(bytes) = self.buffer.as_slice()[..records].get(at..) else {
             return Err(damaged(&self.file, entry.offset(), what));
         };
         match verify_record(&self.file, self.id, entry.offset(), bytes)? {

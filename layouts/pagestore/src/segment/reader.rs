@@ -2,9 +2,11 @@
 //!
 //! Everything read is verified before it is handed out. Memory is one window, made once.
 
-use super::footers::Footer;
+use std::ops::Range;
+
+use super::footers::{Footer, check_headers, headers_digest};
 use super::format::{
-    FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, RECORD_HEADER_BYTES, RecordBytes, TRAILER_BYTES,
+    BARE_RECORD_BYTES, FooterEntry, ImageInfo, RECORD_HEADER_BYTES, RecordBytes, TRAILER_BYTES,
     Tail, Verified, damaged, verify_header, verify_record,
 };
 use super::{LiveSet, SegmentId, SegmentInfo, SegmentStore};
@@ -102,7 +104,7 @@ impl SegmentReader {
         Ok(SegmentDirectory { info: info.clone(), images })
     }
 
-    /// Calls `entry` for each record of an image, without reading the records.
+    /// Gives `entries` those of an image: without its records, if it has a footer.
     pub fn footer(
         &mut self,
         segment: &SegmentDirectory,
@@ -110,17 +112,41 @@ impl SegmentReader {
         entries: &mut Vec<FooterEntry>,
     ) -> Result<()> {
         entries.clear();
+        if image.bare_len > 0 {
+            return self.list_bare(&segment.info, image, entries);
+        }
         entries.extend(self.footer_of(segment, image)?.iter());
         Ok(())
     }
 
-    /// The footer of an image.
+    /// Lists the records of an image without a footer, by their headers, a block at a time.
+    fn list_bare(
+        &mut self,
+        info: &SegmentInfo,
+        image: &ImageInfo,
+        entries: &mut Vec<FooterEntry>,
+    ) -> Result<()> {
+        let (Range { start, end }, mut digest) = (image.told(), 0);
+        for block in (start..end).step_by(BLOCK_BYTES) {
+            let length = (end - block).min(BLOCK_BYTES as u64) as usize;
+            let records = self.bytes(info, block, length)?;
+            digest = headers_digest(digest, records);
+            let offsets = (block..).step_by(BARE_RECORD_BYTES);
+            let headers = offsets.zip(records.chunks_exact(BARE_RECORD_BYTES));
+            entries.extend(
+                headers.map(|(at, header)| FooterEntry::of_header(header, at, image.bare_len)),
+            );
+        }
+        check_headers(info, image, digest)
+    }
+
+    /// The footer of an image that has one.
     pub(super) fn footer_of(
         &mut self,
         segment: &SegmentDirectory,
         image: &ImageInfo,
     ) -> Result<Footer<'_>> {
-        let length = image.records as usize * FOOTER_ENTRY_BYTES;
+        let length = image.footer_bytes() as usize;
         let bytes = self.bytes(&segment.info, image.footer_offset, length)?;
         Footer::verify(&segment.info, image, bytes)
     }

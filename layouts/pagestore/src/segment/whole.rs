@@ -4,10 +4,13 @@
 //! Who wants to know all of it asks here: what is damaged is told and passed over, and what stands
 //! beside it is still checked. Nothing is handed out unverified, and nothing panics on any bytes.
 
+use std::ops::Range;
+
 use super::SegmentInfo;
+use super::footers::Footer;
 use super::format::{
-    FOOTER_ENTRY_BYTES, FooterEntry, ImageInfo, RecordBytes, TRAILER_BYTES, Tail, Verified,
-    checksum, damaged, verify_header, verify_record,
+    FooterEntry, ImageInfo, RecordBytes, TRAILER_BYTES, Tail, Verified, damaged, verify_header,
+    verify_record,
 };
 use crate::io::BLOCK_BYTES;
 use crate::{Error, Result};
@@ -51,16 +54,10 @@ impl<'a> WholeSegment<'a> {
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it is not what was written there.
     pub fn footer(&self, image: &ImageInfo) -> Result<Vec<FooterEntry>> {
-        let length = u64::from(image.records) * FOOTER_ENTRY_BYTES as u64;
-        let footer = self.slice(image.footer_offset, length);
-        let sound =
-            |bytes: &&[u8]| checksum(self.info.id, image.footer_offset, bytes) == image.footer_crc;
-        match footer.filter(sound) {
-            Some(footer) => {
-                Ok(footer.chunks_exact(FOOTER_ENTRY_BYTES).map(FooterEntry::read_from).collect())
-            }
-            None => Err(self.damaged(image.footer_offset, "an image's footer is damaged")),
-        }
+        let Range { start, end } = image.told();
+        let bytes = end.checked_sub(start).and_then(|length| self.slice(start, length));
+        let bytes = bytes.ok_or_else(|| self.damaged(start, "an image's footer is not there"))?;
+        Footer::verify(&self.info, image, bytes).map(|footer| footer.iter().collect())
     }
 
     /// A record of an image, verified.
@@ -153,9 +150,9 @@ impl<'a> WholeSegment<'a> {
 
     /// Whether an image lies in front of `end`, and all of it inside itself.
     fn fits(&self, image: &ImageInfo, end: u64) -> bool {
-        let footer_bytes = u64::from(image.records) * FOOTER_ENTRY_BYTES as u64;
         let after = image.offset.checked_add(image.bytes);
-        let footer_end = image.footer_offset.checked_add(footer_bytes + TRAILER_BYTES as u64);
+        let footer_end =
+            image.footer_offset.checked_add(image.footer_bytes() + TRAILER_BYTES as u64);
         image.offset.is_multiple_of(BLOCK_BYTES as u64)
             && image.bytes.is_multiple_of(BLOCK_BYTES as u64)
             && image.footer_offset >= image.offset
@@ -202,19 +199,21 @@ impl<'a> WholeSegment<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::format::checksum;
     use super::super::{SegmentId, SegmentStore, SegmentWriter};
     use super::*;
     use crate::io::{Faults, IoBuffer, Operation, Simulated, run_blocking};
     use std::sync::Arc;
 
-    /// A segment of several images with 60 records, and its bytes.
+    /// A segment of several images with 60 records, of which every other has no footer, and its bytes.
     fn sample() -> (SegmentInfo, Vec<u8>) {
         let store = SegmentStore::new(Arc::new(Simulated::new(1, Faults::none())), 1);
         let mut writer = SegmentWriter::new(store.clone(), 7, 8 << 10, 1 << 20);
         for page in 0..6u64 {
             writer.begin_page().unwrap();
             for key in 0..10 {
-                writer.push(page * 10 + key, &key, &vec![page as u8; 50]).unwrap();
+                let len = if page % 2 == 1 { 11 } else { 50 };
+                writer.push_encoded(page * 10 + key, &vec![page as u8; len]).unwrap();
             }
             writer.finish_page().unwrap();
         }
@@ -254,6 +253,17 @@ mod tests {
             bytes[at] ^= 1;
             let (sound, errors) = count(&info, &bytes);
             assert!(sound >= 50 && (sound == 60 || errors > 0), "{at}: {sound}, {errors}");
+        }
+    }
+
+    #[test]
+    fn segments_of_before_are_read_and_those_of_later_refused() {
+        let (info, mut bytes) = sample();
+        for (version, errors) in [(1, 1), (2, 0), (3, 0), (4, 1)] {
+            bytes[8..12].copy_from_slice(&u32::to_le_bytes(version));
+            let crc = checksum(info.id, 0, &bytes[..60]);
+            bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(count(&info, &bytes), (60, errors), "version {version}");
         }
     }
 

@@ -8,11 +8,12 @@
 use crossbeam_channel::Receiver;
 use rkyv::util::AlignedVec;
 
+use super::footers::headers_checksum;
 use super::format::{
     FOOTER_ENTRY_BYTES, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_HEADER_BYTES,
     SEGMENT_BYTES_MAX, SegmentId, TRAILER_BYTES, Tail, checksum, record_header, segment_header,
 };
-use super::placing::{footer_and_end, is_full, record_offset};
+use super::placing::{Lengths, footer_and_end, is_full, record_offset};
 use super::reader::{SegmentDirectory, SegmentReader};
 use super::{SegmentInfo, SegmentStore};
 use crate::codec;
@@ -74,6 +75,7 @@ struct Page {
     filled: usize,
     footer: Vec<u8>,
     records: u32,
+    lengths: Lengths,
     max_record_bytes: u64,
     /// Of its records' headers, which have their checksums.
     digest: u32,
@@ -170,6 +172,7 @@ impl SegmentWriter {
         let grain = (at / GRAIN_BYTES) as u32;
         FooterEntry { hash, grain, len: length as u32 }.write_to(&mut self.page.footer);
         self.page.records += 1;
+        self.page.lengths.add(length);
         self.page.max_record_bytes = self.page.max_record_bytes.max(bytes);
         Ok(grain)
     }
@@ -193,7 +196,11 @@ impl SegmentWriter {
     pub fn finish_page(&mut self) -> Result<WrittenPage> {
         let open = self.open.as_ref().expect("a page is begun");
         let (id, offset) = (open.id, open.end);
-        let footer = std::mem::take(&mut self.page.footer);
+        let bare_len = self.page.lengths.bare();
+        let mut footer = std::mem::take(&mut self.page.footer);
+        if bare_len > 0 {
+            footer.clear();
+        }
         let (footer_offset, end) = footer_and_end(self.position(), footer.len());
         self.pad_to(footer_offset)?;
         let info = ImageInfo {
@@ -201,7 +208,11 @@ impl SegmentWriter {
             bytes: end - offset,
             records: self.page.records,
             footer_offset,
-            footer_crc: checksum(id, footer_offset, &footer),
+            footer_crc: match bare_len {
+                0 => checksum(id, footer_offset, &footer),
+                _ => headers_checksum(id, offset, self.page.digest),
+            },
+            bare_len,
         };
         let written = self
             .put(&footer)
