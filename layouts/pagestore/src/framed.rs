@@ -67,7 +67,7 @@ impl Framed {
         format: u32,
         body: &impl Serialize,
     ) -> Result<u32> {
-        let body = serde_json::to_vec_pretty(body).map_err(|e| {
+        let body = serde_json::to_vec(body).map_err(|e| {
             Error::new(ErrorKind::Config, format!("{} cannot be written", self.what)).caused_by(e)
         })?;
         let body_crc = crc32c::crc32c(&body);

@@ -214,6 +214,7 @@ pub struct SegmentImage {
     pub latest: Option<Time>,
     /// Which ones they were when the segment was last looked at in full, a bit per grain; `None` if
     /// all did. Those of [`StateImage::deaths`] do not any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<crate::blob::BlobRef>,
 }
 
