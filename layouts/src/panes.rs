@@ -56,6 +56,19 @@ pub trait Panes<K: Key, A>: Upkeep {
         let _ = panes;
     }
 
+    /// Until [`end_filling`](Panes::end_filling), accumulators only come, by [`update`](Panes::update) and
+    /// [`update_batch`](Panes::update_batch), and nothing is asked but how many there are. What leads to them
+    /// may be made in the end, all at once. The default does nothing.
+    fn begin_filling(&mut self) {}
+
+    /// All that was to come since [`begin_filling`](Panes::begin_filling) is there.
+    ///
+    /// # Errors
+    /// Those of updating, of all that has come: then these panes are of no use.
+    fn end_filling(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// The accumulator of `key` in `slice`, with what is on storage.
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>>;
 

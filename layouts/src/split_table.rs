@@ -9,6 +9,7 @@
 //! What it keeps true: every part is reached from exactly the directory entries of its prefix; all
 //! that the table takes is booked.
 
+mod expected;
 mod parts;
 
 use std::ops::{Deref, Range};

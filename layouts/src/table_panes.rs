@@ -1,8 +1,8 @@
 //! Panes kept in a plain table under keys of slice and key: so that layouts can be compared.
 //!
 //! The keys of each slice stand in a set in memory beside the table, which is how a slice is found
-//! whole. What it keeps true: a key is in the set of its slice if the table has its accumulator, and
-//! what is being purged is in no such set. The composite key's hash decides only the place inside the
+//! whole. What it keeps true: a key is in the set of its slice if the table has its accumulator, but
+//! while panes are [filled](Panes::begin_filling), and what is being purged is in no such set. The composite key's hash decides only the place inside the
 //! table, which therefore owns all key groups; who owns a key is decided by the key alone, before it
 //! comes here.
 //!
@@ -10,6 +10,7 @@
 //! are found in the sets of keys; to remove one looks it up in the table, which may read it.
 
 mod batches;
+mod filling;
 mod groups;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -49,6 +50,8 @@ pub struct TablePanes<K, A, T> {
     /// Room for the keys of a group of updates, and what is booked for it.
     group: Vec<Item<K>>,
     group_bytes: u64,
+    /// The sets are filled when all that is to come is in the table.
+    fills_later: bool,
 }
 
 /// A key of a slice, and where it stands there.
@@ -114,30 +117,23 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
             layout.open(StateContext { account: below, owned, movable: false, ..context })?;
         let (slices, dying) = (BTreeMap::new(), VecDeque::new());
         let (key_bytes, group, group_bytes) = (0, Vec::new(), 0);
-        let mut panes =
-            Self { account, range, table, merge, slices, dying, key_bytes, group, group_bytes };
+        let fills_later = false;
+        let mut panes = Self {
+            account,
+            range,
+            table,
+            merge,
+            slices,
+            dying,
+            key_bytes,
+            group,
+            group_bytes,
+            fills_later,
+        };
         if restored {
             panes.find_slices()?;
         }
         Ok(panes)
-    }
-
-    /// Fills the sets of keys from the table. Reads all of it.
-    fn find_slices(&mut self) -> Result<()> {
-        let mut cursor = Cursor::default();
-        let mut found = Vec::new();
-        while !cursor.done {
-            let visit = &mut |(slice, key): &(Time, K), _: &A| {
-                found.push((*slice, key.clone()));
-                Ok(())
-            };
-            self.table.scan(&mut cursor, GROUP, visit)?;
-            self.look_ahead(found.iter());
-            for (slice, key) in found.drain(..) {
-                self.add_key(slice, key)?;
-            }
-        }
-        Ok(())
     }
 
     /// Puts a key into the set of its slice and says whether it was new there.
@@ -299,6 +295,9 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
             self.bury(Some(slice), usize::MAX)?;
         }
         let entry = (slice, key.to_owned());
+        if self.fills_later {
+            return self.table.update(&entry, init, change);
+        }
         let new = self.add_key(slice, entry.1.clone())?;
         let done = self.table.update(&entry, init, change);
         if done.is_err() && new {
@@ -324,6 +323,18 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
 
     fn expect(&mut self, panes: u64) {
         self.table.expect(panes);
+    }
+
+    fn begin_filling(&mut self) {
+        // Of a table with storage, all that went there would have to be read again.
+        self.fills_later = self.table.is_empty() && !self.table.has_storage();
+    }
+
+    fn end_filling(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.fills_later) {
+            true => self.find_slices(),
+            false => Ok(()),
+        }
     }
 
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {

@@ -4,8 +4,8 @@ mod a_visit_fails;
 mod batches_end_early;
 mod checkpoints_are_taken_while_panes_change;
 mod common;
-
 mod every_layout_agrees_with_an_ordered_map;
+mod many_come_at_once;
 mod memory_and_disk_are_given_back;
 mod runs_are_folded_once;
 mod tables_that_have_not_changed_are_named_again;

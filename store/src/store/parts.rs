@@ -61,12 +61,14 @@ impl Store {
             return Err(cannot_move(layout.name(), name));
         }
         let batch = Batch::<Pane<K, A>>::memory_bytes();
+        panes.begin_filling();
         self.0.take_parts(&context, &manifest, batch, |part| {
             part.read(|part| {
                 panes.expect(panes.len() + part.entries_likely());
                 put_panes(part, &merge, &mut panes)
             })
         })?;
+        self.0.opened(panes.end_filling(), name)?;
         let cell = PanesCell::new(name, panes, merge, self.0.lock.clone());
         let cell = Rc::new(cell.in_groups(groups.clone()));
         if let Some(mover) = mover {
