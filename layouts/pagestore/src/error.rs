@@ -41,8 +41,8 @@ pub enum ErrorKind {
     Missing,
     /// Another process or store holds the directory.
     Locked,
-    /// What has happened to the state since the checkpoint was begun has overtaken it: the state was cleared, of which it
-    /// had not all yet, or what changed could not be kept for it, as memory was short or storage did not take it in time.
+    /// What has happened to the state since the checkpoint was begun has overtaken it: the state was cleared, or changed,
+    /// and what it had could not be kept for the checkpoint, as memory was short or storage did not take it in time.
     /// State and older checkpoints are intact; begin it again.
     Overtaken,
     /// The device is full. Nothing written before is lost; the error clears when space returns.

@@ -116,6 +116,13 @@ pub(super) struct Late {
     list: Option<Receiver<Listed>>,
 }
 
+impl Late {
+    /// Whether the helper has nothing of them.
+    pub fn is_empty(&self) -> bool {
+        self.sets.is_empty() && self.list.is_none()
+    }
+}
+
 impl Capture {
     /// Where a segment of the barrier stands among them.
     fn place_of(&self, id: SegmentId) -> usize {
@@ -150,9 +157,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.put_rewrite_off();
         // What is lost is looked at.
         let _ = self.take_late(self.is_capturing());
-        if self.capture.is_some() {
+        if self.has_handed_over() || self.capture.is_some() {
             // The store has not said what became of the last one: if it was whole it may be either.
-            let is_whole = !self.is_capturing();
+            let is_whole = match self.has_handed_over() {
+                true => self.is_handed_over_whole(),
+                false => !self.is_capturing(),
+            };
             self.decide_capture(match is_whole {
                 true => CheckpointOutcome::Unknown,
                 false => CheckpointOutcome::Abandoned,
@@ -174,13 +184,17 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         Ok(())
     }
 
-    /// Whether a checkpoint is being taken.
+    /// Whether a checkpoint is being taken of what is there now.
     pub(super) fn is_capturing(&self) -> bool {
         self.capture.as_ref().is_some_and(|capture| !matches!(capture.step, Step::Done))
     }
 
     /// Does a bounded share; the image at the end.
     pub(super) fn continue_capture(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
+        if self.has_handed_over() {
+            return self.continue_handed_over(blobs);
+        }
+        self.let_go_of_some();
         let Some(mut capture) = self.capture.take() else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
@@ -618,6 +632,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     /// What became of the checkpoint.
     pub(super) fn decide_capture(&mut self, outcome: CheckpointOutcome) {
+        if self.has_handed_over() {
+            return self.decide_handed_over(outcome);
+        }
         let Some(capture) = self.capture.take() else { return };
         self.forget_sweep();
         let Capture { step, segments, looked_at, deaths, .. } = *capture;
@@ -705,22 +722,34 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
-    /// Everything is about to go: a checkpoint that needs more of it ends. To write it first would be a call that waits for
-    /// storage, for as long as the state is large, where all others are bounded; and who clears a state has a checkpoint of
-    /// little to take when it is begun again.
-    pub(super) fn overtake_capture(&mut self) {
-        let Some(mut capture) = self.capture.take() else { return };
+    /// Whether the checkpoint that was taken is whole, or cannot be any more.
+    pub(super) fn has_ended(&self) -> bool {
+        let is_over = |capture: &Capture| matches!(capture.step, Step::Done | Step::Overtaken);
+        self.capture.as_deref().is_some_and(is_over)
+    }
+
+    /// Whether a checkpoint is being taken that is yet to have more of what is there.
+    pub(super) fn needs_more(&self) -> bool {
+        let Some(capture) = &self.capture else { return false };
         let is_last = capture.left.is_empty();
-        let is_whole = match &capture.step {
-            Step::Listing(_) | Step::Done | Step::Overtaken => true,
-            Step::WritingSets { .. } | Step::Complete { .. } => is_last,
-            Step::Looking => is_last && self.stored().sets.is_none(),
-            _ => false,
-        };
-        if !is_whole {
-            let step = std::mem::replace(&mut capture.step, Step::Overtaken);
-            self.stop(step);
+        match &capture.step {
+            Step::Listing(_) | Step::Done | Step::Overtaken => false,
+            Step::WritingSets { .. } | Step::Complete { .. } => !is_last,
+            Step::Looking => !is_last || self.stored().sets.is_some(),
+            _ => true,
         }
+    }
+
+    /// Everything is about to go, and cannot be handed over: a checkpoint that needs more of it ends. To write it first
+    /// would be a call that waits for storage, for as long as the state is large, where all others are bounded; and who
+    /// clears a state has a checkpoint of little to take when it is begun again.
+    pub(super) fn overtake_capture(&mut self) {
+        if !self.needs_more() {
+            return;
+        }
+        let Some(mut capture) = self.capture.take() else { return };
+        let step = std::mem::replace(&mut capture.step, Step::Overtaken);
+        self.stop(step);
         self.capture = Some(capture);
     }
 }

@@ -286,12 +286,16 @@ impl Sizes {
         if !stored {
             return 0;
         }
-        let reads = (self.queue_depth * self.read_bytes) as u64;
-        let fetches = Fetches::memory_bytes(self.queue_depth - 1);
         let deaths = 2 * size_of::<Death>() + DEATH_WRITTEN_BYTES;
         let deaths = (self.deaths_max * deaths) as u64;
         let spill = Spill::memory_bytes(self.spilled_max);
-        reads + fetches + self.writer_bytes + self.rewrite_bytes() + deaths + spill
+        self.read_buffer_bytes() + self.writer_bytes + self.rewrite_bytes() + deaths + spill
+    }
+
+    /// Of these, the buffers for cold reads.
+    pub fn read_buffer_bytes(&self) -> u64 {
+        let reads = (self.queue_depth * self.read_bytes) as u64;
+        reads + Fetches::memory_bytes(self.queue_depth.saturating_sub(1))
     }
 
     /// Memory for rewriting: a window, and the footer entries of a page twice.
@@ -311,7 +315,7 @@ impl Sizes {
     }
 
     /// Least memory to open with.
-    fn memory_bytes_min(&self, stored: bool) -> u64 {
+    pub fn memory_bytes_min(&self, stored: bool) -> u64 {
         let index = 2 * Index::memory_bytes_min(self.buckets);
         let tables = self.tables_bytes + if stored { SEGMENT_TABLE_BYTES_MIN } else { 4096 };
         let frames = FRAMES_MIN * self.frame_bytes;

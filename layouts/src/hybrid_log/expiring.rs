@@ -35,6 +35,16 @@ impl<V> Clone for Expiry<V> {
 impl<V> Copy for Expiry<V> {}
 
 impl<V: State> Expiry<V> {
+    /// Tells when a value was touched last.
+    pub fn of(&self) -> Touched<V> {
+        self.of
+    }
+
+    /// Bytes that are booked for a value that is asked.
+    pub fn booked_bytes<K: Key>(&self, max_value_bytes: u64) -> u64 {
+        if self.is_asked && !(K::NONE && V::NONE) { max_value_bytes } else { 0 }
+    }
+
     /// When the value of a record of a segment was touched last, or not after, if there is no memory
     /// to find out. Runs on helper threads, where a value that panics is an error.
     pub fn touched<K: Key>(&self, segment: &SegmentInfo, record: &[u8]) -> Result<Time> {

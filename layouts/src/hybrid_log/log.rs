@@ -16,9 +16,11 @@
 
 mod ageing;
 mod barrier;
+mod beside;
 mod copies;
 mod given_up;
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -40,6 +42,7 @@ use super::stored::{SegmentBefore, Stored};
 use crate::split_table::HashRange;
 use crate::table::{StateContext, TableStats};
 pub use barrier::INDEX_SEGMENT_SLOTS;
+pub use beside::Beside;
 pub use copies::Copies;
 
 /// Frames with the helper at once.
@@ -133,6 +136,8 @@ pub struct Log<K: Key, V: State> {
     pub sealing: Sealing,
     /// The segments as they were at the barrier, from when they are durable.
     pub at_barrier: Vec<SegmentBefore>,
+    /// What was there before it was cleared, as long as a checkpoint has it.
+    pub beside: Option<Rc<RefCell<dyn Beside>>>,
 }
 
 /// How far the due frames of a checkpoint are.
@@ -216,6 +221,7 @@ impl<K: Key, V: State> Log<K, V> {
             carrying: None,
             sealing: Sealing::Idle,
             at_barrier: Vec::new(),
+            beside: None,
         };
         assert!(log.book_tables(), "the tables are part of the least memory: {:?}", log.account);
         log
@@ -609,6 +615,8 @@ pub fn heap_of<K: HeapSize, V: HeapSize>(key: &K, value: &V) -> u64 {
 
 impl<K: Key, V: State> Drop for Log<K, V> {
     fn drop(&mut self) {
+        // It gives back its own.
+        self.beside = None;
         // The helper's answers carry frames; those that do not come in time leak their values,
         // which is safe, rather than block.
         let start = Instant::now();

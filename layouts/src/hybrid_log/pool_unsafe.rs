@@ -133,6 +133,11 @@ impl Pool {
         Self { layout, account, kind, helper, taken_bytes: 0, chunk: None, ahead: None, booked: 0 }
     }
 
+    /// Books on another account from now on, to which the caller has moved what is booked.
+    pub fn book_on(&mut self, account: &Rc<Account>) {
+        self.account = account.clone();
+    }
+
     /// A piece, which the caller has booked. Cost: an allocation or a mapping at the most.
     pub fn take(&mut self) -> Piece {
         self.taken_bytes += self.layout.size() as u64;

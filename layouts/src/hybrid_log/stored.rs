@@ -123,6 +123,21 @@ impl Stored {
         }
     }
 
+    /// Books on another account from now on, to which the caller has moved what is booked.
+    pub fn book_on(&mut self, account: &Rc<Account>) {
+        self.account = account.clone();
+        self.deaths.account = account.clone();
+    }
+
+    /// Removes all files, now or when no checkpoint names them any more: nobody writes to them, or reads them. One that
+    /// cannot be removed is, at the next open.
+    pub fn remove_all(&mut self) {
+        for id in self.by_id.keys() {
+            let _ = self.store.remove(*id);
+        }
+        self.bytes = 0;
+    }
+
     /// Bytes of all segment files.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -5,6 +5,7 @@
 //! a mutable frame moves to the fill frame: its value is moved, or cloned while its page is being
 //! written. One that a checkpoint is yet to have is cloned there too.
 
+mod handed_over;
 mod reaching;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use alluvium_pagestore::{
     Rejected, Result, Rewrite, SegmentStore, State, StateImage, Time, description_of,
 };
 
+use self::handed_over::HandedOver;
 use self::reaching::Found;
 use super::address::{Address, StoredAt};
 use super::batches::GROUP;
@@ -40,6 +42,8 @@ use crate::upkeep::Upkeep;
 pub struct HybridLogTable<K: Key, V: State> {
     /// A pass of which reads were left, and what is booked for it; before the log, whose account that is.
     pub(super) left_pass: Option<(SegmentStore, Booked)>,
+    /// What was there before the state was cleared, for a checkpoint; before the log, below whose account its own is.
+    handed_over: Option<HandedOver<K, V>>,
     pub(super) log: Log<K, V>,
     pub(super) context: StateContext,
     pub(super) rewriter: Rewriter,
@@ -69,6 +73,11 @@ struct Scratch<K, V> {
 
 /// Entries of the filter of keys read lately.
 const TOUCHED: usize = 1024;
+
+/// What the table takes beside its log.
+fn fixed_bytes() -> u64 {
+    (TOUCHED * 4 + GROUP * size_of::<Option<Read>>()) as u64
+}
 
 impl<K: Key, V: State> fmt::Debug for HybridLogTable<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,8 +115,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let account = context.account.clone();
         let (free, stored) = (account.available(), context.segments.is_some());
         let sizes = layout.sizes::<K, V>(free, context.max_value_bytes, stored)?;
-        let fixed = (TOUCHED * 4 + GROUP * size_of::<Option<Read>>()) as u64;
-        let buffers = fixed + sizes.buffer_bytes(stored);
+        let buffers = fixed_bytes() + sizes.buffer_bytes(stored);
         let mut index =
             super::index::Index::new(account.clone(), sizes.buckets, Some(context.helper.clone()))?;
         if context.movable {
@@ -118,6 +126,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let restored = context.restored.take();
         let mut table = Self {
             left_pass: None,
+            handed_over: None,
             log,
             context,
             rewriter: Rewriter::default(),
@@ -357,6 +366,9 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn clear(&mut self) -> Result<()> {
         self.drop_scratch();
         self.give_up_rewrite();
+        if self.hand_over() {
+            return Ok(());
+        }
         self.overtake_capture();
         self.log.clear()
     }
@@ -476,6 +488,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
 impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.context.helper.drive();
+        self.let_go_of_some();
         self.settle_pass();
         if !self.is_capturing() {
             // What is lost is looked at by the next checkpoint.
@@ -496,7 +509,11 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
     }
 
     fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        self.log.give_memory_up(bytes)
+        let given = self.reclaim_handed_over(bytes)?;
+        if given >= bytes {
+            return Ok(given);
+        }
+        Ok(given + self.log.give_memory_up(bytes - given)?)
     }
 
     fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
@@ -512,7 +529,7 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
     }
 
     fn pace_checkpoint(&mut self, pace: Pace) {
-        self.log.pace(pace);
+        self.pace_log(pace);
     }
 
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
@@ -533,16 +550,18 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
         let resident = live_keys.saturating_sub(stored_keys);
         let slot = super::frame_unsafe::Frame::<K, V>::SLOT_BYTES as u64;
         let values = log.account.used_for(MemoryKind::Values);
-        TableStats {
+        let mut stats = TableStats {
             live_keys,
             live_bytes: resident * slot + values + stored_bytes,
             disk_bytes,
             fetches: log.stored.as_ref().map_or(0, Stored::fetches),
             live_disk_bytes: stored_bytes,
             unstored_bytes: log.unstored_bytes(),
-            splits: log.index.splits(),
+            splits: log.index.splits() + log.stats.splits,
             ..log.stats
-        }
+        };
+        stats.add(&self.stats_handed_over());
+        stats
     }
 }
 

@@ -420,57 +420,82 @@ fn a_checkpoint_has_all_that_died_before_its_sets_were_begun() {
     assert_eq!((image.entries, live), (8000, 8000));
 }
 
-#[test]
-fn a_state_that_is_cleared_ends_the_checkpoint_being_taken_unless_that_has_all_of_it() {
-    let (mut whole, mut overtaken) = (0, 0);
-    for shares in (0..200).step_by(9) {
-        let store = Account::root(4 * MIB);
-        let mut table = open::<u64>(&HybridLog::new().page_records(32), &store, true);
-        for key in 0..8000 {
-            assert!(!table.put(key, key).unwrap());
-        }
-        table.checkpoint(&mut blobs_of(&table, 1)).unwrap();
-        table.checkpointed(CheckpointOutcome::Committed);
-        // There is room to note 2048.
-        for key in 0..3000 {
-            table.update(&key, || unreachable!(), |value| *value += 1).unwrap();
-        }
-        let mut blobs = blobs_of(&table, 2);
-        let mut image = table.begin_checkpoint(&mut blobs).unwrap();
-        for _ in 0..shares {
-            if image.is_none() {
-                image = table.continue_checkpoint(&mut blobs).unwrap();
-            }
-        }
-        let before = table.stats();
-        Table::clear(&mut table).unwrap();
-        let after = table.stats();
-        assert_eq!(before.pages_flushed, after.pages_flushed, "nothing is written for it");
-        let ended = loop {
-            match image.map_or_else(|| table.continue_checkpoint(&mut blobs), |i| Ok(Some(i))) {
-                Ok(None) => image = None,
-                ended => break ended,
-            }
-        };
-        match ended {
-            Ok(image) => {
-                let image = image.unwrap();
-                let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
-                assert_eq!((image.entries, live), (8000, 8000), "after {shares} shares");
-                table.checkpointed(CheckpointOutcome::Committed);
-                whole += 1;
-            }
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Overtaken, "{error:?}");
-                table.checkpointed(CheckpointOutcome::Abandoned);
-                overtaken += 1;
-            }
-        }
-        assert_eq!(table.len(), 0);
-        assert!(!table.put(7, 7).unwrap());
-        let again = table.checkpoint(&mut blobs_of(&table, 3)).unwrap();
-        assert_eq!((again.entries, again.segments.len()), (1, 1), "after {shares} shares");
+/// Begins a checkpoint of 8000 records after one that was confirmed and 3000 changes, and clears the table after some
+/// shares, with so much memory left for others; gives how it ended.
+fn cleared_after(shares: usize, free_bytes: u64) -> Option<ErrorKind> {
+    let store = Account::root(4 * MIB);
+    let mut table = open::<u64>(&HybridLog::new().page_records(32), &store, true);
+    let empty = store.used();
+    for key in 0..8000 {
+        assert!(!table.put(key, key).unwrap());
     }
+    table.checkpoint(&mut blobs_of(&table, 1)).unwrap();
+    table.checkpointed(CheckpointOutcome::Committed);
+    // There is room to note 2048.
+    for key in 0..3000 {
+        table.update(&key, || unreachable!(), |value| *value += 1).unwrap();
+    }
+    let mut blobs = blobs_of(&table, 2);
+    let mut image = table.begin_checkpoint(&mut blobs).unwrap();
+    for _ in 0..shares {
+        if image.is_none() {
+            image = table.continue_checkpoint(&mut blobs).unwrap();
+        }
+    }
+    let others = store.available().saturating_sub(free_bytes);
+    store.charge(MemoryKind::Values, others);
+    let before = table.stats();
+    Table::clear(&mut table).unwrap();
+    let after = table.stats();
+    assert_eq!(before.pages_flushed, after.pages_flushed, "nothing is written for it");
+    store.release(MemoryKind::Values, others);
+    assert!(!table.put(7, 7).unwrap());
+    let ended = loop {
+        match image.map_or_else(|| table.continue_checkpoint(&mut blobs), |i| Ok(Some(i))) {
+            Ok(None) => image = None,
+            ended => break ended,
+        }
+        // The same again: it is the new log's.
+        Table::clear(&mut table).unwrap();
+        assert!(!table.put(7, 70).unwrap());
+        assert!(store.used() <= 4 * MIB, "{store:?}");
+    };
+    let outcome = match &ended {
+        Ok(image) => {
+            let image = image.as_ref().unwrap();
+            let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
+            assert_eq!((image.entries, live), (8000, 8000), "after {shares} shares");
+            CheckpointOutcome::Committed
+        }
+        Err(_) => CheckpointOutcome::Abandoned,
+    };
+    table.checkpointed(outcome);
+    assert_eq!(table.len(), 1);
+    let again = table.checkpoint(&mut blobs_of(&table, 3)).unwrap();
+    assert_eq!((again.entries, again.segments.len()), (1, 1), "after {shares} shares");
+    table.checkpointed(CheckpointOutcome::Committed);
+    for _ in 0..200 {
+        table.tick(64).unwrap();
+    }
+    let (now, spare) = (table.stats(), 5 * table.log.sizes.frame_bytes + 64 * KIB);
+    assert!(now.pages_flushed >= after.pages_flushed && now.splits >= after.splits, "{now:?}");
+    assert!(store.used() <= empty + spare, "{} and {empty} when it was empty", store.used());
+    ended.err().map(|error| error.kind())
+}
+
+#[test]
+fn a_state_that_is_cleared_is_handed_over_to_the_checkpoint_being_taken() {
+    for shares in (0..200).step_by(9) {
+        assert_eq!(cleared_after(shares, u64::MAX), None, "after {shares} shares");
+    }
+}
+
+#[test]
+fn without_memory_for_another_log_it_ends_the_checkpoint_unless_that_has_all_of_it() {
+    let ended = (0..200).step_by(9).map(|shares| cleared_after(shares, 16 * KIB));
+    let (overtaken, whole): (Vec<_>, Vec<_>) = ended.partition(Option::is_some);
+    assert!(overtaken.iter().all(|kind| *kind == Some(ErrorKind::Overtaken)), "{overtaken:?}");
+    let (whole, overtaken) = (whole.len(), overtaken.len());
     assert!(whole > 0 && overtaken > 3, "{whole} whole, {overtaken} overtaken");
 }
 

@@ -69,6 +69,8 @@ pub struct Log<V: Value> {
     taken: Vec<Taken<V>>,
     number: u64,
     compared: u64,
+    /// Checkpoints that could not go on.
+    lost: u64,
     pub dice: Dice,
 }
 
@@ -136,12 +138,22 @@ fn is_planned(error: &Error) {
 
 impl<V: Value> Log<V> {
     pub fn new(seed: u64, threads: bool) -> Self {
+        Self::with(seed, threads, &[8, 16, 64, 1024], &[2, 4, 8, 32])
+    }
+
+    /// With memory for two of them: pages of few records need tables of most of it.
+    pub fn with_memory(seed: u64, threads: bool) -> Self {
+        Self::with(seed, threads, &[1024], &[32])
+    }
+
+    /// With one of so many KiB beyond the least that it opens with, and pages of one of so many records.
+    fn with(seed: u64, threads: bool, more: &[u64], pages: &[u32]) -> Self {
         let mut dice = Dice(seed);
         let late = dice.below(4) as u32;
         let device = Simulated::new(seed, Faults::late(late));
         let segments = SegmentStore::new(Arc::new(device.clone()), 1);
         let layout = HybridLog::new()
-            .page_records([2, 4, 8, 32][dice.below(4) as usize])
+            .page_records(pages[dice.below(pages.len() as u64) as usize])
             .queue_depth(2)
             .segment([8, 12, 32][dice.below(3) as usize] * KIB)
             .cooling_percent([0, 25, 60][dice.below(3) as usize])
@@ -152,7 +164,7 @@ impl<V: Value> Log<V> {
         while open::<V>(&layout, &segments, memory, false, None).is_err() {
             memory += 4 * KIB;
         }
-        memory += [8, 16, 64, 1024][dice.below(4) as usize] * KIB;
+        memory += more[dice.below(more.len() as u64) as usize] * KIB;
         let (table, account) = open(&layout, &segments, memory, threads, None).unwrap();
         let keys = [20, 200, 800][dice.below(3) as usize];
         Self {
@@ -172,6 +184,7 @@ impl<V: Value> Log<V> {
             taken: Vec::new(),
             number: 0,
             compared: 0,
+            lost: 0,
             dice,
         }
     }
@@ -296,7 +309,8 @@ impl<V: Value> Log<V> {
         }
     }
 
-    fn clear(&mut self) {
+    /// Nothing is written for it, whatever is being sealed.
+    pub fn clear(&mut self) {
         match self.table().clear() {
             Ok(()) => self.model.clear(),
             Err(error) => is_planned(&error),
@@ -337,6 +351,7 @@ impl<V: Value> Log<V> {
             Ok(None) => {}
             Err(error) => {
                 is_planned(&error);
+                self.lost += u64::from(error.kind() == ErrorKind::Overtaken);
                 // It may be tried again, or not.
                 let is_hopeless = error.message().contains("begin it again");
                 if is_hopeless || self.dice.below(3) == 0 {
@@ -356,6 +371,21 @@ impl<V: Value> Log<V> {
         restored(&self.device, &self.layout, &image, &sealing.model);
         self.compared += 1;
         sealing.image = Some(image);
+    }
+
+    /// Whether the checkpoint being sealed is whole, if one is.
+    pub fn is_whole(&self) -> Option<bool> {
+        self.sealing.as_ref().map(|sealing| sealing.image.is_some())
+    }
+
+    /// How many checkpoints could not go on.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// More is not booked than there is.
+    pub fn check_memory(&self) {
+        assert!(self.account.used() <= self.memory, "{} bytes: {:?}", self.memory, self.account);
     }
 
     /// Gives a checkpoint up, and gives back what it would have held.

@@ -6,6 +6,7 @@
 //! missing, dead or twice, whatever became of the checkpoints before; a file removed that one needs;
 //! memory of a checkpoint that is not given back.
 
+mod cleared;
 #[path = "../common/dice.rs"]
 mod dice;
 mod given_up;
@@ -28,13 +29,14 @@ fn history<V: Value>(seed: u64, threads: bool) -> u64 {
     log.end()
 }
 
-fn histories<V: Value>(seeds: u64, threads: bool) {
+/// Histories of so many seeds, of which each tells how many checkpoints it compared.
+fn of_seeds(seeds: u64, history: impl Fn(u64) -> u64) {
     let seeds = if long() { 60 * seeds } else { seeds };
     // One seed of interest: `ALLUVIUM_SEED=7`.
     let one = std::env::var("ALLUVIUM_SEED").ok().and_then(|seed| seed.parse().ok());
     let mut compared = 0;
     for seed in one.map_or(1..seeds + 1, |seed: u64| seed..seed + 1) {
-        let history = std::panic::AssertUnwindSafe(|| history::<V>(seed, threads));
+        let history = std::panic::AssertUnwindSafe(|| history(seed));
         match std::panic::catch_unwind(history) {
             Ok(count) => compared += count,
             Err(panic) => {
@@ -45,6 +47,10 @@ fn histories<V: Value>(seeds: u64, threads: bool) {
     }
     println!("{seeds} histories, {compared} checkpoints compared");
     assert!(compared > seeds || one.is_some());
+}
+
+fn histories<V: Value>(seeds: u64, threads: bool) {
+    of_seeds(seeds, |seed| history::<V>(seed, threads));
 }
 
 #[test]

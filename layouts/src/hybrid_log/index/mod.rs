@@ -130,6 +130,17 @@ impl Index {
             + [size_of::<Segment>(), 8, 4].map(|bytes| rounded(bytes) as u64).iter().sum::<u64>()
     }
 
+    /// Books on another account from now on, to which the caller has moved what is booked.
+    pub fn book_on(&mut self, account: &Rc<Account>) {
+        self.account = account.clone();
+        self.pool.book_on(account);
+    }
+
+    /// Entries that are going to be there, as far as anybody has told.
+    pub fn expected(&self) -> u64 {
+        self.expected
+    }
+
     /// Entries.
     pub fn len(&self) -> u64 {
         self.len

@@ -191,9 +191,15 @@ impl<K: Key, V: State> Log<K, V> {
     #[cold]
     pub fn relieve(&mut self) -> Result<()> {
         self.poll()?;
-        if self.give_room_for_notes_up() {
+        if self.give_room_for_notes_up() || self.relieve_beside() {
             return self.make_headroom();
         }
+        self.send_some_out();
+        self.make_headroom()
+    }
+
+    /// Turns some records of a page that was written to storage, and has the next page written.
+    pub(super) fn send_some_out(&mut self) {
         if self.evicting.is_some() || self.first_clean().is_some() {
             self.evict(QUANTUM);
         }
@@ -204,7 +210,6 @@ impl<K: Key, V: State> Log<K, V> {
         if plenty && on_the_way < target && self.frozen < FROZEN_MAX && backlog < 2 * FROZEN_MAX {
             self.freeze_oldest();
         }
-        self.make_headroom()
     }
 
     /// Frees memory until a value can grow, or be read, without passing the budget.
@@ -243,28 +248,31 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// Gives up some of the room for notes that no note needs now; says whether there was any.
-    fn give_room_for_notes_up(&mut self) -> bool {
+    pub(super) fn give_room_for_notes_up(&mut self) -> bool {
         self.stored.as_mut().is_some_and(|stored| stored.give_spare_notes_up() > 0)
     }
 
     /// Whether a frame can be given up, with the heap that its entries own, and what the log needs to
     /// work is left.
-    fn has_more_than_it_needs(&self) -> bool {
-        let elastic = [MemoryKind::Pages, MemoryKind::Values].map(|k| self.account.used_for(k));
+    pub(super) fn has_more_than_it_needs(&self) -> bool {
         let next = self.evicting.map(|(number, _)| number).or_else(|| self.first_clean());
         let Some(next) = next.or_else(|| self.order.front().copied()) else { return false };
         let freed = self.sizes.frame_bytes + self.frames.state(next).heap_bytes;
-        elastic.iter().sum::<u64>() >= self.floor_bytes() + freed
+        self.can_give(freed)
     }
 
     #[cold]
     pub(super) fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
         while error.kind() == ErrorKind::OverBudget {
             if !self.drop_spare() {
-                if self.order.len() as u64 <= FRAMES_MIN && !self.has_more_than_it_needs() {
+                let has_more =
+                    self.order.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs();
+                if !has_more && !self.free_all_beside()? {
                     break;
                 }
-                if let Err(cause) = self.free_a_frame() {
+                if !has_more {
+                    // That was given up.
+                } else if let Err(cause) = self.free_a_frame() {
                     // Storage that takes nothing is the cause, and not how much memory there is.
                     return Err(if cause.kind() == ErrorKind::OverBudget { error } else { cause });
                 }
@@ -287,7 +295,7 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// Gives the memory of an empty frame up; says whether there was one.
-    fn drop_spare(&mut self) -> bool {
+    pub(super) fn drop_spare(&mut self) -> bool {
         let Some(frame) = self.spares.pop() else { return false };
         drop(frame);
         self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
@@ -330,7 +338,7 @@ impl<K: Key, V: State> Log<K, V> {
             let what = "a page of the hybrid log, in a store without a directory,";
             return Err(self.account.over_budget(self.sizes.frame_bytes, what));
         }
-        if self.give_room_for_notes_up() {
+        if self.give_room_for_notes_up() || self.free_one_beside()? {
             return Ok(());
         }
         let start = Instant::now();
@@ -351,7 +359,7 @@ impl<K: Key, V: State> Log<K, V> {
                     false => stored.give_notes_up(),
                     true => 0,
                 });
-                if notes > 0 {
+                if notes > 0 || self.free_all_beside()? {
                     return Ok(());
                 }
                 // Nothing of its own is left to give up: other states may have some.
@@ -558,7 +566,7 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    fn first_clean(&self) -> Option<u32> {
+    pub(super) fn first_clean(&self) -> Option<u32> {
         let sealed = self.order.iter().take(self.sealed).copied();
         // Frames are written in order, so that a clean one is at the front unless one failed.
         sealed.take(FROZEN_MAX + self.failed + 1).find(|&n| self.stage(n) == Stage::Clean)
@@ -566,7 +574,7 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Redirects index entries of the oldest clean frame to storage, `slots` slots of it, and
     /// recycles the frame at its end.
-    fn evict(&mut self, slots: u32) {
+    pub(super) fn evict(&mut self, slots: u32) {
         let Some((number, start)) =
             self.evicting.or_else(|| self.first_clean().map(|number| (number, 0)))
         else {
@@ -610,11 +618,7 @@ impl<K: Key, V: State> Log<K, V> {
     /// Forgets everything in memory and in the index; segments are left to die. No checkpoint needs more of it. Waits for
     /// the few pages that the helper has. A panic of a value that is dropped goes on once all are dropped.
     pub fn clear(&mut self) -> Result<()> {
-        let start = Instant::now();
-        while self.frozen > 0 || self.pending() > 0 {
-            self.wait()?;
-            self.check_patience(start)?;
-        }
+        self.wait_for_all()?;
         while self.end_stale_copies() {}
         self.carrying = None;
         let segments: Vec<u32> = self.stored.iter().flat_map(Stored::numbers).collect();
@@ -626,17 +630,24 @@ impl<K: Key, V: State> Log<K, V> {
         self.index.clear();
         self.evicting = None;
         let mut panicked = None;
-        while let Some(&number) = self.order.front() {
-            let state = self.frames.state_mut(number);
-            let mut frame = state.frame.take().expect("a frame in use");
-            let heap = std::mem::take(&mut state.heap_bytes);
-            panicked = panicked.or(drop_entries(&mut frame));
-            self.account.release(MemoryKind::Values, heap);
-            self.leave(number);
-            self.keep_or_drop(frame);
+        while let Some(dropped) = self.drop_oldest() {
+            panicked = panicked.or(dropped.err());
         }
         self.sparse.clear();
         panicked.map_or(Ok(()), |panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Drops the oldest frame with all that is in it, if there is one, and gives the panic of a value.
+    pub(super) fn drop_oldest(&mut self) -> Option<std::thread::Result<()>> {
+        let number = *self.order.front()?;
+        let state = self.frames.state_mut(number);
+        let mut frame = state.frame.take().expect("a frame in use");
+        let heap = std::mem::take(&mut state.heap_bytes);
+        let panicked = drop_entries(&mut frame);
+        self.account.release(MemoryKind::Values, heap);
+        self.leave(number);
+        self.keep_or_drop(frame);
+        Some(panicked.map_or(Ok(()), Err))
     }
 
     /// Gives up when storage has not answered for long.
@@ -658,12 +669,10 @@ impl<K: Key, V: State> Log<K, V> {
         if lacking == 0 {
             return true;
         }
-        let [pages, values] =
-            [MemoryKind::Pages, MemoryKind::Values].map(|kind| self.account.used_for(kind));
         let frames_min = FRAMES_MIN * self.sizes.frame_bytes;
         let kept = self.sizes.headroom_bytes + frames_min;
         let available = self.account.available();
-        if available < lacking || available + pages + values < lacking + kept {
+        if available < lacking || available + self.elastic_bytes() < lacking + kept {
             return false;
         }
         self.account.charge(MemoryKind::Tables, lacking);

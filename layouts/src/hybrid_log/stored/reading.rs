@@ -71,7 +71,7 @@ impl Reads {
             read_bytes,
             fetch_reply: reply.clone().into(),
             reply: reply.into(),
-            fetches: Fetches::new(queue_depth - 1),
+            fetches: Fetches::new(queue_depth.saturating_sub(1)),
             completions,
             patience,
             round: 0,
@@ -83,6 +83,17 @@ impl Reads {
 }
 
 impl Stored {
+    /// Changes reads with another log, with all that is under way and whom it wakes.
+    pub fn swap_reads(&mut self, other: &mut Stored) {
+        std::mem::swap(&mut self.reads, &mut other.reads);
+    }
+
+    /// Bytes that are booked for the rest of a long record that was left, beyond those of a read.
+    pub fn left_bytes(&self) -> u64 {
+        let left = self.reads.long_left.as_ref();
+        left.map_or(0, |(_, length)| length.saturating_sub(self.reads.read_bytes) as u64)
+    }
+
     /// Starts the `nth` read of a call, if a buffer is free.
     pub fn start(&mut self, at: StoredAt, nth: u64) -> Option<Result<()>> {
         debug_assert!(nth <= NTH, "the bits of rounds");

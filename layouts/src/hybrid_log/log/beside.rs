@@ -1,0 +1,151 @@
+//! What a log was before it was cleared, kept beside it while a checkpoint reads it; and how that gives memory up.
+//!
+//! It is on storage soon and nobody asks for its records, so that its pages leave memory before those of the log that
+//! goes on.
+//!
+//! What it keeps true: each of the two has its own account, the one beside below the other's.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use alluvium_pagestore::{Account, Key, MemoryKind, Result, State};
+
+use super::{Log, QUANTUM};
+
+/// Who stands beside a log, on an account below the log's.
+pub trait Beside {
+    /// Gives the memory of a page up, waiting for storage if it must; says whether it could.
+    ///
+    /// # Errors
+    /// Those of storage.
+    fn give_one(&mut self) -> Result<bool>;
+
+    /// Gives all memory up that it can, as there is no other for the stream: a checkpoint that needs more of it is lost.
+    /// Says whether it had some. Waits for the few pages that the helper has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Backpressure`](alluvium_pagestore::ErrorKind::Backpressure) if storage does not take these.
+    fn give_all(&mut self) -> Result<bool>;
+
+    /// A bounded share of the work that gives memory up; says whether there is more to give.
+    fn relieve(&mut self) -> bool;
+
+    /// Bytes of pages and values.
+    fn elastic_bytes(&self) -> u64;
+}
+
+impl<K: Key, V: State> Log<K, V> {
+    /// Pages and values, which can be given up.
+    pub(super) fn elastic_bytes(&self) -> u64 {
+        let beside = self.beside.as_ref().map_or(0, |beside| beside.borrow().elastic_bytes());
+        self.booked_for_pages() - beside
+    }
+
+    /// What is booked for pages and values, here and beside it.
+    pub fn booked_for_pages(&self) -> u64 {
+        self.account.used_for(MemoryKind::Pages) + self.account.used_for(MemoryKind::Values)
+    }
+
+    /// Has what stands beside it give a page up; says whether it did.
+    pub(super) fn free_one_beside(&mut self) -> Result<bool> {
+        let Some(beside) = &self.beside else { return Ok(false) };
+        match beside.borrow_mut().give_one() {
+            // What is on its way out here may need no storage any more.
+            Err(_) if self.evicting.is_some() || self.first_clean().is_some() => Ok(false),
+            given => given,
+        }
+    }
+
+    /// Has what stands beside it give all up, as there is nothing else; says whether it had some.
+    pub(super) fn free_all_beside(&mut self) -> Result<bool> {
+        self.beside.as_ref().map_or(Ok(false), |beside| beside.borrow_mut().give_all())
+    }
+
+    /// While memory is short: has what stands beside it leave first; says whether there is more of it.
+    pub(super) fn relieve_beside(&mut self) -> bool {
+        self.beside.as_ref().is_some_and(|beside| beside.borrow_mut().relieve())
+    }
+
+    /// Whether so many bytes of pages can be given up, and what the log needs to work is left.
+    pub fn can_give(&self, bytes: u64) -> bool {
+        self.elastic_bytes() >= self.floor_bytes() + bytes
+    }
+
+    /// Gives a page up for the log that this one stands beside.
+    pub fn give_one(&mut self) -> Result<bool> {
+        if self.give_room_for_notes_up() || self.drop_spare() {
+            return Ok(true);
+        }
+        if !self.has_more_than_it_needs() {
+            return Ok(false);
+        }
+        self.free_a_frame()?;
+        // Not for a page of its own.
+        self.drop_spare();
+        Ok(true)
+    }
+
+    /// Has the next records of pages leave for the log that this one stands beside; says whether there are more.
+    pub fn leave_some(&mut self) -> bool {
+        // What storage says is told by the checkpoint.
+        let _ = self.poll();
+        self.send_some_out();
+        self.drop_spare();
+        self.has_more_than_it_needs()
+    }
+
+    /// Frees so many bytes without waiting for anything, if that can be; says whether they are free.
+    pub fn free_at_once(&mut self, bytes: u64) -> bool {
+        while self.account.available() < bytes {
+            let gave = self.give_room_for_notes_up() || self.drop_spare();
+            if !gave && self.evicting.is_none() && self.first_clean().is_none() {
+                return false;
+            }
+            if !gave {
+                self.evict(u32::MAX);
+            }
+        }
+        true
+    }
+
+    /// Drops some of what is in memory, of a log that is over; says whether that was all. The index goes last, as a whole.
+    pub fn drop_some(&mut self) -> bool {
+        for _ in 0..QUANTUM {
+            if self.end_stale_copies() {
+                continue;
+            }
+            // A value that panics while it is dropped panics for nobody: there is no call that it belongs to.
+            let dropped = self.drop_oldest().is_some();
+            if !self.drop_spare() && !dropped {
+                if !self.index.is_empty() {
+                    self.index.clear();
+                }
+                self.evicting = None;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Waits for the pages that the helper has.
+    pub fn wait_for_all(&mut self) -> Result<()> {
+        let start = Instant::now();
+        while self.frozen > 0 || self.pending() > 0 {
+            self.wait()?;
+            self.check_patience(start)?;
+        }
+        Ok(())
+    }
+
+    /// Moves what is booked to another account, and books there from now on: of the buffers so many bytes.
+    pub fn book_on(&mut self, account: &Rc<Account>, booked: [(MemoryKind, u64); 5]) {
+        for (kind, bytes) in booked {
+            self.account.release(kind, bytes);
+            account.charge(kind, bytes);
+        }
+        self.account = account.clone();
+        self.index.book_on(account);
+        self.pool.book_on(account);
+        self.stored.iter_mut().for_each(|stored| stored.book_on(account));
+    }
+}

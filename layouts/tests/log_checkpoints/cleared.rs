@@ -1,0 +1,168 @@
+//! A log that is cleared again and again while its checkpoints are taken, with little memory and with plenty.
+//!
+//! What this catches: a checkpoint of what was cleared that has something that came after it, or lacks something; one
+//! that is lost although there is memory; memory, files and reads of what was handed over that are not given back.
+
+use std::sync::Arc;
+
+use alluvium_layouts::{CheckpointOutcome, HybridLog, Pace, Table, Upkeep};
+use alluvium_pagestore::io::{Faults, Simulated};
+use alluvium_pagestore::{BlobWriter, ErrorKind, MIB, SegmentStore};
+
+use crate::log::{Log, Model, Value, entries, open, restored};
+
+/// Shares after which a checkpoint must be whole.
+const SHARES_MAX: u64 = 100_000;
+
+/// Clears the log in the middle of checkpoints, and does everything else in between.
+fn history<V: Value>(seed: u64, threads: bool) -> u64 {
+    let mut log = Log::<V>::new(seed, threads);
+    for _ in 0..25 {
+        for _ in 0..log.dice.below(30) {
+            log.change_some();
+        }
+        log.begin();
+        for _ in 0..log.dice.below(3) {
+            for _ in 0..log.dice.below(12) {
+                log.advance();
+                log.change_some();
+            }
+            log.clear();
+            log.change_some();
+            log.tick(8);
+        }
+        let steps = log.dice.below(20);
+        log.play(steps);
+    }
+    log.end()
+}
+
+#[test]
+fn histories_of_plain_values() {
+    crate::of_seeds(40, |seed| history::<u64>(seed, false));
+}
+
+#[test]
+fn histories_of_values_that_own_heap() {
+    crate::of_seeds(40, |seed| history::<String>(seed, false));
+}
+
+#[test]
+fn histories_with_a_thread() {
+    crate::of_seeds(10, |seed| history::<u64>(seed, true));
+    crate::of_seeds(10, |seed| history::<String>(seed, true));
+}
+
+/// However often it is cleared, each checkpoint is whole in the end, and is what the log held at its barrier.
+fn is_never_lost<V: Value>(seed: u64, threads: bool) {
+    let mut log = Log::<V>::with_memory(seed, threads);
+    for round in 0..8 {
+        for _ in 0..1 + log.dice.below(40) {
+            log.change_some();
+        }
+        log.begin();
+        let mut shares = 0;
+        while log.is_whole() == Some(false) {
+            log.advance();
+            for _ in 0..log.dice.below(3) {
+                log.change_some();
+            }
+            if log.dice.below(4) == 0 {
+                log.clear();
+            }
+            log.check_memory();
+            shares += 1;
+            assert!(shares < SHARES_MAX, "seed {seed}, round {round}: it never ends");
+        }
+        assert_eq!(log.lost(), 0, "seed {seed}, round {round}");
+        log.confirm();
+        log.tick(50);
+    }
+    log.end();
+}
+
+#[test]
+fn a_state_that_is_always_cleared_has_checkpoints() {
+    for seed in 1..=30 {
+        is_never_lost::<u64>(seed, false);
+        is_never_lost::<String>(seed, false);
+    }
+    for seed in 1..=4 {
+        is_never_lost::<u64>(seed, true);
+        is_never_lost::<String>(seed, true);
+    }
+}
+
+/// What is cleared fills memory, or is three times as large, and so is what comes after that: it leaves memory for it.
+/// Tells how many of three checkpoints were whole.
+fn fills_memory_again<V: Value>(memory: u64, keys: u64, threads: bool) -> usize {
+    let device = Simulated::new(1, Faults::none());
+    let segments = SegmentStore::new(Arc::new(device.clone()), 1);
+    let layout = HybridLog::new();
+    let (mut table, account) = open::<V>(&layout, &segments, memory, threads, None).unwrap();
+    let (mut model, mut whole) = (Model::new(), 0);
+    for round in 0..3 {
+        for key in 0..keys {
+            assert!(!table.put(key, V::of(key + round)).unwrap());
+            model.insert(key, V::of(key + round));
+        }
+        let mut blobs = BlobWriter::new(segments.shared_device(), round, 4096);
+        assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+        let mut ended = None;
+        for _ in 0..5 {
+            assert!(ended.is_none(), "round {round}");
+            ended = table.continue_checkpoint(&mut blobs).transpose();
+        }
+        table.clear().unwrap();
+        assert_eq!(table.len(), 0);
+        for key in 0..keys {
+            assert!(!table.put(key, V::of(key * 7)).unwrap());
+            assert!(account.used() <= memory, "{account:?}");
+            if key % 100 == 0 && ended.is_none() {
+                table.pace_checkpoint(Pace { calls: 100, gone: 0 });
+                ended = table.continue_checkpoint(&mut blobs).transpose();
+            }
+        }
+        while ended.is_none() {
+            table.pace_checkpoint(Pace::AT_ONCE);
+            ended = table.continue_checkpoint(&mut blobs).transpose();
+        }
+        let outcome = match ended.expect("it has ended") {
+            Ok(image) => {
+                device.drain();
+                restored(&device, &layout, &image, &model);
+                whole += 1;
+                CheckpointOutcome::Committed
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Overtaken, "{error:?}");
+                CheckpointOutcome::Abandoned
+            }
+        };
+        table.checkpointed(outcome);
+        let found = entries(&mut table).unwrap();
+        let expected: Model<V> = (0..keys).map(|key| (key, V::of(key * 7))).collect();
+        assert_eq!(found, expected, "round {round}");
+        table.clear().unwrap();
+        model.clear();
+    }
+    whole
+}
+
+#[test]
+fn what_was_cleared_leaves_memory_for_what_comes() {
+    assert_eq!(fills_memory_again::<[u64; 8]>(4 * MIB, 30_000, false), 3);
+    assert_eq!(fills_memory_again::<[u64; 8]>(8 * MIB, 160_000, false), 3);
+    assert_eq!(fills_memory_again::<String>(8 * MIB, 20_000, false), 3);
+    // How much is free when it is cleared is the thread's doing.
+    fills_memory_again::<[u64; 8]>(4 * MIB, 30_000, true);
+    fills_memory_again::<String>(8 * MIB, 100_000, true);
+}
+
+/// Both indexes would take more than there is.
+#[test]
+fn the_stream_is_not_refused_for_the_memory_of_what_was_cleared() {
+    for threads in [false, true] {
+        assert!(fills_memory_again::<[u64; 8]>(4 * MIB, 150_000, threads) < 3);
+    }
+}
