@@ -98,7 +98,8 @@ pub trait Panes<K: Key, A>: Upkeep {
     ) -> Result<()>;
 
     /// Drops all slices before `before`, whole, about `fuel` accumulators' worth of memory per
-    /// call, and says whether that is done. They are no longer seen after the first call.
+    /// call, and says whether that is done. They are no longer seen after the first call. A checkpoint that is
+    /// begun before it is done may have what is left of them: who opens that purges again, before it looks at them.
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool>;
 
     /// The panes by ranges of their keys' hashes, slice by slice, if they stand in their order.

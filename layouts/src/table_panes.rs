@@ -2,7 +2,9 @@
 //!
 //! The keys of each slice stand in a set in memory beside the table, which is how a slice is found
 //! whole. What it keeps true: a key is in the set of its slice if the table has its accumulator, but
-//! while panes are [filled](Panes::begin_filling), and what is being purged is in no such set. The composite key's hash decides only the place inside the
+//! while panes are [filled](Panes::begin_filling), and what is being purged is in no such set. A checkpoint that is
+//! taken in steps has what is left of it, as whole slices or what the table has of them yet: who opens it purges
+//! again. The composite key's hash decides only the place inside the
 //! table, which therefore owns all key groups; who owns a key is decided by the key alone, before it
 //! comes here.
 //!
@@ -438,7 +440,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Upkeep for TablePanes<K, A, T> {
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        // A checkpoint does not say what is being purged.
+        // Who waits for all of a checkpoint can wait for this.
         while !self.dying.is_empty() {
             self.bury(None, usize::MAX)?;
         }
@@ -446,9 +448,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Upkeep for TablePanes<K, A, T> {
     }
 
     fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        while !self.dying.is_empty() {
-            self.bury(None, usize::MAX)?;
-        }
+        // What is left of purged slices is in it: to bury that now would take as long as it is much.
         self.table.begin_checkpoint(blobs)
     }
 

@@ -1,5 +1,6 @@
 //! Panes behave the same in every layout: like an ordered map of accumulators by slice and key.
 
+mod a_checkpoint_begins_while_slices_are_purged;
 mod a_visit_fails;
 mod batches_end_early;
 mod checkpoints_are_taken_while_panes_change;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    AnyLayout, Elements, Emit, Helpers, HolisticLayout, KIB, Late, MIB, Store, Time, Window,
-    WindowLayout, Windows, process,
+    AnyLayout, Elements, Emit, ErrorKind, Helpers, HolisticLayout, KIB, Late, MIB, Store, Time,
+    Window, WindowLayout, Windows, process,
 };
 
 use crate::btree_layout::BTree;
@@ -202,7 +202,7 @@ pub fn aggregated_windows_equal_the_model<L>(name: &str, layout: L, place: Place
 where
     L: WindowLayout<u64, Vec<i64>>,
 {
-    let (mut subtracts, mut early) = (false, 0);
+    let (mut subtracts, mut early, mut left, mut half_done) = (false, 0, 0u64, 0u64);
     each_case(|what, history, shape, lateness, emit| {
         subtracts = !subtracts;
         let what = format!("{name} {what} subtracts {subtracts}");
@@ -216,7 +216,14 @@ where
             |sent, batch, late, out| {
                 opened.with(|windows| windows.add_batch(sent, batch, late, out).unwrap());
             },
-            |to, fuel, out| opened.with(|w| w.advance(to, fuel, out).unwrap().done),
+            |to, fuel, out| {
+                let done = opened.with(|w| w.advance(to, fuel, out).unwrap().done);
+                left += u64::from(!done);
+                if !done && left % 8 == 0 {
+                    half_done += u64::from(opened.restart_in_steps());
+                }
+                done
+            },
             |to, collected| {
                 check_closed(&what, &model.0, collected, to, (lateness, emit, shape.1));
                 opened.restart();
@@ -225,13 +232,15 @@ where
         early += u64::from(check(&what, &collected, &model, emit));
     });
     assert!(early > 100, "{name}: {early} histories with early results");
+    let is_restarted = matches!(place, Place::Device);
+    assert!(!is_restarted || half_done > 20, "{name}: {half_done} restarts in between");
 }
 
 pub fn holistic_windows_equal_the_model<L>(name: &str, layout: L, place: Place)
 where
     L: HolisticLayout<u64, i64>,
 {
-    let mut early = 0;
+    let (mut early, mut left, mut half_done) = (0, 0u64, 0u64);
     each_case(|what, history, shape, lateness, emit| {
         let what = format!("{name} {what}");
         let spec = windows(shape, lateness, emit);
@@ -254,7 +263,14 @@ where
             |sent, batch, late, out| {
                 opened.with(|windows| windows.add_batch(sent, batch, late, out).unwrap());
             },
-            |to, fuel, out| opened.with(|w| w.advance(to, fuel, out).unwrap().done),
+            |to, fuel, out| {
+                let done = opened.with(|w| w.advance(to, fuel, out).unwrap().done);
+                left += u64::from(!done);
+                if !done && left % 8 == 0 {
+                    half_done += u64::from(opened.restart_in_steps());
+                }
+                done
+            },
             |to, collected| {
                 check_closed(&what, &model.0, collected, to, (lateness, emit, shape.1));
                 opened.restart();
@@ -263,6 +279,8 @@ where
         early += u64::from(check(&what, &collected, &model, emit));
     });
     assert!(early > 100, "{name}: {early} histories with early results");
+    let is_restarted = matches!(place, Place::Device);
+    assert!(!is_restarted || half_done > 20, "{name}: {half_done} restarts in between");
 }
 
 /// Shapes (a gap, and 0, is a session), latenesses and ways to emit, each with some histories.
@@ -338,6 +356,28 @@ impl<W, F: Fn(&Store) -> W> Opened<W, F> {
             drop((windows, store));
             self.open_now();
         }
+    }
+
+    /// The same with a checkpoint that is taken in steps, while not all is done that a watermark asks for, if all windows
+    /// have fired; says whether they have. What is left is to drop what nobody needs any more.
+    fn restart_in_steps(&self) -> bool {
+        if self.device.is_none() {
+            return false;
+        }
+        let (store, windows) = self.now.take().unwrap();
+        let mut seal = match store.seal(0) {
+            Ok(seal) => seal,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+                self.now.replace(Some((store, windows)));
+                return false;
+            }
+        };
+        while !seal.advance().unwrap() {}
+        seal.confirm().unwrap();
+        drop((windows, store));
+        self.open_now();
+        true
     }
 }
 
