@@ -163,7 +163,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn book_step(&mut self) -> Result<Booked> {
         let each = size_of::<(IndexHash, Address)>() + size_of::<Address>();
         let bytes = (self.log.sizes.buckets * 7 * each) as u64;
-        self.log.make_free(bytes)?;
+        self.log.make_free((bytes, "a step over a range of hashes"))?;
         let account = self.log.account.clone();
         account.charge(MemoryKind::Buffers, bytes);
         Ok(Booked { account, bytes })

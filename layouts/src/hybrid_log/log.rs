@@ -42,7 +42,7 @@ use super::stored::{SegmentBefore, Stored};
 use crate::split_table::HashRange;
 use crate::table::{StateContext, TableStats};
 pub use barrier::INDEX_SEGMENT_SLOTS;
-pub use beside::Beside;
+pub use beside::{Beside, Bookings};
 pub use copies::Copies;
 
 /// Frames with the helper at once.
@@ -409,7 +409,8 @@ impl<K: Key, V: State> Log<K, V> {
                 return Ok(slot);
             }
             // Room for another fill frame as well: this one may be what is given up.
-            self.make_free(self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes)?;
+            let bytes = self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes;
+            self.make_free((bytes, "a value that grows and the pages it may be in"))?;
         }
         Err(self.account.over_budget(self.sizes.headroom_bytes, "room for a value"))
     }
@@ -576,7 +577,7 @@ impl<K: Key, V: State> Log<K, V> {
             if booked && self.account.try_reserve(MemoryKind::Pages, self.sizes.frame_bytes) {
                 break Frame::new(self.sizes.slots, self.pool.take());
             }
-            self.free_a_frame()?;
+            self.free_a_frame(self.needed_for_page())?;
         };
         self.stats.pages_begun += 1;
         let state = FrameState {

@@ -104,7 +104,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             + (WINDOW_BYTES + entries + segments) as u64
             + self.log.sizes.headroom_bytes;
         // Before anything is visited: making room moves records.
-        self.log.make_free(bytes).ok()?;
+        self.log.make_free((bytes, "a pass over all segments")).ok()?;
         account.charge(MemoryKind::Buffers, bytes);
         Some((Booked { account, bytes }, buffer as usize))
     }

@@ -364,7 +364,7 @@ fn freed_in_between<V: State + PartialEq + std::fmt::Debug>(of: impl Fn(u64) -> 
             assert!(!table.put(key, of(key)).unwrap());
         }
         let pages = table.stats().pages_flushed;
-        table.log.free_a_frame().unwrap();
+        table.log.free_a_frame((1, "a byte")).unwrap();
         let flushed = table.stats().pages_flushed - pages;
         assert!(flushed <= 8, "{flushed} pages are written for one that is freed");
         let image = loop {
@@ -639,7 +639,7 @@ fn notes_of_deaths_make_room_also_after_a_checkpoint_was_given_up() {
         let used = store.used_for(MemoryKind::Tables);
         // Other states want all that it can do without.
         let error = loop {
-            if let Err(error) = table.log.free_a_frame() {
+            if let Err(error) = table.log.free_a_frame((store.limit(), "all of it")) {
                 break error;
             }
         };
@@ -651,6 +651,18 @@ fn notes_of_deaths_make_room_also_after_a_checkpoint_was_given_up() {
             assert_eq!(table.get(&key).unwrap(), Some(&value));
         });
     }
+}
+
+/// What is refused is told with what it needs, and not with more.
+#[test]
+fn a_page_that_is_refused_says_what_a_page_needs() {
+    let store = Account::root(4 * MIB);
+    let mut table = open::<u64>(&HybridLog::new(), &store, true);
+    let (page, limit) = (table.log.sizes.frame_bytes, store.limit());
+    store.charge(MemoryKind::Values, store.available() - 100);
+    let text = table.put(7, 7).unwrap_err().error.to_string();
+    let told = format!("a page needs {page} of {limit} bytes, 100 are free");
+    assert!(text.contains(&told), "{text}");
 }
 
 /// The index leaves room for pages, so that more may be free than it is refused.

@@ -25,6 +25,9 @@ const SWEEP_MAX: u64 = 32;
 /// What taking back a record is worth, in slots that are looked at.
 const TAKEN_BACK_WORTH: usize = 4;
 
+/// So many bytes have to be free, and for what.
+pub type Needed = (u64, &'static str);
+
 impl<K: Key, V: State> Log<K, V> {
     /// Takes an empty frame out of use.
     pub(super) fn retire(&mut self, number: u32) {
@@ -214,14 +217,14 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Frees memory until a value can grow, or be read, without passing the budget.
     pub fn make_headroom(&mut self) -> Result<()> {
-        self.make_free(self.sizes.headroom_bytes)
+        self.make_free((self.sizes.headroom_bytes, "a value that grows or is read"))
     }
 
     /// Frees memory until so many bytes are.
-    pub fn make_free(&mut self, bytes: u64) -> Result<()> {
-        while self.account.available() < bytes {
+    pub fn make_free(&mut self, needed: Needed) -> Result<()> {
+        while self.account.available() < needed.0 {
             if !self.drop_spare() && !self.give_room_for_notes_up() {
-                self.free_a_frame()?;
+                self.free_a_frame(needed)?;
             }
         }
         Ok(())
@@ -240,7 +243,7 @@ impl<K: Key, V: State> Log<K, V> {
             if self.drop_spare() || self.give_room_for_notes_up() {
                 continue;
             } else if self.has_more_than_it_needs() {
-                self.free_a_frame()?;
+                self.free_a_frame(self.needed_for_others())?;
             } else {
                 return Ok(given);
             }
@@ -272,7 +275,7 @@ impl<K: Key, V: State> Log<K, V> {
                 }
                 if !has_more {
                     // That was given up.
-                } else if let Err(cause) = self.free_a_frame() {
+                } else if let Err(cause) = self.free_a_frame(self.needed_for_others()) {
                     // Storage that takes nothing is the cause, and not how much memory there is.
                     return Err(if cause.kind() == ErrorKind::OverBudget { error } else { cause });
                 }
@@ -285,11 +288,31 @@ impl<K: Key, V: State> Log<K, V> {
         Err(error)
     }
 
+    /// What is needed by others, who say themselves how much that is: a page's memory more.
+    pub(super) fn needed_for_others(&self) -> Needed {
+        (self.account.available() + self.sizes.frame_bytes, "the memory of a page")
+    }
+
+    /// What has to be free for another page: that of the table of segments, if it is not booked, or of the page.
+    pub(super) fn needed_for_page(&self) -> Needed {
+        match self.tables_lacking() {
+            0 => (self.sizes.frame_bytes, "a page"),
+            lacking => {
+                let elastic = self.elastic_bytes();
+                let wanted = (lacking + self.kept_bytes()).saturating_sub(elastic);
+                (lacking.max(wanted), "the table of segments")
+            }
+        }
+    }
+
     /// Frees one frame, waiting for storage if it must.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if nothing can be freed, of what the caller needs, which is not free then.
     #[cold]
-    pub fn free_a_frame(&mut self) -> Result<()> {
+    pub fn free_a_frame(&mut self, needed: Needed) -> Result<()> {
         self.is_freeing = true;
-        let freed = self.free_one();
+        let freed = self.free_one(needed);
         self.is_freeing = false;
         freed
     }
@@ -333,7 +356,7 @@ impl<K: Key, V: State> Log<K, V> {
         self.poll().map(|()| is_some)
     }
 
-    fn free_one(&mut self) -> Result<()> {
+    fn free_one(&mut self, needed: Needed) -> Result<()> {
         if self.flusher.is_none() {
             let what = "a page of the hybrid log, in a store without a directory,";
             return Err(self.account.over_budget(self.sizes.frame_bytes, what));
@@ -363,10 +386,7 @@ impl<K: Key, V: State> Log<K, V> {
                     return Ok(());
                 }
                 // Nothing of its own is left to give up: other states may have some.
-                let (tables, page) = (self.tables_lacking(), self.sizes.frame_bytes);
-                let wanted = self.account.available() + page.max(tables);
-                let what = if tables > 0 { "the table of segments" } else { "a page" };
-                return self.account.ensure(wanted, what);
+                return self.account.ensure(needed.0, needed.1);
             }
             if self.pending() > 0 {
                 if !stalled {
@@ -669,8 +689,7 @@ impl<K: Key, V: State> Log<K, V> {
         if lacking == 0 {
             return true;
         }
-        let frames_min = FRAMES_MIN * self.sizes.frame_bytes;
-        let kept = self.sizes.headroom_bytes + frames_min;
+        let kept = self.kept_bytes();
         let available = self.account.available();
         if available < lacking || available + self.elastic_bytes() < lacking + kept {
             return false;
@@ -678,6 +697,11 @@ impl<K: Key, V: State> Log<K, V> {
         self.account.charge(MemoryKind::Tables, lacking);
         self.tables_are_booked(lacking);
         true
+    }
+
+    /// What tables leave to a value that is read and to the least frames.
+    fn kept_bytes(&self) -> u64 {
+        self.sizes.headroom_bytes + FRAMES_MIN * self.sizes.frame_bytes
     }
 
     /// [`book_tables`](Log::book_tables) while the log is restored, when no value is read yet.

@@ -8,9 +8,12 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use alluvium_pagestore::{Account, Key, MemoryKind, Result, State};
+use alluvium_pagestore::{Account, Key, MEMORY_KINDS, MemoryKind, Result, State};
 
 use super::{Log, QUANTUM};
+
+/// What is booked, by kind.
+pub type Bookings = [(MemoryKind, u64); MEMORY_KINDS.len()];
 
 /// Who stands beside a log, on an account below the log's.
 pub trait Beside {
@@ -79,7 +82,7 @@ impl<K: Key, V: State> Log<K, V> {
         if !self.has_more_than_it_needs() {
             return Ok(false);
         }
-        self.free_a_frame()?;
+        self.free_a_frame(self.needed_for_others())?;
         // Not for a page of its own.
         self.drop_spare();
         Ok(true)
@@ -137,8 +140,8 @@ impl<K: Key, V: State> Log<K, V> {
         Ok(())
     }
 
-    /// Moves what is booked to another account, and books there from now on: of the buffers so many bytes.
-    pub fn book_on(&mut self, account: &Rc<Account>, booked: [(MemoryKind, u64); 5]) {
+    /// Moves so much of what is booked to another account, and books there from now on.
+    pub fn book_on(&mut self, account: &Rc<Account>, booked: Bookings) {
         for (kind, bytes) in booked {
             self.account.release(kind, bytes);
             account.charge(kind, bytes);

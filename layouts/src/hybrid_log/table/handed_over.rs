@@ -22,7 +22,7 @@ use alluvium_pagestore::{
 use super::{HybridLogTable, Rewriter, fixed_bytes};
 use crate::hybrid_log::config::{FRAMES_MIN, Sizes};
 use crate::hybrid_log::index::Index;
-use crate::hybrid_log::log::{Beside, Log};
+use crate::hybrid_log::log::{Beside, Bookings, Log};
 use crate::hybrid_log::stored::Stored;
 use crate::table::{CheckpointOutcome, Pace, StateContext, TableStats};
 
@@ -69,7 +69,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     /// An empty log like this one but for read buffers, if there is memory for it; and what is booked for this one, by
     /// kind, without those.
-    fn open_beside(&mut self) -> Option<(Log<K, V>, [(MemoryKind, u64); 5])> {
+    fn open_beside(&mut self) -> Option<(Log<K, V>, Bookings)> {
         let sizes = self.log.sizes.clone();
         let lean = Sizes { queue_depth: 0, ..sizes.clone() };
         // The first pages of the other one this one may give up.
@@ -93,7 +93,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 
     /// What is booked for the log, and not for reads and what else is the table's.
-    fn booked_for_log(&self) -> [(MemoryKind, u64); 5] {
+    fn booked_for_log(&self) -> Bookings {
         let left = self.log.stored.as_ref().map_or(0, Stored::left_bytes);
         let left_pass = self.left_pass.as_ref().map_or(0, |(_, booked)| booked.bytes);
         let asked =
