@@ -127,6 +127,10 @@ impl SegmentReader {
         entries: &mut Vec<FooterEntry>,
     ) -> Result<()> {
         let (Range { start, end }, mut digest) = (image.told(), 0);
+        if end > info.bytes {
+            return Err(damaged(&info.file, start, "an image is longer than its segment"));
+        }
+        entries.reserve_exact(image.records as usize);
         for block in (start..end).step_by(BLOCK_BYTES) {
             let length = (end - block).min(BLOCK_BYTES as u64) as usize;
             let records = self.bytes(info, block, length)?;

@@ -49,7 +49,8 @@ impl<'a> WholeSegment<'a> {
         &self.images
     }
 
-    /// What the footer of an image tells of its records.
+    /// What the footer of an image tells of its records; of an image without a footer, their headers, each of which is
+    /// verified with its [`record`](Self::record).
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it is not what was written there.
@@ -57,7 +58,12 @@ impl<'a> WholeSegment<'a> {
         let Range { start, end } = image.told();
         let bytes = end.checked_sub(start).and_then(|length| self.slice(start, length));
         let bytes = bytes.ok_or_else(|| self.damaged(start, "an image's footer is not there"))?;
-        Footer::verify(&self.info, image, bytes).map(|footer| footer.iter().collect())
+        let footer = match image.bare_len {
+            0 => Footer::verify(&self.info, image, bytes)?,
+            // Each header is told of by its record.
+            _ => Footer::of(image, bytes),
+        };
+        Ok(footer.iter().collect())
     }
 
     /// A record of an image, verified.
@@ -280,6 +286,18 @@ mod tests {
         assert_eq!(count(&info, &bytes), (50, 2));
         bytes[length - 30] ^= 4;
         assert_eq!(count(&info, &bytes), (59, 3));
+    }
+
+    #[test]
+    fn damage_of_a_record_without_a_footer_hides_no_other() {
+        let (info, mut bytes) = sample();
+        let bare = WholeSegment::open(&info, 7, &bytes).images()[1];
+        assert_eq!((bare.bare_len, bare.records), (11, 10));
+        // Headers of two records, the payload of another.
+        for at in [2 * 32, 7 * 32 + 9, 4 * 32 + 20] {
+            bytes[bare.offset as usize + at] ^= 4;
+        }
+        assert_eq!(count(&info, &bytes), (57, 3));
     }
 
     #[test]
