@@ -24,7 +24,7 @@ const CHUNK_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of records after which a page ends.
 const PAGE_BYTES: u64 = 256 << 10;
 /// Records after which a page ends, between these: as many of the shortest as fill a write buffer, whose last block is
-/// padded otherwise.
+/// padded otherwise. Pages without a footer are two thirds as long.
 const PAGE_RECORDS_MIN: u32 = 1 << 9;
 pub(crate) const PAGE_RECORDS_MAX: u32 = 1364;
 /// Bytes of the shortest record with its header and its entry in the footer, and of what is behind a footer.

@@ -39,8 +39,8 @@ use crate::table::pace::pay;
 const CLEAR_MAX: u64 = 4096;
 const BUCKETS_MAX: u64 = 16384;
 const COPIED_MAX: u64 = 1024;
-/// Buckets that are looked at for each call of the stream. An entry that changes before that has to be kept, which
-/// takes many times as long as copying it.
+/// Buckets that are looked at for each call of the stream. An entry that changes before that has to be found again, or
+/// even kept, which takes many times as long as copying it in its turn.
 const BUCKETS_PER_CALL: u64 = 16;
 /// Calls of the stream for each record that is written.
 const CALLS_PER_RECORD: u64 = 96;
@@ -463,7 +463,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         let entry = bucket.and_then(|bucket| self.entries.entry(bucket));
         if let (true, Some(bucket), Some(entry)) =
             (M::IS_COPIED && capture.has_bits(), bucket, entry)
-            && let Ok(true) = capture.copies.has_room(1, self.moved)
+            && capture.copies.has_room_left(self.moved)
         {
             let mut memory = Memory { marks: &mut self.marks, files: &mut self.files };
             if capture.take_early::<M>(bucket, entry, &mut memory).is_err() {

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, MemoryKind, PlacedAt, Result, State};
 use crossbeam_channel::{Receiver, bounded};
 
+use crate::heap_naming::FREE_BYTES;
 use crate::paced::{Paced, Sink};
 
 /// A chunk has such a part of the memory, between so many entries. Each has to wake the helper.
@@ -88,18 +89,35 @@ impl<K, V> Copies<K, V> {
     /// # Errors
     /// [`ErrorKind::OverBudget`] if memory has no room for one chunk.
     pub fn has_room(&mut self, count: usize, moved: u64) -> Result<bool> {
+        if !self.has_chunk_for(count, moved) {
+            self.filling = self.new_chunk(moved)?;
+            self.is_full = self.filling.is_none();
+        }
+        Ok(!self.is_full)
+    }
+
+    /// The same for one entry that the stream is about to change, which neither asks others for memory nor takes the last
+    /// of it.
+    pub fn has_room_left(&mut self, moved: u64) -> bool {
+        let chunk = Self::bytes_of(self.chunk);
+        self.has_chunk_for(1, moved) || {
+            let may = !self.spare.is_empty() || self.account.available() >= chunk + FREE_BYTES;
+            may && matches!(self.has_room(1, moved), Ok(true))
+        }
+    }
+
+    /// Whether the chunk that is being filled has room.
+    fn has_chunk_for(&mut self, count: usize, moved: u64) -> bool {
         if let Some(filling) = &mut self.filling {
             if filling.entries.len() + count <= self.chunk {
                 if filling.moved != Some(moved) {
                     filling.moved = None;
                 }
-                return Ok(true);
+                return true;
             }
             self.full.extend(self.filling.take());
         }
-        self.filling = self.new_chunk(moved)?;
-        self.is_full = self.filling.is_none();
-        Ok(!self.is_full)
+        false
     }
 
     fn new_chunk(&mut self, moved: u64) -> Result<Option<Chunk<K, V>>> {

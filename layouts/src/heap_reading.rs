@@ -331,14 +331,16 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
         memory: &mut Memory<'_, S::Marks>,
         own: Option<&mut Paced>,
     ) -> Result<()> {
-        self.encoded += 1;
         let Some(own) = own else {
+            // Both may panic, and then nothing has changed.
+            let (key, copy) = (key.clone(), M::copy(value).expect("what is stored can be copied"));
+            self.encoded += 1;
             memory.marks.owe(bucket);
             self.outdate(bucket, Place::NONE, memory)?;
-            let copy = M::copy(value).expect("what is stored can be copied");
-            self.copies.push(Some(bucket), key.clone(), copy);
+            self.copies.push(Some(bucket), key, copy);
             return Ok(());
         };
+        self.encoded += 1;
         let at = M::push(own, key, value)?;
         let newer = self.place_of(at, memory);
         self.outdate(bucket, newer, memory)?;
@@ -354,13 +356,14 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
         (key, value): &(K, V),
         memory: &mut Memory<'_, S::Marks>,
     ) -> Result<()> {
+        // Both may panic, and then nothing has changed.
+        let (key, copy) = (key.clone(), M::copy(value).expect("what is stored can be copied"));
         self.encoded += 1;
         self.pass(bucket, memory.marks);
         // It has no record until its copy is written.
         memory.marks.change(bucket);
         self.outdate(bucket, Place::NONE, memory)?;
-        let copy = M::copy(value).expect("what is stored can be copied");
-        self.copies.push(Some(bucket), key.clone(), copy);
+        self.copies.push(Some(bucket), key, copy);
         Ok(())
     }
 

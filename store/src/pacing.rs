@@ -64,9 +64,11 @@ impl Shares {
         is_early
     }
 
-    /// There is nothing to do but to wait for storage: whoever asks for the next few comes too early.
-    pub(crate) fn rest(&mut self) {
-        self.early = ASKS_PER_LOOK - 1;
+    /// There is nothing to do but to wait for storage, after so many calls: whoever asks often, in a stream that moves,
+    /// comes too early with the next few.
+    pub(crate) fn rest(&mut self, calls: u64) {
+        let since = calls.saturating_sub(std::mem::replace(&mut self.calls, calls));
+        self.early = if (1..=CALLS_PER_SHARE).contains(&since) { ASKS_PER_LOOK - 1 } else { 0 };
     }
 
     /// Another one is asked for after so many calls: says, if it is to be given, whether there were some since the
@@ -119,6 +121,19 @@ mod tests {
         assert_eq!(shares.next(1599 + 255, false), None);
         let asked = (0..8).take_while(|_| shares.next(1599 + 255, false).is_none()).count();
         assert_eq!(asked, 6, "whoever waits has it soon");
+    }
+
+    #[test]
+    fn who_waits_for_storage_is_early_only_if_the_stream_moves_and_he_asks_often() {
+        let mut shares = Shares::none(1000);
+        let mut early_after = |calls| {
+            shares.rest(calls);
+            (0..10).take_while(|_| shares.is_early()).count()
+        };
+        assert_eq!(early_after(1000), 0, "the stream stands still");
+        assert_eq!(early_after(1064), 3);
+        assert_eq!(early_after(1064 + 256), 3, "four batches of 64");
+        assert_eq!(early_after(2000), 0, "seldom asked for");
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl Seal {
             inner.drive();
             let file = match answer.try_recv() {
                 Err(TryRecvError::Empty) => {
-                    sealing.shares.rest();
+                    sealing.shares.rest(calls_of(inner));
                     return Ok(false);
                 }
                 Ok(file) => file,
