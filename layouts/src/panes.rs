@@ -99,7 +99,8 @@ pub trait Panes<K: Key, A>: Upkeep {
 
     /// Drops all slices before `before`, whole, about `fuel` accumulators' worth of memory per
     /// call, and says whether that is done. They are no longer seen after the first call. A checkpoint that is
-    /// begun before it is done may have what is left of them: who opens that purges again, before it looks at them.
+    /// begun before it is done may have what is left of them: who opens that looks at no slice before the bound that it
+    /// has purged to, and purges to it again.
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool>;
 
     /// The panes by ranges of their keys' hashes, slice by slice, if they stand in their order.

@@ -509,11 +509,16 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
     }
 
     fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        let given = self.reclaim_handed_over(bytes)?;
+        let beside = self.reclaim_handed_over(bytes);
+        let given = *beside.as_ref().unwrap_or(&0);
         if given >= bytes {
             return Ok(given);
         }
-        Ok(given + self.log.give_memory_up(bytes - given)?)
+        // What storage refuses there may be had here without it.
+        match self.log.give_memory_up(bytes - given)? {
+            0 => beside,
+            more => Ok(given + more),
+        }
     }
 
     fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
@@ -549,7 +554,7 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
             .map_or((0, 0, 0), |s| (s.bytes(), s.live_records(), s.live_bytes()));
         let resident = live_keys.saturating_sub(stored_keys);
         let slot = super::frame_unsafe::Frame::<K, V>::SLOT_BYTES as u64;
-        let values = log.account.used_for(MemoryKind::Values);
+        let values = log.account.used_for(MemoryKind::Values) - self.values_handed_over();
         let mut stats = TableStats {
             live_keys,
             live_bytes: resident * slot + values + stored_bytes,

@@ -351,7 +351,7 @@ impl<V: Value> Log<V> {
             Ok(None) => {}
             Err(error) => {
                 is_planned(&error);
-                self.lost += u64::from(error.kind() == ErrorKind::Overtaken);
+                self.lost += 1;
                 // It may be tried again, or not.
                 let is_hopeless = error.message().contains("begin it again");
                 if is_hopeless || self.dice.below(3) == 0 {

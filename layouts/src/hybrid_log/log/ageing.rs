@@ -270,11 +270,11 @@ impl<K: Key, V: State> Log<K, V> {
             if !self.drop_spare() {
                 let has_more =
                     self.order.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs();
-                if !has_more && !self.free_all_beside()? {
+                if !has_more && !self.free_one_beside()? && !self.free_all_beside()? {
                     break;
                 }
                 if !has_more {
-                    // That was given up.
+                    // Something beside was given up.
                 } else if let Err(cause) = self.free_a_frame(self.needed_for_others()) {
                     // Storage that takes nothing is the cause, and not how much memory there is.
                     return Err(if cause.kind() == ErrorKind::OverBudget { error } else { cause });

@@ -31,7 +31,8 @@ pub(in crate::hybrid_log) type HandedOver<K, V> = Rc<RefCell<HybridLogTable<K, V
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Hands all there is over to the checkpoint that is being taken, if that needs more of it and there is memory
-    /// to go on with; says whether it did. Cost: that of opening an empty log. Nothing is waited for.
+    /// to go on with; says whether it did. Cost: that of opening an empty log, and of dropping what is left of the one before.
+    /// Nothing is waited for.
     pub(super) fn hand_over(&mut self) -> bool {
         if !self.needs_more() {
             return false;
@@ -200,6 +201,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 return Ok(given);
             }
         }
+    }
+
+    /// Bytes that values own which were handed over.
+    pub(super) fn values_handed_over(&self) -> u64 {
+        let old = self.handed_over.as_ref();
+        old.map_or(0, |old| old.borrow().log.account.used_for(MemoryKind::Values))
     }
 
     /// Counters of what was handed over, and the files that are there for it.
