@@ -125,6 +125,7 @@ impl Index {
         let elastic = account.used_for(MemoryKind::Pages) + account.used_for(MemoryKind::Values);
         let (fixed, floor, limit) = (account.used() - elastic, self.floor_bytes, account.limit());
         let free = limit.saturating_sub(fixed + floor);
+        self.is_held_back.set(bytes > free);
         if bytes > free {
             let message = format!(
                 "index needs {bytes} of {limit} bytes, {free} are free beside the {floor} that pages need"
@@ -132,6 +133,11 @@ impl Index {
             return Err(Error::new(ErrorKind::OverBudget, message).with("state", account.name()));
         }
         account.reserve(MemoryKind::Index, bytes, "index")
+    }
+
+    /// Whether it was last refused for what is neither pages nor values, so that none of these are in its way.
+    pub fn is_held_back(&self) -> bool {
+        self.is_held_back.get()
     }
 
     /// Sets what the index must leave to pages and values.

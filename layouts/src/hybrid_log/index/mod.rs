@@ -18,6 +18,7 @@ mod tags_unsafe;
 mod tests;
 
 use alluvium_pagestore::{Account, Helper, MemoryKind, Result, rounded};
+use std::cell::Cell;
 use std::rc::Rc;
 
 use bucket::{Bucket, DISTANCE_MAX, EXTRA_BITS, Entry};
@@ -96,6 +97,7 @@ pub struct Index {
     booked_tables: u64,
     /// Bytes that growing leaves to pages and values.
     floor_bytes: u64,
+    is_held_back: Cell<bool>,
 }
 
 impl Index {
@@ -119,6 +121,7 @@ impl Index {
             splits: 0,
             booked_tables: Self::memory_bytes_min(buckets) - segment_bytes(buckets),
             floor_bytes: 0,
+            is_held_back: Cell::new(false),
         };
         index.book_tables();
         Ok(index)

@@ -267,7 +267,9 @@ impl<K: Key, V: State> Log<K, V> {
     #[cold]
     pub(super) fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
         while error.kind() == ErrorKind::OverBudget {
-            if !self.drop_spare() {
+            // Where no page is in the way, the index beside may be.
+            let is_given = self.index.is_held_back() && self.free_all_beside()?;
+            if !is_given && !self.drop_spare() {
                 let has_more =
                     self.order.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs();
                 if !has_more && !self.free_one_beside()? && !self.free_all_beside()? {
