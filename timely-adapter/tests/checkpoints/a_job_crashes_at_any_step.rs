@@ -192,7 +192,7 @@ fn check(shot: &Shot, job: Job, seed: u64, again: bool, met: &mut Met) {
 #[test]
 fn a_crash_at_any_step_of_any_worker_goes_on_from_a_whole_checkpoint() {
     let long = std::env::var_os("ALLUVIUM_LONG").is_some();
-    let (histories, share) = if long { (300, 4) } else { (4, 25) };
+    let (histories, share) = if long { (300, 4) } else { (4, 16) };
     let mut met = Met::default();
     for seed in 1..=histories {
         let mut dice = dice(seed);
