@@ -120,9 +120,6 @@ pub trait EntryMarks: Debug + Sized {
     /// The place of a bucket's entry.
     fn place(&self, bucket: usize) -> Place;
 
-    /// The place of a bucket's entry is going to be read: brings it near.
-    fn look_ahead_place(&self, bucket: usize);
-
     /// The record of a bucket's entry is there now.
     fn set_place(&mut self, bucket: usize, place: Place);
 
@@ -342,13 +339,6 @@ impl EntryMarks for Marks {
     #[inline]
     fn place(&self, bucket: usize) -> Place {
         Place(self.places.get(bucket).copied().unwrap_or_default())
-    }
-
-    #[inline]
-    fn look_ahead_place(&self, bucket: usize) {
-        if let Some(at) = self.places.get(bucket) {
-            prefetch(std::ptr::from_ref(at));
-        }
     }
 
     #[inline]

@@ -19,15 +19,10 @@ use crate::heap_files::HeapFiles;
 use crate::heap_marks::{EntryMarks, Place};
 use crate::heap_naming::Naming;
 use crate::paced::Paced;
-use crate::prefetch_unsafe::prefetch;
 use crate::split_table::{HashRange, SplitTable};
 
 /// Entries that are kept together are not more, but for those of one hash.
 const KEPT: usize = 256;
-/// Bytes that are brought near together, and places in them.
-const LINE_BYTES: usize = 64;
-const PLACES_PER_LINE: usize = LINE_BYTES / size_of::<Place>();
-
 /// What is to be read still.
 #[derive(Debug)]
 pub(super) struct Reading<K, V, S: Entries<K, V>> {
@@ -278,9 +273,6 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
         mut own: Option<&mut Paced>,
     ) -> Result<()> {
         let Stretch { buckets, after } = table.stretch(self.next);
-        if let (None, Some(next)) = (&own, after) {
-            Self::look_ahead(table, memory.marks, next);
-        }
         let looks_at_each = self.looks_at_each();
         for first in buckets.clone().step_by(64) {
             memory.marks.merge(first);
@@ -310,19 +302,6 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
         Ok(())
     }
 
-    /// The stretch at `next` is read soon: brings it near, as each share begins where nobody has been for long.
-    fn look_ahead(table: &S, marks: &S::Marks, next: u64) {
-        let Stretch { buckets, .. } = table.stretch(next);
-        for bucket in buckets.clone().step_by(PLACES_PER_LINE) {
-            marks.look_ahead_place(bucket);
-        }
-        for bucket in buckets.step_by((LINE_BYTES / 2 / size_of::<(K, V)>().max(1)).max(1)) {
-            if let Some(entry) = table.entry(bucket) {
-                prefetch(std::ptr::from_ref(entry));
-            }
-        }
-    }
-
     /// Takes the entry in a bucket.
     fn take<M: Kind<K, V>>(
         &mut self,
@@ -348,7 +327,7 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
         Ok(())
     }
 
-    /// Takes a short entry that is due and about to change, before it is its turn: there is [room](Copies::has_room) for
+    /// Takes a short entry that is due and about to change, before it is its turn: there is [room](Copies::has_room_left) for
     /// it, and a bit that says that it was taken.
     pub fn take_early<M: Kind<K, V>>(
         &mut self,

@@ -207,10 +207,6 @@ impl EntryMarks for SplitMarks {
         self.of(bucket, EntryMarks::place).unwrap_or_default()
     }
 
-    fn look_ahead_place(&self, bucket: usize) {
-        self.of(bucket, EntryMarks::look_ahead_place);
-    }
-
     fn set_place(&mut self, bucket: usize, place: Place) {
         self.change_of(bucket, true, |marks, bucket| marks.set_place(bucket, place));
     }

@@ -97,6 +97,7 @@ pub struct Index {
     booked_tables: u64,
     /// Bytes that growing leaves to pages and values.
     floor_bytes: u64,
+    /// Whether it was last refused for what pages and values need.
     is_held_back: Cell<bool>,
 }
 
