@@ -321,7 +321,7 @@ impl HeapFiles {
         if plan.makes_sets || plan.is_full {
             return 0;
         }
-        let new = size_of::<u32>() as u64 * (self.dead.len() + 3 * self.slots.len() as u64);
+        let new = size_of::<u32>() as u64 * (self.dead.len() + 4 * self.slots.len() as u64);
         let longest = self.lists.iter().map(|list| list.len).fold(new, u64::max);
         2 * (self.lists.iter().map(|list| list.len).sum::<u64>() + new + longest)
     }

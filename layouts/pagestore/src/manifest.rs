@@ -21,11 +21,13 @@ pub const CODEC: &str = "rkyv-0.8 little-endian pointer-32 aligned";
 
 /// The format of a checkpoint some of whose states say which key groups they have.
 const FORMAT_OF_GROUPS: u32 = 3;
+/// The format of a checkpoint that names lists of records that have died, as they may be packed.
+const FORMAT_OF_DEATHS: u32 = 4;
 
 const MANIFEST_FILE: Framed =
     Framed { magic: b"ALVMANI\0", what: "the manifest", newest: FORMAT_VERSION };
 const CHECKPOINT_FILE: Framed =
-    Framed { magic: b"ALVCHKP\0", what: "the checkpoint", newest: FORMAT_OF_GROUPS };
+    Framed { magic: b"ALVCHKP\0", what: "the checkpoint", newest: FORMAT_OF_DEATHS };
 
 /// The checkpoints of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,12 +128,14 @@ impl Manifest {
 impl CheckpointImage {
     /// Writes the checkpoint's file, durable with its name.
     pub fn write(&self, device: &dyn Device) -> Result<CheckpointFile> {
-        let says_groups = |state: &StateManifest| state.groups.is_some();
-        // A build before would take a state to have the groups of its store.
-        let format = match self.states.iter().any(says_groups) {
-            true => FORMAT_OF_GROUPS,
-            false => FORMAT_VERSION,
+        let format = |state: &StateManifest| match state {
+            // A build before could not read these lists.
+            state if !state.image.deaths.is_empty() => FORMAT_OF_DEATHS,
+            // A build before would take the state to have the groups of its store.
+            state if state.groups.is_some() => FORMAT_OF_GROUPS,
+            _ => FORMAT_VERSION,
         };
+        let format = self.states.iter().map(format).max().unwrap_or(FORMAT_VERSION);
         let crc = CHECKPOINT_FILE.write(device, &checkpoint_name(self.number), format, self)?;
         device.sync_directory()?;
         Ok(CheckpointFile { number: self.number, crc })

@@ -39,8 +39,8 @@ use crate::table::CheckpointOutcome;
 
 /// Lists that a checkpoint refers to at most, before it looks at the segments again.
 const LISTS_MAX: usize = 64;
-/// Bytes of a death in a list.
-const LISTED_BYTES: u64 = 4;
+/// Bytes of a death in a list, about.
+const LISTED_BYTES: u64 = 2;
 /// Slots that a share looks at.
 const SWEPT: u32 = 4096;
 /// Deaths added again at a time.

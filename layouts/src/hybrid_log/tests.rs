@@ -589,11 +589,11 @@ fn what_a_checkpoint_puts_off_is_shown_without_garbage_until_its_end() {
 fn a_checkpoint_of_one_change_does_not_make_the_sets_of_many_before_it() {
     let store = Account::root(8 * MIB);
     let mut table = open(&HybridLog::new(), &store, true);
-    for key in 0..4000 {
+    for key in 0..40_000 {
         assert!(!table.put(key, text(key, 8)).unwrap());
     }
     let mut sets_made = Vec::new();
-    for (number, changed) in [(1, 0), (2, 2000), (3, 1)] {
+    for (number, changed) in [(1, 0), (2, 20_000), (3, 1)] {
         for key in 0..changed {
             table.update(&(2 * key), || unreachable!(), |value| value.push('x')).unwrap();
         }
@@ -601,11 +601,11 @@ fn a_checkpoint_of_one_change_does_not_make_the_sets_of_many_before_it() {
         let mut blobs = BlobWriter::new(segments.shared_device(), number, 4096);
         let image = table.checkpoint(&mut blobs).unwrap();
         table.checkpointed(CheckpointOutcome::Committed);
-        assert_eq!(image.entries, 4000);
+        assert_eq!(image.entries, 40_000);
         let sets = image.segments.iter().filter_map(|segment| segment.live);
         sets_made.push(sets.filter(|set| set.file == number).count());
     }
-    // The list of 2000 would be longer than a set.
+    // The list of 20,000 would be longer than a set.
     assert_eq!((sets_made[0], sets_made[2]), (0, 0));
     assert!(sets_made[1] > 0, "{sets_made:?}");
 }

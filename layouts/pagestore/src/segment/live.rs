@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::format::{GRAIN_BYTES, SEGMENT_BYTES_MAX};
+use super::format::GRAIN_BYTES;
+use super::packed::{GRAIN_BITS, PackedGrains, pack, packed_len};
 use super::{SegmentId, SegmentImage, StateImage};
 use crate::blob::{BlobReader, BlobRef, BlobWriter};
 use crate::{Error, ErrorKind, Result};
@@ -70,8 +71,6 @@ impl LiveSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Death(u64);
 
-const GRAIN_BITS: u32 = SEGMENT_BYTES_MAX.ilog2() - GRAIN_BYTES.ilog2();
-
 impl Death {
     /// The death of the record at `grain` of a segment.
     #[inline]
@@ -101,8 +100,8 @@ impl Death {
     }
 
     /// Orders `deaths` anew and appends those of the segments that `wanted` to a checkpoint file: for each
-    /// segment its id, how many, and their grains. `None` if there are none. Takes at most 12 bytes
-    /// of memory per segment and 4 per death beside the list.
+    /// segment its id, how many, and their grains. `None` if there are none. Takes at most 16 bytes
+    /// of memory per segment and 3 per death beside the list.
     pub fn write(
         deaths: &mut [Death],
         wanted: impl Fn(SegmentId) -> bool,
@@ -120,12 +119,53 @@ impl Death {
         deaths.sort_unstable();
         let mut bytes = Vec::new();
         for group in deaths.chunk_by(|a, b| a.segment() == b.segment()) {
-            bytes.reserve_exact(12 + 4 * group.len());
+            let grains = || group.iter().map(|death| death.grain());
+            let packed = packed_len(grains());
+            bytes.reserve_exact(LIST_HEAD_BYTES + 4 + packed);
             bytes.extend_from_slice(&group[0].segment().0.to_le_bytes());
-            bytes.extend_from_slice(&(group.len() as u32).to_le_bytes());
-            group.iter().for_each(|d| bytes.extend_from_slice(&d.grain().to_le_bytes()));
+            bytes.extend_from_slice(&(PACKED | group.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(&(packed as u32).to_le_bytes());
+            pack(grains(), &mut bytes);
         }
         if bytes.is_empty() { Ok(None) } else { blobs.append(&bytes).map(Some) }
+    }
+}
+
+/// Bytes before a segment's deaths in a list: its id, and how many they are.
+const LIST_HEAD_BYTES: usize = 12;
+/// Beside how many they are: their bytes are told next, and are packed. Lists from before have words instead.
+const PACKED: u32 = 1 << 31;
+
+/// What a list says of its first segment, and what follows it.
+struct Listed<'a> {
+    segment: SegmentId,
+    count: u32,
+    grains: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Listed<'a> {
+    /// `None` if there is no whole one.
+    fn first_of(list: &'a [u8]) -> Option<Self> {
+        let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four"));
+        let (head, rest) = list.split_at_checked(LIST_HEAD_BYTES)?;
+        let segment = SegmentId(u64::from_le_bytes(head[..8].try_into().expect("eight")));
+        let count = word(&head[8..]);
+        let (grains, rest) = if count & PACKED == 0 {
+            rest.split_at_checked(4 * count as usize)?
+        } else {
+            let (len, rest) = rest.split_at_checked(4)?;
+            rest.split_at_checked(word(len) as usize)?
+        };
+        Some(Self { segment, count, grains, rest })
+    }
+
+    /// Adds the deaths to those of before, and says whether they are any.
+    fn add_to(&self, dead: &mut PackedGrains) -> bool {
+        match self.count & PACKED {
+            0 => dead.add_words(self.grains),
+            _ => dead.add(self.grains, self.count & !PACKED),
+        }
     }
 }
 
@@ -134,7 +174,7 @@ impl Death {
 #[derive(Debug)]
 pub struct Liveness {
     blobs: Option<BlobReader>,
-    dead: BTreeMap<SegmentId, Vec<u32>>,
+    dead: BTreeMap<SegmentId, PackedGrains>,
 }
 
 impl Liveness {
@@ -149,21 +189,17 @@ impl Liveness {
     /// # Errors
     /// [`ErrorKind::Corrupt`] and [`ErrorKind::Missing`] with the file.
     pub fn load(image: &StateImage, blobs: Option<&BlobReader>) -> Result<Self> {
-        let mut dead: BTreeMap<SegmentId, Vec<u32>> = BTreeMap::new();
+        let mut dead: BTreeMap<SegmentId, PackedGrains> = BTreeMap::new();
         let named: BTreeSet<SegmentId> = image.segments.iter().map(|segment| segment.id).collect();
         for blob in &image.deaths {
             let bytes = blobs.ok_or_else(lost)?.read(blob)?;
             let mut rest = &bytes[..];
-            while let Some((head, after)) = rest.split_at_checked(12) {
-                let id = SegmentId(u64::from_le_bytes(head[..8].try_into().expect("eight")));
-                let count = u32::from_le_bytes(head[8..].try_into().expect("four")) as usize;
-                let Some((grains, after)) = after.split_at_checked(4 * count) else { break };
-                if named.contains(&id) {
-                    let grains = grains.chunks_exact(4);
-                    let grains = grains.map(|g| u32::from_le_bytes(g.try_into().expect("four")));
-                    dead.entry(id).or_default().extend(grains);
+            while let Some(listed) = Listed::first_of(rest) {
+                let id = listed.segment;
+                if named.contains(&id) && !listed.add_to(dead.entry(id).or_default()) {
+                    break;
                 }
-                rest = after;
+                rest = listed.rest;
             }
             if !rest.is_empty() {
                 let what = "a list of dead records is not one";
@@ -185,17 +221,63 @@ impl Liveness {
             None => LiveSet(vec![u8::MAX; LiveSet::memory_bytes(image.bytes) as usize]),
         };
         let all = if image.live.is_some() { set.len() } else { image.records };
-        let dead = self.dead.get(&image.id).map_or(&[][..], Vec::as_slice);
-        let died = dead.iter().filter(|&&grain| set.remove(grain)).count() as u64;
+        let dead = self.dead.get(&image.id);
+        let grains = dead.into_iter().flat_map(PackedGrains::iter);
+        let died = grains.filter(|&grain| set.remove(grain)).count() as u64;
         if died > all || all - died != image.live_records {
             let found = all.saturating_sub(died);
             let what = format!("{found} live records, {} expected", image.live_records);
             return Err(Error::new(ErrorKind::Corrupt, what).with("file", image.id.file_name()));
         }
-        Ok((image.live.is_some() || !dead.is_empty()).then_some(set))
+        Ok((image.live.is_some() || dead.is_some()).then_some(set))
     }
 }
 
 fn lost() -> Error {
     Error::new(ErrorKind::Missing, "the checkpoint has no file of live records")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::io::{Faults, Simulated};
+
+    fn segment(id: u64, live_records: u64) -> SegmentImage {
+        let (bytes, records) = (64 * GRAIN_BYTES, 64);
+        let (max_record_bytes, digest, latest, live) = (GRAIN_BYTES, None, None, None);
+        let id = SegmentId(id);
+        SegmentImage { id, bytes, records, max_record_bytes, live_records, digest, latest, live }
+    }
+
+    #[test]
+    fn a_list_from_before_is_read_beside_one_that_is_packed() {
+        let device = Arc::new(Simulated::new(1, Faults::none()));
+        let blobs = BlobWriter::new(device.clone(), 1, 4096);
+        let list_of = |id: u64, grains: &[u32]| {
+            let head = [id.to_le_bytes().to_vec(), (grains.len() as u32).to_le_bytes().to_vec()];
+            [head.concat(), grains.iter().flat_map(|grain| grain.to_le_bytes()).collect()].concat()
+        };
+        let before = [list_of(1, &[0, 5, 63]), list_of(2, &[7]), list_of(9, &[1, 2])].concat();
+        let before = blobs.append(&before).unwrap();
+        let mut now = [Death::of(SegmentId(2), 40), Death::of(SegmentId(1), 6)];
+        let now = Death::write(&mut now, |_| true, &blobs).unwrap().unwrap();
+
+        let segments = vec![segment(1, 60), segment(2, 62), segment(3, 64)];
+        let image = StateImage { entries: 186, segments, deaths: vec![before, now] };
+        let reader = BlobReader::new(device.clone());
+        let read = Liveness::load(&image, Some(&reader)).unwrap();
+        let dead = |at: usize| {
+            let set = read.of(&image.segments[at]).unwrap();
+            let lives = |grain: &u32| set.as_ref().is_none_or(|set| set.contains(*grain));
+            (0..64).filter(|grain| !lives(grain)).collect::<Vec<_>>()
+        };
+        assert_eq!((dead(0), dead(1), dead(2)), (vec![0, 5, 6, 63], vec![7, 40], vec![]));
+
+        let not_in_order = blobs.append(&list_of(1, &[5, 0])).unwrap();
+        let image = StateImage { deaths: vec![not_in_order], ..image };
+        let error = Liveness::load(&image, Some(&reader)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
 }

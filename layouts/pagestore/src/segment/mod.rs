@@ -4,6 +4,7 @@ mod footers;
 mod format;
 mod image;
 mod live;
+mod packed;
 mod pass;
 mod pins;
 mod placing;
