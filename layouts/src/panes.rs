@@ -64,7 +64,7 @@ pub trait Panes<K: Key, A>: Upkeep {
     /// All that was to come since [`begin_filling`](Panes::begin_filling) is there.
     ///
     /// # Errors
-    /// Those of updating, of all that has come: then these panes are of no use.
+    /// Those of updating, of all that has come: then none of it is there.
     fn end_filling(&mut self) -> Result<()> {
         Ok(())
     }

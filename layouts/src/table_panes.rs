@@ -333,10 +333,15 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
     }
 
     fn end_filling(&mut self) -> Result<()> {
-        match std::mem::take(&mut self.fills_later) {
-            true => self.find_slices(),
-            false => Ok(()),
+        if !std::mem::take(&mut self.fills_later) {
+            return Ok(());
         }
+        let found = self.find_slices();
+        if found.is_err() {
+            self.forget_sets();
+            self.table.clear()?;
+        }
+        found
     }
 
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {

@@ -216,7 +216,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         Ok(())
     }
 
-    fn forget_sets(&mut self) {
+    pub(super) fn forget_sets(&mut self) {
         self.account.release(MemoryKind::Tables, self.slices.len() as u64 * SLICE_BYTES);
         self.slices.clear();
         self.account.release(MemoryKind::Values, std::mem::take(&mut self.key_bytes));

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use alluvium_layouts::{CheckpointOutcome, Cursor, Merge, Panes, TableStats};
@@ -227,7 +228,15 @@ impl<K: Key, V: State, T: Panes<K, V>> Hooks for PanesCell<K, V, T> {
         let put = |batch: &mut Batch<Pane<K, V>>| {
             self.0.run(batch.items.len(), |panes| put_all(panes, &self.1.0, batch))?
         };
-        in_batches(entries, decode, put, |entry| self.import(entry))
+        self.0.enter()?.begin_filling();
+        let import = || in_batches(entries, decode, put, |entry| self.import(entry));
+        let imported = catch_unwind(AssertUnwindSafe(import));
+        // Also after a panic of the user's merge: what has come so far is there.
+        let filled = self.0.run(0, |panes| panes.end_filling())?;
+        match imported {
+            Ok(imported) => imported.and(filled),
+            Err(panic) => resume_unwind(panic),
+        }
     }
 
     fn import(&self, entry: Entry<'_>) -> Result<()> {
