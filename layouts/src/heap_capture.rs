@@ -28,6 +28,7 @@ use crate::heap_marks::{EntryMarks, Marks, Place, bits_bytes};
 use crate::heap_naming::{Begun, FREE_BYTES, Naming};
 use crate::heap_reading::{Left, Memory, Reading, Source};
 use crate::heap_telling::{Lent, Telling};
+use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::paced::Pace;
 use crate::split_table::HashRange;
 use crate::stepped::{Given, Stepped};
@@ -43,7 +44,7 @@ const COPIED_MAX: u64 = 1024;
 /// even kept, which takes many times as long as copying it in its turn.
 const BUCKETS_PER_CALL: u64 = 16;
 /// Calls of the stream for each record that is written.
-const CALLS_PER_RECORD: u64 = 96;
+const CALLS_PER_RECORD: u64 = CHECKPOINT_PACE as u64;
 /// What was not looked at may be later, so many buckets at once; what was not written, so many chunks.
 const CREDIT_BUCKETS_MAX: u64 = 4096;
 const CREDIT_CHUNKS_MAX: u64 = 2;

@@ -42,7 +42,7 @@ pub const QUEUE_DEPTH: usize = 64;
 /// Part of the unsealed pages whose records move to the tail when they are changed.
 pub const COOLING_PERCENT: u8 = 15;
 /// Calls of the stream, keys read or written, for each record that a checkpoint writes meanwhile.
-pub const CHECKPOINT_PACE: u32 = 48;
+pub const CHECKPOINT_PACE: u32 = 96;
 /// A page is left, full or not, when the heap of its entries passes so many times its own bytes.
 const FRAME_HEAP_MAX: u64 = 4;
 /// A call waits so long for storage to take what was given to it, by default.
