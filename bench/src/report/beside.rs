@@ -35,15 +35,15 @@ pub struct BesideCheckpoints {
 /// Updates per second, and ratios of such rates; spread over checkpoints.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StreamRates {
-    /// Before there is any checkpoint.
+    /// Of the same without any checkpoint, before and after each.
     pub without: Spread,
     /// After one and before the next.
     pub between: Spread,
     /// From when one is sealed until it is durable.
     pub during: Spread,
-    /// `between` over the median of `without`.
+    /// `between` over the mean of `without` before and after it.
     pub between_of_without: Spread,
-    /// `during` over the median of `without`.
+    /// `during` over the mean of `without` before and after it.
     pub during_of_without: Spread,
     /// `during` over the rate before that checkpoint.
     pub during_of_between: Spread,

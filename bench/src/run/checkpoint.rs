@@ -1,9 +1,10 @@
 //! `checkpoint`: what checkpoints cost while counters are updated, how much they write, and how fast
 //! they are restored.
 //!
-//! All counters are loaded and the rate of updates is measured without checkpoints. Then each
-//! checkpoint is sealed after a stretch of updates, and advanced between batches of more of them until
-//! it is durable, which gives the rates between checkpoints and while one is taken. What single
+//! All counters are loaded, twice: checkpoints are taken of one store, in turns with stretches of updates
+//! of the other, which never has any. Each checkpoint is sealed after a stretch of updates, and advanced
+//! between batches of more of them until it is durable, which gives the rates between checkpoints and while
+//! one is taken; they are told beside the rates without, just before and after. What single
 //! checkpoints write is measured with nothing beside: a share of the counters is changed, each once,
 //! and a checkpoint is taken. Then the same shares are all that changes, also while checkpoints are
 //! taken. At the end the store is opened anew, and what it holds is compared with
@@ -33,8 +34,6 @@ const BATCH: usize = 64;
 const RECORD_BYTES: f64 = 16.0;
 /// Seed of the key stream.
 const SEED: u64 = 42;
-/// Stretches of updates before the first checkpoint.
-const STRETCHES_WITHOUT: usize = 5;
 /// Counters compared one by one at the end.
 const COMPARED: u64 = 100_000;
 
@@ -46,16 +45,19 @@ const COMPARED: u64 = 100_000;
 /// # Errors
 /// Also if what is restored is not what was there at the last checkpoint.
 pub fn checkpoint(args: &CheckpointArgs) -> Result<Report> {
-    let mut run = Run::load(args)?;
-    let without = run.without_checkpoints()?;
+    let mut run = Run::load(args, State::open(&args.state)?)?;
+    let mut without = Run::load(args, State::open_beside(&args.state)?)?;
     let mut report = Report::new("checkpoint", &args.state.layout.name);
-    let taken = run.take_checkpoints(&mut report)?;
-    let beside = rates::beside(&without, &taken.between, &taken.during);
+    let taken = run.take_checkpoints(&mut without, &mut report)?;
+    let beside = rates::beside(&taken.without, &taken.between, &taken.during);
     taken.print(&beside);
     report.beside_checkpoints = Some(beside);
     run.written(&args.churn)?;
-    run.by_churn(&args.churn)?;
+    run.by_churn(&mut without, &args.churn)?;
+    compare(&mut without.map, &without.model)?;
     run.state.describe(&mut report)?;
+    // Restoring has the machine for itself.
+    drop(without);
     report.noise_floor_ns = Some(noise_floor(Duration::from_millis(50)));
     report.set_checksum(run.restore()?);
     if args.copies {
@@ -64,10 +66,12 @@ pub fn checkpoint(args: &CheckpointArgs) -> Result<Report> {
     Ok(report)
 }
 
+/// A store whose counters are updated.
 struct Run<'a> {
     args: &'a CheckpointArgs,
-    state: State,
+    // Dropped before the store, whose directory goes then.
     map: Map<u64, u64>,
+    state: State,
     /// What each counter is.
     model: Vec<u32>,
     keys: Keys,
@@ -77,6 +81,8 @@ struct Run<'a> {
 /// What was measured of the checkpoints, one entry each.
 #[derive(Default)]
 struct Taken {
+    /// Rates of updates of the other store, and one more at the end.
+    without: Vec<Rate>,
     /// Rates of updates before it was sealed, and while it was taken.
     between: Vec<Rate>,
     during: Vec<Rate>,
@@ -89,12 +95,11 @@ struct Taken {
 }
 
 impl<'a> Run<'a> {
-    fn load(args: &'a CheckpointArgs) -> Result<Self> {
-        let state = State::open(&args.state)?;
+    fn load(args: &'a CheckpointArgs, state: State) -> Result<Self> {
         let map = state.store.map::<u64, u64>("counts").open()?;
         let keys = Keys::new(args.records, Distribution::Uniform, SEED);
         let model = vec![0; args.records as usize];
-        let mut run = Self { args, state, map, model, keys, batch: Vec::with_capacity(BATCH) };
+        let mut run = Self { args, map, state, model, keys, batch: Vec::with_capacity(BATCH) };
         let progress = Progress::new("load", args.records);
         for start in (0..args.records).step_by(BATCH) {
             let end = args.records.min(start + BATCH as u64);
@@ -127,18 +132,14 @@ impl<'a> Run<'a> {
         Ok(begin.rate(batches * BATCH as u64).0)
     }
 
-    /// Rates before there is any checkpoint.
-    fn without_checkpoints(&mut self) -> Result<Vec<Rate>> {
-        (0..STRETCHES_WITHOUT).map(|_| self.stretch()).collect()
-    }
-
-    fn take_checkpoints(&mut self, report: &mut Report) -> Result<Taken> {
+    fn take_checkpoints(&mut self, without: &mut Self, report: &mut Report) -> Result<Taken> {
         let (mut taken, mut latencies, clock) = (Taken::default(), Latencies::new(), Clock::new());
         let (mut all, mut seconds) = (0, 0.0);
         // The first one writes everything: it is measured by its bytes below, not here.
         self.state.store.checkpoint(0)?;
         let progress = Progress::new("checkpoints", self.args.checkpoints);
         for number in 1..=self.args.checkpoints {
+            taken.without.push(without.stretch()?);
             taken.between.push(self.stretch()?);
             let begin = Instant::now();
             let mut seal = self.state.store.seal(number)?;
@@ -176,6 +177,7 @@ impl<'a> Run<'a> {
             (all, seconds) = (all + ops, seconds + took);
             progress.set(number);
         }
+        taken.without.push(without.stretch()?);
         report.set_rate(all, seconds);
         report.latency_ns = Some(latencies.percentiles());
         report.latencies = Some(latencies);
@@ -229,19 +231,7 @@ impl<'a> Run<'a> {
         let mut map = store.map::<u64, u64>("counts").open()?;
         let (seconds, processor) = (begin.elapsed().as_secs_f64(), thread_time() - processor);
         let read = store.stats()?.io.bytes_read;
-        if map.len()? != args.records {
-            let found = map.len()?;
-            return Err(Error::Wrong(format!("{found} counters are restored of {}", args.records)));
-        }
-        let step = (args.records / COMPARED).max(1);
-        for id in (0..args.records).step_by(step as usize) {
-            let found = map.get(&id)?.as_deref().copied();
-            let expected = u64::from(model[id as usize]);
-            if found != Some(expected) {
-                let what = format!("counter {id} is restored as {found:?}, it was {expected}");
-                return Err(Error::Wrong(what));
-            }
-        }
+        compare(&mut map, &model)?;
         let rate = args.records as f64 / seconds;
         println!(
             "restored {} records in {seconds:.3} s: {rate:.0} records/s, {:.0} MB/s read, {:.0} % \
@@ -266,6 +256,24 @@ impl Taken {
         row("until durable, ms", 1e3, of(&self.durable));
         row("longest call that confirms, us", 1e6, of(&self.confirm));
     }
+}
+
+/// What counters there are: as many as there should be, and of those that are looked at each as it should be.
+fn compare(map: &mut Map<u64, u64>, model: &[u32]) -> Result<()> {
+    let (found, records) = (map.len()?, model.len() as u64);
+    if found != records {
+        return Err(Error::Wrong(format!("there are {found} counters of {records}")));
+    }
+    let step = (records / COMPARED).max(1);
+    for id in (0..records).step_by(step as usize) {
+        let found = map.get(&id)?.as_deref().copied();
+        let expected = u64::from(model[id as usize]);
+        if found != Some(expected) {
+            let what = format!("counter {id} is {found:?}, it should be {expected}");
+            return Err(Error::Wrong(what));
+        }
+    }
+    Ok(())
 }
 
 /// How many of the records so many percent are, at least one.

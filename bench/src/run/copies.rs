@@ -14,7 +14,7 @@ use alluvium::io::{Device, IoBuffer, IoOptions, Operation, open_device, run_bloc
 use alluvium::{Aggregated, AnyLayout, Counting, KeyHash, List, Map, Store, Time, Windows};
 
 use super::clock_unsafe::{process_time, thread_time};
-use super::state::{temporary_dir, temporary_dir_beside};
+use super::state::dir_beside;
 use crate::args::CheckpointArgs;
 use crate::{Error, Result};
 
@@ -38,10 +38,7 @@ const KINDS: [(&str, [&str; 2]); 3] = [
 /// # Errors
 /// Also if two copies differ.
 pub(super) fn copies(args: &CheckpointArgs) -> Result<()> {
-    let temporary = match &args.state.dir {
-        Some(dir) => temporary_dir_beside(dir)?,
-        None => temporary_dir()?,
-    };
+    let temporary = dir_beside(&args.state)?;
     println!(
         "| state | layout | what | M/s | M/s of processor time of its thread | % of the time on a \
          processor, its thread | all threads |"

@@ -92,10 +92,7 @@ impl<V: Record> Engine<V> for Uncompacted<V> {
 
 #[cfg(feature = "rocksdb")]
 fn against_rocksdb<V: Record>(args: &RmwArgs) -> Result<Report> {
-    let dir = match &args.state.dir {
-        Some(dir) => super::state::temporary_dir_beside(dir)?,
-        None => super::state::temporary_dir()?,
-    };
+    let dir = super::state::dir_beside(&args.state)?;
     let mut opened = 0;
     turns::<V, _>(
         args,

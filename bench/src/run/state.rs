@@ -28,13 +28,15 @@ impl State {
         Self::open_in(args, temporary, |builder| builder)
     }
 
-    /// The same beside the directory that the options give, without compaction.
+    /// The same beside the directory that the options give.
+    pub(crate) fn open_beside(args: &StateArgs) -> Result<State> {
+        Self::open_in(args, Some(dir_beside(args)?), |builder| builder)
+    }
+
+    /// The same without compaction.
     pub(crate) fn open_uncompacted(args: &StateArgs) -> Result<State> {
-        let temporary = match &args.dir {
-            Some(dir) => temporary_dir_beside(dir)?,
-            None => temporary_dir()?,
-        };
-        Self::open_in(args, Some(temporary), |builder| builder.space_amplification(1e6))
+        let builder = |builder: StoreBuilder| builder.space_amplification(1e6);
+        Self::open_in(args, Some(dir_beside(args)?), builder)
     }
 
     fn open_in(
@@ -85,11 +87,19 @@ impl State {
 }
 
 /// A directory beside another, as a store's is its own; it goes when it is dropped.
-pub(crate) fn temporary_dir_beside(dir: &Path) -> Result<TempDir> {
+fn temporary_dir_beside(dir: &Path) -> Result<TempDir> {
     tempfile::Builder::new()
         .prefix("alluvium-bench-")
         .tempdir_in(dir.parent().unwrap_or(dir))
         .map_err(|source| Error::io(dir, "make a directory beside", source))
+}
+
+/// A directory beside the one that the options give, or any; it goes when it is dropped.
+pub(crate) fn dir_beside(args: &StateArgs) -> Result<TempDir> {
+    match &args.dir {
+        Some(dir) => temporary_dir_beside(dir),
+        None => temporary_dir(),
+    }
 }
 
 /// A directory that goes when it is dropped.

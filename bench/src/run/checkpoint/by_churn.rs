@@ -1,8 +1,8 @@
 //! What checkpoints cost a stream that changes only a share of the counters, also while they are taken.
 //!
-//! The rate without checkpoints is that of the same stream, as few counters are faster to reach. Each of
-//! the share is changed at least once before every checkpoint, in a stretch of the stream: how fast one is
-//! taken follows what lies between two.
+//! The rate without checkpoints is that of the same stream, as few counters are faster to reach, on another
+//! store, just before and just after. Each of the share is changed at least once before every checkpoint, in a
+//! stretch of the stream: how fast one is taken follows what lies between two.
 
 use super::rates::{Begin, Rate};
 use super::{BATCH, Run, share, spread};
@@ -12,12 +12,12 @@ use crate::{Error, Result};
 
 /// Seed of the keys of the share.
 const SEED: u64 = 7;
-/// Stretches without checkpoints.
-const STRETCHES: usize = 5;
 
 /// What was measured, one entry for each checkpoint.
 #[derive(Default)]
 struct Beside {
+    /// Updates per second without checkpoints, by the clock.
+    without: Vec<f64>,
     /// Rates while it was taken, by the clock and by processor time, of those without.
     wall: Vec<f64>,
     processor: Vec<f64>,
@@ -33,7 +33,7 @@ struct Beside {
 
 impl Run<'_> {
     /// Measures and prints a row for each share, in percent.
-    pub(super) fn by_churn(&mut self, churn: &[f64]) -> Result<()> {
+    pub(super) fn by_churn(&mut self, without: &mut Self, churn: &[f64]) -> Result<()> {
         println!(
             "| all that changes, % | K/s without checkpoints | while one is taken, % of that (least, \
              most) | of processor time | durable after, ms (most) | bytes per changed | encoded, K | \
@@ -43,23 +43,24 @@ impl Run<'_> {
         for &percent in churn {
             let changed = share(self.args.records, percent);
             let mut keys = Keys::new(changed, Distribution::Uniform, SEED);
-            let without = self.share_without(changed, &mut keys)?;
             let mut beside = Beside::default();
+            let mut before = without.stretch_of_share(changed, &mut keys)?;
             for number in 0..self.args.checkpoints {
-                self.beside_one(changed, &mut keys, (number, &without), &mut beside)?;
+                let during = self.beside_one(changed, &mut keys, number, &mut beside)?;
+                let after = without.stretch_of_share(changed, &mut keys)?;
+                let of = |clock: fn(&Rate) -> f64| {
+                    clock(&during) * 2.0 / (clock(&before) + clock(&after))
+                };
+                beside.wall.push(of(|rate| rate.wall));
+                beside.processor.push(of(|rate| rate.processor));
+                beside.without.push(before.wall);
+                before = after;
             }
-            let rate = Spread::of(without.iter().map(|rate| rate.wall)).median;
-            println!("| {percent} | {:.0} | {} |", rate / 1e3, beside.columns());
+            println!("| {percent} | {} |", beside.columns());
         }
         // What is restored at the end has all that was counted.
         self.state.store.checkpoint(0)?;
         Ok(())
-    }
-
-    /// Rates of the share without checkpoints.
-    fn share_without(&mut self, changed: u64, keys: &mut Keys) -> Result<Vec<Rate>> {
-        self.change_each(changed)?;
-        (0..STRETCHES).map(|_| self.stretch_of_share(changed, keys)).collect()
     }
 
     fn stretch_of_share(&mut self, changed: u64, keys: &mut Keys) -> Result<Rate> {
@@ -76,14 +77,14 @@ impl Run<'_> {
         self.update(ids.into_iter())
     }
 
-    /// Changes the share, and takes a checkpoint while it is changed further.
+    /// Changes the share, and takes a checkpoint while it is changed further; gives the rate meanwhile.
     fn beside_one(
         &mut self,
         changed: u64,
         keys: &mut Keys,
-        (number, without): (u64, &[Rate]),
+        number: u64,
         beside: &mut Beside,
-    ) -> Result<()> {
+    ) -> Result<Rate> {
         self.state.store.checkpoint(0)?;
         self.change_each(changed)?;
         self.stretch_of_share(changed, keys)?;
@@ -100,10 +101,6 @@ impl Run<'_> {
         let (rate, took) = begin.rate(ops);
         let after = self.state.store.stats()?;
         seal.confirm().map_err(Error::from)?;
-        let of =
-            |clock: fn(&Rate) -> f64| clock(&rate) / Spread::of(without.iter().map(clock)).median;
-        beside.wall.push(of(|rate| rate.wall));
-        beside.processor.push(of(|rate| rate.processor));
         beside.durable.push(took.as_secs_f64());
         let bytes = after.io.bytes_written - before.io.bytes_written;
         beside.bytes.push(bytes as f64 / changed as f64);
@@ -111,16 +108,18 @@ impl Run<'_> {
         beside.encoded.push((after.codec_calls - before.codec_calls) as f64);
         beside.cloned.push((after.clones - before.clones) as f64);
         beside.moved.push((after.moves - before.moves) as f64);
-        Ok(())
+        Ok(rate)
     }
 }
 
 impl Beside {
     fn columns(&self) -> String {
         let of = |values: &[f64]| Spread::of(values.iter().copied());
-        let (wall, processor, durable) = (of(&self.wall), of(&self.processor), of(&self.durable));
+        let (without, wall) = (of(&self.without), of(&self.wall));
+        let (processor, durable) = (of(&self.processor), of(&self.durable));
         let thousands = |values: &[f64]| format!("{:.1}", of(values).median / 1e3);
         let columns = [
+            format!("{:.0}", without.median / 1e3),
             format!("{:.0} ({:.0}, {:.0})", wall.median * 1e2, wall.least * 1e2, wall.most * 1e2),
             format!("{:.0}", processor.median * 1e2),
             format!("{:.1} ({:.1})", durable.median * 1e3, durable.most * 1e3),

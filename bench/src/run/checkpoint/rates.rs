@@ -36,13 +36,16 @@ impl Begin {
     }
 }
 
-/// Puts together what was measured: rates `without` any checkpoint, and those `between` and `during`
-/// each of them.
+/// Puts together what was measured: rates `between` checkpoints and `during` each of them, and `without` any, just
+/// before and just after each.
 pub(super) fn beside(without: &[Rate], between: &[Rate], during: &[Rate]) -> BesideCheckpoints {
     let by = |clock: fn(&Rate) -> f64| {
         let of = |rates: &[Rate]| Spread::of(rates.iter().map(clock));
-        let base = of(without).median;
-        let share = |rates: &[Rate]| Spread::of(rates.iter().map(|rate| clock(rate) / base));
+        let bases = without.windows(2).map(|around| (clock(&around[0]) + clock(&around[1])) / 2.0);
+        let bases: Vec<f64> = bases.collect();
+        let share = |rates: &[Rate]| {
+            Spread::of(rates.iter().zip(&bases).map(|(rate, base)| clock(rate) / base))
+        };
         let pairs = during.iter().zip(between);
         StreamRates {
             without: of(without),
@@ -81,23 +84,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_of_the_median_without_and_of_the_stretch_before() {
+    fn ratios_are_of_the_stretches_around_a_checkpoint() {
         // By processor time all is three times as fast.
         let rates = |all: &[f64]| -> Vec<Rate> {
             all.iter().map(|&wall| Rate { wall, processor: 3.0 * wall }).collect()
         };
-        let (without, between, during) =
-            (rates(&[90.0, 100.0, 900.0]), rates(&[80.0, 40.0, 50.0]), rates(&[20.0, 30.0, 10.0]));
+        let without = rates(&[90.0, 110.0, 50.0, 350.0]);
+        let (between, during) = (rates(&[80.0, 40.0, 50.0]), rates(&[20.0, 40.0, 10.0]));
         let beside = beside(&without, &between, &during);
         let spread = |median, least, most| Spread { median, least, most };
         for (rates, times) in [(beside.wall, 1.0), (beside.processor, 3.0)] {
-            assert_eq!(rates.without, spread(100.0 * times, 90.0 * times, 900.0 * times));
+            assert_eq!(rates.without, spread(100.0 * times, 50.0 * times, 350.0 * times));
             assert_eq!(rates.between, spread(50.0 * times, 40.0 * times, 80.0 * times));
-            assert_eq!(rates.during, spread(20.0 * times, 10.0 * times, 30.0 * times));
-            assert_eq!(rates.between_of_without, spread(0.5, 0.4, 0.8));
-            assert_eq!(rates.during_of_without, spread(0.2, 0.1, 0.3));
-            // Of 80, 40 and 50, not of their median.
-            assert_eq!(rates.during_of_between, spread(0.25, 0.2, 0.75));
+            assert_eq!(rates.during, spread(20.0 * times, 10.0 * times, 40.0 * times));
+            // Of 100, 80 and 200.
+            assert_eq!(rates.between_of_without, spread(0.5, 0.25, 0.8));
+            assert_eq!(rates.during_of_without, spread(0.2, 0.05, 0.5));
+            // Of 80, 40 and 50.
+            assert_eq!(rates.during_of_between, spread(0.25, 0.2, 1.0));
         }
     }
 
