@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result,
@@ -40,6 +41,8 @@ pub struct HeapLists<K, E> {
     pub(super) buckets: BTreeMap<Time, Bucket<K, E>>,
     /// Buckets that were purged, to be dropped.
     pub(super) purged: Vec<Bucket<K, E>>,
+    /// What checkpoints that were given up have noted, to be dropped.
+    pub(super) notes_left: Vec<Captured<K, E>>,
     len: u64,
     /// The checkpoint being taken.
     pub(super) capture: Option<Box<ListsCapture<K, E>>>,
@@ -95,6 +98,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
             context,
             buckets: BTreeMap::new(),
             purged: Vec::new(),
+            notes_left: Vec::new(),
             len: 0,
             capture: None,
             undecided: None,
@@ -265,6 +269,13 @@ impl<K: Key, E: State> HeapLists<K, E> {
         bucket.release(&self.context.account);
     }
 
+    /// Drops a part of what was purged and no checkpoint reads: its records are not live any more. Gives how many elements
+    /// that were, if there was something.
+    pub(super) fn drop_some_purged(&mut self) -> Option<u64> {
+        let Self { purged, files, context, epoch, .. } = self;
+        drop_part(purged, &context.account, *epoch, &mut |place| files.note_dead(place))
+    }
+
     /// Gives back the table of a bucket in which there is nothing, which stays.
     pub(super) fn empty_if_vacant(&mut self, time: Time) {
         let found = self.buckets.get_mut(&time);
@@ -315,6 +326,32 @@ impl<K, E> Bucket<K, E> {
         account.release(MemoryKind::Values, values);
         account.release(MemoryKind::Tables, BUCKET_BYTES);
     }
+}
+
+/// Drops a part of the last of these buckets, of which no checkpoint reads anything, or what is left of one without any;
+/// shows the records of its lists. Gives how many elements they had; `None` if there are no buckets. What panics when it
+/// is dropped does so for nobody.
+pub(super) fn drop_part<K: Key, E: State>(
+    buckets: &mut Vec<Bucket<K, E>>,
+    account: &Account,
+    epoch: u32,
+    see: &mut dyn FnMut(Place),
+) -> Option<u64> {
+    let bucket = buckets.last_mut()?;
+    let Some(part) = bucket.lists.take_part() else {
+        buckets.pop().into_iter().for_each(|bucket| bucket.release(account));
+        return Some(0);
+    };
+    let mut elements = 0;
+    for list in part {
+        elements += list.elements.len() as u64;
+        list.records.of(epoch).iter().for_each(|record| see(record.place));
+        let bytes = list_bytes(&list.key, &list.elements) + list.records.memory_bytes();
+        let _panic = catch_unwind(AssertUnwindSafe(|| drop(list)));
+        bucket.values -= bytes;
+        account.release(MemoryKind::Values, bytes);
+    }
+    Some(elements)
 }
 
 pub(super) fn hash_of<K: Key, E>(list: &List<K, E>) -> u64 {
@@ -497,9 +534,8 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         }
         let mut spent = 0;
         while spent < fuel.max(1) as u64 {
-            let Some(bucket) = self.purged.pop() else { break };
-            spent += bucket.elements;
-            self.release(bucket);
+            let Some(dropped) = self.drop_some_purged() else { break };
+            spent += dropped.max(1);
         }
         Ok(self.purged.is_empty())
     }
@@ -510,6 +546,18 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
 }
 
 impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
+    fn tick(&mut self, work: usize) -> Result<usize> {
+        Ok((0..work).take_while(|_| self.drop_some_left()).count())
+    }
+
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
+        let before = self.context.account.used();
+        // What is noted of what has died takes some.
+        let given = |lists: &Self| before.saturating_sub(lists.context.account.used());
+        while given(self) < bytes && self.drop_some_left() {}
+        Ok(given(self))
+    }
+
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
         self.take_at_once(blobs)
     }

@@ -153,6 +153,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     fn share(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         self.plan_capture();
+        self.drop_some_left();
         let Some(capture) = &mut self.capture else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
@@ -209,11 +210,11 @@ impl<K: Key, E: State> HeapLists<K, E> {
         image
     }
 
-    /// Gives up the checkpoint that is being taken, if one is. Cost: also that of the buckets that it holds.
+    /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of buckets and of segments; what it has
+    /// noted, and holds of buckets that were purged, goes [later](HeapLists::drop_some_left).
     fn give_up_capture(&mut self) {
         let Some(mut capture) = self.capture.take() else { return };
-        self.buckets.values_mut().for_each(|bucket| bucket.captured = None);
-        capture.reading.take_gone().for_each(|bucket| self.release(bucket));
+        self.leave_all(&mut capture.reading);
         if !capture.is_planned {
             return;
         }
@@ -349,9 +350,12 @@ impl<K: Key, E: State> HeapLists<K, E> {
         }
     }
 
-    /// Has what a checkpoint holds of purged buckets read, and given back, or gives up what is noted of dead records; says
-    /// whether there was any.
+    /// Drops a part of what checkpoints that were given up have left, has what another holds of purged buckets read, and
+    /// given back, or gives up what is noted of dead records; says whether there was any.
     pub(super) fn make_way(&mut self) -> bool {
+        if self.drop_some_left() {
+            return true;
+        }
         let holds = |capture: &ListsCapture<K, E>| {
             let Reading { gone, purged, .. } = &capture.reading;
             !gone.is_empty() || !purged.is_empty()
@@ -385,10 +389,34 @@ impl<K: Key, E: State> HeapLists<K, E> {
             let (files, changed) = (&mut *files, &mut *changed);
             reading.read_part(Source { buckets, files, changed }, own)
         });
-        if stepped.is_lost() {
-            self.buckets.values_mut().for_each(|bucket| bucket.captured = None);
-            capture.reading.take_gone().for_each(|bucket| self.release(bucket));
+        if stepped.is_lost()
+            && let Some(mut capture) = self.capture.take()
+        {
+            self.leave_all(&mut capture.reading);
+            self.capture = Some(capture);
         }
+    }
+
+    /// Nothing is read any more of what is noted, and of buckets that were purged.
+    fn leave_all(&mut self, reading: &mut Reading<K, E>) {
+        for mut bucket in reading.take_gone() {
+            self.notes_left.extend(bucket.captured.take().map(|captured| *captured));
+            self.purged.push(bucket);
+        }
+        let notes = self.buckets.values_mut().filter_map(|bucket| bucket.captured.take());
+        self.notes_left.extend(notes.map(|captured| *captured));
+        self.notes_left.retain(|captured| !captured.notes.is_empty());
+    }
+
+    /// Drops a part of what checkpoints that were given up have left; says whether there was something.
+    pub(super) fn drop_some_left(&mut self) -> bool {
+        if let Some(captured) = self.notes_left.last_mut() {
+            if !captured.drop_some() {
+                self.notes_left.pop();
+            }
+            return true;
+        }
+        self.drop_some_purged().is_some()
     }
 }
 

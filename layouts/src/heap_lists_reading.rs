@@ -9,10 +9,12 @@
 //! What it keeps true:
 //! - Each list of the barrier is written once, in order of its elements; a note tells of what is not there any more.
 //! - A bucket that is purged stays until it was read; the memory it holds is booked as before.
-//! - What was purged before the barrier, and stands there still, is not in the image: it is dropped by the first shares.
+//! - What was purged before the barrier, and stands there still, is not in the image: it is dropped by the first shares,
+//!   a part with each.
 //! - Records that are written anew are dead for this checkpoint; those whose list goes meanwhile, for the next one.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use alluvium_pagestore::{
@@ -20,7 +22,7 @@ use alluvium_pagestore::{
 };
 
 use crate::heap_files::HeapFiles;
-use crate::heap_lists::{Bucket, List, add_record, hash_of};
+use crate::heap_lists::{Bucket, List, add_record, drop_part, hash_of};
 use crate::heap_lists_records::{Due, Record, Records};
 use crate::heap_marks::Place;
 use crate::heap_naming::{FREE_BYTES, Naming};
@@ -154,10 +156,28 @@ impl<K: Key, E: State> Captured<K, E> {
 
     fn forget(&mut self, hash: u64, key: &K) {
         let Some(note) = self.notes.remove(hash, |note| note.key == *key) else { return };
-        let left = note.left.as_ref().map_or(0, |(_, left)| left.heap_bytes());
-        let bytes = (note.key.heap_bytes() + left) as u64;
+        let bytes = note.heap_bytes();
         drop(note);
         self.give_back(bytes);
+    }
+
+    /// Of a checkpoint that was given up: drops a part of the notes; says whether there was one. What panics when it is
+    /// dropped does so for nobody.
+    pub fn drop_some(&mut self) -> bool {
+        let Some(part) = self.notes.take_part() else { return false };
+        for note in part {
+            let bytes = note.heap_bytes();
+            let _panic = catch_unwind(AssertUnwindSafe(|| drop(note)));
+            self.give_back(bytes);
+        }
+        true
+    }
+}
+
+impl<K: Key, E: State> Note<K, E> {
+    fn heap_bytes(&self) -> u64 {
+        let left = self.left.as_ref().map_or(0, |(_, left)| left.heap_bytes());
+        (self.key.heap_bytes() + left) as u64
     }
 }
 
@@ -221,8 +241,8 @@ impl<K: Key, E: State> Reading<K, E> {
     /// Reads some lists, or what was noted of one; says whether there was anything.
     pub fn read_part(&mut self, source: Source<'_, K, E>, own: &mut Paced) -> Result<bool> {
         let Source { buckets, files, changed } = source;
-        if let Some(bucket) = self.purged.pop() {
-            return self.drop_purged(bucket, files).map(|()| true);
+        if !self.purged.is_empty() {
+            return self.drop_some_purged(files).map(|()| true);
         }
         let Some(&time) = self.times.get(self.next) else { return Ok(false) };
         let is_gone = self.gone.contains_key(&time);
@@ -250,16 +270,16 @@ impl<K: Key, E: State> Reading<K, E> {
         read.map(|_| true)
     }
 
-    /// Drops a bucket that was purged before the barrier: its records are not live in this checkpoint.
-    fn drop_purged(&mut self, bucket: Bucket<K, E>, files: &mut HeapFiles) -> Result<()> {
+    /// Drops a part of what was purged before the barrier: its records are not live in this checkpoint.
+    fn drop_some_purged(&mut self, files: &mut HeapFiles) -> Result<()> {
+        let Self { purged, naming, account, epoch, .. } = self;
         let mut noted = Ok(());
-        bucket.for_each_record(self.epoch, &mut |place| {
-            let this = self.naming.outdate(place, files);
+        drop_part(purged, account, *epoch, &mut |place| {
+            let this = naming.outdate(place, files);
             if noted.is_ok() {
                 noted = this;
             }
         });
-        bucket.release(&self.account);
         noted
     }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, Result, State};
 
-use crate::split_table::{HashRange, SplitTable};
+use crate::split_table::{FrozenTable, HashRange, SplitTable};
 
 /// Bytes that are left free beside what is kept.
 const KEPT_BYTES_MAX: u64 = 4 << 10;
@@ -47,7 +47,7 @@ pub struct Snapshot<K, T> {
 
 /// A key whose entry has changed since the barrier, and what it had then.
 #[derive(Debug)]
-struct Kept<K, T> {
+pub struct Kept<K, T> {
     key: K,
     before: Option<T>,
 }
@@ -85,6 +85,12 @@ impl<K: Key, T: Entry<K>> Snapshot<K, T> {
         self.is_lost = true;
         self.next = None;
         while self.kept.take_part().is_some() {}
+    }
+
+    /// Takes out what was kept, as a table for another thread to drop. What is booked is the caller's to release: for the
+    /// table [as it says](FrozenTable::memory_bytes), and as buffers so many bytes for what the entries own. Cost: O(1).
+    pub fn take_all_kept(&mut self) -> (FrozenTable<Kept<K, T>>, u64) {
+        (self.kept.freeze(), std::mem::take(&mut self.kept_bytes))
     }
 
     /// Whether it was given up.

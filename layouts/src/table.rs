@@ -153,7 +153,7 @@ pub trait Table<K: Key, V>: Upkeep {
         Ok(self.take(key)?.is_some())
     }
 
-    /// Removes all keys.
+    /// Removes all keys. The memory of what was there may come back later, a part with each call.
     fn clear(&mut self) -> Result<()>;
 
     /// Visits about `fuel` entries from `cursor` on. Entries that are present from the first step

@@ -178,6 +178,16 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
         ControlFlow::Continue(())
     }
 
+    /// Takes the last block out, with its items in their order.
+    pub(crate) fn take_block(&mut self) -> Option<impl Iterator<Item = T> + use<T, N>> {
+        let block = self.blocks.pop_back()?;
+        self.len -= block.items.len();
+        if self.blocks.is_empty() {
+            self.blocks = VecDeque::new();
+        }
+        Some(block.items.into_iter())
+    }
+
     /// Removes and returns what is equal to `item`, if it is there.
     pub(crate) fn remove(&mut self, item: &T) -> Option<T> {
         self.remove_noted(item, |_, _| {}).map(|(item, ())| item)

@@ -53,6 +53,8 @@ struct Pending<K: Key + Ord, N: State + Ord> {
     timers: TimerSet<K, N>,
     /// The checkpoint being taken.
     capture: Option<Capture<K, N>>,
+    /// Those that were given up and have kept something.
+    given_up: Vec<Capture<K, N>>,
     /// What checkpoints have.
     remembered: Remembered,
     codec_calls: u64,
@@ -107,6 +109,7 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
 
     /// Sees to it that so many bytes are free.
     fn ensure(&mut self, bytes: u64) -> Result<()> {
+        self.drop_left_for(bytes);
         let account = &self.context.account;
         let ensured = account.ensure(bytes, "a timer");
         if ensured.is_err() && self.remembered.make_way() {
@@ -127,6 +130,8 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
     /// Before a timer that owns so many bytes comes, which is about to take so many, or goes; says whether the checkpoint
     /// is to be told still.
     fn prepare(&mut self, heap: u64, taking: u64) -> bool {
+        let needed = self.capture.as_ref().map_or(0, |capture| capture.needed((heap, taking)));
+        self.drop_left_for(needed);
         let Self { capture, timers, remembered, .. } = self;
         let told = capture.as_mut().map(|it| it.prepare(timers, remembered, (heap, taking)));
         told.unwrap_or(false)
@@ -164,6 +169,30 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
         }
     }
 
+    /// Gives up the checkpoint that is being taken, if there is one; what it has kept goes
+    /// [later](Pending::drop_some_left).
+    fn give_up_capture(&mut self) {
+        self.given_up.extend(self.capture.take().filter(Capture::has_kept));
+    }
+
+    /// Drops a part of what checkpoints that were given up have kept; says whether there was something.
+    fn drop_some_left(&mut self) -> bool {
+        let Some(capture) = self.given_up.last_mut() else { return false };
+        let is_some = capture.drop_some();
+        if !capture.has_kept() {
+            self.given_up.pop();
+        }
+        is_some
+    }
+
+    /// Drops of that as much as it takes for so many bytes to be free.
+    #[inline]
+    fn drop_left_for(&mut self, bytes: u64) {
+        while !self.given_up.is_empty() && self.context.account.available() < bytes {
+            self.drop_some_left();
+        }
+    }
+
     /// Books what is left after a timer was removed from `before` bytes of timers.
     fn removed(&self, before: u64, timer: &Timer<K, N>) {
         let account = &self.context.account;
@@ -182,7 +211,9 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
         let timers = TimerSet::new(groups);
         context.account.reserve(MemoryKind::Values, timers.memory_bytes(), "timers")?;
         let remembered = Remembered::new(&context);
-        let mut pending = Pending { context, timers, capture: None, remembered, codec_calls: 0 };
+        let (capture, given_up) = (None, Vec::new());
+        let mut pending =
+            Pending { context, timers, capture, given_up, remembered, codec_calls: 0 };
         if let Some((image, blobs)) = restored {
             let mut remembered = Remembered::new(&pending.context);
             remembered.restore::<(Time, K), N>(&image, &blobs, |at, namespace, place| {
@@ -341,16 +372,20 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
     }
 
     fn begin_checkpoint(&self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
-        let Pending { context, timers, capture, remembered, .. } = &mut *self.enter()?;
+        let mut pending = self.enter()?;
+        pending.drop_some_left();
+        pending.give_up_capture();
+        let Pending { context, timers, capture, remembered, .. } = &mut *pending;
         let (account, entries) = (context.account.clone(), timers.len() as u64);
-        *capture = None;
         remembered.begin::<(Time, K), N>(entries, account.used_for(MemoryKind::Values))?;
         *capture = Some(Capture::begin(account));
         Ok(None)
     }
 
     fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        let Pending { context, timers, capture, remembered, .. } = &mut *self.enter()?;
+        let mut pending = self.enter()?;
+        pending.drop_some_left();
+        let Pending { context, timers, capture, remembered, .. } = &mut *pending;
         let Some(capturing) = capture else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
@@ -367,7 +402,7 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
     fn checkpointed(&self, outcome: CheckpointOutcome) {
         // No call of a user's is ever inside.
         if let Ok(mut pending) = self.enter() {
-            pending.capture = None;
+            pending.give_up_capture();
             pending.remembered.decide(outcome);
         }
     }
@@ -429,16 +464,21 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
         account.adjust(MemoryKind::Values, before, pending.timers.memory_bytes());
     }
 
-    fn tick(&self, _: usize) -> Result<usize> {
-        Ok(0)
+    fn tick(&self, work: usize) -> Result<usize> {
+        let mut pending = self.enter()?;
+        Ok((0..work).take_while(|_| pending.drop_some_left()).count())
     }
 
-    /// What is noted for the next checkpoint, which writes all timers then.
-    fn reclaim(&self, _: u64) -> Result<u64> {
+    /// What checkpoints that were given up have kept, and what is noted for the next one, which writes all timers then.
+    fn reclaim(&self, bytes: u64) -> Result<u64> {
         let Ok(mut pending) = self.enter() else { return Ok(0) };
         let before = pending.context.account.used();
-        pending.remembered.make_way();
-        Ok(before - pending.context.account.used())
+        let given = |pending: &Pending<K, N>| before - pending.context.account.used();
+        while given(&pending) < bytes && pending.drop_some_left() {}
+        if given(&pending) < bytes {
+            pending.remembered.make_way();
+        }
+        Ok(given(&pending))
     }
 
     fn stats(&self) -> Result<TableStats> {
@@ -456,7 +496,7 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
 
 impl<K: Key + Ord, N: State + Ord> Drop for Pending<K, N> {
     fn drop(&mut self) {
-        self.capture = None;
+        (self.capture, self.given_up) = (None, Vec::new());
         let account = &self.context.account;
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
     }

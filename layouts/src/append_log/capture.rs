@@ -426,7 +426,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         image
     }
 
-    /// Gives back what a checkpoint remembers.
+    /// Gives back what a checkpoint remembers. Cost: in the number of buckets and of runs; lists and notes are dropped by the
+    /// helper.
     fn forget_captured(&mut self, capture: &mut Capture<K, E>) {
         capture.catalog = None;
         capture.runs = Vec::new();
@@ -440,14 +441,31 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
         for left in std::mem::take(&mut capture.notes_left) {
             self.reap(left.notes, left.booked);
+            self.reap_kept(*left.snapshot);
         }
+        let snapshots = self.buckets.values_mut().filter_map(|bucket| bucket.take_snapshot());
+        for snapshot in snapshots.collect::<Vec<_>>() {
+            self.reap_kept(*snapshot);
+        }
+    }
+
+    /// Has dropped what was kept of notes.
+    fn reap_kept(&mut self, mut snapshot: Snapshot<K, Note<K>>) {
+        let (kept, bytes) = snapshot.take_all_kept();
+        self.account.release(MemoryKind::Buffers, bytes);
+        if kept.len() == 0 {
+            return;
+        }
+        // Until it is dropped it is booked as other notes are.
+        self.account.charge(MemoryKind::Values, bytes);
+        let booked = Booked { index: kept.memory_bytes(), values: bytes, ..Booked::default() };
+        self.reap(kept, booked);
     }
 
     /// What became of the checkpoint.
     pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
         if let Some(mut capture) = self.capture.take() {
             self.forget_captured(&mut capture);
-            self.buckets.values_mut().for_each(|bucket| drop(bucket.take_snapshot()));
         }
         let useless = self.files.decide(outcome);
         if !useless.is_empty() {

@@ -85,7 +85,7 @@ pub struct Log<K: Key, V: State> {
     vacant_numbers: Vec<u32>,
     spares: Vec<Frame<K, V>>,
     /// Memory for more frames.
-    pool: Pool,
+    pub pool: Pool,
     /// Frames in use, oldest first.
     order: VecDeque<u32>,
     /// The first so many of `order` are past being mutable or cooling.
@@ -136,7 +136,7 @@ pub struct Log<K: Key, V: State> {
     pub sealing: Sealing,
     /// The segments as they were at the barrier, from when they are durable.
     pub at_barrier: Vec<SegmentBefore>,
-    /// What was there before it was cleared, as long as a checkpoint has it.
+    /// What was there before it was cleared, until it is dropped.
     pub beside: Option<Rc<RefCell<dyn Beside>>>,
 }
 
@@ -552,6 +552,7 @@ impl<K: Key, V: State> Log<K, V> {
     #[cold]
     fn turn_page(&mut self) -> Result<()> {
         self.carry_some_over();
+        self.drop_some_beside();
         while let Some(number) = self.sparse.pop() {
             let state = self.frames.state(number);
             let vacant = state.frame.as_ref().is_some_and(|f| f.used() < f.slots())

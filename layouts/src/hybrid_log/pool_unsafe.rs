@@ -138,6 +138,11 @@ impl Pool {
         self.account = account.clone();
     }
 
+    /// Takes the place of another pool: what the allocator had to give is not asked of it again.
+    pub fn go_on_from(&mut self, before: &Pool) {
+        self.taken_bytes = self.taken_bytes.max(before.taken_bytes);
+    }
+
     /// A piece, which the caller has booked. Cost: an allocation or a mapping at the most.
     pub fn take(&mut self) -> Piece {
         self.taken_bytes += self.layout.size() as u64;

@@ -129,13 +129,14 @@ impl Stored {
         self.deaths.account = account.clone();
     }
 
-    /// Removes all files, now or when no checkpoint names them any more: nobody writes to them, or reads them. One that
-    /// cannot be removed is, at the next open.
-    pub fn remove_all(&mut self) {
-        for id in self.by_id.keys() {
-            let _ = self.store.remove(*id);
-        }
-        self.bytes = 0;
+    /// Removes a file, now or when no checkpoint names it any more, of segments of which nobody writes or reads one; says
+    /// whether there was one. One that cannot be removed is, at the next open.
+    pub fn remove_one(&mut self) -> bool {
+        let Some((id, number)) = self.by_id.pop_first() else { return false };
+        let segment = self.segments[number as usize].take().expect("a numbered segment");
+        self.bytes -= segment.info.bytes;
+        let _ = self.store.remove(id);
+        true
     }
 
     /// Bytes of all segment files.
@@ -269,7 +270,7 @@ impl Stored {
     }
 
     /// Numbers of all segments in use.
-    pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn numbers(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
         self.by_id.values().copied()
     }
 

@@ -8,8 +8,10 @@
 mod handed_over;
 mod reaching;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
@@ -42,8 +44,8 @@ use crate::upkeep::Upkeep;
 pub struct HybridLogTable<K: Key, V: State> {
     /// A pass of which reads were left, and what is booked for it; before the log, whose account that is.
     pub(super) left_pass: Option<(SegmentStore, Booked)>,
-    /// What was there before the state was cleared, for a checkpoint; before the log, below whose account its own is.
-    handed_over: Option<HandedOver<K, V>>,
+    /// What was there before the state was cleared, until it is dropped; before the log, below whose account its own is.
+    handed_over: Option<Rc<RefCell<HandedOver<K, V>>>>,
     pub(super) log: Log<K, V>,
     pub(super) context: StateContext,
     pub(super) rewriter: Rewriter,
@@ -366,10 +368,17 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn clear(&mut self) -> Result<()> {
         self.drop_scratch();
         self.give_up_rewrite();
-        if self.hand_over() {
-            return Ok(());
+        if self.needs_more() || !self.log.is_little() {
+            if self.hand_over() {
+                return Ok(());
+            }
+            self.overtake_capture();
+            self.log.wait_for_all()?;
+            // It has become less.
+            if self.hand_over() {
+                return Ok(());
+            }
         }
-        self.overtake_capture();
         self.log.clear()
     }
 
@@ -488,7 +497,13 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
 impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.context.helper.drive();
-        self.let_go_of_some();
+        let mut done = 0;
+        while self.let_go_of_some() {
+            done += QUANTUM as usize;
+            if done >= work / 2 {
+                break;
+            }
+        }
         self.settle_pass();
         if !self.is_capturing() {
             // What is lost is looked at by the next checkpoint.
@@ -496,7 +511,6 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
         }
         self.log.poll()?;
         // Half of the work at most: the rest is for the segments.
-        let mut done = 0;
         while done < work / 2 && !self.is_capturing() && self.log.carry_next_over() {
             done += QUANTUM as usize;
         }
@@ -554,7 +568,8 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
             .map_or((0, 0, 0), |s| (s.bytes(), s.live_records(), s.live_bytes()));
         let resident = live_keys.saturating_sub(stored_keys);
         let slot = super::frame_unsafe::Frame::<K, V>::SLOT_BYTES as u64;
-        let values = log.account.used_for(MemoryKind::Values) - self.values_handed_over();
+        let values =
+            log.account.used_for(MemoryKind::Values) - self.handed_over_for(MemoryKind::Values);
         let mut stats = TableStats {
             live_keys,
             live_bytes: resident * slot + values + stored_bytes,

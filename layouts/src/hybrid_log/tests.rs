@@ -2,6 +2,7 @@
 //! moment a value is lent, and tables that grow while nobody rewrites segments.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use alluvium_pagestore::{
 };
 use proptest::prelude::*;
 
-use super::log::Log;
+use super::log::{Log, QUANTUM};
 use super::{HybridLog, HybridLogTable};
 use crate::table::{CheckpointOutcome, Cursor, Layout, Pace, StateContext, Table};
 use crate::upkeep::Upkeep;
@@ -497,6 +498,123 @@ fn without_memory_for_another_log_it_ends_the_checkpoint_unless_that_has_all_of_
     assert!(overtaken.iter().all(|kind| *kind == Some(ErrorKind::Overtaken)), "{overtaken:?}");
     let (whole, overtaken) = (whole.len(), overtaken.len());
     assert!(whole > 0 && overtaken > 3, "{whole} whole, {overtaken} overtaken");
+}
+
+/// Bytes of parts: pages, what values own, and segments of the index.
+fn parts_bytes(store: &Account) -> u64 {
+    let kinds = [MemoryKind::Pages, MemoryKind::Values, MemoryKind::Index];
+    kinds.map(|kind| store.used_for(kind)).iter().sum()
+}
+
+/// Bytes that a share gives back at most: a part, and the memory of an empty page with it.
+fn share_bytes<V: State>(table: &HybridLogTable<u64, V>) -> u64 {
+    // Values of a page own at most four times as much as it takes, and the last one some more.
+    let (page, value) = (table.log.sizes.frame_bytes, table.context.max_value_bytes);
+    u64::from(QUANTUM) * (6 * page + value + 32 * KIB)
+}
+
+/// Clears so many keys, and gives the calls that it took until all of it was given back.
+fn clear_and_tick<V: State + Debug>(keys: u64, stored: bool, value: impl Fn(u64) -> V) -> usize {
+    let store = Account::root(64 * MIB);
+    let mut table = open::<V>(&HybridLog::new().page(4 * KIB), &store, stored);
+    let empty = store.used();
+    for key in 0..keys {
+        assert!(!table.put(key, value(key)).unwrap());
+    }
+    let before = parts_bytes(&store);
+    Table::clear(&mut table).unwrap();
+    assert_eq!((table.len(), table.get(&7).unwrap().is_some()), (0, false));
+    assert!(parts_bytes(&store) >= before, "the call drops nothing, of {keys} keys");
+    let (most, mut calls) = (share_bytes(&table), 0);
+    while table.tick(1).unwrap() > 0 {
+        calls += 1;
+        assert!(calls < 100_000, "it does not end");
+    }
+    let spare = 5 * table.log.sizes.frame_bytes;
+    assert!(store.used() <= empty + spare, "{} and {empty} when it was empty", store.used());
+    assert!(!table.put(7, value(7)).unwrap());
+    assert!(calls as u64 * most >= before, "{calls} calls gave {before} bytes back");
+    calls
+}
+
+#[test]
+fn clearing_drops_nothing_in_the_call_whatever_there_is() {
+    for stored in [false, true] {
+        let calls = [4_000, 64_000].map(|keys| clear_and_tick(keys, stored, |key| key));
+        assert!(calls[1] > 10 * calls[0], "{calls:?}");
+        let calls = [4_000, 40_000].map(|keys| clear_and_tick(keys, stored, |key| text(key, 200)));
+        assert!(calls[1] > 6 * calls[0], "{calls:?}");
+    }
+}
+
+/// Gives the most that was booked beside parts, for logs that are not dropped yet, in percent of what one takes.
+fn clear_again_and_again<V: State + Debug>(keys: u64, value: impl Fn(u64) -> V) -> u64 {
+    let store = Account::root(64 * MIB);
+    let mut table = open::<V>(&HybridLog::new().page(4 * KIB), &store, true);
+    let fixed = |store: &Account| store.used() - parts_bytes(store);
+    let (one, share) = (fixed(&store), share_bytes(&table));
+    let mut most = 0;
+    for (round, keys) in std::iter::once(keys).chain((0..60).map(|n| 3_000 >> (n % 5))).enumerate()
+    {
+        for key in 0..keys {
+            let before = parts_bytes(&store);
+            assert!(!table.put(key, value(key)).unwrap());
+            let after = parts_bytes(&store);
+            assert!(before <= after + share, "{before} and {after} at {key} of round {round}");
+        }
+        let before = parts_bytes(&store);
+        Table::clear(&mut table).unwrap();
+        let after = parts_bytes(&store);
+        assert!(before <= after + share, "{before} and {after} after round {round}");
+        most = most.max(100 * fixed(&store) / one);
+    }
+    // By then the stream has paid for all of them.
+    assert!(parts_bytes(&store) < 2 * MIB, "{store:?}");
+    most
+}
+
+#[test]
+fn a_state_that_is_cleared_again_soon_drops_a_share_with_each_call_and_keeps_few_logs() {
+    for keys in [6_000, 60_000] {
+        let logs = clear_again_and_again(keys, |key| key);
+        assert!((120..=400).contains(&logs), "{logs} % of a log after {keys} keys");
+        let logs = clear_again_and_again(keys / 2, |key| text(key, 200));
+        assert!((120..=400).contains(&logs), "{logs} % of a log after {} keys", keys / 2);
+    }
+}
+
+/// A state that fills its memory, or is several times as large.
+#[test]
+fn without_memory_for_another_log_as_much_as_that_takes_is_dropped() {
+    for (stored, memory, keys) in [
+        (false, 2 * MIB, u64::MAX),
+        (false, 16 * MIB, u64::MAX),
+        (true, 2 * MIB, 60_000),
+        (true, 2 * MIB, 120_000),
+    ] {
+        let store = Account::root(memory);
+        let mut table = open::<[u64; 4]>(&HybridLog::new().page(4 * KIB), &store, stored);
+        let fill = |table: &mut HybridLogTable<u64, [u64; 4]>| {
+            let full = (0..keys).find(|key| match table.put(*key, [*key; 4]) {
+                Ok(was_there) => was_there,
+                Err(rejected) => {
+                    assert_eq!(rejected.error.kind(), ErrorKind::OverBudget);
+                    true
+                }
+            });
+            full.unwrap_or(keys)
+        };
+        let filled = fill(&mut table);
+        assert!(filled > 5_000, "{filled} keys");
+        let (before, least) = (parts_bytes(&store), table.log.sizes.memory_bytes_min(stored));
+        Table::clear(&mut table).unwrap();
+        let given = before.saturating_sub(parts_bytes(&store));
+        assert!(given <= least + 64 * KIB, "{given} bytes, where another log takes {least}");
+        assert!(table.is_empty() && store.used() <= memory);
+        // What comes has its memory.
+        assert_eq!(fill(&mut table), filled, "in {memory} bytes");
+        assert_eq!(table.get(&(filled - 1)).unwrap(), Some(&[filled - 1; 4]));
+    }
 }
 
 #[test]

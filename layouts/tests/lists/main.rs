@@ -12,3 +12,4 @@ mod heap_lists_are_read_in_steps;
 mod heap_lists_write_what_has_come;
 #[path = "../common/retained.rs"]
 mod retained;
+mod what_is_given_up_is_dropped_in_parts;

@@ -262,7 +262,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         Ok(self.take(key)?.is_some())
     }
 
-    /// Removes all keys.
+    /// Removes all keys, as [`Map::clear`](crate::Map::clear) does.
     pub fn clear(&mut self) -> Result<()> {
         self.map.clear()
     }

@@ -6,10 +6,13 @@
 //! comes behind what was read is noted, so that it is passed over. If there is no room for that, the rest is read and
 //! written at once.
 //!
+//! What was kept for a checkpoint that was given up goes a part at a time.
+//!
 //! What it keeps true: what was read and what was kept are together the timers of the barrier, each
 //! once, but for those that went before they were read and are on storage as they were.
 
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use alluvium_layouts::{Place, Recording, Remembered};
@@ -23,6 +26,8 @@ use crate::sorted_blocks::SortedBlocks;
 const FREE_BYTES: u64 = 4 << 10;
 /// Timers that are looked at together: a share looks at some hundred times as many at most.
 const LOOKED_MAX: usize = 32;
+/// Blocks of what a checkpoint that was given up has kept that are dropped together.
+const DROPPED_BLOCKS: usize = 4;
 
 /// A checkpoint being taken.
 #[derive(Debug)]
@@ -69,6 +74,12 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         self.is_reading && self.read.as_ref().is_none_or(is_behind)
     }
 
+    /// Bytes that have to be free to [prepare](Capture::prepare) for a timer that owns so many, with as many `beside` it,
+    /// without reading the rest.
+    pub(super) fn needed(&self, (heap, beside): (u64, u64)) -> u64 {
+        beside + heap + self.gone.growth_bytes() + self.new.growth_bytes() + FREE_BYTES
+    }
+
     /// Before a timer that it [wants](Capture::wants) and that owns so many bytes comes or goes: sees to it that it can be
     /// told, or needs not be, and that as many bytes are `beside` it as there were. Says which of the two. An error is
     /// kept for who advances the checkpoint.
@@ -76,11 +87,10 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         &mut self,
         timers: &mut TimerSet<K, N>,
         remembered: &mut Remembered,
-        (heap, beside): (u64, u64),
+        bytes: (u64, u64),
     ) -> bool {
         remembered.plan();
-        let growth = self.gone.growth_bytes() + self.new.growth_bytes();
-        if self.account.available() < beside + heap + growth + FREE_BYTES {
+        if self.account.available() < self.needed(bytes) {
             let epoch = remembered.epoch();
             remembered.read_rest(|to| self.read_some(timers, epoch, to));
             self.is_reading = false;
@@ -115,8 +125,10 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
             self.heap -= heap_of(&known);
         } else if remembered.is_due(place) {
             remembered.outdate(place);
-            self.heap += heap_of(timer);
-            self.gone.insert(timer.clone());
+            // A copy may own less.
+            let timer = timer.clone();
+            self.heap += heap_of(&timer);
+            self.gone.insert(timer);
         } else {
             remembered.note_dead(place);
         }
@@ -189,6 +201,28 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         }
         self.book();
         Ok(true)
+    }
+}
+
+impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
+    /// Of a checkpoint that was given up: drops a bounded part of what it has kept; says whether there was something.
+    /// Timers that panic when they are dropped do so for nobody.
+    pub(super) fn drop_some(&mut self) -> bool {
+        let is_some = self.has_kept();
+        for _ in 0..DROPPED_BLOCKS {
+            let block = self.gone.take_block().or_else(|| self.new.take_block());
+            for timer in block.into_iter().flatten() {
+                self.heap -= heap_of(&timer);
+                let _panic = catch_unwind(AssertUnwindSafe(|| drop(timer)));
+            }
+        }
+        self.book();
+        is_some
+    }
+
+    /// Whether it has kept timers, or noted some.
+    pub(super) fn has_kept(&self) -> bool {
+        self.gone.len() + self.new.len() > 0
     }
 }
 

@@ -9,7 +9,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use alluvium::io::{CrashPolicy, Faults, Simulated};
-use alluvium::{Error, ErrorKind, Helpers, KIB, MIB, Source, Store, StoreBuilder, Time, Timers};
+use alluvium::{
+    Error, ErrorKind, Helpers, KIB, MIB, MemoryKind, Seal, Source, Store, StoreBuilder, Time,
+    Timers,
+};
 
 use crate::common::{self, Dice};
 
@@ -442,4 +445,68 @@ fn a_checkpoint_ends_while_more_timers_are_set_than_its_shares_look_at() {
     let mut timers: Timers<u64> = store.timers("t").unwrap();
     let fired: Vec<i64> = std::iter::from_fn(|| timers.pop_first()).map(|(at, ..)| at.0).collect();
     assert_eq!(fired, (0..OLD).collect::<Vec<_>>());
+}
+
+/// Memory that checkpoints of timers have, which were not written yet when all of so many fired: before the checkpoint is
+/// given up, in that call, and after each unit of work in idle time.
+fn kept_bytes(count: i64) -> Vec<u64> {
+    let device = Simulated::new(1, Faults::none());
+    let store = builder(&device, Helpers::Inline, 256 * MIB).open().unwrap();
+    let mut timers: Timers<String> = store.timers("t").unwrap();
+    let kept = || store.stats().unwrap().states[0].memory.used_for(MemoryKind::Buffers);
+    let before = kept();
+    let key = |at: i64| format!("{at:40}");
+    (0..count).for_each(|at| assert!(timers.set(Time(at), key(at)).unwrap()));
+    let seal = store.seal(0).unwrap();
+    (0..count).for_each(|at| assert_eq!(timers.pop_first(), Some((Time(at), key(at), ()))));
+    let mut kept_bytes = vec![kept()];
+    seal.abort();
+    kept_bytes.push(kept());
+    while store.tick(1).unwrap() > 0 {
+        kept_bytes.push(kept());
+    }
+    assert_eq!(kept_bytes.last(), Some(&before));
+    kept_bytes
+}
+
+#[test]
+fn what_a_checkpoint_that_is_given_up_has_kept_goes_in_parts() {
+    let counts = [2_000, 50_000].map(|count| {
+        let bytes = kept_bytes(count);
+        assert!(bytes[0] > count as u64 * 60, "{} bytes of {count} timers", bytes[0]);
+        let most = bytes.windows(2).map(|two| two[0] - two[1]).max().unwrap();
+        // Some blocks of 64 timers each, and the table of blocks with the last.
+        assert!(most <= 80 * KIB, "{most} bytes of {count} timers go in one call");
+        bytes.len()
+    });
+    assert!(counts[1] > 15 * counts[0], "{counts:?}");
+}
+
+/// Timers that memory has room for after all of a third of it were set anew eight times, while as many checkpoints were
+/// taken, if they are, and given up.
+fn room_after_changes(seals: bool) -> i64 {
+    let device = Simulated::new(1, Faults::none());
+    let store = builder(&device, Helpers::Inline, MIB).open().unwrap();
+    let mut timers: Timers<u64> = store.timers("t").unwrap();
+    let fill = |timers: &mut Timers<u64>| {
+        let full = (0..).find(|at| timers.set(Time(*at), *at as u64).is_err());
+        full.expect("memory is full at last")
+    };
+    let full = fill(&mut timers);
+    (full / 3..full).for_each(|at| assert!(timers.cancel(Time(at), at as u64)));
+    for round in 0..8 {
+        let seal = seals.then(|| store.seal(round).unwrap());
+        for at in 0..full / 3 {
+            assert!(timers.cancel(Time(at), at as u64));
+            assert!(timers.set(Time(at), at as u64).unwrap());
+        }
+        seal.into_iter().for_each(Seal::abort);
+    }
+    fill(&mut timers)
+}
+
+#[test]
+fn what_a_checkpoint_that_is_given_up_has_kept_makes_way() {
+    let (with, without) = (room_after_changes(true), room_after_changes(false));
+    assert!(with * 50 >= without * 49, "room for {with} timers, {without} without checkpoints");
 }

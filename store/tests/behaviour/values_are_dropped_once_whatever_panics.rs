@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::common::{Dice, quiet_about_planned_panics, times};
+use crate::common::{Dice, quiet_about_planned_panics, tick_until, times};
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     AnyLayout, Cursor, ErrorKind, Heap, HeapSize, Helpers, HybridLog, KIB, MIB, Map, Schema, Store,
@@ -355,8 +355,7 @@ fn run(name: &str, layout: AnyLayout, memory: u64, stored: bool, helpers: Helper
         assert!(!inline || stats.clones > 10 && clones > 10, "{clones} {panicked:?} {stats:?}");
     }
     map.clear().unwrap();
-    let booked = store.stats().unwrap().memory;
-    assert_eq!((live(), booked.by_kind[2]), (0, 0), "after clearing: {booked:?}");
+    tick_until(&store, |memory| (live(), memory.by_kind[2]) == (0, 0));
     for key in 0..500 {
         map.update(&key, || Counted::of(key), |v| v.become_number(key + 1)).unwrap();
     }

@@ -140,11 +140,6 @@ impl Index {
         self.pool.book_on(account);
     }
 
-    /// Entries that are going to be there, as far as anybody has told.
-    pub fn expected(&self) -> u64 {
-        self.expected
-    }
-
     /// Entries.
     pub fn len(&self) -> u64 {
         self.len
@@ -325,15 +320,35 @@ impl Index {
         (end < 1 << PREFIX_BITS).then_some(end as u32)
     }
 
+    /// Takes the place of another index, whose memory may be there still.
+    pub fn go_on_from(&mut self, before: &Index) {
+        self.expected = before.expected;
+        self.pool.go_on_from(&before.pool);
+    }
+
     /// Removes all entries and gives the memory back.
     pub fn clear(&mut self) {
-        let bytes = segment_bytes(self.buckets);
-        let dropped = self.segments.len() as u64 - 1;
-        self.segments.clear();
-        self.strays = Vec::new();
-        (self.len, self.stored) = (0, 0);
-        self.account.release(MemoryKind::Index, dropped * bytes);
+        while self.drop_one() {}
+    }
+
+    /// Removes all entries, and gives the memory of one segment back; says whether there was one that it need not keep.
+    pub fn drop_one(&mut self) -> bool {
+        if self.len > 0 || self.segments.bits() > 0 || self.strays.capacity() > 0 {
+            self.segments.leave_all();
+            self.strays = Vec::new();
+            (self.len, self.stored) = (0, 0);
+        }
+        let is_dropped = self.segments.drop_last();
+        if is_dropped {
+            self.account.release(MemoryKind::Index, segment_bytes(self.buckets));
+        }
         self.book_tables();
+        is_dropped
+    }
+
+    /// Segments.
+    pub fn segments(&self) -> usize {
+        self.segments.len()
     }
 
     #[inline(always)]

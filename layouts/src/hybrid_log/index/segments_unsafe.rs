@@ -81,14 +81,25 @@ impl Segments {
         Segment { piece, depth, prefix }
     }
 
-    /// Back to one empty segment; the memory of the others is given back.
-    pub fn clear(&mut self) {
+    /// Back to one empty segment, to which all of the directory leads; the others are [dropped](Segments::drop_last) one
+    /// by one.
+    pub fn leave_all(&mut self) {
         self.homes = vec![self.all[0].piece.start().cast()];
         (self.numbers, self.shift) = (vec![0], 32);
-        self.all.truncate(1);
-        self.all.shrink_to_fit();
         (self.all[0].depth, self.all[0].prefix) = (0, 0);
         self.buckets_mut(0).fill(Bucket::EMPTY);
+    }
+
+    /// Gives the memory of a segment back that was [left](Segments::leave_all), and at last that of the table of them; says
+    /// whether there was one.
+    pub fn drop_last(&mut self) -> bool {
+        assert!(self.homes.len() == 1, "the directory leads to others");
+        if self.all.len() > 1 {
+            self.all.pop();
+            return true;
+        }
+        self.all.shrink_to_fit();
+        false
     }
 
     /// Segments.

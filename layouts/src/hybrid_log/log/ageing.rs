@@ -268,11 +268,11 @@ impl<K: Key, V: State> Log<K, V> {
     pub(super) fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
         while error.kind() == ErrorKind::OverBudget {
             // Where no page is in the way, the index beside may be.
-            let is_given = self.index.is_held_back() && self.free_all_beside()?;
+            let is_given = self.index.is_held_back() && self.force_one_beside()?;
             if !is_given && !self.drop_spare() {
                 let has_more =
                     self.order.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs();
-                if !has_more && !self.free_one_beside()? && !self.free_all_beside()? {
+                if !has_more && !self.free_one_beside()? && !self.force_one_beside()? {
                     break;
                 }
                 if !has_more {
@@ -359,12 +359,12 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     fn free_one(&mut self, needed: Needed) -> Result<()> {
+        if self.give_room_for_notes_up() || self.free_one_beside()? {
+            return Ok(());
+        }
         if self.flusher.is_none() {
             let what = "a page of the hybrid log, in a store without a directory,";
             return Err(self.account.over_budget(self.sizes.frame_bytes, what));
-        }
-        if self.give_room_for_notes_up() || self.free_one_beside()? {
-            return Ok(());
         }
         let start = Instant::now();
         let mut stalled = false;
@@ -384,7 +384,7 @@ impl<K: Key, V: State> Log<K, V> {
                     false => stored.give_notes_up(),
                     true => 0,
                 });
-                if notes > 0 || self.free_all_beside()? {
+                if notes > 0 || self.force_one_beside()? {
                     return Ok(());
                 }
                 // Nothing of its own is left to give up: other states may have some.

@@ -1,9 +1,10 @@
-//! What a log was before it was cleared, kept beside it while a checkpoint reads it; and how that gives memory up.
+//! What a log was before it was cleared, kept beside it until it is dropped, which it is in parts, and no sooner than a
+//! checkpoint has read it; and how that gives memory up.
 //!
-//! It is on storage soon and nobody asks for its records, so that its pages leave memory before those of the log that
-//! goes on.
+//! Nobody asks for its records, which are dropped or soon on storage, so that its pages leave memory before those of the
+//! log that goes on.
 //!
-//! What it keeps true: each of the two has its own account, the one beside below the other's.
+//! What it keeps true: each of them has its own account, those beside below the log's.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -23,15 +24,18 @@ pub trait Beside {
     /// Those of storage.
     fn give_one(&mut self) -> Result<bool>;
 
-    /// Gives all memory up that it can, as there is no other for the stream: a checkpoint that needs more of it is lost.
-    /// Says whether it had some. Waits for the few pages that the helper has.
+    /// Gives memory up at any price, as there is no other for the stream: a checkpoint that needs more of it is lost. Says
+    /// whether it could. Waits for the few pages that the helper has.
     ///
     /// # Errors
     /// [`ErrorKind::Backpressure`](alluvium_pagestore::ErrorKind::Backpressure) if storage does not take these.
-    fn give_all(&mut self) -> Result<bool>;
+    fn force_one(&mut self) -> Result<bool>;
 
     /// A bounded share of the work that gives memory up; says whether there is more to give.
     fn relieve(&mut self) -> bool;
+
+    /// Drops some of what nobody needs; says whether there is more of it.
+    fn drop_some(&mut self) -> bool;
 
     /// Bytes of pages and values.
     fn elastic_bytes(&self) -> u64;
@@ -59,9 +63,16 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// Has what stands beside it give all up, as there is nothing else; says whether it had some.
-    pub(super) fn free_all_beside(&mut self) -> Result<bool> {
-        self.beside.as_ref().map_or(Ok(false), |beside| beside.borrow_mut().give_all())
+    /// Has what stands beside it give memory up at any price, as there is nothing else; says whether it had some.
+    pub(super) fn force_one_beside(&mut self) -> Result<bool> {
+        self.beside.as_ref().map_or(Ok(false), |beside| beside.borrow_mut().force_one())
+    }
+
+    /// Has some of what stands beside it dropped, if nobody needs it.
+    pub(super) fn drop_some_beside(&mut self) {
+        if let Some(beside) = &self.beside {
+            beside.borrow_mut().drop_some();
+        }
     }
 
     /// While memory is short: has what stands beside it leave first; says whether there is more of it.
@@ -111,23 +122,22 @@ impl<K: Key, V: State> Log<K, V> {
         true
     }
 
-    /// Drops some of what is in memory, of a log that is over; says whether that was all. The index goes last, as a whole.
-    pub fn drop_some(&mut self) -> bool {
-        for _ in 0..QUANTUM {
-            if self.end_stale_copies() {
-                continue;
-            }
-            // A value that panics while it is dropped panics for nobody: there is no call that it belongs to.
-            let dropped = self.drop_oldest().is_some();
-            if !self.drop_spare() && !dropped {
-                if !self.index.is_empty() {
-                    self.index.clear();
-                }
-                self.evicting = None;
-                return true;
-            }
-        }
-        false
+    /// Whether there is so little that a call may drop it: no more than it would of what stands beside a log.
+    pub fn is_little(&self) -> bool {
+        let few = QUANTUM as usize;
+        let files = self.stored.as_ref().map_or(0, |stored| stored.numbers().len());
+        let pages = self.order.len() + self.copies.len();
+        self.pending() == 0 && pages <= few && self.index.segments() <= few && files <= few
+    }
+
+    /// Drops the next part of what is in memory, of a log that is over and of which the helper has no page: a segment of the
+    /// index, or a page. Says whether there was one.
+    pub fn drop_part(&mut self) -> bool {
+        self.evicting = None;
+        // A value that panics while it is dropped panics for nobody: there is no call that it belongs to.
+        let is_dropped =
+            self.index.drop_one() || self.end_stale_copies() || self.drop_oldest().is_some();
+        self.drop_spare() || is_dropped
     }
 
     /// Waits for the pages that the helper has.

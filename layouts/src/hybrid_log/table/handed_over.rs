@@ -1,15 +1,18 @@
-//! A log that is cleared while a checkpoint is yet to have more of it is handed over to the checkpoint, as it is: frames,
-//! index, and segments. The stream goes on with another one, which is empty.
+//! A log that is cleared is handed over as it is: frames, index, and segments. The stream goes on with another one, which
+//! is empty, so that clearing costs the same whatever there was.
 //!
-//! The shares of the checkpoint are those of the log that was handed over. When it is whole, memory is given back, some
-//! pages with each call, and the index with the last; when it is decided, files are removed. Reads that run ahead stay with the table, as those who
-//! wait for them know their tickets.
+//! If a checkpoint is yet to have more of what was cleared, its shares are those of the log that was handed over. What no
+//! checkpoint needs is dropped, some with each call that looks after the state and with each page that the stream
+//! begins: segments of the index, pages and files. Files go once the checkpoint is decided. Reads that run ahead stay with
+//! the table, as those who wait for them know their tickets.
 //!
 //! What it keeps true:
-//! - One log at a time is handed over. If there is one already, or no memory for another beside it, the checkpoint that
-//!   needs more is lost; and so it is if the stream needs the memory of what was handed over before it is whole: then
-//!   that goes in one call, as when a state is cleared.
-//! - All that the log that was handed over takes is booked, on an account of its own below the state's.
+//! - All that a log that was handed over takes is booked, on an account of its own below the state's.
+//! - The last one that was handed over is dropped first, and the stream pays for eight parts with each page that it begins.
+//!   So one that is handed over while another is left is smaller than that was, by a factor, and there are few of them,
+//!   however often a state is cleared. What is less than a share is not handed over.
+//! - Without memory for another log beside it, as much as that takes is dropped in the call. A checkpoint that needs more of
+//!   what is dropped is lost, and so it is if the stream needs the memory of what was handed over.
 //! - The state's segments are those of the log that goes on: no checkpoint that was confirmed names one of them.
 
 use std::cell::RefCell;
@@ -22,33 +25,30 @@ use alluvium_pagestore::{
 use super::{HybridLogTable, Rewriter, fixed_bytes};
 use crate::hybrid_log::config::{FRAMES_MIN, Sizes};
 use crate::hybrid_log::index::Index;
-use crate::hybrid_log::log::{Beside, Bookings, Log};
+use crate::hybrid_log::log::{Beside, Bookings, Log, QUANTUM};
 use crate::hybrid_log::stored::Stored;
 use crate::table::{CheckpointOutcome, Pace, StateContext, TableStats};
 
-/// What was there before the state was cleared, of which a checkpoint is yet to have more.
-pub(in crate::hybrid_log) type HandedOver<K, V> = Rc<RefCell<HybridLogTable<K, V>>>;
+/// What was there when the state was cleared, each time, and is not all dropped: the last one behind the others. A
+/// checkpoint that is not decided is of one of them at most.
+pub(super) struct HandedOver<K: Key, V: State> {
+    logs: Vec<HybridLogTable<K, V>>,
+    /// Counters of those that are dropped.
+    stats: TableStats,
+}
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
-    /// Hands all there is over to the checkpoint that is being taken, if that needs more of it and there is memory
-    /// to go on with; says whether it did. Cost: that of opening an empty log, and of dropping what is left of the one before.
-    /// Nothing is waited for.
+    /// Hands all there is over, if there is memory for a log to go on with; says whether it did. Cost: that of opening
+    /// an empty log, and of dropping as much as that takes, if memory is short. Nothing is waited for.
     pub(super) fn hand_over(&mut self) -> bool {
-        if !self.needs_more() {
-            return false;
-        }
-        // The one before, if it is over.
-        while self.let_go_of_some() {}
-        if self.handed_over.is_some() {
-            return false;
-        }
+        self.let_go_of_some();
         let Some((log, booked)) = self.open_beside() else { return false };
         let account = &self.context.account;
         let below = Account::below(account, &self.context.name, u64::MAX);
         let mut old = std::mem::replace(&mut self.log, log);
         old.book_on(&below, booked);
         self.take_over_from(&mut old);
-        let handed_over = Rc::new(RefCell::new(Self {
+        let cleared = Self {
             handed_over: None,
             left_pass: None,
             log: old,
@@ -62,21 +62,24 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             touched: Box::default(),
             group: Box::default(),
             group_reads: false,
-        }));
-        self.log.beside = Some(handed_over.clone());
-        self.handed_over = Some(handed_over);
+        };
+        let none = || HandedOver { logs: Vec::new(), stats: TableStats::default() };
+        let handed_over =
+            self.handed_over.get_or_insert_with(|| Rc::new(RefCell::new(none()))).clone();
+        handed_over.borrow_mut().logs.push(cleared);
+        self.log.beside = Some(handed_over);
         true
     }
 
     /// An empty log like this one but for read buffers, if there is memory for it; and what is booked for this one, by
     /// kind, without those.
     fn open_beside(&mut self) -> Option<(Log<K, V>, Bookings)> {
-        let sizes = self.log.sizes.clone();
+        let (sizes, stored) = (self.log.sizes.clone(), self.log.stored.is_some());
         let lean = Sizes { queue_depth: 0, ..sizes.clone() };
         // The first pages of the other one this one may give up.
         let pages = FRAMES_MIN * lean.frame_bytes;
         let given = if self.log.can_give(pages) { pages } else { 0 };
-        if !self.log.free_at_once(lean.memory_bytes_min(true) - given) {
+        if !self.make_room_beside(lean.memory_bytes_min(stored) - given) {
             return None;
         }
         let booked = self.booked_for_log();
@@ -85,29 +88,54 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if self.context.movable {
             index.expect_few_of(self.context.key_groups);
         }
-        index.expect(self.log.index.expected());
-        let buffers = lean.buffer_bytes(true);
+        index.go_on_from(&self.log.index);
+        let buffers = lean.buffer_bytes(stored);
         account.try_reserve(MemoryKind::Buffers, buffers).then_some(())?;
         let mut log = Log::open(&self.context, lean, index);
+        log.pool.go_on_from(&self.log.pool);
         log.sizes = sizes;
         Some((log, booked))
     }
 
-    /// What is booked for the log, and not for reads and what else is the table's.
+    /// Frees so many bytes, if that can be without waiting: what was cleared before goes first, and then what is being
+    /// cleared, of which a checkpoint keeps what it needs. Says whether they are free.
+    fn make_room_beside(&mut self, bytes: u64) -> bool {
+        let account = self.context.account.clone();
+        while account.available() < bytes {
+            let before = self.handed_over.as_ref();
+            if !before.is_some_and(|before| before.borrow_mut().drop_part()) {
+                break;
+            }
+        }
+        if self.needs_more() {
+            return self.log.free_at_once(bytes);
+        }
+        while account.available() < bytes {
+            if self.log.pending() > 0 || !self.log.drop_part() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What is booked for the log, and not for reads, what else is the table's, and what was handed over before.
     fn booked_for_log(&self) -> Bookings {
-        let left = self.log.stored.as_ref().map_or(0, Stored::left_bytes);
+        let stored = self.log.stored.as_ref();
+        let reads = stored.map_or(0, |it| self.log.sizes.read_buffer_bytes() + it.left_bytes());
         let left_pass = self.left_pass.as_ref().map_or(0, |(_, booked)| booked.bytes);
         let asked =
             self.expiry.map_or(0, |expiry| expiry.booked_bytes::<K>(self.context.max_value_bytes));
-        let kept = fixed_bytes() + self.log.sizes.read_buffer_bytes() + left + left_pass + asked;
+        let kept = fixed_bytes() + reads + left_pass + asked;
         MEMORY_KINDS.map(|kind| {
-            let booked = self.log.account.used_for(kind);
+            let booked = self.log.account.used_for(kind) - self.handed_over_for(kind);
             (kind, if kind == MemoryKind::Buffers { booked - kept } else { booked })
         })
     }
 
     /// The new log goes on with what is not the old one's alone.
     fn take_over_from(&mut self, old: &mut Log<K, V>) {
+        // What was handed over before stands beside this one.
+        old.beside = None;
         let log = &mut self.log;
         log.stats = std::mem::take(&mut old.stats);
         log.stats.splits += old.index.splits();
@@ -121,12 +149,18 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     /// Whether a checkpoint of what was handed over is being taken, or not decided yet.
     pub(in crate::hybrid_log) fn has_handed_over(&self) -> bool {
-        self.handed_over.as_ref().is_some_and(|handed_over| handed_over.borrow().capture.is_some())
+        self.with_captured(|_| ()).is_some()
     }
 
     /// Whether the checkpoint of what was handed over is whole.
     pub(in crate::hybrid_log) fn is_handed_over_whole(&self) -> bool {
-        self.handed_over.as_ref().is_some_and(|handed_over| !handed_over.borrow().is_capturing())
+        self.with_captured(|old| !old.is_capturing()).unwrap_or(false)
+    }
+
+    /// What was handed over and a checkpoint is of that is being taken, or not decided yet, if there is one.
+    fn with_captured<R>(&self, with: impl FnOnce(&mut Self) -> R) -> Option<R> {
+        let mut handed_over = self.handed_over.as_ref()?.borrow_mut();
+        handed_over.captured().map(with)
     }
 
     /// A share of the checkpoint of what was handed over.
@@ -134,46 +168,37 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         blobs: &BlobWriter,
     ) -> Result<Option<StateImage>> {
-        let handed_over = self.handed_over.as_ref().expect("a checkpoint of it is being taken");
-        handed_over.borrow_mut().continue_capture(blobs)
+        let shared = self.with_captured(|old| old.continue_capture(blobs));
+        shared.expect("a checkpoint of it is being taken")
     }
 
     /// What became of the checkpoint of what was handed over, of which nobody needs more now.
     pub(in crate::hybrid_log) fn decide_handed_over(&mut self, outcome: CheckpointOutcome) {
-        let handed_over = self.handed_over.as_ref().expect("a checkpoint of it is not decided");
-        handed_over.borrow_mut().decide_capture(outcome);
+        let decided = self.with_captured(|old| old.decide_capture(outcome));
+        decided.expect("a checkpoint of it is not decided");
         self.let_go_of_some();
     }
 
     /// The stream has come so far.
     pub(super) fn pace_log(&mut self, pace: Pace) {
-        match &self.handed_over {
-            Some(handed_over) if self.has_handed_over() => handed_over.borrow_mut().log.pace(pace),
-            _ => self.log.pace(pace),
+        if self.with_captured(|old| old.log.pace(pace)).is_none() {
+            self.log.pace(pace);
         }
     }
 
-    /// Gives some of what was handed over back when its checkpoint is decided; says whether there is more that can be
-    /// given back now.
+    /// Drops some of what was handed over and no checkpoint needs; says whether there is more that can be dropped now.
     pub(in crate::hybrid_log) fn let_go_of_some(&mut self) -> bool {
-        let Some(handed_over) = &self.handed_over else { return false };
-        let mut old = handed_over.borrow_mut();
-        if !old.is_over() || !old.is_left_by_helper() {
+        let Some(handed_over) = self.handed_over.take() else { return false };
+        let has_more = handed_over.borrow_mut().drop_some();
+        let left = handed_over.borrow();
+        if left.logs.is_empty() {
+            self.log.stats.add(&left.stats);
+            self.log.beside = None;
             return false;
         }
-        if !old.log.drop_some() {
-            return true;
-        }
-        if old.capture.is_some() {
-            // What became of the checkpoint is not told yet.
-            return false;
-        }
-        old.log.stored.iter_mut().for_each(Stored::remove_all);
-        self.log.stats.add(&old.log.stats);
-        drop(old);
-        self.log.beside = None;
-        self.handed_over = None;
-        false
+        drop(left);
+        self.handed_over = Some(handed_over);
+        has_more
     }
 
     /// Whether no checkpoint needs more of it.
@@ -181,72 +206,132 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.capture.is_none() || self.has_ended()
     }
 
-    /// Whether the helper has nothing more of it.
+    /// Whether the helper has no page of it.
     fn is_left_by_helper(&mut self) -> bool {
         self.context.helper.drive();
         // What is lost, or cannot be written, is of a checkpoint that is decided.
         let _ = self.log.poll();
         let _ = self.take_late(false);
-        self.log.pending() == 0 && self.late.is_empty()
+        self.log.pending() == 0
+    }
+
+    /// Drops the next part of it, as nobody needs more: what is in memory, and a file that no checkpoint may name which is
+    /// not decided. Says whether there was one.
+    fn drop_part(&mut self) -> bool {
+        let stored = self.log.stored.as_mut().filter(|_| self.capture.is_none());
+        let is_removed = stored.is_some_and(Stored::remove_one);
+        self.log.drop_part() || is_removed
     }
 
     /// Has what was handed over give about so many bytes up; says how many it gave.
     pub(super) fn reclaim_handed_over(&mut self, bytes: u64) -> Result<u64> {
         let Some(handed_over) = &self.handed_over else { return Ok(0) };
-        let mut old = handed_over.borrow_mut();
-        let before = old.log.account.used();
+        let account = &self.context.account;
+        let before = account.used();
         loop {
-            let given = before.saturating_sub(old.log.account.used());
-            if given >= bytes || !old.give_one()? {
+            let given = before.saturating_sub(account.used());
+            if given >= bytes || !handed_over.borrow_mut().give_one()? {
                 return Ok(given);
             }
         }
     }
 
-    /// Bytes that values own which were handed over.
-    pub(super) fn values_handed_over(&self) -> u64 {
-        let old = self.handed_over.as_ref();
-        old.map_or(0, |old| old.borrow().log.account.used_for(MemoryKind::Values))
+    /// Bytes that are booked for what was handed over.
+    pub(super) fn handed_over_for(&self, kind: MemoryKind) -> u64 {
+        self.handed_over.as_ref().map_or(0, |old| old.borrow().booked_for(kind))
     }
 
     /// Counters of what was handed over, and the files that are there for it.
     pub(super) fn stats_handed_over(&self) -> TableStats {
         let Some(handed_over) = &self.handed_over else { return TableStats::default() };
-        let old = handed_over.borrow();
-        let disk_bytes = old.log.stored.as_ref().map_or(0, Stored::bytes);
-        TableStats { disk_bytes, ..old.log.stats }
+        let handed_over = handed_over.borrow();
+        let mut stats = handed_over.stats;
+        for HybridLogTable { log, .. } in &handed_over.logs {
+            let disk_bytes = log.stored.as_ref().map_or(0, Stored::bytes);
+            stats.add(&TableStats { disk_bytes, ..log.stats });
+        }
+        stats
     }
 }
 
-impl<K: Key, V: State> Beside for HybridLogTable<K, V> {
-    fn give_one(&mut self) -> Result<bool> {
-        if !self.is_over() {
-            return self.log.give_one();
-        }
-        if !self.is_left_by_helper() {
-            return Ok(false);
-        }
-        let before = self.log.account.used();
-        while self.log.account.used() == before && !self.log.drop_some() {}
-        Ok(self.log.account.used() < before)
+impl<K: Key, V: State> HandedOver<K, V> {
+    /// The one that a checkpoint is of which is being taken, or not decided yet.
+    fn captured(&mut self) -> Option<&mut HybridLogTable<K, V>> {
+        self.logs.iter_mut().find(|old| old.capture.is_some())
     }
 
-    fn give_all(&mut self) -> Result<bool> {
-        let before = self.log.account.used();
-        self.overtake_capture();
-        self.log.wait_for_all()?;
-        while !self.log.drop_some() {}
-        Ok(self.log.account.used() < before)
+    /// Drops the next part of the last one of which nobody needs more; says whether there was one.
+    fn drop_part(&mut self) -> bool {
+        for at in (0..self.logs.len()).rev() {
+            let old = &mut self.logs[at];
+            if !old.is_over() || !old.is_left_by_helper() {
+                continue;
+            }
+            if old.drop_part() {
+                return true;
+            }
+            if old.capture.is_none() && old.late.is_empty() {
+                self.stats.add(&old.log.stats);
+                self.logs.remove(at);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Drops parts until some memory is given back; says whether it was.
+    fn drop_until_less(&mut self) -> bool {
+        let before = self.booked();
+        while self.booked() == before {
+            if !self.drop_part() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn booked(&self) -> u64 {
+        self.logs.iter().map(|old| old.log.account.used()).sum()
+    }
+
+    fn booked_for(&self, kind: MemoryKind) -> u64 {
+        self.logs.iter().map(|old| old.log.account.used_for(kind)).sum()
+    }
+}
+
+impl<K: Key, V: State> Beside for HandedOver<K, V> {
+    fn give_one(&mut self) -> Result<bool> {
+        if self.drop_until_less() {
+            return Ok(true);
+        }
+        match self.captured().filter(|old| !old.is_over()) {
+            Some(old) => old.log.give_one(),
+            None => Ok(false),
+        }
+    }
+
+    fn force_one(&mut self) -> Result<bool> {
+        if self.drop_until_less() {
+            return Ok(true);
+        }
+        for old in self.logs.iter_mut().rev() {
+            old.overtake_capture();
+            old.log.wait_for_all()?;
+        }
+        Ok(self.drop_until_less())
     }
 
     fn relieve(&mut self) -> bool {
-        match self.is_over() {
-            true => self.is_left_by_helper() && !self.log.drop_some(),
-            false => self.log.leave_some(),
-        }
+        let is_some = self.drop_some();
+        let captured = self.captured().filter(|old| !old.is_over());
+        is_some || captured.is_some_and(|old| old.log.leave_some())
+    }
+
+    fn drop_some(&mut self) -> bool {
+        (0..QUANTUM).all(|_| self.drop_part())
     }
 
     fn elastic_bytes(&self) -> u64 {
-        self.log.booked_for_pages()
+        self.booked_for(MemoryKind::Pages) + self.booked_for(MemoryKind::Values)
     }
 }

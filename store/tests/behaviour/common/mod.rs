@@ -7,9 +7,12 @@ pub mod watchdog;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
+use std::time::Duration;
 
 use alluvium::io::Device;
-use alluvium::{AnyLayout, Heap, Helpers, HybridLog, KIB, Key, Map, Result, State, Store};
+use alluvium::{
+    AccountStats, AnyLayout, Heap, Helpers, HybridLog, KIB, Key, Map, Result, State, Store,
+};
 
 pub use dice::{Dice, times};
 
@@ -53,6 +56,22 @@ pub fn open_on(
         .helpers(Helpers::Inline)
         .device(device)
         .open()
+}
+
+/// Does background work until the store's memory is as it should be.
+pub fn tick_until(store: &Store, is_so: impl Fn(&AccountStats) -> bool) {
+    let mut memory = store.stats().unwrap().memory;
+    for _ in 0..10_000 {
+        if is_so(&memory) {
+            return;
+        }
+        if store.tick(100).unwrap() == 0 {
+            // The helper may have something.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        memory = store.stats().unwrap().memory;
+    }
+    panic!("{memory:?}");
 }
 
 /// All entries of a map; every key once.
