@@ -255,7 +255,7 @@ pub struct AdapterArgs {
     pub report: ReportArgs,
 }
 
-/// `checkpoint`: counters updated while checkpoints are taken.
+/// `checkpoint`: counters updated while checkpoints are taken, in turns with a second store that has none.
 #[derive(Args, Clone, Debug)]
 pub struct CheckpointArgs {
     /// Counters there are, of 16 bytes with their keys
