@@ -158,6 +158,7 @@ impl<V: Value> Log<V> {
             .segment([8, 12, 32][dice.below(3) as usize] * KIB)
             .cooling_percent([0, 25, 60][dice.below(3) as usize])
             .hash_bits([0, 4, 64, 64][dice.below(4) as usize])
+            .generations(1 + (seed % 2) as u32)
             .patience(Duration::from_secs(3));
         // The least that it opens with, and a little or much more.
         let mut memory = 16 * KIB;
