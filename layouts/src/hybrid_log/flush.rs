@@ -62,6 +62,8 @@ pub enum Answer<K, V> {
         /// All segments sealed since the last answer.
         sealed: Vec<SegmentInfo>,
     },
+    /// The open segments were removed.
+    Abandoned,
 }
 
 /// Hands frames to the helper and collects answers.
@@ -147,6 +149,18 @@ impl<K: Key, V: State> Flusher<K, V> {
             let result = writers.seal();
             let sealed = writers.take_sealed();
             let _ = reply.send(Answer::Sealed { epoch, result, sealed });
+        });
+    }
+
+    /// Has the open segments removed: nobody needs what is in them.
+    pub fn abandon(&mut self) {
+        let (writers, reply) = (self.writers.clone(), self.reply.clone());
+        self.pending += 1;
+        self.helper.submit(move || {
+            writers.lock().expect("a writer's user does not panic").abandon();
+            // They are booked until then.
+            drop(writers);
+            let _ = reply.send(Answer::Abandoned);
         });
     }
 

@@ -47,4 +47,10 @@ impl Writers {
         sealed.extend(self.old.iter_mut().flat_map(SegmentWriter::take_sealed));
         sealed
     }
+
+    /// Removes the open segments.
+    pub fn abandon(&mut self) {
+        self.young.abandon();
+        self.old.iter_mut().for_each(SegmentWriter::abandon);
+    }
 }

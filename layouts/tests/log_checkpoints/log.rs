@@ -101,7 +101,7 @@ pub fn open<V: Value>(
     Ok((Layout::<u64, V>::open(layout, context)?, account))
 }
 
-fn files(image: &StateImage) -> Vec<String> {
+pub fn files(image: &StateImage) -> Vec<String> {
     let segments = image.segments.iter().map(|segment| segment.id.file_name());
     let all: BTreeSet<_> = segments.chain(image.blob_files().map(blobs_name)).collect();
     all.into_iter().collect()

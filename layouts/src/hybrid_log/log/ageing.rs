@@ -471,6 +471,7 @@ impl<K: Key, V: State> Log<K, V> {
                 self.account.release(MemoryKind::Values, heap_bytes);
                 self.keep_or_drop(frame);
             }
+            Answer::Abandoned => {}
             Answer::Sealed { epoch, result, sealed } => {
                 self.take_sealed(&sealed);
                 // Not for one that was given up since.

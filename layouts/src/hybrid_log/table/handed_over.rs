@@ -161,7 +161,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if !old.is_over() || !old.is_left_by_helper() {
             return false;
         }
-        if !old.log.drop_some() {
+        if old.log.abandon_strays() || !old.log.drop_some() {
             return true;
         }
         if old.capture.is_some() {
