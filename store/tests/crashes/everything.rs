@@ -84,6 +84,8 @@ pub fn builder(device: &Simulated) -> StoreBuilder {
         .max_value(KIB)
         .helpers(Helpers::Inline)
         .device(Arc::new(device.clone()))
+        // So little that segments are rewritten in histories as short as these.
+        .space_amplification(1.1)
         .retain(RETAINED)
 }
 
@@ -223,6 +225,11 @@ impl Everything {
             }
         }
         Ok(())
+    }
+
+    /// Records that were copied to the old generation.
+    pub fn copied(&self) -> u64 {
+        self.aged.stats().map_or(0, |stats| stats.rewritten)
     }
 
     /// The checkpoints that the store lists.
