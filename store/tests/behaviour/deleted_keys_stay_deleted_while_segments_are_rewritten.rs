@@ -17,7 +17,7 @@ use alluvium::{AnyLayout, ErrorKind, Helpers, HybridLog, KIB, Map, Store};
 type Record = [u64; 4];
 type Model = BTreeMap<u64, Record>;
 
-const MEMORY: u64 = 204 * KIB;
+const MEMORY: u64 = 220 * KIB;
 
 fn layouts() -> [AnyLayout; 3] {
     let [one, two] = generations(common::tiny());
