@@ -22,8 +22,9 @@ enum Op {
     Tick,
 }
 
-fn open(device: &Simulated) -> (Store, Map<u16, Vec<u8>>) {
+fn open(device: &Simulated, generations: u32) -> (Store, Map<u16, Vec<u8>>) {
     let layout = HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB).hash_bits(9);
+    let layout = layout.generations(generations);
     let store = Store::in_memory()
         .memory(256 * KIB)
         .max_value(4 * KIB)
@@ -39,7 +40,8 @@ fn open(device: &Simulated) -> (Store, Map<u16, Vec<u8>>) {
 fuzz_target!(|input: (u64, Vec<Op>)| {
     let (seed, ops) = input;
     let device = Simulated::new(seed, Faults::late(3));
-    let (mut store, mut map) = open(&device);
+    let generations = 1 + (seed % 2) as u32;
+    let (mut store, mut map) = open(&device, generations);
     let mut model = BTreeMap::new();
     let mut saved = BTreeMap::new();
     for op in ops {
@@ -67,7 +69,7 @@ fuzz_target!(|input: (u64, Vec<Op>)| {
             }
             Op::Reopen => {
                 drop((map, store));
-                (store, map) = open(&device);
+                (store, map) = open(&device, generations);
                 model = saved.clone();
             }
             Op::Tick => drop(store.tick(64).unwrap()),

@@ -61,8 +61,8 @@ pub use heap::{Heap, HeapTable, SplitHeap, Stored, Volatile, VolatileHeap};
 pub use heap_lists::HeapLists;
 pub use heap_marks::Place;
 pub use hybrid_log::{
-    CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, HybridLog, HybridLogTable, PAGE_BYTES_MAX,
-    PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
+    CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, GENERATIONS, HybridLog, HybridLogTable,
+    PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub use lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
 pub use panes::{Merge, Panes, PanesLayout};

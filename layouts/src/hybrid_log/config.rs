@@ -31,6 +31,7 @@ pub struct HybridLog {
     hash_bits: Option<u32>,
     patience_ms: Option<u64>,
     checkpoint_pace: Option<u32>,
+    generations: Option<u32>,
 }
 
 /// Least bytes of a page chosen by default.
@@ -43,6 +44,10 @@ pub const QUEUE_DEPTH: usize = 64;
 pub const COOLING_PERCENT: u8 = 15;
 /// Calls of the stream, keys read or written, for each record that a checkpoint writes meanwhile.
 pub const CHECKPOINT_PACE: u32 = 96;
+/// Generations of segments, by default.
+pub const GENERATIONS: u32 = 1;
+/// Most of them.
+const GENERATIONS_MAX: u32 = 2;
 /// A page is left, full or not, when the heap of its entries passes so many times its own bytes.
 const FRAME_HEAP_MAX: u64 = 4;
 /// A call waits so long for storage to take what was given to it, by default.
@@ -132,6 +137,18 @@ impl HybridLog {
         self
     }
 
+    /// With 2, what compaction copies goes to segments of its own, the old generation, and not to the segment that is
+    /// being written, among younger records: what has outlived one segment mostly outlives the next, so that it is
+    /// copied less often. That writes less where a few keys take nearly all updates and memory has no room even
+    /// for these; where it has, what reaches storage is even, and nothing is gained. It costs a second writer, which is a
+    /// 128th of the memory, 8 to 64 KiB, and the footer of a page; a second open segment; and a second file to be made
+    /// durable with each checkpoint that comes after a copy. Opening fails with [`ErrorKind::Config`] unless it is 1 or 2. Default: [`GENERATIONS`].
+    #[must_use]
+    pub fn generations(mut self, generations: u32) -> Self {
+        self.generations = Some(generations);
+        self
+    }
+
     /// Uses only so many bits of the keys' hashes: for tests of what happens when hashes collide.
     #[doc(hidden)]
     #[must_use]
@@ -151,6 +168,11 @@ impl HybridLog {
         max_value_bytes: u64,
         stored: bool,
     ) -> Result<Sizes> {
+        let generations = self.generations.unwrap_or(GENERATIONS);
+        if !(1..=GENERATIONS_MAX).contains(&generations) {
+            let message = format!("generations is {generations}; 1 and 2 are possible");
+            return Err(Error::new(ErrorKind::Config, message));
+        }
         let slot = Frame::<K, V>::SLOT_BYTES as u64;
         let auto = (memory_bytes / 64).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
         let auto = 1 << auto.ilog2();
@@ -194,6 +216,11 @@ impl HybridLog {
             _ => 0,
         };
         let window_bytes = chunk_bytes.min(64 << 10);
+        // Few survive of each page, and they are bytes already.
+        let part = chunk_bytes / 4 / BLOCK_BYTES * BLOCK_BYTES;
+        let old_chunk_bytes = (generations == 2).then_some(part.max(2 * BLOCK_BYTES));
+        let writer_bytes =
+            |chunk, value_bytes| SegmentWriter::memory_bytes(chunk, slots as usize, value_bytes);
         let deaths = (memory_bytes / 2048).clamp(8, 1 << 23);
         // In little memory what is spilled has its room from the notes.
         let (deaths_max, spilled) = match memory_bytes < MIB {
@@ -219,7 +246,9 @@ impl HybridLog {
             queue_depth,
             read_bytes,
             chunk_bytes,
-            writer_bytes: SegmentWriter::memory_bytes(chunk_bytes, slots as usize, archive_bytes),
+            old_chunk_bytes,
+            writer_bytes: writer_bytes(chunk_bytes, archive_bytes)
+                + old_chunk_bytes.map_or(0, |chunk| writer_bytes(chunk, 0)),
             window_bytes,
             cooling_percent: u64::from(self.cooling_percent.unwrap_or(COOLING_PERCENT).min(90)),
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
@@ -269,6 +298,9 @@ pub struct Sizes {
     /// Buffer of one cold read: as much of a record as is read at first.
     pub read_bytes: usize,
     pub chunk_bytes: usize,
+    /// The chunk of the old generation's writer, if there is that generation.
+    pub old_chunk_bytes: Option<usize>,
+    /// Of both writers.
     pub writer_bytes: u64,
     /// Window that segments are read through when they are rewritten or restored.
     pub window_bytes: usize,

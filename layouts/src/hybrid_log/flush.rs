@@ -20,6 +20,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use super::frame_unsafe::{Frame, FrozenFrame};
 use super::log::Copies;
+use super::writers::Writers;
 use crate::expiry::Touched;
 use crate::trace_span;
 
@@ -52,22 +53,24 @@ pub enum Answer<K, V> {
         /// Heap that the values owned.
         heap_bytes: u64,
     },
-    /// The open segment was sealed.
+    /// The open segments were sealed.
     Sealed {
         /// What it was given with.
         epoch: u32,
-        /// Whether it was.
+        /// Whether they were.
         result: Result<()>,
         /// All segments sealed since the last answer.
         sealed: Vec<SegmentInfo>,
     },
+    /// The open segments were removed.
+    Abandoned,
 }
 
 /// Hands frames to the helper and collects answers.
 pub struct Flusher<K, V> {
     helper: Helper,
     store: SegmentStore,
-    writer: Arc<Mutex<SegmentWriter>>,
+    writers: Arc<Mutex<Writers>>,
     reply: Sender<Answer<K, V>>,
     answers: Receiver<Answer<K, V>>,
     pending: usize,
@@ -76,16 +79,16 @@ pub struct Flusher<K, V> {
 }
 
 impl<K: Key, V: State> Flusher<K, V> {
-    /// A flusher that writes with `writer`.
-    pub fn new(helper: Helper, store: SegmentStore, writer: SegmentWriter) -> Self {
+    /// A flusher that writes with `writers`.
+    pub fn new(helper: Helper, store: SegmentStore, writers: Writers) -> Self {
         let (reply, answers) = crossbeam_channel::unbounded();
-        let writer = Arc::new(Mutex::new(writer));
-        Self { helper, store, writer, reply, answers, pending: 0, touched: None }
+        let writers = Arc::new(Mutex::new(writers));
+        Self { helper, store, writers, reply, answers, pending: 0, touched: None }
     }
 
-    /// The state's writer, for the helper only.
-    pub fn writer(&self) -> Arc<Mutex<SegmentWriter>> {
-        self.writer.clone()
+    /// The state's writers, for the helper only.
+    pub fn writers(&self) -> Arc<Mutex<Writers>> {
+        self.writers.clone()
     }
 
     /// Segments get the latest time at which a value of theirs was touched.
@@ -105,10 +108,10 @@ impl<K: Key, V: State> Flusher<K, V> {
 
     /// Has a frozen frame written.
     pub fn flush(&mut self, number: u32, frozen: FrozenFrame<K, V>) {
-        let (writer, reply, touched) = (self.writer.clone(), self.reply.clone(), self.touched);
+        let (writers, reply, touched) = (self.writers.clone(), self.reply.clone(), self.touched);
         self.pending += 1;
         self.helper.submit(move || {
-            let (result, sealed) = write_page(&writer, number, &frozen, touched);
+            let (result, sealed) = write_page(&writers, number, &frozen, touched);
             // If the table is gone nobody minds the answer.
             let _ = reply.send(Answer::Flushed { number, frozen, result, sealed });
         });
@@ -116,11 +119,11 @@ impl<K: Key, V: State> Flusher<K, V> {
 
     /// Has copies of records written.
     pub fn flush_copies(&mut self, mut copies: Copies<K, V>) {
-        let (writer, reply, touched) = (self.writer.clone(), self.reply.clone(), self.touched);
+        let (writers, reply, touched) = (self.writers.clone(), self.reply.clone(), self.touched);
         self.pending += 1;
         self.helper.submit(move || {
             let frozen = copies.frame.freeze();
-            let (result, sealed) = write_page(&writer, copies.first, &frozen, touched);
+            let (result, sealed) = write_page(&writers, copies.first, &frozen, touched);
             copies.frame.thaw(frozen);
             let _ = reply.send(Answer::Copied { copies, result, sealed });
         });
@@ -137,15 +140,27 @@ impl<K: Key, V: State> Flusher<K, V> {
         });
     }
 
-    /// Has the open segment sealed and made durable; the answer has the epoch.
+    /// Has the open segments sealed and made durable; the answer has the epoch.
     pub fn seal(&mut self, epoch: u32) {
-        let (writer, reply) = (self.writer.clone(), self.reply.clone());
+        let (writers, reply) = (self.writers.clone(), self.reply.clone());
         self.pending += 1;
         self.helper.submit(move || {
-            let mut writer = writer.lock().expect("a writer's user does not panic");
-            let result = writer.seal();
-            let sealed = writer.take_sealed();
+            let mut writers = writers.lock().expect("a writer's user does not panic");
+            let result = writers.seal();
+            let sealed = writers.take_sealed();
             let _ = reply.send(Answer::Sealed { epoch, result, sealed });
+        });
+    }
+
+    /// Has the open segments removed: nobody needs what is in them.
+    pub fn abandon(&mut self) {
+        let (writers, reply) = (self.writers.clone(), self.reply.clone());
+        self.pending += 1;
+        self.helper.submit(move || {
+            writers.lock().expect("a writer's user does not panic").abandon();
+            // They are booked until then.
+            drop(writers);
+            let _ = reply.send(Answer::Abandoned);
         });
     }
 
@@ -195,20 +210,20 @@ pub fn drop_entries<K, V>(frame: &mut Frame<K, V>) -> Option<Box<dyn Any + Send>
 }
 
 fn write_page<K: Key, V: State>(
-    writer: &Mutex<SegmentWriter>,
+    writers: &Mutex<Writers>,
     number: u32,
     frozen: &FrozenFrame<K, V>,
     touched: Option<Touched<V>>,
 ) -> (Result<(WrittenPage, u64)>, Vec<SegmentInfo>) {
     trace_span!(DEBUG, "flush", page = number);
-    let mut writer = writer.lock().expect("a writer's user does not panic");
+    let mut writers = writers.lock().expect("a writer's user does not panic");
     // The next page is begun over what a panic leaves of this one.
-    let result = catch_unwind(AssertUnwindSafe(|| write(&mut writer, frozen, touched)))
+    let result = catch_unwind(AssertUnwindSafe(|| write(writers.for_pages(), frozen, touched)))
         .unwrap_or_else(|_| {
             let message = "a key or value panicked while a page was encoded";
             Err(Error::new(ErrorKind::Poisoned, message))
         });
-    (result, writer.take_sealed())
+    (result, writers.take_sealed())
 }
 
 fn write<K: Key, V: State>(

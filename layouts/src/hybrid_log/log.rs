@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use alluvium_pagestore::{
-    Account, Error, HeapSize, Key, Lookup, MemoryKind, Result, SegmentWriter, State, fingerprint,
+    Account, Error, HeapSize, Key, Lookup, MemoryKind, Result, State, fingerprint,
 };
 
 use super::address::{Address, Place, StoredAt};
@@ -39,6 +39,7 @@ use super::index::{Index, IndexHash, Position};
 use super::pool_unsafe::Pool;
 use super::spill::Spill;
 use super::stored::{SegmentBefore, Stored};
+use super::writers::Writers;
 use crate::split_table::HashRange;
 use crate::table::{StateContext, TableStats};
 pub use barrier::INDEX_SEGMENT_SLOTS;
@@ -119,6 +120,9 @@ pub struct Log<K: Key, V: State> {
     want_free: u64,
     tables_booked: u64,
     flush_error: Option<Error>,
+    /// Whether the helper may have begun a segment for copies, or for pages, of which `stored` was not told.
+    pub stray_copies: bool,
+    stray_pages: bool,
     /// How many barriers there were: frames begun before the last one are of the checkpoint that
     /// began there.
     epoch: u32,
@@ -168,10 +172,8 @@ impl<K: Key, V: State> Log<K, V> {
             let deaths = (deaths, spill);
             let stored =
                 Stored::new(store.clone(), helper.clone(), account, reads, patience, deaths);
-            let state = fingerprint(&context.name);
-            let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
-            let writer = SegmentWriter::new(store.clone(), state, chunk, segment);
-            (stored, Flusher::new(helper, store, writer))
+            let writers = Writers::new(&store, fingerprint(&context.name), &sizes);
+            (stored, Flusher::new(helper, store, writers))
         });
         let (name, account) = (context.name.clone(), context.account.clone());
         let hashes = HashRange::of(&context.owned, context.key_groups);
@@ -214,6 +216,8 @@ impl<K: Key, V: State> Log<K, V> {
             want_free,
             tables_booked: 0,
             flush_error: None,
+            stray_copies: false,
+            stray_pages: false,
             epoch: 0,
             due_before: 0,
             given_up: 0,

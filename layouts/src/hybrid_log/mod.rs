@@ -33,10 +33,11 @@ mod stored;
 mod table;
 #[cfg(test)]
 mod tests;
+mod writers;
 
 pub use config::{
-    CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN,
-    PATIENCE, QUEUE_DEPTH,
+    CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, GENERATIONS, HybridLog, PAGE_BYTES_MAX,
+    PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub(crate) use pool_unsafe::{Piece, Pool};
 pub use table::HybridLogTable;

@@ -1,5 +1,5 @@
 //! Rewriting segments whose records are mostly dead: the live ones are copied, as bytes, to the
-//! segment being written.
+//! segment being written, or to that of the old generation.
 //!
 //! Those in memory are taken back first, for all segments that are given up together: a look at each slot is
 //! cheaper than reading which records a segment has and looking for each, and often none are left. That goes
@@ -238,12 +238,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     if live == 0 {
                         job.image += 1;
                     } else {
+                        self.log.stray_copies = true;
                         job.step = Step::Copying(self.start_copying(job.segment, entries));
                     }
                 }
                 Step::Copying(answer) => match self.answer(&answer, patient)? {
                     Some(copied) => {
                         let copied = copied?;
+                        self.log.stray_copies &= copied.page.is_none();
                         let stored = self.log.stored.as_mut().expect("a log with segments");
                         let segment = match &copied.page {
                             Some(page) => stored.update(&page.segment, 0)?,
@@ -334,10 +336,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let (reply, answer) = bounded(1);
         let mut reader = self.reader();
         let info = self.log.stored.as_ref().expect("a log with segments").info(segment).clone();
-        let writer = self.log.flusher.as_ref().expect("a log with segments").writer();
+        let writers = self.log.flusher.as_ref().expect("a log with segments").writers();
         let expiry = self.expiry;
         self.context.helper.submit(move || {
-            let mut writer = writer.lock().expect("a writer's user does not panic");
+            let mut writers = writers.lock().expect("a writer's user does not panic");
+            let writer = writers.for_copies();
             let mut copy = || {
                 let (mut grains, mut begun) = (Vec::with_capacity(entries.len()), false);
                 for entry in &entries {

@@ -170,7 +170,7 @@ impl Stored {
         self.live_records += live;
         if let Some(&number) = self.by_id.get(&info.id) {
             let segment = self.segments[number as usize].as_mut().expect("numbered");
-            // The writer's answers to flushes and to rewrites come on channels of their own and may
+            // The writers' answers to flushes and to rewrites come on channels of their own and may
             // overtake each other: an older state of the segment does not replace the newer.
             if info.bytes > segment.info.bytes {
                 self.bytes += info.bytes - segment.info.bytes;

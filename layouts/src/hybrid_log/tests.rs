@@ -6,13 +6,14 @@ use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_pagestore::io::{Faults, Simulated};
+use alluvium_pagestore::io::{BLOCK_BYTES, Faults, Simulated};
 use alluvium_pagestore::{
     Account, BlobWriter, ErrorKind, HeapSize, Helper, KIB, MIB, MemoryKind, Progress, Rewrite,
-    SegmentStore, State,
+    SegmentStore, SegmentWriter, State,
 };
 use proptest::prelude::*;
 
+use super::config::Sizes;
 use super::log::{Log, QUANTUM};
 use super::{HybridLog, HybridLogTable};
 use crate::table::{CheckpointOutcome, Cursor, Layout, Pace, StateContext, Table};
@@ -642,6 +643,29 @@ fn a_segment_is_given_up_without_a_copy_of_what_is_in_memory_too() {
     }
     for key in 0..1000 {
         assert_eq!(table.get(&key).unwrap(), Some(&key));
+    }
+}
+
+#[test]
+fn the_writer_of_the_old_generation_is_booked_while_there_is_one() {
+    let memories = [256, 1500, 8192, 65_536].map(|memory| (memory * KIB, true));
+    for (memory, stored) in memories.into_iter().chain([(MIB, false)]) {
+        let store = Account::root(memory);
+        let opened = |generations| {
+            let layout = HybridLog::new().generations(generations);
+            let table = open::<u64>(&layout, &store, stored);
+            let Sizes { old_chunk_bytes, slots, .. } = table.log.sizes;
+            let needed = table.log.sizes.memory_bytes_min(stored);
+            assert!(old_chunk_bytes.is_none_or(|chunk| chunk.is_multiple_of(BLOCK_BYTES)));
+            let writer =
+                old_chunk_bytes.map(|chunk| SegmentWriter::memory_bytes(chunk, slots as usize, 0));
+            (store.used_for(MemoryKind::Buffers), needed, writer.filter(|_| stored))
+        };
+        let ((one, needed_by_one, none), (two, needed_by_two, writer)) = (opened(1), opened(2));
+        assert_eq!((none, writer.is_some()), (None, stored), "{memory}");
+        let writer = writer.unwrap_or(0);
+        assert_eq!((two - one, needed_by_two - needed_by_one), (writer, writer), "{memory}");
+        assert_eq!(store.used(), 0);
     }
 }
 

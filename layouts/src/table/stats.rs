@@ -40,7 +40,8 @@ pub struct TableStats {
     pub moves: u64,
     /// Values cloned because their page was being written.
     pub clones: u64,
-    /// Records copied to a new segment because most of the old one was dead.
+    /// Records copied to a new segment because most of the old one was dead; of a hybrid log with two
+    /// generations, all that went to the old one.
     pub rewritten: u64,
     /// Entries that were removed because they had expired.
     pub expired: u64,

@@ -101,7 +101,7 @@ pub fn open<V: Value>(
     Ok((Layout::<u64, V>::open(layout, context)?, account))
 }
 
-fn files(image: &StateImage) -> Vec<String> {
+pub fn files(image: &StateImage) -> Vec<String> {
     let segments = image.segments.iter().map(|segment| segment.id.file_name());
     let all: BTreeSet<_> = segments.chain(image.blob_files().map(blobs_name)).collect();
     all.into_iter().collect()
@@ -158,6 +158,7 @@ impl<V: Value> Log<V> {
             .segment([8, 12, 32][dice.below(3) as usize] * KIB)
             .cooling_percent([0, 25, 60][dice.below(3) as usize])
             .hash_bits([0, 4, 64, 64][dice.below(4) as usize])
+            .generations(1 + (seed % 2) as u32)
             .patience(Duration::from_secs(3));
         // The least that it opens with, and a little or much more.
         let mut memory = 16 * KIB;

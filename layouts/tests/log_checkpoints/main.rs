@@ -15,6 +15,7 @@ mod larger_than_memory;
 mod log;
 mod opened;
 mod panics;
+mod rewritten;
 
 use log::{Log, Value};
 

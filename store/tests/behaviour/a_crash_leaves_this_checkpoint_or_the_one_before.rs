@@ -46,10 +46,10 @@ impl Everything {
     fn open(device: &Simulated, layout: &AnyLayout) -> Result<Self> {
         let store = common::open_on(Arc::new(device.clone()), layout.clone(), 1024 * KIB)?;
         Ok(Self {
-            plain: store.map("plain").layout(layout_of(layout, 110 * KIB)).open()?,
-            owning: store.map("owning").layout(layout_of(layout, 130 * KIB)).open()?,
-            counts: store.count("counts").layout(layout_of(layout, 110 * KIB)).open()?,
-            value: store.value("value").layout(layout_of(layout, 130 * KIB)).open()?,
+            plain: store.map("plain").layout(layout_of(layout, 122 * KIB)).open()?,
+            owning: store.map("owning").layout(layout_of(layout, 142 * KIB)).open()?,
+            counts: store.count("counts").layout(layout_of(layout, 122 * KIB)).open()?,
+            value: store.value("value").layout(layout_of(layout, 142 * KIB)).open()?,
             timers: store.timers("timers")?,
             store,
         })
@@ -145,7 +145,7 @@ fn history(layout: &AnyLayout, seed: u64, crash_at: Option<u64>) -> History {
     let mut model = Model::default();
     let mut all = Everything::open(&device, layout).unwrap();
     let mut carried: Map<u64, u64> =
-        all.store.map("carried").layout(layout_of(layout, 110 * KIB)).open().unwrap();
+        all.store.map("carried").layout(layout_of(layout, 122 * KIB)).open().unwrap();
     for key in 0..300 {
         carried.put(key, dice.next()).unwrap();
         carried.remove(&(key / 2)).unwrap();
@@ -197,7 +197,7 @@ fn check(image: &Simulated, layout: &AnyLayout, crashed: &History, when: &str) -
     all.assert_equal(&model, when);
     all.assert_timers(&mut model, when);
     let mut carried: Map<u64, u64> =
-        all.store.map("carried").layout(layout_of(layout, 110 * KIB)).open().unwrap();
+        all.store.map("carried").layout(layout_of(layout, 122 * KIB)).open().unwrap();
     assert_equal(&mut carried, &model.carried, when);
     position
 }
@@ -253,6 +253,11 @@ fn in_a_tiny_log() {
 #[test]
 fn in_a_tiny_log_whose_hashes_collide() {
     crash_everywhere(common::durable_layouts().remove(2).1);
+}
+
+#[test]
+fn in_a_tiny_log_of_two_generations() {
+    crash_everywhere(common::durable_layouts().remove(3).1);
 }
 
 /// Opening after a crash removes files; a crash while it does loses nothing either.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    AnyLayout, Error, ErrorKind, Heap, HybridLog, KIB, MEMORY_BYTES_MIN, MIB, Map, Store,
-    StoreConfig, Time,
+    AnyLayout, Counting, Error, ErrorKind, Heap, HybridLog, KIB, MEMORY_BYTES_MIN, MIB, Map, Store,
+    StoreConfig, Time, Windows,
 };
 
 const LAYOUTS: [&str; 2] = AnyLayout::NAMES;
@@ -123,9 +123,13 @@ fn a_budget_that_is_too_small_is_refused_by_number() {
     assert_error(&error, ErrorKind::Config, &["65536", "max_value"]);
 
     // The number that a layout names is enough, and one byte less is not.
+    (1..=2).for_each(the_number_that_is_named_is_enough);
+}
+
+fn the_number_that_is_named_is_enough(generations: u32) {
     let device = device();
     let at = |memory: u64| -> Result<(), Error> {
-        let layout = HybridLog::new().memory(memory);
+        let layout = HybridLog::new().memory(memory).generations(generations);
         let store = common::open_on(Arc::new(device.clone()), layout, MIB)?;
         let mut map: Map<u64, Vec<u8>> = store.map("m").open()?;
         for key in 0..300 {
@@ -149,6 +153,32 @@ fn a_budget_that_is_too_small_is_refused_by_number() {
     }
     at(memory).unwrap();
     assert_eq!(needed(at(memory - 1).unwrap_err()), memory);
+}
+
+#[test]
+fn generations_that_cannot_be_are_refused_by_state_and_number() {
+    let (place, device) = (tempfile::tempdir().unwrap(), device());
+    let file = place.path().join("store.toml");
+    for generations in [0, 3, u32::MAX] {
+        let words = [&*format!("generations is {generations}"), "1 and 2", "state m"];
+        let store = open(&device, "heap");
+        let layout = HybridLog::new().generations(generations);
+        let map = store.map::<u64, u64>("m").layout(layout.clone()).open();
+        assert_error(&map.unwrap_err(), ErrorKind::Config, &words);
+        let windows = store.aggregated::<u64, u64, _>("m").layout(layout);
+        let windows = windows.open(Windows::tumbling(1), Counting);
+        assert_error(&windows.unwrap_err(), ErrorKind::Config, &words);
+        store.map::<u64, u64>("m").open().unwrap().put(1, 1).unwrap();
+        let text = format!("[states.m]\nkind = \"hybrid-log\"\ngenerations = {generations}\n");
+        std::fs::write(&file, text).unwrap();
+        let store = Store::from_config(StoreConfig::from_file(&file).unwrap()).open().unwrap();
+        assert_error(&store.map::<u64, u64>("m").open().unwrap_err(), ErrorKind::Config, &words);
+    }
+    std::fs::write(&file, "[states.m]\nkind = \"hybrid-log\"\ngenerations = 2\n").unwrap();
+    let config = StoreConfig::from_file(&file).unwrap();
+    assert_eq!(config.states["m"], HybridLog::new().generations(2).into());
+    let store = Store::from_config(config).open().unwrap();
+    store.map::<u64, u64>("m").open().unwrap().put(1, 1).unwrap();
 }
 
 #[test]

@@ -17,10 +17,16 @@ use alluvium::{AnyLayout, ErrorKind, Helpers, HybridLog, KIB, Map, Store};
 type Record = [u64; 4];
 type Model = BTreeMap<u64, Record>;
 
-const MEMORY: u64 = 204 * KIB;
+const MEMORY: u64 = 220 * KIB;
 
-fn layouts() -> [AnyLayout; 2] {
-    [common::tiny().into(), common::tiny().hash_bits(1).into()]
+fn layouts() -> [AnyLayout; 3] {
+    let [one, two] = generations(common::tiny());
+    [one.into(), two.into(), common::tiny().hash_bits(1).into()]
+}
+
+/// The same layout with one generation of segments and with two.
+fn generations(layout: HybridLog) -> [HybridLog; 2] {
+    [1, 2].map(|generations| layout.clone().generations(generations))
 }
 
 fn open(device: &Simulated, layout: &AnyLayout) -> (Store, Map<u64, Record>) {
@@ -88,7 +94,10 @@ fn random_histories_with_crashes() {
 /// A retained checkpoint pins its segments: a crash at any moment brings it back whole.
 #[test]
 fn a_checkpoint_stays_restorable_while_its_segments_are_rewritten() {
-    let layout = &layouts()[0];
+    generations(common::tiny()).into_iter().for_each(|layout| stays_restorable(&layout.into()));
+}
+
+fn stays_restorable(layout: &AnyLayout) {
     let device = Simulated::new(5, Faults::none());
     let (store, mut map) = open(&device, layout);
     let mut dice = Dice(5);
@@ -129,6 +138,10 @@ fn a_checkpoint_stays_restorable_while_its_segments_are_rewritten() {
 /// Checkpoints, clears and drops give up a rewrite in the middle, also while the helper copies.
 #[test]
 fn a_rewrite_is_given_up_at_any_point() {
+    generations(common::tiny()).into_iter().for_each(given_up_at_any_point);
+}
+
+fn given_up_at_any_point(layout: HybridLog) {
     let mut rewritten = 0;
     for helpers in [Helpers::Inline, Helpers::Thread] {
         for fuel in [1, 5, 20, 60] {
@@ -138,7 +151,7 @@ fn a_rewrite_is_given_up_at_any_point() {
                 // helper is late.
                 .memory(2 * MEMORY)
                 .max_value(4 * KIB)
-                .layout(layouts()[0].clone())
+                .layout(layout.clone())
                 .helpers(helpers)
                 .device(Arc::new(device.clone()))
                 .open()
@@ -169,12 +182,14 @@ fn a_rewrite_is_given_up_at_any_point() {
 
 #[test]
 fn fifty_times_the_live_bytes_leave_at_most_three_times_on_disk() {
-    [Helpers::Inline, Helpers::Thread].into_iter().for_each(write_fifty_times);
+    for layout in generations(HybridLog::new().page(32 * KIB).segment(256 * KIB)) {
+        write_fifty_times(layout.clone(), Helpers::Inline);
+        write_fifty_times(layout, Helpers::Thread);
+    }
 }
 
-fn write_fifty_times(helpers: Helpers) {
+fn write_fifty_times(layout: HybridLog, helpers: Helpers) {
     let keys = 3000;
-    let layout = HybridLog::new().page(32 * KIB).segment(256 * KIB);
     let device = Simulated::new(7, Faults::none());
     let store = Store::in_memory()
         .memory(700 * KIB)
@@ -261,6 +276,15 @@ fn what_is_in_memory_is_not_read_to_be_rewritten() {
 
 #[test]
 fn space_is_bounded_as_it_was_asked_for() {
+    let layouts = generations(common::tiny().segment(64 * KIB));
+    layouts.into_iter().for_each(is_bounded_as_it_was_asked_for);
+    for bad in [1.0, 0.5, f64::NAN, f64::INFINITY] {
+        let error = Store::in_memory().space_amplification(bad).open().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    }
+}
+
+fn is_bounded_as_it_was_asked_for(layout: HybridLog) {
     let mut copied = Vec::new();
     for limit in [1.25, 1.5, 3.0] {
         let device = Simulated::new(1, Faults::none());
@@ -268,7 +292,7 @@ fn space_is_bounded_as_it_was_asked_for() {
             .memory(2 * MEMORY)
             .max_value(4 * KIB)
             .helpers(Helpers::Inline)
-            .layout(common::tiny().segment(64 * KIB))
+            .layout(layout.clone())
             .device(Arc::new(device))
             .space_amplification(limit)
             .open()
@@ -286,8 +310,4 @@ fn space_is_bounded_as_it_was_asked_for() {
         copied.push(total.rewritten);
     }
     assert!(copied.is_sorted_by(|more, less| more > less), "{copied:?}");
-    for bad in [1.0, 0.5, f64::NAN, f64::INFINITY] {
-        let error = Store::in_memory().space_amplification(bad).open().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
-    }
 }

@@ -22,6 +22,7 @@ fn layouts() -> Vec<(AnyLayout, u64)> {
         (HybridLog::new().into(), 8 * MIB),
         (tiny.clone().into(), 400 * KIB),
         (tiny.clone().hash_bits(1).into(), 400 * KIB),
+        (tiny.clone().generations(2).into(), 400 * KIB),
         (tiny.clone().hash_bits(0).cooling_percent(60).into(), 400 * KIB),
     ]
 }

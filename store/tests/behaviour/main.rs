@@ -33,5 +33,6 @@ mod storage_trouble_is_told_and_passes;
 mod the_book_says_what_the_code_does;
 mod timers_are_a_set_in_order_of_time;
 mod timers_write_what_has_changed;
+mod two_generations_write_less_where_few_keys_are_hot;
 mod values_are_dropped_once_whatever_panics;
 mod values_by_serde_are_kept_like_others;

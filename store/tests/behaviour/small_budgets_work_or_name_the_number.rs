@@ -50,11 +50,12 @@ fn smallest(layout: &AnyLayout) -> u64 {
 fn the_smallest_budget_and_twice_and_eight_times_it_give_right_answers() {
     // Each segment takes some 250 bytes of the budget: in the smallest there is room for some 50.
     let tiny = common::tiny().segment(256 * KIB);
-    let layouts: [(&str, AnyLayout, u64); 5] = [
+    let layouts: [(&str, AnyLayout, u64); 6] = [
         ("hybrid log", HybridLog::new().into(), 150),
         ("tiny pages", tiny.clone().into(), 150),
         ("tiny pages, one bit", tiny.hash_bits(1).into(), 150),
         ("tiny segments", common::tiny().into(), 60),
+        ("tiny segments, two generations", common::tiny().generations(2).into(), 60),
         ("tiny segments, one bit", common::tiny().hash_bits(1).into(), 60),
     ];
     for (name, layout, keys_least) in layouts {

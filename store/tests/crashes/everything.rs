@@ -63,6 +63,8 @@ pub struct Everything {
     /// The same in the order of hashes.
     ordered: Map<u64, u64, SplitHeap>,
     plain: Map<u64, u64>,
+    /// The same in two generations.
+    aged: Map<u64, u64>,
     owning: Map<String, Vec<u64>>,
     counts: Count<u16>,
     value: Value<String>,
@@ -82,6 +84,8 @@ pub fn builder(device: &Simulated) -> StoreBuilder {
         .max_value(KIB)
         .helpers(Helpers::Inline)
         .device(Arc::new(device.clone()))
+        // So little that segments are rewritten in histories as short as these.
+        .space_amplification(1.1)
         .retain(RETAINED)
 }
 
@@ -120,6 +124,7 @@ impl Everything {
             heap: store.map("heap").layout(Heap::new().into()).open()?,
             ordered: store.map("ordered").layout(Heap::new().in_order()).open()?,
             plain: store.map("plain").layout(log(112 * KIB).into()).open()?,
+            aged: store.map("aged").layout(log(124 * KIB).generations(2).into()).open()?,
             owning: store.map("owning").layout(log(144 * KIB).into()).open()?,
             counts: store.count("counts").layout(log(112 * KIB).hash_bits(3).into()).open()?,
             value: store.value("value").layout(log(144 * KIB).into()).open()?,
@@ -152,10 +157,12 @@ impl Everything {
             }
             3..7 => {
                 trouble.outlast(|| Ok(self.plain.put(key, n)?))?;
+                trouble.outlast(|| Ok(self.aged.put(key, n)?))?;
                 model.plain.insert(key, n);
             }
             7 | 8 => {
                 trouble.outlast(|| self.plain.remove(&key))?;
+                trouble.outlast(|| self.aged.remove(&key))?;
                 model.plain.remove(&key);
             }
             9..12 => {
@@ -220,6 +227,11 @@ impl Everything {
         Ok(())
     }
 
+    /// Records that were copied to the old generation.
+    pub fn copied(&self) -> u64 {
+        self.aged.stats().map_or(0, |stats| stats.rewritten)
+    }
+
     /// The checkpoints that the store lists.
     pub fn numbers(&self) -> Vec<u64> {
         self.store.checkpoints().iter().map(|retained| retained.checkpoint.number).collect()
@@ -262,6 +274,7 @@ impl Everything {
         errors.extend(compare_map(&mut self.heap, &model.heap, when).err());
         errors.extend(compare_map(&mut self.ordered, &model.heap, when).err());
         errors.extend(compare_map(&mut self.plain, &model.plain, when).err());
+        errors.extend(compare_map(&mut self.aged, &model.plain, when).err());
         errors.extend(compare_map(&mut self.owning, &model.owning, when).err());
         errors.extend(compare_map(self.counts.as_map(), &model.counts, when).err());
         match self.value.get() {

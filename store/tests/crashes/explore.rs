@@ -149,6 +149,8 @@ pub struct Explorer {
     met: u64,
     /// Times that a job of a helper was stopped while its owner went on.
     interrupted: u64,
+    /// Records that histories copied to an old generation of segments.
+    copied: u64,
     /// By class: crash points, and those that were opened as no other had left the same.
     classes: BTreeMap<&'static str, (u64, u64)>,
     /// Of the points: those within the recovery from another one.
@@ -188,6 +190,7 @@ impl Explorer {
         let rare = [
             self.met,
             self.interrupted,
+            self.copied,
             self.again,
             self.others,
             self.second,
@@ -219,6 +222,7 @@ impl Explorer {
         self.steps += device.steps();
         self.met += history.met;
         self.interrupted += history.interrupted();
+        self.copied += history.copied;
     }
 
     fn check_all(&mut self, found: &mut Found, known: &Known) {
@@ -373,6 +377,7 @@ impl fmt::Display for Explorer {
             steps,
             met,
             interrupted,
+            copied,
             again,
             others,
             second,
@@ -385,7 +390,8 @@ impl fmt::Display for Explorer {
         let (harmless, refused) = (self.harmless, self.refused);
         write!(
             f,
-            "{histories} histories of {steps} steps, {met} errors lived through, {interrupted} times a job of a helper stopped: {points} crash points ({again} within a \
+            "{histories} histories of {steps} steps, {met} errors lived through, {interrupted} times a job of a helper stopped, \
+             {copied} records copied to an old generation: {points} crash points ({again} within a \
              recovery), {images} images that differ, {opened} opened (by class, points and opened: \
              {classes:?}); the newest was in commit {in_commit} times; {others} times another \
              checkpoint restored, {second} times opened again, {went_on} times used further; \

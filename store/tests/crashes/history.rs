@@ -98,6 +98,8 @@ pub struct History {
     turns: Option<Turns>,
     /// Errors of the device that were lived through.
     pub met: u64,
+    /// Records that were copied to an old generation.
+    pub copied: u64,
 }
 
 pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -173,6 +175,7 @@ impl History {
             let mut lost = model.clone();
             all.changes(&mut lost, &mut dice, size.usual / 3)?;
             trouble = std::mem::replace(&mut all.trouble, Trouble::none());
+            self.copied += all.copied();
             drop(all);
             restore = self.choose(&mut dice);
         }

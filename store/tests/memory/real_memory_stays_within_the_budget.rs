@@ -279,16 +279,21 @@ fn a_hybrid_log_with_helper_threads() {
 fn a_hybrid_log_with_an_inline_helper_and_small_pages() {
     let _alone = alone();
     let ops = times("ALLUVIUM_MEMORY_OPS", 6_000);
-    let setting = Setting {
-        name: "hybrid log, inline",
-        layout: HybridLog::new().page(4 * KIB).segment(64 * KIB).into(),
-        memory: 2 * MIB,
-        max_value: 16 * KIB,
-        helpers: Helpers::Inline,
-        keys: 8000,
-        ops,
-    };
-    run(&setting, times("ALLUVIUM_SEED", 2));
+    let layout = HybridLog::new().page(4 * KIB).segment(64 * KIB);
+    for (name, generations) in
+        [("hybrid log, inline", 1), ("hybrid log, inline, two generations", 2)]
+    {
+        let setting = Setting {
+            name,
+            layout: layout.clone().generations(generations).into(),
+            memory: 2 * MIB,
+            max_value: 16 * KIB,
+            helpers: Helpers::Inline,
+            keys: 8000,
+            ops,
+        };
+        run(&setting, times("ALLUVIUM_SEED", 2));
+    }
 }
 
 #[test]

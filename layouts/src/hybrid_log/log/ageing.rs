@@ -471,6 +471,7 @@ impl<K: Key, V: State> Log<K, V> {
                 self.account.release(MemoryKind::Values, heap_bytes);
                 self.keep_or_drop(frame);
             }
+            Answer::Abandoned => {}
             Answer::Sealed { epoch, result, sealed } => {
                 self.take_sealed(&sealed);
                 // Not for one that was given up since.
@@ -491,7 +492,8 @@ impl<K: Key, V: State> Log<K, V> {
     fn take_sealed(&mut self, sealed: &[alluvium_pagestore::SegmentInfo]) {
         let stored = self.stored.as_mut().expect("a flusher has a store");
         for info in sealed {
-            // Known since its first page, so that this takes no new number.
+            // Known since its first page, so that this takes no new number; unless all of it are copies whose
+            // answers were dropped with a rewrite, so that it is found to be dead.
             let _ = stored.update(info, 0);
         }
     }

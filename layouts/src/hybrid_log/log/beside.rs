@@ -140,6 +140,15 @@ impl<K: Key, V: State> Log<K, V> {
         self.drop_spare() || is_dropped
     }
 
+    /// Has segments removed of which only the helper knows, of a log that is over; says whether there may be some.
+    pub fn abandon_strays(&mut self) -> bool {
+        let may_be = std::mem::take(&mut self.stray_copies) | std::mem::take(&mut self.stray_pages);
+        if may_be {
+            self.flusher.as_mut().expect("strays are segments").abandon();
+        }
+        may_be
+    }
+
     /// Waits for the pages that the helper has.
     pub fn wait_for_all(&mut self) -> Result<()> {
         let start = Instant::now();

@@ -267,7 +267,7 @@ impl<K: Key, V: State> HandedOver<K, V> {
             if !old.is_over() || !old.is_left_by_helper() {
                 continue;
             }
-            if old.drop_part() {
+            if old.log.abandon_strays() || old.drop_part() {
                 return true;
             }
             if old.capture.is_none() && old.late.is_empty() {

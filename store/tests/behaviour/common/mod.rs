@@ -40,6 +40,7 @@ pub fn durable_layouts() -> Vec<(&'static str, AnyLayout)> {
         ("heap", Heap::new().into()),
         ("tiny log", tiny().into()),
         ("tiny log, constant hash", tiny().hash_bits(0).cooling_percent(60).into()),
+        ("tiny log, two generations", tiny().generations(2).into()),
     ]
 }
 
