@@ -5,6 +5,7 @@
 //! it gives back; and memory that does not come back, or elements that do.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use alluvium_layouts::{AppendLog, CheckpointOutcome, Heap, Lists, ListsLayout, Upkeep};
 use alluvium_pagestore::io::{Faults, Simulated};
@@ -14,6 +15,8 @@ use crate::common::{Ground, read};
 
 /// The most that one call may give back: a part has 112 lists or notes at most.
 const GIVEN_MAX: u64 = 64 * KIB;
+/// The helper is waited for so long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn key(n: u64) -> String {
     format!("{n:30}")
@@ -27,17 +30,19 @@ fn held_bytes(account: &Account) -> u64 {
 /// Gives up a checkpoint that has noted so many lists, holds as many that were purged, and has read none of them; gives the
 /// calls that it took until all was given back.
 fn give_up<L: ListsLayout<String, String>>(layout: &L, count: u64, threads: bool) -> usize {
-    let [(_, without), (calls, left)] = [false, true].map(|is| play(layout, count, threads, is));
+    let (_, without) = play(layout, count, threads, None);
+    let (calls, left) = play(layout, count, threads, Some(without));
     assert!(left <= without, "{left} bytes are left, {without} without a checkpoint");
     calls
 }
 
-/// The same, or without that checkpoint; gives the bytes that are left, too, when all is purged.
+/// The same, or without that checkpoint; gives the bytes that are left, too, when all is purged. After a checkpoint so
+/// many are waited for.
 fn play<L: ListsLayout<String, String>>(
     layout: &L,
     count: u64,
     threads: bool,
-    is_begun: bool,
+    awaited: Option<u64>,
 ) -> (usize, u64) {
     let device = Arc::new(Simulated::new(1, Faults::none()));
     let mut ground = Ground::new(Some(device), 256 * MIB, threads);
@@ -59,8 +64,8 @@ fn play<L: ListsLayout<String, String>>(
         }
     };
     clear_all(&mut lists);
-    settled(&mut lists, &account);
-    let sealing = is_begun.then(|| ground.begin(&mut lists).unwrap());
+    settled(&mut lists, &account, None);
+    let sealing = awaited.map(|_| ground.begin(&mut lists).unwrap());
     clear_all(&mut lists);
     while !lists.purge(Time(1), usize::MAX).unwrap() {}
     let held = held_bytes(&account);
@@ -94,16 +99,20 @@ fn play<L: ListsLayout<String, String>>(
         assert_eq!(read(&mut restored, Time(1), &key(n)).unwrap(), [key(n)]);
     }
     while !lists.purge(Time(2), usize::MAX).unwrap() {}
-    settled(&mut lists, &account);
+    settled(&mut lists, &account, awaited);
     (calls, held_bytes(&account))
 }
 
-/// Waits until the helper has done what it was given.
-fn settled(lists: &mut impl Upkeep, account: &Account) {
-    let (mut used, mut same) = (account.used(), 0);
-    while same < 20 {
+/// Waits until the helper has done what it was given: until so little is held, if that is known, or nothing changes.
+fn settled(lists: &mut impl Upkeep, account: &Account, awaited: Option<u64>) {
+    let (mut used, mut same, begin) = (account.used(), 0, Instant::now());
+    let is_over = |same| match awaited {
+        Some(held) => held_bytes(account) <= held || begin.elapsed() > PATIENCE,
+        None => same == 100,
+    };
+    while !is_over(same) {
         lists.tick(10).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
         same = if account.used() == used { same + 1 } else { 0 };
         used = account.used();
     }
