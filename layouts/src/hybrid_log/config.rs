@@ -48,6 +48,11 @@ pub const CHECKPOINT_PACE: u32 = 96;
 pub const GENERATIONS: u32 = 1;
 /// Most of them.
 const GENERATIONS_MAX: u32 = 2;
+/// A segment of the old generation ends after as many images as such a part of memory has room for what is known of,
+/// between these.
+const OLD_IMAGES_SHARE: u64 = 128;
+const OLD_IMAGES_MIN: u64 = 16;
+const OLD_IMAGES_MAX: u64 = 1024;
 /// A page is left, full or not, when the heap of its entries passes so many times its own bytes.
 const FRAME_HEAP_MAX: u64 = 4;
 /// A call waits so long for storage to take what was given to it, by default.
@@ -141,7 +146,7 @@ impl HybridLog {
     /// being written, among younger records: what has outlived one segment mostly outlives the next, so that it is
     /// copied less often. That writes less where a few keys take nearly all updates and memory has no room even
     /// for these; where it has, what reaches storage is even, and nothing is gained. It costs a second writer, which is a
-    /// 128th of the memory, 8 to 64 KiB, and the footer of a page; a second open segment; and a second file to be made
+    /// 64th of the memory, 10 to 208 KiB, and the footer of a page; a second open segment; and a second file to be made
     /// durable with each checkpoint that comes after a copy. Opening fails with [`ErrorKind::Config`] unless it is 1 or 2. Default: [`GENERATIONS`].
     #[must_use]
     pub fn generations(mut self, generations: u32) -> Self {
@@ -219,8 +224,13 @@ impl HybridLog {
         // Few survive of each page, and they are bytes already.
         let part = chunk_bytes / 4 / BLOCK_BYTES * BLOCK_BYTES;
         let old_chunk_bytes = (generations == 2).then_some(part.max(2 * BLOCK_BYTES));
+        // Each copy of some of a page is an image of its own.
+        let images_max = memory_bytes / OLD_IMAGES_SHARE / SegmentWriter::IMAGE_BYTES;
+        let old_images_max = images_max.clamp(OLD_IMAGES_MIN, OLD_IMAGES_MAX);
         let writer_bytes =
             |chunk, value_bytes| SegmentWriter::memory_bytes(chunk, slots as usize, value_bytes);
+        let old_writer_bytes =
+            |chunk| writer_bytes(chunk, 0) + old_images_max * SegmentWriter::IMAGE_BYTES;
         let deaths = (memory_bytes / 2048).clamp(8, 1 << 23);
         // In little memory what is spilled has its room from the notes.
         let (deaths_max, spilled) = match memory_bytes < MIB {
@@ -247,8 +257,9 @@ impl HybridLog {
             read_bytes,
             chunk_bytes,
             old_chunk_bytes,
+            old_images_max: old_images_max as usize,
             writer_bytes: writer_bytes(chunk_bytes, archive_bytes)
-                + old_chunk_bytes.map_or(0, |chunk| writer_bytes(chunk, 0)),
+                + old_chunk_bytes.map_or(0, old_writer_bytes),
             window_bytes,
             cooling_percent: u64::from(self.cooling_percent.unwrap_or(COOLING_PERCENT).min(90)),
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
@@ -300,6 +311,8 @@ pub struct Sizes {
     pub chunk_bytes: usize,
     /// The chunk of the old generation's writer, if there is that generation.
     pub old_chunk_bytes: Option<usize>,
+    /// Images after which it ends a segment.
+    pub old_images_max: usize,
     /// Of both writers.
     pub writer_bytes: u64,
     /// Window that segments are read through when they are rewritten or restored.

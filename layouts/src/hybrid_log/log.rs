@@ -120,9 +120,8 @@ pub struct Log<K: Key, V: State> {
     want_free: u64,
     tables_booked: u64,
     flush_error: Option<Error>,
-    /// Whether the helper may have begun a segment for copies, or for pages, of which `stored` was not told.
-    pub stray_copies: bool,
-    stray_pages: bool,
+    /// The log is over, and the helper removes, or has, what only it knows of.
+    is_abandoned: bool,
     /// How many barriers there were: frames begun before the last one are of the checkpoint that
     /// began there.
     epoch: u32,
@@ -216,8 +215,7 @@ impl<K: Key, V: State> Log<K, V> {
             want_free,
             tables_booked: 0,
             flush_error: None,
-            stray_copies: false,
-            stray_pages: false,
+            is_abandoned: false,
             epoch: 0,
             due_before: 0,
             given_up: 0,

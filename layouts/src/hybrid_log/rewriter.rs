@@ -238,14 +238,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     if live == 0 {
                         job.image += 1;
                     } else {
-                        self.log.stray_copies = true;
                         job.step = Step::Copying(self.start_copying(job.segment, entries));
                     }
                 }
                 Step::Copying(answer) => match self.answer(&answer, patient)? {
                     Some(copied) => {
                         let copied = copied?;
-                        self.log.stray_copies &= copied.page.is_none();
                         let stored = self.log.stored.as_mut().expect("a log with segments");
                         let segment = match &copied.page {
                             Some(page) => stored.update(&page.segment, 0)?,

@@ -21,7 +21,8 @@ impl Writers {
     /// Those that `sizes` are for, and book, of a state known by its fingerprint.
     pub fn new(store: &SegmentStore, state: u64, sizes: &Sizes) -> Self {
         let of = |chunk| SegmentWriter::new(store.clone(), state, chunk, sizes.segment_bytes);
-        Self { young: of(sizes.chunk_bytes), old: sizes.old_chunk_bytes.map(of) }
+        let old = sizes.old_chunk_bytes.map(|chunk| of(chunk).images_max(sizes.old_images_max));
+        Self { young: of(sizes.chunk_bytes), old }
     }
 
     /// For pages.
@@ -48,9 +49,11 @@ impl Writers {
         sealed
     }
 
-    /// Removes the open segments.
+    /// Removes the open segments, and those that nobody was told are sealed.
     pub fn abandon(&mut self) {
-        self.young.abandon();
-        self.old.iter_mut().for_each(SegmentWriter::abandon);
+        for writer in std::iter::once(&mut self.young).chain(&mut self.old) {
+            writer.abandon();
+            writer.remove_sealed();
+        }
     }
 }

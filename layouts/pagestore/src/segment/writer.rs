@@ -31,6 +31,7 @@ pub struct SegmentWriter {
     store: SegmentStore,
     state: u64,
     segment_bytes: u64,
+    images_max: usize,
     chunk: IoBuffer,
     other: Other,
     scratch: AlignedVec,
@@ -105,6 +106,7 @@ impl SegmentWriter {
             store,
             state,
             segment_bytes,
+            images_max: usize::MAX,
             chunk,
             other,
             scratch: AlignedVec::new(),
@@ -112,6 +114,17 @@ impl SegmentWriter {
             sealed: Vec::new(),
             page: Page::default(),
         }
+    }
+
+    /// Memory that an image of the open segment takes: what is known of it, and its part of the directory while the
+    /// segment is sealed.
+    pub const IMAGE_BYTES: u64 = (2 * size_of::<ImageInfo>() + TRAILER_BYTES) as u64;
+
+    /// Has segments end after so many images, too, for who writes small ones. Then the memory of these can be booked.
+    #[must_use]
+    pub fn images_max(mut self, images: usize) -> Self {
+        self.images_max = images;
+        self
     }
 
     /// Memory for a writer with this chunk, pages of `records` records, and values whose archives
@@ -126,7 +139,10 @@ impl SegmentWriter {
     pub fn begin_page(&mut self) -> Result<SegmentId> {
         // Of a page that was given up: this one is written over it.
         let _ = self.settle();
-        if self.open.as_ref().is_some_and(|open| is_full(open.end, self.segment_bytes)) {
+        let is_full = |open: &OpenSegment| {
+            is_full(open.end, self.segment_bytes) || open.images.len() >= self.images_max
+        };
+        if self.open.as_ref().is_some_and(is_full) {
             self.seal()?;
         }
         if self.open.is_none() {
@@ -309,6 +325,13 @@ impl SegmentWriter {
         self.page.records = 0;
         if let Some(open) = self.open.take() {
             let _ = self.store.remove(open.id);
+        }
+    }
+
+    /// Removes the segments that were sealed since they were [taken](SegmentWriter::take_sealed) last.
+    pub fn remove_sealed(&mut self) {
+        for info in self.take_sealed() {
+            let _ = self.store.remove(info.id);
         }
     }
 

@@ -485,6 +485,7 @@ impl<K: Key, V: State> Log<K, V> {
                 if let Err(error) = result {
                     self.flush_error = Some(error.with("state", &self.name));
                 }
+                self.book_tables();
             }
         }
     }
@@ -493,7 +494,7 @@ impl<K: Key, V: State> Log<K, V> {
         let stored = self.stored.as_mut().expect("a flusher has a store");
         for info in sealed {
             // Known since its first page, so that this takes no new number; unless all of it are copies whose
-            // answers were dropped with a rewrite, so that it is found to be dead.
+            // answers were dropped with a rewrite, or a page that failed, so that it is found to be dead.
             let _ = stored.update(info, 0);
         }
     }

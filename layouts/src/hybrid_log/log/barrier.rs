@@ -245,7 +245,6 @@ impl<K: Key, V: State> Log<K, V> {
         result: Result<(WrittenPage, u64)>,
     ) -> Result<u32> {
         let (page, records) = result?;
-        self.stray_pages = false;
         self.stats.codec_calls += records;
         self.stats.flushed_bytes += page.bytes;
         let (name, bytes) = (&*self.name, page.bytes);
@@ -269,7 +268,6 @@ impl<K: Key, V: State> Log<K, V> {
             error = error.to_string().as_str(),
         );
         self.flush_error = Some(error.with("state", &self.name));
-        self.stray_pages = true;
     }
 
     /// A frame was written, where it was: its records have their places, and what died in it

@@ -140,13 +140,15 @@ impl<K: Key, V: State> Log<K, V> {
         self.drop_spare() || is_dropped
     }
 
-    /// Has segments removed of which only the helper knows, of a log that is over; says whether there may be some.
+    /// Has segments removed of which only the helper knows, of a log that is over and that no checkpoint is of which is
+    /// not decided: begun for a copy or a page that nobody was told of. Says whether it does that now.
     pub fn abandon_strays(&mut self) -> bool {
-        let may_be = std::mem::take(&mut self.stray_copies) | std::mem::take(&mut self.stray_pages);
-        if may_be {
-            self.flusher.as_mut().expect("strays are segments").abandon();
-        }
-        may_be
+        let Some(flusher) = self.flusher.as_mut().filter(|_| !self.is_abandoned) else {
+            return false;
+        };
+        flusher.abandon();
+        self.is_abandoned = true;
+        true
     }
 
     /// Waits for the pages that the helper has.

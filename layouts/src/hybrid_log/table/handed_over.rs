@@ -267,7 +267,8 @@ impl<K: Key, V: State> HandedOver<K, V> {
             if !old.is_over() || !old.is_left_by_helper() {
                 continue;
             }
-            if old.log.abandon_strays() || old.drop_part() {
+            // Its memory does not wait for the helper.
+            if old.drop_part() || old.capture.is_none() && old.log.abandon_strays() {
                 return true;
             }
             if old.capture.is_none() && old.late.is_empty() {
