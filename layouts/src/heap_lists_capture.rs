@@ -162,10 +162,10 @@ impl<K: Key, E: State> HeapLists<K, E> {
             return self.tell_some(blobs);
         }
         let ListsCapture { stepped, pace, reading, .. } = &mut **capture;
-        let Self { buckets, files, changed, .. } = self;
+        let Self { buckets, files, changed, purged, .. } = self;
         let sealed = stepped.step(&self.context, *pace, |own| {
-            let (files, changed) = (&mut *files, &mut *changed);
-            reading.read_part(Source { buckets, files, changed }, own)
+            let (files, changed, purged) = (&mut *files, &mut *changed, &mut *purged);
+            reading.read_part(Source { buckets, files, changed, purged }, own)
         })?;
         match sealed {
             Some(sealed) => {
@@ -383,11 +383,11 @@ impl<K: Key, E: State> HeapLists<K, E> {
         self.plan_capture();
         let Some(capture) = &mut self.capture else { return };
         let ListsCapture { stepped, pace, reading, .. } = &mut **capture;
-        let Self { buckets, files, changed, .. } = self;
+        let Self { buckets, files, changed, purged, .. } = self;
         reading.at_once = true;
         stepped.read_rest(&self.context, *pace, |own| {
-            let (files, changed) = (&mut *files, &mut *changed);
-            reading.read_part(Source { buckets, files, changed }, own)
+            let (files, changed, purged) = (&mut *files, &mut *changed, &mut *purged);
+            reading.read_part(Source { buckets, files, changed, purged }, own)
         });
         if stepped.is_lost()
             && let Some(mut capture) = self.capture.take()

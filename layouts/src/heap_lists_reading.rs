@@ -61,6 +61,8 @@ pub(super) struct Source<'a, K, E> {
     pub buckets: &'a mut BTreeMap<Time, Bucket<K, E>>,
     pub files: &'a mut HeapFiles,
     pub changed: &'a mut u64,
+    /// Buckets to be dropped, of which nobody reads more.
+    pub purged: &'a mut Vec<Bucket<K, E>>,
 }
 
 /// What is to be read of a bucket still.
@@ -240,7 +242,7 @@ impl<K: Key, E: State> Reading<K, E> {
 
     /// Reads some lists, or what was noted of one; says whether there was anything.
     pub fn read_part(&mut self, source: Source<'_, K, E>, own: &mut Paced) -> Result<bool> {
-        let Source { buckets, files, changed } = source;
+        let Source { buckets, files, changed, purged } = source;
         if !self.purged.is_empty() {
             return self.drop_some_purged(files).map(|()| true);
         }
@@ -249,21 +251,14 @@ impl<K: Key, E: State> Reading<K, E> {
         let mut gone = if is_gone { self.gone.remove(&time) } else { None };
         let bucket = gone.as_mut().or_else(|| buckets.get_mut(&time));
         let of = (files, changed);
-        let (files, read) = match bucket {
-            Some(bucket) => {
-                let (files, changed) = of;
-                let read = self.read_bucket(time, bucket, (&mut *files, changed), own);
-                (files, read)
-            }
-            None => (of.0, Ok(false)),
+        let read = match bucket {
+            Some(bucket) => self.read_bucket(time, bucket, of, own),
+            None => Ok(false),
         };
         let has_more = matches!(read, Ok(true));
         match gone {
             Some(gone) if has_more => drop(self.gone.insert(time, gone)),
-            Some(gone) => {
-                gone.for_each_record(self.epoch, &mut |place| files.note_dead(place));
-                gone.release(&self.account);
-            }
+            Some(gone) => purged.push(gone),
             None => {}
         }
         self.next += usize::from(!has_more);

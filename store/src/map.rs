@@ -169,7 +169,8 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     }
 
     /// Removes all keys. Cost: on the heap, that of dropping them. On a hybrid log, that of an empty one: what was there is
-    /// dropped in parts by later calls, and stays booked until then.
+    /// dropped in parts by later calls, and stays booked until then; where memory has no room for an empty one beside it, as
+    /// much as that takes is dropped at once, for which storage may be waited for.
     pub fn clear(&mut self) -> Result<()> {
         self.cell.groups().map_or(Ok(()), Groups::are_settled)?;
         self.cell.enter()?.clear()

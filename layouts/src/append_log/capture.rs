@@ -453,7 +453,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     fn reap_kept(&mut self, mut snapshot: Snapshot<K, Note<K>>) {
         let (kept, bytes) = snapshot.take_all_kept();
         self.account.release(MemoryKind::Buffers, bytes);
-        if kept.len() == 0 {
+        if kept.len() == 0 && kept.memory_bytes() == 0 {
             return;
         }
         // Until it is dropped it is booked as other notes are.

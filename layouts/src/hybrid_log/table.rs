@@ -372,8 +372,8 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             if self.hand_over() {
                 return Ok(());
             }
-            self.overtake_capture();
             self.log.wait_for_all()?;
+            self.overtake_capture();
             // It has become less.
             if self.hand_over() {
                 return Ok(());

@@ -647,6 +647,31 @@ fn a_segment_is_given_up_without_a_copy_of_what_is_in_memory_too() {
 }
 
 #[test]
+fn a_state_is_cleared_whatever_pages_it_has_beside_others_that_take_the_rest() {
+    for (page, memory) in [(16 * KIB, 8 * MIB), (16 * KIB, 32 * MIB), (64 * KIB, 32 * MIB)] {
+        for (pages, left) in (8..40).flat_map(|pages| [(pages, 0), (pages, 3)]) {
+            let store = Account::root(memory);
+            let others = Account::below(&store, "others", u64::MAX);
+            let mut table = open::<u64>(&HybridLog::new().page(page), &store, true);
+            let frame = table.log.sizes.frame_bytes;
+            let mut keys = 0..;
+            while table.log.account.used_for(MemoryKind::Pages) < pages * frame {
+                let key = keys.next().unwrap();
+                table.put(key, key).unwrap();
+            }
+            others.charge(MemoryKind::Values, store.available().saturating_sub(left * frame));
+            let taken = others.used();
+            Table::clear(&mut table).unwrap();
+            while table.tick(1).unwrap() > 0 {}
+            assert!(!table.put(7, 7).unwrap(), "{pages} pages of {page}, {left} left");
+            assert_eq!(table.len(), 1);
+            drop(table);
+            assert_eq!(store.used(), taken, "{pages} pages of {page}, {left} left");
+        }
+    }
+}
+
+#[test]
 fn the_writer_of_the_old_generation_is_booked_while_there_is_one() {
     let memories = [256, 1500, 8192, 65_536].map(|memory| (memory * KIB, true));
     for (memory, stored) in memories.into_iter().chain([(MIB, false)]) {
@@ -654,11 +679,13 @@ fn the_writer_of_the_old_generation_is_booked_while_there_is_one() {
         let opened = |generations| {
             let layout = HybridLog::new().generations(generations);
             let table = open::<u64>(&layout, &store, stored);
-            let Sizes { old_chunk_bytes, slots, .. } = table.log.sizes;
+            let Sizes { old_chunk_bytes, old_images_max, slots, .. } = table.log.sizes;
+            let images = old_images_max as u64 * SegmentWriter::IMAGE_BYTES;
+            assert!(old_images_max <= 1024 && images <= (memory / 128).max(4 * KIB), "{memory}");
             let needed = table.log.sizes.memory_bytes_min(stored);
             assert!(old_chunk_bytes.is_none_or(|chunk| chunk.is_multiple_of(BLOCK_BYTES)));
-            let writer =
-                old_chunk_bytes.map(|chunk| SegmentWriter::memory_bytes(chunk, slots as usize, 0));
+            let writer = |chunk| SegmentWriter::memory_bytes(chunk, slots as usize, 0) + images;
+            let writer = old_chunk_bytes.map(writer);
             (store.used_for(MemoryKind::Buffers), needed, writer.filter(|_| stored))
         };
         let ((one, needed_by_one, none), (two, needed_by_two, writer)) = (opened(1), opened(2));

@@ -234,7 +234,7 @@ impl<K: Key, V: State, T: Panes<K, V>> Hooks for PanesCell<K, V, T> {
         // Also after a panic of the user's merge: what has come so far is there.
         let filled = self.0.run(0, |panes| panes.end_filling())?;
         match imported {
-            Ok(imported) => imported.and(filled),
+            Ok(imported) => filled.and(imported),
             Err(panic) => resume_unwind(panic),
         }
     }

@@ -209,7 +209,7 @@ impl Store {
     /// [`ErrorKind::UnknownState`] for a state that is not open; [`ErrorKind::Mismatch`] for other
     /// types, naming both; [`ErrorKind::Corrupt`] for a damaged file, [`ErrorKind::FormatVersion`] for
     /// another format; those of the states and of `input`. What came before the error is in the
-    /// states then: begin with a new store.
+    /// states then, but for windows on the heap that have no memory left for what leads to it: begin with a new store.
     pub fn import(&self, input: impl Read) -> Result<Imported> {
         self.import_from(&mut FileReader::begin(input, self.root())?)
     }

@@ -460,3 +460,45 @@ impl OpenSegment {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::io::{Device, Faults, Simulated};
+
+    #[test]
+    fn a_segment_ends_after_so_many_images() {
+        let store = SegmentStore::new(Arc::new(Simulated::new(1, Faults::none())), 1);
+        let mut writer = SegmentWriter::new(store, 0, 8 << 10, 1 << 20).images_max(3);
+        for page in 0..7 {
+            writer.begin_page().unwrap();
+            writer.push_encoded(page, &[1; 40]).unwrap();
+            writer.finish_page().unwrap();
+        }
+        writer.seal().unwrap();
+        let records: Vec<u64> = writer.take_sealed().iter().map(|info| info.records).collect();
+        assert_eq!(records, [3, 3, 1]);
+    }
+
+    #[test]
+    fn what_was_sealed_and_not_taken_is_removed() {
+        let device = Arc::new(Simulated::new(1, Faults::none()));
+        let store = SegmentStore::new(device.clone(), 1);
+        let mut writer = SegmentWriter::new(store, 0, 8 << 10, 1 << 20).images_max(1);
+        let page = |writer: &mut SegmentWriter| {
+            writer.begin_page().unwrap();
+            writer.push_encoded(0, &[1; 40]).unwrap();
+            writer.finish_page().unwrap();
+        };
+        (0..2).for_each(|_| page(&mut writer));
+        assert_eq!(writer.take_sealed().len(), 1);
+        page(&mut writer);
+        assert_eq!(device.list().unwrap().len(), 3);
+        writer.remove_sealed();
+        assert_eq!((writer.take_sealed().len(), device.list().unwrap().len()), (0, 2));
+        writer.abandon();
+        assert_eq!(device.list().unwrap().len(), 1, "the one that was taken");
+    }
+}

@@ -79,7 +79,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         // The first pages of the other one this one may give up.
         let pages = FRAMES_MIN * lean.frame_bytes;
         let given = if self.log.can_give(pages) { pages } else { 0 };
-        if !self.make_room_beside(lean.memory_bytes_min(stored) - given) {
+        let needed = lean.memory_bytes_min(stored);
+        // What was dropped for it is not there to be given up.
+        let has_room = self.make_room_beside(needed - given);
+        let is_enough = has_room && (given == 0 || self.log.can_give(given));
+        if !is_enough && !self.make_room_beside(needed) {
             return None;
         }
         let booked = self.booked_for_log();
@@ -315,7 +319,14 @@ impl<K: Key, V: State> Beside for HandedOver<K, V> {
         if self.drop_until_less() {
             return Ok(true);
         }
-        for old in self.logs.iter_mut().rev() {
+        for old in self.logs.iter_mut().rev().filter(|old| old.is_over()) {
+            // Nobody needs a page of it that cannot be written.
+            let _ = old.log.wait_for_all();
+        }
+        if self.drop_until_less() {
+            return Ok(true);
+        }
+        for old in self.logs.iter_mut().rev().filter(|old| !old.is_over()) {
             old.overtake_capture();
             old.log.wait_for_all()?;
         }
