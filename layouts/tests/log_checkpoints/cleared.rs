@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use alluvium_layouts::{CheckpointOutcome, HybridLog, Pace, Table, Upkeep};
-use alluvium_pagestore::io::{Faults, Simulated};
+use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{BlobWriter, ErrorKind, MIB, SegmentStore};
 
 use crate::log::{Log, Model, Value, entries, open, restored};
@@ -170,4 +170,39 @@ fn the_stream_is_not_refused_for_the_memory_of_what_was_cleared() {
     for threads in [false, true] {
         assert!(fills_memory_again::<[u64; 8]>(4 * MIB, 180_000, 20_000, threads) < 3);
     }
+}
+
+#[test]
+fn a_segment_whose_first_page_could_not_be_written_goes_with_what_is_cleared() {
+    let device = Simulated::new(1, Faults::none());
+    let segments = SegmentStore::new(Arc::new(device.clone()), 1);
+    let layout = HybridLog::new().page_records(32);
+    let (mut table, _) = open::<u64>(&layout, &segments, 4 * MIB, false, None).unwrap();
+    for key in 0..2_000 {
+        assert!(!table.put(key, key).unwrap());
+    }
+    let files = || device.list().unwrap().iter().filter(|name| name.starts_with("seg-")).count();
+    // The header of a segment has room, and no page.
+    device.set_capacity_bytes(Some(device.used_bytes() + 4096));
+    let mut blobs = BlobWriter::new(segments.shared_device(), 1, 4096);
+    assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+    let failed = (0..SHARES_MAX).find_map(|_| {
+        table.pace_checkpoint(Pace::AT_ONCE);
+        table.continue_checkpoint(&mut blobs).err()
+    });
+    assert_eq!(failed.map(|error| error.kind()), Some(ErrorKind::DiskFull));
+    table.checkpointed(CheckpointOutcome::Abandoned);
+    blobs.abandon();
+    device.set_capacity_bytes(None);
+    assert_eq!(files(), 1);
+    table.clear().unwrap();
+    while table.tick(1).unwrap() > 0 {}
+    assert_eq!(files(), 0);
+
+    for key in 0..100 {
+        assert!(!table.put(key, key).unwrap());
+    }
+    let mut blobs = BlobWriter::new(segments.shared_device(), 2, 4096);
+    let image = table.checkpoint(&mut blobs).unwrap();
+    restored(&device, &layout, &image, &(0..100).map(|key| (key, key)).collect());
 }
