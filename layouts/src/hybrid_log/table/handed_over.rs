@@ -207,15 +207,18 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     /// Whether no checkpoint needs more of it.
     fn is_over(&self) -> bool {
-        self.capture.is_none() || self.has_ended()
+        !self.needs_more()
     }
 
     /// Whether the helper has no page of it.
     fn is_left_by_helper(&mut self) -> bool {
         self.context.helper.drive();
-        // What is lost, or cannot be written, is of a checkpoint that is decided.
+        // What is lost, or cannot be written, is of a checkpoint that is decided, or has what it needs.
         let _ = self.log.poll();
-        let _ = self.take_late(false);
+        // One that is being told takes it back itself.
+        if self.capture.is_none() || self.has_ended() {
+            let _ = self.take_late(false);
+        }
         self.log.pending() == 0
     }
 
