@@ -122,6 +122,10 @@ impl Ground {
             match seal.advance() {
                 Ok(true) => break,
                 Ok(false) => {}
+                // There was no memory to note what went while it was told: it is begun again.
+                Err(error) if error.kind() == ErrorKind::Overtaken && self.memory < MIB => {
+                    return false;
+                }
                 Err(error) => {
                     self.refuse(&error);
                     return false;
