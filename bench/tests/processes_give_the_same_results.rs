@@ -240,10 +240,10 @@ fn processes_that_do_not_fit_together_are_refused() {
     // Both in one directory: one has it, and the other never comes.
     let cluster = Cluster::local(dir.path(), 2);
     let state = dir.path().join("state");
-    let options = format!("--query q0 --events 10 --connect-within 2 --dir {}", state.display());
+    let options = format!("--query q0 --events 10 --connect-within 10 --dir {}", state.display());
     let messages = cluster.run(&options).iter().map(message).collect::<Vec<_>>().join("\n");
     assert!(messages.contains("the directory is in use by "), "{messages}");
-    assert!(messages.contains("has not come within 2 s"), "{messages}");
+    assert!(messages.contains("has not come within 10 s"), "{messages}");
     let one = |options: &str| message(&end(cluster.start(5, options)));
     assert!(one("--query q0 --events 10").contains("--process is 5, of 2 processes"));
     let few = Cluster { dir: dir.path().to_owned(), hosts: vec![String::new(); 3] };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use alluvium_layouts::{
     CheckpointOutcome, Cursor, HybridLog, HybridLogTable, Layout, Pace, StateContext, Table, Upkeep,
@@ -226,7 +226,8 @@ impl<V: Value> Log<V> {
         self.abort();
         self.compare();
         // What the helper has of them it gives back when it comes to it.
-        for _ in 0..1000 {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(60) {
             // An error of before may be told yet.
             self.tick(8);
             if idle(&self.account) == self.idle_bytes {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use alluvium_layouts::{CheckpointOutcome, Cursor, Merge, Panes, PanesLayout, StateContext};
 use alluvium_pagestore::io::{Device, Faults, IoOptions, Simulated, open_device};
@@ -271,12 +272,13 @@ pub fn purge<A: Accumulator>(panes: &mut impl Panes<u64, A>, before: i64, fuel: 
 
 /// Lets the helper end what it does, until `enough`.
 pub fn settle<A: Accumulator, P: Panes<u64, A>>(panes: &mut P, enough: impl Fn(&mut P) -> bool) {
-    for _ in 0..20_000 {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(60) {
         panes.tick(64).unwrap();
         if enough(panes) {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_micros(100));
+        std::thread::sleep(Duration::from_micros(100));
     }
     panic!("the helper does not end: {:?}", panes.stats());
 }

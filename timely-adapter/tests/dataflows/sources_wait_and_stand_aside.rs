@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use alluvium::{StoreConfig, Time};
@@ -107,7 +108,8 @@ fn a_bound_below_one_row_slows_but_does_not_stop() {
 
 #[test]
 fn an_idle_input_lets_the_watermark_pass_and_can_come_back() {
-    each_worker(2, |worker, state| {
+    let was_carried = AtomicBool::new(false);
+    each_worker(2, move |worker, state| {
         let (mut source, probe, seen) = counted(worker, state, |gate| gate);
         if worker.index() == 0 {
             for n in 0..50 {
@@ -115,6 +117,10 @@ fn an_idle_input_lets_the_watermark_pass_and_can_come_back() {
                 source.advance_to(Time(n as i64 + 1));
                 std::thread::sleep(Duration::from_millis(1));
                 worker.step();
+            }
+            // Who is idle carries nobody.
+            while !was_carried.load(Ordering::Relaxed) {
+                worker.step_or_park(Some(Duration::from_millis(1)));
             }
             // Told at once, whatever was told before.
             source.declare_idle();
@@ -124,6 +130,7 @@ fn an_idle_input_lets_the_watermark_pass_and_can_come_back() {
                 worker.step_or_park(Some(Duration::from_millis(1)));
                 source.keep_up();
             }
+            was_carried.store(true, Ordering::Relaxed);
             // It was carried along, not past what the other may still send.
             assert!(*source.time() <= 50);
             let time = *source.time();
