@@ -17,7 +17,7 @@ use alluvium::{
 };
 
 use crate::common::watchdog::Watchdog;
-use crate::common::{self, assert_equal};
+use crate::common::{self, assert_equal, patiently, unless_stuck};
 
 /// Also how long writing may take: longer than it does on a busy machine.
 const PATIENCE: Duration = Duration::from_millis(60);
@@ -89,7 +89,9 @@ fn write(device: &Simulated) {
             assert_eq!(error.kind(), ErrorKind::Backpressure, "{error:?}");
         }
     }
-    states.store.clone().close().unwrap();
+    patiently(|| states.store.clone().close());
+    drop(states);
+    drop(when_free(|| device.lock()).unwrap());
 }
 
 impl States {
@@ -123,7 +125,8 @@ fn assert_names_a_file(error: &Error, names: &[String], when: &str) {
     assert!(names.iter().any(|name| name == file), "{when}: {error:?}");
 }
 
-/// Opens again: the lock is held until the helper of the store that could not be opened has ended.
+/// Opens again: the lock is held until the helper of the store that could not be opened, or was left alone
+/// when it was closed, has ended.
 fn when_free<T>(open: impl Fn() -> Result<T>) -> Result<T> {
     loop {
         match open() {
@@ -247,8 +250,11 @@ fn an_export_that_is_sorted_through_files() {
         while map.put(key, value(key)).is_err() {}
     }
     while store.checkpoint(1).is_err() {}
-    let mut expected = Vec::new();
-    store.export(&mut expected).unwrap();
+    let export = || {
+        let mut out = Vec::new();
+        store.export(&mut out).map(|_| out)
+    };
+    let expected = unless_stuck(&device, export).unwrap();
     let _watchdog = Watchdog::of(&device, "export");
     let (mut reads, mut writes) = (0, 0);
     for nth in (1..).step_by(7) {
@@ -259,8 +265,7 @@ fn an_export_that_is_sorted_through_files() {
                 true => device.on_nth_write(nth, Fault::Stuck),
                 false => device.on_nth_read(nth, Fault::Stuck),
             }
-            let mut out = Vec::new();
-            let done = store.export(&mut out);
+            let done = unless_stuck(&device, export);
             if device.stuck() > 0 {
                 let error = done.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Backpressure, "{when}: {error:?}");
@@ -272,16 +277,13 @@ fn an_export_that_is_sorted_through_files() {
                 assert!(store.stats().unwrap().memory.used <= 2 * MIB, "{when}");
                 assert_eq!(map.len().unwrap(), 2000, "{when}");
             } else {
-                done.unwrap();
-                assert!(out == expected, "{when}");
+                assert!(done.unwrap() == expected, "{when}");
             }
             device.forget_scripts();
             device.release_stuck();
             device.drain();
         }
-        let mut out = Vec::new();
-        store.export(&mut out).unwrap();
-        assert!(out == expected, "{nth}");
+        assert!(unless_stuck(&device, export).unwrap() == expected, "{nth}");
         store.tick(1).unwrap();
         assert!(store.stats().unwrap().memory.used <= memory + 64 * KIB, "{nth}");
         // The helper removes what is of no use.

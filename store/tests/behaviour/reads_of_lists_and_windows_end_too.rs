@@ -17,6 +17,7 @@ use alluvium::{
 };
 
 use crate::common::watchdog::Watchdog;
+use crate::common::{patiently, unless_stuck};
 
 /// Also how long writing may take: longer than it does on a busy machine.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -41,16 +42,6 @@ fn store_on(device: &Simulated) -> Store {
 /// It waits for a file, or for the helper, whose read may be what is stuck.
 fn assert_waits(error: &Error, when: &str) {
     assert_eq!(error.kind(), ErrorKind::Backpressure, "{when}: {error:?}");
-}
-
-/// Makes a call until storage is quick enough for it.
-fn patiently<R>(mut call: impl FnMut() -> Result<R>) -> R {
-    loop {
-        match call() {
-            Ok(done) => return done,
-            Err(error) => assert_eq!(error.kind(), ErrorKind::Backpressure, "{error:?}"),
-        }
-    }
 }
 
 fn check_memory(store: &Store, state: &str, when: &str) {
@@ -139,7 +130,7 @@ fn lists_in_an_append_log() {
             };
             let keys: Vec<_> = (0..8).map(|n| (nth * 31 + n * 13) % KEYS).collect();
             device.on_nth_read(nth, Fault::Stuck);
-            let done = lists.make(call, &keys);
+            let done = unless_stuck(&device, || lists.make(call, &keys));
             device.forget_scripts();
             let is_left = device.stuck() > 0;
             if let Err(error) = done {
@@ -222,7 +213,7 @@ fn windows_in_window_segments() {
         let mut counts = Counts::open(&device);
         let _watchdog = Watchdog::of(&device, &when);
         device.on_nth_read(nth, Fault::Stuck);
-        let done = counts.advance(30);
+        let done = unless_stuck(&device, || counts.advance(30));
         device.forget_scripts();
         let is_left = device.stuck() > 0;
         if let Err(error) = done {

@@ -8,21 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AnyLayout, Clock, Heap, Helpers, HybridLog, KIB, MIB, Map, Store, Time};
+use alluvium::{AnyLayout, Heap, Helpers, HybridLog, KIB, MIB, Map, Store};
+
+use crate::common::Standing;
 
 const PACE: u64 = 8;
 /// Calls of each state before each share: each that is asked for is given.
 const CALLS: u64 = 256;
-
-/// A clock that stands: time passes by calls.
-#[derive(Debug)]
-struct Standing;
-
-impl Clock for Standing {
-    fn now(&self) -> Time {
-        Time(0)
-    }
-}
 
 fn open(memory: u64) -> (Simulated, Store) {
     let device = Simulated::new(1, Faults::none());

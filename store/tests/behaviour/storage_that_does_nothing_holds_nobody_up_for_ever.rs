@@ -289,6 +289,10 @@ fn a_store_that_is_dropped_while_a_file_is_removed_leaves_it_to_its_helper() {
         Ok(())
     });
     let _watchdog = Watchdog::of(&device, "a removal");
+    // Let go on before the helper comes to it, it would be stuck for good.
+    while device.stuck() == 0 {
+        std::thread::yield_now();
+    }
     drop((aside, states));
     assert_eq!(device.lock().map(drop).unwrap_err().kind(), ErrorKind::Locked);
     device.release_stuck();

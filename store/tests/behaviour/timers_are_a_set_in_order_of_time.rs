@@ -7,7 +7,7 @@ use std::sync::Arc;
 use alluvium::io::{CrashPolicy, Faults, Simulated};
 use alluvium::{ErrorKind, Helpers, KIB, MIB, Store, Sweep, Time, Timers, hash_word};
 
-use crate::common::Dice;
+use crate::common::{Dice, Standing};
 
 fn store() -> Store {
     Store::in_memory().memory(16 * MIB).open().unwrap()
@@ -215,6 +215,7 @@ fn open_on(
     moves: bool,
 ) -> (Store, Timers<String, u8>) {
     let store = Store::in_memory()
+        .clock(Arc::new(Standing))
         .memory(memory)
         .max_value(KIB)
         .helpers(helpers)

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use alluvium::io::Simulated;
 use alluvium::{
-    Aggregated, AppendLog, Clock, Count, Counting, Elements, Error, Heap, Helpers, Holistic,
-    HybridLog, KIB, Key, Layout, List, MIB, Map, Process, Result, SplitHeap, State, Store,
-    StoreBuilder, Time, TimeMap, Timers, Value, Window, WindowSegments, Windows,
+    Aggregated, AppendLog, Count, Counting, Elements, Error, Heap, Helpers, Holistic, HybridLog,
+    KIB, Key, Layout, List, MIB, Map, Process, Result, SplitHeap, State, Store, StoreBuilder, Time,
+    TimeMap, Timers, Value, Window, WindowSegments, Windows,
 };
 
+use crate::clock::Standing;
 use crate::dice::Dice;
 use crate::history::RETAINED;
 use crate::trouble::Trouble;
@@ -87,16 +88,6 @@ pub fn builder(device: &Simulated) -> StoreBuilder {
         // So little that segments are rewritten in histories as short as these.
         .space_amplification(1.1)
         .retain(RETAINED)
-}
-
-/// A clock that stands: a checkpoint follows calls only, and a history is the same each time.
-#[derive(Debug)]
-struct Standing;
-
-impl Clock for Standing {
-    fn now(&self) -> Time {
-        Time(0)
-    }
 }
 
 /// How long states wait for storage that does nothing, unless a test says otherwise.

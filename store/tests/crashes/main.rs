@@ -34,6 +34,8 @@
 //! `ALLUVIUM_CRASH_POINTS` sets another number, `ALLUVIUM_SEED` the first history: with 1 point, the
 //! only one.
 
+#[path = "../behaviour/common/clock.rs"]
+mod clock;
 mod damage;
 #[path = "../behaviour/common/dice.rs"]
 mod dice;

@@ -158,10 +158,18 @@ fn play(seed: u64, met: &mut Met) {
         drop(all);
         if let Err(error) = closed {
             assert_told(&error, &when);
-            met.closed_while_stopped += 1;
-            assert!(device.lock().is_err(), "{when}: its helper is not done");
+            // Else its helper had no core for so long, and may be done by now.
+            if device.stuck() > 0 {
+                met.closed_while_stopped += 1;
+                assert!(device.lock().is_err(), "{when}: its helper is not done");
+            }
         }
-        assert!(device.stuck() > 0 || device.lock().is_ok(), "{when}: nobody has it");
+        // A helper that was left alone has it until it ends.
+        let since = Instant::now();
+        while device.stuck() == 0 && device.lock().is_err() {
+            assert!(since.elapsed() < FOR_EVER, "{when}: nobody has it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         drop(watchdog);
         device.forget_scripts();
         go_on(&device);

@@ -1,6 +1,8 @@
 //! State moves between stores: by key groups from checkpoints and between open stores, and as canonical
 //! files.
 
+#[path = "../behaviour/common/clock.rs"]
+mod clock;
 #[path = "../behaviour/common/dice.rs"]
 mod dice;
 mod job;

@@ -58,6 +58,7 @@ pub fn open_as(
     restore: impl FnOnce(StoreBuilder) -> StoreBuilder,
 ) -> Result<Worker> {
     let builder = builder(layout)
+        .clock(Arc::new(crate::clock::Standing))
         .memory(2 * MIB)
         .owned_groups(owned(at as usize, workers as usize))
         .device(Arc::new(device.clone()));

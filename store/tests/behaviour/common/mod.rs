@@ -1,19 +1,22 @@
 //! What several test files share: seeded chance, tiny layouts, and [`history`].
 
 pub mod btree_layout;
+mod clock;
 mod dice;
 pub mod history;
 pub mod watchdog;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use alluvium::io::Device;
+use alluvium::io::{Device, Simulated};
 use alluvium::{
-    AccountStats, AnyLayout, Heap, Helpers, HybridLog, KIB, Key, Map, Result, State, Store,
+    AccountStats, AnyLayout, ErrorKind, Heap, Helpers, HybridLog, KIB, Key, Map, Result, State,
+    Store,
 };
 
+pub use clock::Standing;
 pub use dice::{Dice, times};
 
 /// Keeps panics that a test plans out of its output.
@@ -73,6 +76,32 @@ pub fn tick_until(store: &Store, is_so: impl Fn(&AccountStats) -> bool) {
         memory = store.stats().unwrap().memory;
     }
     panic!("{memory:?}");
+}
+
+/// Longer than anything takes that ends.
+const FOR_EVER: Duration = Duration::from_secs(60);
+
+/// Makes a call until storage is quick enough for it: a helper that waits for a core looks like storage that
+/// does nothing.
+pub fn patiently<R>(call: impl FnMut() -> Result<R>) -> R {
+    again_while(|| true, call).unwrap_or_else(|error| panic!("{error:?}"))
+}
+
+/// The same while nothing of the device is stuck: what then cannot be done is told.
+pub fn unless_stuck<R>(device: &Simulated, call: impl FnMut() -> Result<R>) -> Result<R> {
+    again_while(|| device.stuck() == 0, call)
+}
+
+fn again_while<R>(passes: impl Fn() -> bool, mut call: impl FnMut() -> Result<R>) -> Result<R> {
+    let since = Instant::now();
+    loop {
+        match call() {
+            Err(error) if error.kind() == ErrorKind::Backpressure && passes() => {
+                assert!(since.elapsed() < FOR_EVER, "{error:?}");
+            }
+            done => return done,
+        }
+    }
 }
 
 /// All entries of a map; every key once.

@@ -1,0 +1,13 @@
+//! A clock that stands.
+
+use alluvium::{Clock, Time};
+
+/// Time passes by calls: a checkpoint follows these only, and a history is the same each time.
+#[derive(Debug)]
+pub struct Standing;
+
+impl Clock for Standing {
+    fn now(&self) -> Time {
+        Time(0)
+    }
+}
