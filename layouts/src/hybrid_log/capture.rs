@@ -44,7 +44,7 @@ const LISTED_BYTES: u64 = 2;
 /// Slots that a share looks at.
 const SWEPT: u32 = 4096;
 /// Deaths added again at a time.
-const AGAIN: usize = 4096;
+const AGAIN: usize = 1024;
 /// Sets begun at a time.
 const BEGUN: usize = 16;
 /// Sets that are made together take at least this part of the memory, if they take less than this part of

@@ -7,8 +7,10 @@
 //!
 //! What is resident and not yet cut is booked by the pool. A piece that is given back leaves
 //! memory at once; its chunk then stays on small pages, so that nothing else becomes resident with
-//! a later touch. While the helper is late, or memory too short for a chunk ahead, pieces are mapped
-//! one by one: what a table of this size gives back to an allocator would stay in memory, unbooked.
+//! a later touch. While the helper is late, or memory too short for a chunk ahead, pieces are cut from
+//! a chunk aside, on small pages, that nobody touches ahead: what a table of this size gives back to an
+//! allocator would stay in memory, unbooked. Before the helper is asked for a chunk there is enough of
+//! it, as mapping waits for whoever touches, which can be 5 ms on a virtual machine.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -50,8 +52,9 @@ pub struct Piece {
 #[derive(Debug)]
 enum Origin {
     Allocator,
-    Mapping,
     Chunk(Arc<Chunk>),
+    /// A chunk aside.
+    Aside(Arc<Chunk>),
 }
 
 // SAFETY: a piece owns its memory; it is only a place.
@@ -74,15 +77,6 @@ impl Piece {
         Self { start, layout, origin: Origin::Allocator }
     }
 
-    /// A piece that is a mapping of its own, not touched; from the allocator if the operating system
-    /// refuses one.
-    fn mapped(layout: Layout) -> Self {
-        match mapping(layout) {
-            Some(start) => Self { start, layout, origin: Origin::Mapping },
-            None => Self::allocated(layout),
-        }
-    }
-
     /// Bytes of it.
     pub fn bytes(&self) -> usize {
         self.layout.size()
@@ -94,8 +88,9 @@ impl Drop for Piece {
         match &self.origin {
             // SAFETY: it came from the allocator with this layout.
             Origin::Allocator => unsafe { dealloc(self.start.as_ptr(), self.layout) },
-            Origin::Mapping => unmap(self.start, self.layout.size()),
-            Origin::Chunk(chunk) => chunk.give_back(self.start, self.layout.size()),
+            Origin::Chunk(chunk) | Origin::Aside(chunk) => {
+                chunk.give_back(self.start, self.layout.size());
+            }
         }
     }
 }
@@ -112,6 +107,8 @@ pub struct Pool {
     /// The chunk that pieces are cut from, and the bytes of it that are cut.
     chunk: Option<(Arc<Chunk>, usize)>,
     ahead: Option<Receiver<Arc<Chunk>>>,
+    /// The chunk aside, and the bytes of it that are cut: of it nothing is booked.
+    aside: Option<(Arc<Chunk>, usize)>,
     /// Bytes booked for what is resident and not cut.
     booked: u64,
 }
@@ -130,7 +127,8 @@ impl Pool {
             && account.limit() >= BUDGET_MIN
             && helper.as_ref().is_some_and(|helper| !helper.is_inline());
         let helper = helper.filter(|_| worth);
-        Self { layout, account, kind, helper, taken_bytes: 0, chunk: None, ahead: None, booked: 0 }
+        let (chunk, ahead, aside) = (None, None, None);
+        Self { layout, account, kind, helper, taken_bytes: 0, chunk, ahead, aside, booked: 0 }
     }
 
     /// Books on another account from now on, to which the caller has moved what is booked.
@@ -149,7 +147,8 @@ impl Pool {
         if self.taken_bytes <= HUGE_FROM || self.helper.is_none() {
             return Piece::allocated(self.layout);
         }
-        self.cut().unwrap_or_else(|| Piece::mapped(self.layout))
+        let piece = self.cut().or_else(|| self.cut_aside());
+        piece.unwrap_or_else(|| Piece::allocated(self.layout))
     }
 
     /// A piece of a chunk, if the helper has one ready: to touch one here would take milliseconds.
@@ -171,15 +170,26 @@ impl Pool {
                 }
             }
         }
-        let (chunk, cut) = self.chunk.as_mut()?;
-        let start = chunk.at(*cut);
-        *cut += self.layout.size();
-        let (chunk, half) = (chunk.clone(), *cut >= CHUNK_BYTES / 2);
+        let (start, chunk, cut) = next_of(self.chunk.as_mut()?, self.layout.size());
         self.unbook(self.layout.size() as u64);
-        if half {
+        if cut >= CHUNK_BYTES / 2 {
             self.ask();
         }
         Some(Piece { start, layout: self.layout, origin: Origin::Chunk(chunk) })
+    }
+
+    /// A piece of the chunk aside; `None` if the operating system refuses one.
+    fn cut_aside(&mut self) -> Option<Piece> {
+        self.have_aside(self.layout.size());
+        let (start, chunk, _) = next_of(self.aside.as_mut()?, self.layout.size());
+        Some(Piece { start, layout: self.layout, origin: Origin::Aside(chunk) })
+    }
+
+    /// Maps another chunk aside if so many bytes are not left. Of what is left nothing is resident.
+    fn have_aside(&mut self, bytes: usize) {
+        if self.aside.as_ref().is_none_or(|(_, cut)| cut + bytes > CHUNK_BYTES) {
+            self.aside = Chunk::map_aside().map(|chunk| (Arc::new(chunk), 0));
+        }
     }
 
     /// Has the helper touch a chunk, unless it does.
@@ -187,6 +197,7 @@ impl Pool {
         if self.ahead.is_some() || self.book().is_none() {
             return;
         }
+        self.have_aside(CHUNK_BYTES / 2);
         let (reply, ahead) = bounded(1);
         self.ahead = Some(ahead);
         let helper = self.helper.as_ref().expect("a pool that cuts has a helper");
@@ -216,8 +227,7 @@ impl Pool {
     /// Gives back what is not cut.
     pub fn close(&mut self) {
         self.helper = None;
-        self.chunk = None;
-        self.ahead = None;
+        (self.chunk, self.ahead, self.aside) = (None, None, None);
         self.unbook(self.booked);
     }
 }
@@ -228,11 +238,21 @@ impl Drop for Pool {
     }
 }
 
-/// 2 MiB of address space on a huge page.
+/// The next piece of a chunk; also the bytes of it that are cut then.
+fn next_of(
+    (chunk, cut): &mut (Arc<Chunk>, usize),
+    bytes: usize,
+) -> (NonNull<u8>, Arc<Chunk>, usize) {
+    let start = chunk.at(*cut);
+    *cut += bytes;
+    (start, chunk.clone(), *cut)
+}
+
+/// 2 MiB of address space, on a huge page unless it is aside.
 #[derive(Debug)]
 struct Chunk {
     start: NonNull<u8>,
-    /// A piece was given back: on small pages from now on.
+    /// A piece was given back, or nobody touches it ahead: on small pages from now on.
     #[cfg(all(target_os = "linux", not(miri)))]
     split: std::sync::atomic::AtomicBool,
 }
@@ -252,50 +272,24 @@ impl Chunk {
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]
-use mapped::{mapping, unmap};
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-fn mapping(_: Layout) -> Option<NonNull<u8>> {
-    None
-}
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-fn unmap(_: NonNull<u8>, _: usize) {
-    unreachable!("nothing is mapped here")
-}
-
-#[cfg(all(target_os = "linux", not(miri)))]
 mod mapped {
-    use std::alloc::Layout;
-
     use super::{CHUNK_BYTES, Chunk};
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Bytes of a page: what mappings are aligned to.
-    const PAGE_BYTES: usize = 4096;
-
-    /// A new mapping for a piece; `None` if the operating system refuses, or for odd sizes.
-    pub(super) fn mapping(layout: Layout) -> Option<NonNull<u8>> {
-        let fits = layout.align() <= PAGE_BYTES && layout.size().is_multiple_of(PAGE_BYTES);
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        let both = ProtFlags::READ | ProtFlags::WRITE;
-        let null = std::ptr::null_mut();
-        // SAFETY: a new mapping at a place that the operating system chooses.
-        let raw = fits.then(|| unsafe { mmap_anonymous(null, layout.size(), both, flags) });
-        NonNull::new(raw?.ok()?.cast())
-    }
-
-    /// Gives a mapping back, all of it.
-    pub(super) fn unmap(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: the piece that was this mapping is being dropped: nobody uses its bytes.
-        let _ = unsafe { munmap(start.as_ptr().cast(), bytes) };
-    }
-
     impl Chunk {
         /// A new chunk, not touched; `None` if the operating system refuses.
         pub fn map() -> Option<Chunk> {
+            Self::map_on(Advice::LinuxHugepage, false)
+        }
+
+        /// A new chunk on small pages; `None` if the operating system refuses.
+        pub fn map_aside() -> Option<Chunk> {
+            Self::map_on(Advice::LinuxNoHugepage, true)
+        }
+
+        fn map_on(pages: Advice, split: bool) -> Option<Chunk> {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             let both = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: a new mapping at a place that the operating system chooses.
@@ -310,8 +304,8 @@ mod mapped {
                     let _ = munmap(raw, before);
                 }
                 let _ = munmap(start.byte_add(CHUNK_BYTES), CHUNK_BYTES - before);
-                let _ = madvise(start, CHUNK_BYTES, Advice::LinuxHugepage);
-                Some(Chunk { start: NonNull::new(start.cast())?, split: AtomicBool::new(false) })
+                let _ = madvise(start, CHUNK_BYTES, pages);
+                Some(Chunk { start: NonNull::new(start.cast())?, split: AtomicBool::new(split) })
             }
         }
 
@@ -348,6 +342,9 @@ mod mapped {
 #[cfg(not(all(target_os = "linux", not(miri))))]
 impl Chunk {
     fn map() -> Option<Chunk> {
+        None
+    }
+    fn map_aside() -> Option<Chunk> {
         None
     }
     fn touch(&self) {}
@@ -405,7 +402,7 @@ mod tests {
         let helper = Some(Helper::thread().unwrap());
         let mut pool = Pool::new(layout, account.clone(), MemoryKind::Index, helper);
         let (mut pieces, mut cut) = (Vec::new(), 0);
-        // The helper is late now and then: what it is late for is mapped piece by piece.
+        // The helper is late now and then: what it is late for comes of a chunk aside.
         while cut < 500 {
             let piece = pool.take();
             cut += usize::from(chunk_of(&piece).is_some());
