@@ -65,6 +65,8 @@ pub struct HybridLogTable<K: Key, V: State> {
     pub(super) group: Box<[Option<Read>]>,
     /// Whether there are any.
     pub(super) group_reads: bool,
+    /// Whether it was handed over and is being dropped: no checkpoint can have more of it.
+    is_let_go: bool,
 }
 
 struct Scratch<K, V> {
@@ -140,6 +142,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             touched: vec![0; TOUCHED].into_boxed_slice(),
             group: (0..GROUP).map(|_| None).collect(),
             group_reads: false,
+            is_let_go: false,
         };
         if let Some((image, blobs)) = restored {
             table.restore(&image, &blobs)?;

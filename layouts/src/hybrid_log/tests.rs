@@ -849,3 +849,39 @@ fn an_index_that_is_refused_says_how_much_was_free_for_it() {
     let fixed = store.used() - elastic.iter().sum::<u64>();
     assert_eq!(free, limit.saturating_sub(fixed + floor), "{text}");
 }
+
+/// What a checkpoint has no need of is dropped while the helper tells it; if that is lost, it is not to be written again
+/// of what is left.
+#[test]
+fn what_was_cleared_goes_on_being_dropped_if_its_checkpoint_is_lost() {
+    let mut lost = 0;
+    for before in [0, 1, 300, 3_000, 9_000] {
+        let (memory, keys) = (MIB, 36_000);
+        let store = Account::root(memory);
+        let mut table = open::<[u64; 2]>(&HybridLog::new(), &store, true);
+        (0..keys).for_each(|key| assert!(!table.put(key, [key; 2]).unwrap()));
+        table.checkpoint(&mut blobs_of(&table, 1)).unwrap();
+        table.checkpointed(CheckpointOutcome::Committed);
+        (0..keys).step_by(7).for_each(|key| assert!(table.put(key, [key + 1; 2]).unwrap()));
+        let mut blobs = blobs_of(&table, 2);
+        assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+        while table.needs_more() {
+            table.pace_checkpoint(Pace::AT_ONCE);
+            assert!(table.continue_checkpoint(&mut blobs).unwrap().is_none());
+        }
+        // Helpers that go take what they were given with them.
+        table.context.helper = Helper::inline();
+        assert!(table.continue_checkpoint(&mut blobs).unwrap().is_none());
+        table.context.helper = Helper::inline();
+        table.clear().unwrap();
+        (0..before).for_each(|key| assert!(!table.put(key, [7; 2]).unwrap()));
+        lost += u64::from(table.continue_checkpoint(&mut blobs).is_err());
+        for key in before..keys {
+            assert!(!table.put(key, [7; 2]).unwrap());
+            assert!(store.used() <= memory, "{store:?}");
+        }
+        table.checkpointed(CheckpointOutcome::Abandoned);
+        (0..keys).step_by(97).for_each(|key| assert_eq!(table.get(&key).unwrap(), Some(&[7; 2])));
+    }
+    assert_eq!(lost, 5);
+}

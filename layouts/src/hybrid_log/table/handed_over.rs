@@ -19,7 +19,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, BlobWriter, Key, MEMORY_KINDS, MemoryKind, Result, State, StateImage,
+    Account, BlobWriter, ErrorKind, Key, MEMORY_KINDS, MemoryKind, Result, State, StateImage,
 };
 
 use super::{HybridLogTable, Rewriter, fixed_bytes};
@@ -45,6 +45,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let Some((log, booked)) = self.open_beside() else { return false };
         let account = &self.context.account;
         let below = Account::below(account, &self.context.name, u64::MAX);
+        let is_let_go = !self.needs_more();
         let mut old = std::mem::replace(&mut self.log, log);
         old.book_on(&below, booked);
         self.take_over_from(&mut old);
@@ -62,6 +63,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             touched: Box::default(),
             group: Box::default(),
             group_reads: false,
+            is_let_go,
         };
         let none = || HandedOver { logs: Vec::new(), stats: TableStats::default() };
         let handed_over =
@@ -205,9 +207,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         has_more
     }
 
-    /// Whether no checkpoint needs more of it.
+    /// Whether no checkpoint needs more of it, or can have more: one that could not be told is to be written again, of
+    /// what is being dropped.
     fn is_over(&self) -> bool {
-        !self.needs_more()
+        self.is_let_go || !self.needs_more()
     }
 
     /// Whether the helper has no page of it.
@@ -274,6 +277,7 @@ impl<K: Key, V: State> HandedOver<K, V> {
             if !old.is_over() || !old.is_left_by_helper() {
                 continue;
             }
+            old.is_let_go = true;
             // Its memory does not wait for the helper.
             if old.drop_part() || old.capture.is_none() && old.log.abandon_strays() {
                 return true;
@@ -322,9 +326,13 @@ impl<K: Key, V: State> Beside for HandedOver<K, V> {
         if self.drop_until_less() {
             return Ok(true);
         }
+        let mut stands = Ok(false);
         for old in self.logs.iter_mut().rev().filter(|old| old.is_over()) {
             // Nobody needs a page of it that cannot be written.
-            let _ = old.log.wait_for_all();
+            match old.log.wait_for_all() {
+                Err(error) if error.kind() == ErrorKind::Backpressure => stands = Err(error),
+                _ => {}
+            }
         }
         if self.drop_until_less() {
             return Ok(true);
@@ -333,7 +341,7 @@ impl<K: Key, V: State> Beside for HandedOver<K, V> {
             old.overtake_capture();
             old.log.wait_for_all()?;
         }
-        Ok(self.drop_until_less())
+        if self.drop_until_less() { Ok(true) } else { stands }
     }
 
     fn relieve(&mut self) -> bool {
