@@ -7,6 +7,7 @@
 use alluvium_pagestore::{Key, Lookup, Result};
 
 use crate::heap::{HeapTable, Kind};
+use crate::heap_marks::EntryMarks;
 use crate::prefetch_unsafe::prefetch;
 use crate::table::BatchError;
 
@@ -37,8 +38,26 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
                     self.marks.look_ahead(at);
                 }
             }
+            if self.reads {
+                self.look_ahead_of_capture(&hashes[..count]);
+            }
         }
         count
+    }
+
+    /// Brings near what the checkpoint that is taken has to know of these keys before they change.
+    #[inline(never)]
+    fn look_ahead_of_capture(&self, hashes: &[u64]) {
+        let mut buckets = [None; GROUP];
+        for (bucket, hash) in buckets.iter_mut().zip(hashes) {
+            *bucket = self.entries.find_bucket_index(*hash, |_| true);
+            bucket.iter().for_each(|bucket| self.marks.look_ahead_at_captured(*bucket));
+        }
+        for bucket in buckets.into_iter().flatten() {
+            if self.marks.is_captured(bucket) {
+                self.marks.look_ahead_at_record(bucket);
+            }
+        }
     }
 
     pub(crate) fn put_all(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {

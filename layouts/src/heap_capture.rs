@@ -40,7 +40,7 @@ use crate::table::pace::pay;
 const CLEAR_MAX: u64 = 4096;
 const BUCKETS_MAX: u64 = 16384;
 const COPIED_MAX: u64 = 1024;
-/// Buckets that are looked at for each call of the stream. An entry that changes before that has to be found again, or
+/// Buckets that are looked at for each call of the stream, see [`Reading::cost`]. An entry that changes before that has to be found again, or
 /// even kept, which takes many times as long as copying it in its turn.
 const BUCKETS_PER_CALL: u64 = 16;
 /// Calls of the stream for each record that is written.
@@ -323,7 +323,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             let passed = reading.pass_clear(&self.entries, &mut self.marks, most);
             pay(&mut follow.looks, passed);
             clear += passed;
-            let cost = reading.cost(&self.entries);
+            let cost = reading.cost(&self.entries, &self.marks);
             if clear == CLEAR_MAX
                 || !reading.copies.has_room(reading.room(&self.entries), self.moved)?
                 || !pay(&mut follow.looks, cost)

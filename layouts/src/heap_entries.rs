@@ -13,6 +13,7 @@ use alluvium_pagestore::Key;
 use hashbrown::HashTable;
 
 use crate::heap_marks::{EntryMarks, Marks};
+use crate::prefetch_unsafe::prefetch;
 use crate::split_marks::{PART_BUCKETS, SplitMarks};
 use crate::split_table::{HashRange, SplitTable};
 use crate::table::StateContext;
@@ -44,6 +45,12 @@ pub trait Entries<K, V>: Sized + 'static {
     fn bucket(&self, hash: u64, is: impl FnMut(&(K, V)) -> bool) -> Option<usize>;
     /// The entry in a bucket.
     fn entry(&self, bucket: usize) -> Option<&(K, V)>;
+    /// The entry in a bucket is going to be read: brings it near.
+    fn look_ahead(&self, bucket: usize) {
+        if let Some(entry) = self.entry(bucket) {
+            prefetch(std::ptr::from_ref(entry));
+        }
+    }
     /// What is to be read at `next`; the first is at 0.
     fn stretch(&self, next: u64) -> Stretch;
     /// Takes some entries out, of a table that is of no use any more; says whether there may be more. `dropped` is 0 first.

@@ -114,6 +114,9 @@ pub trait EntryMarks: Debug + Sized {
     /// The entry in a bucket is removed; where its record was.
     fn remove(&mut self, bucket: usize) -> Place;
 
+    /// The record of a bucket's entry is going to be found or written: brings near what is known of it.
+    fn look_ahead_at_record(&self, bucket: usize);
+
     /// The place of a bucket's entry, which has none from now on.
     fn take(&mut self, bucket: usize) -> Place;
 
@@ -211,6 +214,14 @@ impl Marks {
     #[inline(always)]
     pub fn look_ahead(&self, bucket: usize) {
         if let Some(word) = self.changed.words.get(bucket / 64) {
+            prefetch(std::ptr::from_ref(word));
+        }
+    }
+
+    /// The same of the bit that says whether the checkpoint is to write the entry.
+    #[inline]
+    pub fn look_ahead_at_captured(&self, bucket: usize) {
+        if let Some(word) = self.captured.words.get(bucket / 64) {
             prefetch(std::ptr::from_ref(word));
         }
     }
@@ -329,6 +340,14 @@ impl EntryMarks for Marks {
         self.changed.clear(bucket);
         self.captured.clear(bucket);
         self.take(bucket)
+    }
+
+    #[inline]
+    fn look_ahead_at_record(&self, bucket: usize) {
+        self.look_ahead_at_captured(bucket);
+        if let Some(place) = self.places.get(bucket) {
+            prefetch(std::ptr::from_ref(place));
+        }
     }
 
     #[inline]

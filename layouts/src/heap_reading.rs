@@ -23,12 +23,21 @@ use crate::split_table::{HashRange, SplitTable};
 
 /// Entries that are kept together are not more, but for those of one hash.
 const KEPT: usize = 256;
+/// What is to be read is brought near so many stretches before it is.
+const STRETCHES_AHEAD: usize = 3;
+/// What an entry that is read alone costs, in buckets that are read in order: it is not in the cache.
+const SPARSE_COST: u64 = 4;
+/// Copies of which the helper tells where they are: their entries are brought near so many before it is remembered.
+const COPIES_AHEAD: usize = 16;
+
 /// What is to be read still.
 #[derive(Debug)]
 pub(super) struct Reading<K, V, S: Entries<K, V>> {
     account: Rc<Account>,
     /// The stretch that is read next.
     pub next: u64,
+    /// The stretch that is brought near next; it may be behind.
+    ahead: Option<u64>,
     /// Whether all entries of the barrier are to be read.
     pub reads_all: bool,
     /// The buckets that are to be read, if entries have moved since the barrier.
@@ -80,6 +89,7 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
     pub fn of_all(account: Rc<Account>, range: HashRange, records: u64) -> Self {
         Self {
             next: 0,
+            ahead: None,
             reads_all: true,
             due: None,
             is_read: false,
@@ -151,13 +161,51 @@ impl<K, V, S: Entries<K, V>> Reading<K, V, S> {
                 Some(next) if is_clear() => self.next = next,
                 _ => return passed,
             }
+            self.look_ahead(entries, marks);
         }
         most
     }
 
-    /// What reading the next part is worth, in buckets.
-    pub fn cost(&self, entries: &S) -> u64 {
-        if self.is_read { KEPT as u64 } else { self.stretch(entries).buckets.len() as u64 }
+    /// Brings the entries near that are read soon, and their places.
+    fn look_ahead(&mut self, entries: &S, marks: &S::Marks) {
+        let from = self.ahead.take().filter(|ahead| *ahead > self.next);
+        let stretches = if from.is_some() { 1 } else { STRETCHES_AHEAD };
+        let mut next = Some(from.unwrap_or(self.next));
+        for _ in 0..stretches {
+            let Some(Stretch { buckets, after }) = next.map(|next| entries.stretch(next)) else {
+                return;
+            };
+            for first in buckets.clone().step_by(64) {
+                // Of a word that is not merged yet some bits may be missing: they are read without this.
+                let mut word = marks.captured_word(first);
+                while word != 0 {
+                    let bucket = first + word.trailing_zeros() as usize;
+                    if bucket >= buckets.end {
+                        break;
+                    }
+                    word &= word - 1;
+                    entries.look_ahead(bucket);
+                    marks.look_ahead_at_record(bucket);
+                }
+            }
+            next = after;
+        }
+        self.ahead = next;
+    }
+
+    /// What reading the next part is worth, in buckets that are read in order.
+    pub fn cost(&self, entries: &S, marks: &S::Marks) -> u64 {
+        if self.is_read {
+            return KEPT as u64;
+        }
+        let buckets = self.stretch(entries).buckets;
+        let all = buckets.len() as u64;
+        if self.left.is_some() || self.looks_at_each() {
+            return all;
+        }
+        let due =
+            buckets.step_by(64).map(|first| u64::from(marks.captured_word(first).count_ones()));
+        all.min(1 + SPARSE_COST * due.sum::<u64>())
     }
 
     /// Copies for which there has to be room before the next part is read.
@@ -274,6 +322,9 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
     ) -> Result<()> {
         let Stretch { buckets, after } = table.stretch(self.next);
         let looks_at_each = self.looks_at_each();
+        if !looks_at_each {
+            self.look_ahead(table, memory.marks);
+        }
         for first in buckets.clone().step_by(64) {
             memory.marks.merge(first);
             let mut word = if looks_at_each { u64::MAX } else { memory.marks.captured_word(first) };
@@ -388,7 +439,12 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
         let Some(chunk) = self.copies.take_written()? else { return Ok(()) };
         // Of a table that was cleared nothing is remembered.
         let copied = if memory.marks.is_on() { &chunk.entries[..] } else { &[] };
-        for copied in copied {
+        for (nth, copied) in copied.iter().enumerate() {
+            let later = chunk.entries.get(nth + COPIES_AHEAD);
+            if let Some(bucket) = later.and_then(|later| chunk.bucket_of(later, source.moved)) {
+                source.entries.look_ahead(bucket);
+                memory.marks.look_ahead_at_record(bucket);
+            }
             let place = self.place_of(copied.at, &mut memory);
             let is_it = |(key, _): &(K, V)| *key == copied.key;
             let bucket = match chunk.bucket_of(copied, source.moved) {

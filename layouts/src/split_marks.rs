@@ -199,6 +199,10 @@ impl EntryMarks for SplitMarks {
         self.change_of(bucket, false, EntryMarks::remove)
     }
 
+    fn look_ahead_at_record(&self, bucket: usize) {
+        self.of(bucket, EntryMarks::look_ahead_at_record);
+    }
+
     fn take(&mut self, bucket: usize) -> Place {
         self.change_of(bucket, false, EntryMarks::take)
     }
