@@ -58,6 +58,8 @@ pub struct Frames<K, V> {
     bases: Vec<Base<K, V>>,
     /// What records that change are fresh since.
     epoch: Epoch,
+    /// Whether there was another one: records may not be fresh, and those that change are counted beside their frame.
+    had_barrier: bool,
     /// Frames of which copies are on their way: while there is none, nobody asks which records are touched.
     awaited: u32,
     slots: u32,
@@ -75,8 +77,8 @@ impl<K, V> Frames<K, V> {
     pub fn new(frames_max: usize, slots: u32) -> Self {
         let (states, bases) = (Vec::with_capacity(frames_max), Vec::with_capacity(frames_max));
         let slot_bits = slots.next_power_of_two().trailing_zeros();
-        let (epoch, slot_mask) = (Epoch::FIRST, (1 << slot_bits) - 1);
-        Self { states, bases, epoch, awaited: 0, slots, slot_bits, slot_mask }
+        let (epoch, had_barrier, slot_mask) = (Epoch::FIRST, false, (1 << slot_bits) - 1);
+        Self { states, bases, epoch, had_barrier, awaited: 0, slots, slot_bits, slot_mask }
     }
 
     /// The address of a slot.
@@ -152,6 +154,7 @@ impl<K, V> Frames<K, V> {
     /// Another epoch begins: what is fresh is so since others. Cost: O(1).
     pub fn next_epoch(&mut self) {
         self.epoch = self.epoch.next();
+        self.had_barrier = true;
     }
 
     /// What is at an address of a frame that there is a short cut to, if the record is fresh since this
@@ -264,7 +267,7 @@ impl<K, V> Frames<K, V> {
     }
 
     /// Hints the processor to load a slot: the lines of its first byte and of its last, or of the
-    /// 64th if it is longer.
+    /// 64th if it is longer; and what is known of its frame, where that is going to be needed.
     #[inline(always)]
     pub fn prefetch(&self, address: u64) {
         let (number, slot) = self.slot_of(address);
@@ -275,6 +278,9 @@ impl<K, V> Frames<K, V> {
             crate::prefetch_unsafe::prefetch(start);
             let last = (Frame::<K, V>::SLOT_BYTES - 1).min(63);
             crate::prefetch_unsafe::prefetch(start.wrapping_add(last));
+            if self.had_barrier {
+                crate::prefetch_unsafe::prefetch(std::ptr::from_ref(self.state(number)));
+            }
         }
     }
 
