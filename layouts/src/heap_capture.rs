@@ -297,7 +297,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             if reading.is_done {
                 copies.end();
                 if copies.is_empty() {
-                    return Ok(Given::All);
+                    if !copies.has_spare() {
+                        return Ok(Given::All);
+                    }
+                    M::submit(copies, own);
+                    return Ok(Given::Some);
                 }
             }
             let Some(records) = copies.next_len() else { return Ok(Given::Some) };

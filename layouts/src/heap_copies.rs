@@ -4,8 +4,9 @@
 //! checkpoint because they change before it has them. The helper writes a chunk at a time and gives it back with the
 //! place of each record, which the table learns then.
 //!
-//! What it keeps true: a chunk is booked before it is made. There is one at least, and others as far as memory is not
-//! short and an eighth of it has room for them.
+//! What it keeps true: a chunk is booked before it is made, and until it is gone. There is one at least, and others as far
+//! as memory is not short and an eighth of it has room for them. Each has pages of its own, which the helper gives back
+//! when they are not needed any more.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -14,6 +15,7 @@ use alluvium_pagestore::{Account, Error, ErrorKind, Key, MemoryKind, PlacedAt, R
 use crossbeam_channel::{Receiver, bounded};
 
 use crate::heap_naming::FREE_BYTES;
+use crate::own_pages_unsafe::OwnPages;
 use crate::paced::{Paced, Sink};
 
 /// A chunk has such a part of the memory, between so many entries. Each has to wake the helper.
@@ -41,7 +43,7 @@ pub struct Copied<K, V> {
 /// Some of them.
 #[derive(Debug)]
 pub struct Chunk<K, V> {
-    pub entries: Vec<Copied<K, V>>,
+    pub entries: OwnPages<Copied<K, V>>,
     /// How often entries had moved when they were copied; `None` if they did meanwhile.
     moved: Option<u64>,
 }
@@ -63,10 +65,11 @@ pub struct Copies<K, V> {
     /// To be written, in order.
     full: VecDeque<Chunk<K, V>>,
     spare: Vec<Chunk<K, V>>,
-    /// The one that the helper has.
-    answer: Option<Receiver<Chunk<K, V>>>,
-    /// What is booked for chunks.
+    /// The one that the helper has, if it has one to write.
+    answer: Option<Receiver<Option<Chunk<K, V>>>>,
+    /// What is booked for chunks, and of that for those that the helper drops.
     booked: u64,
+    leaving: u64,
     /// Whether memory had no room for another one when it was last asked for.
     is_full: bool,
 }
@@ -77,11 +80,12 @@ impl<K, V> Copies<K, V> {
         let (full, spare) = (VecDeque::new(), Vec::new());
         let entries = account.limit() / CHUNK_SHARE / size_of::<Copied<K, V>>() as u64;
         let chunk = entries.min(all).clamp(CHUNK_MIN as u64, CHUNK_MAX as u64) as usize;
-        Self { account, chunk, filling: None, full, spare, answer: None, booked: 0, is_full: false }
+        let (filling, answer, booked, leaving) = (None, None, 0, 0);
+        Self { account, chunk, filling, full, spare, answer, booked, leaving, is_full: false }
     }
 
     fn bytes_of(entries: usize) -> u64 {
-        (entries * size_of::<Copied<K, V>>() + 64) as u64
+        (OwnPages::<Copied<K, V>>::memory_bytes(entries) + 64) as u64
     }
 
     /// Whether there is room for so many more entries of a table that has `moved` so often.
@@ -137,7 +141,7 @@ impl<K, V> Copies<K, V> {
             }
         }
         self.booked += bytes;
-        Ok(Some(Chunk { entries: Vec::with_capacity(self.chunk), moved: Some(moved) }))
+        Ok(Some(Chunk { entries: OwnPages::with_capacity(self.chunk), moved: Some(moved) }))
     }
 
     /// Adds a copy of the entry in a bucket, or of one that is to be looked for. There is
@@ -148,10 +152,11 @@ impl<K, V> Copies<K, V> {
         let at = PlacedAt { segment: 0, grain: 0 };
         if filling.entries.len() == filling.entries.capacity() {
             // More were kept with one hash than chunks are long.
-            let more = (self.chunk * size_of::<Copied<K, V>>()) as u64;
+            let before = filling.entries.capacity();
+            let more = Self::bytes_of(before + self.chunk) - Self::bytes_of(before);
             self.account.charge(MemoryKind::Buffers, more);
             self.booked += more;
-            filling.entries.reserve_exact(self.chunk);
+            filling.entries.grow(self.chunk);
         }
         filling.entries.push(Copied { bucket, at, key, value });
     }
@@ -182,6 +187,11 @@ impl<K, V> Copies<K, V> {
         self.full.is_empty() && self.filling.is_none() && self.answer.is_none()
     }
 
+    /// Whether there are chunks for nothing: the helper is to [have](Copies::submit) them.
+    pub fn has_spare(&self) -> bool {
+        !self.spare.is_empty()
+    }
+
     /// The chunk that the helper has written. It is [given back](Copies::give_back).
     ///
     /// # Errors
@@ -189,7 +199,11 @@ impl<K, V> Copies<K, V> {
     pub fn take_written(&mut self) -> Result<Option<Chunk<K, V>>> {
         let Some(answer) = self.answer.take() else { return Ok(None) };
         let lost = |_| Error::new(ErrorKind::Io, "the helper lost a part of a checkpoint");
-        answer.try_recv().map(Some).map_err(lost)
+        let written = answer.try_recv().map_err(lost)?;
+        let left = std::mem::take(&mut self.leaving);
+        self.booked -= left;
+        self.account.release(MemoryKind::Buffers, left);
+        Ok(written)
     }
 
     /// Drops a chunk, or what the helper has; says whether there was something.
@@ -203,26 +217,25 @@ impl<K, V> Copies<K, V> {
     pub fn give_back(&mut self, mut chunk: Chunk<K, V>) {
         chunk.entries.clear();
         self.is_full = false;
-        if self.spare.is_empty() {
-            self.spare.push(chunk);
-        } else {
-            let bytes = Self::bytes_of(chunk.entries.capacity());
-            drop(chunk);
-            self.booked -= bytes;
-            self.account.release(MemoryKind::Buffers, bytes);
-        }
+        self.spare.push(chunk);
     }
 }
 
 impl<K: Key, V: State> Copies<K, V> {
-    /// Has the helper encode and write the next chunk, if there is one. The one before was
-    /// [taken](Copies::take_written).
+    /// Has the helper encode and write the next chunk, and drop those that are spare but for one; all if there is none to
+    /// be written. What it had before was [taken](Copies::take_written).
     pub fn submit(&mut self, own: &mut Paced) {
-        let Some(mut chunk) = self.full.pop_front() else { return };
+        let kept = self.spare.len().min(usize::from(!self.full.is_empty()));
+        let (mut chunk, gone) = (self.full.pop_front(), self.spare.split_off(kept));
+        if chunk.is_none() && gone.is_empty() {
+            return;
+        }
+        self.leaving = gone.iter().map(|chunk| Self::bytes_of(chunk.entries.capacity())).sum();
         let (reply, answer) = bounded(1);
         self.answer = Some(answer);
         own.submit_job(move |sink: &mut Sink<'_>| {
-            for copied in &mut chunk.entries {
+            drop(gone);
+            for copied in chunk.iter_mut().flat_map(|chunk| chunk.entries.iter_mut()) {
                 copied.at = sink.push(copied.key.key_hash(), &copied.key, &copied.value)?;
             }
             // If the checkpoint was given up nobody minds the answer.
