@@ -218,16 +218,25 @@ fn every_chapter_is_listed_and_run() {
     let contents = include_str!("../../../docs/src/SUMMARY.md");
     let run = include_str!("../../../timely-adapter/src/book.rs");
     let mut chapters = 0;
-    for entry in std::fs::read_dir(book).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        if name == "SUMMARY.md" {
-            continue;
+    for folder in ["", "design/"] {
+        for entry in std::fs::read_dir(format!("{book}/{folder}")).unwrap() {
+            let entry = entry.unwrap();
+            let name = format!("{folder}{}", entry.file_name().into_string().unwrap());
+            if name == "SUMMARY.md" || entry.file_type().unwrap().is_dir() {
+                continue;
+            }
+            assert!(
+                contents.contains(&format!("({name})")),
+                "{name} is not in the table of contents"
+            );
+            let text = std::fs::read_to_string(format!("{book}/{name}")).unwrap();
+            let included = text.starts_with("{{#include");
+            assert!(
+                included || run.contains(&format!("/{name}\")")),
+                "the code of {name} is not run"
+            );
+            chapters += 1;
         }
-        assert!(contents.contains(&format!("({name})")), "{name} is not in the table of contents");
-        let text = std::fs::read_to_string(format!("{book}/{name}")).unwrap();
-        let included = text.starts_with("{{#include");
-        assert!(included || run.contains(&format!("/{name}\")")), "the code of {name} is not run");
-        chapters += 1;
     }
     assert_eq!(contents.matches(".md)").count(), chapters);
 }
