@@ -241,8 +241,9 @@ impl Store {
     /// becomes durable while [`Seal::advance`] is called. Nothing is restored from it before it is
     /// [confirmed](Seal::confirm); one that is dropped is aborted.
     ///
-    /// All states' parts are taken in steps while the stream goes on, see `docs/design.md`; a layout of a user's that takes
-    /// no steps writes its part in this call.
+    /// All states' parts are taken in steps while the stream goes on, see
+    /// `docs/design/checkpoints.md`; a layout of a user's that takes no steps writes its part in this
+    /// call.
     ///
     /// # Errors
     /// [`ErrorKind::Poisoned`] if a closure panicked in a state, [`ErrorKind::InUse`] if a value is

@@ -3,7 +3,7 @@
 //! Elements are native, in [chains](chain_unsafe) of chunks, by bucket and key. When memory is
 //! short, whole [buckets](bucket), those that are due last, are frozen and [written](jobs) as sorted
 //! [runs](run); a read or a [fold] merges what is in memory with the runs, in order of arrival.
-//! `docs/design.md` has the design and its reasons.
+//! `docs/design/append-log.md` has the design and its reasons.
 
 mod append;
 mod arena_unsafe;
