@@ -2,7 +2,8 @@
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    Account, MemoryKind, PassVisitor, Result, SegmentInfo, SegmentPass, SegmentStore,
+    Account, FooterEntry, MemoryKind, PassVisitor, PassedRecord, Result, SegmentInfo, SegmentPass,
+    SegmentStore,
 };
 
 /// The least of a buffer: below, one request hardly takes longer than the next.
@@ -12,28 +13,65 @@ const AHEAD_BYTES_MAX: u64 = 1 << 20;
 /// A buffer is so small a part of what is free: the rest is for what is read.
 const AHEAD_SHARE: u64 = 128;
 
-/// Bytes of each buffer to read ahead with, which are booked; 0 if memory is too short for that. What
-/// was booked is given back when this is dropped.
+/// With less free than so many buffers, one that comes back is given up: the records of those that are being read,
+/// as values in memory, are to find room.
+const KEPT_FREE: u64 = 32;
+
+/// Shows what a visitor is to see, with memory to read ahead that is booked, if there is enough; it is given up as
+/// what is visited fills the memory. What is booked is given back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Ahead<'a> {
+struct ReadsAhead<'a, V> {
     account: &'a Account,
-    pub bytes: usize,
+    buffer_bytes: usize,
+    /// Of the buffers that there are.
+    booked: u64,
+    visitor: &'a mut V,
 }
 
-impl<'a> Ahead<'a> {
-    pub fn book(account: &'a Account) -> Self {
+impl<'a, V: PassVisitor> ReadsAhead<'a, V> {
+    fn book(account: &'a Account, visitor: &'a mut V) -> Self {
         let block = BLOCK_BYTES as u64;
         let share = (account.available() / AHEAD_SHARE).min(AHEAD_BYTES_MAX) / block * block;
-        let bytes = share as usize;
-        let booked = share >= AHEAD_BYTES_MIN
-            && account.try_reserve(MemoryKind::Buffers, SegmentPass::ahead_bytes(bytes));
-        Self { account, bytes: if booked { bytes } else { 0 } }
+        let mut this = Self { account, buffer_bytes: 0, booked: 0, visitor };
+        let bytes = SegmentPass::ahead_bytes(share as usize);
+        if share >= AHEAD_BYTES_MIN && account.try_reserve(MemoryKind::Buffers, bytes) {
+            (this.buffer_bytes, this.booked) = (share as usize, bytes);
+        }
+        this
     }
 }
 
-impl Drop for Ahead<'_> {
+impl<V: PassVisitor> PassVisitor for ReadsAhead<'_, V> {
+    fn begin(&mut self, nth: usize) -> Result<()> {
+        self.visitor.begin(nth)
+    }
+
+    fn soon(&mut self, entry: &FooterEntry) {
+        self.visitor.soon(entry);
+    }
+
+    fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
+        self.visitor.record(entry, record)
+    }
+
+    fn end(&mut self, nth: usize) -> Result<()> {
+        self.visitor.end(nth)
+    }
+
+    fn keeps_buffer(&mut self) -> bool {
+        let bytes = self.buffer_bytes as u64;
+        let keeps = self.account.available() >= KEPT_FREE * bytes;
+        if !keeps {
+            self.account.release(MemoryKind::Buffers, bytes);
+            self.booked -= bytes;
+        }
+        keeps
+    }
+}
+
+impl<V> Drop for ReadsAhead<'_, V> {
     fn drop(&mut self) {
-        self.account.release(MemoryKind::Buffers, SegmentPass::ahead_bytes(self.bytes));
+        self.account.release(MemoryKind::Buffers, self.booked);
     }
 }
 
@@ -48,6 +86,7 @@ pub(crate) fn pass_over(
     visitor: &mut impl PassVisitor,
 ) -> Result<()> {
     // Dropped after the pass, whose memory it is.
-    let ahead = Ahead::book(account);
-    SegmentPass::new(store.clone(), state, window_bytes, ahead.bytes).run(count, open, visitor)
+    let mut ahead = ReadsAhead::book(account, visitor);
+    let mut pass = SegmentPass::new(store.clone(), state, window_bytes, ahead.buffer_bytes);
+    pass.run(count, open, &mut ahead)
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::common::{Dice, times};
-use alluvium::io::{Faults, Simulated};
+use alluvium::io::{Device, Faults, Simulated};
 use alluvium::{
     AnyLayout, ErrorKind, Heap, Helpers, HybridLog, KIB, MIB, Map, MemoryKind, Store, Time,
 };
@@ -275,4 +275,77 @@ fn a_checkpoint_of_small_state_takes_little_beside_it() {
     seal.confirm().unwrap();
     assert!(most > before, "it was seen while it was taken");
     assert!(most - before < 64 << 10, "{} bytes", most - before);
+}
+
+/// Beside its entries an open has buffers to read ahead with, marks, and lists of which records are dead.
+#[test]
+fn a_checkpoint_of_a_heap_state_that_fills_its_memory_opens_in_it() {
+    let mut incremental = 0;
+    for (memory, keys) in [(2 * MIB, 12_000), (8 * MIB, 48_000), (24 * MIB, 150_000)] {
+        for free in [0, memory / 512, memory / 64] {
+            incremental += u64::from(fills_its_memory(memory, keys, free));
+        }
+    }
+    assert!((1..9).contains(&incremental), "{incremental}");
+}
+
+/// Takes a checkpoint with so many bytes free or, of none, as soon as one is to be had after the memory was full.
+/// Says whether it wrote a part.
+fn fills_its_memory(memory: u64, keys: u64, free: u64) -> bool {
+    let device = Arc::new(Simulated::new(1, Faults::none()));
+    let open = || {
+        let store = Store::in_memory().memory(memory).device(device.clone()).max_value(KIB);
+        let store = store.helpers(Helpers::Inline).layout(Heap::new()).open().unwrap();
+        let map = store.map::<u64, String>("m").open().unwrap();
+        (store, map)
+    };
+    let mut random = Dice(memory);
+    let (store, mut map) = open();
+    let mut model: BTreeMap<u64, String> = (0..keys).map(|key| (key, String::new())).collect();
+    model.keys().for_each(|key| assert!(!map.put(*key, String::new()).unwrap()));
+    for round in 0..7 {
+        store.checkpoint(round).unwrap();
+        for _ in 0..keys / 16 {
+            let (key, text) = (random.below(keys), "x".repeat(10 * random.below(2) as usize));
+            map.put(key, text.clone()).unwrap();
+            model.insert(key, text);
+        }
+    }
+    store.checkpoint(7).unwrap();
+    let available = || {
+        let booked = store.stats().unwrap().memory;
+        booked.limit - booked.used
+    };
+    while available() > free {
+        let (key, text) = (random.below(keys), "y".repeat(1000));
+        if map.put(key, text.clone()).is_err() {
+            break;
+        }
+        model.insert(key, text);
+    }
+    let mut emptied = 0;
+    let mut written = 0;
+    // The last of them has a few changes.
+    for round in 8..10 {
+        for key in (0..keys).step_by(500) {
+            let text = "z".repeat(model[&key].len());
+            map.put(key, text.clone()).unwrap();
+            model.insert(key, text);
+        }
+        written = loop {
+            let before = device.stats().bytes_written;
+            match store.checkpoint(round) {
+                Ok(_) => break device.stats().bytes_written - before,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::OverBudget, "{error}"),
+            }
+            map.put(emptied, String::new()).unwrap();
+            model.insert(emptied, String::new());
+            emptied += 1;
+        };
+    }
+    drop((map, store));
+    let (_store, mut map) = open();
+    common::assert_equal(&mut map, &model, &format!("{memory} bytes, {free} free"));
+    println!("{memory} bytes, {free} free, {emptied} emptied: {written} written");
+    written < memory / 4
 }

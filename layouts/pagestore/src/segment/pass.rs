@@ -42,6 +42,12 @@ pub trait PassVisitor {
 
     /// Those were all of the `nth` segment.
     fn end(&mut self, nth: usize) -> Result<()>;
+
+    /// Whether a buffer is used again to read ahead. If not, it is dropped at once, and there is one less; where
+    /// there is none any more, all is read through the window. The default keeps all.
+    fn keeps_buffer(&mut self) -> bool {
+        true
+    }
 }
 
 /// A pass over segments.
@@ -151,7 +157,7 @@ impl SegmentPass {
         let (mut next, mut begun) = (0, 0);
         loop {
             while self.ahead.len() < self.buffers.max(1) {
-                let Some(stretch) = self.plan(count, &mut next, open)? else { break };
+                let Some(stretch) = self.plan(count, &mut next, open, visitor)? else { break };
                 self.ahead.push_back(stretch);
             }
             let Some(stretch) = self.ahead.pop_front() else { break };
@@ -168,6 +174,7 @@ impl SegmentPass {
         count: usize,
         next: &mut usize,
         open: &mut dyn FnMut(usize) -> Result<SegmentInfo>,
+        visitor: &mut impl PassVisitor,
     ) -> Result<Option<Stretch>> {
         while self.planned.as_ref().is_none_or(|p| p.image == p.directory.images().len()) {
             if *next == count {
@@ -186,7 +193,12 @@ impl SegmentPass {
         let fits =
             |image: &&ImageInfo| image.offset + image.bytes - start <= self.buffer_bytes as u64;
         let fitting = images[first..].iter().take_while(fits).count();
-        let last = first + fitting.max(1);
+        while !self.free.is_empty() && !visitor.keeps_buffer() {
+            self.free.pop();
+            self.buffers -= 1;
+        }
+        // Of several that would fit, one at a time goes through the window.
+        let last = first + if self.free.is_empty() { 1 } else { fitting.max(1) };
         planned.image = last;
         let read = match (fitting, self.free.pop()) {
             (1.., Some(mut buffer)) => {
@@ -326,6 +338,9 @@ mod tests {
     struct Seen {
         calls: Vec<(usize, char)>,
         records: Vec<(u64, Vec<u8>)>,
+        /// Buffers are kept until there are so many records.
+        keeps_until: Option<usize>,
+        given_up: usize,
     }
 
     impl PassVisitor for Seen {
@@ -344,6 +359,12 @@ mod tests {
         fn end(&mut self, nth: usize) -> Result<()> {
             self.calls.push((nth, 'e'));
             Ok(())
+        }
+
+        fn keeps_buffer(&mut self) -> bool {
+            let keeps = self.keeps_until.is_none_or(|until| self.records.len() < until);
+            self.given_up += usize::from(!keeps);
+            keeps
         }
     }
 
@@ -389,6 +410,27 @@ mod tests {
             assert!(buffer < 1 << 20 || reads <= 4 * segments.len() as u64 + 24, "{reads} reads");
         }
         assert!(passed(&store, &[], 16 << 10).unwrap().calls.is_empty());
+    }
+
+    #[test]
+    fn buffers_are_given_up_at_any_time() {
+        let device = Arc::new(Simulated::new(3, Faults::late(3)));
+        let store = SegmentStore::new(device, 1);
+        let (segments, _writer) = written(&store);
+        let expected = passed(&store, &segments, 0).unwrap();
+        let mut open = |nth: usize| Ok(segments[nth].clone());
+        for buffer in [4 << 10, 16 << 10, 40 << 10] {
+            for until in (0..expected.records.len()).step_by(40) {
+                let mut seen = Seen { keeps_until: Some(until), ..Seen::default() };
+                let mut pass = SegmentPass::new(store.clone(), STATE, 8 << 10, buffer);
+                pass.run(segments.len(), &mut open, &mut seen).unwrap();
+                assert!(seen.records == expected.records, "{buffer} {until}");
+                assert_eq!(seen.calls, expected.calls, "{buffer} {until}");
+                let left = pass.free.len();
+                assert_eq!(seen.given_up + left, BUFFERS, "{buffer} {until}");
+                assert!(until > 0 || left == 0, "{buffer}");
+            }
+        }
     }
 
     #[test]
