@@ -4,11 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    BlobReader, Error, ErrorKind, Footer, FooterEntry, FooterPass, Key, LiveSet, Liveness,
-    MemoryKind, Result, SegmentImage, SegmentReader, State, StateImage, codec, fingerprint,
+    BlobReader, Error, ErrorKind, Footer, FooterPass, Key, LiveSet, Liveness, MemoryKind, Result,
+    SegmentImage, SegmentReader, State, StateImage, codec, fingerprint,
 };
 
 use super::address::{Address, Place, StoredAt};
+use super::config::Sizes;
 use super::passing::Booked;
 use super::table::{HybridLogTable, stored_address};
 use crate::table::Cursor;
@@ -49,15 +50,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 true => {}
                 false => (footers, ahead) = (FooterPass::new(0), None),
             }
-            let mut memory = set_bytes_of(segment);
+            let memory = set_bytes_of(segment);
             account.reserve(MemoryKind::Buffers, memory, "restoring a segment")?;
             let restored: Result<()> = (|| {
                 let live = liveness.of(segment)?;
                 let directory = reader.open(&info)?;
                 let longest = directory.images().iter().map(|image| image.records).max();
-                let more = self.footer_bytes_unbooked(longest.unwrap_or(0));
-                account.reserve(MemoryKind::Buffers, more, "restoring a segment")?;
-                memory += more;
+                self.book_longer_pages(longest.unwrap_or(0))?;
                 let stored = self.log.stored.as_mut().expect("a log with segments");
                 let number = stored.update(&info, segment.live_records)?;
                 stored.restored(number, segment.live);
@@ -131,12 +130,21 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         FooterPass::memory_bytes(FooterPass::buffer_bytes(self.log.sizes.slots))
     }
 
-    /// What a footer of so many records takes beyond the memory for rewriting, which is booked and
-    /// idle while restoring: a window, and the footer entries of a page twice. Another layout may
-    /// have written longer pages.
-    fn footer_bytes_unbooked(&self, records: u32) -> u64 {
-        let entry = size_of::<FooterEntry>() as u64;
-        2 * entry * u64::from(records.saturating_sub(self.log.sizes.slots))
+    /// Books what it takes to read a page of so many records, and to rewrite it: a window, which is booked and idle
+    /// while restoring, and its footer's entries. Another layout may have written longer pages.
+    fn book_longer_pages(&mut self, records: u32) -> Result<()> {
+        let sizes = &mut self.log.sizes;
+        if records > sizes.page_records {
+            let longer = Sizes { page_records: records, ..sizes.clone() };
+            let more = longer.rewrite_bytes() - sizes.rewrite_bytes();
+            self.log.account.reserve(
+                MemoryKind::Buffers,
+                more,
+                "longer pages of another layout",
+            )?;
+            self.log.sizes = longer;
+        }
+        Ok(())
     }
 
     pub(super) fn scan_entries(

@@ -261,6 +261,7 @@ impl HybridLog {
             writer_bytes: writer_bytes(chunk_bytes, archive_bytes)
                 + old_chunk_bytes.map_or(0, old_writer_bytes),
             window_bytes,
+            page_records: slots,
             cooling_percent: u64::from(self.cooling_percent.unwrap_or(COOLING_PERCENT).min(90)),
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
             calls_per_record: self.checkpoint_pace.unwrap_or(CHECKPOINT_PACE).into(),
@@ -317,6 +318,8 @@ pub struct Sizes {
     pub writer_bytes: u64,
     /// Window that segments are read through when they are rewritten or restored.
     pub window_bytes: usize,
+    /// Records of the longest page there: another layout, or build, may have written longer ones.
+    pub page_records: u32,
     pub cooling_percent: u64,
     pub hash_mask: u64,
     /// Calls of the stream for each record that a checkpoint writes.
@@ -343,9 +346,13 @@ impl Sizes {
         reads + Fetches::memory_bytes(self.queue_depth.saturating_sub(1))
     }
 
-    /// Memory for rewriting: a window, and the footer entries of a page twice.
-    fn rewrite_bytes(&self) -> u64 {
-        (self.window_bytes + self.slots as usize * (2 * size_of::<FooterEntry>() + 4)) as u64
+    /// Memory for rewriting: a window, the footer entries of a page twice, and what the footer that is written takes
+    /// beyond that of a page of this log.
+    pub fn rewrite_bytes(&self) -> u64 {
+        let written = |records: u32| SegmentWriter::memory_bytes(0, records as usize, 0);
+        let longer = written(self.page_records) - written(self.slots);
+        let entries = self.page_records as usize * (2 * size_of::<FooterEntry>() + 4);
+        (self.window_bytes + entries) as u64 + longer
     }
 
     /// What the index and other states must leave for the log to work: to pages, to values, and to

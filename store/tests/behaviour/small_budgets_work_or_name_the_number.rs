@@ -349,3 +349,37 @@ fn fills_its_memory(memory: u64, keys: u64, free: u64) -> bool {
     println!("{memory} bytes, {free} free, {emptied} emptied: {written} written");
     written < memory / 4
 }
+
+/// The pages of a heap state's checkpoint are longer than those of this log, which is to read and rewrite them.
+#[test]
+fn longer_pages_of_another_layout_are_booked() {
+    let device = simulated(5);
+    let buffers = |store: &Store| store.stats().unwrap().memory.used_for(MemoryKind::Buffers);
+    let store = common::open_on(simulated(6), common::tiny(), 2 * MIB).unwrap();
+    let log: Map<u64, String> = store.map("m").open().unwrap();
+    let own = buffers(&store);
+    drop(log);
+    let store = common::open_on(device.clone(), Heap::new(), 2 * MIB).unwrap();
+    let mut map: Map<u64, String> = store.map("m").open().unwrap();
+    let model: BTreeMap<u64, String> = (0..3000).map(|key| (key, format!("{key}"))).collect();
+    for (key, text) in &model {
+        map.put(*key, text.clone()).unwrap();
+    }
+    store.checkpoint(1).unwrap();
+    drop((map, store));
+    let store = common::open_on(device, common::tiny(), 2 * MIB).unwrap();
+    let mut map: Map<u64, String> = store.map("m").open().unwrap();
+    let more = buffers(&store) - own;
+    assert!((1000 * 36..100 * KIB).contains(&more), "{more}");
+    let mut model = model;
+    // Most of what the heap has written dies.
+    for round in 0..8 {
+        for key in (0..3000).filter(|key| key % 7 != 0) {
+            map.put(key, format!("{round}")).unwrap();
+            model.insert(key, format!("{round}"));
+        }
+        store.checkpoint(2 + round).unwrap();
+        while store.tick(1000).unwrap() > 0 {}
+    }
+    common::assert_equal(&mut map, &model, "after that");
+}
