@@ -1,14 +1,15 @@
 //! Batches on the heap: groups of keys whose memory accesses overlap.
 //!
 //! A hash table that is larger than the cache misses it twice for a key, at its control bytes and at its
-//! entry. Both, and the bit that says whether the entry has changed, are brought near for a whole group before its first key is looked at. Each key is hashed
+//! entry. Both are brought near for a whole group before its first key is looked at; before a change the bit that
+//! says whether the entry has changed is, too, and what a checkpoint that is taken has to know. Each key is hashed
 //! once.
 
 use alluvium_pagestore::{Key, Lookup, Result};
 
 use crate::heap::{HeapTable, Kind};
+use crate::heap_entries::Entries;
 use crate::heap_marks::EntryMarks;
-use crate::prefetch_unsafe::prefetch;
 use crate::table::BatchError;
 
 /// Keys of a group.
@@ -17,12 +18,14 @@ pub(crate) const GROUP: usize = 64;
 pub(crate) const NEAR_BYTES: u64 = 1 << 20;
 
 impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
-    /// The hashes of the next group of keys, whose entries are brought near.
+    /// The hashes of the next group of keys, whose entries are brought near, and if they are going to change what
+    /// tells of that.
     #[inline]
     fn hashes<'a, Q: Lookup<K> + ?Sized + 'a>(
         &self,
         keys: impl Iterator<Item = &'a Q>,
         hashes: &mut [u64; GROUP],
+        they_change: bool,
     ) -> usize {
         let mut count = 0;
         for (hash, key) in hashes.iter_mut().zip(keys) {
@@ -33,12 +36,12 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             // Not compared: probably the key's, and nobody waits for it.
             let place = |hash: &u64| self.entries.find_bucket_index(*hash, |_| true);
             for at in hashes[..count].iter().filter_map(place) {
-                if let Some(entry) = self.entries.get_bucket(at) {
-                    prefetch(std::ptr::from_ref(entry));
+                Entries::<K, V>::look_ahead(&self.entries, at);
+                if they_change {
                     self.marks.look_ahead(at);
                 }
             }
-            if self.reads {
+            if they_change && self.reads {
                 self.look_ahead_of_capture(&hashes[..count]);
             }
         }
@@ -63,7 +66,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     pub(crate) fn put_all(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
         let (mut rest, mut hashes) = (batch.drain(..), [0; GROUP]);
         loop {
-            let count = self.hashes(rest.as_slice().iter().map(|entry| &entry.0), &mut hashes);
+            let count =
+                self.hashes(rest.as_slice().iter().map(|entry| &entry.0), &mut hashes, true);
             if count == 0 {
                 return Ok(());
             }
@@ -87,7 +91,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     ) -> std::result::Result<(), BatchError> {
         let mut hashes = [0; GROUP];
         for (nth, items) in batch.chunks(GROUP).enumerate() {
-            self.hashes(items.iter().map(&key), &mut hashes);
+            self.hashes(items.iter().map(&key), &mut hashes, true);
             for (i, (item, hash)) in items.iter().zip(&hashes).enumerate() {
                 let change = |value: &mut V| change(item, value);
                 let updated = self.update_hashed(*hash, key(item), || init(item), change);
@@ -105,7 +109,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     ) {
         let mut hashes = [0; GROUP];
         for items in batch.chunks(GROUP) {
-            self.hashes(items.iter().map(&key), &mut hashes);
+            self.hashes(items.iter().map(&key), &mut hashes, false);
             for (item, hash) in items.iter().zip(&hashes) {
                 let found = self.entries.find(*hash, |(k, _)| key(item).is(k));
                 read(item, found.map(|(_, value)| value));

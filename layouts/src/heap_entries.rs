@@ -46,6 +46,7 @@ pub trait Entries<K, V>: Sized + 'static {
     /// The entry in a bucket.
     fn entry(&self, bucket: usize) -> Option<&(K, V)>;
     /// The entry in a bucket is going to be read: brings it near.
+    #[inline]
     fn look_ahead(&self, bucket: usize) {
         if let Some(entry) = self.entry(bucket) {
             prefetch(std::ptr::from_ref(entry));
