@@ -45,8 +45,9 @@ const LISTED_BYTES: u64 = 2;
 const SWEPT: u32 = 4096;
 /// Deaths added again at a time.
 const AGAIN: usize = 1024;
-/// Sets begun at a time.
+/// Sets begun at a time, and the bytes that are cleared for them, but for the last of these.
 const BEGUN: usize = 16;
+const BEGUN_BYTES: u64 = 128 << 10;
 /// Sets that are made together take at least this part of the memory, if they take less than this part of
 /// what pages take.
 const SETS_OF_MEMORY: u64 = 32;
@@ -279,8 +280,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     Err((self.cannot_end(), helper_is_lost()))
                 }
                 Ok((sets, Err(error))) => Err((Step::Complete { group, bytes, sets }, error)),
-                Ok((sets, Ok(written))) => {
-                    drop(sets);
+                Ok((_, Ok(written))) => {
                     self.release(bytes);
                     let mut written = written.into_iter();
                     for at in group {
@@ -462,8 +462,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn begin_sets(&mut self, wanted: &mut Vec<SegmentBefore>) -> bool {
         let sets = &mut self.log.stored.as_mut().expect("a log with segments").sets;
         let sets = sets.as_mut().expect("they are booked");
-        for segment in wanted.drain(wanted.len().saturating_sub(BEGUN)..).rev() {
+        let mut cleared = 0;
+        for _ in 0..BEGUN {
+            let Some(segment) = wanted.pop() else { break };
             sets.add(&segment);
+            cleared += LiveSet::memory_bytes(segment.image.bytes);
+            if cleared >= BEGUN_BYTES {
+                break;
+            }
         }
         wanted.is_empty()
     }
@@ -580,8 +586,16 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let (reply, answer) = bounded(1);
         let blobs = blobs.clone();
         self.context.helper.submit(move || {
-            let written = sets.iter().map(|set| set.write(&blobs)).collect();
-            let _ = reply.send((sets, written));
+            let written: Result<_> = sets.iter().map(|set| set.write(&blobs)).collect();
+            // Those that were written are dropped here: the owner would take long where they are many.
+            let left = match written.is_ok() {
+                true => {
+                    drop(sets);
+                    Vec::new()
+                }
+                false => sets,
+            };
+            let _ = reply.send((left, written));
         });
         Step::WritingSets { group, bytes, answer }
     }

@@ -209,16 +209,17 @@ impl HybridLog {
         // One value that grows, and the bytes of one that is read.
         let headroom_bytes = if K::NONE && V::NONE { 0 } else { 2 * max_value_bytes };
         let frames_max = memory_bytes / frame_bytes + 1;
-        // In little memory every byte is wanted for keys.
-        let spares_max = match memory_bytes < 16 << 20 {
-            true => SPARES_MIN,
-            false => (frames_max as usize / 16).clamp(SPARES_MIN, 4096),
-        };
         // Where memory has no room for a table of a few, frames are written where they are.
         let table_max = memory_bytes as usize / 1024 / size_of::<Copies<K, V>>();
         let copies_max = match (frames_max as usize / 8).min(table_max) {
             copies if stored && copies >= COPIES_MIN => copies,
             _ => 0,
+        };
+        // In little memory every byte is wanted for keys. In more, the frames of a checkpoint's copies are those of the
+        // next one's: to make them costs a page fault for each 4 KiB.
+        let spares_max = match memory_bytes < 16 << 20 {
+            true => SPARES_MIN,
+            false => (frames_max as usize / 16).clamp(SPARES_MIN, 4096).max(copies_max),
         };
         let window_bytes = chunk_bytes.min(64 << 10);
         // Few survive of each page, and they are bytes already.

@@ -170,18 +170,17 @@ impl Pool {
                 }
             }
         }
-        let (start, chunk, cut) = next_of(self.chunk.as_mut()?, self.layout.size());
+        let (start, chunk) = next_of(self.chunk.as_mut()?, self.layout.size());
         self.unbook(self.layout.size() as u64);
-        if cut >= CHUNK_BYTES / 2 {
-            self.ask();
-        }
+        // For the next one at once: the helper may have other jobs before.
+        self.ask();
         Some(Piece { start, layout: self.layout, origin: Origin::Chunk(chunk) })
     }
 
     /// A piece of the chunk aside; `None` if the operating system refuses one.
     fn cut_aside(&mut self) -> Option<Piece> {
         self.have_aside(self.layout.size());
-        let (start, chunk, _) = next_of(self.aside.as_mut()?, self.layout.size());
+        let (start, chunk) = next_of(self.aside.as_mut()?, self.layout.size());
         Some(Piece { start, layout: self.layout, origin: Origin::Aside(chunk) })
     }
 
@@ -238,14 +237,11 @@ impl Drop for Pool {
     }
 }
 
-/// The next piece of a chunk; also the bytes of it that are cut then.
-fn next_of(
-    (chunk, cut): &mut (Arc<Chunk>, usize),
-    bytes: usize,
-) -> (NonNull<u8>, Arc<Chunk>, usize) {
+/// The next piece of a chunk.
+fn next_of((chunk, cut): &mut (Arc<Chunk>, usize), bytes: usize) -> (NonNull<u8>, Arc<Chunk>) {
     let start = chunk.at(*cut);
     *cut += bytes;
-    (start, chunk.clone(), *cut)
+    (start, chunk.clone())
 }
 
 /// 2 MiB of address space, on a huge page unless it is aside.

@@ -170,10 +170,10 @@ impl<K: Key, V: State> Log<K, V> {
 
     pub(super) fn keep_or_drop(&mut self, frame: Frame<K, V>) {
         let tight = self.account.available() < self.sizes.headroom_bytes;
-        // Half of what is in use: a checkpoint copies about as many, and a state that has shrunk leaves its memory to others.
+        // What is in use: a checkpoint copies as many at most, and a state that has shrunk leaves its memory to others.
         let spares_max = match self.is_short() {
             true => SPARES_MIN,
-            false => self.sizes.spares_max.min(SPARES_MIN.max(self.order.len() / 2)),
+            false => self.sizes.spares_max.min(SPARES_MIN.max(self.order.len())),
         };
         if self.spares.len() < spares_max && !tight {
             self.spares.push(frame);

@@ -200,11 +200,11 @@ impl<K: Key, V: State> Log<K, V> {
         if !self.pay(idle) {
             return Passed::Later;
         }
-        if !self.copy_due(number) {
-            return Passed::Not;
-        }
+        let Some(is_new) = self.copy_due(number) else { return Passed::Not };
         self.renew(number);
-        Passed::Worth(LOOK + COPY * due as usize / slots as usize)
+        // A frame's memory is touched for the first time as it is made: no two with a share.
+        let made = if is_new { SHARE } else { 0 };
+        Passed::Worth(LOOK + COPY * due as usize / slots as usize + made)
     }
 
     /// A frame has nothing more to be written for the checkpoint: its records change where they are.

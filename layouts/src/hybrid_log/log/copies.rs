@@ -25,20 +25,20 @@ pub struct Copies<K, V> {
 }
 
 impl<K: Key, V: State> Log<K, V> {
-    /// Copies what is due in a frame; says whether it could: not without memory.
-    pub(super) fn copy_due(&mut self, number: u32) -> bool {
+    /// Copies what is due in a frame; says whether a frame was made for that, and `None` if it could not: not without
+    /// memory.
+    pub(super) fn copy_due(&mut self, number: u32) -> Option<bool> {
         let due = self.due_of(number);
         let has_room = |copies: &Copies<K, V>| copies.frame.used() + due <= copies.frame.slots();
         if self.copying.as_ref().is_some_and(|copies| !has_room(copies)) {
             self.close_copies();
         }
-        let open = self.copying.take();
-        let Some(mut copies) = open.or_else(|| {
+        let (open, mut is_new) = (self.copying.take(), false);
+        let mut copies = open.or_else(|| {
+            is_new = self.spares.is_empty();
             let (first, last) = (NO_FRAME, NO_FRAME);
             self.frame_to_copy_to().map(|frame| Copies { frame, first, last })
-        }) else {
-            return false;
-        };
+        })?;
         let epoch = self.frames.epoch();
         let frame = self.frames.state_mut(number).frame.as_mut().expect("a frame in use");
         // Cloning runs user code. What cannot be cloned is written where it is.
@@ -57,7 +57,7 @@ impl<K: Key, V: State> Log<K, V> {
             NO_FRAME => self.drop_copies(copies.frame),
             _ => self.copying = Some(copies),
         }
-        copied.is_ok()
+        copied.is_ok().then_some(is_new)
     }
 
     /// An empty frame for copies, if memory is not short.
