@@ -309,6 +309,38 @@ fn a_checkpoint_ends_within_its_time_whatever_its_pace() {
 }
 
 #[test]
+fn frames_of_copies_are_made_one_with_a_share_and_stay_for_the_next_checkpoint() {
+    let store = Account::root(32 * MIB);
+    let mut table = open::<u64>(&HybridLog::new().page_records(32), &store, true);
+    for key in 0..4000 {
+        assert!(!table.put(key, key).unwrap());
+    }
+    let mut made = Vec::new();
+    for number in 1..4 {
+        for key in 0..4000 {
+            table.update(&key, || unreachable!(), |value| *value += 1).unwrap();
+        }
+        let mut blobs = blobs_of(&table, number);
+        let pages = || store.used_for(MemoryKind::Pages);
+        let before = pages();
+        assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
+        loop {
+            let share = pages();
+            // The helper is given few of them, so that others wait.
+            table.pace_checkpoint(Pace { calls: 160, gone: 0 });
+            let image = table.continue_checkpoint(&mut blobs).unwrap();
+            assert!(pages() <= share + table.log.sizes.frame_bytes, "checkpoint {number}");
+            if image.is_some() {
+                break;
+            }
+        }
+        table.checkpointed(CheckpointOutcome::Committed);
+        made.push((pages() - before) / table.log.sizes.frame_bytes);
+    }
+    assert!(made[0] > 60 && made[1] + made[2] < 8, "{made:?} of 125 frames");
+}
+
+#[test]
 fn a_checkpoint_that_makes_sets_ends_at_any_pace_with_pages_of_any_size() {
     for page_records in [8, 32, 1024] {
         let store = Account::root(4 * MIB);
