@@ -19,17 +19,16 @@ const KEPT_FREE: u64 = 32;
 
 /// Shows what a visitor is to see, with memory to read ahead that is booked, if there is enough; it is given up as
 /// what is visited fills the memory. What is booked is given back when this is dropped.
-#[derive(Debug)]
-struct ReadsAhead<'a, V> {
+struct ReadsAhead<'a> {
     account: &'a Account,
     buffer_bytes: usize,
     /// Of the buffers that there are.
     booked: u64,
-    visitor: &'a mut V,
+    visitor: &'a mut dyn PassVisitor,
 }
 
-impl<'a, V: PassVisitor> ReadsAhead<'a, V> {
-    fn book(account: &'a Account, visitor: &'a mut V) -> Self {
+impl<'a> ReadsAhead<'a> {
+    fn book(account: &'a Account, visitor: &'a mut dyn PassVisitor) -> Self {
         let block = BLOCK_BYTES as u64;
         let share = (account.available() / AHEAD_SHARE).min(AHEAD_BYTES_MAX) / block * block;
         let mut this = Self { account, buffer_bytes: 0, booked: 0, visitor };
@@ -41,7 +40,7 @@ impl<'a, V: PassVisitor> ReadsAhead<'a, V> {
     }
 }
 
-impl<V: PassVisitor> PassVisitor for ReadsAhead<'_, V> {
+impl PassVisitor for ReadsAhead<'_> {
     fn begin(&mut self, nth: usize) -> Result<()> {
         self.visitor.begin(nth)
     }
@@ -69,7 +68,7 @@ impl<V: PassVisitor> PassVisitor for ReadsAhead<'_, V> {
     }
 }
 
-impl<V> Drop for ReadsAhead<'_, V> {
+impl Drop for ReadsAhead<'_> {
     fn drop(&mut self) {
         self.account.release(MemoryKind::Buffers, self.booked);
     }
@@ -83,7 +82,7 @@ pub(crate) fn pass_over(
     window_bytes: usize,
     count: usize,
     open: &mut dyn FnMut(usize) -> Result<SegmentInfo>,
-    visitor: &mut impl PassVisitor,
+    visitor: &mut dyn PassVisitor,
 ) -> Result<()> {
     // Dropped after the pass, whose memory it is.
     let mut ahead = ReadsAhead::book(account, visitor);

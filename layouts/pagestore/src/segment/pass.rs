@@ -152,7 +152,7 @@ impl SegmentPass {
         &mut self,
         count: usize,
         open: &mut dyn FnMut(usize) -> Result<SegmentInfo>,
-        visitor: &mut impl PassVisitor,
+        visitor: &mut dyn PassVisitor,
     ) -> Result<()> {
         let (mut next, mut begun) = (0, 0);
         loop {
@@ -174,7 +174,7 @@ impl SegmentPass {
         count: usize,
         next: &mut usize,
         open: &mut dyn FnMut(usize) -> Result<SegmentInfo>,
-        visitor: &mut impl PassVisitor,
+        visitor: &mut dyn PassVisitor,
     ) -> Result<Option<Stretch>> {
         while self.planned.as_ref().is_none_or(|p| p.image == p.directory.images().len()) {
             if *next == count {
@@ -216,7 +216,7 @@ impl SegmentPass {
         Ok(Some(Stretch { nth, directory, images: first..last, read }))
     }
 
-    fn show(&mut self, stretch: Stretch, visitor: &mut impl PassVisitor) -> Result<()> {
+    fn show(&mut self, stretch: Stretch, visitor: &mut dyn PassVisitor) -> Result<()> {
         let Stretch { directory, images, read, .. } = stretch;
         let images = &directory.images()[images];
         let Some(read) = read else {
@@ -238,7 +238,7 @@ impl SegmentPass {
         &mut self,
         directory: &SegmentDirectory,
         image: &ImageInfo,
-        visitor: &mut impl PassVisitor,
+        visitor: &mut dyn PassVisitor,
     ) -> Result<()> {
         self.reader.footer(directory, image, &mut self.entries)?;
         for entry in &self.entries {
@@ -250,7 +250,7 @@ impl SegmentPass {
 }
 
 /// Ends the segment at hand and begins others, until so many are begun: those without images too.
-fn go_on(visitor: &mut impl PassVisitor, begun: &mut usize, until: usize) -> Result<()> {
+fn go_on(visitor: &mut dyn PassVisitor, begun: &mut usize, until: usize) -> Result<()> {
     while *begun < until {
         if *begun > 0 {
             visitor.end(*begun - 1)?;
@@ -286,7 +286,7 @@ fn show_image(
     image: &ImageInfo,
     bytes: &[u8],
     start: u64,
-    visitor: &mut impl PassVisitor,
+    visitor: &mut dyn PassVisitor,
 ) -> Result<()> {
     let at = |offset: u64| (offset - start) as usize;
     let (records, told) = (&bytes[..at(image.footer_offset)], &bytes[at(image.told().start)..]);
