@@ -11,8 +11,8 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use alluvium_pagestore::mailbox::{Mailbox, mailbox};
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, MemoryKind, PlacedAt, Result, State};
-use crossbeam_channel::{Receiver, bounded};
 
 use crate::heap_naming::FREE_BYTES;
 use crate::own_pages_unsafe::OwnPages;
@@ -66,7 +66,7 @@ pub struct Copies<K, V> {
     full: VecDeque<Chunk<K, V>>,
     spare: Vec<Chunk<K, V>>,
     /// The one that the helper has, if it has one to write.
-    answer: Option<Receiver<Option<Chunk<K, V>>>>,
+    answer: Option<Mailbox<Option<Chunk<K, V>>>>,
     /// What is booked for chunks, and of that for those that the helper drops.
     booked: u64,
     leaving: u64,
@@ -196,7 +196,11 @@ impl<K, V> Copies<K, V> {
     ///
     /// # Errors
     /// If it was lost.
-    pub fn take_written(&mut self) -> Result<Option<Chunk<K, V>>> {
+    pub fn take_written(&mut self) -> Result<Option<Chunk<K, V>>>
+    where
+        K: 'static,
+        V: 'static,
+    {
         let Some(answer) = self.answer.take() else { return Ok(None) };
         let lost = |_| Error::new(ErrorKind::Io, "the helper lost a part of a checkpoint");
         let written = answer.try_recv().map_err(lost)?;
@@ -231,7 +235,7 @@ impl<K: Key, V: State> Copies<K, V> {
             return;
         }
         self.leaving = gone.iter().map(|chunk| Self::bytes_of(chunk.entries.capacity())).sum();
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = mailbox();
         self.answer = Some(answer);
         own.submit_job(move |sink: &mut Sink<'_>| {
             drop(gone);
@@ -239,7 +243,7 @@ impl<K: Key, V: State> Copies<K, V> {
                 copied.at = sink.push(copied.key.key_hash(), &copied.key, &copied.value)?;
             }
             // If the checkpoint was given up nobody minds the answer.
-            let _ = reply.send(chunk);
+            reply.send(chunk);
             Ok(())
         });
     }

@@ -8,10 +8,10 @@
 //! - A set has as many records as are live.
 //! - What the helper is lent comes back, also if the checkpoint is given up meanwhile.
 
+use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{
     BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, LiveSet, Result, SegmentInfo,
 };
-use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 use crate::heap_files::{DeadPlaces, HeapFiles, Named, Nth};
 use crate::heap_marks::Place;
@@ -31,7 +31,7 @@ enum Step {
     /// What has died since the barrier is added to sets, from a place of its list on and before another.
     Adding { from: Nth, to: Nth },
     /// The helper writes sets, or a list.
-    Writing { has_sets: bool, answer: Receiver<Told> },
+    Writing { has_sets: bool, answer: Mailbox<Told> },
     /// All is told, or could not be.
     Over,
 }
@@ -108,13 +108,13 @@ impl Telling {
         (context, files): (&StateContext, &HeapFiles),
         naming: &mut Naming,
         blobs: &BlobWriter,
-    ) -> Receiver<Told> {
+    ) -> Mailbox<Told> {
         let sets = std::mem::take(&mut naming.sets);
         // Sets tell all of it.
         let ids = if sets.is_empty() { files.ids(&self.named) } else { Vec::new() };
         let sets = files.whole_sets(&self.named, sets);
         let lent = naming.dead.places.lend();
-        let (blobs, (reply, answer)) = (blobs.clone(), bounded(1));
+        let (blobs, (reply, answer)) = (blobs.clone(), mailbox());
         context.helper.submit(move || {
             let death = |at: &Place| Some(Death::of((*ids.get(at.slot())?)?, at.grain()));
             let mut deaths: Vec<Death> = Vec::with_capacity(lent.iter().map(Vec::len).sum());
@@ -122,7 +122,7 @@ impl Telling {
             let list = Death::write(&mut deaths, |_| true, &blobs);
             let write = |(slot, set): (usize, LiveSet)| Ok((slot, set.len(), set.write(&blobs)?));
             let sets = sets.into_iter().map(write).collect();
-            let _ = reply.send(Told { list, sets, lent });
+            reply.send(Told { list, sets, lent });
         });
         answer
     }
@@ -179,7 +179,7 @@ impl Telling {
 
 /// What the helper was lent for a checkpoint that was given up.
 #[derive(Debug)]
-pub(crate) struct Lent(Receiver<Told>);
+pub(crate) struct Lent(Mailbox<Told>);
 
 impl Lent {
     /// Takes it back before the next checkpoint. If the helper has it still, that one is full.

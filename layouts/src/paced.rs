@@ -10,11 +10,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use alluvium_pagestore::block::AlignedVec;
+use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{
     Error, ErrorKind, Helper, PlacedAt, Placing, Result, SegmentInfo, SegmentStore, SegmentWriter,
     State, codec,
 };
-use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 /// Most bytes of a batch.
 pub const BATCH_BYTES_MAX: usize = 32 << 10;
@@ -54,7 +54,7 @@ pub struct Paced {
     pace: Pace,
     /// `None` while the helper has it, or lost it.
     writing: Option<Box<Writing>>,
-    answer: Option<Receiver<(Box<Writing>, Result<()>)>>,
+    answer: Option<Mailbox<(Box<Writing>, Result<()>)>>,
     failed: Option<String>,
 }
 
@@ -251,19 +251,19 @@ impl Paced {
 
     fn hand_over(&mut self, job: impl FnOnce(&mut Writing, &Pace) -> Result<()> + Send + 'static) {
         let mut writing = self.writing.take().expect("it was ready");
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = mailbox();
         let pace = self.pace;
         self.answer = Some(answer);
         self.helper.submit(move || {
             let written = guarded(|| job(&mut writing, &pace));
             // If the owner has given up, what was written goes with the answer.
-            let _ = reply.send((writing, written));
+            reply.send((writing, written));
         });
     }
 
     /// Waits a moment for the helper.
     pub fn pause(&mut self) {
-        if !self.helper.drive() && self.answer.as_ref().is_some_and(Receiver::is_empty) {
+        if !self.helper.drive() && self.answer.as_ref().is_some_and(Mailbox::is_empty) {
             std::thread::yield_now();
         }
     }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{Error, ErrorKind, Result};
-use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 use crate::store::Store;
 
@@ -11,7 +11,7 @@ use crate::store::Store;
 /// no threads and nobody asks.
 pub struct Aside<R> {
     store: Store,
-    answer: Receiver<Result<R>>,
+    answer: Mailbox<Result<R>>,
     what: &'static str,
 }
 
@@ -25,16 +25,16 @@ impl Store {
         what: &'static str,
         job: impl FnOnce() -> Result<R> + Send + 'static,
     ) -> Aside<R> {
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = mailbox();
         self.0.helper.submit(move || {
             // Who does not wait for the answer does not need it.
-            let _ = reply.send(job());
+            reply.send(job());
         });
         Aside { store: self.clone(), answer, what }
     }
 }
 
-impl<R> Aside<R> {
+impl<R: 'static> Aside<R> {
     /// What came of it, once; `None` until it is done. A helper without threads works in here. Cheap
     /// otherwise.
     pub fn poll(&self) -> Option<Result<R>> {

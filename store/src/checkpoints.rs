@@ -21,7 +21,7 @@ use alluvium_pagestore::{
     StateManifest, Time, checkpoint_name,
 };
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError};
 
 use crate::pacing::Shares;
 use crate::state_cell::Hooks;
@@ -91,7 +91,7 @@ struct Sealing {
     /// What it says, from when all states have given their part.
     image: Option<Arc<CheckpointImage>>,
     /// The helper makes it durable.
-    preparing: Option<Receiver<Result<CheckpointFile>>>,
+    preparing: Option<Mailbox<Result<CheckpointFile>>>,
     /// Durable, with its file.
     prepared: Option<Retained>,
 }

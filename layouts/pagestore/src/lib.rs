@@ -15,6 +15,7 @@ mod heap_size;
 mod helper;
 pub mod io;
 mod key_groups;
+pub mod mailbox;
 mod manifest;
 mod rewrite;
 mod schema;

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use alluvium_pagestore::block::{self, AlignedVec, BorrowedEntry};
+use alluvium_pagestore::mailbox::{Mailbox, Post, mailbox};
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, Helper, Key, Result, SegmentId, SegmentInfo, SegmentReader,
     SegmentStore, SegmentWriter, State, Time,
 };
-use crossbeam_channel::{Receiver, Sender};
 
 use super::chain_unsafe::Iter;
 use super::config::{PAGE_BLOCKS, PAGE_BYTES};
@@ -76,15 +76,15 @@ pub struct Jobs {
     helper: Helper,
     store: Option<SegmentStore>,
     writer: Option<Arc<Mutex<SegmentWriter>>>,
-    reply: Sender<Answer>,
-    answers: Receiver<Answer>,
+    reply: Post<Answer>,
+    answers: Mailbox<Answer>,
     pending: usize,
 }
 
 impl Jobs {
     /// Jobs for `helper`; runs are written with `writer`.
     pub fn new(helper: Helper, store: Option<SegmentStore>, writer: Option<SegmentWriter>) -> Self {
-        let (reply, answers) = crossbeam_channel::unbounded();
+        let (reply, answers) = mailbox();
         let writer = writer.map(|writer| Arc::new(Mutex::new(writer)));
         Self { helper, store, writer, reply, answers, pending: 0 }
     }
@@ -180,7 +180,7 @@ impl Jobs {
         self.pending += 1;
         self.helper.submit(move || {
             // If the lists are gone nobody minds the answer.
-            let _ = reply.send(job(store.as_ref()));
+            reply.send(job(store.as_ref()));
         });
     }
 

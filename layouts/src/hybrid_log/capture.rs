@@ -22,11 +22,11 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
+use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{
     BlobRef, BlobWriter, Death, Error, ErrorKind, Key, LiveSet, MemoryKind, Result, SegmentId,
     State, StateImage,
 };
-use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 use super::address::Place;
 use super::deaths::DeathList;
@@ -93,9 +93,9 @@ enum Step {
     /// The sets are complete, and to be written.
     Complete { group: Vec<usize>, bytes: u64, sets: Vec<LiveSet> },
     /// The helper writes the sets.
-    WritingSets { group: Vec<usize>, bytes: u64, answer: Receiver<WrittenSets> },
+    WritingSets { group: Vec<usize>, bytes: u64, answer: Mailbox<WrittenSets> },
     /// The helper writes the list of what died before the barrier.
-    Listing(Receiver<Listed>),
+    Listing(Mailbox<Listed>),
     /// The image was given.
     Done,
     /// The state was cleared: there is nothing to go on with.
@@ -112,9 +112,9 @@ type Listed = (DeathList, Result<Vec<BlobRef>>);
 #[derive(Default)]
 pub(super) struct Late {
     /// Sets, and what is booked for them.
-    sets: Vec<(Receiver<WrittenSets>, u64)>,
+    sets: Vec<(Mailbox<WrittenSets>, u64)>,
     /// The deaths before a barrier, which are of the next checkpoint.
-    list: Option<Receiver<Listed>>,
+    list: Option<Mailbox<Listed>>,
 }
 
 impl Late {
@@ -583,7 +583,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         sets: Vec<LiveSet>,
         blobs: &BlobWriter,
     ) -> Step {
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = mailbox();
         let blobs = blobs.clone();
         self.context.helper.submit(move || {
             let written: Result<_> = sets.iter().map(|set| set.write(&blobs)).collect();
@@ -595,7 +595,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
                 false => sets,
             };
-            let _ = reply.send((left, written));
+            reply.send((left, written));
         });
         Step::WritingSets { group, bytes, answer }
     }
@@ -610,10 +610,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     /// Has the helper drop sets, which takes a while where they are many.
     fn drop_aside(&mut self, sets: impl Send + 'static, bytes: u64) {
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = mailbox();
         self.context.helper.submit(move || {
             drop(sets);
-            let _ = reply.send((Vec::new(), Ok(Vec::new())));
+            reply.send((Vec::new(), Ok(Vec::new())));
         });
         self.late.sets.push((answer, bytes));
     }
@@ -623,14 +623,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let looked_at: HashSet<usize> = capture.looked_at.iter().copied().collect();
         let known = capture.segments.iter().enumerate().filter(|(at, _)| !looked_at.contains(at));
         let wanted: HashSet<SegmentId> = known.map(|(_, segment)| segment.image.id).collect();
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = mailbox();
         let blobs = blobs.clone();
         self.context.helper.submit(move || {
             let lists = deaths
                 .iter_mut()
                 .map(|part| Death::write(part, |id| wanted.contains(&id), &blobs).transpose());
             let written = lists.flatten().collect();
-            let _ = reply.send((deaths, written));
+            reply.send((deaths, written));
         });
         Step::Listing(answer)
     }

@@ -12,11 +12,11 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
+use alluvium_pagestore::mailbox::{Mailbox, Post, TryRecvError, mailbox};
 use alluvium_pagestore::{
     Error, ErrorKind, Helper, Key, Result, SegmentInfo, SegmentStore, SegmentWriter, State,
     WrittenPage,
 };
-use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use super::frame_unsafe::{Frame, FrozenFrame};
 use super::log::Copies;
@@ -71,8 +71,8 @@ pub struct Flusher<K, V> {
     helper: Helper,
     store: SegmentStore,
     writers: Arc<Mutex<Writers>>,
-    reply: Sender<Answer<K, V>>,
-    answers: Receiver<Answer<K, V>>,
+    reply: Post<Answer<K, V>>,
+    answers: Mailbox<Answer<K, V>>,
     pending: usize,
     /// When a value was touched last, if entries expire.
     touched: Option<Touched<V>>,
@@ -81,7 +81,7 @@ pub struct Flusher<K, V> {
 impl<K: Key, V: State> Flusher<K, V> {
     /// A flusher that writes with `writers`.
     pub fn new(helper: Helper, store: SegmentStore, writers: Writers) -> Self {
-        let (reply, answers) = crossbeam_channel::unbounded();
+        let (reply, answers) = mailbox();
         let writers = Arc::new(Mutex::new(writers));
         Self { helper, store, writers, reply, answers, pending: 0, touched: None }
     }
@@ -113,7 +113,7 @@ impl<K: Key, V: State> Flusher<K, V> {
         self.helper.submit(move || {
             let (result, sealed) = write_page(&writers, number, &frozen, touched);
             // If the table is gone nobody minds the answer.
-            let _ = reply.send(Answer::Flushed { number, frozen, result, sealed });
+            reply.send(Answer::Flushed { number, frozen, result, sealed });
         });
     }
 
@@ -125,7 +125,7 @@ impl<K: Key, V: State> Flusher<K, V> {
             let frozen = copies.frame.freeze();
             let (result, sealed) = write_page(&writers, copies.first, &frozen, touched);
             copies.frame.thaw(frozen);
-            let _ = reply.send(Answer::Copied { copies, result, sealed });
+            reply.send(Answer::Copied { copies, result, sealed });
         });
     }
 
@@ -136,7 +136,7 @@ impl<K: Key, V: State> Flusher<K, V> {
         self.helper.submit(move || {
             // What panics here panics for nobody: there is no call that it belongs to.
             let _panic = drop_entries(&mut frame);
-            let _ = reply.send(Answer::Reaped { frame, heap_bytes });
+            reply.send(Answer::Reaped { frame, heap_bytes });
         });
     }
 
@@ -148,7 +148,7 @@ impl<K: Key, V: State> Flusher<K, V> {
             let mut writers = writers.lock().expect("a writer's user does not panic");
             let result = writers.seal();
             let sealed = writers.take_sealed();
-            let _ = reply.send(Answer::Sealed { epoch, result, sealed });
+            reply.send(Answer::Sealed { epoch, result, sealed });
         });
     }
 
@@ -160,7 +160,7 @@ impl<K: Key, V: State> Flusher<K, V> {
             writers.lock().expect("a writer's user does not panic").abandon();
             // They are booked until then.
             drop(writers);
-            let _ = reply.send(Answer::Abandoned);
+            reply.send(Answer::Abandoned);
         });
     }
 

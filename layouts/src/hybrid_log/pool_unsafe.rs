@@ -17,8 +17,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{Account, Helper, MemoryKind};
-use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 /// Bytes of a chunk: one huge page.
 const CHUNK_BYTES: usize = 2 << 20;
@@ -106,7 +106,7 @@ pub struct Pool {
     taken_bytes: u64,
     /// The chunk that pieces are cut from, and the bytes of it that are cut.
     chunk: Option<(Arc<Chunk>, usize)>,
-    ahead: Option<Receiver<Arc<Chunk>>>,
+    ahead: Option<Mailbox<Arc<Chunk>>>,
     /// The chunk aside, and the bytes of it that are cut: of it nothing is booked.
     aside: Option<(Arc<Chunk>, usize)>,
     /// Bytes booked for what is resident and not cut.
@@ -155,7 +155,7 @@ impl Pool {
     fn cut(&mut self) -> Option<Piece> {
         self.helper.as_ref()?;
         if self.chunk.as_ref().is_none_or(|(_, cut)| *cut == CHUNK_BYTES) {
-            let arrived = self.ahead.as_ref().map(Receiver::try_recv);
+            let arrived = self.ahead.as_ref().map(Mailbox::try_recv);
             match arrived {
                 Some(Ok(chunk)) => (self.chunk, self.ahead) = (Some((chunk, 0)), None),
                 Some(Err(TryRecvError::Disconnected)) => {
@@ -197,13 +197,13 @@ impl Pool {
             return;
         }
         self.have_aside(CHUNK_BYTES / 2);
-        let (reply, ahead) = bounded(1);
+        let (reply, ahead) = mailbox();
         self.ahead = Some(ahead);
         let helper = self.helper.as_ref().expect("a pool that cuts has a helper");
         helper.submit(move || {
             if let Some(chunk) = Chunk::map() {
                 chunk.touch();
-                let _ = reply.send(Arc::new(chunk));
+                reply.send(Arc::new(chunk));
             }
         });
     }

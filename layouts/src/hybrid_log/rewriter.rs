@@ -10,11 +10,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError, mailbox};
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, Key, PATIENT_FUEL, Progress, Result, Rewrite, SegmentDirectory,
     SegmentId, SegmentMeta, SegmentReader, State, WrittenPage, fingerprint,
 };
-use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 use super::address::StoredAt;
 use super::leaving::{Leaving, SegmentSet};
@@ -47,11 +47,11 @@ enum Step {
     /// The next image's footer is to be read.
     Next,
     /// The helper reads the directory or a footer.
-    Reading(Receiver<Result<(Arc<SegmentDirectory>, Vec<FooterEntry>)>>),
+    Reading(Mailbox<Result<(Arc<SegmentDirectory>, Vec<FooterEntry>)>>),
     /// The owner looks which entries are live: those before `looked` that are stand at the front.
     Filtering { entries: Vec<FooterEntry>, looked: usize, live: usize },
     /// The helper copies.
-    Copying(Receiver<Result<Copied>>),
+    Copying(Mailbox<Result<Copied>>),
     /// The owner installs the copies from `next` on.
     Installing { copied: Copied, segment: u32, next: usize },
 }
@@ -285,7 +285,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 
     /// The helper's answer, if it is there, or comes within a moment while the caller is patient.
-    fn answer<T>(&self, answer: &Receiver<T>, patient: bool) -> Result<Option<T>> {
+    fn answer<T: 'static>(&self, answer: &Mailbox<T>, patient: bool) -> Result<Option<T>> {
         let mut has_run = self.context.helper.drive();
         // One that runs on this thread may have other jobs to do before.
         while patient && has_run && answer.is_empty() {
@@ -309,8 +309,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn start_reading(
         &self,
         job: &Job,
-    ) -> Receiver<Result<(Arc<SegmentDirectory>, Vec<FooterEntry>)>> {
-        let (reply, answer) = bounded(1);
+    ) -> Mailbox<Result<(Arc<SegmentDirectory>, Vec<FooterEntry>)>> {
+        let (reply, answer) = mailbox();
         let (mut reader, image, known) = (self.reader(), job.image, job.directory.clone());
         let info = self.log.stored.as_ref().expect("a log with segments").info(job.segment).clone();
         self.context.helper.submit(move || {
@@ -325,13 +325,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
                 Ok((directory, entries))
             };
-            let _ = reply.send(read());
+            reply.send(read());
         });
         answer
     }
 
-    fn start_copying(&self, segment: u32, entries: Vec<FooterEntry>) -> Receiver<Result<Copied>> {
-        let (reply, answer) = bounded(1);
+    fn start_copying(&self, segment: u32, entries: Vec<FooterEntry>) -> Mailbox<Result<Copied>> {
+        let (reply, answer) = mailbox();
         let mut reader = self.reader();
         let info = self.log.stored.as_ref().expect("a log with segments").info(segment).clone();
         let writers = self.log.flusher.as_ref().expect("a log with segments").writers();
@@ -362,7 +362,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             // Segments that this has sealed are left to the answer of the next flush: this answer is
             // dropped if the rewrite is given up, and may be taken before those to flushes whose
             // records are in them.
-            let _ = reply.send(copy().map(|(grains, page)| Copied { entries, grains, page }));
+            reply.send(copy().map(|(grains, page)| Copied { entries, grains, page }));
         });
         answer
     }

@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use alluvium_pagestore::io::Patience;
+use alluvium_pagestore::mailbox::{Mailbox, Post, TryRecvError, mailbox};
 use alluvium_pagestore::{
     BlobReader, BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, Result, SegmentStore,
 };
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 
 /// Parts that are filled or written: one, and those that the helper has.
 const PARTS: usize = 3;
@@ -41,8 +41,8 @@ pub struct Spill {
     empty: Vec<Vec<Death>>,
     /// What is read again.
     read: Vec<Death>,
-    reply: Sender<Written>,
-    answers: Receiver<Written>,
+    reply: Post<Written>,
+    answers: Mailbox<Written>,
     /// How many checkpoints had one: what is written for others is nobody's.
     generation: u64,
     /// While a checkpoint is taken.
@@ -85,12 +85,12 @@ pub enum Next {
 }
 
 /// The answer of a read.
-pub type Reading = Receiver<(Vec<Death>, Result<Option<BlobRef>>)>;
+pub type Reading = Mailbox<(Vec<Death>, Result<Option<BlobRef>>)>;
 
 impl Spill {
     /// Nothing yet; parts of so many deaths, which the caller has booked.
     pub fn new(store: SegmentStore, helper: Helper, patience: Duration, part: usize) -> Self {
-        let (reply, answers) = unbounded();
+        let (reply, answers) = mailbox();
         let new = || Vec::with_capacity(part);
         Self {
             store,
@@ -177,7 +177,7 @@ impl Spill {
         self.helper.submit(move || {
             let result = chain.write(&part);
             part.clear();
-            let _ = reply.send(Written { generation, part, result });
+            reply.send(Written { generation, part, result });
         });
         true
     }
@@ -235,10 +235,10 @@ impl Spill {
         let chain = self.chain.clone()?;
         let mut deaths = std::mem::take(&mut self.read);
         let reader = BlobReader::new(self.store.shared_device());
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = mailbox();
         self.helper.submit(move || {
             let read = chain.read(&reader, next, &mut deaths);
-            let _ = reply.send((deaths, read));
+            reply.send((deaths, read));
         });
         Some(answer)
     }

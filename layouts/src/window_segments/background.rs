@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use alluvium_pagestore::mailbox::{Mailbox, Post, mailbox};
 use alluvium_pagestore::{Helper, Key, Result, SegmentId, SegmentStore, SegmentWriter, State};
-use crossbeam_channel::{Receiver, Sender};
 
 use super::config::Sizes;
 use super::run::Run;
@@ -43,8 +43,8 @@ pub struct Storage {
 pub struct Background<K, A> {
     pub helper: Helper,
     pub storage: Option<Storage>,
-    reply: Sender<Answer<K, A>>,
-    answers: Receiver<Answer<K, A>>,
+    reply: Post<Answer<K, A>>,
+    answers: Mailbox<Answer<K, A>>,
     /// Answers still to come.
     pub pending: usize,
 }
@@ -52,7 +52,7 @@ pub struct Background<K, A> {
 impl<K: Key, A: State> Background<K, A> {
     /// Nothing to do yet.
     pub fn new(helper: Helper, storage: Option<Storage>) -> Self {
-        let (reply, answers) = crossbeam_channel::unbounded();
+        let (reply, answers) = mailbox();
         Self { helper, storage, reply, answers, pending: 0 }
     }
 
@@ -61,7 +61,7 @@ impl<K: Key, A: State> Background<K, A> {
         self.pending += 1;
         self.helper.submit(move || {
             // If the state is gone nobody minds the answer.
-            let _ = reply.send(job());
+            reply.send(job());
         });
     }
 

@@ -15,7 +15,7 @@ use alluvium_pagestore::{
     StateManifest, Time, blobs_name, checkpoint_name,
 };
 
-use crossbeam_channel::{TryRecvError, bounded};
+use alluvium_pagestore::mailbox::{TryRecvError, mailbox};
 
 use super::{Checkpoint, Checkpoints, MOMENT, Part, Retained, Sealing, entries_of, pin};
 use crate::aside::Aside;
@@ -208,7 +208,7 @@ impl Seal {
             position: sealing.position,
             states: sealing.parts.iter().map(|part| part.manifest.clone()).collect(),
         });
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = mailbox();
         let (blobs, segments) = (sealing.blobs.clone(), segments.clone());
         sealing.image = Some(image.clone());
         sealing.preparing = Some(answer);
@@ -220,7 +220,7 @@ impl Seal {
                 image.write(segments.device())
             };
             // If the checkpoint was given up nobody minds the answer.
-            let _ = reply.send(write());
+            reply.send(write());
         });
         inner.drive();
         Ok(false)
