@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_layouts::trace_event;
-use alluvium_pagestore::io::{Device, Patience};
+use alluvium_pagestore::io::{Device, Patience, SureNames};
 use alluvium_pagestore::{
     Account, Error, ErrorKind, Helper, MemoryKind, Reclaim, Result, SegmentStore, Served,
     StateManifest,
@@ -187,6 +187,7 @@ impl Store {
             config,
         };
         if let Some(device) = device {
+            let device = Arc::new(SureNames::new(device));
             let what = "the buffer of checkpoints";
             inner.root.reserve(MemoryKind::Buffers, BLOB_CHUNK_BYTES as u64, what)?;
             let (checkpoints, segments, leftovers) =

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::io::{BLOCK_BYTES, Device, FileHandle, IoBuffer, Operation, run_blocking};
+use crate::io::{Appended, BLOCK_BYTES, Device, IoBuffer, Operation, move_chunk, run_blocking};
 use crate::{Error, ErrorKind, Result};
 
 /// Where a blob is.
@@ -47,8 +47,7 @@ struct Writer {
     device: Arc<dyn Device>,
     checkpoint: u64,
     /// Created for the first blob.
-    file: Option<FileHandle>,
-    end: u64,
+    file: Option<Appended>,
     /// Its memory is taken by whoever appends first, which is a helper: a checkpoint's barrier makes the writer.
     chunk: IoBuffer,
     chunk_bytes: usize,
@@ -58,7 +57,7 @@ impl BlobWriter {
     /// A writer for the file of a checkpoint, with `chunk_bytes` of memory from the first blob on. Cost: O(1), no I/O.
     pub fn new(device: Arc<dyn Device>, checkpoint: u64, chunk_bytes: usize) -> Self {
         let (chunk, chunk_bytes) = (IoBuffer::empty(), chunk_bytes.max(BLOCK_BYTES));
-        let writer = Writer { device, checkpoint, file: None, end: 0, chunk, chunk_bytes };
+        let writer = Writer { device, checkpoint, file: None, chunk, chunk_bytes };
         let is_closed = AtomicBool::new(false);
         Self(Arc::new(Shared { is_closed, writer: Mutex::new(writer) }))
     }
@@ -86,46 +85,43 @@ impl BlobWriter {
         let writer = &mut *self.writer();
         // Before a file is created: who removes it has closed this first, and waits for the lock.
         self.check()?;
-        let file = match &writer.file {
-            Some(file) => file.clone(),
-            None => {
-                let created = writer.device.create(&blobs_name(writer.checkpoint))?;
-                writer.file.insert(created).clone()
-            }
+        let Writer { device, checkpoint, file, chunk, chunk_bytes } = writer;
+        let file = match file {
+            Some(file) => file,
+            None => file.insert(Appended::new(device.create(&blobs_name(*checkpoint))?)),
         };
-        let (offset, len) = (writer.end, bytes.len() as u64);
-        let blob = BlobRef { file: writer.checkpoint, offset, len, crc: crc(offset, bytes) };
-        for part in bytes.chunks(writer.chunk_bytes) {
+        if chunk.capacity() == 0 {
+            *chunk = IoBuffer::zeroed(*chunk_bytes);
+        }
+        let (offset, len) = (file.end(), bytes.len() as u64);
+        let blob = BlobRef { file: *checkpoint, offset, len, crc: crc(offset, bytes) };
+        for part in bytes.chunks(*chunk_bytes) {
             self.check()?;
-            let mut chunk = std::mem::replace(&mut writer.chunk, IoBuffer::empty());
-            if chunk.capacity() == 0 {
-                // The first, or the one before was lost with its request.
-                chunk = IoBuffer::zeroed(writer.chunk_bytes);
-            }
-            chunk.set_len(part.len().next_multiple_of(BLOCK_BYTES));
+            let length = part.len().next_multiple_of(BLOCK_BYTES);
+            chunk.set_len(length);
             let memory = chunk.as_mut_slice();
             memory[..part.len()].copy_from_slice(part);
             memory[part.len()..].fill(0);
-            let length = memory.len() as u64;
-            let operation = Operation::Write { offset: writer.end };
-            let (chunk, done) = run_blocking(&*writer.device, &file, operation, chunk);
-            writer.chunk = chunk;
-            done?;
-            writer.end += length;
+            let crc = crc32c::crc32c_append(file.crc(), memory);
+            let operation = Operation::Write { offset: file.end() };
+            move_chunk(&**device, file.file(), operation, chunk, length)?;
+            file.extend_to(file.end() + length as u64, crc);
         }
         Ok(blob)
     }
 
     /// Bytes written so far.
     pub fn bytes(&self) -> u64 {
-        self.writer().end
+        self.writer().file.as_ref().map_or(0, Appended::end)
     }
 
     /// Makes all blobs durable, but for the file's name.
+    ///
+    /// # Errors
+    /// Those of the device. After a sync that failed, the next call writes the file again.
     pub fn finish(&self) -> Result<()> {
-        let writer = self.writer();
-        let Some(file) = &writer.file else { return Ok(()) };
-        run_blocking(&*writer.device, file, Operation::Sync, IoBuffer::empty()).1
+        let Writer { device, file, chunk, .. } = &mut *self.writer();
+        file.as_mut().map_or(Ok(()), |file| file.sync(&**device, chunk))
     }
 
     /// Removes the file: the checkpoint is given up. One that cannot be removed now is removed at

@@ -37,9 +37,6 @@ impl Framed {
         new: &str,
         body: &impl Serialize,
     ) -> Result<()> {
-        if device.list()?.iter().any(|name| name == new) {
-            device.remove(new)?;
-        }
         self.write(device, new, FORMAT_VERSION, body)?;
         // The names of files made before this one must not be lost when its own is not.
         device.sync_directory()?;
@@ -58,8 +55,9 @@ impl Framed {
         Ok(Some(self.read(device, name)?.0))
     }
 
-    /// Creates the file `name`, writes `body` to it, of this format, and syncs it; the name is not
-    /// durable yet. Gives the checksum of the body.
+    /// Writes `body`, of this format, to a new file `name` and syncs it; the name is not durable yet.
+    /// Gives the checksum of the body. What an attempt before has left is removed: after a sync that
+    /// failed its bytes are doubtful.
     pub(crate) fn write(
         &self,
         device: &dyn Device,
@@ -80,6 +78,10 @@ impl Framed {
         let crc = crc32c::crc32c(&bytes[..28]);
         bytes[28..32].copy_from_slice(&crc.to_le_bytes());
         bytes[HEADER_BYTES..HEADER_BYTES + body.len()].copy_from_slice(&body);
+        match device.remove(name) {
+            Err(error) if error.kind() != ErrorKind::Missing => return Err(error),
+            _ => {}
+        }
         let file = device.create(name)?;
         run_blocking(device, &file, Operation::Write { offset: 0 }, buffer).1?;
         run_blocking(device, &file, Operation::Sync, IoBuffer::empty()).1?;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alluvium_pagestore::io::{Device, Patient};
+use alluvium_pagestore::io::{ASIDE, Device, Patient};
 use alluvium_pagestore::{
     CheckpointImage, Error, ErrorKind, MANIFEST, MANIFEST_NEW, Manifest, Result, SegmentId,
     SegmentStore, blobs_name, checkpoint_of_file,
@@ -46,11 +46,6 @@ impl Checkpoints {
                 Err(error) => unreadable.push((file.number, error)),
             }
         }
-        if !manifest.checkpoints.is_empty() {
-            // It may have been renamed by who could not make that durable: a crash after this open would
-            // bring back the one before, whose files are removed below, and whose position is another.
-            device.sync_directory()?;
-        }
         let listed_before = manifest.checkpoints.len();
         found.base = found.choose(&mut manifest, &reads, unreadable.as_mut(), restore)?;
         let mut next_segment = 1;
@@ -62,33 +57,50 @@ impl Checkpoints {
         if let Some(base) = &found.base {
             check_groups(base, config, owned)?;
         }
-        if manifest.checkpoints.len() > listed_before {
+        let is_restored = manifest.checkpoints.len() > listed_before;
+        if is_restored {
             // One that was sealed and not confirmed. It is what an open finds from now on, so that
             // it has to be whole.
             check_files(found.base.as_ref().expect("it was chosen"), &device.list()?)?;
-            manifest.commit(&*device)?;
         }
         let needed: BTreeSet<String> =
             found.retained.iter().flat_map(|retained| retained.image.files()).collect();
-        let mut leftovers = Vec::new();
+        let newest = found.retained.last();
+        let newest = newest.map_or((0, 0), |r| (r.image.number, r.image.next_segment));
+        let (mut begun, mut older) = (Vec::new(), Vec::new());
         for name in device.list()?.into_iter().filter(|name| name != MANIFEST) {
             let id = SegmentId::of_file(&name).map(|id| id.0);
             let checkpoint = checkpoint_of_file(&name);
+            let number = checkpoint.or(blobs_of_file(&name));
             next_segment = id.map_or(next_segment, |id| next_segment.max(id + 1));
             found.last = checkpoint.map_or(found.last, |number| found.last.max(number));
             let listed = |number| manifest.checkpoints.iter().any(|file| file.number == number);
-            let ours = id.is_some() || checkpoint.is_some() || is_blobs(&name);
-            if (ours || name == MANIFEST_NEW)
-                && !needed.contains(&name)
-                && !checkpoint.is_some_and(listed)
+            if needed.contains(&name) || checkpoint.is_some_and(listed) {
+                continue;
+            }
+            if [MANIFEST_NEW, ASIDE].contains(&&*name)
+                || number.is_some_and(|number| number > newest.0)
+                || id.is_some_and(|id| id >= newest.1)
             {
-                leftovers.push(name);
+                begun.push(name);
+            } else if id.is_some() || number.is_some() {
+                older.push(name);
             }
         }
         // What a checkpoint names that cannot be read, nobody knows: then nothing is left over.
-        let removed = if unreadable.is_empty() { leftovers.len() as u64 } else { 0 };
-        if unreadable.is_empty() {
-            leftovers.iter().try_for_each(|name| device.remove(name))?;
+        let is_known = unreadable.is_empty();
+        let mut removed = 0;
+        if is_known {
+            removed += remove_all(&begun, &*device)?;
+        }
+        if !manifest.checkpoints.is_empty() {
+            let writes = Patient::new(device.clone(), patience).in_all();
+            let is_sure = make_sure(&manifest, is_restored, &writes)?;
+            if is_known && is_sure {
+                removed += remove_all(&older, &*device)?;
+            }
+        } else if is_known {
+            removed += remove_all(&older, &*device)?;
         }
         let segments = SegmentStore::new(device, next_segment).opened_within(patience);
         found.pin_all(&segments);
@@ -171,6 +183,25 @@ fn check_never_had_one(device: &dyn Device) -> Result<()> {
     Err(error.with("can be restored", there.join(", ")))
 }
 
+/// Replaces the manifest by what it says. The one that was found may have its name by a rename that
+/// was never made durable: a crash after this open would bring back the one before, which has another
+/// position, and needs files that are left over now. Says whether that went well: on a full device it
+/// may not, unless it `must`.
+fn make_sure(manifest: &Manifest, must: bool, device: &dyn Device) -> Result<bool> {
+    match manifest.commit(device) {
+        Err(error) if error.kind() == ErrorKind::DiskFull && !must => {
+            device.sync_directory().map(|()| false)
+        }
+        done => done.map(|()| true),
+    }
+}
+
+/// Removes these files, and says how many.
+fn remove_all(names: &[String], device: &dyn Device) -> Result<u64> {
+    names.iter().try_for_each(|name| device.remove(name))?;
+    Ok(names.len() as u64)
+}
+
 fn check_groups(image: &CheckpointImage, config: &StoreConfig, owned: &Range<u16>) -> Result<()> {
     if (image.key_groups, image.owned) == (config.key_groups, (owned.start, owned.end)) {
         return Ok(());
@@ -196,6 +227,11 @@ fn check_files(image: &CheckpointImage, names: &[String]) -> Result<()> {
 
 /// Whether this is the name of a file of live records.
 fn is_blobs(name: &str) -> bool {
-    let number = name.strip_prefix("live-").and_then(|n| u64::from_str_radix(n, 16).ok());
-    number.is_some_and(|number| blobs_name(number) == name)
+    blobs_of_file(name).is_some()
+}
+
+/// The number of the checkpoint that wrote this file of live records.
+fn blobs_of_file(name: &str) -> Option<u64> {
+    let number = u64::from_str_radix(name.strip_prefix("live-")?, 16).ok()?;
+    (blobs_name(number) == name).then_some(number)
 }

@@ -12,7 +12,7 @@ use alluvium_layouts::{CheckpointOutcome, Pace, trace_event, trace_span};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
     BlobWriter, CODEC, CheckpointImage, Error, ErrorKind, HASH_VERSION, Manifest, Result,
-    StateManifest, Time, blobs_name, checkpoint_name,
+    StateManifest, Time, blobs_name,
 };
 
 use alluvium_pagestore::mailbox::{TryRecvError, mailbox};
@@ -215,8 +215,6 @@ impl Seal {
         inner.helper.submit(move || {
             let write = || {
                 blobs.finish()?;
-                // What an attempt before this one may have left.
-                segments.remove_file(&checkpoint_name(image.number))?;
                 image.write(segments.device())
             };
             // If the checkpoint was given up nobody minds the answer.

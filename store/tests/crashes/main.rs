@@ -41,6 +41,7 @@ mod damage;
 mod dice;
 mod everything;
 mod explore;
+mod failed_syncs;
 mod history;
 mod stalls;
 mod trouble;

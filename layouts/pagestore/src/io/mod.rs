@@ -10,6 +10,7 @@
 //! images). `open_device` picks the best one the machine allows.
 
 mod accepted;
+mod appended;
 mod buffer;
 mod directory;
 mod open;
@@ -22,11 +23,13 @@ mod reply;
 mod ring_unsafe;
 mod simulated;
 mod stats;
+mod sure_names;
 mod threads;
 #[cfg(target_os = "linux")]
 mod uring;
 mod wake;
 
+pub(crate) use appended::{Appended, move_chunk};
 pub use buffer::{BLOCK_BYTES, IoBuffer};
 pub use directory::{DirectIo, lock_directory};
 pub use open::{EngineChoice, IoOptions, open_device};
@@ -36,6 +39,7 @@ pub use read_only::{ReadOnly, open_device_to_read};
 pub use reply::Reply;
 pub use simulated::{CrashPolicy, Fault, Faults, Lie, Moment, Simulated};
 pub use stats::IoStats;
+pub use sure_names::{ASIDE, SureNames};
 pub use threads::{DEFAULT_THREADS, ThreadPool, ThreadPoolOptions};
 #[cfg(target_os = "linux")]
 pub use uring::{QUEUE_DEPTH_MAX, Uring, UringOptions};
@@ -176,7 +180,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Removes a file. Open handles keep working until they are dropped.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// Makes creations, renames and removals survive a crash.
+    /// Makes creations, renames and removals survive a crash. After a failure those may be lost even
+    /// if a later sync succeeds: [`SureNames`] makes names again.
     fn sync_directory(&self) -> Result<()>;
 
     /// Names of all files, in no particular order; the lock is not among them.

@@ -157,11 +157,6 @@ impl SegmentStore {
     pub fn peek_id(&self) -> u64 {
         self.next_id.load(Ordering::Relaxed)
     }
-
-    /// Waits until what was written to `file` survives a crash.
-    pub fn sync(&self, file: &FileHandle) -> Result<()> {
-        run_blocking(self.device(), file, Operation::Sync, IoBuffer::empty()).1
-    }
 }
 
 /// Removes a file, if it is there.

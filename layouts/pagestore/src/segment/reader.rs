@@ -30,11 +30,6 @@ pub struct SegmentDirectory {
 }
 
 impl SegmentDirectory {
-    /// The directory of a segment that is not sealed, from the images that its writer knows.
-    pub(super) fn of_open(info: SegmentInfo, images: Vec<ImageInfo>) -> Self {
-        Self { info, images }
-    }
-
     /// The segment's images, in file order.
     pub fn images(&self) -> &[ImageInfo] {
         &self.images

@@ -14,11 +14,11 @@ use super::format::{
     SEGMENT_BYTES_MAX, SegmentId, TRAILER_BYTES, Tail, checksum, record_header, segment_header,
 };
 use super::placing::{Lengths, footer_and_end, is_full, record_offset};
-use super::reader::{SegmentDirectory, SegmentReader};
 use super::{SegmentInfo, SegmentStore};
 use crate::codec;
 use crate::io::{
-    BLOCK_BYTES, Completion, FileHandle, IoBuffer, Operation, run_blocking, submit_one, wait_for,
+    Appended, BLOCK_BYTES, Completion, FileHandle, IoBuffer, Operation, move_chunk, submit_one,
+    wait_for,
 };
 use crate::{Error, ErrorKind, Result, State, Time};
 
@@ -53,9 +53,8 @@ enum Other {
 #[derive(Debug)]
 struct OpenSegment {
     id: SegmentId,
-    file: FileHandle,
-    /// Where the next image starts.
-    end: u64,
+    /// Up to where the next image starts.
+    written: Appended,
     images: Vec<ImageInfo>,
     records: u64,
     max_record_bytes: u64,
@@ -63,8 +62,6 @@ struct OpenSegment {
     digest: u32,
     /// The latest of the times that its records were pushed with.
     latest: Option<Time>,
-    /// A sync failed: what it should have covered may never become durable.
-    doubtful: bool,
 }
 
 /// The image being written.
@@ -74,6 +71,8 @@ struct Page {
     chunk_offset: u64,
     /// Bytes used in the chunk.
     filled: usize,
+    /// Of the segment's bytes before the chunk.
+    crc: u32,
     footer: Vec<u8>,
     records: u32,
     lengths: Lengths,
@@ -140,7 +139,7 @@ impl SegmentWriter {
         // Of a page that was given up: this one is written over it.
         let _ = self.settle();
         let is_full = |open: &OpenSegment| {
-            is_full(open.end, self.segment_bytes) || open.images.len() >= self.images_max
+            is_full(open.written.end(), self.segment_bytes) || open.images.len() >= self.images_max
         };
         if self.open.as_ref().is_some_and(is_full) {
             self.seal()?;
@@ -150,7 +149,8 @@ impl SegmentWriter {
         }
         let open = self.open.as_ref().expect("opened above");
         let Page { footer, .. } = std::mem::take(&mut self.page);
-        self.page = Page { chunk_offset: open.end, footer, ..Page::default() };
+        let (chunk_offset, crc) = (open.written.end(), open.written.crc());
+        self.page = Page { chunk_offset, crc, footer, ..Page::default() };
         self.page.footer.clear();
         self.chunk.set_len(self.chunk.capacity());
         Ok(open.id)
@@ -205,13 +205,13 @@ impl SegmentWriter {
 
     /// Bytes of the page so far.
     pub fn page_bytes(&self) -> u64 {
-        self.open.as_ref().map_or(0, |open| self.position() - open.end)
+        self.open.as_ref().map_or(0, |open| self.position() - open.written.end())
     }
 
     /// Writes what is left of the page, with footer and trailer.
     pub fn finish_page(&mut self) -> Result<WrittenPage> {
         let open = self.open.as_ref().expect("a page is begun");
-        let (id, offset) = (open.id, open.end);
+        let (id, offset) = (open.id, open.written.end());
         let bare_len = self.page.lengths.bare();
         let mut footer = std::mem::take(&mut self.page.footer);
         if bare_len > 0 {
@@ -239,7 +239,7 @@ impl SegmentWriter {
         self.page.footer = footer;
         written?;
         let open = self.open.as_mut().expect("still open");
-        open.end = end;
+        open.written.extend_to(end, self.page.crc);
         open.images.push(info);
         open.records += u64::from(info.records);
         open.max_record_bytes = open.max_record_bytes.max(self.page.max_record_bytes);
@@ -252,11 +252,10 @@ impl SegmentWriter {
     /// Ends the open segment, if there is one, and makes it durable.
     pub fn seal(&mut self) -> Result<()> {
         let _ = self.settle();
-        if self.open.as_ref().is_some_and(|open| open.doubtful) {
-            self.write_again()?;
-        }
-        let Some(open) = self.open.as_ref() else { return Ok(()) };
-        let (id, start) = (open.id, open.end);
+        let Some(open) = self.open.as_mut() else { return Ok(()) };
+        self.chunk.set_len(self.chunk.capacity());
+        open.written.write_doubtful(self.store.device(), &mut self.chunk)?;
+        let (id, start) = (open.id, open.written.end());
         let directory: Vec<u8> = open.images.iter().flat_map(|i| i.to_bytes(id)).collect();
         let tail = Tail {
             directory_offset: start,
@@ -266,55 +265,22 @@ impl SegmentWriter {
         };
         let end =
             (start + (directory.len() + TRAILER_BYTES) as u64).next_multiple_of(BLOCK_BYTES as u64);
-        self.page = Page { chunk_offset: start, ..Page::default() };
+        let crc = open.written.crc();
+        self.page = Page { chunk_offset: start, crc, ..Page::default() };
         self.chunk.set_len(self.chunk.capacity());
         self.put(&directory)?;
         self.pad_to(end - TRAILER_BYTES as u64)?;
         self.put(&tail.to_bytes(id))?;
         self.write_chunk()?;
         self.settle()?;
-        if let Err(error) = self.store.sync(&self.open.as_ref().expect("still open").file) {
-            self.open.as_mut().expect("still open").doubtful = true;
+        let mut open = self.open.take().expect("still open");
+        if let Err(error) = open.written.sync(self.store.device(), &mut self.chunk) {
+            self.open = Some(open);
             return Err(error);
         }
-        let mut open = self.open.take().expect("still open");
-        open.end = end;
+        open.written.extend_to(end, self.page.crc);
         self.sealed.push(SegmentInfo { sealed: true, ..open.info() });
         Ok(())
-    }
-
-    /// Writes all of the open segment once more, for a sync that failed: a later one that succeeds
-    /// does not cover what the failed one should have. The device must still read it as it was
-    /// written, which is verified; if it does not, the records are lost and this fails each time.
-    fn write_again(&mut self) -> Result<()> {
-        let open = self.open.as_ref().expect("a doubtful segment is open");
-        let (id, file, end) = (open.id, open.file.clone(), open.end);
-        let directory = SegmentDirectory::of_open(open.info(), open.images.clone());
-        let mut reader = SegmentReader::new(self.store.clone(), self.state, 2 * BLOCK_BYTES);
-        reader.for_each_in(&directory, |_| true, |_, _| Ok(()))?;
-        let mut offset = 0;
-        while offset < end {
-            let length = (end - offset).min(self.chunk.capacity() as u64);
-            self.move_chunk(&file, Operation::Read { offset }, length as usize)?;
-            if offset == 0 {
-                let header = segment_header(id, self.state);
-                self.chunk.as_mut_slice()[..TRAILER_BYTES].copy_from_slice(&header);
-            }
-            self.move_chunk(&file, Operation::Write { offset }, length as usize)?;
-            offset += length;
-        }
-        Ok(())
-    }
-
-    fn move_chunk(&mut self, file: &FileHandle, to: Operation, length: usize) -> Result<()> {
-        self.chunk.set_len(length);
-        let chunk = std::mem::replace(&mut self.chunk, IoBuffer::empty());
-        let (mut chunk, done) = run_blocking(self.store.device(), file, to, chunk);
-        if chunk.capacity() == 0 {
-            chunk = IoBuffer::zeroed(2 * BLOCK_BYTES);
-        }
-        self.chunk = chunk;
-        done
     }
 
     /// Removes the open segment, if there is one: its records are of no use. A file that cannot be
@@ -346,25 +312,23 @@ impl SegmentWriter {
         self.chunk.set_len(BLOCK_BYTES);
         self.chunk.as_mut_slice().fill(0);
         self.chunk.as_mut_slice()[..TRAILER_BYTES].copy_from_slice(&segment_header(id, self.state));
-        let chunk = std::mem::replace(&mut self.chunk, IoBuffer::empty());
-        let operation = Operation::Write { offset: 0 };
-        let (chunk, done) = run_blocking(self.store.device(), &file, operation, chunk);
-        self.chunk = chunk;
-        if let Err(error) = done {
+        let crc = crc32c::crc32c(self.chunk.as_slice());
+        let (device, operation) = (self.store.device(), Operation::Write { offset: 0 });
+        if let Err(error) = move_chunk(device, &file, operation, &mut self.chunk, BLOCK_BYTES) {
             // Nothing refers to the file; if it cannot be removed now, the next open does.
             let _ = self.store.remove(id);
             return Err(error);
         }
+        let mut written = Appended::new(file);
+        written.extend_to(BLOCK_BYTES as u64, crc);
         Ok(OpenSegment {
             id,
-            file,
-            end: BLOCK_BYTES as u64,
+            written,
             images: Vec::new(),
             records: 0,
             max_record_bytes: 0,
             digest: 0,
             latest: None,
-            doubtful: false,
         })
     }
 
@@ -424,9 +388,10 @@ impl SegmentWriter {
             return Ok(());
         }
         debug_assert_eq!(self.page.filled % BLOCK_BYTES, 0);
-        let file = self.open.as_ref().expect("a page is begun").file.clone();
+        let file = self.open.as_ref().expect("a page is begun").written.file().clone();
         let operation = Operation::Write { offset: self.page.chunk_offset };
         self.settle()?;
+        let crc = crc32c::crc32c_append(self.page.crc, &self.chunk.as_slice()[..self.page.filled]);
         match std::mem::replace(&mut self.other, Other::None) {
             Other::Free(free) => {
                 let mut full = std::mem::replace(&mut self.chunk, free);
@@ -435,12 +400,14 @@ impl SegmentWriter {
                 self.other = Other::UnderWay(file, completions);
             }
             _ => {
-                let done = self.move_chunk(&file, operation, self.page.filled);
+                let (device, filled) = (self.store.device(), self.page.filled);
+                let done = move_chunk(device, &file, operation, &mut self.chunk, filled);
                 self.chunk.set_len(self.chunk.capacity());
                 done?;
             }
         }
         self.page.chunk_offset += self.page.filled as u64;
+        self.page.crc = crc;
         self.page.filled = 0;
         Ok(())
     }
@@ -450,8 +417,8 @@ impl OpenSegment {
     fn info(&self) -> SegmentInfo {
         SegmentInfo {
             id: self.id,
-            file: self.file.clone(),
-            bytes: self.end,
+            file: self.written.file().clone(),
+            bytes: self.written.end(),
             records: self.records,
             max_record_bytes: self.max_record_bytes,
             digest: self.digest,

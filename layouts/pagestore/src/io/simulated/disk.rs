@@ -192,11 +192,24 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes all names durable.
+    /// Makes all changes of names durable since the last sync of names.
     pub(super) fn sync_names(&mut self) {
-        self.unsynced.retain(|d| matches!(d.change, Change::Write { .. }));
-        self.durable_names.clone_from(&self.names);
+        for Dated { change, .. } in self.take_changes_of_names() {
+            change.apply_to_names(&mut self.durable_names);
+        }
         self.forget_unreachable();
+    }
+
+    /// Gives up the changes of names since the last sync of names: they stay live but never become
+    /// durable, unless they are made again.
+    pub(super) fn fail_sync_names(&mut self) {
+        drop(self.take_changes_of_names());
+        self.forget_unreachable();
+    }
+
+    fn take_changes_of_names(&mut self) -> Vec<Dated> {
+        let of_names = |d: &mut Dated| !matches!(d.change, Change::Write { .. });
+        self.unsynced.extract_if(.., of_names).collect()
     }
 
     fn change_name(&mut self, change: Change) {

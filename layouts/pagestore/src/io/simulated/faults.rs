@@ -5,8 +5,9 @@ use super::super::Operation;
 /// One thing that goes wrong with one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The operation fails. A failed write may have moved some of its sectors; a failed sync
-    /// leaves what it should have covered never durable, as Linux does.
+    /// The operation fails. A failed write may have moved some of its sectors. A failed sync, of a
+    /// file or of the directory, leaves what it should have covered live but never durable, as Linux
+    /// does: a later sync covers only what is written, or named, again.
     Error,
     /// The operation succeeds, but only this many bytes, rounded down to sectors, are moved.
     /// A sync or directory sync does nothing.

@@ -263,22 +263,29 @@ impl Simulated {
         fault
     }
 
-    /// Does one operation on the directory. `words` name the step (`None`: it is none), `change`
-    /// does it or, told that it is to be lost, does not; `attempted` is what a crash at this step
-    /// may still have done.
+    /// Does one operation on the directory. `words` name the step (`None`: it is none). A sync that
+    /// fails gives up what it should have covered. `change` does the operation or, told that it is
+    /// to be lost, does not; `attempted` is what a crash at this step may still have done.
     fn directory_operation<T>(
         &self,
         words: Option<String>,
+        is_sync: bool,
         change: impl FnOnce(&mut Disk, bool) -> Result<T>,
         attempted: impl Fn(&Disk) -> Option<Change>,
     ) -> Result<T> {
         self.turn();
         self.counters.count_directory_operation();
         let fault = self.fault_of_call();
-        match fault {
-            Some(Fault::Error) => return Err(simulated_error("simulated directory error")),
-            Some(Fault::DiskFull) => return Err(disk_full()),
-            _ => {}
+        let failure = match fault {
+            Some(Fault::Error) => Some(simulated_error("simulated directory error")),
+            Some(Fault::DiskFull) => Some(disk_full()),
+            _ => None,
+        };
+        if let Some(failure) = failure {
+            if is_sync {
+                self.world().fail_sync_names();
+            }
+            return Err(failure);
         }
         let order = self.world().order.clone();
         let _one = order.lock().unwrap_or_else(PoisonError::into_inner);
@@ -316,6 +323,7 @@ impl Device for Simulated {
         check_name(name)?;
         self.directory_operation(
             Some(format!("create {name}")),
+            false,
             |disk, _| disk.create(name),
             |disk| disk.attempt_create(name),
         )
@@ -323,7 +331,7 @@ impl Device for Simulated {
 
     fn open(&self, name: &str) -> Result<FileHandle> {
         check_name(name)?;
-        self.directory_operation(None, |disk, _| disk.open(name), |_| None)
+        self.directory_operation(None, false, |disk, _| disk.open(name), |_| None)
     }
 
     fn len(&self, file: &FileHandle) -> Result<u64> {
@@ -355,6 +363,7 @@ impl Device for Simulated {
         check_name(target)?;
         self.directory_operation(
             Some(format!("rename {source} to {target}")),
+            false,
             |disk, _| disk.rename(source, target),
             |disk| {
                 let file = disk.number_of(source, "rename").ok()?;
@@ -367,6 +376,7 @@ impl Device for Simulated {
         check_name(name)?;
         self.directory_operation(
             Some(format!("remove {name}")),
+            false,
             |disk, _| disk.remove(name),
             |disk| {
                 disk.number_of(name, "remove").ok()?;
@@ -378,6 +388,7 @@ impl Device for Simulated {
     fn sync_directory(&self) -> Result<()> {
         self.directory_operation(
             Some("sync the directory".to_owned()),
+            true,
             |disk, lost| {
                 if !lost {
                     disk.sync_names();

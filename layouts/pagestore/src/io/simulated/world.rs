@@ -213,6 +213,13 @@ impl World {
         }
     }
 
+    /// A sync of the directory fails. After a crash there is nothing to give up.
+    pub(super) fn fail_sync_names(&mut self) {
+        if !self.crashed {
+            self.disk.fail_sync_names();
+        }
+    }
+
     fn sync(&mut self, held: &Held) -> Result<()> {
         let file = held.accepted.file().0.number;
         self.disk.live(file)?;
