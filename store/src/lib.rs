@@ -22,6 +22,7 @@ mod cells;
 mod checkpoints;
 mod config;
 mod count;
+mod definition;
 mod expiring;
 mod explain;
 mod export;

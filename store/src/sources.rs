@@ -26,6 +26,7 @@ use alluvium_pagestore::{
 
 use crate::checkpoints::{Checkpoint, entries_of};
 use crate::config::StoreConfig;
+use crate::definition;
 
 /// A checkpoint of another store, to restore from; see
 /// [`StoreBuilder::restore_from`](crate::StoreBuilder::restore_from).
@@ -215,9 +216,13 @@ impl Sources {
         positions.all(|position| position == first).then_some(first)
     }
 
-    /// What some source says of a state.
+    /// What some source says of a state: one that has its definition, if any has.
     pub(crate) fn state(&self, name: &str) -> Option<StateManifest> {
-        self.opened.borrow().iter().find_map(|one| one.state(name).cloned())
+        let opened = self.opened.borrow();
+        let mut states = opened.iter().filter_map(|one| one.state(name));
+        let first = states.next()?;
+        let defined = [first].into_iter().chain(states).find(|state| state.definition.is_some());
+        Some(defined.unwrap_or(first).clone())
     }
 
     /// The parts of a state that is opened with this context; reading them books on `account`.
@@ -364,6 +369,10 @@ fn check_types(opened: &[Rc<Opened>]) -> Result<()> {
                             .with("and source", &one.name));
                     }
                 }
+                let (a, b) = (known.definition.as_ref(), state.definition.as_ref());
+                let (a, b) = ((a, "in one source"), (b, "in another"));
+                definition::check_same(&state.name, a, b)
+                    .map_err(|e| e.with("source", &other.name).with("and source", &one.name))?;
             }
         }
     }

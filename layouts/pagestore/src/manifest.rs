@@ -86,6 +86,10 @@ pub struct StateManifest {
     pub key: String,
     /// Description of the value type.
     pub value: String,
+    /// What its answers depend on beside its types, such as the length of windows. A build from before
+    /// there was any recorded none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<serde_json::Value>,
     /// The key groups that it has, if they come and go; else they are those of the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<KeyGroups>,

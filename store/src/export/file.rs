@@ -11,6 +11,7 @@ use rkyv::util::AlignedVec;
 use serde::{Deserialize, Serialize};
 
 use super::Entry;
+use crate::definition;
 
 const MAGIC: &[u8; 8] = b"ALVEXPT\0";
 /// Version of the file's format.
@@ -44,13 +45,16 @@ pub(super) struct StateHeader {
     primitive: String,
     key: String,
     value: String,
+    /// Beside the types, what the state's answers depend on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    definition: Option<serde_json::Value>,
     pub(super) entries: u64,
 }
 
 impl StateHeader {
     pub(super) fn of(manifest: &StateManifest, entries: u64) -> Self {
-        let StateManifest { name, primitive, key, value, .. } = manifest.clone();
-        Self { name, primitive, key, value, entries }
+        let StateManifest { name, primitive, key, value, definition, .. } = manifest.clone();
+        Self { name, primitive, key, value, definition, entries }
     }
 
     /// Refuses a state of other types, naming both.
@@ -65,7 +69,8 @@ impl StateHeader {
                 return Err(Error::new(ErrorKind::Mismatch, message).with("state", &self.name));
             }
         }
-        Ok(())
+        let (file, state) = (self.definition.as_ref(), open.definition.as_ref());
+        definition::check_same(&self.name, (file, "in the file"), (state, "in the state"))
     }
 }
 

@@ -13,9 +13,13 @@ use alluvium_pagestore::{
 };
 
 use super::{Inner, OpenState};
+use crate::definition;
 use crate::moving::{Groups, Mover, Stock};
 use crate::sources::Sources;
 use crate::state_cell::Hooks;
+
+/// The layout of panes that keeps no table.
+const WINDOW_SEGMENTS: &str = "window-segments";
 
 impl Inner {
     pub(super) fn context(&self, name: &str, limit: Option<u64>) -> Result<StateContext> {
@@ -41,20 +45,26 @@ impl Inner {
         })
     }
 
+    /// What the last checkpoint says of a state, or, in a store that is made of others, what theirs
+    /// say; and whether it is this store's own.
+    pub(super) fn stored(&self, name: &str) -> (bool, Option<StateManifest>) {
+        let find = |base: &Arc<CheckpointImage>| {
+            base.states.iter().find(|state| state.name == name).cloned()
+        };
+        match self.checkpoints.borrow().base().map(find) {
+            Some(own) => (true, own),
+            None => (false, self.sources.as_ref().and_then(|sources| sources.state(name))),
+        }
+    }
+
     /// Adds what the last checkpoint says of the state, which must be of the same types.
     pub(super) fn with_restored(
         &self,
         mut context: StateContext,
         asked: &StateManifest,
     ) -> Result<StateContext> {
-        let checkpoints = self.checkpoints.borrow();
-        let find = |base: &Arc<CheckpointImage>| {
-            base.states.iter().find(|state| state.name == asked.name).cloned()
-        };
-        let own = checkpoints.base().map(find);
-        let other = || self.sources.as_ref().and_then(|sources| sources.state(&asked.name));
-        let is_own = own.is_some();
-        let Some(stored) = own.unwrap_or_else(other) else { return Ok(context) };
+        let (is_own, stored) = self.stored(&asked.name);
+        let Some(stored) = stored else { return Ok(context) };
         for (what, stored, asked) in [
             ("primitive", &stored.primitive, &asked.primitive),
             ("key type", &stored.key, &asked.key),
@@ -65,13 +75,16 @@ impl Inner {
                 return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
             }
         }
+        definition::check_change(&stored, asked)?;
         if !is_own {
             return Ok(context);
         }
-        // Other primitives' layouts read each other's records.
-        if matches!(&*asked.primitive, "list" | "lists") && stored.layout != asked.layout {
+        if !reads(asked, &stored.layout) {
             let (stored, asked) = (&stored.layout, &asked.layout);
-            let message = format!("the stored layout is {stored}, asked for is {asked}");
+            let message = format!(
+                "the stored layout is {stored}, asked for is {asked}, which does not read it: make a \
+                 new store of the checkpoint, or export it and import it"
+            );
             return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
         }
         let device = context.segment_store()?.for_opening().shared_device();
@@ -149,6 +162,18 @@ impl Inner {
     }
 }
 
+/// Whether a state in the layout that is asked for reads what this other layout has stored. Tables
+/// read each other's records, also the tables that panes are kept in.
+fn reads(asked: &StateManifest, stored: &str) -> bool {
+    let tables_only = |layout: &str| layout != WINDOW_SEGMENTS;
+    match &*asked.primitive {
+        _ if asked.layout == stored => true,
+        "list" | "lists" => false,
+        "panes" => tables_only(&asked.layout) && tables_only(stored),
+        primitive => !primitive.starts_with("time-map"),
+    }
+}
+
 /// What a checkpoint will say of a state.
 pub(super) fn manifest(
     name: &str,
@@ -157,8 +182,8 @@ pub(super) fn manifest(
     (key, value): (String, String),
 ) -> StateManifest {
     let (name, primitive, layout) = (name.into(), primitive.into(), layout.into());
-    let (groups, going, image) = Default::default();
-    StateManifest { name, primitive, layout, key, value, groups, going, image }
+    let (definition, groups, going, image) = Default::default();
+    StateManifest { name, primitive, layout, key, value, definition, groups, going, image }
 }
 
 /// The error of a layout that does not say how its entries become bytes.

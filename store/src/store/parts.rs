@@ -10,8 +10,9 @@ use super::opening::manifest;
 use super::taking::{Pane, put_panes};
 use crate::batch::Batch;
 use crate::cells::{ListsCell, PanesCell};
+use crate::definition;
 use crate::moving::Mover;
-use crate::windows::{ProgressCell, Record};
+use crate::windows::{ProgressCell, Record, Windows};
 
 /// What a state is opened with whose key groups come and go: its tables are for all of them.
 fn of_all_groups(context: &StateContext) -> StateContext {
@@ -157,15 +158,17 @@ impl Store {
     pub(crate) fn open_progress(
         &self,
         name: &str,
+        windows: &Windows,
         mover: Option<&Mover>,
     ) -> Result<Rc<ProgressCell>> {
         let context = self.0.context(name, None)?;
         let types = (description_of::<()>(), description_of::<Record>());
-        let manifest = manifest(name, "progress", "heap", types);
+        let mut manifest = manifest(name, "progress", "heap", types);
+        manifest.definition = definition::of_windows(windows);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
         let groups = mover.map(|mover| mover.groups().clone());
-        let opened = ProgressCell::open(name, context.clone(), groups);
+        let opened = ProgressCell::open(name, *windows, context.clone(), groups);
         let cell = self.0.opened(opened, name)?;
         self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| cell.take(part)))?;
         if let Some(mover) = mover {

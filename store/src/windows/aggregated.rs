@@ -85,14 +85,15 @@ where
     /// `name/stacks` if they are of 24 or more and it cannot.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for windows that cannot be, and those of
-    /// [`Store::map`](crate::Store::map).
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for windows that cannot be,
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) for a state of [other
+    /// windows](Windows#opened-again), and those of [`Store::map`](crate::Store::map).
     pub fn open(self, windows: Windows, aggregate: A) -> Result<Aggregated<K, E, A, L>> {
         let windows = windows.checked()?;
         let name = self.name().to_owned();
         let (store, layout, mover) = (self.store(), self.chosen_layout(), self.mover());
         // First, so that a move between two watermarks fails before anything else is installed.
-        let progress = store.open_progress(&format!("{name}/progress"), mover)?;
+        let progress = store.open_progress(&format!("{name}/progress"), &windows, mover)?;
         let late = LateEvents::open(store, &name, mover)?;
         let shape = match windows.shape {
             Shape::Aligned { length, slide, offset } => {

@@ -132,8 +132,9 @@ where
     /// once to give it, and, when it has changed, once more to take it back.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for windows that cannot be, and those of
-    /// [`Store::map`](crate::Store::map).
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for windows that cannot be,
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) for a state of [other
+    /// windows](Windows#opened-again), and those of [`Store::map`](crate::Store::map).
     pub fn open<F: Process<K, E>>(
         self,
         windows: Windows,
@@ -143,7 +144,7 @@ where
         let name = self.name().to_owned();
         let (store, layout, mover) = (self.store(), self.chosen_layout(), self.mover());
         // First, so that a move between two watermarks fails before anything else is installed.
-        let progress = store.open_progress(&format!("{name}/progress"), mover)?;
+        let progress = store.open_progress(&format!("{name}/progress"), &windows, mover)?;
         let late = LateEvents::open(store, &name, mover)?;
         let lists = store.open_lists::<K, E, _>(&name, &layout.lists(), mover)?;
         let shape = match windows.shape {

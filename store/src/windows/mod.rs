@@ -21,6 +21,8 @@ mod shaped;
 mod stacks;
 mod totals;
 
+use std::fmt;
+
 use alluvium_pagestore::{Error, ErrorKind, Result, Time};
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +71,22 @@ pub enum Emit {
 /// let visit = Windows::session(10 * SECOND);
 /// # let _ = (hop, visit);
 /// ```
+///
+/// # Opened again
+///
+/// The windows are part of the state, and of its checkpoints. A state that was stored as other
+/// windows is refused, naming both, unless its answers stay right. These may change:
+///
+/// - [`Emit::OnClose`] may become [`Emit::OnWatermark`], and the other way if the lateness is 0; of
+///   sessions, either way only if it is 0.
+/// - Of windows that are no sessions, [`Emit::OnClose`] may become [`Emit::Early`], and so may
+///   [`Emit::OnWatermark`] if the lateness is 0.
+/// - The interval of [`Emit::Early`].
+///
+/// Length, slide, offset, gap and lateness may not: what is kept, and what is gone already, is by the
+/// stored ones. Windows with others are a new state of another name.
+///
+/// A checkpoint of a build from before windows were recorded is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Windows {
     shape: Shape,
@@ -143,6 +161,40 @@ impl Windows {
         }
     }
 
+    /// The same windows in one way of writing: offsets a slide apart mean the same.
+    pub(crate) fn normal(mut self) -> Self {
+        if let Shape::Aligned { slide, offset, .. } = &mut self.shape {
+            *offset = offset.rem_euclid((*slide).max(1));
+        }
+        self
+    }
+
+    /// Why state of these windows cannot go on as `after`; `None` if the answers stay right.
+    pub(crate) fn why_not(&self, after: &Self) -> Option<&'static str> {
+        let (before, after) = (self.normal(), after.normal());
+        let is_session = before.are_sessions();
+        match (before.emit, after.emit) {
+            _ if before.shape != after.shape => {
+                Some("what is kept is of the stored windows, and of no others")
+            }
+            _ if before.lateness != after.lateness => {
+                Some("what is kept, and what is gone, is by the stored lateness")
+            }
+            (a, b) if a == b => None,
+            (Emit::Early(_), Emit::Early(_)) => None,
+            (Emit::Early(_), _) => Some("early results that were told would not be taken back"),
+            // Without lateness both tell a window once, when the watermark has passed its end.
+            (Emit::OnClose, Emit::OnWatermark) if before.lateness == 0 => None,
+            (Emit::OnWatermark, _) if before.lateness == 0 && !is_session => None,
+            (Emit::OnWatermark, Emit::OnClose) if before.lateness == 0 => None,
+            (Emit::OnWatermark, _) => Some("results that were told would not be taken back"),
+            (Emit::OnClose, _) if is_session => {
+                Some("open sessions fire when the stored way to emit says")
+            }
+            (Emit::OnClose, _) => None,
+        }
+    }
+
     /// Checks the numbers.
     fn checked(self) -> Result<Self> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Config, what));
@@ -165,6 +217,23 @@ impl Windows {
                 refuse(format!("early results every {every} ns; 1 is the least"))
             }
             _ => Ok(self),
+        }
+    }
+}
+
+impl fmt::Display for Windows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.shape {
+            Shape::Aligned { length, slide, offset } => {
+                write!(f, "windows of {length} ns every {slide} ns from {offset}")?;
+            }
+            Shape::Session { gap } => write!(f, "sessions with a gap of {gap} ns")?,
+        }
+        write!(f, " (lateness {} ns, ", self.lateness)?;
+        match self.emit {
+            Emit::OnClose => write!(f, "on close)"),
+            Emit::OnWatermark => write!(f, "on the watermark)"),
+            Emit::Early(every) => write!(f, "early every {every} ns)"),
         }
     }
 }

@@ -10,6 +10,8 @@ use alluvium_pagestore::{
     BlobWriter, Encoded, Error, ErrorKind, Key, KeyGroup, KeyHash, Result, StateImage, Time,
 };
 
+use super::Windows;
+use crate::definition;
 use crate::export::{Entry, Visit};
 use crate::moving::{Arriving, Groups, Place};
 use crate::state_cell::Hooks;
@@ -22,6 +24,7 @@ pub(crate) type Record = (Time, Time, Option<Time>);
 #[derive(Debug)]
 pub(crate) struct ProgressCell {
     name: String,
+    windows: Windows,
     pub(crate) watermark: Cell<Time>,
     pub(crate) settled: Cell<Time>,
     /// May be after the end of time.
@@ -40,6 +43,7 @@ pub(crate) struct ProgressCell {
 impl ProgressCell {
     pub(crate) fn open(
         name: &str,
+        windows: Windows,
         context: StateContext,
         groups: Option<Rc<Groups>>,
     ) -> Result<Rc<Self>> {
@@ -48,6 +52,7 @@ impl ProgressCell {
         let (watermark, settled, fired) = restored.unwrap_or((Time::MIN, Time::MIN, None));
         Ok(Rc::new(Self {
             name: name.into(),
+            windows,
             watermark: Cell::new(watermark),
             settled: Cell::new(settled),
             fired: Cell::new(fired.map(|end| i128::from(end.0))),
@@ -192,7 +197,8 @@ impl Hooks for ProgressCell {
 
     fn extract(&self, group: KeyGroup, at: &mut Place, _: usize, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
-        encoded.set(&(), &self.record_to_move()?)?;
+        let windows = definition::of_windows(&self.windows).map(|windows| windows.to_string());
+        encoded.set(&(), &(self.record_to_move()?, windows.unwrap_or_default()))?;
         // It is not a key's: it goes with each group, under a hash of that.
         let hashes = Groups::hashes_of(self.groups.as_deref(), group);
         visit(Entry::of(*hashes.start(), 0, &encoded))?;
@@ -206,7 +212,11 @@ impl Hooks for ProgressCell {
     }
 
     fn install(&self, entry: Entry<'_>, _: &mut Arriving) -> Result<()> {
-        let ((), record) = Encoded::get::<(), Record>(entry.key, entry.value)?;
+        let ((), (record, windows)) = Encoded::get::<(), (Record, String)>(entry.key, entry.value)?;
+        let (theirs, ours) =
+            (serde_json::from_str(&windows).ok(), definition::of_windows(&self.windows));
+        let theirs = (theirs.as_ref(), "where the key group comes from");
+        definition::check_same(&self.name, theirs, (ours.as_ref(), "here"))?;
         self.meet(record)
     }
 

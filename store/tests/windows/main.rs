@@ -4,11 +4,11 @@
 mod btree_layout;
 mod btree_windows;
 #[path = "../behaviour/common/dice.rs"]
-#[expect(dead_code, reason = "shared with other programs")]
 mod dice;
 mod model;
 mod sorted;
 
+mod a_definition_is_part_of_the_state;
 mod a_map_by_key_is_ordered_by_time;
 mod the_tricky_cases_of_windows;
 mod windows_hold_what_the_definition_says;

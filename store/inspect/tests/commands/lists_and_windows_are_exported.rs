@@ -296,6 +296,7 @@ fn panes_come_out_without_what_was_removed() {
         after: 0,
         position: 0,
         states: vec![StateManifest {
+            definition: None,
             name,
             primitive,
             layout,
