@@ -30,7 +30,7 @@ pub enum Answer {
     /// Lists were dropped.
     Reaped(Booked),
     /// A run was read ahead.
-    ReadAhead { run: RunName, booked: u64, result: Result<Vec<AlignedVec>> },
+    ReadAhead { run: RunName, booked: (u64, u64), result: Result<Vec<AlignedVec>> },
     /// A merge went on.
     Merged(Box<Merging>),
     /// Files were removed; those that could not be are removed at the next open.
@@ -127,15 +127,9 @@ impl Jobs {
         });
     }
 
-    /// Has a run read ahead, through a window of so many bytes.
-    pub fn read_ahead(
-        &mut self,
-        run: RunName,
-        stored: StoredRun,
-        booked: u64,
-        state: u64,
-        window: usize,
-    ) {
+    /// Has a run read ahead; for its blocks, and for the window that it is read through, so much is booked.
+    pub fn read_ahead(&mut self, run: RunName, stored: StoredRun, booked: (u64, u64), state: u64) {
+        let window = booked.1 as usize;
         self.submit(move |store| {
             let read = || {
                 let store = store.expect("a stored run has a store").clone();
@@ -286,12 +280,16 @@ impl Pages {
     ) -> Result<()> {
         let Some(first) = entries.first() else { return Ok(()) };
         let hash = first.key.key_hash();
+        block::encode(scratch, entries)?;
+        if self.segment.is_some() && !writer.has_room(scratch.len()) {
+            writer.finish_page()?;
+            self.segment = None;
+        }
         let segment = match self.segment {
             Some(segment) => segment,
-            None => writer.begin_page()?,
+            None => writer.begin_page_for(scratch.len())?,
         };
         self.segment = Some(segment);
-        block::encode(scratch, entries)?;
         let grain = writer.push_encoded(hash, scratch)?;
         self.blocks.push((segment, FooterEntry { hash, grain, len: scratch.len() as u32 }));
         let full = writer.page_records() as usize >= PAGE_BLOCKS;

@@ -389,7 +389,7 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
 }
 
 /// A window that has room for every block of a run, wherever it begins.
-fn window_bytes_min(run: &StoredRun) -> u64 {
+pub fn window_bytes_min(run: &StoredRun) -> u64 {
     (run.longest() + RECORD_HEADER_BYTES as u64).next_multiple_of(BLOCK_BYTES as u64)
         + BLOCK_BYTES as u64
 }

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use alluvium_pagestore::block::AlignedVec;
+use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time, rounded};
 
 use super::bucket::Bucket;
 use super::frozen::{Booked, Frozen};
 use super::jobs::Answer;
-use super::run::{Cached, RUN_BYTES, Run, StoredRun};
+use super::run::{Cached, RUN_BYTES, Run, StoredRun, window_bytes_min};
 use super::table::AppendLogLists;
 use crate::table::TableStats;
 use crate::trace_event;
@@ -346,22 +347,22 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     /// Has the runs of buckets before `until` read ahead, as far as memory goes.
     pub(super) fn read_ahead(&mut self, until: Time) {
         let Some(source) = &self.source else { return };
-        let (state, window) = (source.state, self.sizes.chunk_bytes as u64);
+        let (state, chunk) = (source.state, self.sizes.chunk_bytes as u64);
         let mut room = self.account.available().saturating_sub(self.sizes.want_free);
         for (time, bucket) in self.buckets.range_mut(..until) {
             for run in &mut bucket.runs {
                 let wanted = run.memory.is_none() && run.cached.is_none() && !run.busy;
                 let Some(stored) = run.stored.as_ref().filter(|_| wanted) else { continue };
-                let bytes = cached_bytes(stored);
-                let needed = bytes + window + 2 * stored.longest();
-                if room < needed {
+                let (bytes, window) = (cached_bytes(stored), window_ahead(stored, chunk));
+                if room < bytes + window + 2 * stored.longest() {
                     return;
                 }
-                room -= bytes;
+                // All of it is booked until the helper has read the run.
+                room -= bytes + window;
                 run.busy = true;
                 let name = (*time, run.number);
                 self.account.charge(MemoryKind::Buffers, bytes + window);
-                self.jobs.read_ahead(name, (**stored).clone(), bytes, state, window as usize);
+                self.jobs.read_ahead(name, (**stored).clone(), (bytes, window), state);
             }
         }
     }
@@ -370,10 +371,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     fn take_read_ahead(
         &mut self,
         (time, number): (Time, u64),
-        bytes: u64,
+        (bytes, window): (u64, u64),
         result: Result<Vec<AlignedVec>>,
     ) {
-        self.account.release(MemoryKind::Buffers, self.sizes.chunk_bytes as u64);
+        self.account.release(MemoryKind::Buffers, window);
         let read = result.is_ok();
         let cached =
             result.ok().map(|blocks| Cached { blocks: Arc::new(blocks), bytes, used: false });
@@ -434,6 +435,12 @@ fn freeze<K: Key, E: State>(bucket: &mut Bucket<K, E>, number: u64) -> Arc<Froze
         cached: None,
     });
     frozen
+}
+
+/// Bytes of the window that a run is read ahead through: no longer than the run.
+fn window_ahead(stored: &StoredRun, chunk_bytes: u64) -> u64 {
+    let all = stored.bytes().next_multiple_of(BLOCK_BYTES as u64) + BLOCK_BYTES as u64;
+    chunk_bytes.min(all).max(window_bytes_min(stored))
 }
 
 /// Bytes that the blocks of a run take in memory.

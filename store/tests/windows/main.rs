@@ -10,6 +10,7 @@ mod sorted;
 
 mod a_definition_is_part_of_the_state;
 mod a_map_by_key_is_ordered_by_time;
+mod reading_ahead_is_bounded;
 mod the_tricky_cases_of_windows;
 mod windows_hold_what_the_definition_says;
 mod windows_larger_than_memory;
