@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use alluvium_pagestore::block::{self, AlignedVec, BorrowedEntry};
+use alluvium_pagestore::block::{AlignedVec, BorrowedEntry};
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, Helper, Key, Result, SegmentId, SegmentInfo, SegmentReader,
     SegmentStore, SegmentWriter, State, Time,
@@ -291,7 +291,7 @@ impl Pages {
             None => writer.begin_page()?,
         };
         self.segment = Some(segment);
-        block::encode(scratch, entries)?;
+        writer.trials().encode_block(scratch, entries)?;
         let grain = writer.push_encoded(hash, scratch)?;
         self.blocks.push((segment, FooterEntry { hash, grain, len: scratch.len() as u32 }));
         let full = writer.page_records() as usize >= PAGE_BLOCKS;

@@ -10,12 +10,27 @@ use std::sync::Arc;
 use alluvium_layouts::StateContext;
 use alluvium_pagestore::{
     Account, BlobReader, CheckpointImage, Error, ErrorKind, MemoryKind, Result, StateManifest,
+    refused_attributes,
 };
 
 use super::{Inner, OpenState};
 use crate::moving::{Groups, Mover, Stock};
 use crate::sources::Sources;
 use crate::state_cell::Hooks;
+
+/// Refuses types by serde that contain others whose attributes make them write something else than
+/// they read. The derive macro refuses such types by serde themselves, and does not see what
+/// they contain.
+fn check_attributes(asked: &StateManifest) -> Result<()> {
+    let refused =
+        [&asked.key, &asked.value].into_iter().find_map(|types| refused_attributes(types));
+    let Some(refused) = refused else { return Ok(()) };
+    let message = format!(
+        "{refused} is stored by serde and would not come back as it was written; leave the attribute \
+         out, or promise with `#[state(trusted)]` that it does"
+    );
+    Err(Error::new(ErrorKind::Config, message).with("state", &asked.name))
+}
 
 impl Inner {
     pub(super) fn context(&self, name: &str, limit: Option<u64>) -> Result<StateContext> {
@@ -47,6 +62,7 @@ impl Inner {
         mut context: StateContext,
         asked: &StateManifest,
     ) -> Result<StateContext> {
+        check_attributes(asked)?;
         let checkpoints = self.checkpoints.borrow();
         let find = |base: &Arc<CheckpointImage>| {
             base.states.iter().find(|state| state.name == asked.name).cloned()
