@@ -43,6 +43,7 @@ mod split_heap_groups;
 mod split_marks;
 mod split_table;
 mod stepped;
+mod system_page;
 mod table;
 mod table_panes;
 mod trace;

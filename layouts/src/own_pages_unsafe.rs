@@ -7,9 +7,12 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+use crate::system_page::page_bytes;
+
 /// Shorter lists are the allocator's.
 const MAPPED_MIN: usize = 64 << 10;
-const PAGE: usize = 4096;
+/// No system has smaller pages.
+const PAGE_MIN: usize = 4096;
 
 /// A list of so many items at most.
 ///
@@ -33,7 +36,7 @@ impl<T> OwnPages<T> {
     /// # Panics
     /// If items have no size, or more than that of a page as their alignment.
     pub fn with_capacity(capacity: usize) -> Self {
-        assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE, "items that pages cannot have");
+        assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_MIN, "items that pages cannot have");
         let layout = Self::layout(capacity);
         let pages = if layout.size() < MAPPED_MIN { None } else { map(layout.size()) };
         if let Some(start) = pages {
@@ -47,8 +50,13 @@ impl<T> OwnPages<T> {
 
     /// Memory that one takes.
     pub fn memory_bytes(capacity: usize) -> usize {
+        Self::memory_bytes_on(capacity, page_bytes())
+    }
+
+    /// Memory that one takes on a system with such pages.
+    fn memory_bytes_on(capacity: usize, page_bytes: usize) -> usize {
         let bytes = Self::layout(capacity).size();
-        if bytes < MAPPED_MIN { bytes } else { bytes.next_multiple_of(PAGE) }
+        if bytes < MAPPED_MIN { bytes } else { bytes.next_multiple_of(page_bytes) }
     }
 
     fn layout(capacity: usize) -> Layout {
@@ -177,7 +185,10 @@ mod tests {
         let item = Rc::new(());
         let mut list = OwnPages::with_capacity(3);
         type Items = OwnPages<(u64, Rc<()>)>;
-        assert_eq!((Items::memory_bytes(3), Items::memory_bytes(5003)), (48, 80 << 10));
+        for (page, bytes) in [(4 << 10, 80 << 10), (16 << 10, 80 << 10), (64 << 10, 128 << 10)] {
+            assert_eq!(Items::memory_bytes_on(3, page), 48);
+            assert_eq!(Items::memory_bytes_on(5003, page), bytes);
+        }
         for round in 0..3 {
             (0..3).for_each(|i| list.push((i + round, item.clone())));
             assert_eq!(

@@ -13,7 +13,7 @@ use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{
     Error, ErrorKind, Helper, PlacedAt, Placing, Result, SegmentInfo, SegmentStore, SegmentWriter,
-    State, codec,
+    State,
 };
 
 /// Most bytes of a batch.
@@ -187,7 +187,8 @@ impl Paced {
         }
         // The record is not in the batch while what came before it is written.
         let mut record = std::mem::take(&mut self.writing().batch.scratch);
-        guarded(|| codec::encode(&mut record, key, value))?;
+        let trials = self.writing().writer.trials();
+        guarded(|| trials.encode(&mut record, key, value))?;
         let (length, most) = (record.len(), self.pace.batch_bytes);
         let Batch { records, bytes, .. } = &self.writing().batch;
         if records.len() == BATCH_RECORDS || bytes.len() + length > most && !records.is_empty() {
@@ -309,7 +310,7 @@ impl Sink<'_> {
     /// Those of encoding and of writing.
     pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<PlacedAt> {
         let Writing { writer, batch, placing, .. } = &mut *self.writing;
-        codec::encode(&mut batch.scratch, key, value)?;
+        writer.trials().encode(&mut batch.scratch, key, value)?;
         let at = placing.place(batch.scratch.len());
         let record = InBatch { hash, bytes: batch.scratch.len() as u32, grain: at.grain };
         write_record(writer, self.pace, &record, &batch.scratch)?;

@@ -3,7 +3,7 @@
 
 use rkyv::util::{AlignedVec, with_arena};
 
-use crate::{Key, Result, State, codec};
+use crate::{Key, Result, State, Trials, codec};
 
 /// Encodes and decodes keys and values that are [`State`]. State of a
 /// layout that has one can be exported, imported and restored by key groups.
@@ -22,6 +22,7 @@ pub struct Encoded {
     pub key: AlignedVec,
     /// Of the value.
     pub value: AlignedVec,
+    trials: (Trials, Trials),
 }
 
 impl Encoded {
@@ -31,7 +32,9 @@ impl Encoded {
         with_arena(|arena| {
             codec::encode_one_in(arena, &mut self.key, key)?;
             codec::encode_one_in(arena, &mut self.value, value)
-        })
+        })?;
+        self.trials.0.try_one::<K>(&self.key)?;
+        self.trials.1.try_one::<V>(&self.value)
     }
 
     /// Key and value again.

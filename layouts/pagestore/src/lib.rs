@@ -24,6 +24,7 @@ mod serde_codec;
 mod size;
 mod state;
 mod time;
+mod trial;
 mod turns;
 
 pub use account::{Account, AccountStats, MEMORY_KINDS, MemoryKind, Reclaim};
@@ -40,7 +41,7 @@ pub use manifest::{
     checkpoint_name, checkpoint_of_file,
 };
 pub use rewrite::{PATIENT_FUEL, Progress, Rewrite, SegmentMeta};
-pub use schema::{Schema, description_of, fingerprint};
+pub use schema::{Schema, description_of, fingerprint, has_no_order, refused_attributes};
 pub use segment::{
     Death, FORMAT_VERSION, Footer, FooterEntry, FooterPass, GRAIN_BYTES, Image, ImageInfo, LiveSet,
     Liveness, PassVisitor, PassedRecord, PlacedAt, Placing, RECORD_HEADER_BYTES, RecordBytes,
@@ -52,11 +53,13 @@ pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, KIB, MIB};
 pub use state::{Key, Lookup, RecordSerializer, State};
 pub use time::{MILLISECOND, SECOND, Time};
+pub use trial::Trials;
 pub use turns::Turns;
 
 /// What code emitted by the derive macros names. No part of the API.
 #[doc(hidden)]
 pub mod derived {
+    pub use crate::schema::describe_refused;
     pub use crate::serde_codec::describe_by_serde;
     pub use {rkyv, serde};
 }

@@ -4,6 +4,7 @@
 //! restored, each with its checksum. It is written beside the old one, synced, and renamed over it:
 //! a crash leaves the old list or the new, never a mixture.
 
+use rkyv::primitive::{ArchivedU32, ArchivedUsize};
 use serde::{Deserialize, Serialize};
 
 use crate::framed::Framed;
@@ -16,8 +17,45 @@ pub const MANIFEST: &str = "MANIFEST";
 /// Name of a manifest being written.
 pub const MANIFEST_NEW: &str = "MANIFEST.new";
 
-/// What rkyv's format depends on; a directory written with another one is refused.
-pub const CODEC: &str = "rkyv-0.8 little-endian pointer-32 aligned";
+/// What rkyv's format depends on, as rkyv was compiled here; a directory written with another one
+/// is refused. Features add up over all dependencies of a program: one that asks rkyv for
+/// `pointer_width_64` or `unaligned` changes the format of all state of the program.
+pub const CODEC: &str = codec_of(size_of::<ArchivedUsize>(), align_of::<ArchivedUsize>());
+
+/// The codec whose archived `usize` has this size and alignment.
+const fn codec_of(size: usize, align: usize) -> &'static str {
+    match (size, align) {
+        (2, 2) => "rkyv-0.8 little-endian pointer-16 aligned",
+        (4, 4) => "rkyv-0.8 little-endian pointer-32 aligned",
+        (8, 8) => "rkyv-0.8 little-endian pointer-64 aligned",
+        (2, 1) => "rkyv-0.8 little-endian pointer-16 unaligned",
+        (4, 1) => "rkyv-0.8 little-endian pointer-32 unaligned",
+        (8, 1) => "rkyv-0.8 little-endian pointer-64 unaligned",
+        _ => panic!("rkyv is compiled in a way whose format has no name"),
+    }
+}
+
+/// How a number of rkyv's stands in bytes.
+trait Order {
+    const IS_LITTLE: bool;
+}
+
+macro_rules! orders {
+    ($($number:ty => $is_little:literal),* $(,)?) => {$(
+        impl Order for $number {
+            const IS_LITTLE: bool = $is_little;
+        }
+    )*};
+}
+orders!(
+    rkyv::rend::u32_le => true, rkyv::rend::unaligned::u32_ule => true,
+    rkyv::rend::u32_be => false, rkyv::rend::unaligned::u32_ube => false,
+);
+
+const _: () = assert!(
+    <ArchivedU32 as Order>::IS_LITTLE,
+    "rkyv is compiled with big-endian numbers: state is written with little-endian ones",
+);
 
 /// The format of a checkpoint some of whose states say which key groups they have.
 const FORMAT_OF_GROUPS: u32 = 3;
@@ -192,5 +230,19 @@ impl StateManifest {
     pub fn files(&self) -> impl Iterator<Item = String> + '_ {
         let segments = self.image.segments.iter().map(|segment| segment.id.file_name());
         segments.chain(self.image.blob_files().map(crate::blob::blobs_name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes that `docs/format.md` tells. Built with other features of rkyv, this fails.
+    #[test]
+    fn the_codec_tells_what_rkyv_is_compiled_with() {
+        assert_eq!(CODEC, "rkyv-0.8 little-endian pointer-32 aligned");
+        let bytes = rkyv::to_bytes::<rkyv::rancor::Error>(&(7usize, 1u8)).unwrap();
+        assert_eq!(bytes[..], [7, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(codec_of(8, 1), "rkyv-0.8 little-endian pointer-64 unaligned");
     }
 }

@@ -4,7 +4,7 @@
 //! value types. Opening it with other types is refused, naming both texts.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, LinkedList, VecDeque};
 use std::ffi::{CString, OsString};
@@ -18,6 +18,9 @@ use std::time::{Duration, SystemTime};
 use crate::hash::hash_bytes;
 
 /// A description of a type that changes whenever its stored form does.
+///
+/// One that is written by hand names a `HashMap<…>` or `HashSet<…>` that the type contains: equal
+/// values have different bytes then, which trials and canonical files have to know.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be state: its stored form has no description",
     label = "`Schema` is not implemented for `{Self}`",
@@ -54,6 +57,51 @@ pub fn description_of<T: Schema + ?Sized>() -> String {
     let mut out = String::new();
     T::describe(&mut out);
     out
+}
+
+/// Whether equal values of the described type may have different bytes: it contains a `HashMap` or a
+/// `HashSet`, whose order is no part of it.
+pub fn has_no_order(description: &str) -> bool {
+    let is_in_a_name = |c: char| c.is_alphanumeric() || c == '_';
+    let begins_a_name =
+        |at: usize| !description[..at].chars().next_back().is_some_and(is_in_a_name);
+    ["HashMap<", "HashSet<"]
+        .iter()
+        .any(|name| description.match_indices(name).any(|(at, _)| begins_a_name(at)))
+}
+
+thread_local! {
+    /// How many types by serde are being described around the one at hand.
+    static BY_SERDE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What stands before the attributes that make a type by serde write something else than it reads.
+const REFUSED: &str = "#[serde(";
+
+/// Appends what `inner` appends, which is stored by serde.
+pub(crate) fn describe_within_serde(out: &mut String, inner: impl FnOnce(&mut String)) {
+    BY_SERDE.set(BY_SERDE.get() + 1);
+    inner(out);
+    BY_SERDE.set(BY_SERDE.get() - 1);
+}
+
+/// For the derive macro: appends what `inner` appends. If the type stands in one by serde, its
+/// attributes stand before that: they make it write something else than it reads.
+#[doc(hidden)]
+pub fn describe_refused(out: &mut String, attributes: &str, inner: impl FnOnce(&mut String)) {
+    if BY_SERDE.get() > 0 {
+        out.push_str(REFUSED);
+        out.push_str(attributes);
+        out.push_str(")] ");
+    }
+    inner(out);
+}
+
+/// The type in a description that is stored by serde and has attributes that make it write something
+/// else than it reads, with these.
+pub fn refused_attributes(description: &str) -> Option<&str> {
+    let found = &description[description.find(REFUSED)?..];
+    Some(&found[..found.find('@').unwrap_or(found.len())])
 }
 
 /// 64-bit fingerprint of a description.
@@ -175,6 +223,30 @@ mod tests {
             description_of::<HashMap<Box<str>, Result<Box<[NonZero<u8>]>, VecDeque<IpAddr>>>>(),
             "HashMap<Box<str>,Result<Box<[NonZeroU8]>,VecDeque<IpAddr>>>"
         );
+    }
+
+    #[test]
+    fn contents_without_order_are_found() {
+        fn found<T: Schema>() -> bool {
+            has_no_order(&description_of::<T>())
+        }
+        assert!(found::<HashMap<u8, u8>>() && found::<(u8, Vec<Option<HashSet<u8>>>)>());
+        assert!(found::<crate::Serde<HashSet<u8>>>());
+        assert!(!found::<BTreeMap<u8, Vec<BTreeSet<u8>>>>());
+        assert!(!has_no_order("MyHashMap<u8>") && !has_no_order("HashMap@1{0:u8,}"));
+    }
+
+    #[test]
+    fn refused_attributes_are_found_within_serde_only() {
+        struct Odd;
+        impl Schema for Odd {
+            fn describe(out: &mut String) {
+                describe_refused(out, "skip", |out| out.push_str("Odd@1{a:u8,}"));
+            }
+        }
+        assert_eq!(refused_attributes(&description_of::<Vec<Odd>>()), None);
+        let by_serde = description_of::<(u8, crate::Serde<Vec<Odd>>)>();
+        assert_eq!(refused_attributes(&by_serde), Some("#[serde(skip)] Odd"));
     }
 
     /// What rkyv keeps of each, checked on reading: a type described here but not kept would only

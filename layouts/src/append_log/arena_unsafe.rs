@@ -132,7 +132,7 @@ pub struct Arena<E> {
     bytes: u64,
     piece_bytes_max: usize,
     pool: Option<SharedPool>,
-    /// Chunks that were given back.
+    /// Chunks that were given back. Each pointer is good for the whole chunk, not only for its header.
     free: [*mut Chunk; CLASSES],
     /// All its chunks are of such elements.
     owns: PhantomData<E>,
@@ -304,11 +304,14 @@ impl<E> Arena<E> {
     /// # Safety
     /// It came from [`take`](Arena::take) of this arena, and nobody knows it any more; its elements
     /// are gone.
-    pub(super) unsafe fn give_back(&mut self, mut chunk: NonNull<Chunk>) {
+    pub(super) unsafe fn give_back(&mut self, chunk: NonNull<Chunk>) {
+        let chunk = chunk.as_ptr();
+        // Written through the pointer itself: one made of a `&mut Chunk` would be good for the header
+        // only, and whoever takes the chunk again writes elements behind it.
         // SAFETY: a chunk of this arena, as the caller says.
-        let chunk = unsafe { chunk.as_mut() };
-        let class = class(chunk.capacity);
-        chunk.next = self.free[class];
+        let class = class(unsafe { (*chunk).capacity });
+        // SAFETY: as above.
+        unsafe { (*chunk).next = self.free[class] };
         self.free[class] = chunk;
     }
 }

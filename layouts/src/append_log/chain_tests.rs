@@ -7,6 +7,8 @@ use super::arena_unsafe::{Arena, PIECE_BYTES_MAX};
 use super::chain_unsafe::Chain;
 
 const PIECE: usize = PIECE_BYTES_MAX;
+/// Miri runs a hundred times slower, and looks at each access instead of many.
+const SLOWER: u64 = if cfg!(miri) { 20 } else { 1 };
 
 fn extend<E>(chain: &mut Chain<E>, arena: &mut Arena<E>, elements: impl IntoIterator<Item = E>) {
     for element in elements {
@@ -75,7 +77,7 @@ fn elements_come_in_the_chunks_they_stand_in_wherever_a_reader_stands() {
 #[test]
 fn a_list_takes_no_more_than_is_said_before() {
     fn fits<E: Clone>(element: E, piece: usize) {
-        for len in [1, 3, 4, 7, 20, 63, 64, 200, 1_025, 3_000] {
+        for len in [1, 3, 4, 7, 20, 63, 64, 200, 1_025, 3_000 / SLOWER] {
             let mut arena = Arena::new(piece);
             let most = arena.bytes_max(len);
             chain(&mut arena, (0..len).map(|_| element.clone()));
@@ -96,10 +98,12 @@ fn a_list_takes_no_more_than_is_said_before() {
 fn chunks_of_a_large_piece_begin_with_a_line_of_the_cache() {
     let mut arena = Arena::new(PIECE);
     let mut chains: Vec<Chain<u64>> = Vec::new();
-    for n in 0..5_000u64 {
+    let count = 5_000 / SLOWER;
+    for n in 0..count {
         chains.push(chain(&mut arena, 0..1 + n % 40));
     }
-    let starts = chains.iter().skip(4_000).filter_map(|chain| chain.iter().next());
+    let skipped = count as usize * 4 / 5;
+    let starts = chains.iter().skip(skipped).filter_map(|chain| chain.iter().next());
     assert!(starts.into_iter().all(|first| std::ptr::from_ref(first).addr() % 64 == 16));
 }
 
@@ -138,7 +142,7 @@ fn many_chains_in_one_arena_do_not_disturb_each_other_and_reuse_what_is_given_ba
     let mut lists: Vec<(Chain<String>, Vec<String>)> = Vec::new();
     lists.resize_with(50, Default::default);
     let mut most = 0;
-    for step in 0..40_000u64 {
+    for step in 0..40_000 / SLOWER {
         let dice = alluvium_pagestore::hash_word(step);
         let (chain, model) = &mut lists[(dice % 50) as usize];
         if dice >> 32 & 0x1ff == 0 {
@@ -149,7 +153,7 @@ fn many_chains_in_one_arena_do_not_disturb_each_other_and_reuse_what_is_given_ba
             extend(chain, &mut arena, [word.clone()]);
             model.push(word);
         }
-        if step == 20_000 {
+        if step == 20_000 / SLOWER {
             most = arena.bytes();
         }
     }

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use alluvium_pagestore::block::{self, AlignedVec, BorrowedEntry};
+use alluvium_pagestore::block::{AlignedVec, BorrowedEntry};
 use alluvium_pagestore::mailbox::{Mailbox, Post, mailbox};
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, Helper, Key, Result, SegmentId, SegmentInfo, SegmentReader,
@@ -280,7 +280,7 @@ impl Pages {
     ) -> Result<()> {
         let Some(first) = entries.first() else { return Ok(()) };
         let hash = first.key.key_hash();
-        block::encode(scratch, entries)?;
+        writer.trials().encode_block(scratch, entries)?;
         if self.segment.is_some() && !writer.has_room(scratch.len()) {
             writer.finish_page()?;
             self.segment = None;

@@ -11,6 +11,9 @@
 //! a chunk aside, on small pages, that nobody touches ahead: what a table of this size gives back to an
 //! allocator would stay in memory, unbooked. Before the helper is asked for a chunk there is enough of
 //! it, as mapping waits for whoever touches, which can be 5 ms on a virtual machine.
+//!
+//! The system takes memory back by pages. Pieces that are no multiple of one are never cut from a
+//! chunk, since giving one back would clear its neighbours.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -19,6 +22,8 @@ use std::sync::Arc;
 
 use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{Account, Helper, MemoryKind};
+
+use crate::system_page::page_bytes;
 
 /// Bytes of a chunk: one huge page.
 const CHUNK_BYTES: usize = 2 << 20;
@@ -121,7 +126,19 @@ impl Pool {
         kind: MemoryKind,
         helper: Option<Helper>,
     ) -> Self {
-        let fits = layout.size() >= PIECE_MIN && CHUNK_BYTES % layout.size() == 0;
+        Self::on_pages(page_bytes(), layout, account, kind, helper)
+    }
+
+    /// [`new`](Pool::new) on a system with such pages.
+    fn on_pages(
+        page_bytes: usize,
+        layout: Layout,
+        account: Rc<Account>,
+        kind: MemoryKind,
+        helper: Option<Helper>,
+    ) -> Self {
+        let is_of_pages = layout.size() % page_bytes == 0;
+        let fits = layout.size() >= PIECE_MIN && CHUNK_BYTES % layout.size() == 0 && is_of_pages;
         let worth = cfg!(all(target_os = "linux", not(miri)))
             && fits
             && account.limit() >= BUDGET_MIN
@@ -270,6 +287,7 @@ impl Chunk {
 #[cfg(all(target_os = "linux", not(miri)))]
 mod mapped {
     use super::{CHUNK_BYTES, Chunk};
+    use crate::system_page::page_bytes;
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -308,7 +326,7 @@ mod mapped {
         /// Makes all of it resident. By writing, not by advice: a fault holds a lock on this mapping
         /// only, `MADV_POPULATE_WRITE` one that the owner's allocator waits for.
         pub fn touch(&self) {
-            for offset in (0..CHUNK_BYTES).step_by(4096) {
+            for offset in (0..CHUNK_BYTES).step_by(page_bytes()) {
                 // SAFETY: within the mapping, of which nothing is handed out yet.
                 unsafe { self.start.add(offset).write_volatile(0) };
             }
@@ -316,6 +334,7 @@ mod mapped {
 
         /// Takes the memory of one of its pieces out of use.
         pub fn give_back(&self, start: NonNull<u8>, bytes: usize) {
+            debug_assert!(bytes % page_bytes() == 0, "a piece of {bytes} bytes shares a page");
             // SAFETY: the piece is being dropped and is within this mapping: nobody uses its bytes.
             unsafe {
                 if !self.split.swap(true, Ordering::Relaxed) {
@@ -415,6 +434,47 @@ mod tests {
         drop(pieces);
         drop(pool);
         assert_eq!(account.used(), 0);
+    }
+
+    /// On pages of 64 KiB four pieces of 16 KiB would lie in one, and go with it.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn pieces_that_share_a_page_of_the_system_come_from_the_allocator() {
+        for (page, piece, is_cut) in [
+            (4 << 10, 16 << 10, true),
+            (16 << 10, 16 << 10, true),
+            (64 << 10, 16 << 10, false),
+            (64 << 10, 32 << 10, false),
+            (64 << 10, 64 << 10, true),
+        ] {
+            let account = Account::root(1 << 30);
+            let layout = Layout::from_size_align(piece, 64).unwrap();
+            let helper = Some(Helper::thread().unwrap());
+            let mut pool = Pool::on_pages(page, layout, account.clone(), MemoryKind::Index, helper);
+            let count = 4 * HUGE_FROM as usize / piece;
+            let mut pieces: Vec<Piece> = (0..count).map(|_| pool.take()).collect();
+            let of_chunks = pieces
+                .iter()
+                .filter(|piece| !matches!(piece.origin, Origin::Allocator))
+                .inspect(|piece| assert_eq!(piece.start().as_ptr().addr() % page, 0))
+                .count();
+            assert_eq!(of_chunks > 0, is_cut, "pieces of {piece} on pages of {page}");
+            // Every other piece goes; the pages of those that stay are as they were written.
+            for (i, piece) in pieces.iter().enumerate() {
+                // SAFETY: the piece is ours and so long.
+                unsafe { piece.start().as_ptr().write_bytes(i as u8 | 1, piece.bytes()) };
+            }
+            let kept: Vec<(usize, Piece)> =
+                pieces.drain(..).enumerate().filter(|(i, _)| i % 2 == 0).collect();
+            for (i, piece) in &kept {
+                // SAFETY: written above.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(piece.start().as_ptr(), piece.bytes()) };
+                assert!(bytes.iter().all(|&byte| byte == *i as u8 | 1), "piece {i}");
+            }
+            drop((kept, pool));
+            assert_eq!(account.used(), 0);
+        }
     }
 
     #[test]

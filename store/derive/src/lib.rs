@@ -6,6 +6,7 @@
 //! `#[state(…)]`, see `options.rs`; what they emit is in `state.rs` and `key_hash.rs`.
 
 mod fields;
+mod kept;
 mod key_hash;
 mod options;
 mod state;
@@ -54,8 +55,14 @@ use syn::{DeriveInput, Error, parse_macro_input};
 /// # By serde
 ///
 /// `#[state(serde)]` stores the type by its serde traits instead of rkyv's, so that it needs no
-/// rkyv derives, and its fields need `HeapSize` and `Schema` only. What that costs, and which of
-/// serde's attributes cannot be used, is said at `Serde`, the wrapper for types of others.
+/// rkyv derives, and its fields need `HeapSize` and `Schema` only. `Serde`, the wrapper for types of
+/// others, says what that costs.
+///
+/// Attributes of serde's that make a type write something else than it reads are refused: on the
+/// type, its variants and fields `skip`, `skip_serializing`, `skip_serializing_if`, `flatten`,
+/// `untagged`, `tag`, `with`, `from`, `into` and all others but those that only name things, such as
+/// `rename` and `default`. So is rkyv's `with = Skip`. A type by rkyv may have any of serde's
+/// attributes, until it stands in one by serde: then the state does not open.
 ///
 /// ```
 /// # mod alluvium { pub use alluvium_pagestore::*; pub use alluvium_derive::State; }
@@ -78,6 +85,9 @@ use syn::{DeriveInput, Error, parse_macro_input};
 ///
 /// - `#[state(version = N)]`: version in the schema, from 1, the default.
 /// - `#[state(serde)]`: stored by serde.
+/// - `#[state(trusted)]`: keeps attributes that are refused otherwise. It promises that each value
+///   comes back as it was written, or as its owner wants it. The schema does not tell these
+///   attributes: raise the version when they change.
 /// - `#[state(crate = path)]`: where the traits are found, by default `::alluvium`.
 #[proc_macro_derive(State, attributes(state))]
 pub fn derive_state(input: TokenStream) -> TokenStream {

@@ -11,13 +11,15 @@ pub struct Options {
     pub root: Path,
     /// Whether the type is stored by serde.
     pub serde: bool,
+    /// Whether attributes that are refused otherwise are kept.
+    pub trusted: bool,
 }
 
 impl Options {
     /// Reads the attributes of the type, and refuses unions and attributes in other places.
     pub fn of(input: &DeriveInput) -> Result<Self> {
         refuse_misplaced(input)?;
-        let (mut version, mut root, mut serde) = (None, None, None);
+        let (mut version, mut root, mut serde, mut trusted) = (None, None, None, None);
         for attribute in input.attrs.iter().filter(|a| a.path().is_ident("state")) {
             attribute.parse_nested_meta(|meta| {
                 if meta.path.is_ident("version") {
@@ -26,10 +28,12 @@ impl Options {
                     set(&mut root, &meta, meta.value()?.call(Path::parse_mod_style)?)
                 } else if meta.path.is_ident("serde") {
                     set(&mut serde, &meta, ())
+                } else if meta.path.is_ident("trusted") {
+                    set(&mut trusted, &meta, ())
                 } else {
                     Err(meta.error(
-                        "unknown attribute: `#[state(…)]` takes `version = N`, `serde` and \
-                         `crate = path`",
+                        "unknown attribute: `#[state(…)]` takes `version = N`, `serde`, `trusted` \
+                         and `crate = path`",
                     ))
                 }
             })?;
@@ -38,6 +42,7 @@ impl Options {
             version: version.unwrap_or(1),
             root: root.unwrap_or_else(|| parse_quote!(::alluvium)),
             serde: serde.is_some(),
+            trusted: trusted.is_some(),
         })
     }
 }
@@ -124,7 +129,10 @@ mod tests {
             #[state(name = "x")]
             struct A;
         ));
-        assert!(unknown.contains("takes `version = N`, `serde` and `crate"), "{unknown}");
+        assert!(
+            unknown.contains("takes `version = N`, `serde`, `trusted` and `crate"),
+            "{unknown}"
+        );
         for version in ["0", "\"2\"", "-1", "4294967296"] {
             let version: syn::Expr = syn::parse_str(version).unwrap();
             let text = refusal(parse_quote!(

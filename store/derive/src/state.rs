@@ -11,10 +11,13 @@ use syn::{Data, DeriveInput, Path, Result, TypeParam, WherePredicate, parse_quot
 
 use crate::fields::{Field, bounded, fields, pattern};
 use crate::options::Options;
-use crate::stored;
+use crate::{kept, stored};
 
 pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let options = Options::of(input)?;
+    if !options.trusted {
+        kept::check(input, options.serde)?;
+    }
     let heap_size = heap_size(input, &options.root);
     let schema = schema(input, &options);
     let stored = options.serde.then(|| stored_by_serde(input, &options.root));
@@ -34,7 +37,8 @@ fn stored_by_serde(input: &DeriveInput, root: &Path) -> TokenStream {
     };
     let read: WherePredicate =
         parse_quote!(#name #type_generics: #parts::serde::de::DeserializeOwned);
-    let write: WherePredicate = parse_quote!(#name #type_generics: #parts::serde::Serialize);
+    let write: WherePredicate =
+        parse_quote!(#name #type_generics: #parts::serde::Serialize + #root::Schema);
     let source: WherePredicate = parse_quote! {
         __S: #parts::rkyv::rancor::Fallible<Error: #parts::rkyv::rancor::Source> + ?Sized
     };
@@ -171,6 +175,16 @@ fn schema(input: &DeriveInput, options: &Options) -> TokenStream {
             #head,
             |out: &mut ::std::string::String| { #body },
         )
+    };
+    let described = match kept::refused(input).filter(|_| !options.trusted) {
+        Some(attributes) => quote! {
+            #root::derived::describe_refused(
+                out,
+                #attributes,
+                |out: &mut ::std::string::String| { #described },
+            )
+        },
+        None => described,
     };
     let described = match options.serde {
         true => quote! {

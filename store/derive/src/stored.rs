@@ -41,7 +41,7 @@ fn told(attributes: &[Attribute], changing: impl Fn(&str, &str) -> bool) -> Opti
 }
 
 /// The first word of each option, and what follows it.
-fn options(tokens: &TokenStream) -> Vec<(String, String)> {
+pub fn options(tokens: &TokenStream) -> Vec<(String, String)> {
     let mut options = vec![(String::new(), String::new())];
     for tree in tokens.clone() {
         let (word, rest) = options.last_mut().expect("one at least");

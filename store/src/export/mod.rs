@@ -11,7 +11,9 @@ mod sort;
 
 use std::io::{Read, Write};
 
-use alluvium_pagestore::{Encoded, Error, ErrorKind, Result, SegmentStore};
+use alluvium_pagestore::{
+    Encoded, Error, ErrorKind, Result, SegmentStore, StateManifest, has_no_order,
+};
 
 use crate::store::{OpenState, Store};
 use file::{FileReader, FileWriter, StateHeader};
@@ -116,7 +118,8 @@ impl Store {
     ///
     /// # Errors
     /// [`ErrorKind::Mismatch`] naming states that the store has and that are not open;
-    /// [`ErrorKind::Unsupported`] for a layout without a codec; [`ErrorKind::Poisoned`],
+    /// [`ErrorKind::Unsupported`] for a layout without a codec, and for types that contain a `HashMap`
+    /// or `HashSet`: these have no order, so equal states would give different files; [`ErrorKind::Poisoned`],
     /// [`ErrorKind::InUse`], [`ErrorKind::OverBudget`] if there is not even memory for the largest
     /// entry, and those of storage and of `out`. What was written is of no use then.
     pub fn export(&self, out: impl Write) -> Result<Exported> {
@@ -147,6 +150,7 @@ impl Store {
             .filter(|state| state.manifest.primitive != DERIVED && is_wanted(&state.manifest.name))
             .collect();
         wanted.sort_by(|a, b| a.manifest.name.cmp(&b.manifest.name));
+        wanted.iter().try_for_each(|state| check_order(&state.manifest))?;
         let mut file = FileWriter::begin(out, self.root())?;
         let mut exported = Exported::default();
         for state in wanted {
@@ -213,6 +217,19 @@ impl Store {
     pub fn import(&self, input: impl Read) -> Result<Imported> {
         self.import_from(&mut FileReader::begin(input, self.root())?)
     }
+}
+
+/// Refuses types of which equal values have different bytes.
+fn check_order(state: &StateManifest) -> Result<()> {
+    let Some(types) = [&state.key, &state.value].into_iter().find(|types| has_no_order(types))
+    else {
+        return Ok(());
+    };
+    let message = format!(
+        "values of {types} have no order, so that equal states would give different files; keep a \
+         BTreeMap or a BTreeSet instead of a HashMap or a HashSet"
+    );
+    Err(Error::new(ErrorKind::Unsupported, message).with("state", &state.name))
 }
 
 /// Checks that a key is the one whose hash the file tells.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use alluvium_layouts::StateContext;
 use alluvium_pagestore::{
     Account, BlobReader, CheckpointImage, Error, ErrorKind, MemoryKind, Result, StateManifest,
+    refused_attributes,
 };
 
 use super::{Inner, OpenState};
@@ -20,6 +21,20 @@ use crate::state_cell::Hooks;
 
 /// The layout of panes that keeps no table.
 const WINDOW_SEGMENTS: &str = "window-segments";
+
+/// Refuses types by serde that contain others whose attributes make them write something else than
+/// they read. The derive macro refuses such types by serde themselves, and does not see what
+/// they contain.
+fn check_attributes(asked: &StateManifest) -> Result<()> {
+    let refused =
+        [&asked.key, &asked.value].into_iter().find_map(|types| refused_attributes(types));
+    let Some(refused) = refused else { return Ok(()) };
+    let message = format!(
+        "{refused} is stored by serde and would not come back as it was written; leave the attribute \
+         out, or promise with `#[state(trusted)]` that it does"
+    );
+    Err(Error::new(ErrorKind::Config, message).with("state", &asked.name))
+}
 
 impl Inner {
     pub(super) fn context(&self, name: &str, limit: Option<u64>) -> Result<StateContext> {
@@ -63,6 +78,7 @@ impl Inner {
         mut context: StateContext,
         asked: &StateManifest,
     ) -> Result<StateContext> {
+        check_attributes(asked)?;
         let (is_own, stored) = self.stored(&asked.name);
         let Some(stored) = stored else { return Ok(context) };
         for (what, stored, asked) in [

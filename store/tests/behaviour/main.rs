@@ -36,3 +36,4 @@ mod timers_write_what_has_changed;
 mod two_generations_write_less_where_few_keys_are_hot;
 mod values_are_dropped_once_whatever_panics;
 mod values_by_serde_are_kept_like_others;
+mod what_would_come_back_changed_is_refused;

@@ -15,12 +15,11 @@ use super::format::{
 };
 use super::placing::{Lengths, footer_and_end, is_full, record_offset};
 use super::{SegmentInfo, SegmentStore};
-use crate::codec;
 use crate::io::{
     Appended, BLOCK_BYTES, Completion, FileHandle, IoBuffer, Operation, move_chunk, submit_one,
     wait_for,
 };
-use crate::{Error, ErrorKind, Result, State, Time};
+use crate::{Error, ErrorKind, Result, State, Time, Trials};
 
 /// A chunk of so many bytes is in two halves.
 const HALVES_MIN_BYTES: usize = 128 << 10;
@@ -38,6 +37,7 @@ pub struct SegmentWriter {
     open: Option<OpenSegment>,
     sealed: Vec<SegmentInfo>,
     page: Page,
+    trials: Trials,
 }
 
 /// The other half of the chunk.
@@ -112,6 +112,7 @@ impl SegmentWriter {
             open: None,
             sealed: Vec::new(),
             page: Page::default(),
+            trials: Trials::default(),
         }
     }
 
@@ -159,10 +160,17 @@ impl SegmentWriter {
     /// Encodes and appends one record; returns its offset in units of [`GRAIN_BYTES`].
     pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<u32> {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let pushed = codec::encode(&mut scratch, key, value)
+        let pushed = self
+            .trials
+            .encode(&mut scratch, key, value)
             .and_then(|()| self.push_encoded(hash, &scratch));
         self.scratch = scratch;
         pushed
+    }
+
+    /// Encodes and tries records that come here encoded.
+    pub fn trials(&mut self) -> &mut Trials {
+        &mut self.trials
     }
 
     /// Appends one record that is encoded already.
