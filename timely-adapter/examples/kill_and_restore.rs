@@ -27,6 +27,11 @@ fn line(number: u64) -> String {
     if number < LINES - 10 { words.collect::<Vec<_>>().join(" ") } else { WORDS.join(" ") }
 }
 
+/// When a line was written. Some have the same time, and times never fall.
+fn time_of(number: u64) -> Time {
+    Time((number / 5).cast_signed())
+}
+
 /// Counts the words of all lines on so many workers in `directory`, from the last checkpoint there on.
 /// Gives the counts and the line that it began at.
 fn count(
@@ -39,7 +44,7 @@ fn count(
     let parts = execute(config, store.into(), move |worker, state| {
         let probe = ProbeHandle::new();
         let (told, counts) = std::sync::mpsc::channel();
-        let mut input = worker.dataflow::<i64, _, _>(|scope| {
+        let input = worker.dataflow::<i64, _, _>(|scope| {
             let (input, lines) = scope.new_input::<String>();
             lines
                 .flat_map(|line: String| line.split(' ').map(str::to_owned).collect::<Vec<_>>())
@@ -62,28 +67,27 @@ fn count(
         let begin = unread + (mine + workers - unread % workers) % workers;
         let (mut next, mut asked) = (begin, begin);
         let mut checkpoints = JobCheckpoints::new(state, probe)?;
+        let mut input = checkpoints.input(input);
         loop {
             if mine == 0 && next >= asked + EVERY {
                 asked = next;
                 checkpoints.request();
             }
-            // A line's time is its number.
-            let turn = checkpoints.turn(Time(next as i64), next >= LINES)?;
-            match turn {
+            match checkpoints.turn(next >= LINES)? {
                 Turn::Go if next < LINES => {
-                    input.send(line(next));
+                    input.send(time_of(next), line(next))?;
                     next += workers;
-                    input.advance_to(next as i64);
+                    input.advance_to(time_of(next))?;
                 }
                 Turn::Go | Turn::Wait => {}
-                Turn::Until(Time(until)) => {
-                    while next < LINES.min(until as u64) {
-                        input.send(line(next));
+                Turn::Until(until) => {
+                    while next < LINES && time_of(next) < until {
+                        input.send(time_of(next), line(next))?;
                         next += workers;
                     }
-                    input.advance_to(until);
+                    input.advance_to(until)?;
                 }
-                Turn::Seal => checkpoints.seal(&[next])?,
+                Turn::Seal { .. } => checkpoints.seal(&[next])?,
                 Turn::End(_) => break,
             }
             state.step_or_nap(worker, Duration::from_micros(50))?;

@@ -60,6 +60,11 @@
 //! them as one. A run in the same directories goes on from the last; [`WorkerState::restored`] says
 //! where each input goes on.
 //!
+//! # Results once each
+//!
+//! Rows that are [written to](WriteTo::write_to) a [`JobSink`] become visible with the checkpoint that
+//! has them. [`FileSink`] writes files; [`Sink`] is for other places.
+//!
 //! # Moving key groups
 //!
 //! Key groups of an operator move between workers while it runs, as a control stream says
@@ -91,7 +96,7 @@
 //!
 //! # Sources
 //!
-//! [`Gate`] bounds how far an input is ahead of what is done, in time and bytes; a [`Source`] has one
+//! [`Gate`] bounds how far an input is ahead of what is done, in time and bytes; a [`GatedSource`] has one
 //! and may be declared idle, so that it does not hold back the watermark.
 
 mod admission;
@@ -101,6 +106,7 @@ mod checkpoints;
 mod event_time;
 mod execute;
 mod fault;
+mod gated_source;
 mod group;
 mod intake;
 mod interval_join;
@@ -114,7 +120,7 @@ mod parking;
 mod place;
 mod rolling;
 mod shared_table;
-mod source;
+mod sink;
 mod spec;
 mod stateful;
 mod stats_log;
@@ -125,10 +131,11 @@ use timely::dataflow::StreamVec;
 
 pub use admission::{Gate, IN_FLIGHT_BYTES_MAX};
 pub use alluvium::{Aggregate, Counting};
-pub use checkpoints::{JobCheckpoint, JobCheckpoints, Turn, WorkerCheckpoint};
+pub use checkpoints::{JobCheckpoint, JobCheckpoints, JobInput, Turn, WorkerCheckpoint};
 pub use event_time::EventTime;
 pub use execute::{execute, execute_with};
 pub use fault::Fault;
+pub use gated_source::{GatedSource, Watermarks};
 pub use group::{Meeting, Met};
 pub use interval_join::IntervalJoin;
 pub use join::Join;
@@ -139,7 +146,7 @@ pub use migration::{Migratable, MoveGroup};
 pub use node::{DEFAULT_CONNECT_WITHIN, NodeConfig, install};
 pub use rolling::Rolling;
 pub use shared_table::{SharedTable, TableLoader};
-pub use source::{Source, Watermarks};
+pub use sink::{CommittedFile, FileSink, JobSink, Sink, SinkWork, WriteTo, committed_files};
 pub use spec::{OperatorState, Spec};
 pub use stateful::{Context, Stateful};
 pub use stats_log::{STORE_LOG, StoreEvent, StoreEventBuilder};

@@ -18,6 +18,7 @@ use crate::group::Group;
 use crate::node::Node;
 use crate::place::Place;
 use crate::shared_table::SharedTable;
+use crate::sink::Sealed;
 use crate::stats_log::StatsLog;
 
 /// What one worker does differently from its node.
@@ -53,6 +54,16 @@ pub struct Parked {
     pub staged: usize,
 }
 
+/// What becomes visible with the job's checkpoints.
+#[derive(Default)]
+struct Sinks(Vec<Rc<dyn Sealed>>);
+
+impl std::fmt::Debug for Sinks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} sinks", self.0.len())
+    }
+}
+
 #[derive(Debug)]
 struct Inner {
     store: Store,
@@ -74,6 +85,7 @@ struct Inner {
     /// The most bytes of key groups that were on their way from here, by operator.
     moved: RefCell<BTreeMap<String, Rc<Cell<u64>>>>,
     ids: RefCell<Vec<String>>,
+    sinks: RefCell<Sinks>,
     stats_log: StatsLog,
 }
 
@@ -131,6 +143,7 @@ impl WorkerState {
             parked: RefCell::default(),
             moved: RefCell::default(),
             ids: RefCell::default(),
+            sinks: RefCell::default(),
             stats_log: StatsLog::default(),
         }))
     }
@@ -286,6 +299,15 @@ impl WorkerState {
 
     pub(crate) fn fault_policy(&self) -> Fault {
         self.0.policy
+    }
+
+    /// From now on the job's checkpoints commit this sink.
+    pub(crate) fn add_sink(&self, sink: Rc<dyn Sealed>) {
+        self.0.sinks.borrow_mut().0.push(sink);
+    }
+
+    pub(crate) fn sinks(&self) -> Vec<Rc<dyn Sealed>> {
+        self.0.sinks.borrow().0.clone()
     }
 
     /// Takes the operator id, which must be new on this worker.

@@ -30,10 +30,10 @@ impl<T: EventTime> JobCheckpoints<T> {
             }
         }
         if let Some(error) = failed {
-            self.abandon(part, error);
+            self.abandon(part, error)?;
             return Ok(Phase::Idle);
         }
-        let number = self.committed.as_ref().map_or(0, |last| last.number) + 1;
+        let number = self.next_number();
         let (key_groups, division) = (self.state.key_groups(), self.state.place().home.division);
         let new = JobCheckpoint { number, until: part.until, key_groups, division, workers };
         if self.state.index() > 0 {
@@ -73,12 +73,17 @@ impl<T: EventTime> JobCheckpoints<T> {
                     // All stores are made, and nothing names those that they were made of.
                     self.removal = Some(superseded(self.state.place(), before, &new));
                 }
+                for sink in self.state.sinks() {
+                    let work = sink.commit(new.number)?;
+                    self.showing.push(self.state.store().aside("a sink's commit", work));
+                }
+                self.is_shown |= part.is_last;
                 self.committed = Some(new);
                 self.abandoned = None;
                 Ok(Phase::Confirming(part.seal?))
             }
             NOT_COMMITTED => {
-                self.abandon(part, why.clone());
+                self.abandon(part, why.clone())?;
                 Ok(Phase::Idle)
             }
             // Either may count: both are left in place, and the next run reads which it is.
@@ -98,11 +103,21 @@ impl<T: EventTime> JobCheckpoints<T> {
         })
     }
 
-    fn abandon(&mut self, part: Part, why: String) {
+    /// Gives the checkpoint up.
+    ///
+    /// # Errors
+    /// Why, if nothing comes after it that could make the rows of sinks visible.
+    fn abandon(&mut self, part: Part, why: String) -> Result<()> {
+        let is_needed = part.is_last && !self.is_shown;
         if let Ok(seal) = part.seal {
             seal.abort();
         }
+        if is_needed {
+            let message = "the last checkpoint failed, and sinks do not show all; start again";
+            return Err(Error::new(ErrorKind::Io, message).caused_by(why));
+        }
         self.abandoned = Some(why);
+        Ok(())
     }
 }
 

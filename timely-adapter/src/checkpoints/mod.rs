@@ -1,18 +1,22 @@
 //! Checkpoints of a whole job: all stores at one point of the input, committed once.
 //!
 //! One checkpoint goes through these steps, each of which ends when all workers are through it:
-//! 1. *Agree*: each says a time after all that it has sent; the latest of these is where all stop.
+//! 1. *Agree*: each says a time after all that it has sent, which its inputs know ([`input`]); the
+//!    latest of these is where all stop.
 //! 2. *Align*: each sends what it has before that time, moves its inputs to that time exactly, and
 //!    steps until the probe is there too. Then everything sent is applied, whatever had to wait for
 //!    reads included, and nothing is under way between workers: what fires because the watermark
 //!    has come to a time is sent at times before it. If inputs stood at different times, what the
 //!    least of them lets fire could be on its way still. Only here and in step 3 the input stands
 //!    still.
-//! 3. *Seal*: each begins a checkpoint of its store. Once all have, the input goes on.
-//! 4. *Write*: each store's checkpoint becomes durable, in steps between those of the worker.
+//! 3. *Seal*: each begins a checkpoint of its store, and its sinks end their parts. Once all have, the
+//!    input goes on.
+//! 4. *Write*: each store's checkpoint becomes durable, in steps between those of the worker; helpers
+//!    make what the sinks have written durable.
 //! 5. *Commit*: the first worker's helper replaces the job's record, one small file. That is the
 //!    point at which the checkpoint counts.
-//! 6. *Confirm*: the stores are told, and let go of an older one; their helpers write.
+//! 6. *Confirm*: the stores are told, and let go of an older one; their helpers write, and make the
+//!    sinks' parts visible.
 //!
 //! A worker that has sent all it has holds back the watermark with its input, which must not be
 //! closed before all have ended, as a checkpoint may still be asked for. It is moved along with the
@@ -26,21 +30,27 @@
 
 mod commit;
 pub(crate) mod directories;
+mod input;
 mod phase;
 mod record;
 pub(crate) mod restore;
 
 use std::fmt;
 use std::mem;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use alluvium::{Error, ErrorKind, Result, Time};
-use timely::dataflow::ProbeHandle;
+use alluvium::{Aside, Error, ErrorKind, Result, Time};
+use timely::ExchangeData;
+use timely::dataflow::{InputHandleVec, ProbeHandle};
 
 use crate::event_time::EventTime;
+use crate::gated_source::GatedSource;
 use crate::worker::WorkerState;
 use directories::Removal;
-use phase::{Part, Phase, is_of_one, note_of, of_note, passing};
+pub use input::JobInput;
+pub(crate) use input::Sent;
+use phase::{Part, Phase, finish_some, is_of_one, note_of, of_note, passing};
 pub(crate) use record::{COMMITTED, Record};
 pub use record::{JobCheckpoint, WorkerCheckpoint};
 
@@ -58,7 +68,13 @@ pub enum Turn {
     /// told so again and again while the others go on, as the watermark waits for its inputs too.
     Until(Time),
     /// Call [`JobCheckpoints::seal`] before the next step: all that was sent is applied.
-    Seal,
+    Seal {
+        /// The number that the checkpoint has if it is committed. One that is given up leaves its
+        /// number to the next.
+        number: u64,
+        /// The time of the checkpoint: it has what was sent before, and nothing else.
+        until: Time,
+    },
     /// Step, and neither send nor advance an input: the others are not there yet.
     Wait,
     /// Send nothing more and ask no more: all workers have ended. The time is after all that any of
@@ -69,7 +85,8 @@ pub enum Turn {
 /// One worker's part in the checkpoints of a job started with [`execute`](crate::execute()).
 ///
 /// A worker makes one when its dataflows are built, asks for its [`turn`](JobCheckpoints::turn)
-/// before each step, and does as that says. While a checkpoint is under way the workers meet in
+/// before each step, and does as that says. What the worker sends goes through [`JobInput`]s, which
+/// know the times of its rows. While a checkpoint is under way the workers meet in
 /// here, so that a job has no [meetings](WorkerState::meet) of its own between its first turn and
 /// [`Turn::End`].
 ///
@@ -90,7 +107,7 @@ pub enum Turn {
 /// let store = StoreConfig { directory: Some(place.path().into()), ..StoreConfig::default() };
 /// execute(timely::Config::process(2), store.into(), |worker, state| {
 ///     let probe = ProbeHandle::new();
-///     let mut input = worker.dataflow::<i64, _, _>(|scope| {
+///     let input = worker.dataflow::<i64, _, _>(|scope| {
 ///         let (input, rows) = scope.new_input::<i64>();
 ///         rows.key_by(state, |row| row % 10)
 ///             .rolling(Spec::new("counts"), Counting)?
@@ -101,26 +118,26 @@ pub enum Turn {
 ///     let done = state.restored().map_or(0, |all| all.until.0);
 ///     let mut next = (done..).find(|number| number % 2 == state.index() as i64).unwrap();
 ///     let mut job = JobCheckpoints::new(state, probe)?;
+///     let mut input = job.input(input);
 ///     loop {
 ///         if next == 50 && job.committed().is_none() && !job.is_busy() {
 ///             job.request();
 ///         }
-///         let turn = job.turn(Time(next), next >= 100)?;
-///         match turn {
+///         match job.turn(next >= 100)? {
 ///             Turn::Go if next < 100 => {
-///                 input.send(next);
+///                 input.send(Time(next), next)?;
 ///                 next += 2;
-///                 input.advance_to(next);
+///                 input.advance_to(Time(next))?;
 ///             }
 ///             Turn::Go | Turn::Wait => {}
-///             Turn::Until(Time(until)) => {
-///                 while next < until.min(100) {
-///                     input.send(next);
+///             Turn::Until(until) => {
+///                 while next < until.0.min(100) {
+///                     input.send(Time(next), next)?;
 ///                     next += 2;
 ///                 }
-///                 input.advance_to(until);
+///                 input.advance_to(until)?;
 ///             }
-///             Turn::Seal => job.seal(&[next as u64])?,
+///             Turn::Seal { .. } => job.seal(&[next as u64])?,
 ///             Turn::End(_) => break,
 ///         }
 ///         state.step(worker)?;
@@ -133,6 +150,8 @@ pub enum Turn {
 pub struct JobCheckpoints<T: EventTime> {
     state: WorkerState,
     probe: ProbeHandle<T>,
+    /// What the worker's inputs have sent.
+    sent: Rc<Sent>,
     /// Checkpoints that all workers have begun, aborted ones too.
     begun: u64,
     /// Where the inputs stood at the last of them: none is before it.
@@ -144,6 +163,12 @@ pub struct JobCheckpoints<T: EventTime> {
     abandoned: Option<String>,
     /// What nobody needs any more since the last commit.
     removal: Option<Removal>,
+    /// Sinks making visible what was committed.
+    showing: Vec<Aside<()>>,
+    /// The checkpoint under way began, or the last one, when all workers had ended.
+    is_last: bool,
+    /// The sinks show all there is, or there are none.
+    is_shown: bool,
     /// When the input was stopped.
     stopped: Instant,
     pause: Duration,
@@ -171,20 +196,42 @@ impl<T: EventTime> JobCheckpoints<T> {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         state.check_recorded()?;
+        // What a run goes on from is never before what it has.
+        let begin = state.restored().map_or(Time::MIN, |all| all.until);
         Ok(Self {
             state: state.clone(),
             probe,
+            sent: Sent::from(begin),
             begun: 0,
-            // What a run goes on from is never before what it has.
-            stood_at: state.restored().map_or(Time::MIN, |all| all.until),
+            stood_at: begin,
             phase: Phase::Idle,
             told: None,
             committed: state.restored().cloned(),
             abandoned: None,
             removal: None,
+            showing: Vec::new(),
+            is_last: false,
+            is_shown: state.sinks().is_empty(),
             stopped: Instant::now(),
             pause: Duration::ZERO,
         })
+    }
+
+    /// Takes an input of the job over: what is sent through it is known to the checkpoints. Each input
+    /// that leads to state is to be one of these, or a source that they [`follow`](Self::follow). In a
+    /// run that goes on the input is moved to where that begins, the time of the checkpoint.
+    pub fn input<D: Clone + 'static>(&self, input: InputHandleVec<T, D>) -> JobInput<T, D> {
+        JobInput::new(input, self.sent.clone(), self.begin())
+    }
+
+    /// The same for a source that is gated and may be idle.
+    pub fn follow<D: ExchangeData + Clone>(&self, source: &mut GatedSource<T, D>) {
+        source.be_followed(self.sent.clone(), self.begin());
+    }
+
+    /// Where the run begins.
+    fn begin(&self) -> Time {
+        self.state.restored().map_or(Time::MIN, |all| all.until)
     }
 
     /// Asks all workers for a checkpoint, the next that is not begun yet. Any worker may; asking
@@ -195,7 +242,8 @@ impl<T: EventTime> JobCheckpoints<T> {
 
     /// Whether a checkpoint is under way, or asked for.
     pub fn is_busy(&self) -> bool {
-        !matches!(self.phase, Phase::Idle | Phase::Ended(_)) || self.is_asked()
+        !matches!(self.phase, Phase::Idle | Phase::Finishing(_) | Phase::Ended(_))
+            || self.is_asked()
     }
 
     /// The last checkpoint that was committed, of this run or the one it goes on from: it is
@@ -224,20 +272,21 @@ impl<T: EventTime> JobCheckpoints<T> {
     }
 
     /// Goes on with what is under way, as far as it goes without waiting, and says what the worker
-    /// may do. `at` is a time after that of every row it has sent, which no input of it is past,
-    /// not counting that [`Turn::Until`] may have moved it on;
-    /// `ended` is whether it has nothing more to send, for good.
+    /// may do. `ended` is whether it has nothing more to send, for good.
     ///
     /// Cost when nothing is under way: two loads. One call does a bounded part of the writing, and does
     /// not wait for the device.
     ///
     /// # Errors
     /// Those of the store that do not pass by themselves, and of writing the record; the fault that
-    /// ends the run. The run ends with them, and can be started again.
-    pub fn turn(&mut self, at: Time, ended: bool) -> Result<Turn> {
+    /// ends the run. The run ends with them, and can be started again. With sinks also why the last
+    /// checkpoint was given up, the one that all workers have ended before.
+    pub fn turn(&mut self, ended: bool) -> Result<Turn> {
+        let at = self.sent.reached();
         if self.removal.as_mut().is_some_and(Removal::step) {
             self.removal = None;
         }
+        finish_some(&mut self.showing)?;
         if self.state.group().has_ended_workers() && !ended {
             self.tell_stand(at.max(self.stood_at));
         }
@@ -246,6 +295,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             let (next, turn) = self.go_on(phase, at, ended)?;
             self.phase = next;
             if let Some(turn) = turn {
+                self.sent.allow(turn);
                 return Ok(turn);
             }
         }
@@ -275,7 +325,8 @@ impl<T: EventTime> JobCheckpoints<T> {
         Ok(match phase {
             Phase::Idle if ended || self.is_asked() => {
                 self.stopped = Instant::now();
-                let note = note_of(&(ended, self.is_asked()));
+                let wants_one = self.is_asked() || ended && !self.is_shown;
+                let note = note_of(&(ended, wants_one));
                 if ended {
                     self.state.group().end(self.state.index());
                 }
@@ -294,7 +345,10 @@ impl<T: EventTime> JobCheckpoints<T> {
             Phase::Aligning(until, turns) if turns < TURNS_MAX && self.has_moving_groups() => {
                 (Phase::Aligning(until, turns + 1), Some(Turn::Until(until)))
             }
-            Phase::Aligning(until, turns) => (Phase::Aligning(until, turns), Some(Turn::Seal)),
+            Phase::Aligning(until, turns) => {
+                let turn = Turn::Seal { number: self.next_number(), until };
+                (Phase::Aligning(until, turns), Some(turn))
+            }
             Phase::Sealing(meeting, part) => match self.state.met(&meeting) {
                 None => (Phase::Sealing(meeting, part), Some(Turn::Wait)),
                 Some(_) => {
@@ -316,23 +370,32 @@ impl<T: EventTime> JobCheckpoints<T> {
                 Some(said) => (self.decided(part, new, &said[0])?, None),
             },
             Phase::Confirming(seal) => Self::confirm(seal)?,
+            Phase::Finishing(latest) if self.showing.is_empty() => (Phase::Ended(latest), None),
+            Phase::Finishing(latest) => (Phase::Finishing(latest), Some(Turn::Wait)),
             Phase::Ended(latest) => (Phase::Ended(latest), Some(Turn::End(latest))),
         })
+    }
+
+    /// The number of the next checkpoint that is committed.
+    fn next_number(&self) -> u64 {
+        self.committed.as_ref().map_or(0, |last| last.number) + 1
     }
 
     /// All have said how far they are: where they stop, or that all have ended.
     fn agreed(&mut self, said: &[(i64, String)]) -> Result<Phase> {
         let latest = Time(said.iter().map(|said| said.0).max().unwrap_or(i64::MIN));
-        let mut goes_on = false;
+        let (mut goes_on, mut have_ended) = (false, true);
         for (_, note) in said {
             let (ended, asked): (bool, bool) = of_note(note)?;
             goes_on |= asked || !ended;
+            have_ended &= ended;
         }
+        self.is_last = have_ended;
         if !goes_on {
             if let Some(removal) = self.removal.take() {
                 removal.finish();
             }
-            return Ok(Phase::Ended(latest));
+            return Ok(Phase::Finishing(latest));
         }
         self.begun += 1;
         self.stood_at = latest;
@@ -356,7 +419,13 @@ impl<T: EventTime> JobCheckpoints<T> {
         let first = position.first().copied().unwrap_or_default();
         let seal = passing(self.state.store().seal(first))?;
         let moved = self.state.moved_operators()?;
-        let part = Part { until, position: position.to_vec(), moved, seal };
+        let (number, mut rows) = (self.next_number(), Vec::new());
+        for sink in self.state.sinks() {
+            let work = sink.seal(number)?;
+            rows.push(self.state.store().aside("the rows of a sink", work));
+        }
+        let (position, is_last) = (position.to_vec(), self.is_last);
+        let part = Part { until, position, moved, seal, rows, is_last };
         self.phase = Phase::Sealing(self.state.arrive_saying(0, String::new())?, part);
         Ok(())
     }
@@ -374,6 +443,10 @@ impl<T: EventTime> JobCheckpoints<T> {
                 Err(error) if is_of_one(error.kind()) => part.seal = Err(error),
                 Err(error) => return Err(error),
             }
+        }
+        finish_some(&mut part.rows)?;
+        if !part.rows.is_empty() {
+            return Ok((Phase::Writing(part), Some(Turn::Go)));
         }
         let said = match &part.seal {
             Ok(seal) => Ok(WorkerCheckpoint {

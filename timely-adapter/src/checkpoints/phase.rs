@@ -21,6 +21,8 @@ pub(super) enum Phase {
     Committing(Aside<commit::Verdict>, Part, JobCheckpoint),
     Deciding(Meeting, Part, JobCheckpoint),
     Confirming(Seal),
+    /// All have ended, and sinks are being committed.
+    Finishing(Time),
     Ended(Time),
 }
 
@@ -32,6 +34,10 @@ pub(super) struct Part {
     pub(super) moved: BTreeMap<String, KeyGroups>,
     /// Its store's checkpoint, or why there is none.
     pub(super) seal: std::result::Result<Seal, Error>,
+    /// The rows of sinks becoming durable.
+    pub(super) rows: Vec<Aside<()>>,
+    /// All workers have ended: the sinks show all there is when this one counts.
+    pub(super) is_last: bool,
 }
 
 /// Whether an error is that of one checkpoint, which is given up: what it has no room for, or was overtaken, is
@@ -46,6 +52,23 @@ pub(super) fn passing<R>(result: Result<R>) -> Result<std::result::Result<R, Err
         Err(error) if !is_passing(error.kind()) && !is_of_one(error.kind()) => Err(error),
         other => Ok(other),
     }
+}
+
+/// Forgets what is done.
+///
+/// # Errors
+/// Those of what is done.
+pub(super) fn finish_some(asides: &mut Vec<Aside<()>>) -> Result<()> {
+    let mut failed = Ok(());
+    asides.retain(|aside| match aside.poll() {
+        None => true,
+        Some(Ok(())) => false,
+        Some(Err(error)) => {
+            failed = Err(error);
+            false
+        }
+    });
+    failed
 }
 
 pub(super) fn note_of(said: &impl serde::Serialize) -> String {

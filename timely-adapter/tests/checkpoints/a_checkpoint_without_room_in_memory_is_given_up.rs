@@ -34,7 +34,7 @@ fn given_up_without_room(to_begin: bool) {
     };
     let run = execute(timely::Config::process(1), store.into(), move |worker, state| {
         let probe = ProbeHandle::new();
-        let mut input = worker.dataflow::<i64, _, _>(|scope| {
+        let input = worker.dataflow::<i64, _, _>(|scope| {
             let (input, rows) = scope.new_input::<i64>();
             let keyed = rows.clone().key_by(state, |row| row % 10);
             let counts = keyed.rolling(Spec::new("counts"), Counting)?;
@@ -54,6 +54,7 @@ fn given_up_without_room(to_begin: bool) {
             Ok::<_, Error>(input)
         })?;
         let mut job = JobCheckpoints::new(state, probe)?;
+        let mut input = job.input(input);
         let (mut next, mut taken) = (0, None);
         let (mut given_up, mut is_asked) = (None, false);
         loop {
@@ -72,16 +73,16 @@ fn given_up_without_room(to_begin: bool) {
             let may_send = next < NUMBERS / 2
                 || next < NUMBERS - 1 && given_up.is_some()
                 || job.committed().is_some();
-            let turn = job.turn(Time(next), next == NUMBERS)?;
+            let turn = job.turn(next == NUMBERS)?;
             match turn {
                 Turn::Go if next < NUMBERS && may_send => {
-                    input.send(next);
+                    input.send(Time(next), next)?;
                     next += 1;
-                    input.advance_to(next.max(*input.time()));
+                    input.advance_to(Time(next))?;
                 }
                 Turn::Go | Turn::Wait => {}
-                Turn::Until(Time(until)) => input.advance_to(until),
-                Turn::Seal => {
+                Turn::Until(until) => input.advance_to(until)?,
+                Turn::Seal { .. } => {
                     let take_all = || {
                         let memory = state.store().stats()?.memory;
                         state.store().reserve(memory.limit - memory.used, "all there is")

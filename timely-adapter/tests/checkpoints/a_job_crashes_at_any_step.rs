@@ -205,7 +205,8 @@ fn a_crash_at_any_step_of_any_worker_goes_on_from_a_whole_checkpoint() {
         }
         let mut dice = dice(seed);
         let workers = 1 + (seed as usize % 3);
-        let job = Job { numbers: 400, every: 20 + dice(60) as i64, batch: 1 + dice(3) as i64 };
+        let job =
+            Job { numbers: 400, every: 20 + dice(60) as i64, batch: 1 + dice(3) as i64, ties: 1 };
         let devices: Vec<_> =
             (0..workers).map(|n| Simulated::new(seed + n as u64, Faults::late(2))).collect();
         let (ends, steps, kept) = run_and_keep(&devices, job, seed, share);

@@ -10,6 +10,8 @@ use alluvium::io::{CrashPolicy, Fault, Faults, Simulated};
 use alluvium::{ErrorKind, Result, Time};
 use alluvium_timely::{JobCheckpoint, JobCheckpoints, Turn, WorkerOverrides, WorkerState, execute};
 use timely::dataflow::ProbeHandle;
+use timely::dataflow::operators::Probe;
+use timely::dataflow::operators::vec::Input;
 
 use crate::job::{
     Accident, Job, WINDOW, dice, expected, node, run_cluster, run_in, run_on, together,
@@ -26,7 +28,8 @@ fn runs_that_end_anywhere_add_up_to_one() {
         }
         let mut dice = dice(seed);
         let workers = 1 + dice(3) as usize;
-        let job = Job { numbers: 600, every: 20 + dice(60) as i64, batch: 1 + dice(3) as i64 };
+        let job =
+            Job { numbers: 600, every: 20 + dice(60) as i64, batch: 1 + dice(3) as i64, ties: 1 };
         let mut devices: Vec<_> =
             (0..workers).map(|n| Simulated::new(seed + n as u64, Faults::late(2))).collect();
         let mut runs = 0;
@@ -76,7 +79,7 @@ fn runs_that_end_anywhere_add_up_to_one() {
 #[test]
 fn processes_go_on_together_and_in_the_directories_they_have() {
     let directory = tempfile::tempdir().unwrap();
-    let job = Job { numbers: 2_000, every: 100, batch: 2 };
+    let job = Job { numbers: 2_000, every: 100, batch: 2, ties: 1 };
     let mut ended = 0;
     let ends = loop {
         // Later each time, until there was time for a checkpoint: then it goes on from that.
@@ -122,7 +125,7 @@ fn processes_go_on_together_and_in_the_directories_they_have() {
 #[test]
 fn a_full_disk_gives_a_checkpoint_up_and_the_one_before_counts() {
     let devices = [1, 2].map(|seed| Simulated::new(seed, Faults::none()));
-    let begin = Job { numbers: 400, every: 50, batch: 1 };
+    let begin = Job { numbers: 400, every: 50, batch: 1, ties: 1 };
     let ends = run_on(&devices, begin, Accident::default()).unwrap();
     assert!(ends[0].committed >= 2);
     // From here on there is no room, on one of the devices.
@@ -147,12 +150,27 @@ fn a_source_learns_what_is_committed() {
     node.store.directory = Some(directory.path().to_owned());
     execute(timely::Config::process(2), node.clone(), |worker, state| {
         assert_eq!(state.restored(), None);
-        let probe: ProbeHandle<i64> = ProbeHandle::new();
+        let probe = ProbeHandle::new();
+        let input = worker.dataflow::<i64, _, _>(|scope| {
+            let (input, rows) = scope.new_input::<i64>();
+            rows.probe_with(&probe);
+            input
+        });
         let mut job = JobCheckpoints::new(state, probe)?;
+        // Rows of one time, of which the last is late: the checkpoint is after all of them.
+        let mut input = job.input(input);
+        input.advance_to(Time(1))?;
+        for (at, row) in [(2, 1), (2, 2), (0, 3)] {
+            input.send(Time(at), row)?;
+        }
         job.request();
         loop {
-            match job.turn(Time(3), true)? {
-                Turn::Seal => job.seal(&[40 + state.index() as u64])?,
+            match job.turn(true)? {
+                Turn::Until(until) => {
+                    input.advance_to(until)?;
+                    state.step(worker)?;
+                }
+                Turn::Seal { .. } => job.seal(&[40 + state.index() as u64])?,
                 Turn::End(_) => break,
                 _ => state.step(worker)?,
             }
@@ -188,7 +206,7 @@ fn a_source_learns_what_is_committed() {
 #[test]
 fn a_job_whose_record_is_lost_does_not_begin_over_old_state() {
     let directory = tempfile::tempdir().unwrap();
-    let job = Job { numbers: 400, every: 50, batch: 1 };
+    let job = Job { numbers: 400, every: 50, batch: 1, ties: 1 };
     let run = || run_in(directory.path(), 2, job, Accident::default());
     run().unwrap();
     let record = directory.path().join("COMMITTED");

@@ -38,7 +38,7 @@ fn sent(ends: &[End]) -> i64 {
 fn one_worker_becomes_three_becomes_two_becomes_one() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
-    let mut job = Job { numbers: 0, every: 60, batch: 2 };
+    let mut job = Job { numbers: 0, every: 60, batch: 2, ties: 1 };
     let (mut before, mut division, mut workers_before) = (0, 0, 1);
     for (stage, workers) in [1usize, 3, 2, 1, 1, 5, 2].into_iter().enumerate() {
         division += u64::from(workers != workers_before);
@@ -66,7 +66,8 @@ fn runs_that_end_anywhere_add_up_to_one_whatever_their_numbers_of_workers() {
     for seed in 1..=rounds {
         let mut dice = dice(seed);
         let directory = tempfile::tempdir().unwrap();
-        let mut job = Job { numbers: 600, every: 60 + dice(60) as i64, batch: 1 + dice(3) as i64 };
+        let mut job =
+            Job { numbers: 600, every: 60 + dice(60) as i64, batch: 1 + dice(3) as i64, ties: 1 };
         let mut history = Vec::new();
         for run in 0.. {
             let workers = 1 + dice(4) as usize;
@@ -105,7 +106,7 @@ fn runs_that_end_anywhere_add_up_to_one_whatever_their_numbers_of_workers() {
 fn what_was_committed_is_untouched_until_the_new_number_of_workers_commits() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
-    let job = Job { numbers: 600, every: 60, batch: 1 };
+    let job = Job { numbers: 600, every: 60, batch: 1, ties: 1 };
     run_in(place, 2, job, Accident::default()).unwrap();
     let before = stores(place);
     let record = fs::read(place.join("COMMITTED")).unwrap();
@@ -141,7 +142,7 @@ fn what_was_committed_is_untouched_until_the_new_number_of_workers_commits() {
 fn a_directory_in_which_a_run_before_still_works_is_not_made_anew() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
-    let job = Job { numbers: 600, every: 60, batch: 1 };
+    let job = Job { numbers: 600, every: 60, batch: 1, ties: 1 };
     run_in(place, 2, job, Accident::default()).unwrap();
     let job = Job { numbers: 1_200, ..job };
     // The one that a new store is to be made in, one that is left over, one that is gone on in.
@@ -176,7 +177,7 @@ fn ends(outcomes: Vec<Result<Vec<End>>>) -> Vec<End> {
 fn processes_find_each_others_directories_or_say_which_they_miss() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("job");
-    let mut job = Job { numbers: 600, every: 60, batch: 2 };
+    let mut job = Job { numbers: 600, every: 60, batch: 2, ties: 1 };
     let run = |processes, threads, job| run_cluster(&place, processes, threads, job, None);
     assert_eq!(together(&ends(run(2, 2, job))), expected(job));
     // One process of three workers, of two with two: those of the second are found beside it.

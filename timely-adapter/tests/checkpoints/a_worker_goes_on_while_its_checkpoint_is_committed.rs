@@ -94,7 +94,7 @@ fn the_record_and_the_manifests_are_replaced_while_the_workers_go_on() {
     let held: Vec<_> = (0..2).map(|worker| Arc::new(Held::new(worker))).collect();
     let mut node = node();
     node.store.helpers = Helpers::Thread;
-    let job = Job { numbers: 1_000, every: 150, batch: 1 };
+    let job = Job { numbers: 1_000, every: 150, batch: 1, ties: 1 };
     let devices = held.iter().map(|held| held.clone() as Arc<dyn Device>).collect();
     let accident = Accident::counting(held.iter().map(|held| held.turns.clone()).collect());
     let ends = run_with(node.clone(), devices, job, accident).unwrap();

@@ -15,13 +15,13 @@ use alluvium::{
     StoreConfig, Time, Windows,
 };
 use alluvium_timely::{
-    Counting, JobCheckpoints, KeyBy, MoveGroup, NodeConfig, Rolling, Spec, Stateful, Turn,
-    Windowing, WorkerOverrides, WorkerState, execute, execute_with,
+    Counting, JobCheckpoints, JobInput, KeyBy, MoveGroup, NodeConfig, Rolling, Spec, Stateful,
+    Turn, Windowing, WorkerOverrides, WorkerState, execute, execute_with,
 };
 use timely::dataflow::operators::core::Concat;
 use timely::dataflow::operators::vec::{Input, Map};
 use timely::dataflow::operators::{Inspect, Probe};
-use timely::dataflow::{InputHandleVec, ProbeHandle, StreamVec};
+use timely::dataflow::{ProbeHandle, StreamVec};
 use timely::worker::Worker;
 
 use crate::processes::{cluster, free_addresses};
@@ -38,14 +38,22 @@ const ROUND: i64 = 30;
 /// Numbers between two moves of a key group.
 const STAY: i64 = 23;
 
-/// A stream of numbers, each at its own time; worker `w` of `n` has w, w + n and so on.
+/// A stream of numbers; worker `w` of `n` has w, w + n and so on.
 #[derive(Clone, Copy)]
 pub struct Job {
+    /// So many numbers share a time: the first of them.
+    pub ties: i64,
     pub numbers: i64,
     /// A checkpoint is asked for each time so many numbers more were sent, by one of the workers.
     pub every: i64,
     /// Numbers sent at a time.
     pub batch: i64,
+}
+
+impl Job {
+    pub fn time_of(self, number: i64) -> Time {
+        Time(number - number % self.ties)
+    }
 }
 
 /// What ends a run.
@@ -81,7 +89,7 @@ impl Accident {
         Self { committed, ..Self::default() }
     }
 
-    fn happen(&self, worker: usize) -> Result<()> {
+    pub fn happen(&self, worker: usize) -> Result<()> {
         if let Some(turns) = self.counted.get(worker) {
             turns.fetch_add(1, Ordering::Relaxed);
         }
@@ -115,7 +123,7 @@ pub fn work(
     let (index, peers) = (worker.index() as i64, worker.peers() as i64);
     let (probe, counts) = (ProbeHandle::new(), Rc::new(RefCell::new(BTreeMap::new())));
     let sink = counts.clone();
-    let (mut input, mut control) = worker.dataflow::<i64, _, _>(|scope| {
+    let (input, control) = worker.dataflow::<i64, _, _>(|scope| {
         let (input, rows) = scope.new_input::<i64>();
         let (control, moves) = scope.new_input::<MoveGroup>();
         let counts = rows
@@ -148,13 +156,10 @@ pub fn work(
         Ok::<_, Error>((input, control))
     })?;
     let first = begin_of(state, peers);
-    if let Some(all) = state.restored() {
-        input.advance_to(all.until.0);
-        control.advance_to(all.until.0);
-    }
     let (mut next, mut abandoned) = (first, 0);
     let mut asked = first;
     let mut checkpoints = JobCheckpoints::new(state, probe)?;
+    let (mut input, mut control) = (checkpoints.input(input), checkpoints.input(control));
     loop {
         accident.happen(state.index())?;
         // The end is left to be done after any of them: it says every count once more.
@@ -164,25 +169,26 @@ pub fn work(
             checkpoints.request();
         }
         let before = checkpoints.abandoned().is_some();
-        let turn = checkpoints.turn(Time(next), next >= job.numbers)?;
+        let turn = checkpoints.turn(next >= job.numbers)?;
         let committed = checkpoints.committed().map_or(0, |checkpoint| checkpoint.number);
         accident.committed.fetch_max(committed, Ordering::SeqCst);
         abandoned += u64::from(!before && checkpoints.abandoned().is_some());
         match turn {
             Turn::Go | Turn::Until(_) => {
-                let until = if let Turn::Until(Time(until)) = turn { until } else { i64::MAX };
-                // All rows of a batch at the time of its first.
-                let end = until.min(job.numbers);
-                let batch = end.min(next + peers * job.batch);
-                while next < batch {
-                    input.send(next);
+                let until = if let Turn::Until(until) = turn { until } else { Time::MAX };
+                // All rows of a batch at the time of its first, one of them also if it is long.
+                let batch = job.numbers.min(next + peers * job.batch);
+                while next < job.numbers && job.time_of(next) < until {
+                    if turn == Turn::Go && next >= batch {
+                        break;
+                    }
+                    input.send(job.time_of(next), next)?;
                     next += peers;
                 }
-                let is_over = turn != Turn::Go && next >= end;
-                input.advance_to(if is_over { until } else { next.max(*input.time()) });
-                tell_moves(&mut control, *input.time(), index, peers);
+                input.advance_to(if turn == Turn::Go { job.time_of(next) } else { until })?;
+                tell_moves(&mut control, *input.time(), index, peers)?;
             }
-            Turn::Seal => {
+            Turn::Seal { .. } => {
                 checkpoints.seal(&[next as u64, 7])?;
                 if accident.sealed == Some(state.index()) {
                     return Err(Error::new(ErrorKind::Input, "an accident after sealing"));
@@ -191,7 +197,8 @@ pub fn work(
             Turn::Wait => {}
             Turn::End(Time(latest)) => {
                 // A run before this one may have come to its end with more workers.
-                assert!((job.numbers..job.numbers + WORKERS_MAX).contains(&latest));
+                let last = job.time_of(job.numbers - 1).0;
+                assert!((last + 1..job.numbers + WORKERS_MAX).contains(&latest), "{latest}");
                 break;
             }
         }
@@ -208,26 +215,31 @@ pub fn work(
 
 /// Tells of the moves before `until`, which are the same in each run of as many workers; any worker
 /// may tell one.
-fn tell_moves(control: &mut InputHandleVec<i64, MoveGroup>, until: i64, index: i64, peers: i64) {
+fn tell_moves(
+    control: &mut JobInput<i64, MoveGroup>,
+    until: i64,
+    index: i64,
+    peers: i64,
+) -> Result<()> {
     let first = (*control.time()).max(0);
     for nth in (first + STAY - 1) / STAY.. {
         if nth * STAY >= until {
             break;
         }
-        control.advance_to(nth * STAY);
+        control.advance_to(Time(nth * STAY))?;
         let mut dice = dice(nth as u64 + 1);
         let (key, to) = (dice(KEYS as u64) as i64, dice(peers as u64) as u32);
         if nth % peers == index {
             let group = KeyGroup::of(key.key_hash(), StoreConfig::default().key_groups);
-            control.send(MoveGroup { group, to });
+            control.send(Time(nth * STAY), MoveGroup { group, to })?;
         }
     }
-    control.advance_to(until);
+    control.advance_to(Time(until))
 }
 
 /// The first number of a worker: of its share, the first that is not in the checkpoint, which has all
 /// numbers before one of them and none after.
-fn begin_of(state: &WorkerState, peers: i64) -> i64 {
+pub fn begin_of(state: &WorkerState, peers: i64) -> i64 {
     let share = |from: i64, index: i64, peers: i64| from + (index - from).rem_euclid(peers);
     let Some(all) = state.restored() else { return state.index() as i64 };
     let positions = || all.workers.iter().map(|worker| worker.position[0] as i64);

@@ -8,5 +8,7 @@ mod a_checkpoint_without_room_in_memory_is_given_up;
 mod a_job_crashes_at_any_step;
 mod a_job_goes_on_from_one_checkpoint_on_all_workers;
 mod a_job_goes_on_with_another_number_of_workers;
+mod a_sink_shows_each_row_once;
 mod a_worker_goes_on_while_its_checkpoint_is_committed;
+mod rows_of_one_time_are_on_one_side_of_a_checkpoint;
 mod workers_that_have_ended_hold_nobody_back;

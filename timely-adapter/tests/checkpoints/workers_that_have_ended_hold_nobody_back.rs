@@ -19,7 +19,7 @@ fn numbers(index: usize, peers: usize) -> i64 {
 /// how many were committed.
 fn work(worker: &mut Worker, state: &WorkerState) -> alluvium::Result<u64> {
     let probe = ProbeHandle::new();
-    let mut input = worker.dataflow::<i64, _, _>(|scope| {
+    let input = worker.dataflow::<i64, _, _>(|scope| {
         let (input, rows) = scope.new_input::<i64>();
         rows.key_by(state, |row| row % 7)
             .rolling(Spec::new("counts"), Counting)?
@@ -28,19 +28,20 @@ fn work(worker: &mut Worker, state: &WorkerState) -> alluvium::Result<u64> {
     })?;
     let mut gate = Gate::new(probe.clone()).bytes_max(2);
     let mut job = JobCheckpoints::new(state, probe.clone())?;
+    let mut input = job.input(input);
     let peers = worker.peers();
     let (mut next, end, mut shut) = (0, numbers(state.index(), peers), 0);
     loop {
         if next > 0 && next % 200 == 0 && !job.is_busy() {
             job.request();
         }
-        let turn = job.turn(Time(next), next >= end)?;
+        let turn = job.turn(next >= end)?;
         match turn {
             Turn::Go if next < end && gate.admits(&next) => {
                 (shut, next) = (0, next + 1);
-                input.send(next - 1);
+                input.send(Time(next - 1), next - 1)?;
                 gate.sent(&(next - 1), 1);
-                input.advance_to(next);
+                input.advance_to(Time(next))?;
             }
             Turn::Go if next < end => {
                 shut += 1;
@@ -50,12 +51,12 @@ fn work(worker: &mut Worker, state: &WorkerState) -> alluvium::Result<u64> {
             Turn::Until(Time(until)) => {
                 assert!(until >= *input.time(), "it is sent back");
                 while next < until.min(end) {
-                    input.send(next);
+                    input.send(Time(next), next)?;
                     next += 1;
                 }
-                input.advance_to(until);
+                input.advance_to(Time(until))?;
             }
-            Turn::Seal => job.seal(&[next as u64])?,
+            Turn::Seal { .. } => job.seal(&[next as u64])?,
             Turn::End(Time(latest)) => {
                 assert!(latest >= numbers(peers - 1, peers) && *input.time() <= latest);
                 break;

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use alluvium::{StoreConfig, Time};
 use alluvium_timely::{
-    Counting, Gate, KeyBy, Rolling, Source, Spec, Watermarks, WorkerOverrides, WorkerState, install,
+    Counting, Gate, GatedSource, KeyBy, Rolling, Spec, Watermarks, WorkerOverrides, WorkerState,
+    install,
 };
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::{Inspect, Probe};
@@ -40,13 +41,13 @@ fn counted(
     worker: &mut Worker,
     state: &WorkerState,
     gate: impl Fn(Gate<i64>) -> Gate<i64>,
-) -> (Source<i64, u64>, ProbeHandle<i64>, Seen) {
+) -> (GatedSource<i64, u64>, ProbeHandle<i64>, Seen) {
     let watermarks = Watermarks::new(worker);
     let (probe, seen) = (ProbeHandle::new(), Seen::default());
     let sink = seen.clone();
     let gate = gate(Gate::new(probe.clone()));
     let source = worker.dataflow::<i64, _, _>(|scope| {
-        let (source, rows) = Source::new(scope, &watermarks, gate);
+        let (source, rows) = GatedSource::new(scope, &watermarks, gate);
         rows.key_by(state, |n: &u64| n % 10)
             .rolling(Spec::new("digits"), Counting)
             .unwrap()
@@ -74,9 +75,9 @@ fn what_is_under_way_is_bounded_in_bytes_and_in_time() {
                 let time = *source.time();
                 let ahead = probe.with_frontier(|done| time - done.first().map_or(time, |&t| t));
                 most = most.max(ahead);
-                source.send(n, 8);
+                source.send(n, 8).unwrap();
                 if n % 10 == 9 {
-                    source.advance_to(Time(n as i64));
+                    source.advance_to(Time(n as i64)).unwrap();
                 }
             }
             drop(source);
@@ -96,8 +97,8 @@ fn a_bound_below_one_row_slows_but_does_not_stop() {
             while !source.admits() {
                 worker.step();
             }
-            source.send(n, 8);
-            source.advance_to(Time(n as i64 + 1));
+            source.send(n, 8).unwrap();
+            source.advance_to(Time(n as i64 + 1)).unwrap();
         }
         drop(source);
         while worker.step_or_park(None) {}
@@ -113,8 +114,8 @@ fn an_idle_input_lets_the_watermark_pass_and_can_come_back() {
         let (mut source, probe, seen) = counted(worker, state, |gate| gate);
         if worker.index() == 0 {
             for n in 0..50 {
-                source.send(n, 8);
-                source.advance_to(Time(n as i64 + 1));
+                source.send(n, 8).unwrap();
+                source.advance_to(Time(n as i64 + 1)).unwrap();
                 std::thread::sleep(Duration::from_millis(1));
                 worker.step();
             }
@@ -134,9 +135,9 @@ fn an_idle_input_lets_the_watermark_pass_and_can_come_back() {
             // It was carried along, not past what the other may still send.
             assert!(*source.time() <= 50);
             let time = *source.time();
-            source.send(3, 8);
+            source.send(3, 8).unwrap();
             assert!(!source.is_idle());
-            source.advance_to(Time(time + 1));
+            source.advance_to(Time(time + 1)).unwrap();
             worker.step();
             source.keep_up();
             assert_eq!(*source.time(), time + 1, "it is not idle any more");
@@ -159,7 +160,7 @@ fn nobody_is_carried_along_when_all_are_idle_and_a_closed_input_holds_nobody() {
             assert!(probe.done());
             return;
         }
-        source.advance_to(Time(7));
+        source.advance_to(Time(7)).unwrap();
         source.declare_idle();
         for _ in 0..100 {
             worker.step();
@@ -174,12 +175,49 @@ fn nobody_is_carried_along_when_all_are_idle_and_a_closed_input_holds_nobody() {
     });
 }
 
+/// What the other one said last has to be heard although it does nothing more, open or closed.
+#[test]
+fn an_idle_input_is_carried_to_where_a_quiet_one_is() {
+    for closes in [false, true] {
+        let is_there = AtomicBool::new(false);
+        each_worker(2, move |worker, state| {
+            let (mut source, probe, _) = counted(worker, state, |gate| gate);
+            if worker.index() == 0 {
+                // Both within the time in which others are told once.
+                source.advance_to(Time(50)).unwrap();
+                worker.step();
+                source.advance_to(Time(100)).unwrap();
+                let mut open = Some(source);
+                if closes {
+                    open = None;
+                }
+                while !is_there.load(Ordering::Relaxed) {
+                    worker.step_or_park(Some(Duration::from_millis(1)));
+                }
+                drop(open);
+            } else {
+                source.declare_idle();
+                let since = Instant::now();
+                while probe.less_than(&100) {
+                    worker.step_or_park(Some(Duration::from_millis(1)));
+                    source.keep_up();
+                    let at = source.time();
+                    assert!(since.elapsed() < FOR_EVER, "closes: {closes}, it stays at {at}");
+                }
+                assert_eq!(*source.time(), 100);
+                is_there.store(true, Ordering::Relaxed);
+            }
+            while worker.step_or_park(None) {}
+        });
+    }
+}
+
 #[test]
 fn a_worker_with_nothing_to_do_sleeps() {
     each_worker(2, |worker, state| {
         let (mut source, probe, _) = counted(worker, state, |gate| gate);
-        source.send(1, 8);
-        source.advance_to(Time(1));
+        source.send(1, 8).unwrap();
+        source.advance_to(Time(1)).unwrap();
         while probe.less_than(&1) {
             worker.step_or_park(None);
         }

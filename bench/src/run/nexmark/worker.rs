@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use alluvium::{StoreStats, Time};
-use alluvium_timely::{Gate, JobCheckpoints, Met, Turn, WorkerState};
+use alluvium_timely::{Gate, JobCheckpoints, JobInput, Met, Turn, WorkerState};
 use timely::dataflow::InputHandleVec;
 use timely::dataflow::operators::vec::Input;
 use timely::worker::Worker;
@@ -54,13 +54,15 @@ pub(super) fn work<Q: Query>(
     state.meet(timely, 0)?;
     let what = format!("{} on {}", Q::NAME, args.state.layout.name);
     let is_first = timely.index() == 0;
+    let checkpoints = JobCheckpoints::new(state, output.probe.clone())?;
+    let input = checkpoints.input(input);
     let driver = Driver {
         peers: timely.peers() as u64,
         args,
         state,
         gate: Gate::new(output.probe.clone()).bytes_max(AHEAD_BYTES),
         schedule: Schedule::new(args, is_first, restored),
-        checkpoints: JobCheckpoints::new(state, output.probe.clone())?,
+        checkpoints,
         pauses: Pauses::default(),
         progress: is_first.then(|| Progress::new(what, args.events.unwrap_or(0))),
         timely,
@@ -139,7 +141,7 @@ struct Driver<'a> {
     args: &'a NexmarkArgs,
     state: &'a WorkerState,
     peers: u64,
-    input: InputHandleVec<i64, Record>,
+    input: JobInput<i64, Record>,
     gate: Gate<i64>,
     output: Output,
     feed: Feed,
@@ -169,7 +171,7 @@ impl Driver<'_> {
                     self.send_until(time)?;
                     self.step(NAP)?;
                 }
-                Turn::Seal => {
+                Turn::Seal { .. } => {
                     self.seal()?;
                     self.step(Duration::ZERO)?;
                 }
@@ -178,7 +180,7 @@ impl Driver<'_> {
             }
         };
         // As far as it goes without making time-bound state go: nothing comes at this time.
-        self.input.advance_to(latest);
+        self.input.advance_to(Time(latest))?;
         self.drain()?;
         let seconds = self.begin.elapsed().as_secs_f64();
         self.meet(0)?;
@@ -212,10 +214,9 @@ impl Driver<'_> {
 
     /// What this worker may do now.
     fn turn(&mut self) -> Result<Turn> {
-        let at = Time((*self.input.time()).max(self.last.saturating_add(1)));
         let committed = self.checkpoints.committed().map(|checkpoint| checkpoint.number);
         let was_abandoned = self.checkpoints.abandoned().is_some();
-        let turn = self.checkpoints.turn(at, self.feed.ordinal().is_none())?;
+        let turn = self.checkpoints.turn(self.feed.ordinal().is_none())?;
         let is_new = self.checkpoints.committed().map(|checkpoint| checkpoint.number) != committed;
         let is_abandoned = self.checkpoints.abandoned().is_some() && !was_abandoned;
         if is_new || is_abandoned {
@@ -244,7 +245,7 @@ impl Driver<'_> {
             }
             _ => {}
         }
-        self.leave_time();
+        self.leave_time()?;
         self.step(nap)
     }
 
@@ -255,7 +256,7 @@ impl Driver<'_> {
         while self.feed.ordinal().is_some() && self.feed.watermark().0 < until {
             self.send(until)?;
         }
-        self.input.advance_to(until);
+        self.input.advance_to(Time(until))?;
         Ok(())
     }
 
@@ -274,7 +275,7 @@ impl Driver<'_> {
     /// so that its timestamp can be left, and it with its events be done; in processing time wherever
     /// that moves on, as the timestamp is when its events arrive.
     fn send(&mut self, until: i64) -> Result<()> {
-        self.leave_time();
+        self.leave_time()?;
         let time = *self.input.time();
         let Some(first_ordinal) = self.feed.ordinal() else { return Ok(()) };
         let (mut events, sent) = (0, Instant::now());
@@ -302,7 +303,7 @@ impl Driver<'_> {
     fn send_next(&mut self) -> Result<()> {
         self.last = self.feed.watermark().0;
         if let Some(record) = self.feed.take()? {
-            self.input.send(record);
+            self.input.send(Time(self.last), record)?;
         }
         Ok(())
     }
@@ -313,15 +314,13 @@ impl Driver<'_> {
     ///
     /// Without events left it leaves the time of the last: others may have sent many batches since
     /// the time of its last batch, and wait for them before they come to the end themselves.
-    fn leave_time(&mut self) {
+    fn leave_time(&mut self) -> Result<()> {
         let Time(watermark) = self.feed.watermark();
         let next = match self.feed.ordinal() {
             Some(_) => watermark,
             None => self.last.saturating_add(1),
         };
-        if next > *self.input.time() {
-            self.input.advance_to(next);
-        }
+        Ok(self.input.advance_to(Time(next))?)
     }
 
     /// Whether the oldest batch can be done without further events being sent.
