@@ -10,6 +10,8 @@ mod model;
 mod sorted;
 
 mod a_map_by_key_is_ordered_by_time;
+mod the_ends_of_time_are_times;
 mod the_tricky_cases_of_windows;
+mod what_is_refused_has_no_effect;
 mod windows_hold_what_the_definition_says;
 mod windows_larger_than_memory;
