@@ -7,7 +7,8 @@ use alluvium_pagestore::State;
 /// Elements and accumulators are folded in the order in which they arrived where that is known,
 /// so that [`merge`](Aggregate::merge) has to be associative and need not be commutative. Of a
 /// sliding window the parts are folded in the order of event time; of sessions that an event
-/// joins, in the order of their starts.
+/// joins, in the order of their starts. A late event may have to wait until windows have fired: events
+/// that come meanwhile are folded before it.
 pub trait Aggregate<E>: 'static {
     /// What is kept.
     type Acc: State;

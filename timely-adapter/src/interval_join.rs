@@ -26,7 +26,8 @@ pub trait IntervalJoin<'scope, T: EventTime, K: Key, A> {
     /// Each side is kept, in `id/left` and `id/right`, until the frontier says that no row can come
     /// that it could be paired with. A row that is late, its time before the timestamp it was sent
     /// with, is paired with rows of the other side that are not over at that timestamp: so that
-    /// the result does not depend on how the streams interleave.
+    /// the result does not depend on how the streams interleave. A row at [`Time::MAX`], the end of
+    /// time, is at no time: it is paired with none, and not kept.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if the second bound is before the first; opening the states failed.
@@ -142,6 +143,13 @@ where
             let mut rest = std::mem::take(rows).into_iter();
             for (key, row) in rest.by_ref() {
                 found.clear();
+                let is_timeless = match &row {
+                    Ok(a) => at(a) == Time::MAX,
+                    Err(b) => other_at(b) == Time::MAX,
+                };
+                if is_timeless {
+                    continue;
+                }
                 // Partners first: what fails leaves nothing done.
                 let done =
                     match &row {

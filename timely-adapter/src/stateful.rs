@@ -91,7 +91,9 @@ pub trait Stateful<'scope, T: EventTime, K: Key + Ord, D> {
     /// An error of `rows` or `due` ends the run, or, if [`Fault`](crate::Fault) says that it
     /// passes, has the call made again later. For that the closure takes out of its vector what it
     /// has applied (see [`BatchError::leave_rest`](alluvium::BatchError::leave_rest)); what is
-    /// still in it is what the next call gets. After `Ok` everything counts as applied.
+    /// still in it is what the next call gets. After `Ok` everything counts as applied. Of several
+    /// writes for one row the last one alone must not be safe to do twice: so a timer is set
+    /// before a value is changed, as setting it twice is setting it once.
     fn stateful<S, R>(
         self,
         spec: Spec,

@@ -4,6 +4,7 @@
 //! thousand keys each time it is scheduled. It holds one capability, at the watermark up to which
 //! all has fired, and emits under that.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
@@ -34,8 +35,11 @@ pub trait Windowing<'scope, T: EventTime, K: Key, D>: Sized {
     type KeyOf;
 
     /// Puts rows into windows by their event times. A row is late if its time is before the
-    /// timestamp it was sent with, never by how far the operator's frontier has come: so results do
-    /// not depend on the number of workers, nor on how rows interleave.
+    /// timestamp it was sent with, never by how far the operator's frontier has come: so which rows
+    /// a result has does not depend on the number of workers, nor on how rows interleave.
+    ///
+    /// Rows of sessions that are too late for a session of their own wait until all rows have come that were
+    /// sent before them: these may have made one that is still open.
     fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, Self::KeyOf, G>
     where
         G: Fn(&D) -> Time + 'static;
@@ -78,7 +82,8 @@ pub struct Fired<'scope, T: EventTime, K, R, D> {
     /// Results, by key and window. A result's time is that at which its window fires: its end, and
     /// with [`Emit::OnClose`](alluvium::Emit::OnClose) the allowed lateness after it.
     pub results: Changes<'scope, T, (K, Window, R)>,
-    /// Rows that came too late for all of their windows, each once, with how late they were.
+    /// Rows that came too late for all of their windows, each once, with how late they were; and rows at
+    /// [`Time::MAX`], the end of time, which is in no window.
     pub late: StreamVec<'scope, T, Late<K, D>>,
 }
 
@@ -215,10 +220,7 @@ where
         F: Fn(&D) -> K + 'static,
     {
         let Windowed { keyed, control, windows, at } = self;
-        let body = move |opener: &OperatorState<'_>| {
-            let state = open(opener)?;
-            Ok(Body { state, windows, at, held: None, out: Vec::new() })
-        };
+        let body = move |opener: &OperatorState<'_>| Ok(Body::new(open(opener)?, windows, at));
         if let Some(control) = control {
             let (results, late) = fire_moving(keyed, control, spec, body)?.ok_err(|row| row);
             return Ok(Fired { results, late });
@@ -340,6 +342,11 @@ pub(crate) struct Body<T: EventTime, S, G, K, R, D> {
     state: S,
     windows: Windows,
     at: Rc<G>,
+    /// Up to where all has fired.
+    settled: Time,
+    /// Late rows that wait for those that were sent before them, on which it depends whether they count:
+    /// by the time they were sent with.
+    early: BTreeMap<Time, (T, Vec<(K, D)>)>,
     /// At the watermark up to which all has fired.
     pub(crate) held: Option<Capability<T>>,
     pub(crate) out: Vec<Output<T, K, R, D>>,
@@ -352,11 +359,31 @@ where
     S: Fires<K, D, R>,
     G: Fn(&D) -> Time,
 {
+    pub(crate) fn new(state: S, windows: Windows, at: Rc<G>) -> Self {
+        let settled = state.watermark();
+        Self { state, windows, at, settled, early: BTreeMap::new(), held: None, out: Vec::new() }
+    }
+
     pub(crate) fn apply(&mut self, right: &Right<'_, T>, work: Work<'_, K, D>) -> Result<()> {
         let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let sent = right.time();
+        if self.settled < sent.time() {
+            let (at, windows) = (self.at.clone(), self.windows);
+            let is_early = |row: &(K, D)| windows.counts_only_with_others(at(&row.1), sent.time());
+            let mut early = rows.extract_if(.., |row| is_early(row)).peekable();
+            if early.peek().is_some() {
+                let (_, waiting) =
+                    self.early.entry(sent.time()).or_insert_with(|| (sent.clone(), Vec::new()));
+                waiting.extend(early);
+            }
+        }
+        self.add(sent, rows)
+    }
+
+    /// Adds rows that were sent with `sent`; an error leaves those that were not added.
+    fn add(&mut self, sent: &T, rows: &mut Vec<(K, D)>) -> Result<()> {
         let mut batch: Vec<_> =
             rows.drain(..).map(|(key, row)| ((self.at)(&row), key, row)).collect();
-        let sent = right.time();
         let out = std::cell::RefCell::new(&mut self.out);
         let done = self.state.add_batch(
             sent.time(),
@@ -371,11 +398,31 @@ where
     }
 
     pub(crate) fn advance(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
+        while let Some((sent, _)) = self.early.first_key_value().filter(|(s, _)| **s <= watermark) {
+            // What was sent before them is there, and what was over for them has fired.
+            let advanced = self.advance_to(*sent, held)?;
+            if !advanced.done {
+                return Ok(advanced);
+            }
+            let Some((sent, (time, mut rows))) = self.early.pop_first() else { break };
+            if let Err(error) = self.add(&time, &mut rows) {
+                self.early.insert(sent, (time, rows));
+                return Err(error);
+            }
+        }
+        self.advance_to(watermark, held)
+    }
+
+    fn advance_to(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
         let (out, windows) = (&mut self.out, self.windows);
-        self.state.advance(watermark, FUEL, &mut |key, window, row, diff| {
+        let advanced = self.state.advance(watermark, FUEL, &mut |key, window, row, diff| {
             let time = T::from_time(windows.fires_at(window)).max(held.time().clone());
             out.push(Ok(((key.clone(), window, row), time, diff)));
-        })
+        })?;
+        if advanced.done {
+            self.settled = self.settled.max(watermark);
+        }
+        Ok(advanced)
     }
 
     /// Goes to the first time of all, unless a checkpoint had come further. What comes out of that is to be
@@ -388,6 +435,7 @@ where
                 out.push(Ok(((key.clone(), window, row), time, diff)));
             })?;
             if advanced.done {
+                self.settled = self.settled.max(first);
                 break;
             }
         }

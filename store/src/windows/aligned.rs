@@ -49,6 +49,12 @@ impl Firing {
     }
 }
 
+/// Whether a window ends before time does. Others are told once, at the end of time: their ends are
+/// clipped, and what was told of two of them before would be kept under one name.
+fn is_in_time(end: i128) -> bool {
+    end < i128::from(Time::MAX.0)
+}
+
 /// What to do next.
 enum Step {
     Fire(i128),
@@ -256,7 +262,7 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
         let slice = self.contents.next_slice(self.grid.slices_of(next).start)?;
         let next = slice.map(|slice| next.max(self.grid.first_end(slice)));
         // Windows that begin later have had no time yet.
-        match next.filter(|end| self.grid.window(*end).start < watermark) {
+        match next.filter(|end| self.grid.window(*end).start < watermark && is_in_time(*end)) {
             Some(end) => Ok(Step::FireEarly(end)),
             None => {
                 (self.early, self.early_fired) = (passed, None);
@@ -287,7 +293,8 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
             used += 1;
             out(key, window, row, diff);
         };
-        let done = self.contents.fire(slices, window, &mut firing.cursor, fuel, count);
+        let of = (slices, window, is_in_time(end));
+        let done = self.contents.fire(of, &mut firing.cursor, fuel, count);
         self.firing = Some(firing);
         used += done?;
         if firing.cursor.done {

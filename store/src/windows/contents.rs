@@ -44,11 +44,10 @@ pub(crate) trait Contents<K: Key>: 'static {
 
     /// Tells the result of each key of the window whose slices are given; about `fuel` of them, or
     /// of their events where these are looked at. Says how much was looked at that nothing was told
-    /// of.
+    /// of. The flag says whether the window may have been told before.
     fn fire(
         &mut self,
-        slices: Range<Time>,
-        window: Window,
+        of: (Range<Time>, Window, bool),
         cursor: &mut Cursor,
         fuel: usize,
         out: Out<'_, K, Self::Row>,
@@ -75,6 +74,10 @@ pub(crate) trait Contents<K: Key>: 'static {
 
     fn clear_poison(&mut self);
 }
+
+/// What was told of a window and key before, once that is known: to be told anew it is removed from
+/// where it stands, and must not be forgotten if the new one finds no room there.
+pub(crate) type Was<T> = Option<Option<T>>;
 
 /// The slice of the last event, which is the slice of most of the next ones: saves divisions.
 pub(crate) struct SliceCache<'a> {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use alluvium_layouts::{Cursor, Panes};
 use alluvium_pagestore::{ErrorKind, Key, Rejected, Result, Time};
 
-use super::contents::{Contents, Out, SliceCache};
+use super::contents::{Contents, Out, SliceCache, Was};
 use super::stacks::Stacks;
 use super::totals::{Total, Totals};
 use super::{Grid, Window};
@@ -27,7 +27,7 @@ pub(crate) struct Folded<K, E, A: Aggregate<E>, P, S> {
     pub(crate) changes: u64,
     /// Where the fold of a window that is told stands, and what it gave that is not told yet.
     pub(crate) fold: Cursor,
-    pub(crate) telling: VecDeque<(K, A::Acc)>,
+    pub(crate) telling: VecDeque<(K, A::Acc, Was<A::Acc>)>,
     pub(crate) element: PhantomData<E>,
 }
 
@@ -182,32 +182,28 @@ where
             _ => None,
         };
         let mut is_new = false;
-        if let Some(totals) = totals {
-            let known = self.panes.0.enter().and_then(|mut panes| panes.get(slice, key));
-            let added = known.and_then(|known| {
-                is_new = known.is_none();
-                totals.add(aggregate, key, &item, is_new)
-            });
-            if let Err(error) = added {
-                return Err(Rejected::new(error, item));
+        if totals.is_some() {
+            match self.panes.0.enter().and_then(|mut panes| panes.get(slice, key)) {
+                Ok(known) => is_new = known.is_none(),
+                Err(error) => return Err(Rejected::new(error, item)),
             }
         }
         let add = |acc: &mut A::Acc| aggregate.merge(acc, &item);
         let done = self.panes.0.run(1, |panes| panes.update(slice, key, || aggregate.init(), add));
         match done {
             Ok(Ok(())) => {
+                // It is in. What is derived from the slices can be made again.
+                if let Some(totals) = totals
+                    && totals.add(aggregate, key, &item, is_new).is_err()
+                {
+                    totals.give_up();
+                }
                 if let Running::Stacks(stacks, _) = &mut self.running {
                     stacks.changed(aggregate, &self.panes, slice, key);
                 }
                 Ok(())
             }
-            Ok(Err(error)) | Err(error) => {
-                if let Some(totals) = totals {
-                    // In memory since it was added just now: this finds room.
-                    let _ = totals.take_back(aggregate, key, &item, is_new);
-                }
-                Err(Rejected::new(error, item))
-            }
+            Ok(Err(error)) | Err(error) => Err(Rejected::new(error, item)),
         }
     }
 
@@ -221,8 +217,7 @@ where
 
     fn fire(
         &mut self,
-        slices: Range<Time>,
-        window: Window,
+        (slices, window, may_be_told): (Range<Time>, Window, bool),
         cursor: &mut Cursor,
         fuel: usize,
         out: Out<'_, K, A::Out>,
@@ -233,7 +228,7 @@ where
             return Ok(fuel - left);
         }
         let aggregate = &*self.aggregate;
-        let Some(told) = &self.told else {
+        let Some(told) = self.told.as_ref().filter(|_| may_be_told) else {
             self.panes.0.run(0, |panes| {
                 panes.fold(slices, cursor, left.max(1), &mut |key, acc| {
                     if !self.panes.0.counts(key) {
@@ -256,15 +251,18 @@ where
             self.panes.0.run(0, |panes| {
                 panes.fold(slices, &mut self.fold, fuel, &mut |key, acc| {
                     if self.panes.0.counts(key) {
-                        telling.push_back((key.clone(), acc));
+                        telling.push_back((key.clone(), acc, None));
                     }
                     Ok(())
                 })
             })??;
         }
-        while let Some((key, acc)) = self.telling.front() {
+        while let Some((key, acc, was)) = self.telling.front_mut() {
             let mut told = told.0.enter()?;
-            let old = told.get(window.end, key)?.and_then(|acc| aggregate.out(&acc));
+            if was.is_none() {
+                *was = Some(told.get(window.end, key)?);
+            }
+            let old = was.iter().flatten().next().and_then(|acc| aggregate.out(acc));
             let new = aggregate.out(acc);
             if old != new {
                 // Put anew, not changed: a part of the old may be on storage.

@@ -92,9 +92,15 @@ pub struct HolisticOf<K, E>(PhantomData<(K, E)>);
 /// it with [`Store::holistic`](crate::Store::holistic).
 ///
 /// An event is written once, whatever the length of windows and how many of them it is in. The
-/// function reads the events of tumbling windows in the order in which they came; those of sliding
+/// function reads the events of tumbling windows in the order in which they came in; those of sliding
 /// windows by slices of event time (as long as the greatest common divisor of length and slide), in
 /// that order in each; those of sessions that were joined one session after the other.
+///
+/// Events come in as they are added, but for late ones that have to wait until windows have fired that
+/// are over for them: events that are added meanwhile come in before them. So the order of late events
+/// among others depends on how far the watermark was advanced; among late events that were sent with one
+/// time it is that in which they were added. A function that must not depend on it sorts what it
+/// reads.
 pub struct Holistic<K, E, F, L = AnyLayout>
 where
     K: Key + Ord,

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use alluvium_layouts::{Cursor, Elements, Lists, Panes, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Rejected, Result, State, Time};
 
-use super::contents::{Contents, Out, SliceCache};
+use super::contents::{Contents, Out, SliceCache, Was};
 use super::holistic::Process;
 use super::{Grid, Window};
 use crate::cells::{ListsCell, PanesCell};
@@ -28,7 +28,7 @@ pub(crate) struct Kept<K: Key, E, F, L> {
     pub(crate) told: Option<Rc<PanesCell<K, Counts, CountsPanes<K>>>>,
     /// Where the fold of a window that is told stands, and the keys it gave that are not told yet.
     pub(crate) fold: Cursor,
-    pub(crate) telling: VecDeque<K>,
+    pub(crate) telling: VecDeque<(K, Was<Counts>)>,
     /// The times of a batch whose slices stand where they stood.
     pub(crate) times: Vec<Time>,
 }
@@ -74,18 +74,21 @@ where
         &mut self,
         slices: &Range<Time>,
         window: Window,
-        key: &K,
+        (key, was): &mut (K, Was<Counts>),
         out: Out<'_, K, F::Row>,
     ) -> Result<()> {
         let Some(told) = self.told.clone() else { return Ok(()) };
-        let old = told.0.enter()?.get(window.end, key)?;
+        if was.is_none() {
+            *was = Some(told.0.enter()?.get(window.end, key)?);
+        }
+        let old = was.iter().flatten().next();
         let (elements, counts) = self.collect(slices, key)?;
-        if counts.is_empty() || old.as_ref() == Some(&counts) {
+        if counts.is_empty() || old == Some(&counts) {
             return Ok(());
         }
         let mut rows = Vec::new();
         if let Some(old) = old {
-            let elements = first_of(&elements, &counts, &old);
+            let elements = first_of(&elements, &counts, old);
             self.process.process(key, window, &mut Collected { elements }, &mut |row| {
                 rows.push((row, -1));
             })?;
@@ -160,28 +163,27 @@ where
 
     fn fire(
         &mut self,
-        slices: Range<Time>,
-        window: Window,
+        (slices, window, may_be_told): (Range<Time>, Window, bool),
         cursor: &mut Cursor,
         fuel: usize,
         out: Out<'_, K, F::Row>,
     ) -> Result<usize> {
-        if self.told.is_some() {
+        if self.told.is_some() && may_be_told {
             // Taken out first: what is visited may not come again, and telling it may fail.
             if self.telling.is_empty() {
                 let telling = &mut self.telling;
                 self.lists.0.run(0, |lists| {
                     lists.fold(slices.clone(), &mut self.fold, fuel, &mut |key, _| {
                         if self.lists.0.counts(key) {
-                            telling.push_back(key.clone());
+                            telling.push_back((key.clone(), None));
                         }
                         Ok(())
                     })
                 })??;
             }
-            while let Some(key) = self.telling.pop_front() {
-                if let Err(error) = self.tell_anew(&slices, window, &key, out) {
-                    self.telling.push_front(key);
+            while let Some(mut next) = self.telling.pop_front() {
+                if let Err(error) = self.tell_anew(&slices, window, &mut next, out) {
+                    self.telling.push_front(next);
                     return Err(error);
                 }
             }

@@ -8,11 +8,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use alluvium_layouts::{Cursor, Heap, HeapLists, Lists};
-use alluvium_pagestore::{Key, Rejected, Result, State, Time};
+use alluvium_pagestore::{Account, Key, Rejected, Result, State, Time};
 
 use crate::cells::ListsCell;
-use crate::moving::Mover;
+use crate::moving::{Mover, in_order};
 use crate::store::Store;
+
+/// Events that are taken out of their list at once: they are in memory twice until they are in.
+const COMING_MAX: usize = 64;
 
 type ListsOf<K, E> = ListsCell<K, E, HeapLists<K, E>>;
 
@@ -22,13 +25,20 @@ pub(crate) struct LateEvents<K: Key, I: State> {
     /// Those that may come in now, and where their list was left.
     coming: VecDeque<(Time, K, I)>,
     unloading: Option<(Time, Cursor)>,
+    account: Rc<Account>,
 }
 
 impl<K: Key, I: State> LateEvents<K, I> {
     /// Those of the windows `name`, restored from the last checkpoint.
     pub(crate) fn open(store: &Store, name: &str, mover: Option<&Mover>) -> Result<Self> {
         let lists = store.open_lists(&format!("{name}/late"), &Heap::new(), mover)?;
-        Ok(Self { lists, coming: VecDeque::new(), unloading: None })
+        let account = store.root().clone();
+        Ok(Self { lists, coming: VecDeque::new(), unloading: None, account })
+    }
+
+    /// For what is noted of late events beside them.
+    pub(crate) fn account(&self) -> Rc<Account> {
+        self.account.clone()
     }
 
     /// Keeps an event that was sent with `sent`.
@@ -43,6 +53,21 @@ impl<K: Key, I: State> LateEvents<K, I> {
             Ok(mut lists) => lists.append(sent, key, (at, item)),
             Err(error) => Err(Rejected::new(error, (at, item))),
         }
+    }
+
+    /// Those of a key that were sent before `before`, in the order in which they come in: the time each
+    /// was sent with, and its own. Those that come in now may be among them. Cost: O(n).
+    pub(crate) fn of_key(&self, key: &K, before: Time) -> Result<Vec<(Time, Time)>> {
+        let (mut lists, mut all) = (self.lists.0.enter()?, Vec::new());
+        let mut next = lists.next_bucket(Time::MIN);
+        while let Some(sent) = next.filter(|sent| *sent < before) {
+            lists.read(sent, key, &mut |(at, _)| {
+                all.push((sent, *at));
+                Ok(())
+            })?;
+            next = lists.next_bucket(sent.plus(1));
+        }
+        Ok(all)
     }
 
     /// The time that the first were sent with.
@@ -73,12 +98,14 @@ impl<K: Key, I: State> LateEvents<K, I> {
         let (shared, coming) = (&self.lists.0, &mut self.coming);
         let mut lists = shared.enter()?;
         if !cursor.done {
-            let visited = lists.fold(sent..sent.plus(1), &mut cursor, fuel, &mut |key, events| {
+            // In runs, as a key may have any number of them.
+            let (all, fuel) = (0..=u64::MAX, fuel.min(COMING_MAX));
+            let lists = in_order(lists.by_hash())?;
+            let visited = lists.visit_hashes(sent, &all, &mut cursor, fuel, &mut |key, _, run| {
                 // What is left of a key group that has gone is no event of this store.
-                while shared.counts(key)
-                    && let Some((at, item)) = events.next()?
-                {
-                    coming.push_back((*at, key.clone(), item.clone()));
+                if shared.counts(key) {
+                    let run = run.iter().cloned();
+                    coming.extend(run.map(|(at, item)| (at, key.clone(), item)));
                 }
                 Ok(())
             });

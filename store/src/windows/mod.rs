@@ -2,8 +2,10 @@
 //!
 //! [`Windows`] describes them. [`Aggregated`] folds events into an accumulator per window and key
 //! as they come; [`Holistic`] keeps them and hands them to a function when their window closes.
-//! Results depend on the events and on the watermarks they came with, never on the layout, the
-//! memory, how often [`advance`](Aggregated::advance) is called and with how much fuel.
+//! Which events a result has depends on the events and on the times they were sent with, never on the
+//! layout, the memory, how often [`advance`](Aggregated::advance) is called and with how much fuel.
+//! The order in which it has them may: a late event may have to wait until windows have fired, and
+//! events that come meanwhile are in before it.
 
 mod aggregated;
 mod aligned;
@@ -15,6 +17,7 @@ mod kept;
 mod late;
 mod layout;
 mod progress;
+mod reach;
 mod session_contents;
 mod sessions;
 mod shaped;
@@ -114,6 +117,12 @@ impl Windows {
 
     /// Per key a window from an event to `gap` nanoseconds after the last event: the next event
     /// belongs to it if it comes at or before that.
+    ///
+    /// An event that is late joins a session that is open at the time it was sent with. It is too
+    /// late if the session that it makes is over then, the sessions that it joins included; of these
+    /// count those that were made by events that were sent before that time. (Known for the watermark
+    /// until the store is opened again, or the key group moves: then also events that were sent with
+    /// the watermark itself count as sent before.)
     pub fn session(gap: i64) -> Self {
         Self::of(Shape::Session { gap })
     }
@@ -195,6 +204,19 @@ impl Windows {
         }
     }
 
+    /// Whether an event that was sent with `sent` is too late for a session of its own: it counts only if it
+    /// joins one that events have made which were sent before. So these have to be there when it
+    /// is added. Never of windows that are no sessions.
+    pub fn counts_only_with_others(&self, at: Time, sent: Time) -> bool {
+        match self.shape {
+            Shape::Aligned { .. } => false,
+            Shape::Session { gap } => {
+                let rules = sessions::Rules { gap, lateness: self.lateness, emit: self.emit };
+                at < sent && !rules.is_open(at, sent)
+            }
+        }
+    }
+
     /// Checks the numbers.
     fn checked(self) -> Result<Self> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Config, what));
@@ -246,7 +268,8 @@ pub struct Advanced {
     pub done: bool,
 }
 
-/// An event that came too late for all of its windows.
+/// An event that came too late for all of its windows; or one at [`Time::MAX`], the end of time, which no
+/// window has: broken timestamps become that when they are converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late<K, E> {
     /// The event's time.
@@ -255,7 +278,7 @@ pub struct Late<K, E> {
     pub key: K,
     /// The event.
     pub element: E,
-    /// How far before the time it was sent at.
+    /// How far before the time it was sent at; negative for an event at the end of time.
     pub lateness: i64,
 }
 
@@ -267,15 +290,4 @@ fn has_come(at: i128, watermark: Time) -> bool {
 
 fn clipped(at: i128) -> Time {
     Time(at.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
-}
-
-/// Refuses the end of time as the time of an event: it is only a watermark.
-fn check_times<K, E>(batch: &[(Time, K, E)]) -> Result<()> {
-    match batch.iter().any(|(at, ..)| *at == Time::MAX) {
-        true => {
-            let message = "an event at Time::MAX, which is the end of time and no time of events";
-            Err(Error::new(ErrorKind::Input, message))
-        }
-        false => Ok(()),
-    }
 }

@@ -9,7 +9,7 @@ use alluvium_pagestore::{Key, Result, State, Time};
 use super::Window;
 use super::contents::Out;
 use super::holistic::Process;
-use super::sessions::{Session, SessionContents};
+use super::sessions::SessionContents;
 use crate::aggregate::Aggregate;
 use crate::cells::ListsCell;
 
@@ -24,7 +24,7 @@ impl<K: Key, E: 'static, A: Aggregate<E>> SessionContents<K> for FoldedSessions<
     type Item = A::Acc;
     type Part = A::Acc;
     type Row = A::Out;
-    const PREPARES: bool = false;
+    const KEEPS: bool = false;
 
     fn item(&self, element: &E) -> A::Acc {
         let mut acc = self.aggregate.init();
@@ -32,7 +32,11 @@ impl<K: Key, E: 'static, A: Aggregate<E>> SessionContents<K> for FoldedSessions<
         acc
     }
 
-    fn prepare(&mut self, _: &K, _: &[Session<A::Acc>], _: i64, _: Time, _: &A::Acc) -> Result<()> {
+    fn keep(&mut self, _: &K, _: Time, _: &A::Acc) -> Result<()> {
+        Ok(())
+    }
+
+    fn move_before(&mut self, _: &K, _: Time, _: Time) -> Result<()> {
         Ok(())
     }
 
@@ -55,7 +59,7 @@ impl<K: Key, E: 'static, A: Aggregate<E>> SessionContents<K> for FoldedSessions<
     fn tell(
         &mut self,
         key: &K,
-        window: Window,
+        (window, _): (Window, Time),
         part: &A::Acc,
         diff: i64,
         out: Out<'_, K, A::Out>,
@@ -66,7 +70,7 @@ impl<K: Key, E: 'static, A: Aggregate<E>> SessionContents<K> for FoldedSessions<
         Ok(())
     }
 
-    fn forget(&mut self, _: &K, _: Window) -> Result<()> {
+    fn forget(&mut self, _: &K, _: Time) -> Result<()> {
         Ok(())
     }
 
@@ -88,9 +92,17 @@ pub(crate) struct KeptSessions<K, E, F, L> {
 }
 
 impl<K, E, F, L> KeptSessions<K, E, F, L> {
-    fn bucket(&self, end: Time) -> Time {
-        let (end, gap) = (i128::from(end.0), i128::from(self.gap));
-        super::clipped(end.div_euclid(gap) * gap)
+    /// The bucket of a session whose last event is at `last`, named by the multiple of the gap after that.
+    /// Events of two sessions are more than the gap apart, also where their ends are after the end of
+    /// time, and only the last bucket can be named by that.
+    fn bucket(&self, last: Time) -> Time {
+        super::clipped(self.floor(last) + i128::from(self.gap))
+    }
+
+    /// The multiple of the gap at or before a time.
+    fn floor(&self, at: Time) -> i128 {
+        let (at, gap) = (i128::from(at.0), i128::from(self.gap));
+        at.div_euclid(gap) * gap
     }
 }
 
@@ -106,30 +118,23 @@ where
     /// How many there are.
     type Part = u64;
     type Row = F::Row;
-    const PREPARES: bool = true;
+    const KEEPS: bool = true;
 
     fn item(&self, element: &E) -> E {
         element.clone()
     }
 
-    fn prepare(
-        &mut self,
-        key: &K,
-        joined: &[Session<u64>],
-        gap: i64,
-        end: Time,
-        item: &E,
-    ) -> Result<()> {
-        let target = self.bucket(end);
-        let mut lists = self.lists.0.enter()?;
-        // The last first: what is moved comes before what is there.
-        for session in joined.iter().rev() {
-            let bucket = self.bucket(session.1.plus(gap));
-            if bucket != target {
-                lists.relocate(bucket, target, key)?;
-            }
+    fn keep(&mut self, key: &K, last: Time, item: &E) -> Result<()> {
+        let bucket = self.bucket(last);
+        Ok(self.lists.0.enter_for(1)?.append(bucket, key, item.clone())?)
+    }
+
+    fn move_before(&mut self, key: &K, from: Time, to: Time) -> Result<()> {
+        let (from, to) = (self.bucket(from), self.bucket(to));
+        match from == to {
+            true => Ok(()),
+            false => self.lists.0.enter()?.relocate(from, to, key),
         }
-        Ok(lists.append(target, key, item.clone())?)
     }
 
     fn begin(&self) -> u64 {
@@ -151,12 +156,12 @@ where
     fn tell(
         &mut self,
         key: &K,
-        window: Window,
+        (window, last): (Window, Time),
         _: &u64,
         diff: i64,
         out: Out<'_, K, F::Row>,
     ) -> Result<()> {
-        let (bucket, process) = (self.bucket(window.end), &mut self.process);
+        let (bucket, process) = (self.bucket(last), &mut self.process);
         self.lists.0.run(0, |lists| {
             lists.stream(bucket, key, &mut |elements| {
                 process.process(key, window, elements, &mut |row| out(key, window, row, diff))
@@ -164,8 +169,8 @@ where
         })?
     }
 
-    fn forget(&mut self, key: &K, window: Window) -> Result<()> {
-        self.lists.0.enter()?.clear_key(self.bucket(window.end), key)
+    fn forget(&mut self, key: &K, last: Time) -> Result<()> {
+        self.lists.0.enter()?.clear_key(self.bucket(last), key)
     }
 
     fn prefetch(&mut self, until: Time) -> Result<()> {
@@ -173,6 +178,11 @@ where
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
-        self.lists.0.enter()?.purge(self.bucket(before), fuel)
+        // The bucket of the first end that is not before; at the end of time all are over.
+        let before = match before {
+            Time::MAX => Time::MAX,
+            _ => super::clipped(self.floor(before)),
+        };
+        self.lists.0.enter()?.purge(before, fuel)
     }
 }

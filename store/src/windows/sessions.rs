@@ -4,7 +4,13 @@
 //! true: each session has one timer, at or before the time when something has to be done about it;
 //! a timer that comes too early, because the session was extended, is set again, so that an event
 //! moves no timer. An event counts for a session unless that was closed at the time the event was sent
-//! with, whatever the watermark was when it came: events for which that is not certain wait.
+//! with, whatever the watermark was when it came: events for which that is not certain wait. An event
+//! is too late if the session that it makes, together with the open ones that it joins, is closed; these
+//! are those of events that were sent before it.
+//!
+//! A call that fails has either not taken an event, which is then left in the batch, or taken it
+//! whole. What an event entails beside its first write is noted in memory, and done before anything
+//! else: by this call, or, if memory is short, by the next one. No checkpoint is taken meanwhile.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -15,6 +21,7 @@ use alluvium_pagestore::{Error, Key, Result, State, Time};
 use super::contents::Out;
 use super::late::LateEvents;
 use super::progress::ProgressCell;
+use super::reach::{self, Reach, Span};
 use super::{Advanced, Emit, Late, Window, Windows, clipped, has_come};
 use crate::map::Map;
 use crate::timers::Timers;
@@ -39,19 +46,15 @@ pub(crate) trait SessionContents<K: Key>: 'static {
 
     fn item(&self, element: &Self::Element) -> Self::Item;
 
-    /// Whether [`prepare`](SessionContents::prepare) has something to do.
-    const PREPARES: bool;
+    /// Whether events are kept beside the set, by [`keep`](SessionContents::keep).
+    const KEEPS: bool;
 
-    /// Does what has to be done beside the set when an event comes to a session that will end at `end`,
-    /// which takes in the sessions `joined`. After an error it is called again with the same.
-    fn prepare(
-        &mut self,
-        key: &K,
-        joined: &[Session<Self::Part>],
-        gap: i64,
-        end: Time,
-        item: &Self::Item,
-    ) -> Result<()>;
+    /// Keeps an event of a session whose last event will be at `last`.
+    fn keep(&mut self, key: &K, last: Time, item: &Self::Item) -> Result<()>;
+
+    /// What is kept of a session, whose last event was at `from`, goes before what is kept of the one
+    /// whose last event will be at `to`. Changes nothing if it was called before.
+    fn move_before(&mut self, key: &K, from: Time, to: Time) -> Result<()>;
 
     /// The part of a session with one event.
     fn begin(&self) -> Self::Part;
@@ -62,18 +65,18 @@ pub(crate) trait SessionContents<K: Key>: 'static {
     /// Adds what a later session has.
     fn join(&self, part: &mut Self::Part, later: &Self::Part);
 
-    /// Tells the result of a session.
+    /// Tells the result of a session: its window, and the time of its last event.
     fn tell(
         &mut self,
         key: &K,
-        window: Window,
+        of: (Window, Time),
         part: &Self::Part,
         diff: i64,
         out: Out<'_, K, Self::Row>,
     ) -> Result<()>;
 
-    /// A session is closed: what is kept beside the set may go.
-    fn forget(&mut self, key: &K, window: Window) -> Result<()>;
+    /// A session is closed, whose last event was at `last`: what is kept beside the set may go.
+    fn forget(&mut self, key: &K, last: Time) -> Result<()>;
 
     fn prefetch(&mut self, until: Time) -> Result<()>;
 
@@ -92,20 +95,23 @@ where
     sets: Map<K, SessionSet<C::Part>, L>,
     timers: Timers<K>,
     late: LateEvents<K, C::Item>,
+    reach: Reach<K>,
     pub(crate) progress: Rc<ProgressCell>,
+    /// An event that is kept, and not in its session yet.
+    entering: Option<Entering<K, C::Item, C::Part, C::Row>>,
     /// Timers that found no room yet.
     unset: Vec<(Time, K)>,
     /// Keys without sessions whose sets are to be removed.
     emptied: Vec<K>,
     /// What is to be told of sessions, and whether they are closed.
-    telling: VecDeque<(K, Window, C::Part, Tell)>,
+    telling: VecDeque<(K, Span, C::Part, Tell)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Rules {
-    gap: i64,
-    lateness: i64,
-    emit: Emit,
+pub(crate) struct Rules {
+    pub(crate) gap: i64,
+    pub(crate) lateness: i64,
+    pub(crate) emit: Emit,
 }
 
 /// What is to be told of a session.
@@ -115,6 +121,19 @@ struct Tell {
     is_closed: bool,
 }
 
+/// An event that is kept beside the set, on its way into the set.
+struct Entering<K, I, P, R> {
+    at: Time,
+    key: K,
+    item: I,
+    /// The last event of the session that it makes.
+    last: Time,
+    /// The sessions that it joins, but those whose events have been moved to the new one.
+    joined: Vec<Session<P>>,
+    /// Results to take back.
+    old_rows: Vec<(Window, R, i64)>,
+}
+
 /// What an event does to a key's set beside the set itself.
 struct Joined<K, P> {
     key: K,
@@ -122,14 +141,31 @@ struct Joined<K, P> {
     set: Option<Time>,
     cancel: Vec<Time>,
     /// Results to take back.
-    taken_back: Vec<(Window, P)>,
+    taken_back: Vec<(Span, P)>,
     /// The session's result, if it is due.
-    told: Option<(Window, P)>,
+    told: Option<(Span, P)>,
 }
 
 impl Rules {
-    fn window<P>(&self, session: &Session<P>) -> Window {
-        Window { start: session.0, end: session.1.plus(self.gap) }
+    #[cfg(test)]
+    pub(crate) fn of_gap(gap: i64) -> Self {
+        Self { gap, lateness: 0, emit: Emit::OnClose }
+    }
+
+    fn window(&self, (first, last): Span) -> Window {
+        Window { start: first, end: last.plus(self.gap) }
+    }
+
+    /// Whether a session whose last event was at `last` takes events that were sent with `sent`.
+    pub(crate) fn is_open(&self, last: Time, sent: Time) -> bool {
+        let close = i128::from(last.0) + i128::from(self.gap) + i128::from(self.lateness);
+        !has_come(close + 1, sent)
+    }
+
+    /// Whether an event at `at` belongs to a session.
+    pub(crate) fn touches(&self, (first, last): Span, at: Time) -> bool {
+        let (gap, at) = (i128::from(self.gap), i128::from(at.0));
+        i128::from(first.0) <= at + gap && at <= i128::from(last.0) + gap
     }
 
     /// When something has to be done about a session next, after `now`.
@@ -146,14 +182,13 @@ impl Rules {
         }
     }
 
-    /// The sessions that an event at `at` belongs to.
+    /// The sessions that an event at `at` belongs to. Cost: O(log n).
     fn joined<P>(&self, set: &[Session<P>], at: Time) -> std::ops::Range<usize> {
         let gap = i128::from(self.gap);
         let at = i128::from(at.0);
-        let first = set.iter().position(|session| i128::from(session.1.0) + gap >= at);
-        let first = first.unwrap_or(set.len());
-        let joined = |session: &&Session<P>| i128::from(session.0.0) <= at + gap;
-        first..first + set[first..].iter().take_while(joined).count()
+        let first = set.partition_point(|session| i128::from(session.1.0) + gap < at);
+        let count = set[first..].partition_point(|session| i128::from(session.0.0) <= at + gap);
+        first..first + count
     }
 
     /// Lets an event at `at` into a key's set.
@@ -171,7 +206,7 @@ impl Rules {
         let mut taken_back = Vec::new();
         let mut note_old = |old: &Session<C::Part>| {
             if old.2.1 {
-                taken_back.push((self.window(old), old.3.clone()));
+                taken_back.push(((old.0, old.1), old.3.clone()));
             }
         };
         let place = joined.start;
@@ -203,7 +238,7 @@ impl Rules {
         if self.emit != Emit::OnClose && has_passed(whole.1.plus(self.gap), watermark) {
             // Its time has come, and its timer for that has been.
             whole.2.1 = true;
-            told = Some((self.window(whole), whole.3.clone()));
+            told = Some(((whole.0, whole.1), whole.3.clone()));
         }
         let due = self.due(whole, watermark);
         let mut set_timer = None;
@@ -243,7 +278,20 @@ where
     ) -> Self {
         let rules = Rules { gap, lateness: windows.lateness, emit: windows.emit };
         let (unset, emptied, telling) = (Vec::new(), Vec::new(), VecDeque::new());
-        Self { rules, contents, sets, timers, late, progress, unset, emptied, telling }
+        let (reach, entering) = (Reach::new(late.account()), None);
+        Self {
+            rules,
+            contents,
+            sets,
+            timers,
+            late,
+            reach,
+            progress,
+            entering,
+            unset,
+            emptied,
+            telling,
+        }
     }
 
     pub(crate) fn clear_poison(&mut self) {
@@ -260,54 +308,120 @@ where
     ) -> Result<()> {
         self.catch_up(out)?;
         let sent = sent.max(self.progress.watermark.get());
-        if !C::PREPARES && batch.iter().all(|(at, ..)| *at >= sent) {
-            return self.join_batch(batch, out);
+        if !C::KEEPS && batch.iter().all(|(at, ..)| *at >= sent) {
+            return self.join_batch(sent, batch, out);
         }
         let mut rest = std::mem::take(batch).into_iter();
         while let Some((at, key, element)) = rest.next() {
-            if let Err(error) = self.catch_up(out) {
-                batch.push((at, key, element));
-                batch.extend(rest);
-                return Err(error);
-            }
-            if self.is_dropped(at, sent) {
-                let lateness = clipped(i128::from(sent.0) - i128::from(at.0)).0;
-                drop(Late { at, key, element, lateness });
-                continue;
-            }
-            let item = self.contents.item(&element);
-            let waits = self.has_to_wait(at, sent);
-            let done = match waits {
-                true => self.late.keep(sent, &key, at, item).map_err(Error::from),
-                false => self.put(at, &key, &item, out),
-            };
-            if let Err(error) = done {
-                batch.push((at, key, element));
-                batch.extend(rest);
-                return Err(error);
+            match self.add(sent, (at, &key, &element), out) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let lateness = clipped(i128::from(sent.0) - i128::from(at.0)).0;
+                    drop(Late { at, key, element, lateness });
+                }
+                Err(error) => {
+                    batch.push((at, key, element));
+                    batch.extend(rest);
+                    return Err(error);
+                }
             }
         }
         self.catch_up(out)
     }
 
-    /// Whether an event is too late even for a session of its own.
-    fn is_dropped(&self, at: Time, sent: Time) -> bool {
-        let close = i128::from(at.0) + i128::from(self.rules.gap) + i128::from(self.rules.lateness);
-        at < sent && has_come(close + 1, sent)
+    /// Adds an event that was sent with `sent`, or has it wait; says whether it was not too late. After an
+    /// error it was not added.
+    fn add(
+        &mut self,
+        sent: Time,
+        (at, key, element): (Time, &K, &C::Element),
+        out: Out<'_, K, C::Row>,
+    ) -> Result<bool> {
+        self.catch_up(out)?;
+        if self.is_too_late(at, key, sent)? {
+            return Ok(false);
+        }
+        let item = self.contents.item(element);
+        if self.has_to_wait(at, sent) {
+            self.late.keep(sent, key, at, item).map_err(Error::from)?;
+        } else {
+            if self.is_late(at, sent) {
+                self.note_reach(key, sent)?;
+            }
+            self.put(at, key, &item, out)?;
+        }
+        self.reach.comes(key, sent);
+        Ok(true)
+    }
+
+    /// Whether an event is too late for a session of its own, and for those that it would join. Cost: a
+    /// look-up of the key's sessions if it is too late for its own; while late events of the key
+    /// wait, a look at them.
+    fn is_too_late(&mut self, at: Time, key: &K, sent: Time) -> Result<bool> {
+        if at >= sent || self.rules.is_open(at, sent) {
+            return Ok(false);
+        }
+        if sent == Time::MAX {
+            // Nothing is open.
+            return Ok(true);
+        }
+        let start = match self.reach.get(key, sent) {
+            Some(start) => start,
+            None => {
+                let start = self.first_open(key, sent)?;
+                // It spares a look at what waits; without room for it each event takes one.
+                let _ = self.reach.set(key, sent, start);
+                start
+            }
+        };
+        let gap = i128::from(self.rules.gap);
+        Ok(start.is_none_or(|start| i128::from(at.0) + gap < i128::from(start.0)))
+    }
+
+    /// A late event comes in that was sent with the watermark: notes which session was the first open one
+    /// before it.
+    fn note_reach(&mut self, key: &K, sent: Time) -> Result<()> {
+        if self.reach.get(key, sent).is_none() {
+            let start = self.first_open(key, sent)?;
+            self.reach.set(key, sent, start)?;
+        }
+        Ok(())
+    }
+
+    /// Where the first session of `key` begins that is open for an event sent with `sent`, if it begins
+    /// early enough for an event to matter that is too late for a session of its own.
+    fn first_open(&mut self, key: &K, sent: Time) -> Result<Option<Time>> {
+        let rules = self.rules;
+        let latest = i128::from(sent.0) - i128::from(rules.lateness);
+        let spans = self.sets.read(key, |set| {
+            // In order, and those that are over are gone: as many as gaps are from the watermark to `sent`.
+            let set = set.into_iter().flatten().map(|session| (session.0, session.1));
+            set.take_while(|(first, _)| i128::from(first.0) < latest).collect::<Vec<Span>>()
+        })?;
+        let waiting = self.late.of_key(key, sent)?;
+        Ok(reach::first_open(&rules, spans, waiting, sent))
+    }
+
+    /// Whether an event is late, by more than the lateness: a session that it would join may be closed.
+    fn is_late(&self, at: Time, sent: Time) -> bool {
+        i128::from(at.0) + i128::from(self.rules.lateness) < i128::from(sent.0)
     }
 
     /// Whether a session that the event would join may be closed for it, and yet not be closed.
     fn has_to_wait(&self, at: Time, sent: Time) -> bool {
-        let in_time = i128::from(at.0) + i128::from(self.rules.lateness) >= i128::from(sent.0);
-        at < sent && !in_time && self.progress.settled.get() < sent
+        self.is_late(at, sent) && self.progress.settled.get() < sent
     }
 
     /// Lets a batch of events that are not late into their sessions.
     fn join_batch(
         &mut self,
+        sent: Time,
         batch: &mut Vec<(Time, K, C::Element)>,
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
+        if self.reach.may_change(sent) {
+            batch.iter().for_each(|(_, key, _)| self.reach.comes(key, sent));
+        }
         let (rules, contents) = (self.rules, &self.contents);
         let watermark = self.progress.watermark.get();
         let mut all = Vec::new();
@@ -331,31 +445,64 @@ where
         self.catch_up(out).and(done)
     }
 
-    /// Lets an event into its session. What that entails is left to `catch_up`.
+    /// Lets an event into its session. What that entails is left to `catch_up`. After an error the event
+    /// is not in.
     fn put(&mut self, at: Time, key: &K, item: &C::Item, out: Out<'_, K, C::Row>) -> Result<()> {
-        let rules = self.rules;
-        let mut old_rows = Vec::new();
-        if C::PREPARES {
-            let joined = self.sets.read(key, |set| {
-                let set = set.map_or(&[][..], |set| &set[..]);
-                set[rules.joined(set, at)].to_vec()
-            })?;
-            // What is to be taken back has to be read before it is joined.
-            for old in joined.iter().filter(|old| old.2.1) {
-                let note = &mut |_: &K, window, row, diff| old_rows.push((window, row, diff));
-                self.contents.tell(key, rules.window(old), &old.3, -1, note)?;
-            }
-            let last = joined.last().map_or(at, |last| last.1.max(at));
-            self.contents.prepare(key, &joined, rules.gap, last.plus(rules.gap), item)?;
+        if C::KEEPS {
+            return self.keep(at, key, item, out);
         }
-        let (contents, watermark) = (&self.contents, self.progress.watermark.get());
-        let mut joined = self.sets.update(key, Vec::new, |set| {
+        let (rules, contents) = (self.rules, &self.contents);
+        let watermark = self.progress.watermark.get();
+        let joined = self.sets.update(key, Vec::new, |set| {
             rules.join(contents, watermark, key, set, at, |part| contents.put(part, item))
         })?;
-        if C::PREPARES {
-            joined.taken_back.clear();
+        self.follow(joined);
+        Ok(())
+    }
+
+    /// Keeps an event, which is the write that may fail; from then on it is on its way into the set.
+    fn keep(&mut self, at: Time, key: &K, item: &C::Item, out: Out<'_, K, C::Row>) -> Result<()> {
+        let rules = self.rules;
+        // Not only read: what refuses to be changed refuses it before anything is kept.
+        let joined = self.sets.modify(key, |set| set[rules.joined(set, at)].to_vec())?;
+        let joined = joined.unwrap_or_default();
+        let mut old_rows = Vec::new();
+        // What is to be taken back has to be read before it is joined.
+        for old in joined.iter().filter(|old| old.2.1) {
+            let note = &mut |_: &K, window, row, diff| old_rows.push((window, row, diff));
+            let span = (old.0, old.1);
+            self.contents.tell(key, (rules.window(span), old.1), &old.3, -1, note)?;
         }
-        old_rows.into_iter().for_each(|(window, row, diff)| out(key, window, row, diff));
+        let last = joined.last().map_or(at, |last| last.1.max(at));
+        self.contents.keep(key, last, item)?;
+        let (key, item) = (key.clone(), item.clone());
+        self.entering = Some(Entering { at, key, item, last, joined, old_rows });
+        if self.enter(out).is_err() {
+            // The next call goes on with it, and says why if it cannot.
+            self.progress.busy.set(true);
+        }
+        Ok(())
+    }
+
+    /// Lets the event that is on its way into its session. After an error the next call goes on.
+    fn enter(&mut self, out: Out<'_, K, C::Row>) -> Result<()> {
+        let Some(entering) = &mut self.entering else { return Ok(()) };
+        // The last first: what is moved comes before what is there.
+        while let Some(session) = entering.joined.last() {
+            self.contents.move_before(&entering.key, session.1, entering.last)?;
+            entering.joined.pop();
+        }
+        let (rules, contents) = (self.rules, &self.contents);
+        let watermark = self.progress.watermark.get();
+        let Entering { at, key, item, .. } = &*entering;
+        let mut joined = self.sets.update(key, Vec::new, |set| {
+            rules.join(contents, watermark, key, set, *at, |part| contents.put(part, item))
+        })?;
+        // They were read before.
+        joined.taken_back.clear();
+        if let Some(Entering { key, old_rows, .. }) = self.entering.take() {
+            old_rows.into_iter().for_each(|(window, row, diff)| out(&key, window, row, diff));
+        }
         self.follow(joined);
         Ok(())
     }
@@ -367,36 +514,42 @@ where
             self.timers.cancel(at, key.clone());
         }
         let tell = |diff| Tell { diff, is_closed: false };
-        for (window, part) in taken_back {
-            self.telling.push_back((key.clone(), window, part, tell(-1)));
+        for (span, part) in taken_back {
+            self.telling.push_back((key.clone(), span, part, tell(-1)));
         }
-        if let Some((window, part)) = told {
-            self.telling.push_back((key.clone(), window, part, tell(1)));
+        if let Some((span, part)) = told {
+            self.telling.push_back((key.clone(), span, part, tell(1)));
         }
         self.unset.extend(set.map(|at| (at, key)));
     }
 
-    /// Sets timers that found no room, tells what is to be told.
+    /// Does what the calls before had to leave: lets an event in that is kept already, sets timers, tells
+    /// what is to be told. No checkpoint is taken until that is done.
     fn catch_up(&mut self, out: Out<'_, K, C::Row>) -> Result<()> {
+        let done = self.do_rest(out);
+        if done.is_err() {
+            self.progress.busy.set(true);
+        }
+        done
+    }
+
+    fn do_rest(&mut self, out: Out<'_, K, C::Row>) -> Result<()> {
+        self.enter(out)?;
         while let Some((at, key)) = self.unset.pop() {
             if let Err(error) = self.timers.set(at, key.clone()) {
                 self.unset.push((at, key));
-                self.progress.busy.set(true);
                 return Err(error);
             }
         }
-        while let Some((key, window, part, tell)) = self.telling.front() {
-            let done = match tell.diff {
-                0 => Ok(()),
-                diff => self.contents.tell(key, *window, part, diff, out),
-            };
-            let done = done.and_then(|()| match tell.is_closed {
-                true => self.contents.forget(key, *window),
-                false => Ok(()),
-            });
-            if let Err(error) = done {
-                self.progress.busy.set(true);
-                return Err(error);
+        while let Some((key, span, part, tell)) = self.telling.front_mut() {
+            if tell.diff != 0 {
+                let of = (self.rules.window(*span), span.1);
+                self.contents.tell(key, of, part, tell.diff, out)?;
+                // Told, also if it cannot be forgotten yet.
+                tell.diff = 0;
+            }
+            if tell.is_closed {
+                self.contents.forget(key, span.1)?;
             }
             self.telling.pop_front();
         }
@@ -408,7 +561,6 @@ where
             });
             if let Err(error) = done {
                 self.emptied.push(key);
-                self.progress.busy.set(true);
                 return Err(error);
             }
         }
@@ -424,12 +576,18 @@ where
     ) -> Result<Advanced> {
         let progress = self.progress.clone();
         let watermark = progress.advance(watermark)?;
+        self.reach.advance(watermark);
         let mut fuel = fuel.max(1);
         while fuel > 0 {
             fuel -= 1;
             self.catch_up(out)?;
-            if let Some((_, (at, key, item))) = self.late.take() {
-                if let Err(error) = self.put(at, &key, &item, out) {
+            if let Some((sent, (at, key, item))) = self.late.take() {
+                // Others may still come that were sent with the watermark.
+                let noted = match sent < watermark {
+                    true => Ok(()),
+                    false => self.note_reach(&key, sent),
+                };
+                if let Err(error) = noted.and_then(|()| self.put(at, &key, &item, out)) {
                     self.late.give_back((at, key, item));
                     return Err(error);
                 }
@@ -476,13 +634,13 @@ where
                     set_timers.push(next);
                     return true;
                 }
-                let window = rules.window(session);
+                let span = (session.0, session.1);
                 let tells = rules.emit == Emit::OnClose || !session.2.1;
                 session.2.1 = true;
                 let close = rules.due(session, at);
                 let is_closed = close <= at;
                 let tell = Tell { diff: i64::from(tells), is_closed };
-                due.push((key.clone(), window, session.3.clone(), tell));
+                due.push((key.clone(), span, session.3.clone(), tell));
                 if !is_closed {
                     session.2.0 = close;
                     set_timers.push(close);

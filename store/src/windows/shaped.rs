@@ -6,7 +6,7 @@ use alluvium_pagestore::{Key, Result, Time};
 use super::aligned::Aligned;
 use super::contents::{Contents, Out};
 use super::sessions::{SessionContents, Sessions};
-use super::{Advanced, Late, ProgressCell, SessionSet};
+use super::{Advanced, Late, ProgressCell, SessionSet, clipped};
 
 /// Windows whose contents are `C` if they are aligned, and `S` if they are sessions, with sets in `L`.
 pub(crate) enum Shaped<K, C, S, L>
@@ -43,11 +43,25 @@ where
         late: &mut dyn FnMut(Late<K, C::Element>),
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
-        super::check_times(batch)?;
         self.progress().check_events(name, batch)?;
+        self.drop_timeless(sent, batch, late);
         match self {
             Shaped::Aligned(windows) => windows.add_batch(sent, batch, late, out),
             Shaped::Sessions(windows) => windows.add_batch(sent, batch, late, out),
+        }
+    }
+
+    /// Hands events at the end of time to `late`: no window has them.
+    fn drop_timeless(
+        &self,
+        sent: Time,
+        batch: &mut Vec<(Time, K, C::Element)>,
+        late: &mut dyn FnMut(Late<K, C::Element>),
+    ) {
+        let sent = sent.max(self.progress().watermark.get());
+        for (at, key, element) in batch.extract_if(.., |(at, ..)| *at == Time::MAX) {
+            let lateness = clipped(i128::from(sent.0) - i128::from(at.0)).0;
+            late(Late { at, key, element, lateness });
         }
     }
 

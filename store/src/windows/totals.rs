@@ -8,6 +8,7 @@
 //! What it keeps true: all slices from `removed` on and before `added` are in the totals, each key
 //! with the number of slices it has an accumulator in, and no others are.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
@@ -30,6 +31,8 @@ pub(crate) struct Totals<K, A, P> {
     pub(crate) panes: Rc<PanesCell<K, Total<A>, P>>,
     added: Time,
     removed: Time,
+    /// Something of a slice is missing.
+    is_stale: Cell<bool>,
     /// The slice that is being added or taken out, and how far that is.
     moving: Option<(Time, Cursor)>,
     /// What it has given that is not added or taken out yet.
@@ -44,6 +47,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             panes,
             added: Time::MIN,
             removed: Time::MIN,
+            is_stale: Cell::new(false),
             moving: None,
             moved: VecDeque::new(),
             telling: Cursor::default(),
@@ -51,8 +55,8 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         }
     }
 
-    /// Begins anew: key groups have come or gone. The next window adds all of its slices. Not while a
-    /// window is told.
+    /// Begins anew: key groups have come or gone, or something is missing. The next window adds all of
+    /// its slices. Not while a window is told.
     pub(crate) fn begin_anew(&mut self) -> Result<()> {
         // Out of sight at once; the memory comes back as windows fire.
         self.panes.0.enter()?.purge(SLICE.plus(1), 1)?;
@@ -60,12 +64,18 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         self.moving = None;
         self.moved.clear();
         self.empty.clear();
+        self.is_stale.set(false);
         Ok(())
+    }
+
+    /// What came into a slice found no room here: the next window begins anew.
+    pub(crate) fn give_up(&self) {
+        self.is_stale.set(true);
     }
 
     /// Whether what comes into this slice has to come into the totals too.
     pub(crate) fn has(&self, slice: Time) -> bool {
-        self.removed <= slice && slice < self.added
+        !self.is_stale.get() && self.removed <= slice && slice < self.added
     }
 
     /// Adds what came late into a slice; `is_new` if its key had nothing there.
@@ -84,7 +94,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
     }
 
     /// Takes out what [`add`](Totals::add) added.
-    pub(crate) fn take_back<E>(
+    fn take_back<E>(
         &self,
         aggregate: &impl Aggregate<E, Acc = A>,
         key: &K,
@@ -106,6 +116,10 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         before: Time,
         fuel: &mut usize,
     ) -> Result<bool> {
+        // Not while a window is told: what is late for that waits.
+        if self.is_stale.get() {
+            self.begin_anew()?;
+        }
         while self.removed < before {
             let end = before.min(self.added);
             let Some(slice) = self.next_slice(slices, self.removed..end)? else {

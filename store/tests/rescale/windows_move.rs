@@ -206,6 +206,10 @@ impl Job {
     /// Some events, late ones among them, each at the store that has its key.
     fn add(&mut self, under_way: Option<KeyGroup>) {
         let sent = self.watermark + self.dice.below(5) as i64;
+        // A group that has come does not know which sessions were there before events that were sent
+        // with the watermark.
+        let is_used = self.events.iter().any(|event| event.sent == self.watermark);
+        let sent = sent.max(self.watermark + i64::from(is_used));
         let mut batches = vec![Vec::new(); STORES];
         for _ in 0..1 + self.dice.below(self.case.batch_max) {
             let back = if self.dice.below(3) == 0 { self.dice.below(40) as i64 } else { 0 };

@@ -10,7 +10,7 @@ use alluvium::{
     StateContext, StateImage, TableStats, Time, Upkeep, WindowLayout, read_entries, write_entries,
 };
 
-use crate::btree_layout::BTree;
+use crate::btree_layout::{BTree, refusals};
 
 /// `BTreeMap`s of accumulators or lists by time and key.
 pub struct BTreeWindows<K, V> {
@@ -48,6 +48,7 @@ impl<K: Key + Ord, V: State> BTreeWindows<K, V> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
+        refusals::write()?;
         let account = &self.context.account;
         if !self.entries.contains_key(&place) {
             let value = init();
@@ -137,6 +138,7 @@ impl<K: Key + Ord, A: State> Panes<K, A> for BTreePanes<K, A> {
     }
 
     fn remove<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<()> {
+        refusals::write()?;
         self.inner.remove(&(slice, key.to_owned()));
         Ok(())
     }
@@ -243,16 +245,21 @@ impl<K: Key + Ord, E: State> Lists<K, E> for BTreeLists<K, E> {
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
+        refusals::write()?;
         self.0.remove(&(bucket, key.to_owned()));
         Ok(())
     }
 
     fn relocate<Q: Lookup<K> + ?Sized>(&mut self, from: Time, to: Time, key: &Q) -> Result<()> {
-        let Some(mut list) = self.0.remove(&(from, key.to_owned())) else { return Ok(()) };
-        self.0.update((to, key.to_owned()), Vec::new, |there| {
+        let (from, to) = ((from, key.to_owned()), (to, key.to_owned()));
+        let Some(mut list) = self.0.entries.get(&from).cloned() else { return Ok(()) };
+        // The new one first, which may be refused.
+        self.0.update(to, Vec::new, |there| {
             list.append(there);
             *there = list;
-        })
+        })?;
+        self.0.remove(&from);
+        Ok(())
     }
 
     fn next_bucket(&self, from: Time) -> Option<Time> {

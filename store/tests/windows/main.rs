@@ -11,6 +11,8 @@ mod sorted;
 mod a_definition_is_part_of_the_state;
 mod a_map_by_key_is_ordered_by_time;
 mod reading_ahead_is_bounded;
+mod the_ends_of_time_are_times;
 mod the_tricky_cases_of_windows;
+mod what_is_refused_has_no_effect;
 mod windows_hold_what_the_definition_says;
 mod windows_larger_than_memory;

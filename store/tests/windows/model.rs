@@ -49,32 +49,62 @@ pub fn aligned(
     (results, dropped)
 }
 
-/// The contents of sessions, and the events that count for none: events in the order of the times
-/// they were sent with, each joining what was open then.
+/// A session: its first and last event, and the values.
+type Session = (i64, i64, Vec<i64>);
+
+/// The contents of sessions, and the events that count for none. An event joins what is open at the time
+/// it was sent with; it counts for none if it would be over by itself and joins nothing that events
+/// have made which were sent before.
 pub fn sessions(events: &[Event], gap: i64, lateness: i64) -> (Results, Vec<Event>) {
+    let (mut taken, mut dropped) = (Vec::<Event>::new(), Vec::new());
+    for event in events {
+        let is_over = event.at < event.sent && event.at + gap + lateness < event.sent;
+        let joins = || {
+            let before = taken.iter().filter(|e| e.sent < event.sent && e.key == event.key);
+            let before: Vec<_> = before.copied().collect();
+            let (_, open) = replay(&before, gap, lateness, event.sent);
+            open.values().flatten().any(|session| touches(session, event.at, gap))
+        };
+        match is_over && !joins() {
+            true => dropped.push(*event),
+            false => taken.push(*event),
+        }
+    }
+    (replay(&taken, gap, lateness, i64::MAX).0, dropped)
+}
+
+fn touches((start, last, _): &Session, at: i64, gap: i64) -> bool {
+    *start <= at + gap && at <= last + gap
+}
+
+/// Sessions that are closed at `until`, and those that are open: of events in the order of the times they
+/// were sent with, each joining what was open then.
+fn replay(
+    events: &[Event],
+    gap: i64,
+    lateness: i64,
+    until: i64,
+) -> (Results, BTreeMap<u64, Vec<Session>>) {
     let mut events = events.to_vec();
     events.sort_by_key(|event| event.sent);
-    let (mut results, mut dropped) = (Results::new(), Vec::new());
-    let mut open: BTreeMap<u64, Vec<(i64, i64, Vec<i64>)>> = BTreeMap::new();
-    let mut close = |key: u64, (start, last, mut values): (i64, i64, Vec<i64>)| {
+    let mut results = Results::new();
+    let mut open: BTreeMap<u64, Vec<Session>> = BTreeMap::new();
+    let mut close = |key: u64, (start, last, mut values): Session| {
         values.sort_unstable();
         let old = results.insert((window(start, last + gap), key), values);
         assert!(old.is_none(), "one session closes once");
     };
+    let mut close_before = |key: u64, sets: &mut Vec<Session>, now: i64| {
+        let (gone, still): (Vec<_>, Vec<_>) =
+            sets.drain(..).partition(|(_, last, _)| last + gap + lateness < now);
+        *sets = still;
+        gone.into_iter().for_each(|session| close(key, session));
+    };
     for event in &events {
         let sets = open.entry(event.key).or_default();
-        let (gone, still): (Vec<_>, Vec<_>) =
-            sets.drain(..).partition(|(_, last, _)| last + gap + lateness < event.sent);
-        *sets = still;
-        gone.into_iter().for_each(|session| close(event.key, session));
-        if event.at + gap + lateness < event.sent {
-            dropped.push(*event);
-            continue;
-        }
-        let touches = |(start, last, _): &(i64, i64, Vec<i64>)| {
-            *start <= event.at + gap && event.at <= last + gap
-        };
-        let (joined, apart): (Vec<_>, Vec<_>) = sets.drain(..).partition(touches);
+        close_before(event.key, sets, event.sent);
+        let (joined, apart): (Vec<_>, Vec<_>) =
+            sets.drain(..).partition(|session| touches(session, event.at, gap));
         *sets = apart;
         let mut whole = (event.at, event.at, vec![event.value]);
         for (start, last, values) in joined {
@@ -82,8 +112,6 @@ pub fn sessions(events: &[Event], gap: i64, lateness: i64) -> (Results, Vec<Even
         }
         sets.push(whole);
     }
-    for (key, sets) in open {
-        sets.into_iter().for_each(|session| close(key, session));
-    }
-    (results, dropped)
+    open.iter_mut().for_each(|(key, sets)| close_before(*key, sets, until));
+    (results, open)
 }

@@ -155,34 +155,6 @@ fn each_call_fires_as_much_as_its_fuel_allows() {
 }
 
 #[test]
-fn windows_at_the_ends_of_time_are_clipped_and_fire() {
-    let (_store, mut counts) = counting(Windows::sliding(10, 3));
-    let mut told = Told::new();
-    add(&mut counts, i64::MIN, &[i64::MIN, i64::MAX - 1], &mut told);
-    advance(&mut counts, i64::MAX, &mut told);
-    assert!(told.len() >= 6, "{told:?}");
-    assert!(
-        told.iter().all(|(_, start, end, count, diff)| start < end && (*count, *diff) == (1, 1))
-    );
-    let (_store, mut visits) = counting(Windows::session(10));
-    let mut told = Told::new();
-    add(&mut visits, i64::MIN, &[i64::MIN, i64::MAX - 1], &mut told);
-    advance(&mut visits, i64::MAX, &mut told);
-    told.sort_unstable();
-    let first = (1, i64::MIN, i64::MIN + 10, 1, 1);
-    assert_eq!(told, [first, (1, i64::MAX - 1, i64::MAX, 1, 1)]);
-}
-
-#[test]
-fn the_end_of_time_is_no_time_of_an_event() {
-    let (_store, mut counts) = counting(Windows::tumbling(10));
-    let mut batch = vec![(Time::MAX, 1, ())];
-    let error =
-        counts.add_batch(Time(0), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap_err();
-    assert_eq!((error.kind(), batch.len()), (ErrorKind::Input, 1));
-}
-
-#[test]
 fn windows_that_cannot_be_are_refused_by_name() {
     let store = in_memory();
     for (windows, word) in [
@@ -225,6 +197,70 @@ fn an_event_that_bridges_two_fired_sessions_takes_both_back_and_tells_one() {
     told.clear();
     advance(&mut visits, i64::MAX, &mut told);
     assert!(told.is_empty(), "the timers of the two are gone: {told:?}");
+}
+
+#[test]
+fn a_late_event_that_joins_an_open_session_counts() {
+    for advanced in [true, false] {
+        let (_store, mut visits) = counting(Windows::session(10));
+        let mut told = Told::new();
+        add(&mut visits, 0, &[0, 8], &mut told);
+        if advanced {
+            advance(&mut visits, 12, &mut told);
+        }
+        assert!(add(&mut visits, 12, &[1, 2], &mut told).is_empty(), "advanced: {advanced}");
+        advance(&mut visits, i64::MAX, &mut told);
+        assert_eq!(told, [(1, 0, 18, 4, 1)], "advanced: {advanced}");
+    }
+}
+
+/// At the watermark 14600 an event at 14600 may still come, which belongs to a session that ends there: so
+/// results come out one nanosecond later than in systems where it does not belong to it.
+#[test]
+fn a_late_event_that_joins_a_session_within_the_lateness_changes_its_result_at_once() {
+    let windows = Windows::session(3000).lateness(10).emit(Emit::OnWatermark);
+    let (_store, mut visits) = counting(windows);
+    let mut told = Told::new();
+    add(&mut visits, 0, &[11600], &mut told);
+    advance(&mut visits, 14600, &mut told);
+    assert!(add(&mut visits, 14600, &[10000], &mut told).is_empty());
+    assert!(told.is_empty());
+    advance(&mut visits, 14601, &mut told);
+    assert_eq!(told, [(1, 10000, 14600, 2, 1)]);
+
+    let (_store, mut visits) = counting(windows);
+    let mut told = Told::new();
+    add(&mut visits, 0, &[11600], &mut told);
+    advance(&mut visits, 14601, &mut told);
+    assert_eq!(told, [(1, 11600, 14600, 1, 1)]);
+    told.clear();
+    assert!(add(&mut visits, 14601, &[10000], &mut told).is_empty());
+    assert_eq!(told, [(1, 11600, 14600, 1, -1), (1, 10000, 14600, 2, 1)]);
+    told.clear();
+    assert!(add(&mut visits, 14601, &[14500], &mut told).is_empty());
+    advance(&mut visits, i64::MAX, &mut told);
+    assert_eq!(told, [(1, 10000, 14600, 2, -1), (1, 10000, 17500, 3, 1)]);
+}
+
+/// Neither the order of events that are sent with one time, nor when they come in, decides which are late.
+#[test]
+fn what_is_sent_at_the_same_time_saves_no_late_event() {
+    for advanced in [true, false] {
+        for events in [[8, 1], [1, 8]] {
+            let (_store, mut visits) = counting(Windows::session(10));
+            let mut told = Told::new();
+            if advanced {
+                advance(&mut visits, 12, &mut told);
+            }
+            let what = format!("advanced: {advanced}, {events:?}");
+            assert_eq!(add(&mut visits, 12, &events, &mut told), [1], "{what}");
+            advance(&mut visits, 12, &mut told);
+            assert_eq!(add(&mut visits, 12, &[0], &mut told), [0], "{what}");
+            assert!(add(&mut visits, 13, &[1], &mut told).is_empty(), "{what}: 8 was there before");
+            advance(&mut visits, i64::MAX, &mut told);
+            assert_eq!(told, [(1, 1, 18, 2, 1)], "{what}");
+        }
+    }
 }
 
 #[test]

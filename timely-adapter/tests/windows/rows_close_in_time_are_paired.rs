@@ -81,6 +81,37 @@ fn rows_within_the_bounds_are_paired_once() {
 }
 
 #[test]
+fn rows_at_both_ends_of_time_are_paired_and_those_after_all_time_are_not() {
+    let (first, last) = (i64::MIN, i64::MAX - 1);
+    let rows = [first, first + 3, last - 3, last, i64::MAX, i64::MAX];
+    let rows: Vec<Row> = rows.into_iter().zip(1..).map(|(at, number)| (at, 1, number)).collect();
+    for bounds in [(-5, 5), (0, i64::MAX), (i64::MIN, 0)] {
+        let found = common::run(
+            1,
+            NodeConfig::default(),
+            WorkerOverrides::default(),
+            vec![(i64::MIN, rows.clone())],
+            move |rows, state| {
+                let left = rows.clone().filter(is_left).key_by(state, |row: &Row| row.1);
+                let right = rows.filter(|row| !is_left(row)).key_by(state, |row: &Row| row.1);
+                let at = |row: &Row| Time(row.0);
+                left.interval_join(at, right, at, bounds, Spec::new("near"), |_, a, b| (a.2, b.2))
+            },
+        );
+        let mut expected = BTreeMap::new();
+        for a in rows.iter().filter(|row| is_left(row) && row.0 <= last) {
+            for b in rows.iter().filter(|row| !is_left(row) && row.0 <= last) {
+                let apart = i128::from(b.0) - i128::from(a.0);
+                if (i128::from(bounds.0)..=i128::from(bounds.1)).contains(&apart) {
+                    expected.insert((a.2, b.2), 1);
+                }
+            }
+        }
+        assert_eq!(found.unwrap(), expected, "{bounds:?}");
+    }
+}
+
+#[test]
 fn bounds_the_wrong_way_round_are_refused() {
     let refused = common::run(
         1,

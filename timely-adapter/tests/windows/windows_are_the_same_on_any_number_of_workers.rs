@@ -2,12 +2,16 @@
 //! workers, the rows that were too late included.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use alluvium::{AnyLayout, Elements, Emit, Time, Window, Windows, process};
-use alluvium_timely::{Changes, KeyBy, NodeConfig, Spec, Windowing, WorkerOverrides, WorkerState};
+use alluvium_timely::{
+    Changes, KeyBy, NodeConfig, Spec, Windowing, WorkerOverrides, WorkerState, install,
+};
 use timely::dataflow::StreamVec;
+use timely::dataflow::operators::Inspect;
 use timely::dataflow::operators::core::Concat;
-use timely::dataflow::operators::vec::Map;
+use timely::dataflow::operators::vec::{Input, Map};
 
 use crate::common;
 use crate::told::{Row, Sorted, Told, expected, sorted, windows};
@@ -96,6 +100,82 @@ fn holistic_windows() {
         });
         Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).holistic(spec, sort)?))
     });
+}
+
+/// No worker waits for the others: rows come before rows of others that were sent before them. Late ones
+/// of sessions wait for these, as they may join what these have made.
+#[test]
+fn late_rows_of_sessions_that_come_before_what_was_sent_before_them() {
+    let mut batches = batches();
+    batches.sort_by_key(|(sent, _)| *sent);
+    for round in 0..12 {
+        let (lateness, workers) = ([0, 5][round % 2], 2 + round % 2);
+        let all = batches.clone();
+        let sums: Arc<Mutex<BTreeMap<Told, i64>>> = Arc::default();
+        let sink = sums.clone();
+        let mut config = timely::Config::process(workers);
+        install(&mut config, NodeConfig::default()).unwrap();
+        let guards = timely::execute(config, move |worker| {
+            let state = WorkerState::new(worker, WorkerOverrides::default()).unwrap();
+            let sink = sink.clone();
+            let mut input = worker.dataflow::<i64, _, _>(|scope| {
+                let (input, rows) = scope.new_input::<Row>();
+                let windows = Windows::session(6).lateness(lateness);
+                let keyed = rows.key_by(&state, |row: &Row| row.1);
+                let keyed = keyed.window(windows, |row: &Row| Time(row.0));
+                let fired = keyed.aggregate(Spec::new("w"), Sorted(false)).unwrap();
+                told(fired).inspect(move |(row, _, diff)| {
+                    *sink.lock().unwrap().entry(row.clone()).or_default() += diff;
+                });
+                input
+            });
+            for (at, rows) in &all {
+                input.advance_to(*at);
+                for row in rows.iter().skip(worker.index()).step_by(worker.peers()) {
+                    input.send(*row);
+                }
+                if (*at + worker.index() as i64 + round as i64) % 3 == 0 {
+                    input.flush();
+                    worker.step();
+                }
+            }
+            input.close();
+            while worker.has_dataflows() && !state.has_failed() {
+                worker.step();
+            }
+            state.abandon_if_failed(worker).unwrap();
+        });
+        guards.unwrap().join().into_iter().for_each(|done| done.unwrap());
+        let mut found = sums.lock().unwrap().clone();
+        found.retain(|_, count| *count != 0);
+        let expected = expected(batches.clone(), (6, 0), lateness);
+        assert_eq!(found, expected, "lateness {lateness}, {workers} workers");
+        let late = expected.keys().filter(|told| told.is_err()).count();
+        assert!(late > 10, "{late} rows are late");
+    }
+}
+
+/// A broken timestamp that was converted is no reason to stop, now and after each restart.
+#[test]
+fn rows_at_the_end_of_time_are_late() {
+    for windows in [Windows::tumbling(10), Windows::session(10)] {
+        let batches = vec![(5, vec![(6, 1, 1), (i64::MAX, 2, 2)]), (8, vec![(9, 1, 3)])];
+        let found = common::run(
+            1,
+            NodeConfig::default(),
+            WorkerOverrides::default(),
+            batches,
+            move |rows, state| {
+                let keyed = rows.key_by(state, |row: &Row| row.1);
+                let keyed = keyed.window(windows, |row: &Row| Time(row.0));
+                Ok(told(keyed.aggregate(Spec::new("w"), Sorted(true))?))
+            },
+        );
+        let found = found.unwrap();
+        let late = Err(((i64::MAX, 2, 2), 5 - i64::MAX));
+        assert_eq!(found.get(&late), Some(&1), "{found:?}");
+        assert!(found.keys().any(|told| matches!(told, Ok((1, _, rows)) if *rows == [1, 3])));
+    }
 }
 
 #[test]

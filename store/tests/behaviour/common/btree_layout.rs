@@ -13,6 +13,41 @@ use alluvium::{
 #[derive(Clone, Copy, Debug)]
 pub struct BTree;
 
+/// Refuses writes of this thread, by their number.
+#[allow(dead_code, reason = "shared with programs that refuse nothing")]
+pub mod refusals {
+    use std::cell::Cell;
+    use std::ops::Range;
+
+    use alluvium::{Error, ErrorKind, Result};
+
+    thread_local! {
+        static WRITES: Cell<u64> = const { Cell::new(0) };
+        static REFUSED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    }
+
+    /// Counts anew, and refuses the writes with these numbers.
+    pub fn refuse(writes: Range<u64>) {
+        WRITES.set(0);
+        REFUSED.set((writes.start, writes.end));
+    }
+
+    /// How many writes were tried.
+    pub fn tried() -> u64 {
+        WRITES.get()
+    }
+
+    /// A write is tried.
+    pub fn write() -> Result<()> {
+        let number = WRITES.replace(WRITES.get() + 1);
+        let (start, end) = REFUSED.get();
+        match (start..end).contains(&number) {
+            true => Err(Error::new(ErrorKind::OverBudget, "a planned refusal")),
+            false => Ok(()),
+        }
+    }
+}
+
 /// An open [`BTree`].
 pub struct BTreeTable<K, V> {
     context: StateContext,
@@ -53,6 +88,12 @@ impl<K: Key + Ord, V: State> Layout<K, V> for BTree {
 }
 
 impl<K: Key + Ord, V: State> BTreeTable<K, V> {
+    fn remove_entry(&mut self, key: &K) -> Option<V> {
+        let (key, value) = self.entries.remove_entry(key)?;
+        self.context.account.release(MemoryKind::Values, bytes(&key, &value));
+        Some(value)
+    }
+
     fn changed<R>(&mut self, key: &K, change: impl FnOnce(&mut V) -> R) -> Option<R> {
         let value = self.entries.get_mut(key)?;
         let before = bytes(key, value);
@@ -82,8 +123,9 @@ impl<K: Key + Ord, V: State> Table<K, V> for BTreeTable<K, V> {
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
         let key = key.to_owned();
-        if !self.entries.contains_key(&key) {
-            self.put(key.clone(), init()).map_err(Error::from)?;
+        match self.entries.contains_key(&key) {
+            true => refusals::write()?,
+            false => drop(self.put(key.clone(), init()).map_err(Error::from)?),
         }
         Ok(self.changed(&key, change).expect("put above"))
     }
@@ -93,25 +135,26 @@ impl<K: Key + Ord, V: State> Table<K, V> for BTreeTable<K, V> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
+        refusals::write()?;
         Ok(self.changed(&key.to_owned(), change))
     }
 
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         let new = bytes(&key, &value);
-        if let Err(error) = self.context.account.reserve(MemoryKind::Values, new, "an entry") {
+        let account = &self.context.account;
+        let room =
+            refusals::write().and_then(|()| account.reserve(MemoryKind::Values, new, "an entry"));
+        if let Err(error) = room {
             return Err(Rejected::new(error, (key, value)));
         }
-        let known = self.take(&key).expect("nothing is read").is_some();
+        let known = self.remove_entry(&key).is_some();
         self.entries.insert(key, value);
         Ok(known)
     }
 
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
-        let Some((key, value)) = self.entries.remove_entry(&key.to_owned()) else {
-            return Ok(None);
-        };
-        self.context.account.release(MemoryKind::Values, bytes(&key, &value));
-        Ok(Some(value))
+        refusals::write()?;
+        Ok(self.remove_entry(&key.to_owned()))
     }
 
     fn clear(&mut self) -> Result<()> {

@@ -1,0 +1,123 @@
+//! How far back the open sessions of a key reach, for events that are late for a session of their own.
+//!
+//! Such an event counts only if it joins a session that is open at the time it was sent with, made by
+//! events that were sent before that time. Some of these may still wait, and will extend sessions, or
+//! begin some: they count here as if they were in. Events that were sent at the same time do not
+//! count: so the answer depends neither on the order of these, nor on how often the watermark was
+//! advanced, or with how much fuel.
+//!
+//! What makes it cheap: the event is before `sent` by more than gap and lateness, and an open session
+//! is not. So the event can only join the first open session, and the start of that one says whether.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, Key, MemoryKind, Result, Time};
+
+use super::sessions::Rules;
+
+/// A session, as far as it matters here: its first and last event.
+pub(crate) type Span = (Time, Time);
+
+/// Where the first open session of a key begins, by the time that events are sent with. What is noted for
+/// the watermark stays until that moves on: late events that come in change the sessions.
+pub(crate) struct Reach<K: Key + Ord> {
+    known: BTreeMap<Time, BTreeMap<K, Option<Time>>>,
+    account: Rc<Account>,
+}
+
+impl<K: Key + Ord> Reach<K> {
+    pub(crate) fn new(account: Rc<Account>) -> Self {
+        Self { known: BTreeMap::new(), account }
+    }
+
+    pub(crate) fn get(&self, key: &K, sent: Time) -> Option<Option<Time>> {
+        self.known.get(&sent)?.get(key).copied()
+    }
+
+    /// Notes an answer. Fails if there is no memory for that.
+    pub(crate) fn set(&mut self, key: &K, sent: Time, start: Option<Time>) -> Result<()> {
+        self.account.reserve(MemoryKind::Buffers, bytes(key), "late events")?;
+        if self.known.entry(sent).or_default().insert(key.clone(), start).is_some() {
+            self.account.release(MemoryKind::Buffers, bytes(key));
+        }
+        Ok(())
+    }
+
+    /// Whether there may be answers that an event changes which is sent with `sent`.
+    pub(crate) fn may_change(&self, sent: Time) -> bool {
+        self.known.last_key_value().is_some_and(|(last, _)| *last > sent)
+    }
+
+    /// An event of `key` comes that was sent with `sent`: forgets what it may change.
+    pub(crate) fn comes(&mut self, key: &K, sent: Time) {
+        for (_, of) in self.known.range_mut(sent.plus(1)..) {
+            if of.remove(key).is_some() {
+                self.account.release(MemoryKind::Buffers, bytes(key));
+            }
+        }
+    }
+
+    /// No event is still to come that was sent before `watermark`.
+    pub(crate) fn advance(&mut self, watermark: Time) {
+        while let Some(first) = self.known.first_entry().filter(|first| *first.key() < watermark) {
+            let freed = first.remove().keys().map(bytes).sum();
+            self.account.release(MemoryKind::Buffers, freed);
+        }
+    }
+}
+
+impl<K: Key + Ord> Drop for Reach<K> {
+    fn drop(&mut self) {
+        self.advance(Time::MAX);
+    }
+}
+
+/// An entry, in a tree that is half full.
+fn bytes<K: Key>(key: &K) -> u64 {
+    (2 * size_of::<(K, Option<Time>)>() + key.heap_bytes()) as u64
+}
+
+/// Lets late events of one key, in the order of the times they were sent with, into its sessions; says
+/// where the first session begins that is open for an event sent with `sent`.
+pub(crate) fn first_open(
+    rules: &Rules,
+    mut spans: Vec<Span>,
+    waiting: Vec<(Time, Time)>,
+    sent: Time,
+) -> Option<Time> {
+    for (of, at) in waiting {
+        // What is closed for it is closed for all that follow.
+        spans.retain(|span| rules.is_open(span.1, of));
+        let mut whole = (at, at);
+        spans.retain(|span| {
+            let joins = rules.touches(*span, at);
+            if joins {
+                whole = (whole.0.min(span.0), whole.1.max(span.1));
+            }
+            !joins
+        });
+        spans.push(whole);
+    }
+    let open = spans.into_iter().filter(|span| rules.is_open(span.1, sent));
+    open.map(|span| span.0).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_that_waits_extends_the_sessions_that_are_open_for_it_and_no_others() {
+        let rules = Rules::of_gap(10);
+        let spans = vec![(Time(0), Time(5)), (Time(20), Time(30))];
+        assert_eq!(first_open(&rules, spans.clone(), Vec::new(), Time(15)), Some(Time(0)));
+        assert_eq!(first_open(&rules, spans.clone(), Vec::new(), Time(16)), Some(Time(20)));
+        // At 15 it joins both sessions, at 16 only the second.
+        let joined = first_open(&rules, spans.clone(), vec![(Time(15), Time(12))], Time(40));
+        assert_eq!(joined, Some(Time(0)));
+        let joined = first_open(&rules, spans.clone(), vec![(Time(16), Time(12))], Time(40));
+        assert_eq!(joined, Some(Time(12)));
+        assert_eq!(first_open(&rules, spans, Vec::new(), Time(41)), None);
+    }
+}
