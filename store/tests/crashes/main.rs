@@ -34,6 +34,8 @@
 //! `ALLUVIUM_CRASH_POINTS` sets another number, `ALLUVIUM_SEED` the first history: with 1 point, the
 //! only one.
 
+mod budgets;
+mod children;
 #[path = "../behaviour/common/clock.rs"]
 mod clock;
 mod damage;
@@ -42,7 +44,12 @@ mod dice;
 mod everything;
 mod explore;
 mod failed_syncs;
+mod failing;
 mod history;
+mod job;
+mod kills;
+mod nth;
+mod shim;
 mod stalls;
 mod trouble;
 #[path = "../behaviour/common/watchdog.rs"]

@@ -18,23 +18,30 @@ pub struct Trouble {
     device: Option<Simulated>,
     dice: Dice,
     is_on: bool,
+    /// Whether another one makes it, of calls of the system: then it is over by chance.
+    is_outside: bool,
     /// Errors that were lived through.
     met: u64,
 }
 
 impl Trouble {
     pub fn none() -> Self {
-        Self { device: None, dice: Dice(0), is_on: false, met: 0 }
+        Self { device: None, dice: Dice(0), is_on: false, is_outside: false, met: 0 }
+    }
+
+    /// Trouble of a real device, which fails now and then.
+    pub fn outside() -> Self {
+        Self { is_outside: true, ..Self::none() }
     }
 
     /// Trouble with a device, now and then.
     pub fn with(device: &Simulated, seed: u64) -> Self {
-        Self { device: Some(device.clone()), dice: Dice(!seed), is_on: false, met: 0 }
+        Self { device: Some(device.clone()), dice: Dice(!seed), ..Self::none() }
     }
 
     /// A device that stops answering, by whatever another makes of it: a call that fails lets it go on.
     pub fn standing(device: &Simulated) -> Self {
-        Self { device: Some(device.clone()), dice: Dice(1), is_on: false, met: 0 }
+        Self { device: Some(device.clone()), dice: Dice(1), ..Self::none() }
     }
 
     /// Errors that were lived through so far.
@@ -82,6 +89,23 @@ impl Trouble {
 
     /// Whether an error is of the trouble and not of a crash. Every other one ends it.
     pub fn is_of_it(&mut self, error: &Error) -> bool {
+        if self.is_outside {
+            // No refusal of the system makes these.
+            let never = [
+                ErrorKind::Corrupt,
+                ErrorKind::FormatVersion,
+                ErrorKind::Mismatch,
+                ErrorKind::Missing,
+                ErrorKind::Locked,
+                ErrorKind::InUse,
+                ErrorKind::Config,
+                ErrorKind::Input,
+                ErrorKind::UnknownState,
+            ];
+            let is_of_it = !never.contains(&error.kind());
+            self.met += u64::from(is_of_it);
+            return is_of_it;
+        }
         let Some(device) = &self.device else { return false };
         let kinds = [ErrorKind::DiskFull, ErrorKind::Io, ErrorKind::Backpressure];
         if device.has_crashed() || !kinds.contains(&error.kind()) {
@@ -96,12 +120,13 @@ impl Trouble {
 
     /// Makes a call until it works.
     pub fn outlast<R>(&mut self, mut call: impl FnMut() -> Result<R>) -> Result<R> {
+        let mut last = None;
         for _ in 0..CALLS_MAX {
             match call() {
-                Err(error) if self.is_of_it(&error) => {}
+                Err(error) if self.is_of_it(&error) => last = Some(error),
                 done => return done,
             }
         }
-        panic!("a call fails when the trouble is over");
+        panic!("a call fails when the trouble is over: {last:?}");
     }
 }

@@ -1,0 +1,118 @@
+//! The nth call of the device fails, for each n of a short history, and the history goes on: the call
+//! that failed is made again. Then the store is opened again, also from what a crash leaves.
+//!
+//! What this catches: one place of many whose error is not told, or whose second try does not do what the
+//! first one should have: by chance, as in other histories, single places are missed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium::io::{CrashPolicy, Device, Fault, Faults, Simulated};
+use alluvium::{Helpers, StoreBuilder};
+
+use crate::dice::{Dice, times};
+use crate::everything::builder;
+use crate::job::{Found, Job, Replay};
+use crate::long;
+use crate::trouble::Trouble;
+
+/// Changes of a history.
+const CHANGES: u64 = 260;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Read,
+    Write,
+    FullDisk,
+    Sync,
+    Directory,
+}
+
+impl Kind {
+    const ALL: [Kind; 5] = [Kind::Read, Kind::Write, Kind::FullDisk, Kind::Sync, Kind::Directory];
+
+    fn plan(self, device: &Simulated, n: u64) {
+        match self {
+            Kind::Read => device.on_nth_read(n, Fault::Error),
+            Kind::Write => device.on_nth_write(n, Fault::Error),
+            Kind::FullDisk => device.on_nth_write(n, Fault::DiskFull),
+            Kind::Sync => device.on_nth_sync(n, Fault::Error),
+            Kind::Directory => device.on_nth_directory_operation(n, Fault::Error),
+        }
+    }
+
+    /// How many such calls there are.
+    fn count(self, device: &Simulated) -> u64 {
+        let stats = device.stats();
+        match self {
+            Kind::Read => stats.reads,
+            Kind::Write | Kind::FullDisk => stats.writes,
+            Kind::Sync => stats.syncs,
+            Kind::Directory => stats.directory_operations,
+        }
+    }
+}
+
+fn on(device: &Simulated) -> StoreBuilder {
+    builder(device).helpers(Helpers::Inline).device(Arc::new(device.clone()))
+}
+
+/// Plays the history of a seed, opening the store twice; gives what may be found, and the errors met.
+fn play(seed: u64, device: &Simulated, replay: &mut Replay) -> (Found, u64) {
+    let (mut found, mut met) = (Found::default(), 0);
+    for part in 1..=2 {
+        let trouble = Trouble::standing(device);
+        let mut job = Job::open(seed, || on(device), trouble, replay).unwrap();
+        // What comes after the last checkpoint is made again.
+        let until = part * CHANGES / 2;
+        let told = &mut |told| found.told(told);
+        job.run(&mut Dice(seed + part), until, told).unwrap();
+        met += job.met() + job.overtaken();
+    }
+    (found, met)
+}
+
+#[test]
+fn each_call_fails_once_and_is_made_again() {
+    let seeds = if long() { 60 } else { 1 };
+    let first = times("ALLUVIUM_SEED", 1);
+    let mut counts: BTreeMap<Kind, [u64; 3]> = BTreeMap::new();
+    let mut compared = 0;
+    for seed in first..first + seeds {
+        let (mut replay, clean) = (Replay::of(seed), Simulated::new(seed, Faults::late(2)));
+        let (_, met) = play(seed, &clean, &mut replay);
+        assert_eq!(met, 0, "seed {seed}, where nothing fails");
+        for kind in Kind::ALL {
+            let calls = kind.count(&clean);
+            let share = if long() { 1 } else { (calls / 6).max(1) };
+            for n in (1 + seed % share..=calls).step_by(share as usize) {
+                let when = format!("seed {seed}, {kind:?} {n} of {calls}");
+                let device = Simulated::new(seed, Faults::late(2));
+                kind.plan(&device, n);
+                let (mut found, met) = play(seed, &device, &mut replay);
+                let [histories, errors, failed] = counts.entry(kind).or_default();
+                (*histories, *errors) = (*histories + 1, *errors + met);
+                *failed += device.stats().errors;
+                device.forget_scripts();
+                let mut dice = Dice(n);
+                let seed_of_crash = dice.next();
+                for policy in [
+                    CrashPolicy::Nothing,
+                    CrashPolicy::Subset { seed: seed_of_crash },
+                    CrashPolicy::Everything,
+                ] {
+                    let left = device.crash(policy);
+                    let when = format!("{when}, {policy:?}");
+                    let mut found = found.clone();
+                    compared += found.check(|| on(&left), &mut replay, &mut dice, &when);
+                }
+                compared += found.check(|| on(&device), &mut replay, &mut dice, &when);
+            }
+        }
+    }
+    println!(
+        "{seeds} histories; by kind of call: times played, errors told, requests failed: {counts:?}; \
+         {compared} checkpoints compared"
+    );
+    assert!(counts.values().all(|[_, told, _]| *told > 0), "{counts:?}");
+}
