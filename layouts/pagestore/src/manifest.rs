@@ -32,7 +32,8 @@ const CHECKPOINT_FILE: Framed =
 /// The checkpoints of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Those that can be restored, the oldest first; the last is what an open restores.
+    /// Those that can be restored. The last is what an open restores: the one that was confirmed
+    /// last, or restored by its number since. The others are in the order of their numbers.
     pub checkpoints: Vec<CheckpointFile>,
 }
 
