@@ -84,7 +84,8 @@ impl OpenState {
     pub(crate) fn manifest_now(&self) -> Result<StateManifest> {
         let Some(groups) = &self.groups else { return Ok(self.manifest.clone()) };
         let Stock { here, going } = groups.stock()?;
-        Ok(StateManifest { groups: Some(here), going, ..self.manifest.clone() })
+        let unit = Some(groups.name().to_owned());
+        Ok(StateManifest { unit, groups: Some(here), going, ..self.manifest.clone() })
     }
 
     fn stats(&self) -> Result<StateStats> {

@@ -87,6 +87,10 @@ pub struct StateManifest {
     pub key: String,
     /// Description of the value type.
     pub value: String,
+    /// The unit of states that it moves with, if its key groups come and go. Checkpoints of builds
+    /// from before do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
     /// The key groups that it has, if they come and go; else they are those of the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<KeyGroups>,

@@ -301,6 +301,7 @@ fn panes_come_out_without_what_was_removed() {
             layout,
             key,
             value,
+            unit: None,
             groups: None,
             going: KeyGroups::default(),
             image,
