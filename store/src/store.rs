@@ -261,6 +261,23 @@ impl Store {
         self.0.checkpoints.borrow().describe()
     }
 
+    /// Keeps a checkpoint that is there, and all that it names, until it is
+    /// [released](Store::release_checkpoint) or the store is closed, however many others are
+    /// [retained](StoreBuilder::retain): for whoever commits the checkpoints of several stores as one,
+    /// and has named this one. One that is being sealed can be held from when it is
+    /// [kept](Seal::keep) on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missing`] if there is no such checkpoint.
+    pub fn hold_checkpoint(&self, number: u64) -> Result<()> {
+        self.0.checkpoints.borrow_mut().hold(number)
+    }
+
+    /// Holds a checkpoint no more: it goes when as many newer ones are confirmed as are retained.
+    pub fn release_checkpoint(&self, number: u64) {
+        self.0.checkpoints.borrow_mut().release(number);
+    }
+
     /// The position of the last checkpoint, or of the one this store was opened from; of several it
     /// was [restored from](StoreBuilder::restore_from) if they all have the same.
     pub fn restored_position(&self) -> Option<u64> {
