@@ -136,9 +136,14 @@ impl StoreBuilder {
         self
     }
 
-    /// Restores the checkpoint of this number instead of the newest: one of those retained
+    /// Restores the checkpoint of this number instead of the last: one of those retained
     /// ([`Store::checkpoints`]), or one that was [sealed](Store::seal) in full but not confirmed
-    /// before a crash. Later ones stay until the next checkpoint replaces them.
+    /// before a crash.
+    ///
+    /// This chooses a branch: from now on an open without a number goes on from this checkpoint, also
+    /// after a crash. To go back to a later one, restore that by its number. All checkpoints that are
+    /// whole stay, whatever becomes of this run, until the next checkpoint is confirmed: it
+    /// continues this branch, and the later ones are removed.
     #[must_use]
     pub fn restore(mut self, checkpoint: u64) -> Self {
         self.restore = Some(checkpoint);
@@ -172,8 +177,9 @@ impl StoreBuilder {
         self
     }
 
-    /// Opens the store: takes the directory's lock, reads the last checkpoint and removes what a
-    /// crash left over. States are restored when they are opened.
+    /// Opens the store: takes the directory's lock, reads the last checkpoint (that was confirmed, or
+    /// [restored](StoreBuilder::restore) by its number since) and removes what a crash left over.
+    /// States are restored when they are opened.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for options that cannot work, [`ErrorKind::Locked`] if the directory

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::{
-    BlobWriter, CheckpointFile, CheckpointImage, Manifest, Result, SegmentId, SegmentStore,
-    StateManifest, Time, checkpoint_name,
+    BlobWriter, CheckpointFile, CheckpointImage, Error, ErrorKind, Manifest, Result, SegmentId,
+    SegmentStore, StateManifest, Time, checkpoint_name,
 };
 
 use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError};
@@ -60,6 +60,8 @@ pub struct RetainedCheckpoint {
 pub(crate) struct Checkpoints {
     /// Those that the manifest lists, the oldest first.
     retained: Vec<Retained>,
+    /// Those that stay, however many are retained.
+    held: BTreeSet<u64>,
     /// What states that are opened are restored from.
     base: Option<Arc<CheckpointImage>>,
     /// No number up to this is given again.
@@ -179,6 +181,44 @@ pub(crate) fn entries_of(image: &CheckpointImage) -> u64 {
 }
 
 impl Checkpoints {
+    /// See [`Store::hold_checkpoint`](crate::Store::hold_checkpoint).
+    pub(crate) fn hold(&mut self, number: u64) -> Result<()> {
+        let sealed = self.sealing.as_ref().and_then(|sealing| sealing.prepared.as_ref());
+        let mut all = self.retained.iter().chain(sealed);
+        if !all.any(|retained| retained.file.number == number) {
+            let there = self.retained.iter().map(|retained| retained.file.number.to_string());
+            let there = there.collect::<Vec<_>>().join(", ");
+            let message = format!("checkpoint {number} is not there to be held");
+            let error = Error::new(ErrorKind::Missing, message);
+            return Err(error.with("can be restored", there));
+        }
+        self.held.insert(number);
+        Ok(())
+    }
+
+    pub(crate) fn release(&mut self, number: u64) {
+        self.held.remove(&number);
+    }
+
+    /// What the manifest lists once `new` is confirmed, if it lists as many as `retain`, and those that
+    /// are held.
+    fn list_with(&self, new: CheckpointFile, retain: usize) -> Manifest {
+        // Those that came after the one this store was opened from are not its past.
+        let base = self.base.as_ref().map_or(0, |base| base.number);
+        let files = self.retained.iter().map(|retained| retained.file);
+        let is_held = |file: &CheckpointFile| self.held.contains(&file.number);
+        let past = files.filter(|file| file.number <= base || is_held(file));
+        let mut checkpoints: Vec<_> = past.collect();
+        let mut surplus = (checkpoints.len() + 1).saturating_sub(retain);
+        checkpoints.retain(|file| {
+            let goes = surplus > 0 && !is_held(file);
+            surplus -= usize::from(goes);
+            !goes
+        });
+        checkpoints.push(new);
+        Manifest { checkpoints }
+    }
+
     /// Drops the checkpoints that the manifest does not list any more.
     fn drop_unlisted(&mut self, manifest: &Manifest, segments: &SegmentStore) {
         self.retained.retain(|Retained { file, image }| {

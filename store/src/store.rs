@@ -84,7 +84,8 @@ impl OpenState {
     pub(crate) fn manifest_now(&self) -> Result<StateManifest> {
         let Some(groups) = &self.groups else { return Ok(self.manifest.clone()) };
         let Stock { here, going } = groups.stock()?;
-        Ok(StateManifest { groups: Some(here), going, ..self.manifest.clone() })
+        let unit = Some(groups.name().to_owned());
+        Ok(StateManifest { unit, groups: Some(here), going, ..self.manifest.clone() })
     }
 
     fn stats(&self) -> Result<StateStats> {
@@ -259,6 +260,23 @@ impl Store {
     /// The checkpoints that can be restored, the oldest first, with what each keeps on storage.
     pub fn checkpoints(&self) -> Vec<RetainedCheckpoint> {
         self.0.checkpoints.borrow().describe()
+    }
+
+    /// Keeps a checkpoint that is there, and all that it names, until it is
+    /// [released](Store::release_checkpoint) or the store is closed, however many others are
+    /// [retained](StoreBuilder::retain): for whoever commits the checkpoints of several stores as one,
+    /// and has named this one. One that is being sealed can be held from when it is
+    /// [kept](Seal::keep) on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missing`] if there is no such checkpoint.
+    pub fn hold_checkpoint(&self, number: u64) -> Result<()> {
+        self.0.checkpoints.borrow_mut().hold(number)
+    }
+
+    /// Holds a checkpoint no more: it goes when as many newer ones are confirmed as are retained.
+    pub fn release_checkpoint(&self, number: u64) {
+        self.0.checkpoints.borrow_mut().release(number);
     }
 
     /// The position of the last checkpoint, or of the one this store was opened from; of several it

@@ -15,6 +15,7 @@ use timely::worker::Worker;
 use crate::checkpoints::{COMMITTED, JobCheckpoint, WorkerCheckpoint, restore};
 use crate::fault::Fault;
 use crate::group::Group;
+use crate::migration::Barrier;
 use crate::node::Node;
 use crate::place::Place;
 use crate::shared_table::SharedTable;
@@ -84,6 +85,9 @@ struct Inner {
     parked: RefCell<BTreeMap<String, Rc<Cell<Parked>>>>,
     /// The most bytes of key groups that were on their way from here, by operator.
     moved: RefCell<BTreeMap<String, Rc<Cell<u64>>>>,
+    barrier: Barrier,
+    /// The store's checkpoints that the job's record names, by their numbers there.
+    recorded: RefCell<BTreeMap<u64, u64>>,
     ids: RefCell<Vec<String>>,
     sinks: RefCell<Sinks>,
     stats_log: StatsLog,
@@ -117,10 +121,37 @@ impl WorkerState {
     /// what the job has committed last.
     pub(crate) fn in_group(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
         let mut place = Place::new(worker, overrides)?;
-        let restore::Begin { checkpoint, home, basis } = restore::agree(&place, 0)?;
+        let restore::Begin { checkpoint, recorded, home, basis } = restore::agree(&place, 0)?;
         place.home = home;
         let store = place.open(basis, true)?;
-        Ok(Self::of(place, store, checkpoint, 2))
+        let state = Self::of(place, store, checkpoint, 2);
+        recorded.into_iter().for_each(|(number, own)| state.hold(number, own));
+        Ok(state)
+    }
+
+    /// Holds the store's checkpoint `own`, which is of the job's `number`, as long as the record names
+    /// that.
+    pub(crate) fn hold(&self, number: u64, own: u64) {
+        // One that is gone was damaged, and older than the last.
+        if self.0.store.hold_checkpoint(own).is_ok() {
+            self.0.recorded.borrow_mut().insert(number, own);
+        }
+    }
+
+    /// Lets go of checkpoints that the record does not name any more.
+    pub(crate) fn hold_only(&self, named: &[u64]) {
+        self.0.recorded.borrow_mut().retain(|number, own| {
+            let is_named = named.contains(number);
+            if !is_named {
+                self.0.store.release_checkpoint(*own);
+            }
+            is_named
+        });
+    }
+
+    /// When key groups may begin to move.
+    pub(crate) fn barrier(&self) -> &Barrier {
+        &self.0.barrier
     }
 
     /// The state of a worker that has been at so many meetings.
@@ -142,6 +173,8 @@ impl WorkerState {
             waiting: RefCell::default(),
             parked: RefCell::default(),
             moved: RefCell::default(),
+            barrier: Barrier::default(),
+            recorded: RefCell::default(),
             ids: RefCell::default(),
             sinks: RefCell::default(),
             stats_log: StatsLog::default(),

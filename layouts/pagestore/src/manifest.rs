@@ -70,7 +70,8 @@ const CHECKPOINT_FILE: Framed =
 /// The checkpoints of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Those that can be restored, the oldest first; the last is what an open restores.
+    /// Those that can be restored. The last is what an open restores: the one that was confirmed
+    /// last, or restored by its number since. The others are in the order of their numbers.
     pub checkpoints: Vec<CheckpointFile>,
 }
 
@@ -128,6 +129,10 @@ pub struct StateManifest {
     /// there was any recorded none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<serde_json::Value>,
+    /// The unit of states that it moves with, if its key groups come and go. Checkpoints of builds
+    /// from before do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
     /// The key groups that it has, if they come and go; else they are those of the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<KeyGroups>,

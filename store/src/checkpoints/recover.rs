@@ -1,7 +1,12 @@
 //! What an open finds in a directory: its checkpoints, the one to restore, and what is left over.
 //!
-//! What it keeps true: nothing is removed that a listed checkpoint may name, also one that cannot be
-//! read; of a directory that has lost its manifest, nothing at all.
+//! What it keeps true:
+//! - An open removes no file that a listed checkpoint may name, also if that cannot be read.
+//! - Restoring a checkpoint by its number removes no other: the manifest lists all that are whole, the
+//!   restored one last, until a new one is confirmed. In a directory that has lost its manifest
+//!   restoring removes nothing at all.
+//! - The last in the manifest is what an open goes on from. It is the last that was confirmed or
+//!   restored by its number, and need not have the greatest number.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,7 +24,7 @@ use crate::config::StoreConfig;
 
 impl Checkpoints {
     /// Reads the manifest and the checkpoints it lists, and removes files that none of them names;
-    /// says how many.
+    /// says how many. If a checkpoint is asked for by its number, all that are whole are listed.
     pub(crate) fn recover(
         device: Arc<dyn Device>,
         config: &StoreConfig,
@@ -28,14 +33,12 @@ impl Checkpoints {
     ) -> Result<(Self, SegmentStore, u64)> {
         let patience = Duration::from_millis(config.patience_ms);
         let reads = Patient::new(device.clone(), patience);
-        let mut manifest = match Manifest::load(&reads)? {
-            Some(manifest) => manifest,
-            None if restore.is_none() => {
-                check_never_had_one(&reads)?;
-                Manifest::default()
-            }
-            None => Manifest::default(),
-        };
+        let stored = Manifest::load(&reads)?;
+        let had_none = stored.is_none();
+        if had_none && restore.is_none() {
+            check_never_had_one(&reads)?;
+        }
+        let mut manifest = stored.unwrap_or_default();
         let mut found = Self::default();
         let mut unreadable = Vec::new();
         for file in &manifest.checkpoints {
@@ -46,8 +49,11 @@ impl Checkpoints {
                 Err(error) => unreadable.push((file.number, error)),
             }
         }
-        let listed_before = manifest.checkpoints.len();
-        found.base = found.choose(&mut manifest, &reads, unreadable.as_mut(), restore)?;
+        if restore.is_some() {
+            found.find_unlisted(&manifest, &reads)?;
+        }
+        found.retained.sort_by_key(|retained| retained.file.number);
+        found.base = found.choose(&manifest, &reads, unreadable.as_mut(), restore)?;
         let mut next_segment = 1;
         for Retained { image, .. } in &found.retained {
             next_segment = next_segment.max(image.next_segment);
@@ -57,12 +63,9 @@ impl Checkpoints {
         if let Some(base) = &found.base {
             check_groups(base, config, owned)?;
         }
-        let is_restored = manifest.checkpoints.len() > listed_before;
-        if is_restored {
-            // One that was sealed and not confirmed. It is what an open finds from now on, so that
-            // it has to be whole.
-            check_files(found.base.as_ref().expect("it was chosen"), &device.list()?)?;
-        }
+        let listed = restore.map(|number| found.list_with_last(&manifest, number));
+        let is_changed = listed.as_ref().is_some_and(|listed| *listed != manifest);
+        manifest = listed.unwrap_or(manifest);
         let needed: BTreeSet<String> =
             found.retained.iter().flat_map(|retained| retained.image.files()).collect();
         let newest = found.retained.last();
@@ -87,19 +90,20 @@ impl Checkpoints {
                 older.push(name);
             }
         }
-        // What a checkpoint names that cannot be read, nobody knows: then nothing is left over.
-        let is_known = unreadable.is_empty();
+        // What a checkpoint names that cannot be read, nobody knows: then nothing is left over. Nor is
+        // it while somebody looks for the right one in a directory that has lost its manifest.
+        let is_known = unreadable.is_empty() && !(had_none && restore.is_some());
         let mut removed = 0;
         if is_known {
             removed += remove_all(&begun, &*device)?;
         }
-        if !manifest.checkpoints.is_empty() {
+        let is_sure = if manifest.checkpoints.is_empty() {
+            true
+        } else {
             let writes = Patient::new(device.clone(), patience).in_all();
-            let is_sure = make_sure(&manifest, is_restored, &writes)?;
-            if is_known && is_sure {
-                removed += remove_all(&older, &*device)?;
-            }
-        } else if is_known {
+            make_sure(&manifest, is_changed, &writes)?
+        };
+        if is_known && is_sure {
             removed += remove_all(&older, &*device)?;
         }
         let segments = SegmentStore::new(device, next_segment).opened_within(patience);
@@ -107,17 +111,47 @@ impl Checkpoints {
         Ok((found, segments, removed))
     }
 
-    /// The checkpoint to restore: the newest, or the one asked for, which is added to those listed if
-    /// it is not among them.
+    /// Adds the checkpoints that are whole, as far as names tell, and that the manifest does not list:
+    /// sealed and not confirmed, or in a directory that has lost its manifest.
+    fn find_unlisted(&mut self, manifest: &Manifest, device: &dyn Device) -> Result<()> {
+        let names = device.list()?;
+        for number in names.iter().filter_map(|name| checkpoint_of_file(name)) {
+            if manifest.checkpoints.iter().any(|file| file.number == number) {
+                continue;
+            }
+            match CheckpointImage::load(device, number, None) {
+                Ok((image, file)) if check_files(&image, &names).is_ok() => {
+                    self.retained.push(Retained { file, image: Arc::new(image) });
+                }
+                Err(error) if error.kind() == ErrorKind::Backpressure => return Err(error),
+                // Half written, or half removed.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The manifest that lists all that are there, by number, but for `last`: that is what an open
+    /// goes on from.
+    fn list_with_last(&self, manifest: &Manifest, last: u64) -> Manifest {
+        let found = self.retained.iter().map(|retained| retained.file);
+        // Those that cannot be read stay listed.
+        let mut checkpoints = manifest.checkpoints.clone();
+        checkpoints.extend(found.filter(|file| !manifest.checkpoints.contains(file)));
+        checkpoints.sort_by_key(|file| (file.number == last, file.number));
+        Manifest { checkpoints }
+    }
+
+    /// The checkpoint to restore: the one asked for, or the last that the manifest lists.
     fn choose(
-        &mut self,
-        manifest: &mut Manifest,
+        &self,
+        manifest: &Manifest,
         device: &dyn Device,
         unreadable: &mut [(u64, Error)],
         restore: Option<u64>,
     ) -> Result<Option<Arc<CheckpointImage>>> {
-        let newest = manifest.checkpoints.last().map(|file| file.number);
-        let Some(number) = restore.or(newest) else { return Ok(None) };
+        let last = manifest.checkpoints.last().map(|file| file.number);
+        let Some(number) = restore.or(last) else { return Ok(None) };
         if let Some(found) = self.retained.iter().find(|r| r.file.number == number) {
             return Ok(Some(found.image.clone()));
         }
@@ -127,21 +161,19 @@ impl Checkpoints {
             let error = std::mem::replace(error, Error::new(ErrorKind::Corrupt, "told"));
             return Err(error.with("checkpoint", number).with("can be restored", there));
         }
-        // One that was sealed and not confirmed.
+        // It is not there, or not whole.
         let loaded = CheckpointImage::load(device, number, None);
-        let (image, file) = loaded.map_err(|error| match error.kind() {
+        let loaded = loaded.map_err(|error| match error.kind() {
             ErrorKind::Missing => {
                 let message = format!("checkpoint {number} is not in the directory");
-                Error::new(ErrorKind::Missing, message).with("can be restored", there)
+                Error::new(ErrorKind::Missing, message)
             }
             _ => error,
-        })?;
-        manifest.checkpoints.push(file);
-        manifest.checkpoints.sort_by_key(|file| file.number);
-        let image = Arc::new(image);
-        self.retained.push(Retained { file, image: image.clone() });
-        self.retained.sort_by_key(|retained| retained.file.number);
-        Ok(Some(image))
+        });
+        let why = loaded.and_then(|(image, _)| check_files(&image, &device.list()?));
+        let message = "the directory has changed while it was opened";
+        let error = why.err().unwrap_or_else(|| Error::new(ErrorKind::Io, message));
+        Err(error.with("can be restored", there))
     }
 
     /// Pins what the checkpoints name. What the one restored names belongs to its states; the rest

@@ -227,8 +227,9 @@ impl Seal {
     /// Has its files left in place from now on if it is dropped, or if it cannot be confirmed: for
     /// one of several stores whose checkpoints count together, once somebody else may have decided
     /// that they do. [`StoreBuilder::restore`](crate::StoreBuilder::restore) restores it by its
-    /// number, until this store's next checkpoint is confirmed. Only [`abort`](Seal::abort) removes
-    /// it. Without effect before it is durable.
+    /// number, until this store's next checkpoint is confirmed; beyond that if it is
+    /// [held](Store::hold_checkpoint). Only [`abort`](Seal::abort) removes it. Without effect before it
+    /// is durable.
     pub fn keep(&mut self) {
         self.kept = true;
     }
@@ -292,14 +293,8 @@ impl Seal {
         let segments = inner.segments.as_ref().expect("it was begun with a directory");
         let checkpoints = inner.checkpoints.borrow();
         let sealing = checkpoints.sealing.as_ref().expect("one that was begun is there");
-        let files = checkpoints.retained.iter().map(|retained| retained.file);
         let new = sealing.prepared.as_ref().expect("advanced until it was").file;
-        // Those that came after the one this store was opened from are not its past.
-        let base = checkpoints.base.as_ref().map_or(0, |base| base.number);
-        let mut listed: Vec<_> = files.filter(|file| file.number <= base).collect();
-        listed.push(new);
-        listed.drain(..listed.len().saturating_sub(inner.config.retain));
-        let manifest = Manifest { checkpoints: listed };
+        let manifest = checkpoints.list_with(new, inner.config.retain);
         let (device, new) = (segments.shared_device(), manifest.clone());
         drop(checkpoints);
         let number = self.number;

@@ -1,13 +1,13 @@
 //! The bytes of a piece of a key group on its way from one store to another.
 //!
 //! ```text
-//! group u16 | last u8 | states u8 | unit u64 | freeze u64 | attempt u32 | number u32
+//! group u16 | last u8 | states u8 | unit u64 | run u128 | freeze u64 | attempt u32 | number u32
 //! entries: state u32 | key bytes u32 | value bytes u32 | hash u64 | order i64 | key | value
 //! crc32c u32 of all before
 //! ```
 //!
 //! Little endian. Keys and values are archives as a canonical file has them. A chunk is never kept:
-//! the form is that of one build, and of both stores.
+//! the form is that of one build, and of both stores. `docs/format.md` tells what the fields say.
 
 use alluvium_pagestore::{Error, ErrorKind, KeyGroup, Result};
 use rkyv::util::AlignedVec;
@@ -15,7 +15,7 @@ use rkyv::util::AlignedVec;
 use super::groups::Move;
 use crate::export::Entry;
 
-const HEAD_BYTES: usize = 28;
+const HEAD_BYTES: usize = 44;
 const ENTRY_BYTES: usize = 28;
 const END_BYTES: usize = 4;
 
@@ -101,6 +101,7 @@ impl ChunkWriter {
         at.extend(head.group.0.to_le_bytes());
         at.extend([u8::from(head.last), head.states]);
         at.extend(head.unit.to_le_bytes());
+        at.extend(head.by.run.to_le_bytes());
         at.extend(head.by.freeze.to_le_bytes());
         at.extend(head.by.attempt.to_le_bytes());
         at.extend(head.number.to_le_bytes());
@@ -135,10 +136,11 @@ impl<'a> ChunkReader<'a> {
             states: head[3],
             unit: u64::from_le_bytes(field(head, 4)),
             by: Move {
-                freeze: u64::from_le_bytes(field(head, 12)),
-                attempt: u32::from_le_bytes(field(head, 20)),
+                run: u128::from_le_bytes(field(head, 12)),
+                freeze: u64::from_le_bytes(field(head, 28)),
+                attempt: u32::from_le_bytes(field(head, 36)),
             },
-            number: u32::from_le_bytes(field(head, 24)),
+            number: u32::from_le_bytes(field(head, 40)),
         };
         Ok(Self { head, rest, key: AlignedVec::new(), value: AlignedVec::new() })
     }
@@ -184,7 +186,7 @@ mod tests {
             last: true,
             states: 2,
             unit: 99,
-            by: Move { freeze: 3, attempt: 4 },
+            by: Move { run: 1 << 100 | 6, freeze: 3, attempt: 4 },
             number: 5,
         };
         let mut writer = ChunkWriter::new(100);

@@ -1,6 +1,8 @@
 //! Where each key group of a moving unit is, as this store knows.
 
 use std::cell::{Cell, RefCell};
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::ops::{Range, RangeInclusive};
 
 use alluvium_pagestore::{Error, ErrorKind, KeyGroup, KeyGroups, Result};
@@ -33,12 +35,29 @@ pub(super) enum Part {
     Arriving(Move, u32),
 }
 
-/// One extraction of a group. `freeze` counts how often the group was frozen: nothing of it has changed
-/// between two extractions of one freeze.
+/// One extraction of a group. Two of one move differ in `attempt` only: nothing of the group has changed
+/// in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Move {
+    /// Random: no other unit has it, of this store or another, and no other run.
+    pub run: u128,
+    /// How often the unit has begun to give a group away in this run.
     pub freeze: u64,
     pub attempt: u32,
+}
+
+impl Move {
+    /// Whether both are extractions of one move.
+    pub fn is_of(self, other: Self) -> bool {
+        (self.run, self.freeze) == (other.run, other.freeze)
+    }
+}
+
+/// 128 random bits: the standard library takes new keys from the operating system for each thread, and
+/// a keyed hash of nothing tells keys apart.
+fn random() -> u128 {
+    let half = || u128::from(RandomState::new().build_hasher().finish());
+    half() << 64 | half()
 }
 
 /// The key groups of the states that move together.
@@ -49,6 +68,8 @@ pub(crate) struct Groups {
     begun_with: RefCell<Stock>,
     /// Whether a checkpoint has told what it was begun with.
     is_restored: Cell<bool>,
+    /// See [`Move::run`].
+    run: u128,
     freezes: Cell<u64>,
     /// How often a group has come or gone.
     changes: Cell<u64>,
@@ -78,14 +99,17 @@ impl Stock {
 }
 
 impl Groups {
-    pub(super) fn new(name: &str, owned: Range<u16>, groups: u16) -> Self {
-        let begun_with = Stock::of(owned.into());
+    /// A unit of a store whose checkpoint says that the unit had `restored`, if it does.
+    pub(super) fn new(name: &str, restored: Option<Stock>, owned: Range<u16>, groups: u16) -> Self {
+        let is_restored = Cell::new(restored.is_some());
+        let begun_with = restored.unwrap_or_else(|| Stock::of(owned.into()));
         let part = |group| begun_with.part(KeyGroup(group));
         Self {
             name: name.into(),
             parts: RefCell::new((0..groups).map(part).collect()),
             begun_with: RefCell::new(begun_with),
-            is_restored: Cell::new(false),
+            is_restored,
+            run: random(),
             freezes: Cell::new(0),
             changes: Cell::new(0),
         }
@@ -159,7 +183,7 @@ impl Groups {
     /// The move of a group that is frozen now.
     pub(super) fn freeze(&self) -> Move {
         self.freezes.set(self.freezes.get() + 1);
-        Move { freeze: self.freezes.get(), attempt: 1 }
+        Move { run: self.run, freeze: self.freezes.get(), attempt: 1 }
     }
 
     pub(super) fn standing(&self, group: KeyGroup) -> Result<Standing> {
@@ -226,12 +250,18 @@ impl Groups {
     }
 
     /// Lets a state join, of which a checkpoint of this store says that it had `restored` if there is
-    /// one; gives the groups whose part is another because of that.
+    /// one; gives the groups whose part is another because of that. `written` is a state that joined
+    /// before and has entries, if there is one.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if a group has moved since the unit was made, as that would be without
-    /// this state; [`ErrorKind::Mismatch`] if a state that joined before had others.
-    pub(super) fn join(&self, restored: Option<Stock>) -> Result<Vec<KeyGroup>> {
+    /// this state; [`ErrorKind::Mismatch`] if a state that joined before had others, or has taken entries
+    /// of groups that are elsewhere.
+    pub(super) fn join(
+        &self,
+        restored: Option<Stock>,
+        written: impl FnOnce() -> Option<String>,
+    ) -> Result<Vec<KeyGroup>> {
         let mut begun_with = self.begun_with.borrow_mut();
         for (group, part) in (0..).map(KeyGroup).zip(&*self.parts.borrow()) {
             // What was left of a group may be gone by now.
@@ -254,6 +284,12 @@ impl Groups {
         let Some(restored) = restored else { return Ok(Vec::new()) };
         if *begun_with == restored {
             self.is_restored.set(true);
+            // What other states had of these is gone; this one may have some.
+            for (group, part) in (0..).map(KeyGroup).zip(&mut *self.parts.borrow_mut()) {
+                if restored.part(group) == Part::Going {
+                    *part = Part::Going;
+                }
+            }
             return Ok(Vec::new());
         }
         if self.is_restored.replace(true) {
@@ -262,6 +298,14 @@ impl Groups {
                  it: it was not open when they moved; restore_from takes each from the stores that \
                  have them",
                 restored.here, begun_with.here
+            );
+            return Err(self.error(ErrorKind::Mismatch, &message));
+        }
+        if let Some(written) = written() {
+            let message = format!(
+                "the checkpoint has key groups {} of this state, and {written} was written to before \
+                 this was known; open first what the checkpoint has",
+                restored.here
             );
             return Err(self.error(ErrorKind::Mismatch, &message));
         }

@@ -45,7 +45,7 @@ impl Mover {
             return Err(self.refuse(group, "comes from a unit of other states"));
         }
         match groups.part(group)? {
-            Part::Here(Some(by)) if by.freeze == head.by.freeze => return Ok((group, true)),
+            Part::Here(Some(by)) if by.is_of(head.by) => return Ok((group, true)),
             Part::Here(_) => return Err(self.refuse(group, "is here already")),
             Part::Leaving(_) | Part::Going => {
                 let message =
@@ -53,7 +53,7 @@ impl Mover {
                 return Err(groups.error(ErrorKind::InUse, &message));
             }
             Part::Away if head.number == 0 => {}
-            Part::Arriving(by, _) if by.freeze != head.by.freeze => {
+            Part::Arriving(by, _) if !by.is_of(head.by) => {
                 return Err(self.refuse(group, "is half here by another move: forget that first"));
             }
             Part::Arriving(by, next) if (head.by.attempt, head.number) < (by.attempt, next) => {

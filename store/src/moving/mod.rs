@@ -6,7 +6,10 @@
 //!   holds the records of the group back.
 //! - It is readable where it was until its store is told to forget it.
 //! - A chunk that is installed twice, or again after the mover was lost, changes nothing, also if the
-//!   group has been written to since.
+//!   group has been written to since. A move has an identity, of its unit in one run of its store: chunks
+//!   of two moves are never taken for those of one.
+//! - A unit has the groups that the store's checkpoint says from the first, also if a state that is new
+//!   is opened before those of the checkpoint.
 //! - A checkpoint says of each state that moves which key groups its store has of it, and which of it
 //!   may be left that others have. None is taken while a group is on its way: whether it counts here or
 //!   there is decided when the old store is told to forget it.
@@ -51,9 +54,8 @@ const STEP_ENTRIES_FIRST: usize = 16;
 /// ([`StateBuilder::moved_by`](crate::StateBuilder::moved_by), [`Store::timers_moved_by`]), and no other
 /// than these of the unit's keys. All state by key can move: maps, those too whose entries expire,
 /// counters, lists, time-ordered maps, timers, and windows. A [`Value`](crate::Value) is the store's own.
-/// At first each store has the groups it
-/// [owns](crate::StoreBuilder::owned_groups), or those that its checkpoint has of the states, once
-/// one of these is open. Cheap to clone.
+/// At first each store has the groups it [owns](crate::StoreBuilder::owned_groups), or those that its
+/// checkpoint says of the unit of this name. Cheap to clone.
 ///
 /// ```
 /// use alluvium::{KeyGroup, Standing, Store};
@@ -149,7 +151,8 @@ impl fmt::Debug for Mover {
 }
 
 impl Store {
-    /// A new unit of states whose key groups move together; `name` names it in errors.
+    /// A new unit of states whose key groups move together; `name` names it in errors and in
+    /// checkpoints.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] if the store has a unit of this name.
@@ -160,7 +163,8 @@ impl Store {
             let message = "states that move together have this name already";
             return Err(Error::new(ErrorKind::InUse, message).with("unit", name));
         }
-        let groups = Groups::new(name, inner.owned.clone(), inner.config.key_groups);
+        let restored = inner.stock_of_unit(name);
+        let groups = Groups::new(name, restored, inner.owned.clone(), inner.config.key_groups);
         let groups = Rc::new(groups);
         units.push(groups.clone());
         Ok(Mover(Rc::new(Inner {
@@ -198,18 +202,19 @@ impl Store {
 
 impl Mover {
     /// The groups, for a state of this store that is being opened, and of which the store's checkpoint
-    /// says that it had `restored`.
+    /// says that it had `restored`. `written` is another state of the unit that has entries.
     pub(crate) fn groups_for(
         &self,
         root: &Rc<Account>,
         restored: Option<Stock>,
+        written: impl FnOnce() -> Option<String>,
     ) -> Result<Rc<Groups>> {
         if !Rc::ptr_eq(root, &self.0.root) {
             let message = "the state is of another store than the unit it is to move with";
             return Err(Error::new(ErrorKind::Config, message));
         }
         let groups = &self.0.groups;
-        for group in groups.join(restored)? {
+        for group in groups.join(restored, written)? {
             self.wake(group, groups.has(group.0));
         }
         Ok(groups.clone())

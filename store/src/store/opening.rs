@@ -152,8 +152,30 @@ impl Inner {
         let checkpoints = self.checkpoints.borrow();
         let mut states = checkpoints.base().into_iter().flat_map(|base| &base.states);
         let restored = states.find(|state| state.name == name).map(|state| self.stock_of(state));
-        let groups = mover.groups_for(&self.root, restored);
+        let written = || self.written_in(mover.groups());
+        let groups = mover.groups_for(&self.root, restored, written);
         groups.map(Some).map_err(|error| error.with("state", name))
+    }
+
+    /// An open state of the unit that has entries.
+    fn written_in(&self, unit: &Rc<Groups>) -> Option<String> {
+        let states = self.states.borrow();
+        let written = states.iter().find(|state| {
+            let is_of_it = state.groups.as_ref().is_some_and(|groups| Rc::ptr_eq(groups, unit));
+            is_of_it && state.hooks.stats().is_ok_and(|stats| stats.live_keys > 0)
+        });
+        written.map(|state| state.manifest.name.clone())
+    }
+
+    /// What the last checkpoint has of a unit; none if it has no such, if it is of a build that did not
+    /// name units, or if states of the unit have moved apart.
+    pub(crate) fn stock_of_unit(&self, unit: &str) -> Option<Stock> {
+        let checkpoints = self.checkpoints.borrow();
+        let states = checkpoints.base().into_iter().flat_map(|base| &base.states);
+        let is_of_it = |state: &&StateManifest| state.unit.as_deref() == Some(unit);
+        let mut all = states.filter(is_of_it).map(|state| self.stock_of(state));
+        let first = all.next()?;
+        all.all(|stock| stock == first).then_some(first)
     }
 
     pub(super) fn register(
@@ -198,8 +220,8 @@ pub(super) fn manifest(
     (key, value): (String, String),
 ) -> StateManifest {
     let (name, primitive, layout) = (name.into(), primitive.into(), layout.into());
-    let (definition, groups, going, image) = Default::default();
-    StateManifest { name, primitive, layout, key, value, definition, groups, going, image }
+    let (definition, unit, groups, going, image) = Default::default();
+    StateManifest { name, primitive, layout, key, value, definition, unit, groups, going, image }
 }
 
 /// The error of a layout that does not say how its entries become bytes.

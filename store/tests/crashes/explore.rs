@@ -14,7 +14,7 @@ use alluvium::{Error, ErrorKind};
 
 use crate::dice::Dice;
 use crate::everything::{Everything, Model};
-use crate::history::{History, Kept, Known, Promise, RETAINED, is_list, lock};
+use crate::history::{History, Kept, Known, Promise, RETAINED, is_list, last_listed, lock};
 use crate::open;
 
 /// Of so many points within a recovery one is taken: much of it is removing what is left over.
@@ -251,9 +251,10 @@ impl Explorer {
         let files = || device.list().unwrap().into_iter().collect::<BTreeSet<_>>();
         let before = files();
         let there = all.numbers();
-        let next = promise.others.iter().find(|other| is_list(other, &there));
+        let last = last_listed(&device);
+        let next = promise.others.iter().find(|other| is_list(other, &there, last));
         let listed = next.unwrap_or(&promise.listed);
-        assert!(is_list(listed, &there), "{when}: {there:?} of {promise:?}");
+        assert!(is_list(listed, &there, last), "{when}: {last:?} of {there:?} of {promise:?}");
         self.in_commit += u64::from(next.is_some());
         let newest = listed.last().copied();
         whole(&mut all, &known.model_of(newest), when);
@@ -294,9 +295,12 @@ impl Explorer {
         seen: &Seen,
     ) {
         let device = point.image.crash(CrashPolicy::Everything);
-        let next = confirmed.map(|kept| listed.iter().copied().chain([kept]).collect());
+        let next = confirmed.map(|kept| known.restored(&device, listed, kept));
         let others = next.into_iter().collect();
-        let undecided = confirmed.into_iter().collect();
+        let undecided = match confirmed {
+            Some(_) => point.promise.undecided.clone(),
+            None => Vec::new(),
+        };
         let promise = Promise { listed: listed.to_vec(), others, undecided };
         let restore = confirmed.map(|kept| kept.number);
         let place = format!("{}, restoring {restore:?}", point.when);
@@ -327,7 +331,9 @@ impl Explorer {
         drop(all);
         let device = device.crash(CrashPolicy::Torn { seed: dice.next() });
         let mut all = opened(&device, None, &when);
-        let mut expected: Vec<u64> = listed.iter().map(|kept| kept.number).chain([new]).collect();
+        let base = listed.last().map_or(0, |kept| kept.number);
+        let past = listed.iter().map(|kept| kept.number).filter(|number| *number <= base);
+        let mut expected: Vec<u64> = past.chain([new]).collect();
         expected.drain(..expected.len().saturating_sub(RETAINED));
         assert_eq!(all.numbers(), expected, "{when}");
         whole(&mut all, &model, &when);
@@ -347,7 +353,7 @@ impl Explorer {
             let errors = match open(&device, restore.map(|kept| kept.number)) {
                 Err(error) => vec![error],
                 Ok(mut all) => {
-                    let newest = all.numbers().last().copied();
+                    let newest = last_listed(&device);
                     let lists = std::iter::once(&promise.listed).chain(&promise.others);
                     let mut newest_of = lists.map(|list| list.last().copied());
                     let same = |kept: &Option<Kept>| kept.map(|kept| kept.number) == newest;

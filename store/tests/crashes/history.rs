@@ -1,14 +1,15 @@
 //! The history of one store, and what a crash at any moment of it may leave.
 //!
-//! The store is opened three times: from its newest checkpoint, from an older one, or from one that
-//! was sealed and never confirmed. In between, checkpoints are sealed while the stream goes on, given
+//! The store is opened three times: from its last checkpoint, from an older one, or from one that
+//! was sealed and never confirmed. A checkpoint that is asked for stays the last. In between, checkpoints are sealed while the stream goes on, given
 //! up at some step, confirmed at once or in shares, or left undecided.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use alluvium::io::{Device, Simulated};
+use alluvium::io::{CrashPolicy, Device, Simulated};
 use alluvium::{Result, Seal};
-use alluvium_pagestore::{Helper, Turns};
+use alluvium_pagestore::{CheckpointImage, Helper, Manifest, Turns, checkpoint_of_file};
 
 use crate::dice::Dice;
 use crate::everything::{Everything, Model, builder};
@@ -30,7 +31,7 @@ pub struct Kept {
 /// What may be found after a crash.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Promise {
-    /// The confirmed ones that are retained, the oldest first; the last is what an open finds.
+    /// Those that the manifest lists, in its order: the last is what an open finds.
     pub listed: Vec<Kept>,
     /// What is to replace that list, while it is replaced, and what was to and failed, since: any of
     /// them is right.
@@ -80,8 +81,10 @@ impl Size {
 #[derive(Clone, Default)]
 pub struct Known {
     pub promise: Promise,
-    /// What the checkpoints hold that were sealed in full.
+    /// What the checkpoints hold that were begun.
     sealed: Vec<Arc<Model>>,
+    /// The same checkpoints.
+    begun: Vec<Kept>,
 }
 
 /// What was done so far.
@@ -110,6 +113,28 @@ impl Known {
     /// What a checkpoint holds; none holds nothing.
     pub fn model_of(&self, kept: Option<Kept>) -> Arc<Model> {
         kept.map_or_else(Arc::default, |kept| self.sealed[kept.model].clone())
+    }
+
+    /// What the manifest of a device is to list that has `listed`, once `last` is restored by its number:
+    /// all that are whole, given up or not.
+    pub fn restored(&self, device: &Simulated, listed: &[Kept], last: Kept) -> Vec<Kept> {
+        let device = device.crash(CrashPolicy::Everything);
+        let names: BTreeSet<String> = device.list().unwrap().into_iter().collect();
+        let whole = names.iter().filter_map(|name| {
+            let number = checkpoint_of_file(name)?;
+            let image = CheckpointImage::parse(name, &device.bytes(name)?).ok()?;
+            (image.number == number && image.files().all(|file| names.contains(&file)))
+                .then_some(number)
+        });
+        let kept = |number: u64| {
+            let mut known = self.promise.undecided.iter().chain(self.begun.iter().rev());
+            *known.find(|kept| kept.number == number).expect("it was begun")
+        };
+        let is_listed = |number: &u64| listed.iter().any(|kept| kept.number == *number);
+        let others: Vec<_> = whole.filter(|number| !is_listed(number)).map(kept).collect();
+        let mut all: Vec<_> = listed.iter().copied().chain(others).collect();
+        all.sort_by_key(|kept| (*kept == last, kept.number));
+        all
     }
 }
 
@@ -158,7 +183,7 @@ impl History {
         for _ in 0..3 {
             let number = restore.map(|kept: Kept| kept.number);
             let mut all = trouble.outlast(|| Self::open(self.turns.as_ref(), device, number))?;
-            self.opened(&all, restore);
+            self.opened(device, &all, restore);
             let mut model = {
                 let known = lock(&self.known);
                 let from = restore.or(known.promise.listed.last().copied());
@@ -177,40 +202,50 @@ impl History {
             trouble = std::mem::replace(&mut all.trouble, Trouble::none());
             self.copied += all.copied();
             drop(all);
-            restore = self.choose(&mut dice);
+            restore = self.choose(device, &mut dice);
         }
         trouble.end();
         self.met += trouble.met();
         Ok(())
     }
 
-    /// What the next open restores; `None` for the newest.
-    fn choose(&self, dice: &mut Dice) -> Option<Kept> {
-        let promise = &mut lock(&self.known).promise;
-        if let Some(last) = promise.undecided.last().copied()
-            && promise.others.is_empty()
-            && dice.below(2) == 0
-        {
-            let next = promise.listed.iter().copied().chain([last]);
-            promise.others.push(next.collect());
-            return Some(last);
-        }
-        // The open removes what nobody has confirmed.
-        promise.undecided.clear();
+    /// What the next open restores; `None` for the last.
+    fn choose(&self, device: &Simulated, dice: &mut Dice) -> Option<Kept> {
+        let known = &mut *lock(&self.known);
+        let promise = &known.promise;
         let older = promise.listed.len().saturating_sub(1) as u64;
-        let goes_back = older > 0 && promise.others.is_empty() && dice.below(4) == 0;
-        goes_back.then(|| promise.listed[dice.below(older) as usize])
+        let chosen = match promise.undecided.last().copied() {
+            _ if !promise.others.is_empty() => None,
+            Some(last) if dice.below(2) == 0 => Some(last),
+            _ if older > 0 && dice.below(4) == 0 => {
+                Some(promise.listed[dice.below(older) as usize])
+            }
+            _ => None,
+        };
+        match chosen {
+            Some(chosen) => {
+                let next = known.restored(device, &promise.listed, chosen);
+                known.promise.others.push(next);
+            }
+            // The open removes what nobody has confirmed.
+            None => known.promise.undecided.clear(),
+        }
+        chosen
     }
 
-    /// It goes on from the checkpoint `restored`, or the newest of those that it lists.
-    fn opened(&mut self, all: &Everything, restored: Option<Kept>) {
+    /// It goes on from the checkpoint `restored`, or the last of those that it lists.
+    fn opened(&mut self, device: &Simulated, all: &Everything, restored: Option<Kept>) {
         let there = all.numbers();
+        let last = last_listed(&device.crash(CrashPolicy::Everything));
         let promise = &mut lock(&self.known).promise;
         let mut lists = std::iter::once(&promise.listed).chain(&promise.others);
         let is_it = |list: &&Vec<Kept>| match self.on_lies {
             // What cannot be read any more is not among those that can be restored.
-            true => there.iter().all(|number| list.iter().any(|kept| kept.number == *number)),
-            false => is_list(list, &there),
+            true => {
+                let is_listed = |number: &u64| list.iter().any(|kept| kept.number == *number);
+                list.last().map(|kept| kept.number) == last && there.iter().all(is_listed)
+            }
+            false => is_list(list, &there, last),
         };
         let found = lists.find(is_it).cloned();
         let listed = found.unwrap_or_else(|| panic!("{there:?} of {promise:?}"));
@@ -232,7 +267,13 @@ impl History {
             Err(error) if all.trouble.is_of_it(&error) => return Ok(()),
             seal => seal?,
         };
-        let barrier = model.clone();
+        let kept = {
+            let known = &mut *lock(&self.known);
+            let kept = Kept { number: seal.number(), model: known.sealed.len() };
+            known.sealed.push(Arc::new(model.clone()));
+            known.begun.push(kept);
+            kept
+        };
         let give_up = (dice.below(4) == 0).then(|| dice.below(30));
         let mut steps = 0;
         loop {
@@ -254,13 +295,7 @@ impl History {
                 return give_up_in_full(seal, device, self.may_stay(&all.trouble));
             }
         }
-        let kept = {
-            let known = &mut *lock(&self.known);
-            let kept = Kept { number: seal.number(), model: known.sealed.len() };
-            known.sealed.push(Arc::new(barrier));
-            known.promise.undecided.push(kept);
-            kept
-        };
+        lock(&self.known).promise.undecided.push(kept);
         all.changes(model, dice, size.usual / 2)?;
         if give_up.is_some() {
             lock(&self.known).promise.undecided.pop();
@@ -318,9 +353,17 @@ impl History {
     }
 }
 
-/// Whether these are the checkpoints of a list.
-pub fn is_list(listed: &[Kept], numbers: &[u64]) -> bool {
-    listed.iter().map(|kept| kept.number).eq(numbers.iter().copied())
+/// Whether these are the checkpoints of a list, by number, and this is what an open goes on from.
+pub fn is_list(listed: &[Kept], numbers: &[u64], last: Option<u64>) -> bool {
+    let mut listed: Vec<_> = listed.iter().map(|kept| kept.number).collect();
+    let is_last = listed.last().copied() == last;
+    listed.sort_unstable();
+    is_last && listed == numbers
+}
+
+/// The checkpoint that an open goes on from, as the manifest says.
+pub fn last_listed(device: &Simulated) -> Option<u64> {
+    Some(Manifest::load(device).unwrap()?.checkpoints.last()?.number)
 }
 
 /// Gives a checkpoint up: no file is left that is only its own, unless it may be.

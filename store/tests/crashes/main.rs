@@ -64,7 +64,7 @@ use alluvium::{Error, ErrorKind, Result, StoreBuilder};
 use crate::dice::{Dice, times};
 use crate::everything::{Everything, Model, builder};
 use crate::explore::Explorer;
-use crate::history::{History, lock};
+use crate::history::{History, last_listed, lock};
 
 fn long() -> bool {
     std::env::var_os("ALLUVIUM_LONG").is_some()
@@ -212,8 +212,7 @@ fn what_lying_storage_keeps_is_right_or_refused() {
                     continue;
                 }
             };
-            let found = all.store.checkpoints();
-            let newest = restore.or(found.last().map(|found| found.checkpoint.number));
+            let newest = restore.or(last_listed(&copy));
             let model =
                 known.model_of(newest.map(|number| known.promise.find(number).expect(&when)));
             let errors = all.compare(&model, &format!("{when}, restored {restore:?}"));

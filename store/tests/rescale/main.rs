@@ -17,6 +17,8 @@ mod expiring_maps_move;
 mod files_move_state_between_layouts;
 mod groups_move_between_open_stores;
 mod moved_groups_are_in_checkpoints;
+mod moves_have_an_identity;
+mod restoring_keeps_every_branch;
 mod stores_are_restored_by_key_groups;
 mod what_cannot_be_restored_is_named;
 mod windows_move;

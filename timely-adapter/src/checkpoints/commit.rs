@@ -1,5 +1,6 @@
 //! The second half of a checkpoint: the job's record says that it counts, or it is given up.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use alluvium::io::Device;
@@ -7,15 +8,16 @@ use alluvium::{Error, ErrorKind, Result, Seal};
 
 use super::record::{JobCheckpoint, Record, WorkerCheckpoint};
 use super::restore::superseded;
-use super::{JobCheckpoints, Part, Phase, Turn, of_note, passing};
+use super::{JobCheckpoints, Part, Phase, Turn, note_of, of_note, passing};
 use crate::event_time::EventTime;
+use crate::place::owned_groups;
 
 /// What the first worker says of its attempt to commit.
 const COMMITTED: i64 = 0;
 const NOT_COMMITTED: i64 = 1;
 const UNKNOWN: i64 = 2;
 
-/// One of these, and why.
+/// One of these, and why; of the first, which of the job's checkpoints the record names now.
 pub(super) type Verdict = (i64, String);
 
 impl<T: EventTime> JobCheckpoints<T> {
@@ -33,8 +35,13 @@ impl<T: EventTime> JobCheckpoints<T> {
             self.abandon(part, error)?;
             return Ok(Phase::Idle);
         }
-        let number = self.next_number();
         let (key_groups, division) = (self.state.key_groups(), self.state.place().home.division);
+        if let Some(error) = misplaced(&workers, key_groups) {
+            // All workers have been told the same.
+            self.abandon(part, error)?;
+            return Ok(Phase::Idle);
+        }
+        let number = self.next_number();
         let new = JobCheckpoint { number, until: part.until, key_groups, division, workers };
         if self.state.index() > 0 {
             let meeting = self.state.arrive_saying(COMMITTED, String::new())?;
@@ -68,6 +75,10 @@ impl<T: EventTime> JobCheckpoints<T> {
     ) -> Result<Phase> {
         match *verdict {
             COMMITTED => {
+                let seal = part.seal?;
+                // Before the store may drop what the record names.
+                self.state.hold(new.number, seal.number());
+                self.state.hold_only(&of_note::<Vec<u64>>(why)?);
                 let before = self.committed.as_ref().filter(|all| all.division != new.division);
                 if let Some(before) = before {
                     // All stores are made, and nothing names those that they were made of.
@@ -80,7 +91,7 @@ impl<T: EventTime> JobCheckpoints<T> {
                 self.is_shown |= part.is_last;
                 self.committed = Some(new);
                 self.abandoned = None;
-                Ok(Phase::Confirming(part.seal?))
+                Ok(Phase::Confirming(seal))
             }
             NOT_COMMITTED => {
                 self.abandon(part, why.clone())?;
@@ -121,6 +132,27 @@ impl<T: EventTime> JobCheckpoints<T> {
     }
 }
 
+/// Why the stores' checkpoints do not have each key group exactly once, if that is so, of some operator
+/// whose groups have moved.
+fn misplaced(workers: &[WorkerCheckpoint], key_groups: u16) -> Option<String> {
+    let operators: BTreeSet<&String> = workers.iter().flat_map(|part| part.moved.keys()).collect();
+    for operator in operators {
+        let mut at = vec![Vec::new(); usize::from(key_groups)];
+        for (worker, part) in workers.iter().enumerate() {
+            let owned = || owned_groups(worker, key_groups, workers.len()).into();
+            let groups = part.moved.get(operator).cloned().unwrap_or_else(owned);
+            groups.iter().for_each(|group| at[usize::from(group.0)].push(worker));
+        }
+        if let Some((group, at)) = at.iter().enumerate().find(|(_, at)| at.len() != 1) {
+            return Some(format!(
+                "key group {group} of operator {operator} is in the checkpoints of workers {at:?}, not of \
+                 one"
+            ));
+        }
+    }
+    None
+}
+
 /// Replaces the record by one with `new`, on the device that `open` opens, and says what became of it,
 /// and why.
 fn commit(
@@ -135,10 +167,11 @@ fn commit(
     };
     let committed = Record::load(&*device).and_then(|mut record| {
         record.add(new.clone(), retain);
-        record.commit(&*device)
+        record.commit(&*device)?;
+        Ok(record.checkpoints.iter().map(|named| named.number).collect::<Vec<_>>())
     });
     match committed {
-        Ok(()) => (COMMITTED, String::new()),
+        Ok(named) => (COMMITTED, note_of(&named)),
         Err(error) if says_otherwise(&*device, &new) => (NOT_COMMITTED, error.to_string()),
         Err(error) => (UNKNOWN, error.to_string()),
     }
@@ -147,4 +180,39 @@ fn commit(
 /// Whether the record is certainly one that has not `new`.
 fn says_otherwise(device: &dyn Device, new: &JobCheckpoint) -> bool {
     Record::load(device).is_ok_and(|record| record.last() != Some(new))
+}
+
+#[cfg(test)]
+mod tests {
+    use alluvium::{KeyGroup, KeyGroups};
+
+    use super::*;
+
+    /// What four workers have of an operator, of twelve key groups; `None` has what it owns.
+    fn told(groups: [Option<&[u16]>; 4]) -> Option<String> {
+        let part = |groups: Option<&[u16]>| {
+            let groups = groups.map(|all| all.iter().copied().map(KeyGroup).collect());
+            let moved = groups.map(|groups: KeyGroups| ("counts".to_owned(), groups));
+            let (process, directory) = Default::default();
+            let (number, position) = (1, Vec::new());
+            let moved = moved.into_iter().collect();
+            WorkerCheckpoint { process, directory, number, position, moved }
+        };
+        misplaced(&groups.map(part), 12)
+    }
+
+    #[test]
+    fn each_key_group_is_in_the_checkpoint_of_one_worker() {
+        assert_eq!(told([None; 4]), None);
+        assert_eq!(told([Some(&[0, 1]), Some(&[2, 3, 4, 5]), None, None]), None);
+        // Sealed before it left, and after it had come.
+        let two = told([None, Some(&[2, 3, 4, 5]), None, None]).unwrap();
+        assert!(two.contains("key group 2 of operator counts"), "{two}");
+        assert!(two.contains("workers [0, 1]"), "{two}");
+        let none = told([Some(&[0, 1]), None, None, None]).unwrap();
+        assert!(none.contains("key group 2 of operator counts") && none.contains("[]"), "{none}");
+        // A worker that has none of its own, and is not named for that.
+        let all: Vec<u16> = (0..12).collect();
+        assert_eq!(told([Some(&all), Some(&[]), Some(&[]), Some(&[])]), None);
+    }
 }

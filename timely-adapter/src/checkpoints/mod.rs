@@ -7,8 +7,8 @@
 //!    steps until the probe is there too. Then everything sent is applied, whatever had to wait for
 //!    reads included, and nothing is under way between workers: what fires because the watermark
 //!    has come to a time is sent at times before it. If inputs stood at different times, what the
-//!    least of them lets fire could be on its way still. Only here and in step 3 the input stands
-//!    still.
+//!    least of them lets fire could be on its way still. Key groups that move at that time begin to
+//!    once all stores are sealed. Only here and in step 3 the input stands still.
 //! 3. *Seal*: each begins a checkpoint of its store, and its sinks end their parts. Once all have, the
 //!    input goes on.
 //! 4. *Write*: each store's checkpoint becomes durable, in steps between those of the worker; helpers
@@ -330,7 +330,10 @@ impl<T: EventTime> JobCheckpoints<T> {
                 if ended {
                     self.state.group().end(self.state.index());
                 }
-                (Phase::Agreeing(self.state.arrive_saying(at.max(self.stood_at).0, note)?), None)
+                // Key groups that have begun to move arrive before it, and no other moves.
+                let at = self.state.barrier().after_moves(at.max(self.stood_at));
+                self.state.barrier().stop_at(at);
+                (Phase::Agreeing(self.state.arrive_saying(at.0, note)?), None)
             }
             Phase::Idle => (Phase::Idle, Some(Turn::Go)),
             Phase::Agreeing(meeting) => match self.state.notes(&meeting) {
@@ -340,8 +343,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             Phase::Aligning(until, _) if self.probe.less_than(&T::from_time(until)) => {
                 (Phase::Aligning(until, 0), Some(Turn::Until(until)))
             }
-            // A key group that has come to another worker is known here to have a step later. If it
-            // is not, it moves at this time or after, and the store says so.
+            // A key group that has come to another worker is known here to have a step later.
             Phase::Aligning(until, turns) if turns < TURNS_MAX && self.has_moving_groups() => {
                 (Phase::Aligning(until, turns + 1), Some(Turn::Until(until)))
             }
@@ -352,6 +354,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             Phase::Sealing(meeting, part) => match self.state.met(&meeting) {
                 None => (Phase::Sealing(meeting, part), Some(Turn::Wait)),
                 Some(_) => {
+                    self.state.barrier().lift();
                     self.pause = self.stopped.elapsed();
                     (Phase::Writing(part), None)
                 }
@@ -392,11 +395,13 @@ impl<T: EventTime> JobCheckpoints<T> {
         }
         self.is_last = have_ended;
         if !goes_on {
+            self.state.barrier().lift();
             if let Some(removal) = self.removal.take() {
                 removal.finish();
             }
             return Ok(Phase::Finishing(latest));
         }
+        self.state.barrier().stop_at(latest);
         self.begun += 1;
         self.stood_at = latest;
         Ok(Phase::Aligning(latest, 0))

@@ -9,6 +9,7 @@
 //! directories of these are only read. Until the new stores have a checkpoint that counts, the record
 //! names the old ones, and a run that comes before that begins with them again.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -82,6 +83,8 @@ pub(crate) fn origins(
 pub(crate) struct Begin {
     /// What the job goes on from.
     pub(crate) checkpoint: Option<JobCheckpoint>,
+    /// What the job's record names of the worker's own store, by the numbers of the job's checkpoints.
+    pub(crate) recorded: BTreeMap<u64, u64>,
     pub(crate) home: Home,
     pub(crate) basis: Basis,
 }
@@ -99,7 +102,8 @@ pub(crate) enum Basis {
 /// What the first worker tells.
 #[derive(Serialize, Deserialize)]
 struct Told {
-    checkpoint: Option<JobCheckpoint>,
+    /// All that the record names; the run goes on from the last.
+    checkpoints: Vec<JobCheckpoint>,
     /// The directory of its process.
     directory: Option<String>,
 }
@@ -130,14 +134,15 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
     let told = match index {
         0 => {
             let directory = own.as_ref().and_then(|own| own.to_str()).map(str::to_owned);
-            let checkpoint = place.record()?.last().cloned();
-            serde_json::to_string(&Told { checkpoint, directory }).map_err(unreadable)?
+            let checkpoints = place.record()?.checkpoints;
+            serde_json::to_string(&Told { checkpoints, directory }).map_err(unreadable)?
         }
         _ => String::new(),
     };
     let first = group.arrive(meeting, index, 0, told)?;
     let told = group.await_notes(&first)?.swap_remove(0).1;
-    let Told { checkpoint, directory } = serde_json::from_str(&told).map_err(unreadable)?;
+    let Told { checkpoints, directory } = serde_json::from_str(&told).map_err(unreadable)?;
+    let checkpoint = checkpoints.last().cloned();
     let search = Search { own: own.as_deref(), first: directory.map(PathBuf::from) };
     let stranger = own.as_deref().filter(|own| has_record_of_its_own(place, own));
     let stranger = stranger.map(|own| format!("worker {index} has one in {}", own.display()));
@@ -178,14 +183,19 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
         return refused(ErrorKind::Missing, why, missing);
     }
     let begin = match checkpoint {
-        None => Begin { home: search.home(place, 0), basis: Basis::Itself, checkpoint },
+        None => {
+            let (home, recorded) = (search.home(place, 0), BTreeMap::new());
+            Begin { home, basis: Basis::Itself, recorded, checkpoint }
+        }
         Some(ref last) if all_go_on => {
             let home = search.home(place, last.division);
-            Begin { home, basis: Basis::Own(last.workers[index].number), checkpoint }
+            let own = |all: &JobCheckpoint| Some((all.number, all.workers.get(index)?.number));
+            let recorded = checkpoints.iter().filter_map(own).collect();
+            Begin { home, basis: Basis::Own(last.workers[index].number), recorded, checkpoint }
         }
         Some(ref last) => {
-            let home = search.home(place, last.division + 1);
-            Begin { home, basis: Basis::Others(found), checkpoint }
+            let (home, recorded) = (search.home(place, last.division + 1), BTreeMap::new());
+            Begin { home, basis: Basis::Others(found), recorded, checkpoint }
         }
     };
     make_room(place, own.as_deref(), &begin)?;
@@ -309,8 +319,6 @@ fn unreadable(error: serde_json::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use alluvium::{KeyGroup, Time};
 
     use super::*;

@@ -13,6 +13,7 @@
 //! What it leaves to others: which groups should be where.
 
 mod arrivals;
+mod barrier;
 mod operator;
 mod progress;
 mod router;
@@ -32,6 +33,7 @@ use crate::key_by::Keyed;
 use crate::rolling::{PART, Rolling};
 use crate::spec::Spec;
 use crate::stateful::{Context, Stateful};
+pub(crate) use barrier::Barrier;
 pub(crate) use windows::fire_moving;
 
 /// A move of a key group, at the time of the record that has it.
@@ -89,8 +91,8 @@ impl<'scope, T: EventTime, D, F> Keyed<'scope, T, D, F> {
     ///
     /// [Checkpoints](crate::JobCheckpoints) have each group where it is: a run that goes on with as many
     /// workers finds it there, one with others divides the groups anew. Moves that were told for times
-    /// at or after the checkpoint's have to be told again then. The control stream is an input like
-    /// others: move it to the time of a checkpoint as exactly as these, or close it.
+    /// at or after the checkpoint's have to be told again then: they begin after it. The control stream is
+    /// an input like others: move it to the time of a checkpoint as exactly as these, or close it.
     pub fn migratable(
         self,
         control: StreamVec<'scope, T, MoveGroup>,

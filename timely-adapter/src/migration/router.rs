@@ -7,6 +7,7 @@
 //! - A group is read when nothing before the time of its move is under way in the operator behind, on any
 //!   worker; the right to send at that time is held until then, and until the last chunk is sent, so
 //!   that the operator behind fires no timer after it.
+//! - No move begins at the time of a checkpoint, or after it, before all workers have sealed.
 //! - So many bytes are on their way from a worker at most, until who installs them says that it has:
 //!   their memory is booked here.
 //! - What was sent is forgotten here when the operator behind has passed the time of the move: it holds
@@ -120,6 +121,7 @@ where
     let mut out_chunks = OutputBuilder::<_, Chunks>::from(out_chunks);
     let activator = scope.activator_for(builder.operator_info().address.clone());
     progress.attach(scope.activator_for(builder.operator_info().address.clone()));
+    worker.barrier().attach(scope.activator_for(builder.operator_info().address.clone()));
     let mut router = Router {
         gauge: worker.gauge_of_moves(operator),
         routes: Routes::new(homes),
@@ -308,6 +310,9 @@ impl<T: EventTime> Router<T> {
             return Ok(false);
         }
         if first.rest.is_none() {
+            if !self.worker.barrier().begin(first.right.time().time()) {
+                return Ok(false);
+            }
             first.rest = Some(self.mover.begin(first.group)?);
         }
         let under_way = self.progress.under_way();

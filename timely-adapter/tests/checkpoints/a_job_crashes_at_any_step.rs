@@ -17,14 +17,16 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use alluvium::io::{CrashPolicy, Device, Faults, Lie, Simulated};
+use alluvium::io::{CrashPolicy, Faults, Lie, Simulated};
 use alluvium::{Error, ErrorKind, Result};
 
-use crate::job::{Accident, End, Job, WINDOW, dice, expected, run_in, run_on, together};
+use crate::checker::check_committed;
+use crate::job::{
+    Accident, End, Job, WINDOW, bring, dice, expected, run_unchecked_in, run_unchecked_on, together,
+};
 
 /// What a crash leaves of all workers.
 struct Shot {
@@ -100,7 +102,7 @@ fn run_and_keep(
             shots.kept.push(Shot { devices: left, committed, lies, when });
         });
     }
-    let ends = run_on(devices, job, Accident::telling(committed));
+    let ends = run_unchecked_on(devices, job, Accident::telling(committed));
     let shots = &mut *shots.lock().unwrap_or_else(PoisonError::into_inner);
     shots.devices.clear();
     (ends, shots.steps, std::mem::take(&mut shots.kept))
@@ -128,25 +130,15 @@ fn is_damage(error: &Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// Puts what a crash left of all workers into the directory of a process.
-fn bring(devices: &[Simulated], place: &Path) {
-    for (worker, device) in devices.iter().enumerate() {
-        let store = place.join(format!("worker-{worker}"));
-        std::fs::create_dir(&store).unwrap();
-        for name in device.list().unwrap() {
-            // The record is the whole job's.
-            let at = if name.starts_with("COMMITTED") { place } else { &store };
-            std::fs::write(at.join(&name), device.bytes(&name).unwrap()).unwrap();
-        }
-    }
-}
-
 /// Goes on from what a crash left with another number of workers, and says how that ended.
 fn divide(shot: &Shot, job: Job, seed: u64, met: &mut Met) -> Result<Vec<End>> {
     let (before, place) = (shot.devices.len(), tempfile::tempdir().unwrap());
     bring(&shot.devices, place.path());
     let workers = 1 + (before + (seed / 10 % 3) as usize) % 4;
-    let ends = run_in(place.path(), workers, job, Accident::default());
+    let ends = run_unchecked_in(place.path(), workers, job, Accident::default());
+    if !shot.lies {
+        check_committed(place.path(), "");
+    }
     if ends.is_ok() && workers != before {
         met.divided[usize::from(workers > before)] += 1;
     }
@@ -159,6 +151,11 @@ fn check(shot: &Shot, job: Job, seed: u64, again: bool, met: &mut Met) {
     // With some numbers more, so that it says every count.
     let job = Job { numbers: job.numbers + 2 * WINDOW, ..job };
     let share = if again && !lies && seed.is_multiple_of(4) { 150 } else { u64::MAX };
+    if !lies {
+        let place = tempfile::tempdir().unwrap();
+        bring(devices, place.path());
+        check_committed(place.path(), "");
+    }
     let (ends, steps, kept) = match seed / 10 % 3 {
         0 => (divide(shot, job, seed / 3, met), 0, Vec::new()),
         _ => run_and_keep(devices, job, seed, share),

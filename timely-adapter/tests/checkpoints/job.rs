@@ -1,6 +1,7 @@
 //! A job whose result shows each number that is lost or applied twice, and how it is run: on simulated
 //! devices, in a directory, as several processes, with accidents. The key groups of its counts, windows,
-//! lists and timers move between the workers all the time.
+//! lists and timers move between the workers all the time. After each run a checker restores what the
+//! job's record names.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use alluvium::io::{Device, Simulated};
+use alluvium::io::{CrashPolicy, Device, Simulated};
 use alluvium::{
     ByteSize, Error, ErrorKind, Helpers, HybridLog, KIB, KeyGroup, KeyHash, MIB, Result,
     StoreConfig, Time, Windows,
@@ -24,6 +25,7 @@ use timely::dataflow::operators::{Inspect, Probe};
 use timely::dataflow::{ProbeHandle, StreamVec};
 use timely::worker::Worker;
 
+use crate::checker::check_committed;
 use crate::processes::{cluster, free_addresses};
 
 const KEYS: i64 = 40;
@@ -314,8 +316,31 @@ pub fn node() -> NodeConfig {
 }
 
 pub fn run_on(devices: &[Simulated], job: Job, accident: Accident) -> Result<Vec<End>> {
+    let ends = run_unchecked_on(devices, job, accident);
+    let place = tempfile::tempdir().unwrap();
+    bring(devices, place.path());
+    check_committed(place.path(), "");
+    ends
+}
+
+/// The same on devices whose checkpoints may be damaged.
+pub fn run_unchecked_on(devices: &[Simulated], job: Job, accident: Accident) -> Result<Vec<End>> {
     let devices = devices.iter().map(|device| Arc::new(device.clone()) as Arc<dyn Device>);
     run_with(node(), devices.collect(), job, accident)
+}
+
+/// Puts what the devices of all workers have into the directory of a process.
+pub fn bring(devices: &[Simulated], place: &Path) {
+    for (worker, device) in devices.iter().enumerate() {
+        let device = device.crash(CrashPolicy::Everything);
+        let store = place.join(format!("worker-{worker}"));
+        std::fs::create_dir(&store).unwrap();
+        for name in device.list().unwrap() {
+            // The record is the whole job's.
+            let at = if name.starts_with("COMMITTED") { place } else { &store };
+            std::fs::write(at.join(&name), device.bytes(&name).unwrap()).unwrap();
+        }
+    }
 }
 
 /// Runs a job on workers of which each has its device.
@@ -335,6 +360,18 @@ pub fn run_with(
 
 /// Runs a job on so many workers in a directory.
 pub fn run_in(directory: &Path, workers: usize, job: Job, accident: Accident) -> Result<Vec<End>> {
+    let ends = run_unchecked_in(directory, workers, job, accident);
+    check_committed(directory, "");
+    ends
+}
+
+/// The same, for the checker.
+pub fn run_unchecked_in(
+    directory: &Path,
+    workers: usize,
+    job: Job,
+    accident: Accident,
+) -> Result<Vec<End>> {
     let mut node = node();
     node.store.directory = Some(directory.to_owned());
     node.store.memory = ByteSize(8 * MIB * workers as u64);
@@ -363,12 +400,18 @@ pub fn run_cluster(
     turns: Option<i64>,
 ) -> Vec<Result<Vec<End>>> {
     let accident = Arc::new(turns.map_or_else(Accident::default, Accident::after));
-    run_processes(directory, processes, threads, move |worker, state| {
+    let outcomes = run_processes(directory, processes, threads, move |worker, state| {
         let second = threads..2 * threads;
         let none = Accident::default();
         let accident = if second.contains(&state.index()) { &*accident } else { &none };
         work(job, worker, state, accident)
-    })
+    });
+    // Where directories are missing, that is the error.
+    let is_accident = |error: &Error| error.to_string().contains("an accident");
+    if outcomes.iter().all(|outcome| outcome.as_ref().err().is_none_or(is_accident)) {
+        check_committed(directory, "0");
+    }
+    outcomes
 }
 
 /// Runs workers in several processes, which are threads here, each with its directory.

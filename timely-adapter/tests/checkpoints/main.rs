@@ -1,5 +1,6 @@
 //! Checkpoints of whole jobs.
 
+mod checker;
 mod job;
 #[path = "../common/processes.rs"]
 mod processes;
@@ -10,5 +11,7 @@ mod a_job_goes_on_from_one_checkpoint_on_all_workers;
 mod a_job_goes_on_with_another_number_of_workers;
 mod a_sink_shows_each_row_once;
 mod a_worker_goes_on_while_its_checkpoint_is_committed;
+mod moves_at_the_time_of_a_checkpoint_begin_after_it;
 mod rows_of_one_time_are_on_one_side_of_a_checkpoint;
+mod what_a_record_names_stays;
 mod workers_that_have_ended_hold_nobody_back;

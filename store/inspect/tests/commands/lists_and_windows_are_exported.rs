@@ -297,11 +297,13 @@ fn panes_come_out_without_what_was_removed() {
         position: 0,
         states: vec![StateManifest {
             definition: None,
+            unit: None,
             name,
             primitive,
             layout,
             key,
             value,
+            unit: None,
             groups: None,
             going: KeyGroups::default(),
             image,
