@@ -16,6 +16,7 @@ mod helper;
 pub mod io;
 mod key_groups;
 mod manifest;
+mod process;
 mod rewrite;
 mod schema;
 mod segment;

@@ -130,7 +130,7 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
     let told = match index {
         0 => {
             let directory = own.as_ref().and_then(|own| own.to_str()).map(str::to_owned);
-            let checkpoint = place.record()?.last().cloned();
+            let checkpoint = place.sure_record()?.last().cloned();
             serde_json::to_string(&Told { checkpoint, directory }).map_err(unreadable)?
         }
         _ => String::new(),
