@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alluvium::io::lock_directory;
+use alluvium::io::{DirectoryLock, lock_directory};
 use alluvium::{ByteSize, Error, ErrorKind, Key, MEMORY_BYTES_MIN, Result, State, StoreConfig};
 use timely::CommunicationConfig;
 use timely::worker::Worker;
@@ -106,7 +106,7 @@ pub(crate) struct Node {
     pub(crate) tables: Tables,
     pub(crate) group: Arc<Group>,
     /// The lock of the node's directory, if it has one.
-    _lock: Option<Box<dyn Send + Sync>>,
+    pub(crate) lock: Option<DirectoryLock>,
 }
 
 impl fmt::Debug for Node {
@@ -136,7 +136,7 @@ pub fn install(config: &mut timely::Config, node: NodeConfig) -> Result<()> {
     install_node(config, node).map(drop)
 }
 
-pub(crate) fn install_node(config: &mut timely::Config, node: NodeConfig) -> Result<Arc<Node>> {
+pub(crate) fn install_node(config: &mut timely::Config, mut node: NodeConfig) -> Result<Arc<Node>> {
     let refused = |message| Err(Error::new(ErrorKind::Config, message));
     let (threads, processes) = match &config.communication {
         CommunicationConfig::Thread => (1, 1),
@@ -157,12 +157,18 @@ pub(crate) fn install_node(config: &mut timely::Config, node: NodeConfig) -> Res
         let workers = threads * processes;
         return refused(format!("{workers} workers cannot share {groups} key groups"));
     }
+    let lock = node.store.directory.as_deref().map(lock_directory).transpose()?;
+    if let Some(directory) = &mut node.store.directory {
+        // The directory that is locked, wherever the process or a link goes from here.
+        let failed = |error| Error::io("open directory", directory.display(), error);
+        *directory = directory.canonicalize().map_err(failed)?;
+    }
     let node = Node {
         threads,
         share_bytes: node.share_bytes(threads as u64)?,
         tables: Tables::new(&node.tables)?,
         group: Arc::new(Group::new(threads, processes)),
-        _lock: node.store.directory.as_deref().map(lock_directory).transpose()?,
+        lock,
         config: node,
     };
     let node = Arc::new(node);

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use alluvium::io::Device;
-use alluvium::{ByteSize, Error, Result, Store, checkpoint_name};
+use alluvium::io::{Device, DirectoryLock, SureNames};
+use alluvium::{ByteSize, Error, ErrorKind, Result, Store, checkpoint_name};
 use timely::worker::Worker;
 
 use crate::checkpoints::directories::name_of;
@@ -37,7 +37,10 @@ pub(crate) struct Home {
 
 impl Place {
     /// The place of a worker that was not told of another: `worker-N`.
-    pub(crate) fn new(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
+    pub(crate) fn new(worker: &Worker, mut overrides: WorkerOverrides) -> Result<Self> {
+        // The store and the job's record may share it: a sync that fails concerns both.
+        overrides.device =
+            overrides.device.map(|device| -> Arc<dyn Device> { Arc::new(SureNames::new(device)) });
         let node = Node::of(worker)?;
         node.group.enlist();
         let (index, peers) = (worker.index(), worker.peers());
@@ -66,26 +69,38 @@ impl Place {
     }
 
     /// What opens the device that the job's record is on, on the first worker and on any thread;
-    /// there is none without a directory.
+    /// there is none without a directory. It is an error if its lock file is not the one that was locked.
     pub(crate) fn record_device(
         &self,
     ) -> impl FnOnce() -> Result<Option<Arc<dyn Device>>> + Send + use<> {
         let device = self.overrides.device.clone();
-        let directory = self.node.config.store.directory.clone();
-        move || match (device, directory) {
+        let node = self.node.clone();
+        move || match (device, &node.config.store.directory) {
             (Some(device), _) => Ok(Some(device)),
-            (None, Some(directory)) => restore::record_device(&directory).map(Some),
+            (None, Some(directory)) => {
+                node.lock.as_ref().map_or(Ok(()), DirectoryLock::check)?;
+                restore::record_device(directory).map(Some)
+            }
             (None, None) => Ok(None),
         }
     }
 
-    /// The job's record; an empty one without a directory. A crash does not bring back the one before it.
+    /// The job's record; an empty one without a directory.
     pub(crate) fn record(&self) -> Result<Record> {
+        let device = self.record_device()()?;
+        device.map_or_else(|| Ok(Record::default()), |device| Record::load(&*device))
+    }
+
+    /// The same for the job that goes on from it: a crash does not bring back the one before it.
+    pub(crate) fn sure_record(&self) -> Result<Record> {
         let Some(device) = self.record_device()()? else { return Ok(Record::default()) };
         let record = Record::load(&*device)?;
         if record.last().is_some() {
-            // Who renamed it may not have made that durable.
-            device.sync_directory()?;
+            // It may have its name by a rename that was never made durable.
+            match record.commit(&*device) {
+                Err(error) if error.kind() == ErrorKind::DiskFull => device.sync_directory()?,
+                done => done?,
+            }
         }
         Ok(record)
     }

@@ -47,6 +47,9 @@ pub enum ErrorKind {
     Overtaken,
     /// The device is full. Nothing written before is lost; the error clears when space returns.
     DiskFull,
+    /// The process or the system has no file descriptor left. The message has the limit; raise it, or
+    /// close files. The call changed nothing.
+    Descriptors,
     /// The device or the operating system refused an operation.
     Io,
     /// A user closure panicked in this state earlier: reads and writes go on, checkpoints are
@@ -120,16 +123,38 @@ impl Error {
     }
 
     /// An operating system error while doing `what` to `file`; a full device becomes
-    /// [`ErrorKind::DiskFull`], an absent file [`ErrorKind::Missing`].
+    /// [`ErrorKind::DiskFull`], an absent file [`ErrorKind::Missing`], a lack of descriptors
+    /// [`ErrorKind::Descriptors`].
     pub fn io(what: &str, file: impl fmt::Display, source: std::io::Error) -> Self {
         let kind = match source.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT) => ErrorKind::DiskFull,
+            Some(code @ (libc::EMFILE | libc::ENFILE)) => {
+                let message = format!("cannot {what}: {}", lack_of_descriptors(code));
+                return Self::new(ErrorKind::Descriptors, message).with("file", file);
+            }
             _ if source.kind() == std::io::ErrorKind::StorageFull => ErrorKind::DiskFull,
             _ if source.kind() == std::io::ErrorKind::NotFound => ErrorKind::Missing,
             _ => ErrorKind::Io,
         };
         Self::new(kind, format!("cannot {what}")).with("file", file).caused_by(source)
     }
+}
+
+/// Which limit of open files is reached, and what to do.
+fn lack_of_descriptors(code: i32) -> String {
+    if code == libc::ENFILE {
+        return "the system has no file descriptors left; raise its limit (sysctl fs.file-max), or \
+                close files of other processes"
+            .into();
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let words = |limit: Option<u64>| limit.map_or("unlimited".into(), |limit| limit.to_string());
+    format!(
+        "all {} file descriptors of this process are in use; raise the limit (ulimit -n, at most {} \
+         without privileges) before it starts",
+        words(limit.current),
+        words(limit.maximum)
+    )
 }
 
 impl fmt::Display for Error {
@@ -226,6 +251,7 @@ mod tests {
             Locked,
             Overtaken,
             DiskFull,
+            Descriptors,
             Io,
             Poisoned,
             Input,
@@ -236,6 +262,21 @@ mod tests {
             let rows = chapter.lines().filter(|line| line.starts_with(&format!("| `{kind}` |")));
             assert_eq!(rows.count(), 1, "{kind}");
         }
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_names_the_limit_and_the_remedy() {
+        let error = |code| Error::io("open", "seg-1", std::io::Error::from_raw_os_error(code));
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap();
+        let (own, of_system) = (error(libc::EMFILE), error(libc::ENFILE));
+        assert_eq!(
+            (own.kind(), of_system.kind()),
+            (ErrorKind::Descriptors, ErrorKind::Descriptors)
+        );
+        assert!(own.message().contains(&format!("all {limit} file")), "{own}");
+        assert!(own.message().contains("ulimit -n"), "{own}");
+        assert!(of_system.message().contains("fs.file-max"), "{of_system}");
+        assert_eq!(own.context("file"), Some("seg-1"));
     }
 
     #[test]

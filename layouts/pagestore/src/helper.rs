@@ -18,6 +18,7 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 use crate::io::{Device, Patience};
+use crate::process::Process;
 use crate::turns::Turns;
 use crate::{Error, Result};
 
@@ -57,6 +58,7 @@ enum Mode {
         thread: Option<JoinHandle<()>>,
         served: Option<Served>,
         is_left: AtomicBool,
+        process: Process,
     },
     Inline(Mutex<VecDeque<Job>>),
     InTurns(Turns),
@@ -93,8 +95,8 @@ impl Helper {
             })
             .map_err(|e| Error::io("start a helper thread", "-", e))?;
         let is_left = AtomicBool::new(false);
-        let (jobs, thread) = (Some(jobs), Some(thread));
-        Ok(Self(Arc::new(Mode::Thread { jobs, thread, served, is_left })))
+        let (jobs, thread, process) = (Some(jobs), Some(thread), Process::this());
+        Ok(Self(Arc::new(Mode::Thread { jobs, thread, served, is_left, process })))
     }
 
     /// A helper without threads: jobs run in [`drive`](Helper::drive).
@@ -136,9 +138,15 @@ impl Helper {
         }
     }
 
-    /// Whether it is [left alone](Helper::leave_alone).
+    /// Whether it is [left alone](Helper::leave_alone), or has no thread in this process, a forked
+    /// child of its own.
     pub fn is_left_alone(&self) -> bool {
-        matches!(&*self.0, Mode::Thread { is_left, .. } if is_left.load(Ordering::Relaxed))
+        match &*self.0 {
+            Mode::Thread { is_left, process, .. } => {
+                is_left.load(Ordering::Relaxed) || !process.is_this()
+            }
+            _ => false,
+        }
     }
 
     /// Hands over one job. Jobs start in order.
@@ -170,10 +178,13 @@ impl Helper {
 impl Drop for Mode {
     fn drop(&mut self) {
         match self {
-            Mode::Thread { jobs, thread, served, is_left } => {
+            Mode::Thread { jobs, thread, served, is_left, process } => {
                 drop(jobs.take());
                 let thread = thread.take().expect("joined once");
-                if thread.thread().id() != std::thread::current().id() {
+                if !process.is_this() {
+                    // The thread is the parent's.
+                    std::mem::forget(thread);
+                } else if thread.thread().id() != std::thread::current().id() {
                     end(thread, served.as_ref(), is_left.load(Ordering::Relaxed));
                 }
             }

@@ -17,6 +17,7 @@ pub mod io;
 mod key_groups;
 pub mod mailbox;
 mod manifest;
+mod process;
 mod rewrite;
 mod schema;
 mod segment;

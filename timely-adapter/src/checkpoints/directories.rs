@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
-use alluvium::io::lock_directory;
+use alluvium::io::{DirectoryLock, lock_directory};
 use alluvium::{Error, ErrorKind, Result};
 
 /// Files removed in one step, or directories looked into.
@@ -104,7 +104,7 @@ pub(crate) struct Removal {
     files: Vec<PathBuf>,
     emptied: Option<PathBuf>,
     /// Of the directories, or of processes that have no part in the run.
-    locks: Vec<Box<dyn Send + Sync>>,
+    locks: Vec<DirectoryLock>,
 }
 
 impl Removal {

@@ -43,7 +43,8 @@ pub(super) struct Part {
 /// Whether an error is that of one checkpoint, which is given up: what it has no room for, or was overtaken, is
 /// written by a later one, and no run ends with that.
 pub(super) fn is_of_one(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::DiskFull | ErrorKind::OverBudget | ErrorKind::Overtaken)
+    use ErrorKind::{Descriptors, DiskFull, OverBudget, Overtaken};
+    matches!(kind, DiskFull | Descriptors | OverBudget | Overtaken)
 }
 
 /// Takes an error for a result that passes by itself, or is of one checkpoint: that is given up, the run is not.

@@ -134,7 +134,7 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
     let told = match index {
         0 => {
             let directory = own.as_ref().and_then(|own| own.to_str()).map(str::to_owned);
-            let checkpoints = place.record()?.checkpoints;
+            let checkpoints = place.sure_record()?.checkpoints;
             serde_json::to_string(&Told { checkpoints, directory }).map_err(unreadable)?
         }
         _ => String::new(),

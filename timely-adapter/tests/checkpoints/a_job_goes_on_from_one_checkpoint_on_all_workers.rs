@@ -202,6 +202,36 @@ fn a_source_learns_what_is_committed() {
     assert!(text.contains("start it with `execute`"), "{text}");
 }
 
+/// Another job may have the directory: its record is not replaced.
+#[test]
+fn a_job_whose_lock_file_was_removed_commits_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut node = node();
+    node.store.directory = Some(directory.path().to_owned());
+    let lock = directory.path().join("LOCK");
+    execute(timely::Config::process(1), node, move |worker, state| {
+        let probe: ProbeHandle<i64> = ProbeHandle::new();
+        let mut job = JobCheckpoints::new(state, probe)?;
+        job.request();
+        loop {
+            match job.turn(Time(3), true)? {
+                Turn::Seal => {
+                    let _ = std::fs::remove_file(&lock);
+                    job.seal(&[40])?;
+                }
+                Turn::End(_) => break,
+                _ => state.step(worker)?,
+            }
+        }
+        assert_eq!(job.committed(), None);
+        let why = job.abandoned().expect("it was given up");
+        assert!(why.contains("LOCK") && why.contains("removed"), "{why}");
+        Ok(())
+    })
+    .unwrap();
+    assert!(!directory.path().join("COMMITTED").exists());
+}
+
 /// Its stores have what they had, and the input would begin anew.
 #[test]
 fn a_job_whose_record_is_lost_does_not_begin_over_old_state() {

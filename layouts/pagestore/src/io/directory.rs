@@ -1,19 +1,23 @@
 //! The directory of a real device: names, lock and direct I/O.
 //!
 //! The engines differ in how bytes move; everything else about files is the same and lives here.
+//! Names are looked up in the open directory, whatever becomes of its path or of the process's
+//! working directory.
 //! Direct I/O is tried once when the directory is opened. Where the file system refuses it, files
 //! are buffered, and the engines drop what they read or synced from the page cache
 //! ([`drop_from_cache`]), so that the cache is no hidden memory budget.
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock};
+use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::stats::Counters;
 use super::{FileHandle, OpenFile};
+use crate::process::Process;
 use crate::{Error, ErrorKind, Result};
 
 /// Name of the lock file; never listed.
@@ -32,17 +36,31 @@ pub enum DirectIo {
     Off,
 }
 
+/// Whether files are opened for direct I/O.
+#[derive(Clone, Debug, Default)]
+enum Direct {
+    Yes,
+    #[default]
+    No,
+    /// The file system refuses it, in these words.
+    Refused(String),
+    /// Nobody knows: it could not be tried, for another reason. The next file is another try.
+    Untried(String),
+}
+
 /// An open directory.
 #[derive(Debug)]
 pub(super) struct Directory {
+    /// What it was opened by, for messages.
     path: PathBuf,
-    handle: File,
+    handle: Arc<File>,
+    process: Process,
+    /// The lock file whose lock is held.
+    held: Mutex<Option<FileId>>,
     /// Whether files are opened for direct I/O.
-    direct: bool,
+    direct: Mutex<Direct>,
     /// Whether files are opened only to be read.
     read_only: bool,
-    /// Why direct I/O is not used although it was asked for.
-    pub(super) direct_refused: Option<String>,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -50,53 +68,88 @@ impl Directory {
     /// Opens `path`, creating it and its parents durably where they are missing.
     pub(super) fn open(path: &Path, direct: DirectIo) -> Result<Self> {
         create_durably(path)?;
-        let handle =
-            File::open(path).map_err(|e| Error::io("open directory", path.display(), e))?;
-        let (direct, direct_refused) = match (direct, probe_direct(path)) {
-            (DirectIo::Off, _) => (false, None),
-            (_, Ok(())) => (true, None),
-            (DirectIo::Auto, Err(refusal)) => (false, Some(format!("no direct I/O: {refusal}"))),
-            (DirectIo::On, Err(refusal)) => {
-                let message = "the file system refuses direct I/O, which the options ask for";
-                return Err(Error::new(ErrorKind::Unsupported, message)
-                    .with("directory", path.display())
-                    .caused_by(refusal));
-            }
+        let handle = open_directory(path)?;
+        let tried = match direct {
+            DirectIo::Off => Direct::No,
+            DirectIo::Auto | DirectIo::On => match probe_direct(&handle) {
+                Ok(()) => Direct::Yes,
+                Err(refusal) if direct == DirectIo::Auto => Direct::after(&refusal),
+                Err(refusal) if is_refusal(&refusal) => {
+                    let message = "the file system refuses direct I/O, which the options ask for";
+                    return Err(Error::new(ErrorKind::Unsupported, message)
+                        .with("directory", path.display())
+                        .caused_by(refusal));
+                }
+                Err(e) => return Err(Error::io("try direct I/O", path.display(), e)),
+            },
         };
-        let counters = Arc::new(Counters::default());
-        let (path, read_only) = (path.to_owned(), false);
-        Ok(Self { path, handle, direct, read_only, direct_refused, counters })
+        Ok(Self::of(path, handle, tried, false))
     }
 
     /// Opens `path`, which must exist, only to read what is there: nothing is created in it.
     pub(super) fn open_to_read(path: &Path, direct: DirectIo) -> Result<Self> {
-        let handle =
-            File::open(path).map_err(|e| Error::io("open directory", path.display(), e))?;
-        let (path, direct, read_only) = (path.to_owned(), direct != DirectIo::Off, true);
-        let counters = Arc::new(Counters::default());
-        Ok(Self { path, handle, direct, read_only, direct_refused: None, counters })
+        let direct = if direct == DirectIo::Off { Direct::No } else { Direct::Yes };
+        Ok(Self::of(path, open_directory(path)?, direct, true))
+    }
+
+    fn of(path: &Path, handle: File, direct: Direct, read_only: bool) -> Self {
+        let (path, handle, process) = (path.to_owned(), Arc::new(handle), Process::this());
+        let (direct, held, counters) = (Mutex::new(direct), Mutex::default(), Arc::default());
+        Self { path, handle, process, held, direct, read_only, counters }
+    }
+
+    /// The process that opened it.
+    pub(super) fn process(&self) -> Process {
+        self.process
     }
 
     /// Whether files are opened for direct I/O.
     pub(super) fn is_direct(&self) -> bool {
-        self.direct
+        matches!(*self.direct(), Direct::Yes)
+    }
+
+    /// Why direct I/O is not used although it was asked for.
+    pub(super) fn direct_refused(&self) -> Option<String> {
+        match &*self.direct() {
+            Direct::Yes | Direct::No => None,
+            Direct::Refused(why) => Some(format!("no direct I/O: {why}")),
+            Direct::Untried(why) => {
+                Some(format!("no direct I/O yet, it could not be tried: {why}"))
+            }
+        }
+    }
+
+    fn direct(&self) -> MutexGuard<'_, Direct> {
+        self.direct.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the next file is opened for direct I/O. Tries it if that was not possible before.
+    fn try_direct(&self) -> bool {
+        let mut direct = self.direct();
+        if matches!(*direct, Direct::Untried(_)) {
+            *direct =
+                probe_direct(&self.handle).map_or_else(|e| Direct::after(&e), |()| Direct::Yes);
+        }
+        matches!(*direct, Direct::Yes)
     }
 
     /// Creates a file that must not exist.
     pub(super) fn create(&self, name: &str) -> Result<FileHandle> {
-        self.open_with(name, "create", OpenOptions::new().read(true).write(true).create_new(true))
+        self.check()?;
+        self.open_with(name, "create", OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
 
     /// Opens a file that must exist.
     pub(super) fn open_file(&self, name: &str) -> Result<FileHandle> {
-        self.open_with(name, "open", OpenOptions::new().read(true).write(!self.read_only))
+        let access = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        self.open_with(name, "open", access)
     }
 
-    fn open_with(&self, name: &str, what: &str, options: &mut OpenOptions) -> Result<FileHandle> {
+    fn open_with(&self, name: &str, what: &str, flags: OFlags) -> Result<FileHandle> {
         self.counters.count_directory_operation();
-        let path = self.path_of(name)?;
-        let (file, direct) = open_direct_or_buffered(&path, options, self.direct)
-            .map_err(|e| Error::io(what, path.display(), e))?;
+        check_name(name)?;
+        let (file, direct) = open_direct_or_buffered(&self.handle, name, flags, self.try_direct())
+            .map_err(|e| self.failed(what, name, e))?;
         Ok(FileHandle(Arc::new(OpenFile {
             name: name.into(),
             file: Some(file),
@@ -113,65 +166,130 @@ impl Directory {
     /// Renames a file, replacing `target`.
     pub(super) fn rename(&self, source: &str, target: &str) -> Result<()> {
         self.counters.count_directory_operation();
-        let (source, target) = (self.path_of(source)?, self.path_of(target)?);
-        std::fs::rename(&source, &target)
-            .map_err(|e| Error::io("rename", source.display(), e).with("target", target.display()))
+        self.check()?;
+        check_name(source)?;
+        check_name(target)?;
+        rustix::fs::renameat(&*self.handle, source, &*self.handle, target)
+            .map_err(|e| self.failed("rename", source, e).with("target", target))
     }
 
     /// Removes a file.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         self.counters.count_directory_operation();
-        let path = self.path_of(name)?;
-        std::fs::remove_file(&path).map_err(|e| Error::io("remove", path.display(), e))
+        self.check()?;
+        check_name(name)?;
+        rustix::fs::unlinkat(&*self.handle, name, AtFlags::empty())
+            .map_err(|e| self.failed("remove", name, e))
     }
 
     /// Makes all changes of names survive a crash.
     pub(super) fn sync(&self) -> Result<()> {
         self.counters.count_directory_operation();
+        self.process.check()?;
         self.handle.sync_all().map_err(|e| Error::io("sync directory", self.path.display(), e))
     }
 
     /// Names of all files but the lock.
     pub(super) fn list(&self) -> Result<Vec<String>> {
-        let failed = |e| Error::io("list directory", self.path.display(), e);
+        let failed = |e: Errno| Error::io("list directory", self.path.display(), e.into());
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
+        for entry in Dir::read_from(&*self.handle).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            if let Ok(name) = entry.file_name().into_string()
-                && entry.file_type().map_err(failed)?.is_file()
-                && check_name(&name).is_ok()
+            if let Ok(name) = entry.file_name().to_str()
+                && check_name(name).is_ok()
+                && self.is_file(name, entry.file_type()).map_err(failed)?
             {
-                names.push(name);
+                names.push(name.to_owned());
             }
         }
         Ok(names)
     }
 
+    /// Whether an entry is a file. Some file systems only say so when they are asked for it.
+    fn is_file(&self, name: &str, kind: FileType) -> std::result::Result<bool, Errno> {
+        if kind != FileType::Unknown {
+            return Ok(kind.is_file());
+        }
+        match rustix::fs::statat(&*self.handle, name, AtFlags::SYMLINK_NOFOLLOW) {
+            // It was removed meanwhile.
+            Err(Errno::NOENT) => Ok(false),
+            found => found.map(|stat| FileType::from_raw_mode(stat.st_mode).is_file()),
+        }
+    }
+
     /// Takes the lock until the guard is dropped. The file stays; only the lock on it counts.
     pub(super) fn lock(&self) -> Result<Box<dyn Send + Sync>> {
-        Ok(Box::new(take_lock(&self.path)?))
+        let guard = take_lock(self.handle.clone(), &self.path)?;
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard.id);
+        Ok(Box::new(guard))
+    }
+
+    /// Whether names may be changed: by the process that opened the directory, and if it took the
+    /// lock, with the lock file that it has locked. Cost: two system calls.
+    fn check(&self) -> Result<()> {
+        self.process.check()?;
+        let held = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.map_or(Ok(()), |held| check_lock(&self.handle, &self.path, held))
     }
 
     /// Keeps writers out until the guard is dropped, and no other readers. Where no store has ever
     /// taken the lock, as in a copy of a directory, there is nothing to hold.
     pub(super) fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
-        let path = self.path.join(LOCK_NAME);
-        let file = match File::open(&path) {
+        let failed = |e: Errno| self.failed("lock", LOCK_NAME, e);
+        let file = match open_at(&self.handle, LOCK_NAME, OFlags::RDONLY) {
             Ok(file) => file,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Box::new(())),
-            Err(e) => return Err(Error::io("lock", path.display(), e)),
+            Err(Errno::NOENT) => return Ok(Box::new(())),
+            Err(e) => return Err(failed(e)),
         };
         match flock(&file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(Box::new(LockGuard(file))),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(held_by_another(&self.path, file)),
-            Err(e) => Err(Error::io("lock", path.display(), e.into())),
+            Ok(()) => Ok(Box::new(Held { file, process: Process::this() })),
+            Err(Errno::WOULDBLOCK) => Err(held_by_another(&self.path, file)),
+            Err(e) => Err(failed(e)),
         }
     }
 
-    fn path_of(&self, name: &str) -> Result<PathBuf> {
-        check_name(name)?;
-        Ok(self.path.join(name))
+    fn failed(&self, what: &str, name: &str, error: Errno) -> Error {
+        Error::io(what, self.path.join(name).display(), error.into())
     }
+}
+
+impl Direct {
+    /// What is known after a try that failed.
+    fn after(failure: &std::io::Error) -> Self {
+        match is_refusal(failure) {
+            true => Self::Refused(failure.to_string()),
+            false => Self::Untried(failure.to_string()),
+        }
+    }
+}
+
+/// Whether this is how a file system refuses direct I/O, and not trouble that may pass.
+fn is_refusal(error: &std::io::Error) -> bool {
+    let codes = [Errno::INVAL, Errno::OPNOTSUPP, Errno::NOSYS];
+    error.kind() == std::io::ErrorKind::Unsupported
+        || codes.iter().any(|code| error.raw_os_error() == Some(code.raw_os_error()))
+}
+
+/// Which file it is, whatever its name.
+type FileId = (u64, u64);
+
+#[expect(clippy::unnecessary_cast, reason = "the types differ between systems")]
+fn id_of(stat: &Stat) -> FileId {
+    (stat.st_dev as u64, stat.st_ino as u64)
+}
+
+/// Opens a directory.
+fn open_directory(path: &Path) -> Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()))
+        .map(File::from)
+        .map_err(|e| Error::io("open directory", path.display(), e.into()))
+}
+
+/// Opens a file of a directory.
+fn open_at(directory: &File, name: &str, flags: OFlags) -> std::result::Result<File, Errno> {
+    let (flags, mode) = (flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666));
+    retry_on_intr(|| rustix::fs::openat(directory, name, flags, mode)).map(File::from)
 }
 
 /// Takes the lock of the directory at `path` until the guard is dropped, creating the directory
@@ -180,25 +298,55 @@ impl Directory {
 /// # Errors
 /// [`ErrorKind::Locked`], naming the holder, if another process or another place in this one has
 /// the lock.
-pub fn lock_directory(path: &Path) -> Result<Box<dyn Send + Sync>> {
+pub fn lock_directory(path: &Path) -> Result<DirectoryLock> {
     create_durably(path)?;
-    Ok(Box::new(take_lock(path)?))
+    take_lock(Arc::new(open_directory(path)?), path)
 }
 
-fn take_lock(directory: &Path) -> Result<LockGuard> {
-    let path = directory.join(LOCK_NAME);
-    let failed = |e: std::io::Error| Error::io("lock", path.display(), e);
-    let mut options = OpenOptions::new();
-    let mut file =
-        options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(held_by_another(directory, file)),
-        Err(e) => return Err(failed(e.into())),
+/// Of a lock file that was replaced while its lock was taken, the next is tried; so often.
+const LOCK_TRIES: u32 = 8;
+
+fn take_lock(directory: Arc<File>, path: &Path) -> Result<DirectoryLock> {
+    let failed = |e: std::io::Error| Error::io("lock", path.join(LOCK_NAME).display(), e);
+    let mut gone = None;
+    for _ in 0..LOCK_TRIES {
+        let mut file = open_at(&directory, LOCK_NAME, OFlags::RDWR | OFlags::CREATE)
+            .map_err(|e| failed(e.into()))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(held_by_another(path, file)),
+            Err(e) => return Err(failed(e.into())),
+        }
+        let id = id_of(&rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?);
+        if let Err(error) = check_lock(&directory, path, id) {
+            gone = Some(error);
+            continue;
+        }
+        file.set_len(0).map_err(failed)?;
+        file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
+        let (path, held) = (path.to_owned(), Held { file, process: Process::this() });
+        return Ok(DirectoryLock { directory, path, id, _held: held });
     }
-    file.set_len(0).map_err(failed)?;
-    file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
-    Ok(LockGuard(file))
+    Err(gone.unwrap_or_else(|| failed(Errno::AGAIN.into())))
+}
+
+/// Whether the file [`LOCK_NAME`] of a directory is the one whose lock is held.
+fn check_lock(directory: &File, path: &Path, held: FileId) -> Result<()> {
+    let gone = |what: &str| {
+        let message = format!(
+            "the lock file was {what} since it was locked, so that another process may have the \
+             directory: end one of the two and open the store again"
+        );
+        Err(Error::new(ErrorKind::Locked, message)
+            .with("file", LOCK_NAME)
+            .with("directory", path.display()))
+    };
+    match rustix::fs::statat(directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) if id_of(&found) == held => Ok(()),
+        Ok(_) => gone("replaced"),
+        Err(Errno::NOENT) => gone("removed"),
+        Err(e) => Err(Error::io("look at", path.join(LOCK_NAME).display(), e.into())),
+    }
 }
 
 /// The error for a lock that is taken, with the holder's words.
@@ -214,15 +362,40 @@ fn held_by_another(directory: &Path, mut lock: File) -> Error {
         .with("directory", directory.display())
 }
 
-/// A held lock.
+/// The lock of a directory, until it is dropped.
 #[derive(Debug)]
-struct LockGuard(File);
+pub struct DirectoryLock {
+    directory: Arc<File>,
+    path: PathBuf,
+    id: FileId,
+    _held: Held,
+}
 
-impl Drop for LockGuard {
+impl DirectoryLock {
+    /// Looks whether the file `LOCK` of the directory is still the one that was locked.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`] if it was removed or replaced: then others may have the directory too.
+    pub fn check(&self) -> Result<()> {
+        check_lock(&self.directory, &self.path, self.id)
+    }
+}
+
+/// A locked file.
+#[derive(Debug)]
+struct Held {
+    file: File,
+    process: Process,
+}
+
+impl Drop for Held {
     /// Closing is not enough: a child process that another thread is just starting has a copy of
-    /// the descriptor until it runs its own program, and the copy would keep the lock.
+    /// the descriptor until it runs its own program, and the copy would keep the lock. A forked
+    /// child only closes its copy: the lock is its parent's.
     fn drop(&mut self) {
-        let _ = flock(&self.0, FlockOperation::Unlock);
+        if self.process.is_this() {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -258,43 +431,60 @@ pub(super) fn drop_from_cache(file: &File, offset: u64, bytes: u64) {
 #[cfg(not(target_os = "linux"))]
 pub(super) fn drop_from_cache(_: &File, _: u64, _: u64) {}
 
-/// Creates `path` and its missing parents, and syncs what names them.
+/// Creates `path` and its missing parents, and syncs what names them; also of a directory that was
+/// there, as nobody knows whether its name is durable.
 fn create_durably(path: &Path) -> Result<()> {
     if path.is_dir() {
-        return Ok(());
+        return sync_parent(path, true);
     }
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    create_durably(parent)?;
+    if !parent.is_dir() {
+        create_durably(parent)?;
+    }
     match std::fs::create_dir(path) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists || !path.is_dir() => {
             return Err(Error::io("create directory", path.display(), e));
         }
         _ => {}
     }
-    File::open(parent)
-        .and_then(|parent| parent.sync_all())
-        .map_err(|e| Error::io("sync directory", parent.display(), e))
+    sync_parent(path, false).inspect_err(|_| {
+        // A later sync does not cover the name: whoever tries again makes it again.
+        let _ = std::fs::remove_dir(path);
+    })
 }
 
-/// Opens `path` for direct I/O if `direct` and the file allows it, else buffered and without
+/// Makes the name of a directory durable. Of one that `existed`, the parent may be closed to us.
+fn sync_parent(path: &Path, existed: bool) -> Result<()> {
+    let failed = |e: std::io::Error| Error::io("sync the parent of", path.display(), e);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    match open_at(&open_directory(path)?, "..", flags) {
+        Err(Errno::ACCESS | Errno::PERM) if existed => Ok(()),
+        Err(e) => Err(failed(e.into())),
+        Ok(parent) => parent.sync_all().map_err(failed),
+    }
+}
+
+/// Opens a file for direct I/O if `direct` and the file allows it, else buffered and without
 /// read-ahead, since what is read will be dropped from the cache.
 #[cfg(target_os = "linux")]
 fn open_direct_or_buffered(
-    path: &Path,
-    options: &mut OpenOptions,
+    directory: &File,
+    name: &str,
+    flags: OFlags,
     direct: bool,
-) -> std::io::Result<(File, bool)> {
-    use std::os::unix::fs::OpenOptionsExt;
+) -> std::result::Result<(File, bool), Errno> {
+    let mut flags = flags;
     if direct {
-        match options.clone().custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32).open(path) {
-            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {}
+        match open_at(directory, name, flags | OFlags::DIRECT) {
+            // Some file systems create the file and then refuse to open it.
+            Err(Errno::INVAL) => flags -= OFlags::EXCL,
             opened => return opened.map(|file| (file, true)),
         }
     }
-    let file = options.open(path)?;
+    let file = open_at(directory, name, flags)?;
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
     Ok((file, false))
 }
@@ -302,29 +492,25 @@ fn open_direct_or_buffered(
 /// Elsewhere all files are buffered.
 #[cfg(not(target_os = "linux"))]
 fn open_direct_or_buffered(
-    path: &Path,
-    options: &mut OpenOptions,
+    directory: &File,
+    name: &str,
+    flags: OFlags,
     _direct: bool,
-) -> std::io::Result<(File, bool)> {
-    options.open(path).map(|file| (file, false))
+) -> std::result::Result<(File, bool), Errno> {
+    open_at(directory, name, flags).map(|file| (file, false))
 }
 
 /// Moves one block through a file that is gone again afterwards.
 #[cfg(target_os = "linux")]
-fn probe_direct(directory: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+fn probe_direct(directory: &File) -> std::io::Result<()> {
+    use std::os::unix::fs::FileExt;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     static PROBES: AtomicU64 = AtomicU64::new(0);
     let name = format!(".probe-{}-{}", std::process::id(), PROBES.fetch_add(1, Relaxed));
-    let path = directory.join(name);
-    let opened = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
-        .open(&path);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::DIRECT;
+    let opened = open_at(directory, &name, flags);
     // Some file systems create the file and then refuse to open it.
-    let _ = std::fs::remove_file(&path);
+    let _ = rustix::fs::unlinkat(directory, &name, AtFlags::empty());
     let file = opened?;
     let mut block = super::IoBuffer::zeroed(super::BLOCK_BYTES);
     file.write_all_at(block.as_slice(), 0)?;
@@ -333,7 +519,7 @@ fn probe_direct(directory: &Path) -> std::io::Result<()> {
 
 /// Direct I/O is Linux only.
 #[cfg(not(target_os = "linux"))]
-fn probe_direct(_: &Path) -> std::io::Result<()> {
+fn probe_direct(_: &File) -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
@@ -366,11 +552,11 @@ mod tests {
     fn a_copy_of_the_lock_s_descriptor_does_not_keep_the_lock() {
         let place = tempfile::tempdir().unwrap();
         let directory = Directory::open(place.path(), DirectIo::Auto).unwrap();
-        let guard = take_lock(&directory.path).unwrap();
-        let _copy = guard.0.try_clone().unwrap();
-        assert!(take_lock(&directory.path).is_err());
+        let guard = lock_directory(&directory.path).unwrap();
+        let _copy = guard._held.file.try_clone().unwrap();
+        assert!(directory.lock().is_err());
         drop(guard);
-        take_lock(&directory.path).unwrap();
+        directory.lock().unwrap();
     }
 
     #[test]

@@ -31,7 +31,7 @@ mod wake;
 
 pub(crate) use appended::{Appended, move_chunk};
 pub use buffer::{BLOCK_BYTES, IoBuffer};
-pub use directory::{DirectIo, lock_directory};
+pub use directory::{DirectIo, DirectoryLock, lock_directory};
 pub use open::{EngineChoice, IoOptions, open_device};
 pub use patience::{CLOSING_MAX, Patience};
 pub use patient::Patient;
@@ -188,7 +188,9 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn list(&self) -> Result<Vec<String>>;
 
     /// Takes the directory's lock until the guard is dropped; a directory held by anyone else is
-    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked).
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked). So is each later creation, renaming and
+    /// removal once the lock file was removed or replaced: then another process may have the
+    /// directory too.
     fn lock(&self) -> Result<Box<dyn Send + Sync>>;
 
     /// Keeps [`lock`](Device::lock) from being taken until the guard is dropped, while others may do

@@ -112,7 +112,7 @@ impl Device for ThreadPool {
     }
 
     fn fallback_reason(&self) -> Option<String> {
-        join_reasons(self.fallback.as_ref(), self.directory.direct_refused.as_ref())
+        join_reasons(self.fallback.as_ref(), self.directory.direct_refused().as_ref())
     }
 
     fn stats(&self) -> IoStats {
@@ -135,8 +135,11 @@ impl Device for ThreadPool {
         if let (Some(accepted), Some(requests)) =
             (Accepted::accept(request, &self.directory.counters), &self.requests)
         {
-            // A channel without receivers gives the request back, and dropping it ends it.
-            let _ = requests.send(accepted);
+            match self.directory.process().check() {
+                // A channel without receivers gives the request back, and dropping it ends it.
+                Ok(()) => drop(requests.send(accepted)),
+                Err(forked) => accepted.finish(Err(forked)),
+            }
         }
     }
 
@@ -167,6 +170,10 @@ impl Device for ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
+        if !self.directory.process().is_this() {
+            // The helpers are the parent's.
+            return self.helpers.drain(..).for_each(std::mem::forget);
+        }
         self.closing.store(true, Ordering::Release);
         drop(self.requests.take());
         let _all = join_within(self.helpers.drain(..), CLOSING_MAX);

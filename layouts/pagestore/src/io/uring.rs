@@ -92,8 +92,12 @@ impl Uring {
             let message = format!("queue_depth is {depth}, but 1 to {QUEUE_DEPTH_MAX} is needed");
             return Err(Error::new(ErrorKind::Config, message));
         }
-        let directory = Directory::open(directory, options.direct)?;
+        let path = directory;
+        let directory = Directory::open(path, options.direct)?;
         let (thread, bell, requests, deferred) = start(depth).map_err(|e| {
+            if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+                return Error::io("start io_uring for", path.display(), e);
+            }
             Error::new(ErrorKind::Unsupported, "the kernel refuses io_uring").caused_by(e)
         })?;
         let plain = (!deferred).then(|| "plain ring: the kernel is older than 6.1".to_owned());
@@ -102,8 +106,11 @@ impl Uring {
 
     fn send(&self, request: Request) {
         if let Some(accepted) = Accepted::accept(request, &self.directory.counters) {
-            // A channel without receiver gives the request back, and dropping it ends it.
-            let _ = self.requests.send(accepted);
+            match self.directory.process().check() {
+                // A channel without receiver gives the request back, and dropping it ends it.
+                Ok(()) => drop(self.requests.send(accepted)),
+                Err(forked) => accepted.finish(Err(forked)),
+            }
         }
     }
 }
@@ -118,7 +125,7 @@ impl Device for Uring {
     }
 
     fn fallback_reason(&self) -> Option<String> {
-        join_reasons(self.plain.as_ref(), self.directory.direct_refused.as_ref())
+        join_reasons(self.plain.as_ref(), self.directory.direct_refused().as_ref())
     }
 
     fn stats(&self) -> IoStats {
@@ -178,6 +185,10 @@ impl Drop for Uring {
     /// Fails what waits, and waits for what the kernel holds; after [`CLOSING_MAX`] the ring's thread goes
     /// on alone, with its buffers and files.
     fn drop(&mut self) {
+        if !self.directory.process().is_this() {
+            // The ring and its thread are the parent's.
+            return std::mem::forget(self.thread.take());
+        }
         self.bell.closing.store(true, Ordering::SeqCst);
         wake(&self.bell.event);
         let _all = join_within(self.thread.take().into_iter(), CLOSING_MAX);

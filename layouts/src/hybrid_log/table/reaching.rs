@@ -225,6 +225,7 @@ fn is_lack_of_room(error: &Error) -> bool {
         ErrorKind::DiskFull
             | ErrorKind::Backpressure
             | ErrorKind::OverBudget
+            | ErrorKind::Descriptors
             | ErrorKind::Io
             | ErrorKind::Poisoned
     )
