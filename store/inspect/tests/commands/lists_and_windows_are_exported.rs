@@ -297,6 +297,7 @@ fn panes_come_out_without_what_was_removed() {
         position: 0,
         states: vec![StateManifest {
             definition: None,
+            over: None,
             name,
             primitive,
             layout,
