@@ -129,6 +129,14 @@ impl StoreBuilder {
         self
     }
 
+    /// How far the time of a state whose entries expire may move at once; see
+    /// [`StoreConfig::time_jump_max_ms`].
+    #[must_use]
+    pub fn time_jump(mut self, most: Duration) -> Self {
+        self.config.time_jump_max_ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+        self
+    }
+
     /// The most bytes on storage per byte of live state; see [`StoreConfig::space_amplification`].
     #[must_use]
     pub fn space_amplification(mut self, most: f64) -> Self {
@@ -208,6 +216,9 @@ impl StoreBuilder {
             return bad("no checkpoint would be retained; 1 is the least".into());
         }
         SpacePolicy::with_limit(config.space_amplification)?;
+        if config.time_jump_max_ms == 0 {
+            return bad("time_jump_max_ms is 0, so that no time could move; 1 is the least".into());
+        }
         if config.max_value_bytes() >= config.memory.0 {
             let (value, memory) = (config.max_value_bytes(), config.memory);
             return bad(format!(

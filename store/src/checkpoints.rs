@@ -25,7 +25,7 @@ use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError};
 
 use crate::pacing::Shares;
 use crate::state_cell::Hooks;
-use crate::store::Inner;
+use crate::store::{Dropped, Inner};
 
 pub use seal::Seal;
 
@@ -90,6 +90,8 @@ struct Sealing {
     shares: Shares,
     /// Files pinned so far.
     pinned: Vec<String>,
+    /// States that it does not carry over, as they were dropped.
+    without: Dropped,
     /// What it says, from when all states have given their part.
     image: Option<Arc<CheckpointImage>>,
     /// The helper makes it durable.

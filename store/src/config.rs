@@ -52,6 +52,12 @@ pub struct StoreConfig {
     /// [`ErrorKind::Backpressure`]: for checkpoints, opening, restoring and exports. Layouts have a patience of their own. Default:
     /// [`DEFAULT_PATIENCE_MS`].
     pub patience_ms: u64,
+    /// Milliseconds by which the time of a state whose entries expire may move at one reading of the
+    /// clock, one [`advance`](crate::ExpiringMap::advance) or with one entry that comes from another
+    /// store; beyond that the call fails with [`ErrorKind::Input`], and nothing is over by it. A clock
+    /// that is wrong by more would end all entries, for good. More than the longest time for which a
+    /// job may stand still. Default: [`DEFAULT_TIME_JUMP_MAX_MS`].
+    pub time_jump_max_ms: u64,
     /// The layout of states that name none.
     pub layout: AnyLayout,
     /// Layouts of single states, by name; these win over code that asks for [`AnyLayout`].
@@ -75,6 +81,9 @@ pub const DEFAULT_SPACE_AMPLIFICATION: f64 = DEFAULT_MAX_AMPLIFICATION;
 /// Default of [`StoreConfig::patience_ms`].
 pub const DEFAULT_PATIENCE_MS: u64 = 20_000;
 
+/// Default of [`StoreConfig::time_jump_max_ms`]: ten years.
+pub const DEFAULT_TIME_JUMP_MAX_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
+
 /// Default of [`StoreConfig::memory`].
 pub const DEFAULT_MEMORY_BYTES: u64 = 256 * MIB;
 
@@ -90,6 +99,7 @@ impl Default for StoreConfig {
             io: IoOptions::default(),
             helpers: Helpers::default(),
             patience_ms: DEFAULT_PATIENCE_MS,
+            time_jump_max_ms: DEFAULT_TIME_JUMP_MAX_MS,
             layout: AnyLayout::default(),
             states: BTreeMap::new(),
         }
@@ -109,6 +119,11 @@ impl StoreConfig {
                 .with("file", path.display())
                 .caused_by(e)
         })
+    }
+
+    /// How far the time of a state may move at once, in nanoseconds.
+    pub(crate) fn time_jump_max_nanos(&self) -> u64 {
+        self.time_jump_max_ms.saturating_mul(1_000_000)
     }
 
     /// The cap on what one value may own.

@@ -21,7 +21,7 @@ use alluvium_layouts::{Part, StateContext};
 use alluvium_pagestore::io::{Device, IoOptions, Patient, ReadOnly, open_device_to_read};
 use alluvium_pagestore::{
     Account, CheckpointImage, Error, ErrorKind, KeyGroups, Manifest, Result, SegmentStore,
-    StateManifest,
+    StateManifest, Time,
 };
 
 use crate::checkpoints::{Checkpoint, entries_of};
@@ -223,6 +223,19 @@ impl Sources {
         let first = states.next()?;
         let defined = [first].into_iter().chain(states).find(|state| state.definition.is_some());
         Some(defined.unwrap_or(first).clone())
+    }
+
+    /// Entries of a state that were touched last before this are over in some source.
+    pub(crate) fn over(&self, name: &str) -> Option<Time> {
+        self.opened.borrow().iter().filter_map(|one| one.state(name)?.over).max()
+    }
+
+    /// What the sources say of their states, each state once.
+    pub(crate) fn states(&self) -> Vec<StateManifest> {
+        let opened = self.opened.borrow();
+        let names = opened.iter().flat_map(|one| &one.image.states).map(|state| &*state.name);
+        let names: BTreeSet<&str> = names.collect();
+        names.iter().filter_map(|name| self.state(name)).collect()
     }
 
     /// The parts of a state that is opened with this context; reading them books on `account`.

@@ -13,7 +13,7 @@ use alluvium_compaction::{Compactor, SpacePolicy};
 use alluvium_layouts::{CheckpointOutcome, Cursor, Table, TableStats, trace_event};
 use alluvium_pagestore::{
     BlobWriter, Encoded, EntryCodec, Error, ErrorKind, Key, KeyGroup, PATIENT_FUEL, Result,
-    StateImage,
+    StateImage, Time,
 };
 
 use crate::batch::Batch;
@@ -329,6 +329,10 @@ pub(crate) trait Hooks {
         let _ = arriving;
         self.import(entry)
     }
+    /// Entries that were touched last before this are over for good, if they expire.
+    fn over(&self) -> Option<Time> {
+        None
+    }
     /// Whether a key group may come or go as the state is now.
     fn may_move(&self) -> Result<()> {
         Ok(())
@@ -450,7 +454,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         let codec = self.codec.ok_or_else(|| not_encoded("imported"))?;
         let (key, value) = decode(&codec, entry)?;
         if let Some(sweeping) = &self.sweeping {
-            sweeping.saw(&value);
+            sweeping.saw(&value)?;
         }
         self.enter_to_write(1)?.put(key, value)?;
         Ok(())
@@ -461,7 +465,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         let decode = |entry: Entry<'_>| {
             let pair = decode(&codec, entry)?;
             if let Some(sweeping) = &self.sweeping {
-                sweeping.saw(&pair.1);
+                sweeping.saw(&pair.1)?;
             }
             Ok(pair)
         };

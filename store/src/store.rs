@@ -3,6 +3,7 @@
 //! Here is what concerns all of them: memory, checkpoints, statistics, helpers. How single states are
 //! opened is in the modules below.
 
+mod dropping;
 mod expiring;
 mod opening;
 mod parts;
@@ -35,6 +36,7 @@ use crate::sources::{RestoredFrom, Source, Sources};
 use crate::state_cell::{Hooks, Lock};
 use crate::stats::{StateStats, StoreStats};
 
+pub(crate) use dropping::{Dropped, kept};
 pub(crate) use opening::not_encoded;
 pub use states::{CountOf, ListOf, MapOf, StateBuilder, ValueOf};
 pub(crate) use taking::{Pane, put, put_all};
@@ -57,6 +59,7 @@ pub(crate) struct Inner {
     pub(crate) checkpoints: RefCell<Checkpoints>,
     pub(crate) sources: Option<Sources>,
     pub(crate) states: RefCell<Vec<OpenState>>,
+    pub(crate) dropped: RefCell<Dropped>,
     /// Where the key groups are of states that move.
     pub(crate) units: RefCell<Vec<Rc<Groups>>>,
     elastic: Elastic,
@@ -82,10 +85,11 @@ impl OpenState {
     /// # Errors
     /// [`ErrorKind::InUse`] while a key group is on its way.
     pub(crate) fn manifest_now(&self) -> Result<StateManifest> {
-        let Some(groups) = &self.groups else { return Ok(self.manifest.clone()) };
+        let manifest = StateManifest { over: self.hooks.over(), ..self.manifest.clone() };
+        let Some(groups) = &self.groups else { return Ok(manifest) };
         let Stock { here, going } = groups.stock()?;
         let unit = Some(groups.name().to_owned());
-        Ok(StateManifest { unit, groups: Some(here), going, ..self.manifest.clone() })
+        Ok(StateManifest { unit, groups: Some(here), going, ..manifest })
     }
 
     fn stats(&self) -> Result<StateStats> {
@@ -179,6 +183,7 @@ impl Store {
             checkpoints: RefCell::default(),
             sources: None,
             states: RefCell::new(Vec::new()),
+            dropped: RefCell::default(),
             units: RefCell::default(),
             elastic,
             leftovers: 0,
@@ -335,7 +340,8 @@ impl Store {
         let states = self.0.states.borrow();
         let is_open = |name: &str| states.iter().any(|state| state.manifest.name == name);
         let checkpoints = self.0.checkpoints.borrow();
-        let carried = checkpoints.base().into_iter().flat_map(|base| &base.states);
+        let dropped = self.0.dropped.borrow();
+        let carried = checkpoints.base().into_iter().flat_map(|base| kept(base, &dropped));
         let carried = carried.filter(|state| state.image.entries > 0 && !is_open(&state.name));
         let carried = carried.map(|state| state.name.clone());
         let sources = self.0.sources.as_ref().map(Sources::unopened).unwrap_or_default();

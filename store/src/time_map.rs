@@ -86,7 +86,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
     }
 
     /// Visits the values of `key` at times in `times`, in order of time, and says how many there
-    /// are. Cost: what the key has in the slices that `times` touches, one slice after the other;
+    /// are. A range that ends at [`Time::MAX`] has the end of time too. Cost: what the key has in the slices that `times` touches, one slice after the other;
     /// that of one slice is in memory meanwhile.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
     }
 
     /// Removes the values of `key` at times in `times`, whose ends are ends of slices: multiples of
-    /// the width, [`Time::MIN`] or [`Time::MAX`].
+    /// the width, [`Time::MIN`] or [`Time::MAX`], which has the end of time too.
     ///
     /// # Errors
     /// [`ErrorKind::Input`] for other ends; nothing is removed then. Those of storage; slices
@@ -181,9 +181,11 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         self.cell.0.clear_poison();
     }
 
-    /// Where the slice begins that has `at`; the first one begins where time does.
+    /// Where the slice begins that has `at`; the first one begins where time does, and the last has the
+    /// end of time.
     fn slice_of(&self, at: Time) -> Time {
-        Time(at.0.div_euclid(self.width).saturating_mul(self.width))
+        let begins = at.0.div_euclid(self.width).saturating_mul(self.width);
+        Time(begins.min(Time::MAX.0 - 1))
     }
 
     fn next_slice(&self, from: Time) -> Result<Option<Time>> {
@@ -200,13 +202,18 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         let mut found = Found { values: Vec::new(), bytes: 0, account: self.account.clone() };
         self.cell.0.run(1, |lists| {
             lists.read(slice, key, &mut |(at, value)| {
-                if times.contains(at) { found.push(*at, value) } else { Ok(()) }
+                if has(times, *at) { found.push(*at, value) } else { Ok(()) }
             })
         })??;
         // Keeps the order of insertion; does nothing to what is in order.
         found.values.sort_by_key(|(at, _)| *at);
         Ok(found)
     }
+}
+
+/// Whether a range of times has `at`: the end of time stands for all that is still to come.
+fn has(times: &Range<Time>, at: Time) -> bool {
+    times.contains(&at) || (at == Time::MAX && times.end == at && times.start <= at)
 }
 
 /// Values that were read, booked.

@@ -239,8 +239,8 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
 }
 
 impl<K: Key + Ord> Timers<K> {
-    /// Asks for `key` at `at`; says whether that was new. At or before the watermark it is due at
-    /// once. Cost: O(log n).
+    /// Asks for `key` at `at`; says whether that was new. One before the watermark is due at once; one at
+    /// the watermark when that has passed it. Cost: O(log n).
     pub fn set(&mut self, at: Time, key: K) -> Result<bool> {
         self.set_in(at, key, ())
     }

@@ -67,8 +67,12 @@ impl<K: Key, V: State> Side<K, V> {
         // `to` may be as far as time goes: the last point of time is no time of rows.
         let times = at.plus(to.saturating_neg())..at.plus(from.saturating_neg()).plus(1);
         self.rows.range(key, times, |own, (own_sent, row)| {
-            // Neither was over when the other was sent.
-            if own.plus(to) >= sent && at.plus(from.saturating_neg()) >= *own_sent {
+            // A range to the end of time may have more than the interval; and neither was over when
+            // the other was sent.
+            if own <= at.plus(from.saturating_neg())
+                && own.plus(to) >= sent
+                && at.plus(from.saturating_neg()) >= *own_sent
+            {
                 visit(row);
             }
             Ok(())

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::framed::Framed;
 use crate::io::Device;
 use crate::segment::{FORMAT_VERSION, StateImage};
-use crate::{Error, ErrorKind, HASH_VERSION, KeyGroups, Result};
+use crate::{Error, ErrorKind, HASH_VERSION, KeyGroups, Result, Time};
 
 /// Name of the committed manifest.
 pub const MANIFEST: &str = "MANIFEST";
@@ -133,6 +133,10 @@ pub struct StateManifest {
     /// from before do not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
+    /// Of the time of a state whose entries expire: those touched last before this are over for good,
+    /// whatever the time to live becomes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<Time>,
     /// The key groups that it has, if they come and go; else they are those of the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<KeyGroups>,

@@ -21,7 +21,7 @@ use super::{Checkpoint, Checkpoints, MOMENT, Part, Retained, Sealing, entries_of
 use crate::aside::Aside;
 use crate::pacing::{Shares, Stream};
 use crate::sources::Sources;
-use crate::store::{BLOB_CHUNK_BYTES, Inner, Store};
+use crate::store::{BLOB_CHUNK_BYTES, Inner, Store, kept};
 
 /// A checkpoint under way; see [`Store::seal`]. Dropped without a decision, it is aborted, unless it
 /// is to be [kept](Seal::keep).
@@ -79,6 +79,7 @@ impl Seal {
             turn: 0,
             shares: Shares::none(calls_of(inner)),
             pinned: Vec::new(),
+            without: inner.dropped.borrow().clone(),
             image: None,
             preparing: None,
             prepared: None,
@@ -99,10 +100,10 @@ impl Seal {
                 }
             }
         }
-        let carried = checkpoints.base.iter().flat_map(|base| &base.states);
-        for state in carried {
+        let carried = checkpoints.base.iter().flat_map(|base| kept(base, &sealing.without));
+        for state in carried.cloned().collect::<Vec<_>>() {
             if !states.iter().any(|open| open.manifest.name == state.name) {
-                sealing.add(state.clone(), None, segments);
+                sealing.add(state, None, segments);
             }
         }
         checkpoints.sealing = Some(sealing);
@@ -334,13 +335,14 @@ impl Seal {
         match outcome {
             CheckpointOutcome::Abandoned => sealing.give_up(segments, inner),
             CheckpointOutcome::Committed | CheckpointOutcome::Unknown => {
-                let Sealing { prepared, blobs, .. } = sealing;
+                let Sealing { prepared, blobs, without, .. } = sealing;
                 let prepared = prepared.expect("looked at above");
                 // Nobody but checkpoints needs this file.
                 blobs.close();
                 let _ = segments.remove_file(&blobs_name(self.number));
                 if outcome == CheckpointOutcome::Committed {
                     checkpoints.base = Some(prepared.image.clone());
+                    inner.dropped.borrow_mut().retain(|state| !without.contains(state));
                     checkpoints.drop_unlisted(manifest, segments);
                 }
                 checkpoints.retained.push(prepared);

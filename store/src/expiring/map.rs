@@ -26,7 +26,9 @@ pub struct ExpiringMapOf<K, V>(PhantomData<(K, V)>);
 /// memory an eighth of its time to live later, in bounded steps that writes and
 /// [`tick`](crate::Store::tick) pay for; from storage with its segment, when the last of that is over,
 /// or when the segment is rewritten. Errors, panics and costs are those of a map; every key takes 8
-/// bytes more.
+/// bytes more. In processing time each call fails with [`ErrorKind::Input`], and changes nothing, while
+/// the clock is farther ahead of the state's time than
+/// [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms).
 pub struct ExpiringMap<K: Key, V: 'static, L: Layout<K, Timed<V>> = AnyLayout> {
     map: Map<K, Timed<V>, L>,
     lifetime: Rc<Lifetime>,
@@ -80,7 +82,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     /// The time of the state: the greatest it was told or, in processing time, its clock has told.
     /// [`Time::MIN`] before the first.
     pub fn time(&self) -> Time {
-        self.lifetime.moment().now
+        self.lifetime.moment().unwrap_or_else(|_| self.lifetime.known()).now
     }
 
     /// Tells the time of a state in event time: a watermark, or the times of records as they come.
@@ -91,6 +93,9 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     /// far ahead its record was; by the times of records it is what Kafka Streams calls stream time.
     ///
     /// # Errors
+    /// [`ErrorKind::Input`], with the time as it was, for a time that is farther ahead than
+    /// [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms) allows, or in the last
+    /// year of time, as sums that overflow are; [`Time::MAX`], the end, is taken.
     /// [`ErrorKind::Unsupported`] for a state in processing time, whose clock tells;
     /// [`ErrorKind::InUse`] while a value is borrowed.
     pub fn advance(&mut self, to: Time) -> Result<()> {
@@ -98,7 +103,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
             let message = "a state in processing time has its time from the store's clock";
             return Err(Error::new(ErrorKind::Unsupported, message).with("state", self.name()));
         }
-        self.lifetime.advance(to);
+        self.lifetime.advance(to)?;
         self.map.cell().enter_to_write(1).map(drop)
     }
 
@@ -119,7 +124,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
 
     /// The value of `key`; see [`Map::get`].
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
-        let moment = self.lifetime.moment();
+        let moment = self.lifetime.moment()?;
         if self.by_reads() && !self.touch(key, moment)? {
             return Ok(None);
         }
@@ -139,7 +144,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         key: &Q,
         read: impl FnOnce(Option<&V>) -> R,
     ) -> Result<R> {
-        let moment = self.lifetime.moment();
+        let moment = self.lifetime.moment()?;
         if !self.by_reads() {
             return self.map.read(key, |timed| read(seen(timed, moment)));
         }
@@ -157,7 +162,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
 
     /// The value of `key` if it is in memory; see [`Map::peek`]. Never touches the entry.
     pub fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
-        let moment = self.lifetime.moment();
+        let moment = self.lifetime.moment()?;
         Ok(self.map.peek(key)?.and_then(|found| unwrapped(found, moment)))
     }
 
@@ -175,7 +180,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        let (moment, lifetime) = (self.lifetime.moment(), &*self.lifetime);
+        let (moment, lifetime) = (self.lifetime.moment()?, &*self.lifetime);
         let init = Cell::new(Some(init));
         let new = || (init.take().expect("an entry is begun once"))();
         self.map.update(
@@ -193,7 +198,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        let moment = self.lifetime.moment();
+        let moment = self.lifetime.moment()?;
         let done = self.map.modify(key, |timed| timed.seen_to_write(moment).map(change))?;
         Ok(done.flatten())
     }
@@ -207,7 +212,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     where
         V: Clone,
     {
-        let moment = self.lifetime.moment();
+        let moment = self.lifetime.moment()?;
         let change = |timed: &mut Timed<V>| timed.seen_to_write(moment).map(change);
         Ok(self.map.modify_or_restore(key, change)?.flatten())
     }
@@ -215,9 +220,10 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     /// Sets the value of `key`, which touches the entry, and says whether the key was there. On an
     /// error key and value come back in it. Cost: that of a map's put, and a look-up in memory.
     pub fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
-        let moment = self.lifetime.moment();
-        let was_seen = match self.is_seen(&key, moment) {
-            Ok(was_seen) => was_seen,
+        let seen = self.lifetime.moment();
+        let seen = seen.and_then(|moment| Ok((moment, self.is_seen(&key, moment)?)));
+        let (moment, was_seen) = match seen {
+            Ok(seen) => seen,
             Err(error) => return Err(Rejected::new(error, (key, value))),
         };
         match self.map.put(key, Timed { touched: moment.now, value }) {
@@ -250,7 +256,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
 
     /// Removes `key` and returns its value, unless that is over.
     pub fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
-        let moment = self.lifetime.moment();
+        let moment = self.lifetime.moment()?;
         let Some(timed) = self.map.take(key)? else { return Ok(None) };
         let is_over = timed.touched < moment.over;
         self.count_removed(is_over);
@@ -277,7 +283,8 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         init: impl FnMut(&T) -> V,
         mut change: impl FnMut(&T, &mut V),
     ) -> std::result::Result<(), BatchError> {
-        let (moment, lifetime) = (self.lifetime.moment(), &*self.lifetime);
+        let lifetime = &*self.lifetime;
+        let moment = lifetime.moment().map_err(|error| BatchError { applied: 0, error })?;
         let init = RefCell::new(init);
         let new = |item: &T| (init.borrow_mut())(item);
         self.map.update_batch(
@@ -297,7 +304,8 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         mut read: impl FnMut(&T, Option<&V>),
     ) -> std::result::Result<(), BatchError> {
         if !self.by_reads() {
-            let moment = self.lifetime.moment();
+            let moment =
+                self.lifetime.moment().map_err(|error| BatchError { applied: 0, error })?;
             return self.map.read_batch(batch, key, |item, timed| read(item, seen(timed, moment)));
         }
         for (applied, item) in batch.iter().enumerate() {
@@ -334,7 +342,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         fuel: usize,
         mut visit: impl FnMut(&K, &V) -> Result<()>,
     ) -> Result<()> {
-        let moment = self.lifetime.moment();
+        let moment = self.lifetime.moment()?;
         self.map.scan(cursor, fuel, |key, timed| match seen(Some(timed), moment) {
             Some(value) => visit(key, value),
             None => Ok(()),
@@ -358,7 +366,10 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         &mut self,
         entries: impl IntoIterator<Item = (K, V)>,
     ) -> std::result::Result<u64, Rejected<Vec<(K, V)>>> {
-        let touched = self.lifetime.moment().now;
+        let touched = match self.lifetime.moment() {
+            Ok(moment) => moment.now,
+            Err(error) => return Err(Rejected::new(error, entries.into_iter().collect())),
+        };
         let timed = entries.into_iter().map(|(key, value)| (key, Timed { touched, value }));
         self.map.load(timed).map_err(|Rejected { error, value }| {
             Rejected::new(error, value.into_iter().map(|(key, timed)| (key, timed.value)).collect())

@@ -12,7 +12,7 @@ mod timed;
 mod ttl;
 mod value;
 
-pub(crate) use lifetime::{Lifetime, Record};
+pub(crate) use lifetime::{Lifetime, Record, Rules};
 pub use map::{ExpiringMap, ExpiringMapOf};
 pub(crate) use sweeping::Sweeping;
 pub use timed::Timed;

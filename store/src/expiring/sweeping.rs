@@ -38,13 +38,16 @@ impl<V> Sweeping<V> {
 
     /// Whether a value is over at this moment.
     pub(crate) fn is_over(&self) -> impl Fn(&V) -> bool {
-        let (over, touched) = (self.lifetime.moment().over, self.touched);
+        let (over, touched) = (self.lifetime.known().over, self.touched);
         move |value| touched(value) < over
     }
 
     /// A value came from elsewhere: the time was at least when it was touched.
-    pub(crate) fn saw(&self, value: &V) {
-        self.lifetime.advance((self.touched)(value));
+    ///
+    /// # Errors
+    /// Those of a time that jumps too far.
+    pub(crate) fn saw(&self, value: &V) -> Result<()> {
+        self.lifetime.advance((self.touched)(value))
     }
 
     /// Entries that were removed, and those that were looked at.
@@ -62,7 +65,7 @@ impl<V> Sweeping<V> {
     ) -> Result<usize> {
         let mut under_way = self.pass.borrow_mut();
         if under_way.is_none() {
-            let over = self.lifetime.moment().over;
+            let over = self.lifetime.moment()?.over;
             if !self.is_due(over, idle) {
                 return Ok(0);
             }

@@ -12,7 +12,8 @@ use alluvium_pagestore::Time;
 /// entry; so does every read, if [`refreshed_by_reads`](Ttl::refreshed_by_reads) says so.
 ///
 /// It may be another one each time the state is opened: what is stored is when an entry was touched,
-/// so that the new one holds for all entries. Only event time does not become processing time.
+/// so that the new one holds for all entries that are not over already; those stay over. Only event
+/// time does not become processing time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ttl {
     pub(super) nanos: i64,
@@ -45,13 +46,19 @@ impl Ttl {
         self.nanos
     }
 
+    /// Whether the clock tells the time.
+    pub(crate) fn by_clock(&self) -> bool {
+        self.by_clock
+    }
+
     /// By what time, as checkpoints and errors call it.
     pub(crate) fn kind(&self) -> &'static str {
         if self.by_clock { "processing time" } else { "event time" }
     }
 }
 
-/// Tells processing time. May go backwards: a state keeps the greatest time that it has seen.
+/// Tells processing time. May go backwards: a state keeps the greatest time that it has seen. One that
+/// [jumps ahead](crate::StoreConfig::time_jump_max_ms) by years is not believed.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The time now.
     fn now(&self) -> Time;

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use alluvium_layouts::{Layout, Touched};
-use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, description_of};
+use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time, description_of};
 
 use super::opening::manifest;
 use super::{StateBuilder, Store};
 use crate::expiring::{
-    ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Lifetime, Timed, Ttl,
+    ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Lifetime, Rules, Timed, Ttl,
 };
 use crate::moving::Mover;
 
@@ -47,13 +47,25 @@ impl Store {
 
     /// The time of the state `name`, a state of its own.
     fn open_lifetime(&self, name: &str, ttl: Ttl, mover: Option<&Mover>) -> Result<Rc<Lifetime>> {
-        let name = format!("{name}/time");
+        let (state, name) = (name, format!("{name}/time"));
         let context = self.0.context(&name, None)?;
         let types = (description_of::<()>(), description_of::<crate::expiring::Record>());
         let manifest = manifest(&name, "progress", "heap", types);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
-        let opened = Lifetime::open(ttl, self.0.clock.clone(), context.clone());
+        let (is_own, stored) = self.0.stored(&name);
+        let over = match (is_own, stored, &self.0.sources) {
+            (true, stored, _) => stored.and_then(|stored| stored.over),
+            (false, Some(_), Some(sources)) => sources.over(&name),
+            _ => None,
+        };
+        let rules = Rules {
+            ttl,
+            clock: ttl.by_clock().then(|| self.0.clock.clone()),
+            jump_max: self.0.config.time_jump_max_nanos(),
+            over: over.unwrap_or(Time::MIN),
+        };
+        let opened = Lifetime::open(state, rules, context.clone());
         let lifetime = opened.map_err(|e| e.with("state", &name))?;
         self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| lifetime.take(part)))?;
         if let Some(mover) = mover {
@@ -100,11 +112,13 @@ impl<K, V, L> StateBuilder<'_, ExpiringMapOf<K, V>, L> {
 
 impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> StateBuilder<'_, ExpiringMapOf<K, V>, L> {
     /// Opens the map, restoring it from the last checkpoint. The time to live may be another one than
-    /// before: it holds for all entries.
+    /// before: it holds for all entries that are not over already.
     ///
     /// # Errors
     /// As for a map; [`ErrorKind::Mismatch`] also for a state whose entries expire by another time, or
-    /// not at all, and [`ErrorKind::Config`] for a time to live that is not above 0.
+    /// not at all, [`ErrorKind::Config`] for a time to live that is not above 0, and
+    /// [`ErrorKind::Input`] if the clock, or the time of a store whose keys are taken over, is farther
+    /// ahead than [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms) allows.
     pub fn open(self, ttl: Ttl) -> Result<ExpiringMap<K, V, L>> {
         self.open_expiring("map", ttl)
     }

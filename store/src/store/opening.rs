@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use alluvium_layouts::StateContext;
 use alluvium_pagestore::{
-    Account, BlobReader, CheckpointImage, Error, ErrorKind, MemoryKind, Result, StateManifest,
+    Account, BlobReader, CheckpointImage, Error, ErrorKind, KeyGroups, MemoryKind, Result, StateImage,
+    StateManifest,
     refused_attributes,
 };
 
-use super::{Inner, OpenState};
+use super::{Inner, OpenState, kept};
 use crate::definition;
 use crate::moving::{Groups, Mover, Stock};
 use crate::sources::Sources;
@@ -64,10 +65,11 @@ impl Inner {
     /// say; and whether it is this store's own.
     pub(super) fn stored(&self, name: &str) -> (bool, Option<StateManifest>) {
         let find = |base: &Arc<CheckpointImage>| {
-            base.states.iter().find(|state| state.name == name).cloned()
+            kept(base, &self.dropped.borrow()).find(|state| state.name == name).cloned()
         };
         match self.checkpoints.borrow().base().map(find) {
             Some(own) => (true, own),
+            None if self.dropped.borrow().contains(name) => (false, None),
             None => (false, self.sources.as_ref().and_then(|sources| sources.state(name))),
         }
     }
@@ -150,7 +152,8 @@ impl Inner {
     ) -> Result<Option<Rc<Groups>>> {
         let Some(mover) = mover else { return Ok(None) };
         let checkpoints = self.checkpoints.borrow();
-        let mut states = checkpoints.base().into_iter().flat_map(|base| &base.states);
+        let dropped = self.dropped.borrow();
+        let mut states = checkpoints.base().into_iter().flat_map(|base| kept(base, &dropped));
         let restored = states.find(|state| state.name == name).map(|state| self.stock_of(state));
         let written = || self.written_in(mover.groups());
         let groups = mover.groups_for(&self.root, restored, written);
@@ -220,8 +223,19 @@ pub(super) fn manifest(
     (key, value): (String, String),
 ) -> StateManifest {
     let (name, primitive, layout) = (name.into(), primitive.into(), layout.into());
-    let (definition, unit, groups, going, image) = Default::default();
-    StateManifest { name, primitive, layout, key, value, definition, unit, groups, going, image }
+    StateManifest {
+        name,
+        primitive,
+        layout,
+        key,
+        value,
+        definition: None,
+        over: None,
+        unit: None,
+        groups: None,
+        going: KeyGroups::default(),
+        image: StateImage::default(),
+    }
 }
 
 /// The error of a layout that does not say how its entries become bytes.

@@ -234,7 +234,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         };
         let expiry = expiry()?;
         if let Some(expiry) = &expiry {
-            table.stamp_with(expiry.touched, expiry.lifetime.moment().now);
+            table.stamp_with(expiry.touched, expiry.lifetime.known().now);
         }
         let sweeping = expiry.map(|expiry| Sweeping::new(expiry.lifetime, expiry.touched));
         let codec = self.layout.codec();

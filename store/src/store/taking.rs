@@ -22,7 +22,8 @@ impl Inner {
         mut take: impl FnMut(&SourcePart) -> Result<()>,
     ) -> Result<()> {
         let Some(sources) = &self.sources else { return Ok(()) };
-        if self.checkpoints.borrow().base().is_some() {
+        let is_dropped = self.dropped.borrow().contains(&asked.name);
+        if is_dropped || self.checkpoints.borrow().base().is_some() {
             return Ok(());
         }
         // Beside the state's own memory, which may be as little as it needs to work.

@@ -1,6 +1,6 @@
 //! The oracle: an ordered map of values and times, and the definition in numbers that cannot overflow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use alluvium::Ttl;
 
@@ -12,11 +12,19 @@ pub struct Model<V> {
     pub times: Option<(i64, i64)>,
     nanos: i64,
     by_reads: bool,
+    /// Keys whose entries were over under an earlier time to live.
+    gone: BTreeSet<u64>,
 }
 
 impl<V: Clone> Model<V> {
     pub fn new(ttl: Ttl, by_reads: bool) -> Self {
-        Self { entries: BTreeMap::new(), times: None, nanos: ttl.nanos(), by_reads }
+        Self {
+            entries: BTreeMap::new(),
+            times: None,
+            nanos: ttl.nanos(),
+            by_reads,
+            gone: BTreeSet::new(),
+        }
     }
 
     pub fn advance(&mut self, to: i64) {
@@ -24,6 +32,14 @@ impl<V: Clone> Model<V> {
             return;
         }
         self.times = Some(self.times.map_or((to, to), |(time, since)| (time.max(to), since)));
+    }
+
+    /// From now on entries live so long; those that are over stay over.
+    pub fn live(&mut self, nanos: i64) {
+        let gone: Vec<_> =
+            self.entries.keys().copied().filter(|key| self.get(*key).is_none()).collect();
+        self.gone.extend(gone);
+        self.nanos = nanos;
     }
 
     pub fn time(&self) -> i64 {
@@ -37,7 +53,7 @@ impl<V: Clone> Model<V> {
 
     pub fn get(&self, key: u64) -> Option<&V> {
         let (touched, value) = self.entries.get(&key)?;
-        (!self.is_over(*touched)).then_some(value)
+        (!self.is_over(*touched) && !self.gone.contains(&key)).then_some(value)
     }
 
     /// A read, which may touch the entry.
@@ -54,6 +70,7 @@ impl<V: Clone> Model<V> {
     pub fn put(&mut self, key: u64, value: V) -> bool {
         let was_there = self.get(key).is_some();
         self.entries.insert(key, (self.time(), value));
+        self.gone.remove(&key);
         was_there
     }
 
@@ -81,7 +98,7 @@ impl<V: Clone> Model<V> {
 
     /// What is seen.
     pub fn all(&self) -> BTreeMap<u64, V> {
-        let seen = self.entries.iter().filter(|(_, (touched, _))| !self.is_over(*touched));
-        seen.map(|(key, (_, value))| (*key, value.clone())).collect()
+        let seen = self.entries.keys().filter_map(|key| Some((*key, self.get(*key)?.clone())));
+        seen.collect()
     }
 }

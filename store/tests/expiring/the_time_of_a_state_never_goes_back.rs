@@ -104,10 +104,10 @@ fn at_the_end_of_time_all_is_over_that_lives_for_less() {
     let (_store, mut map) = open(&device, &clock, Ttl::event_time(100));
     map.advance(Time(0)).unwrap();
     map.put(1, 1).unwrap();
-    map.advance(Time(i64::MAX - 99)).unwrap();
+    map.advance(Time(50)).unwrap();
     map.put(2, 2).unwrap();
     map.advance(Time::MAX).unwrap();
     map.put(3, 3).unwrap();
     let there = [1, 2, 3].map(|key| map.contains(&key).unwrap());
-    assert_eq!(there, [false, true, true]);
+    assert_eq!(there, [false, false, true]);
 }

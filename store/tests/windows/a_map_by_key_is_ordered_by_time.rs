@@ -105,6 +105,38 @@ fn the_ends_of_time_have_slices_too() {
     assert!(map.is_empty().unwrap());
 }
 
+/// Slices of one point of time, of more than half of it, and between.
+#[test]
+fn what_is_inserted_at_the_ends_of_time_is_found_and_goes() {
+    let (min, max) = (i64::MIN, i64::MAX);
+    let times = [min, min + 1, min + 5, -7, -1, 0, 3, max - 8, max - 1, max];
+    for width in [1, 2, 7, 100, max - 1, max] {
+        let store = in_memory();
+        let map = store.time_map::<u64, String>("ends").layout(BTree);
+        let mut map: Map = map.open(width).unwrap();
+        for at in times {
+            map.insert(Time(at), &1, at.to_string()).unwrap();
+        }
+        for start in times {
+            for end in times {
+                let found = range(&mut map, 1, start..end);
+                let found: Vec<_> = found.into_iter().map(|(at, _)| at).collect();
+                let has = |at: &i64| start <= *at && (*at < end || end == max);
+                let expected: Vec<_> = times.iter().copied().filter(has).collect();
+                assert_eq!(found, expected, "{start}..{end} in slices of {width}");
+            }
+        }
+        map.remove_range(&1, Time(0)..Time::MAX).unwrap();
+        let left = range(&mut map, 1, min..max).len();
+        assert_eq!(left, 5, "slices of {width} from 0 on are removed");
+        map.insert(Time::MAX, &1, "last".into()).unwrap();
+        while !map.purge(Time(0), 100).unwrap() {}
+        assert_eq!(range(&mut map, 1, min..max), [(max, "last".to_string())]);
+        while !map.purge(Time::MAX, 100).unwrap() {}
+        assert!(map.is_empty().unwrap(), "slices of {width}");
+    }
+}
+
 #[test]
 fn what_cannot_be_done_is_refused_and_changes_nothing() {
     let store = in_memory();

@@ -298,6 +298,7 @@ fn panes_come_out_without_what_was_removed() {
         states: vec![StateManifest {
             definition: None,
             unit: None,
+            over: None,
             name,
             primitive,
             layout,
