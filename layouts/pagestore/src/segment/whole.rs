@@ -9,8 +9,8 @@ use std::ops::Range;
 use super::SegmentInfo;
 use super::footers::Footer;
 use super::format::{
-    FooterEntry, ImageInfo, RecordBytes, TRAILER_BYTES, Tail, Verified, damaged, verify_header,
-    verify_record,
+    FooterEntry, ImageInfo, RECORD_HEADER_BYTES, RecordBytes, TRAILER_BYTES, Tail, Verified,
+    damaged, verify_header, verify_record,
 };
 use crate::io::BLOCK_BYTES;
 use crate::{Error, Result};
@@ -21,6 +21,8 @@ pub struct WholeSegment<'a> {
     info: SegmentInfo,
     bytes: &'a [u8],
     images: Vec<ImageInfo>,
+    /// Where the directory stands, if the tail says so.
+    directory: Range<u64>,
     damage: Vec<Error>,
 }
 
@@ -29,7 +31,8 @@ impl<'a> WholeSegment<'a> {
     /// are those of its file. Cost: a block per image; all blocks if tail or directory are damaged,
     /// to find the images by their trailers.
     pub fn open(info: &SegmentInfo, state: u64, bytes: &'a [u8]) -> Self {
-        let mut whole = Self { info: info.clone(), bytes, images: Vec::new(), damage: Vec::new() };
+        let (images, damage) = (Vec::new(), Vec::new());
+        let mut whole = Self { info: info.clone(), bytes, images, directory: 0..0, damage };
         whole.look(state);
         whole
     }
@@ -87,6 +90,46 @@ impl<'a> WholeSegment<'a> {
         }
     }
 
+    /// Where padding is not what was written, zeros: the first place of each stretch of it, and the
+    /// place behind the segment if the file goes on there. Nothing reads padding, and no checksum
+    /// covers it. Empty for a segment with damage, of which it is not known what is padding.
+    /// Cost: all bytes of the segment.
+    pub fn changed_padding(&self) -> Vec<u64> {
+        let Some(mut told) = self.told() else { return Vec::new() };
+        told.sort_by_key(|range| range.start);
+        let end = self.bytes.len() as u64;
+        let (mut places, mut at) = (Vec::new(), 0);
+        for Range { start, end } in told.into_iter().chain([end..end]) {
+            let padding = start.checked_sub(at).and_then(|length| self.slice(at, length));
+            let changed = padding.and_then(|bytes| bytes.iter().position(|byte| *byte != 0));
+            places.extend(changed.map(|byte| at + byte as u64));
+            at = at.max(end);
+        }
+        if end > self.info.bytes && places.last().is_none_or(|last| *last < self.info.bytes) {
+            places.push(self.info.bytes);
+        }
+        places
+    }
+
+    /// All that is not padding; `None` if some of it is damaged.
+    fn told(&self) -> Option<Vec<Range<u64>>> {
+        const SHORT: u64 = TRAILER_BYTES as u64;
+        let tail = self.tail_offset()?;
+        let mut told = vec![0..SHORT, self.directory.clone(), tail..self.info.bytes];
+        for image in &self.images {
+            let end = image.offset + image.bytes;
+            // Of a bare image the records tell, which are added below without what is between them.
+            let footer = image.footer_offset..image.footer_offset + image.footer_bytes();
+            told.extend([footer, end - SHORT..end]);
+            for entry in self.footer(image).ok()? {
+                let record = self.record(image, &entry).ok()?;
+                let bytes = RECORD_HEADER_BYTES + record.payload.len();
+                told.push(entry.offset()..entry.offset() + bytes as u64);
+            }
+        }
+        Some(told)
+    }
+
     fn look(&mut self, state: u64) {
         let there = self.bytes.len() as u64;
         if there < self.info.bytes {
@@ -131,6 +174,8 @@ impl<'a> WholeSegment<'a> {
                 return false;
             }
         };
+        let end = tail.directory_offset + u64::from(tail.images) * TRAILER_BYTES as u64;
+        self.directory = tail.directory_offset..end;
         let mut complete = true;
         for number in 0..u64::from(tail.images) {
             let place = tail.directory_offset + number * TRAILER_BYTES as u64;
@@ -298,6 +343,32 @@ mod tests {
             bytes[bare.offset as usize + at] ^= 4;
         }
         assert_eq!(count(&info, &bytes), (57, 3));
+    }
+
+    #[test]
+    fn each_changed_byte_is_damage_or_told_to_be_padding() {
+        let (info, mut bytes) = sample();
+        let look = |bytes: &[u8]| {
+            let whole = WholeSegment::open(&info, 7, bytes);
+            let is_sound = whole.damage().is_empty() && whole.told().is_some();
+            (is_sound, whole.changed_padding())
+        };
+        assert_eq!(look(&bytes), (true, vec![]));
+        let (mut damaged, mut padding) = (0, 0);
+        for at in (0..bytes.len()).step_by(3) {
+            bytes[at] ^= 1;
+            match look(&bytes) {
+                (true, places) => {
+                    assert_eq!(places, [at as u64]);
+                    padding += 1;
+                }
+                (false, _) => damaged += 1,
+            }
+            bytes[at] ^= 1;
+        }
+        assert!(damaged > 500 && padding > 500, "{damaged} {padding}");
+        bytes.push(0);
+        assert_eq!(look(&bytes).1, [info.bytes]);
     }
 
     #[test]
