@@ -185,6 +185,7 @@ fn work<R>(
         let state = WorkerState::in_group(worker, overrides(worker.index()))?;
         state.meet(worker, 0)?;
         let result = job(worker, &state)?;
+        state.job_returned();
         while worker.has_dataflows() {
             state.step(worker)?;
         }

@@ -4,11 +4,11 @@
 //!
 //! Rows of a key are applied in the order in which they arrived, at the times they arrived with.
 //! Input that cannot be taken yet is staged, in order; as a staged row has left Timely's count of
-//! what is under way, its capability is kept with it, and [`Intake::horizon`] says how far the
-//! operator's own time may go.
+//! what is under way, the right to emit at its time is kept with it, and [`Intake::horizon`] says how
+//! far the operator's own time may go. What is applied meanwhile learns the least time of what waits
+//! ([`Right::least_waiting`]), so that no row sees time pass while it waits.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,10 @@ use std::time::{Duration, Instant};
 use alluvium::io::Waker;
 use alluvium::{Error, Key, Reservation, Result, Time};
 use hashbrown::HashTable;
+use timely::communication::Pull;
 use timely::dataflow::Scope;
+use timely::dataflow::channels::Message;
+use timely::dataflow::operators::generic::InputHandleCore;
 use timely::dataflow::operators::generic::OperatorInfo;
 use timely::dataflow::operators::{Capability, CapabilitySet, CapabilityTrait, InputCapability};
 use timely::progress::Timestamp;
@@ -25,7 +28,8 @@ use timely::scheduling::Activator;
 use crate::fault::is_passing;
 use crate::parking::{Fetchers, Parking};
 use crate::spec::OperatorState;
-use crate::worker::{Parked, WorkerState};
+use crate::staged::Staged;
+use crate::worker::{Parked, Registered, WorkerState};
 
 /// A row with its key, or that a timer of a key is due, which stays among the timers: rows that wait
 /// before it may set others, or withdraw it.
@@ -40,24 +44,50 @@ pub(crate) enum Work<'a, K, D> {
     Timers(&'a mut Vec<(Time, K)>),
 }
 
-/// The right to emit at the time of what is applied.
-pub(crate) enum Right<'a, T: Timestamp> {
+/// The right to emit at the time of what is applied, and what waits meanwhile.
+pub(crate) struct Right<'a, T: Timestamp> {
+    kind: RightKind<'a, T>,
+    least_waiting: Option<T>,
+}
+
+enum RightKind<'a, T: Timestamp> {
     Input(&'a InputCapability<T>),
     Held(&'a Capability<T>),
 }
 
-impl<T: Timestamp> Right<'_, T> {
+impl<T: Timestamp> Clone for RightKind<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: Timestamp> Copy for RightKind<'_, T> {}
+
+impl<'a, T: Timestamp> Right<'a, T> {
+    fn input(capability: &'a InputCapability<T>) -> Self {
+        Self { kind: RightKind::Input(capability), least_waiting: None }
+    }
+
+    pub(crate) fn held(capability: &'a Capability<T>) -> Self {
+        Self { kind: RightKind::Held(capability), least_waiting: None }
+    }
+
     pub(crate) fn time(&self) -> &T {
-        match self {
-            Right::Input(capability) => capability.time(),
-            Right::Held(capability) => capability.time(),
+        match self.kind {
+            RightKind::Input(capability) => capability.time(),
+            RightKind::Held(capability) => capability.time(),
         }
     }
 
+    /// The least time of the rows that wait, for a read or to be taken.
+    pub(crate) fn least_waiting(&self) -> Option<&T> {
+        self.least_waiting.as_ref()
+    }
+
     pub(crate) fn delayed(&self, time: &T) -> Capability<T> {
-        match self {
-            Right::Input(capability) => capability.delayed(time, 0),
-            Right::Held(capability) => capability.delayed(time),
+        match self.kind {
+            RightKind::Input(capability) => capability.delayed(time, 0),
+            RightKind::Held(capability) => capability.delayed(time),
         }
     }
 
@@ -76,9 +106,9 @@ impl<T: Timestamp> CapabilityTrait<T> for Right<'_, T> {
         query_buffer: &Rc<std::cell::RefCell<timely::progress::ChangeBatch<T>>>,
         port: usize,
     ) -> bool {
-        match self {
-            Right::Input(capability) => capability.valid_for_output(query_buffer, port),
-            Right::Held(capability) => capability.valid_for_output(query_buffer, port),
+        match self.kind {
+            RightKind::Input(capability) => capability.valid_for_output(query_buffer, port),
+            RightKind::Held(capability) => capability.valid_for_output(query_buffer, port),
         }
     }
 }
@@ -90,6 +120,7 @@ pub(crate) struct Prepared<K: Key> {
     fetchers: Fetchers<K>,
     limit: usize,
     memory: Option<Reservation>,
+    registered: Rc<Registered>,
 }
 
 impl<K: Key> Prepared<K> {
@@ -111,7 +142,8 @@ impl<K: Key> Prepared<K> {
             memory = Some(worker.store().reserve(limit as u64 * each, &what)?);
         }
         let operator = states.id().to_owned();
-        Ok(Self { worker: worker.clone(), operator, fetchers, limit, memory })
+        let (worker, registered) = (worker.clone(), states.registered());
+        Ok(Self { worker, operator, fetchers, limit, memory, registered })
     }
 
     /// The intake of the operator `info`.
@@ -136,7 +168,7 @@ impl<K: Key> Prepared<K> {
             parked: self.worker.gauge(&self.operator),
             operator: self.operator,
             parking,
-            staged: VecDeque::new(),
+            staged: Staged::new(),
             waker,
             activator,
             is_blocked: false,
@@ -145,6 +177,7 @@ impl<K: Key> Prepared<K> {
             rows: Vec::new(),
             waited,
             _memory: self.memory,
+            _registered: self.registered,
         }
     }
 }
@@ -157,7 +190,7 @@ pub(crate) struct Intake<T: Timestamp, K: Key, D> {
     parking: Option<Parking<T, K, Item<D>>>,
     /// What the worker shows of the parking.
     parked: Rc<Cell<Parked>>,
-    staged: VecDeque<Staged<T, K, D>>,
+    staged: Staged<T, (K, D)>,
     waker: Arc<Waker>,
     activator: Activator,
     /// Storage took no writes when it was last tried.
@@ -170,10 +203,9 @@ pub(crate) struct Intake<T: Timestamp, K: Key, D> {
     /// Keys whose timers have waited as long as they had to, until the operator is scheduled again.
     waited: HashTable<K>,
     _memory: Option<Reservation>,
+    /// The operator's id is taken as long as it is there.
+    _registered: Rc<Registered>,
 }
-
-/// Rows that are not taken yet, and the right to emit at their time.
-type Staged<T, K, D> = (Capability<T>, Vec<(K, D)>);
 
 /// Storage lets nobody write for a while.
 struct Waiting {
@@ -202,11 +234,30 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     }
 
     /// The least time of staged input, if there is any: the operator's own time must not pass it.
-    pub(crate) fn horizon(&self) -> Option<&T>
-    where
-        T: Ord,
-    {
-        self.staged.iter().map(|(capability, _)| capability.time()).min()
+    pub(crate) fn horizon(&self) -> Option<&T> {
+        self.staged.least()
+    }
+
+    /// `right` with the least time of what waits.
+    fn among_waiting<'r>(&self, right: &Right<'r, T>) -> Right<'r, T> {
+        let parked = self.parking.as_ref().and_then(Parking::least_time);
+        let waiting = self.staged.least().into_iter().chain(parked);
+        Right { kind: right.kind, least_waiting: waiting.min().cloned() }
+    }
+
+    /// Takes all that has come, batch by batch: to group it by time would not keep the order in which it
+    /// has come.
+    pub(crate) fn take_in<R, P: Pull<Message<T, Vec<R>>>>(
+        &mut self,
+        input: &mut InputHandleCore<T, Vec<R>, P>,
+        mut keyed: impl FnMut(R) -> (K, D),
+        mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+    ) {
+        let mut rows = Vec::new();
+        input.for_each(|capability, batch| {
+            rows.extend(batch.drain(..).map(&mut keyed));
+            self.offer(&capability, &mut rows, &mut apply);
+        });
     }
 
     /// Goes on with what was put aside; called first whenever the operator is scheduled.
@@ -229,8 +280,9 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
                 break;
             }
             let Some((capability, mut rows)) = self.staged.pop_front() else { break };
-            self.take(&Right::Held(&capability), &mut rows, &mut apply);
+            self.take(&Right::held(&capability), &mut rows, &mut apply);
         }
+        self.staged.settle();
         self.show();
     }
 
@@ -251,9 +303,10 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
             self.failed.insert(capability.retain(0));
             rows.clear();
         } else if self.is_closed() || !self.staged.is_empty() {
-            self.staged.push_back((capability.retain(0), std::mem::take(rows)));
+            self.staged.push_back(capability.retain(0), std::mem::take(rows));
+            self.show();
         } else {
-            self.take(&Right::Input(capability), rows, apply);
+            self.take(&Right::input(capability), rows, apply);
             self.show();
         }
     }
@@ -269,9 +322,10 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
             self.failed.insert(capability.clone());
             rows.clear();
         } else if self.is_closed() || !self.staged.is_empty() {
-            self.staged.push_back((capability.clone(), std::mem::take(rows)));
+            self.staged.push_back(capability.clone(), std::mem::take(rows));
+            self.show();
         } else {
-            self.take(&Right::Held(capability), rows, apply);
+            self.take(&Right::held(capability), rows, apply);
             self.show();
         }
     }
@@ -279,12 +333,14 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     /// Shows what is parked and staged, and asks to be scheduled again if no read will do so. To be
     /// called after whatever parks: rows do so here, timers in [`Body::fire`](crate::stateful::Body).
     pub(crate) fn show(&self) {
-        let Some(parking) = &self.parking else { return };
-        if !self.is_closed() && parking.needs_poll() {
-            self.activator.activate();
+        let mut parked = Parked { staged: self.staged.len(), ..Parked::default() };
+        if let Some(parking) = &self.parking {
+            if !self.is_closed() && parking.needs_poll() {
+                self.activator.activate();
+            }
+            (parked.now, parked.most) = (parking.len(), parking.peak());
         }
-        let staged = self.staged.len();
-        self.parked.set(Parked { now: parking.len(), most: parking.peak(), staged });
+        self.parked.set(parked);
     }
 
     /// Applies or parks rows, and stages those that can be neither.
@@ -306,7 +362,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
             Err(error) => done = Err(error),
         }
         if done.is_ok() && !rows.is_empty() {
-            done = apply(right, Work::Rows(rows));
+            done = apply(&self.among_waiting(right), Work::Rows(rows));
         }
         match done {
             Ok(()) => {
@@ -317,7 +373,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         }
         rows.append(&mut later);
         if !rows.is_empty() && !self.has_failed() {
-            self.staged.push_front((right.keep(), std::mem::take(rows)));
+            self.staged.push_front(right.keep(), std::mem::take(rows));
         }
         rows.clear();
     }
@@ -418,7 +474,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         rows: &mut Vec<(K, D)>,
         apply: &mut impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
     ) {
-        let right = Right::Held(capability);
+        let right = self.among_waiting(&Right::held(capability));
         if let Err(error) = apply(&right, Work::Rows(rows)) {
             if let Some(parking) = &mut self.parking {
                 // Back to the front, the last first.
@@ -462,7 +518,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         timers: &mut Vec<(Time, K)>,
         mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
     ) {
-        let right = Right::Held(capability);
+        let right = self.among_waiting(&Right::held(capability));
         match apply(&right, Work::Timers(timers)) {
             Ok(()) => {
                 self.applied();
@@ -480,7 +536,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     ) {
         match call() {
             Ok(()) => self.applied(),
-            Err(error) => self.stop(&Right::Held(capability), error),
+            Err(error) => self.stop(&Right::held(capability), error),
         }
     }
 
@@ -517,9 +573,8 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
 
     /// Notes the error, and holds on to the times of all that will not be applied.
     fn fail(&mut self, error: Error) {
-        for (capability, _) in self.staged.drain(..) {
-            self.failed.insert(capability);
-        }
+        let failed = &mut self.failed;
+        self.staged.clear(|right| failed.insert(right));
         if let Some(parking) = &mut self.parking {
             let failed = &mut self.failed;
             parking.clear(|capability| failed.insert(capability.clone()));

@@ -136,7 +136,6 @@ where
         let prepared = Prepared::<K>::new::<T, Row<A, B>>(&worker, &opener)?;
         let pact = owner_pact(&worker, &key);
         let scope = stream.scope();
-        let mut keyed = Vec::<(K, Row<A, B>)>::new();
         let mut found = Vec::new();
         let mut apply = move |sides: &mut (Side<K, A>, Side<K, B>),
                               right: &Right<'_, T>,
@@ -194,16 +193,15 @@ where
                     output.session(right).give_iterator(out.drain(..));
                     done
                 });
-                input.for_each_time(|capability, batches| {
-                    for batch in batches {
-                        keyed.extend(batch.drain(..).map(|row| (key(&row), row)));
-                        intake.offer(&capability, &mut keyed, |right, work| {
-                            let done = apply(&mut sides, right, work, &mut out);
-                            output.session(right).give_iterator(out.drain(..));
-                            done
-                        });
-                    }
-                });
+                intake.take_in(
+                    input,
+                    |row| (key(&row), row),
+                    |right, work| {
+                        let done = apply(&mut sides, right, work, &mut out);
+                        output.session(right).give_iterator(out.drain(..));
+                        done
+                    },
+                );
                 let watermark = watermark(frontier);
                 let limit = intake.horizon().map_or(watermark, |time| time.time().min(watermark));
                 let Some(capability) = held.clone().filter(|_| intake.takes_timers()) else {

@@ -86,7 +86,6 @@ where
             }
             Ok(())
         };
-        let mut keyed = Vec::new();
         let stream = self.stream.binary::<_, Builder<(R, T, i64)>, _, _, _, _>(
             other.stream,
             left_pact,
@@ -96,22 +95,16 @@ where
                 let mut intake = prepared.start::<T, Either<A, B>>(scope, &info);
                 move |left_input, right_input, output| {
                     intake.resume(|at, work| apply(at, work, output));
-                    left_input.for_each_time(|capability, batches| {
-                        for batch in batches {
-                            let rows = batch.drain(..).map(|a| (left_key(&a), Either::Left(a)));
-                            keyed.extend(rows);
-                            intake
-                                .offer(&capability, &mut keyed, |at, work| apply(at, work, output));
-                        }
-                    });
-                    right_input.for_each_time(|capability, batches| {
-                        for batch in batches {
-                            let rows = batch.drain(..).map(|b| (right_key(&b), Either::Right(b)));
-                            keyed.extend(rows);
-                            intake
-                                .offer(&capability, &mut keyed, |at, work| apply(at, work, output));
-                        }
-                    });
+                    intake.take_in(
+                        left_input,
+                        |a| (left_key(&a), Either::Left(a)),
+                        |at, work| apply(at, work, output),
+                    );
+                    intake.take_in(
+                        right_input,
+                        |b| (right_key(&b), Either::Right(b)),
+                        |at, work| apply(at, work, output),
+                    );
                 }
             },
         );

@@ -94,6 +94,12 @@
 //! may wait is bounded ([`Spec::parked_max`]); then the operator takes no further input.
 //! [`WorkerState::parked`] shows it.
 //!
+//! # Order
+//!
+//! Operators apply the rows of a key in the order in which they arrive, also those that wait. Timely's
+//! own operators before them (`map`, `filter`) take what has come at one time together, and may change
+//! the order of its batches.
+//!
 //! # Sources
 //!
 //! [`Gate`] bounds how far an input is ahead of what is done, in time and bytes; a [`GatedSource`] has one
@@ -122,6 +128,7 @@ mod rolling;
 mod shared_table;
 mod sink;
 mod spec;
+mod staged;
 mod stateful;
 mod stats_log;
 mod windows;
@@ -150,7 +157,7 @@ pub use sink::{CommittedFile, FileSink, JobSink, Sink, SinkWork, WriteTo, commit
 pub use spec::{OperatorState, Spec};
 pub use stateful::{Context, Stateful};
 pub use stats_log::{STORE_LOG, StoreEvent, StoreEventBuilder};
-pub use windows::{Fired, Windowed, Windowing};
+pub use windows::{Fired, Paired, Windowed, Windowing};
 pub use worker::{Parked, WorkerOverrides, WorkerState};
 
 /// A stream of changes: a row, when it changes and how many times more (or fewer) it occurs from

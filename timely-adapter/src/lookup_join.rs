@@ -84,9 +84,10 @@ where
         let (key, table) = (self.key, table.clone());
         self.stream.unary::<Builder<_>, _, _, _>(Pipeline, "lookup_join_shared", |_, _| {
             move |input, output| {
-                input.for_each_time(|capability, batches| {
+                // Batch by batch, as grouping by time would not keep their order.
+                input.for_each(|capability, batch| {
                     let time = capability.time();
-                    let found = batches.flat_map(|batch| batch.drain(..)).filter_map(|row| {
+                    let found = batch.drain(..).filter_map(|row| {
                         let key = key(&row);
                         Some((pair(&key, &row, table.get(&key))?, time.clone(), 1))
                     });
@@ -143,7 +144,6 @@ where
             }
             Ok(())
         };
-        let mut keyed = Vec::new();
         let stream = self.stream.binary::<_, Builder<(R, T, i64)>, _, _, _, _>(
             updates.stream,
             rows_pact,
@@ -153,21 +153,16 @@ where
                 let mut intake = prepared.start::<T, Either<D, U>>(scope, &info);
                 move |rows, updates, output| {
                     intake.resume(|right, work| apply(right, work, output));
-                    // Batch by batch, as grouping by time would not keep their order.
-                    updates.for_each(|capability, batch| {
-                        keyed.extend(batch.drain(..).map(|u| (update_key(&u), Either::Update(u))));
-                        intake.offer(&capability, &mut keyed, |right, work| {
-                            apply(right, work, output)
-                        });
-                    });
-                    rows.for_each_time(|capability, batches| {
-                        for batch in batches {
-                            keyed.extend(batch.drain(..).map(|d| (row_key(&d), Either::Row(d))));
-                            intake.offer(&capability, &mut keyed, |right, work| {
-                                apply(right, work, output)
-                            });
-                        }
-                    });
+                    intake.take_in(
+                        updates,
+                        |update| (update_key(&update), Either::Update(update)),
+                        |right, work| apply(right, work, output),
+                    );
+                    intake.take_in(
+                        rows,
+                        |row| (row_key(&row), Either::Row(row)),
+                        |right, work| apply(right, work, output),
+                    );
                 }
             },
         );

@@ -13,6 +13,8 @@ use hashbrown::HashTable;
 use timely::dataflow::operators::Capability;
 use timely::progress::Timestamp;
 
+use crate::staged::Times;
+
 /// The operator's states that are read by key.
 pub(crate) type Fetchers<K> = Vec<Rc<dyn Fetcher<K>>>;
 
@@ -20,6 +22,8 @@ pub(crate) type Fetchers<K> = Vec<Rc<dyn Fetcher<K>>>;
 pub(crate) struct Parking<T: Timestamp, K: Key, I> {
     states: Fetchers<K>,
     places: Vec<Option<Place<T, I>>>,
+    /// Of the items that wait.
+    times: Times<T>,
     vacant: Vec<u32>,
     queues: HashTable<(K, Queue)>,
     /// Reads under way: state, ticket, key.
@@ -54,6 +58,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
         Self {
             states,
             places: (0..limit).map(|_| None).collect(),
+            times: Times::new(),
             vacant: (0..limit).rev().filter_map(|place| u32::try_from(place).ok()).collect(),
             queues: HashTable::with_capacity(limit),
             reads: Vec::new(),
@@ -64,11 +69,12 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
         }
     }
 
-    /// Memory for each item that may wait: its place, its capability, its key's queue, and its key
+    /// Memory for each item that may wait: its place, its time, its capability, its key's queue, and its key
     /// where it waits for a read or a buffer, or has waited.
     pub(crate) fn bytes_each() -> u64 {
         let capability = size_of::<Capability<T>>() + 2 * size_of::<usize>() + size_of::<T>() + 64;
-        let place = size_of::<Option<Place<T, I>>>() + size_of::<u32>();
+        let time = 2 * size_of::<(T, usize)>();
+        let place = size_of::<Option<Place<T, I>>>() + size_of::<u32>() + time;
         let queue = 2 * (size_of::<(K, Queue)>() + 1);
         let waited = 2 * (size_of::<K>() + 1);
         (place + capability + queue + waited + 2 * size_of::<(usize, Ticket, K)>() + size_of::<K>())
@@ -83,6 +89,11 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
     /// The most items that ever waited.
     pub(crate) fn peak(&self) -> usize {
         self.peak
+    }
+
+    /// The least time of the items that wait.
+    pub(crate) fn least_time(&self) -> Option<&T> {
+        self.times.least()
     }
 
     /// Whether nothing more may be parked.
@@ -146,6 +157,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
         capability: &Rc<Capability<T>>,
     ) -> std::result::Result<(), I> {
         let Some(place) = self.vacant.pop() else { return Err(item) };
+        self.times.add(capability.time());
         self.places[place as usize] =
             Some(Place { item, capability: capability.clone(), next: None });
         let queue = queue_of(&mut self.queues, key).expect("the key waits");
@@ -261,6 +273,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
                 self.places[place as usize].take().expect("a queued item");
             queue.first = next.unwrap_or(NONE);
             self.vacant.push(place);
+            self.times.remove(capability.time());
             return Some((capability, key.clone(), item));
         }
         None
@@ -269,6 +282,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
     /// Puts an item back that was taken and not applied, before the others of its key.
     pub(crate) fn put_back(&mut self, key: K, item: I, capability: &Rc<Capability<T>>) {
         let place = self.vacant.pop().expect("the place it had");
+        self.times.add(capability.time());
         if !self.waits(&key) {
             let queue = Queue { first: NONE, last: place, reads: 0 };
             self.queues
@@ -289,6 +303,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
         for place in self.places.iter_mut().filter_map(Option::take) {
             each(&place.capability);
         }
+        self.times.clear();
         self.vacant.clear();
         let places = 0..u32::try_from(self.places.len()).unwrap_or(NONE);
         self.vacant.extend(places);

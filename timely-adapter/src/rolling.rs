@@ -47,7 +47,7 @@ where
         let prepared = Prepared::<K>::new::<T, D>(&self.state, &states)?;
         let pact = owner_pact(&self.state, &self.key);
         let (key, scope) = (self.key, self.stream.scope());
-        let (mut keyed, mut changes) = (Vec::<(K, D)>::new(), Vec::new());
+        let mut changes = Vec::new();
         let mut apply =
             move |right: &Right<'_, T>,
                   work: Work<'_, K, D>,
@@ -82,14 +82,11 @@ where
             let mut intake = prepared.start::<T, D>(scope, &info);
             move |input, output| {
                 intake.resume(|right, work| apply(right, work, output));
-                input.for_each_time(|capability, batches| {
-                    for batch in batches {
-                        keyed.extend(batch.drain(..).map(|row| (key(&row), row)));
-                        intake.offer(&capability, &mut keyed, |right, work| {
-                            apply(right, work, output)
-                        });
-                    }
-                });
+                intake.take_in(
+                    input,
+                    |row| (key(&row), row),
+                    |right, work| apply(right, work, output),
+                );
             }
         });
         Ok(stream)

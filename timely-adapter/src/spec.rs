@@ -10,7 +10,7 @@ use alluvium::{
     Windows,
 };
 
-use crate::worker::WorkerState;
+use crate::worker::{Registered, WorkerState};
 
 /// Names an operator's state and may choose its layout.
 ///
@@ -59,6 +59,7 @@ impl Spec {
 pub struct OperatorState<'a> {
     store: &'a Store,
     spec: Spec,
+    registered: Rc<Registered>,
     /// Moves the operator's key groups.
     mover: Option<Mover>,
     /// `Rc<dyn Fetcher<K>>` of each keyed state.
@@ -73,14 +74,20 @@ impl std::fmt::Debug for OperatorState<'_> {
 
 impl<'a> OperatorState<'a> {
     pub(crate) fn new(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
-        worker.register(&spec.id)?;
-        Ok(Self { store: worker.store(), spec, mover: None, fetchers: RefCell::default() })
+        let registered = worker.register(&spec.id)?;
+        let (store, fetchers) = (worker.store(), RefCell::default());
+        Ok(Self { store, spec, registered, mover: None, fetchers })
     }
 
     /// The states of an operator whose key groups move.
     pub(crate) fn moving(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
         let mover = Some(worker.store().mover(&spec.id)?);
         Ok(Self { mover, ..Self::new(worker, spec)? })
+    }
+
+    /// What keeps the operator's id taken.
+    pub(crate) fn registered(&self) -> Rc<Registered> {
+        self.registered.clone()
     }
 
     /// What moves the operator's key groups, if they move.

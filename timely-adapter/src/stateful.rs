@@ -33,8 +33,9 @@ pub struct Context<'a, T, K: Key + Ord, R> {
 }
 
 impl<T: EventTime, K: Key + Ord, R> Context<'_, T, K, R> {
-    /// No event before this time is still to come; while rows are applied, also no row of their
-    /// keys, as one that waited for a read counts as still to come.
+    /// No event before this time is still to come: none that is on its way, and none that waits in the
+    /// operator, for a read or for its key group. So state that is advanced by it is never past a row
+    /// that waits. While timers are applied it may be before their times.
     pub fn watermark(&self) -> Time {
         self.watermark
     }
@@ -130,7 +131,6 @@ where
             begin::<T, K, D, _, _, _, _>(&self.state, &opener, open, rows, due)?;
         let pact = owner_pact(&self.state, &self.key);
         let (key, scope) = (self.key, self.stream.scope());
-        let mut keyed = Vec::<(K, D)>::new();
         let mut fired: Vec<(Time, K)> = Vec::new();
         let stream =
             self.stream.unary_frontier::<Builder<_>, _, _, _>(pact, &name, |first, info| {
@@ -140,15 +140,11 @@ where
                     let watermark = watermark(frontier);
                     let limit = limit_of(watermark, &intake);
                     intake.resume(|right, work| body.apply(limit, right, work, output));
-                    input.for_each_time(|capability, batches| {
-                        for batch in batches {
-                            keyed.clear();
-                            keyed.extend(batch.drain(..).map(|row| (key(&row), row)));
-                            intake.offer(&capability, &mut keyed, |right, work| {
-                                body.apply(watermark, right, work, output)
-                            });
-                        }
-                    });
+                    intake.take_in(
+                        input,
+                        |row| (key(&row), row),
+                        |right, work| body.apply(watermark, right, work, output),
+                    );
                     let limit = limit_of(watermark, &intake);
                     body.fire(limit, &mut fired, &mut intake, output);
                     body.hold_next(frontier.is_empty());
@@ -237,8 +233,9 @@ where
         A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()>,
         B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()>,
     {
+        let waiting = right.least_waiting().map_or(Time::MAX, T::time);
         let mut context = Context {
-            watermark: limit,
+            watermark: limit.min(waiting),
             time: right.time().clone(),
             timers: &mut self.timers,
             earliest_set: None,
@@ -246,7 +243,7 @@ where
         };
         let done = match work {
             Work::Rows(rows) => {
-                context.watermark = limit.min(context.time.time());
+                context.watermark = context.watermark.min(context.time.time());
                 (self.rows)(&mut self.state, rows, &mut context)
             }
             Work::Timers(timers) => (self.due)(&mut self.state, timers, &mut context),
@@ -305,12 +302,12 @@ where
             match outcome {
                 Ok(()) => intake
                     .fire(&capability, fired, |right, work| self.apply(limit, right, work, output)),
-                Err(error) => intake.stop(&Right::Held(&capability), error),
+                Err(error) => intake.stop(&Right::held(&capability), error),
             }
             for (at, key) in fired.drain(..) {
                 // Their memory was given back when they were taken out.
                 if let Err(error) = self.timers.set(at, key) {
-                    intake.stop(&Right::Held(&capability), error);
+                    intake.stop(&Right::held(&capability), error);
                 }
             }
             if self.held.as_ref().is_none_or(|held| held.time() > capability.time()) {
@@ -324,7 +321,7 @@ where
         for (at, key) in self.waiting.drain(..) {
             // Their memory was given back when they were taken out.
             if let Err(error) = self.timers.set(at, key) {
-                intake.stop(&Right::Held(&first), error);
+                intake.stop(&Right::held(&first), error);
             }
         }
         if self.held.as_ref().is_none_or(|held| held.time() > first.time()) {

@@ -9,8 +9,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use alluvium::{
-    Advanced, Aggregate, Aggregated, Holistic, Key, Late, Process, Result, State, Time, Window,
-    Windows,
+    Advanced, Aggregate, Aggregated, Error, ErrorKind, Holistic, Key, Late, Process, Result, State,
+    Time, Window, Windows,
 };
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
@@ -77,10 +77,27 @@ impl<T: EventTime, D, F, G> fmt::Debug for Windowed<'_, T, D, F, G> {
     }
 }
 
+/// What comes out of a [join](Windowed::join) of windows.
+pub struct Paired<'scope, T: EventTime, K, R, D, E> {
+    /// What was made of the pairs. A pair's time is that at which its window fires.
+    pub results: Changes<'scope, T, R>,
+    /// Rows of the one side that came too late for all of their windows, each once.
+    pub late: StreamVec<'scope, T, Late<K, D>>,
+    /// Those of the other side.
+    pub late_other: StreamVec<'scope, T, Late<K, E>>,
+}
+
+impl<T: EventTime, K, R, D, E> fmt::Debug for Paired<'_, T, K, R, D, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Paired")
+    }
+}
+
 /// What comes out of windows.
 pub struct Fired<'scope, T: EventTime, K, R, D> {
     /// Results, by key and window. A result's time is that at which its window fires: its end, and
-    /// with [`Emit::OnClose`](alluvium::Emit::OnClose) the allowed lateness after it.
+    /// with [`Emit::OnClose`](alluvium::Emit::OnClose) the allowed lateness after it. An early result's
+    /// time is that to which the watermark had come when it was told.
     pub results: Changes<'scope, T, (K, Window, R)>,
     /// Rows that came too late for all of their windows, each once, with how late they were; and rows at
     /// [`Time::MAX`], the end of time, which is in no window.
@@ -149,13 +166,14 @@ where
     /// rows of both move, as the control streams say.
     ///
     /// # Errors
-    /// As for [`holistic`](Windowed::holistic).
+    /// [`ErrorKind::Config`] if the windows of the two sides are not the same, with both; as for
+    /// [`holistic`](Windowed::holistic).
     pub fn join<K, E, H, I, R>(
         self,
         other: Windowed<'scope, T, E, H, I>,
         spec: Spec,
         pair: impl Fn(&K, Window, &D, &E) -> R + 'static,
-    ) -> Result<Changes<'scope, T, R>>
+    ) -> Result<Paired<'scope, T, K, R, D, E>>
     where
         K: Key + Ord,
         D: State,
@@ -165,6 +183,11 @@ where
         H: Fn(&E) -> K + 'static,
         I: Fn(&E) -> Time + 'static,
     {
+        if self.windows != other.windows {
+            let (one, two) = (self.windows, other.windows);
+            let message = format!("a join of windows that differ: {one:?} and {two:?}");
+            return Err(Error::new(ErrorKind::Config, message).with("operator", spec.id()));
+        }
         let control = match (self.control, other.control) {
             (Some(control), Some(also)) => Some(control.concat(also)),
             (control, also) => control.or(also),
@@ -204,7 +227,14 @@ where
                 },
             ),
         )?;
-        Ok(fired.results.map(|((_, _, row), time, diff)| (row, time, diff)))
+        let results = fired.results.map(|((_, _, row), time, diff)| (row, time, diff));
+        let (late, late_other) =
+            fired.late.ok_err(|Late { at, key, element, lateness }| match element {
+                (Some(element), _) => Ok(Late { at, key, element, lateness }),
+                (_, Some(element)) => Err(Late { at, key, element, lateness }),
+                (None, None) => unreachable!("a row is of one side"),
+            });
+        Ok(Paired { results, late, late_other })
     }
 
     /// The operator around any windowed state.
@@ -232,7 +262,6 @@ where
         let prepared = Prepared::<K>::new::<T, D>(&worker, &opener)?;
         let pact = owner_pact(&worker, &key);
         let scope = stream.scope();
-        let mut keyed = Vec::<(K, D)>::new();
         let both = stream.unary_frontier::<Builder<_>, _, _, _>(pact, &name, |first, info| {
             let mut intake = prepared.start::<T, D>(scope, &info);
             let activator = scope.activator_for(info.address.clone());
@@ -244,16 +273,15 @@ where
                     output.session(right).give_iterator(body.out.drain(..));
                     done
                 });
-                input.for_each_time(|capability, batches| {
-                    for batch in batches {
-                        keyed.extend(batch.drain(..).map(|row| (key(&row), row)));
-                        intake.offer(&capability, &mut keyed, |right, work| {
-                            let done = body.apply(right, work);
-                            output.session(right).give_iterator(body.out.drain(..));
-                            done
-                        });
-                    }
-                });
+                intake.take_in(
+                    input,
+                    |row| (key(&row), row),
+                    |right, work| {
+                        let done = body.apply(right, work);
+                        output.session(right).give_iterator(body.out.drain(..));
+                        done
+                    },
+                );
                 let watermark = watermark(frontier);
                 let limit = intake.horizon().map_or(watermark, |time| time.time().min(watermark));
                 let Some(held) = body.held.clone().filter(|_| intake.takes_timers()) else {
@@ -416,7 +444,9 @@ where
     fn advance_to(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
         let (out, windows) = (&mut self.out, self.windows);
         let advanced = self.state.advance(watermark, FUEL, &mut |key, window, row, diff| {
-            let time = T::from_time(windows.fires_at(window)).max(held.time().clone());
+            // What comes before the window fires is told at the watermark.
+            let at = windows.fires_at(window).min(watermark);
+            let time = T::from_time(at).max(held.time().clone());
             out.push(Ok(((key.clone(), window, row), time, diff)));
         })?;
         if advanced.done {
@@ -431,7 +461,7 @@ where
         let (out, windows, first) = (&mut self.out, self.windows, T::minimum().time());
         while self.state.watermark() <= first {
             let advanced = self.state.advance(first, FUEL, &mut |key, window, row, diff| {
-                let time = T::from_time(windows.fires_at(window)).max(T::minimum());
+                let time = T::from_time(windows.fires_at(window).min(first)).max(T::minimum());
                 out.push(Ok(((key.clone(), window, row), time, diff)));
             })?;
             if advanced.done {

@@ -4,7 +4,7 @@
 mod steps;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -88,7 +88,10 @@ struct Inner {
     barrier: Barrier,
     /// The store's checkpoints that the job's record names, by their numbers there.
     recorded: RefCell<BTreeMap<u64, u64>>,
-    ids: RefCell<Vec<String>>,
+    /// Of operators that are there.
+    ids: RefCell<BTreeSet<String>>,
+    /// Of operators that are or have been there.
+    known: RefCell<BTreeSet<String>>,
     sinks: RefCell<Sinks>,
     stats_log: StatsLog,
 }
@@ -176,6 +179,7 @@ impl WorkerState {
             barrier: Barrier::default(),
             recorded: RefCell::default(),
             ids: RefCell::default(),
+            known: RefCell::default(),
             sinks: RefCell::default(),
             stats_log: StatsLog::default(),
         }))
@@ -266,9 +270,9 @@ impl WorkerState {
         let mut moved = BTreeMap::from_iter(self.0.store.moved_units()?);
         // Those of operators that are not in this dataflow stay where they were, with their states.
         let before = self.moved_before().map(|all| all[self.0.index].moved.clone());
-        let ids = self.0.ids.borrow();
+        let known = self.0.known.borrow();
         for (operator, groups) in before.unwrap_or_default() {
-            if !ids.contains(&operator) {
+            if !known.contains(&operator) {
                 moved.insert(operator, groups);
             }
         }
@@ -343,15 +347,27 @@ impl WorkerState {
         self.0.sinks.borrow().0.clone()
     }
 
-    /// Takes the operator id, which must be new on this worker.
-    pub(crate) fn register(&self, id: &str) -> Result<()> {
-        let mut ids = self.0.ids.borrow_mut();
-        if ids.iter().any(|known| known == id) {
+    /// Takes the operator id, which no operator of this worker has, until what it gives is dropped.
+    pub(crate) fn register(&self, id: &str) -> Result<Rc<Registered>> {
+        if !self.0.ids.borrow_mut().insert(id.into()) {
             let message = "two operators have the same id";
             return Err(Error::new(ErrorKind::InUse, message).with("operator", id));
         }
-        ids.push(id.into());
-        Ok(())
+        self.0.known.borrow_mut().insert(id.into());
+        Ok(Rc::new(Registered { worker: self.clone(), id: id.into() }))
+    }
+}
+
+/// An operator's id, taken as long as the operator is there.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    worker: WorkerState,
+    id: String,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.worker.0.ids.borrow_mut().remove(&self.id);
     }
 }
 

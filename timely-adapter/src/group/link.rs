@@ -36,6 +36,8 @@ pub(super) enum Message {
     Asked { checkpoint: u64 },
     /// A worker of the sender sends nothing before this time.
     Stands { worker: usize, at: i64 },
+    /// The job of a worker of the sender has returned, after so many meetings.
+    Returned { worker: usize, meetings: u64 },
     /// The run has failed.
     Failed(Failed),
     /// All workers of the sender have ended well.
@@ -217,6 +219,7 @@ fn hear(group: &Group, link: &Link, message: Message) {
         Message::Met { number, said } => group.met_elsewhere(number, said),
         Message::Asked { checkpoint } => group.asked_elsewhere(checkpoint),
         Message::Stands { worker, at } => group.stands.note(worker, at),
+        Message::Returned { worker, meetings } => group.note_returned(worker, meetings),
         Message::Failed(failed) => {
             link.ended.store(true, Ordering::Release);
             group.fail_elsewhere(failed);

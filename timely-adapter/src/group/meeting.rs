@@ -69,6 +69,15 @@ impl Meetings {
         self.open.entry(number).or_default().come(said);
     }
 
+    /// A worker that has come to a meeting with this number or a later one, if any has.
+    pub(super) fn waits_from(&self, number: u64) -> Option<usize> {
+        let mut said = self.open.range(number..).flat_map(|(_, tally)| &tally.here);
+        said.next().map(|said| said.worker).or_else(|| {
+            let all = self.open.range(number..).flat_map(|(_, tally)| &tally.all);
+            all.map(|said| said.worker).next()
+        })
+    }
+
     /// What was said at a meeting of `processes`, ordered by worker, if all have come.
     pub(super) fn said(&self, number: u64, processes: usize) -> Option<&[Said]> {
         let tally = self.open.get(&number)?;

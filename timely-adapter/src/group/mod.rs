@@ -13,6 +13,7 @@ mod link;
 mod meeting;
 mod stand;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -40,6 +41,8 @@ pub(crate) struct Group {
     /// The greatest number of a checkpoint that a worker has asked for.
     asked: AtomicU64,
     stands: Stands,
+    /// Workers whose job has returned, and how many meetings each has been at.
+    returned: Mutex<BTreeMap<usize, u64>>,
     /// Of the other processes; absent in a process that is alone.
     links: OnceLock<Links>,
     /// Threads that may be parked.
@@ -66,6 +69,7 @@ impl Group {
             meetings: Mutex::default(),
             asked: AtomicU64::new(0),
             stands: Stands::default(),
+            returned: Mutex::default(),
             links: OnceLock::new(),
             workers: Mutex::default(),
             changed: Condvar::new(),
@@ -164,7 +168,40 @@ impl Group {
             }
             self.wake();
         }
+        self.check_returned();
         Ok(Meeting { number })
+    }
+
+    /// Notes that the job of `worker`, one of this process, has returned after so many meetings.
+    pub(crate) fn job_returned(&self, worker: usize, meetings: u64) {
+        if let Some(links) = self.links.get() {
+            links.tell(&Message::Returned { worker, meetings });
+        }
+        self.note_returned(worker, meetings);
+    }
+
+    fn note_returned(&self, worker: usize, meetings: u64) {
+        locked(&self.returned).insert(worker, meetings);
+        self.check_returned();
+    }
+
+    /// Ends the run if somebody waits at a meeting that a worker will not come to.
+    fn check_returned(&self) {
+        let absent = {
+            let (meetings, returned) = (locked(&self.meetings), locked(&self.returned));
+            let absent = returned.iter().find_map(|(worker, been)| {
+                let waits = meetings.waits_from(*been)?;
+                Some((*worker, waits))
+            });
+            absent
+        };
+        if let Some((absent, waits)) = absent {
+            let message = format!(
+                "worker {waits} waits at a meeting that worker {absent} will not come to: its job has \
+                 returned"
+            );
+            self.fail(Error::new(ErrorKind::Input, message));
+        }
     }
 
     /// What was said at a meeting, once all workers of all processes have arrived.

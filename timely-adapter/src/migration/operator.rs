@@ -100,24 +100,26 @@ where
                 body.hold_restored(first);
                 move |(rows, of_rows), (chunks, of_chunks), output| {
                     let watermark = watermark(of_rows).min(watermark(of_chunks));
-                    let limit = limit_of(watermark, &intake);
-                    intake.resume(|right, work| body.apply(limit, right, work, output));
-                    chunks.for_each_time(|capability, batches| {
-                        for chunk in batches.flat_map(|batch| batch.drain(..)) {
+                    let seen = limit_of(watermark, &intake).min(arrivals.limit());
+                    intake.resume(|right, work| body.apply(seen, right, work, output));
+                    // Batch by batch, as grouping by time would not keep their order.
+                    chunks.for_each(|capability, batch| {
+                        for chunk in batch.drain(..) {
                             arrivals.take(capability.retain(0), chunk);
                         }
                     });
-                    let mut at = At { body: &mut body, watermark, output: &mut *output };
+                    // No row sees later time than the rows that wait for their groups.
+                    let mut seen = watermark.min(arrivals.limit());
+                    let mut at = At { body: &mut body, watermark: seen, output: &mut *output };
                     arrivals.install(&mut intake, &mut at);
-                    rows.for_each_time(|capability, batches| {
-                        for batch in batches {
-                            let right = || capability.retain(0);
-                            arrivals.sort(batch.drain(..), &*key, right, &mut ready);
-                            if !ready.is_empty() {
-                                intake.offer(&capability, &mut ready, |right, work| {
-                                    body.apply(watermark, right, work, output)
-                                });
-                            }
+                    rows.for_each(|capability, batch| {
+                        let right = || capability.retain(0);
+                        arrivals.sort(batch.drain(..), &*key, right, &mut ready);
+                        seen = seen.min(capability.time().time());
+                        if !ready.is_empty() {
+                            intake.offer(&capability, &mut ready, |right, work| {
+                                body.apply(seen, right, work, output)
+                            });
                         }
                     });
                     let limit = limit_of(watermark, &intake);

@@ -125,8 +125,8 @@ pub(super) fn observe<'scope, T: EventTime, R: 'static>(
         capabilities.clear();
         move |frontiers| {
             let mut out_changes = out_changes.activate();
-            changes.for_each_time(|capability, batches| {
-                out_changes.session(&capability).give_containers(batches);
+            changes.for_each(|capability, batch| {
+                out_changes.session(&capability).give_container(batch);
             });
             if let Some(right) = &right {
                 let mut out_installed = out_installed.activate();

@@ -159,9 +159,9 @@ where
                 let (capability, mut rows) = first.remove();
                 router.send(&capability, capability.time(), rows.drain(..), &*key, &mut out_rows);
             }
-            rows.for_each_time(|capability, batches| {
-                let time = capability.time();
-                let rows = batches.flat_map(|batch| batch.drain(..));
+            // Batch by batch, as grouping by time would not keep their order.
+            rows.for_each(|capability, batch| {
+                let (time, rows) = (capability.time(), batch.drain(..));
                 if is_open(time) {
                     let right = || (capability.retain(0), Vec::new());
                     held.entry(time.clone()).or_insert_with(right).1.extend(rows);

@@ -111,21 +111,18 @@ where
                 let watermark = watermark(of_rows).min(watermark(of_chunks));
                 let mut at = At { body: &mut body, output: &mut *output };
                 intake.resume(|right, work| at.apply(right, work));
-                chunks.for_each_time(|capability, batches| {
-                    for chunk in batches.flat_map(|batch| batch.drain(..)) {
+                // Batch by batch, as grouping by time would not keep their order.
+                chunks.for_each(|capability, batch| {
+                    for chunk in batch.drain(..) {
                         arrivals.take(capability.retain(0), chunk);
                     }
                 });
                 arrivals.install(&mut intake, &mut at);
-                rows.for_each_time(|capability, batches| {
-                    for batch in batches {
-                        let right = || capability.retain(0);
-                        arrivals.sort(batch.drain(..), &*key, right, &mut ready);
-                        if !ready.is_empty() {
-                            intake.offer(&capability, &mut ready, |right, work| {
-                                at.apply(right, work)
-                            });
-                        }
+                rows.for_each(|capability, batch| {
+                    let right = || capability.retain(0);
+                    arrivals.sort(batch.drain(..), &*key, right, &mut ready);
+                    if !ready.is_empty() {
+                        intake.offer(&capability, &mut ready, |right, work| at.apply(right, work));
                     }
                 });
                 let limit = limit_of(watermark, &intake).min(arrivals.limit());

@@ -53,7 +53,8 @@ impl WorkerState {
     }
 
     /// Comes to this worker's next meeting with all other workers of all processes, saying a
-    /// number. Workers meet as often as each other. Ask [`met`](WorkerState::met) between steps
+    /// number. Workers meet as often as each other; if the job of one returns before, the run fails,
+    /// naming it. Ask [`met`](WorkerState::met) between steps
     /// whether all are there.
     ///
     /// # Errors
@@ -68,6 +69,11 @@ impl WorkerState {
         let number = self.0.meetings.get();
         self.0.meetings.set(number + 1);
         self.0.node.group.arrive(number, self.0.index, said, note)
+    }
+
+    /// The worker's job has returned: it comes to no more meetings.
+    pub(crate) fn job_returned(&self) {
+        self.0.node.group.job_returned(self.0.index, self.0.meetings.get());
     }
 
     /// What each worker has said at a meeting, ordered by worker, once all are there.

@@ -353,3 +353,32 @@ fn what_a_cluster_cannot_be_is_refused_before_anyone_is_called() {
     });
     assert_eq!(outcome.unwrap(), [ErrorKind::Locked]);
 }
+
+/// The others would wait for it at their meeting for ever.
+#[test]
+fn a_worker_whose_job_has_returned_fails_the_meeting_of_the_others() {
+    let job = |worker: &mut Worker, state: &WorkerState| {
+        state.meet(worker, 1)?;
+        // Early or late: those that wait at the next meeting, or come to it, learn of it.
+        if worker.index() == 1 {
+            return Ok(());
+        }
+        state.meet(worker, 2).map(drop)
+    };
+    let check = |outcome: Result<Vec<()>>| {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("that worker 1 will not come to"), "{text}");
+    };
+    for _ in 0..10 {
+        check(execute(timely::Config::process(3), NodeConfig::default(), job));
+    }
+    let addresses = free_addresses(2);
+    let start = |process: usize| {
+        let config = cluster(1, process, &addresses);
+        std::thread::spawn(move || execute(config, NodeConfig::default(), job))
+    };
+    let running: Vec<_> = (0..2).map(start).collect();
+    running.into_iter().for_each(|process| check(process.join().expect("no panic")));
+}

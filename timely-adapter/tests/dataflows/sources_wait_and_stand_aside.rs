@@ -206,6 +206,7 @@ fn an_idle_input_is_carried_to_where_a_quiet_one_is() {
                 }
                 assert_eq!(*source.time(), 100);
                 is_there.store(true, Ordering::Relaxed);
+                drop(source);
             }
             while worker.step_or_park(None) {}
         });

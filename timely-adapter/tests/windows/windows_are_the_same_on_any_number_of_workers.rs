@@ -217,8 +217,111 @@ fn rows_of_both_sides_meet_in_their_window() {
                 left.join(right, Spec::new("pairs"), |key, window, left: &Row, right: &Row| {
                     (*key, window, left.2, right.2)
                 })
+                .map(|paired| paired.results)
             },
         );
         assert_eq!(found.unwrap(), expected, "{workers} workers");
+    }
+}
+
+#[test]
+fn a_join_gives_the_late_rows_of_both_sides_out() {
+    use timely::dataflow::operators::vec::Filter;
+    let is_late = |sent: i64, row: &Row| row.0.div_euclid(10) * 10 + 10 <= sent;
+    let late = batches().into_iter().flat_map(|(sent, rows)| {
+        let late = rows.into_iter().filter(move |row| is_late(sent, row));
+        late.map(move |row| ((row.2 % 2, row, sent - row.0), 1))
+    });
+    let mut expected = std::collections::BTreeMap::new();
+    late.for_each(|(row, times)| *expected.entry(row).or_insert(0) += times);
+    assert!(expected.keys().any(|row| row.0 == 0) && expected.keys().any(|row| row.0 != 0));
+    for workers in 1..=2 {
+        let found = common::run(
+            workers,
+            NodeConfig::default(),
+            WorkerOverrides::default(),
+            batches(),
+            |rows, state| {
+                let left = rows.clone().filter(|row: &Row| row.2 % 2 == 0);
+                let right = rows.filter(|row: &Row| row.2 % 2 != 0);
+                let at = |row: &Row| Time(row.0);
+                let left = left.key_by(state, |row| row.1).window(Windows::tumbling(10), at);
+                let right = right.key_by(state, |row| row.1).window(Windows::tumbling(10), at);
+                let paired = left.join(right, Spec::new("pairs"), |_, _, _, _| ())?;
+                let change = |late: alluvium::Late<u64, Row>| {
+                    assert_eq!(late.key, late.element.1);
+                    ((late.element.2 % 2, late.element, late.lateness), 0, 1)
+                };
+                let both = paired.late.map(change).concat(paired.late_other.map(change));
+                // The pairs have a probe too.
+                let pairs = paired.results.flat_map(|_| None::<((i64, Row, i64), i64, i64)>);
+                Ok(both.concat(pairs))
+            },
+        );
+        assert_eq!(found.unwrap(), expected, "{workers} workers");
+    }
+}
+
+#[test]
+fn a_join_of_windows_that_differ_is_refused() {
+    for (one, two) in [
+        (Windows::tumbling(10), Windows::tumbling(20)),
+        (Windows::tumbling(10), Windows::tumbling(10).lateness(1)),
+        (Windows::session(10), Windows::tumbling(10)),
+    ] {
+        let outcome = common::run(
+            1,
+            NodeConfig::default(),
+            WorkerOverrides::default(),
+            batches(),
+            move |rows, state| {
+                let at = |row: &Row| Time(row.0);
+                let left = rows.clone().key_by(state, |row| row.1).window(one, at);
+                let right = rows.key_by(state, |row| row.1).window(two, at);
+                left.join(right, Spec::new("pairs"), |key, _, _, _| *key)
+                    .map(|paired| paired.results)
+            },
+        );
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), alluvium::ErrorKind::Config, "{error}");
+        assert_eq!(error.context("operator"), Some("pairs"));
+        let text = error.to_string();
+        assert!(text.contains(&format!("{one:?}")) && text.contains(&format!("{two:?}")), "{text}");
+    }
+}
+
+#[test]
+fn early_results_carry_the_time_at_which_they_were_told() {
+    // A session takes its result back when a row comes, a window when it tells the next.
+    for (windows, one) in
+        [(Windows::tumbling(100), [(10, 1), (35, -1)]), (Windows::session(60), [(15, 1), (20, -1)])]
+    {
+        let rows = vec![(3, 1, 1)];
+        let batches =
+            vec![(0i64, rows), (10, vec![]), (15, vec![]), (20, vec![(25, 1, 2)]), (35, vec![])];
+        let found = common::run(
+            1,
+            NodeConfig::default(),
+            WorkerOverrides::default(),
+            batches,
+            move |rows, state| {
+                let windows = windows.emit(Emit::Early(10));
+                let windowed = rows.key_by(state, |row: &Row| row.1).window(windows, |r| Time(r.0));
+                let fired = windowed.aggregate(Spec::new("w"), alluvium_timely::Counting)?;
+                Ok(fired.results.map(|((_, window, count), time, diff)| {
+                    ((count, time, window.end.0), time, diff)
+                }))
+            },
+        );
+        let found = found.unwrap();
+        let ends: Vec<i64> = found.keys().map(|(_, _, end)| *end).collect();
+        let story = format!("{windows:?}: {found:?}");
+        let told = |count: i64| {
+            let of = found.iter().filter(move |((n, ..), _)| *n == count);
+            of.map(|((_, time, _), diff)| (*time, *diff)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(1), one, "{story}");
+        assert_eq!(told(2), [(35, 1)], "{story}");
+        assert!(ends.iter().all(|end| *end > 35), "{story}");
     }
 }

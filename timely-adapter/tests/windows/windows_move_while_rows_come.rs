@@ -119,6 +119,7 @@ fn feed(worker: &mut timely::worker::Worker, state: &WorkerState, case: &Case) -
             let odd = odd.window(case.windows, at);
             let pair = |key: &u64, window, l: &Row, r: &Row| Ok((*key, window, vec![l.2, r.2]));
             even.join(odd, Spec::new("w"), pair)?
+                .results
                 .inspect(move |(row, _, diff)| {
                     *results.borrow_mut().entry(row.clone()).or_default() += diff;
                 })
