@@ -30,6 +30,7 @@ mod fetcher;
 mod list;
 mod map;
 mod moving;
+mod own_keys;
 mod pacing;
 mod sorted_blocks;
 mod sources;

@@ -187,7 +187,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         init: impl FnMut(&T) -> V,
         change: impl FnMut(&T, &mut V),
     ) -> std::result::Result<(), BatchError> {
-        if self.cell.groups().is_some() {
+        if self.cell.checks() {
             let mut keys = batch.iter().map(&key);
             let checked = keys.try_for_each(|key| self.cell.check(|| key.key_hash()));
             checked.map_err(|error| BatchError { applied: 0, error })?;

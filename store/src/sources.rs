@@ -43,17 +43,18 @@ enum Place {
 }
 
 impl Source {
-    /// The newest checkpoint of the store in this directory.
+    /// The checkpoint that an open of this directory goes on from: the last that was confirmed, or
+    /// [restored](crate::StoreBuilder::restore) by its number since.
     pub fn directory(path: impl Into<PathBuf>) -> Self {
         Self { place: Place::Directory(path.into()), checkpoint: None }
     }
 
-    /// The newest checkpoint of the store on this device.
+    /// The same of the store on this device.
     pub fn device(device: Arc<dyn Device>) -> Self {
         Self { place: Place::Device(device), checkpoint: None }
     }
 
-    /// Not the newest checkpoint but this one: retained, or sealed in full.
+    /// This checkpoint instead: one that is retained, or sealed in full.
     #[must_use]
     pub fn checkpoint(mut self, number: u64) -> Self {
         self.checkpoint = Some(number);
@@ -114,8 +115,8 @@ impl Opened {
         let lock = device.lock_to_read()?;
         let manifest = Manifest::load(&*device)?.unwrap_or_default();
         let listed = |number| manifest.checkpoints.iter().find(|file| file.number == number);
-        let newest = manifest.checkpoints.last().map(|file| file.number);
-        let Some(number) = source.checkpoint.or(newest) else {
+        let last = manifest.checkpoints.last().map(|file| file.number);
+        let Some(number) = source.checkpoint.or(last) else {
             return Err(Error::new(ErrorKind::Missing, "there is no checkpoint"));
         };
         let crc = listed(number).map(|file| file.crc);

@@ -3,7 +3,7 @@
 //! The handle owns the record path; the store needs the table only between calls. A `RefCell`
 //! keeps the two apart: whoever comes while the other is inside gets an error naming the state.
 
-use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::cell::{Cell, OnceCell, Ref, RefCell, RefMut};
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -20,6 +20,7 @@ use crate::batch::Batch;
 use crate::expiring::Sweeping;
 use crate::export::{Entries, Entry, Parts, Visit, check_hash, each, in_batches};
 use crate::moving::{Arriving, Groups, Place, in_order};
+use crate::own_keys::OwnKeys;
 use crate::pacing::{Pacing, Stream};
 use crate::store::not_encoded;
 
@@ -47,6 +48,8 @@ pub(crate) struct StateCell<K, V, T> {
     sweeping: Option<Box<Sweeping<V>>>,
     /// Where its key groups are, if they move.
     groups: Option<Rc<Groups>>,
+    /// The keys that it takes, if these are not all.
+    own: OnceCell<OwnKeys>,
     /// Declared last, so that the table's helpers are done with the directory before it is free.
     _lock: Option<Lock>,
 }
@@ -105,6 +108,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             codec,
             sweeping: None,
             groups: None,
+            own: OnceCell::new(),
             _lock: lock,
         }
     }
@@ -130,13 +134,26 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         self.groups.as_deref()
     }
 
-    /// Whether the key with this hash may be changed. The hash is taken only if key groups move.
+    /// Takes no other keys from now on.
+    pub(crate) fn keep_to(&self, own: OwnKeys) {
+        let _ = self.own.set(own);
+    }
+
+    /// Whether some keys are refused.
+    #[inline]
+    pub(crate) fn checks(&self) -> bool {
+        self.groups.is_some() || self.own.get().is_some()
+    }
+
+    /// Whether the key with this hash may be changed. The hash is taken only if some keys are refused.
     #[inline]
     pub(crate) fn check(&self, hash: impl FnOnce() -> u64) -> Result<()> {
-        match &self.groups {
-            None => Ok(()),
-            Some(groups) => groups.check(hash()).map_err(|e| e.with("state", &self.name)),
-        }
+        let checked = match (&self.groups, self.own.get()) {
+            (None, None) => return Ok(()),
+            (Some(groups), _) => groups.check(hash()),
+            (None, Some(own)) => own.check(hash()),
+        };
+        checked.map_err(|e| e.with("state", &self.name))
     }
 
     /// The table, for a call that writes `writes` records: now and then compaction gets its share.

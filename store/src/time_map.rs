@@ -54,6 +54,9 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<
         }
         let primitive = format!("time-map in slices of {width} ns");
         let cell = store.open_lists_as(&primitive, name, self.chosen_layout(), self.mover())?;
+        if let Some(own) = self.own_keys() {
+            cell.0.keep_to(own);
+        }
         let account = store.account_of(name)?;
         Ok(TimeMap { cell, account, width, owed: None })
     }

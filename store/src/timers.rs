@@ -19,6 +19,7 @@ use alluvium_pagestore::{
 
 use crate::export::{Entry, Visit, check_hash};
 use crate::moving::{self, Groups};
+use crate::own_keys::OwnKeys;
 use crate::state_cell::Hooks;
 use capture::Capture;
 use set::{Timer, TimerSet};
@@ -58,9 +59,21 @@ struct Pending<K: Key + Ord, N: State + Ord> {
     /// What checkpoints have.
     remembered: Remembered,
     codec_calls: u64,
+    /// The keys that are taken, if these are not all.
+    own: Option<OwnKeys>,
 }
 
 impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
+    /// Refuses a key whose group is on its way, or elsewhere.
+    fn check(&self, key: &K) -> Result<()> {
+        let checked = match (self.timers.groups(), &self.own) {
+            (None, None) => return Ok(()),
+            (Some(groups), _) => groups.check(key.key_hash()),
+            (None, Some(own)) => own.check(key.key_hash()),
+        };
+        checked.map_err(|error| error.with("state", &self.context.name))
+    }
+
     fn insert(&mut self, timer: Timer<K, N>) -> Result<bool> {
         self.insert_at(timer, Place::NONE)
     }
@@ -213,7 +226,7 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
         let remembered = Remembered::new(&context);
         let (capture, given_up) = (None, Vec::new());
         let mut pending =
-            Pending { context, timers, capture, given_up, remembered, codec_calls: 0 };
+            Pending { context, timers, capture, given_up, remembered, codec_calls: 0, own: None };
         if let Some((image, blobs)) = restored {
             let mut remembered = Remembered::new(&pending.context);
             remembered.restore::<(Time, K), N>(&image, &blobs, |at, namespace, place| {
@@ -263,10 +276,15 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
         Self { shared }
     }
 
+    /// Takes no other keys from now on.
+    pub(crate) fn keep_to(&self, own: OwnKeys) {
+        self.shared.0.borrow_mut().own = Some(own);
+    }
+
     /// Asks for `key` in `namespace` at `at`; says whether that was new. Cost: O(log n).
     pub fn set_in(&mut self, at: Time, key: K, namespace: N) -> Result<bool> {
         let mut pending = self.shared.0.borrow_mut();
-        pending.timers.groups().map_or(Ok(()), |groups| groups.check(key.key_hash()))?;
+        pending.check(&key)?;
         pending.insert(((at, key), namespace))
     }
 

@@ -21,12 +21,13 @@ pub struct Spec {
     id: String,
     layout: Option<AnyLayout>,
     parked_max: Option<usize>,
+    any_keys: bool,
 }
 
 impl Spec {
     /// State named `id`, in the layout that the worker's configuration gives.
     pub fn new(id: impl Into<String>) -> Self {
-        Self { id: id.into(), layout: None, parked_max: None }
+        Self { id: id.into(), layout: None, parked_max: None, any_keys: false }
     }
 
     /// Keeps the operator's state in this layout, whatever the worker and the node say.
@@ -46,6 +47,16 @@ impl Spec {
         self
     }
 
+    /// Lets the states of a [`stateful`](crate::Stateful::stateful) operator have keys that belong to
+    /// other workers. Without it a write of such a key is an error: a job could not go on with another
+    /// number of workers, each of which takes the keys of its own groups. With it only as many workers
+    /// as before can go on.
+    #[must_use]
+    pub fn any_keys(mut self) -> Self {
+        self.any_keys = true;
+        self
+    }
+
     /// The operator's id.
     pub fn id(&self) -> &str {
         &self.id
@@ -56,10 +67,16 @@ impl Spec {
 ///
 /// Of states with the operator's own key, records that are on storage only are read ahead while
 /// the operator's rows wait; calls on states with other keys may wait for storage themselves.
+///
+/// The states take keys of this worker's key groups only, as the keys of the operator's rows are. A write
+/// of another key is an error ([`ErrorKind::Mismatch`]), unless [`Spec::any_keys`] allows it. What all rows
+/// share belongs into a [`value`](OperatorState::value).
 pub struct OperatorState<'a> {
     store: &'a Store,
     spec: Spec,
     registered: Rc<Registered>,
+    /// Whether a user's closures write to the states, whose keys are looked at then.
+    is_checked: bool,
     /// Moves the operator's key groups.
     mover: Option<Mover>,
     /// `Rc<dyn Fetcher<K>>` of each keyed state.
@@ -76,7 +93,13 @@ impl<'a> OperatorState<'a> {
     pub(crate) fn new(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
         let registered = worker.register(&spec.id)?;
         let (store, fetchers) = (worker.store(), RefCell::default());
-        Ok(Self { store, spec, registered, mover: None, fetchers })
+        Ok(Self { store, spec, registered, is_checked: false, mover: None, fetchers })
+    }
+
+    /// The states of an operator that a user's closures write to.
+    pub(crate) fn of_closures(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
+        let is_checked = !spec.any_keys;
+        Ok(Self { is_checked, ..Self::new(worker, spec)? })
     }
 
     /// The states of an operator whose key groups move.
@@ -239,6 +262,7 @@ impl<'a> OperatorState<'a> {
         let name = self.name_of("timers");
         match &self.mover {
             Some(mover) => self.store.timers_moved_by(mover, &name),
+            None if self.is_checked => self.store.timers_of_own_keys(&name),
             None => self.store.timers(&name),
         }
     }
@@ -248,6 +272,7 @@ impl<'a> OperatorState<'a> {
     }
 
     fn placed<'b, P>(&self, builder: StateBuilder<'b, P>) -> StateBuilder<'b, P> {
+        let builder = if self.is_checked { builder.own_keys_only() } else { builder };
         match &self.spec.layout {
             Some(layout) => builder.layout(layout.clone()),
             None => builder,

@@ -126,7 +126,7 @@ where
         R: Clone + 'static,
     {
         let name = spec.id().to_owned();
-        let opener = OperatorState::new(&self.state, spec)?;
+        let opener = OperatorState::of_closures(&self.state, spec)?;
         let (mut body, prepared) =
             begin::<T, K, D, _, _, _, _>(&self.state, &opener, open, rows, due)?;
         let pact = owner_pact(&self.state, &self.key);

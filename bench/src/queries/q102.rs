@@ -183,7 +183,8 @@ impl Query for Q102 {
         bid_counts(events, state, News::Counted, |is_first| Some(News::Bid { is_first }))?
             .key_by(state, |_: &(News, i64, i64)| KEY)
             .stateful(
-                Spec::new("over-average"),
+                // What it keeps by id is all on one worker.
+                Spec::new("over-average").any_keys(),
                 Auctions::open,
                 |auctions, rows, context| {
                     // A batch that was applied in part cannot be tried again: also an error that

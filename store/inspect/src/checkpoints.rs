@@ -17,11 +17,11 @@ use crate::directory::ClosedDirectory;
 /// The checkpoints that a directory's manifest lists.
 #[derive(Debug)]
 pub struct Checkpoints {
-    /// Those that can be read, the newest first.
+    /// Those that can be read, the one that an open goes on from first, then from new to old.
     pub all: Vec<Checkpoint>,
     /// What is damaged of the manifest and of the files of checkpoints.
     pub damage: Vec<Error>,
-    /// Numbers of those that are listed, the newest first.
+    /// Numbers of those that are listed, in the same order.
     listed: Vec<u64>,
 }
 
@@ -78,10 +78,10 @@ impl Checkpoints {
         found
     }
 
-    /// The checkpoint with this number, or the newest that is listed.
+    /// The checkpoint with this number, or the one that an open goes on from.
     ///
     /// # Errors
-    /// Of a newest one that is damaged, the damage: an older one is not what was asked for.
+    /// If that one is damaged, the damage: another one is not what was asked for.
     pub fn choose(self, number: Option<u64>, directory: &ClosedDirectory) -> Result<Checkpoint> {
         let Some(number) = number.or(self.listed.first().copied()) else {
             return Err(self.none(directory));

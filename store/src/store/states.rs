@@ -20,6 +20,7 @@ use crate::expiring::Sweeping;
 use crate::list::List;
 use crate::map::Map;
 use crate::moving::Mover;
+use crate::own_keys::OwnKeys;
 use crate::state_cell::StateCell;
 use crate::time_map::TimeMapOf;
 use crate::timers::{Timers, TimersCell};
@@ -114,6 +115,19 @@ impl Store {
         self.open_timers(name, Some(mover))
     }
 
+    /// [`timers`](Store::timers) of [own keys only](StateBuilder::own_keys_only).
+    pub fn timers_of_own_keys<K: Key + Ord>(&self, name: &str) -> Result<Timers<K>> {
+        let timers = self.timers(name)?;
+        self.own_keys().into_iter().for_each(|own| timers.keep_to(own));
+        Ok(timers)
+    }
+
+    /// The keys of the key groups that the store owns; none if it owns all.
+    fn own_keys(&self) -> Option<OwnKeys> {
+        let (owned, groups) = (self.0.owned.clone(), self.0.config.key_groups);
+        (owned != (0..groups)).then_some(OwnKeys { owned, groups })
+    }
+
     pub(crate) fn open_timers<K: Key + Ord, N: State + Ord>(
         &self,
         name: &str,
@@ -145,6 +159,8 @@ pub struct StateBuilder<'a, P, L = AnyLayout> {
     name: String,
     layout: L,
     pub(super) mover: Option<Mover>,
+    /// Whether keys of other stores are refused.
+    keeps_to_own: bool,
     primitive: PhantomData<P>,
 }
 
@@ -165,7 +181,8 @@ impl<'a, P> StateBuilder<'a, P> {
     pub(super) fn new(store: &'a Store, name: &str) -> Self {
         let config = &store.0.config;
         let layout = config.states.get(name).unwrap_or(&config.layout).clone();
-        Self { store, name: name.into(), layout, mover: None, primitive: PhantomData }
+        let (mover, keeps_to_own, primitive) = (None, false, PhantomData);
+        Self { store, name: name.into(), layout, mover, keeps_to_own, primitive }
     }
 }
 
@@ -174,8 +191,23 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     /// configuration gives for the state's name, else for the store.
     #[must_use]
     pub fn layout<M>(self, layout: M) -> StateBuilder<'a, P, M> {
-        let Self { store, name, mover, primitive, .. } = self;
-        StateBuilder { store, name, layout, mover, primitive }
+        let Self { store, name, mover, keeps_to_own, primitive, .. } = self;
+        StateBuilder { store, name, layout, mover, keeps_to_own, primitive }
+    }
+
+    /// Refuses to write keys whose key groups are not among those that the store
+    /// [owns](crate::StoreBuilder::owned_groups), with [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch):
+    /// no store that is [restored by key groups](crate::StoreBuilder::restore_from) could take them over.
+    /// Each write takes its key's hash once more. Keys of a state whose groups move are always told
+    /// apart; a single value has none.
+    #[must_use]
+    pub fn own_keys_only(self) -> Self {
+        Self { keeps_to_own: true, ..self }
+    }
+
+    /// The keys that it takes, if these are not all.
+    pub(crate) fn own_keys(&self) -> Option<OwnKeys> {
+        self.store.own_keys().filter(|_| self.keeps_to_own)
     }
 
     /// Has its key groups come and go with the other states of this unit.
@@ -215,7 +247,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     where
         L: Layout<K, V>,
     {
-        let inner = &self.store.0;
+        let (inner, own_keys) = (&self.store.0, self.own_keys());
         let mut context = inner.context(&self.name, self.layout.memory_limit())?;
         context.movable = self.mover.is_some();
         let types = (description_of::<K>(), self.layout.value_description());
@@ -252,6 +284,9 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         let policy = SpacePolicy::with_limit(inner.config.space_amplification)?;
         let cell = cell.compacting(policy).sweeping(sweeping).in_groups(groups.clone());
         let cell = Rc::new(cell);
+        if let Some(own) = own_keys.filter(|_| !primitive.starts_with("value")) {
+            cell.keep_to(own);
+        }
         if let Some(mover) = &self.mover {
             mover.add(&manifest, cell.clone());
         }
@@ -352,7 +387,11 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     /// stored them.
     pub fn open(self) -> Result<List<K, E, L>> {
         let mover = self.mover.as_ref();
-        self.store.open_lists_as("list", &self.name, &self.layout, mover).map(List::new)
+        let cell = self.store.open_lists_as("list", &self.name, &self.layout, mover)?;
+        if let Some(own) = self.own_keys() {
+            cell.0.keep_to(own);
+        }
+        Ok(List::new(cell))
     }
 }
 

@@ -1,6 +1,6 @@
 //! How far windowed state has come: part of every checkpoint.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use alluvium_layouts::{
@@ -14,6 +14,7 @@ use super::Windows;
 use crate::definition;
 use crate::export::{Entry, Visit};
 use crate::moving::{Arriving, Groups, Place};
+use crate::own_keys::OwnKeys;
 use crate::state_cell::Hooks;
 
 /// What has been done: the watermark; the watermark for which all was done; the end of the last
@@ -35,6 +36,8 @@ pub(crate) struct ProgressCell {
     pub(crate) due: Cell<bool>,
     /// Where the key groups are, if they move.
     pub(crate) groups: Option<Rc<Groups>>,
+    /// The keys that the windows take, if these are not all.
+    own: OnceCell<OwnKeys>,
     /// Whether a record of another store was joined.
     joined: Cell<bool>,
     table: RefCell<HeapTable<(), Record>>,
@@ -59,6 +62,7 @@ impl ProgressCell {
             busy: Cell::new(false),
             due: Cell::new(restored.is_some()),
             groups,
+            own: OnceCell::new(),
             joined: Cell::new(false),
             table: RefCell::new(table),
         }))
@@ -89,14 +93,23 @@ impl ProgressCell {
         Ok(watermark)
     }
 
+    /// Takes no events of other keys from now on.
+    pub(crate) fn keep_to(&self, own: OwnKeys) {
+        let _ = self.own.set(own);
+    }
+
     /// Refuses events whose key groups are on their way, or elsewhere.
     pub(crate) fn check_events<K: Key, E>(
         &self,
         state: &str,
         events: &[(Time, K, E)],
     ) -> Result<()> {
-        let Some(groups) = &self.groups else { return Ok(()) };
-        let checked = events.iter().try_for_each(|(_, key, _)| groups.check(key.key_hash()));
+        let mut keys = events.iter().map(|(_, key, _)| key);
+        let checked = match (&self.groups, self.own.get()) {
+            (None, None) => return Ok(()),
+            (Some(groups), _) => keys.try_for_each(|key| groups.check(key.key_hash())),
+            (None, Some(own)) => keys.try_for_each(|key| own.check(key.key_hash())),
+        };
         checked.map_err(|error| error.with("state", state))
     }
 

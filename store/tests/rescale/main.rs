@@ -16,6 +16,8 @@ mod damage_after_groups_have_moved;
 mod expiring_maps_move;
 mod files_move_state_between_layouts;
 mod groups_move_between_open_stores;
+mod histories_of_stores_that_move_and_go_back;
+mod keys_of_other_stores_are_refused;
 mod moved_groups_are_in_checkpoints;
 mod moves_have_an_identity;
 mod restoring_keeps_every_branch;

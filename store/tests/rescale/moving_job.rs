@@ -105,6 +105,8 @@ pub struct Job {
     pub model: Model,
     pub dice: Dice,
     pub moved: u64,
+    /// Chunks of earlier moves, also of runs before this one.
+    pub stale: Vec<(KeyGroup, Vec<u8>)>,
     /// Whether more groups set out.
     pub is_busy: bool,
     moving: Vec<Journey>,
@@ -137,8 +139,8 @@ impl Job {
             _ => panic!("a group is at {at:?}"),
         });
         let (owners, leaving) = (owners.collect(), all(Standing::Going).concat());
-        let (moving, dice) = (Vec::new(), Dice(seed));
-        Self { workers, owners, model, dice, moved: 0, is_busy: true, moving, leaving }
+        let (moving, stale, dice) = (Vec::new(), Vec::new(), Dice(seed));
+        Self { workers, owners, model, dice, moved: 0, stale, is_busy: true, moving, leaving }
     }
 
     /// A write to a key whose group does not move.
@@ -255,6 +257,9 @@ impl Job {
                 assert!(chunk.len() <= CHUNK, "{} bytes", chunk.len());
                 let (arrived, complete) = new.mover.install(&chunk).unwrap();
                 assert_eq!(arrived, *group);
+                if self.stale.len() < 40 {
+                    self.stale.push((*group, chunk.clone()));
+                }
                 sent.push(chunk);
                 return complete;
             }
@@ -274,6 +279,27 @@ impl Job {
         }
         let rest = self.workers[from].mover.begin(group).unwrap();
         Some(Journey { group, from, to, rest, sent: Vec::new() })
+    }
+
+    /// Chunks come again that were sent long ago: of a group that is there, or arrives by another move,
+    /// they change nothing.
+    pub fn repeat_stale(&mut self) {
+        if self.stale.is_empty() {
+            return;
+        }
+        let at = self.dice.below(self.stale.len() as u64) as usize;
+        let (group, chunk) = &self.stale[at];
+        for worker in &self.workers {
+            let before = worker.mover.standing(*group).unwrap();
+            if before == Standing::Away {
+                continue;
+            }
+            if let Err(error) = worker.mover.install(chunk) {
+                let kinds = [ErrorKind::Mismatch, ErrorKind::InUse];
+                assert!(kinds.contains(&error.kind()), "{error}");
+            }
+            assert_eq!(worker.mover.standing(*group).unwrap(), before);
+        }
     }
 
     /// Some writes, and a step of a journey.
