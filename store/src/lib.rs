@@ -22,6 +22,7 @@ mod cells;
 mod checkpoints;
 mod config;
 mod count;
+mod crowded;
 mod expiring;
 mod explain;
 mod export;
@@ -70,6 +71,7 @@ pub use config::{
     DEFAULT_MEMORY_BYTES, DEFAULT_PATIENCE_MS, DEFAULT_SPACE_AMPLIFICATION, Helpers, StoreConfig,
 };
 pub use count::Count;
+pub use crowded::CROWDED_PERCENT;
 pub use expiring::{
     Clock, ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Timed, Ttl, WallClock,
 };
