@@ -10,9 +10,10 @@ use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
     Account, BlobReader, Error, ErrorKind, FooterEntry, Key, LiveSet, Liveness, MemoryKind,
     PassVisitor, PassedRecord, PlacedAt, Result, SegmentId, SegmentImage, SegmentInfo,
-    SegmentStore, SegmentWriter, State, StateImage, codec, fingerprint,
+    SegmentStore, SegmentWriter, State, StateImage, codec, fingerprint, key_text,
 };
 
+use crate::heap_capture::segment_bytes;
 use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::passing::pass_over;
 use crate::table::{CheckpointOutcome, StateContext, TableStats};
@@ -30,6 +31,8 @@ pub(crate) const PAGE_RECORDS_MAX: u32 = 1364;
 /// Bytes of the shortest record with its header and its entry in the footer, and of what is behind a footer.
 const RECORD_BYTES_MIN: usize = 48;
 const TRAILER_BYTES: usize = 64;
+/// What a checkpoint takes beside its buffers: the names of its segments.
+const BESIDE_BYTES: u64 = 8 << 10;
 /// Bytes after which a segment ends.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
@@ -131,7 +134,8 @@ impl EntryWriter {
         let (pace, store) = (pace::<K, V>(context, u64::MAX), context.segment_store()?.clone());
         let (account, booked) = (context.account.clone(), pace.memory_bytes());
         account.reserve(MemoryKind::Buffers, booked, "a checkpoint's buffer")?;
-        let paced = Paced::new(context.helper.clone(), store, fingerprint(&context.name), pace);
+        let who = (context.helper.clone(), account.clone());
+        let paced = Paced::new(who, store, fingerprint(&context.name), pace);
         Ok(Self { paced, account, booked, entries: 0 })
     }
 
@@ -156,7 +160,8 @@ impl EntryWriter {
     /// # Panics
     /// If it is not [ready](EntryWriter::is_ready).
     pub fn push<K: Key, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
-        self.paced.push(key.key_hash(), key, value)?;
+        let pushed = self.paced.push(key.key_hash(), key, value);
+        pushed.map_err(|error| name_large(error, key))?;
         self.entries += 1;
         Ok(())
     }
@@ -200,6 +205,14 @@ impl EntryWriter {
     }
 }
 
+/// An error of a record that is too large, with its key.
+pub(crate) fn name_large<K: Key>(error: Error, key: &K) -> Error {
+    match error.kind() {
+        ErrorKind::ValueTooLarge | ErrorKind::OverBudget => error.with("key", key_text(key)),
+        _ => error,
+    }
+}
+
 impl Drop for EntryWriter {
     fn drop(&mut self) {
         self.account.release(MemoryKind::Buffers, self.booked);
@@ -213,10 +226,14 @@ fn write_pages<K: Key, V: State>(
 ) -> Result<u64> {
     let mut written = 0;
     entries(&mut |key, value| {
-        if writer.page_records() == 0 {
-            writer.begin_page()?;
+        let length = writer.encode(key, value)?;
+        if writer.page_records() > 0 && !writer.has_room(length) {
+            writer.finish_page()?;
         }
-        writer.push(key.key_hash(), key, value)?;
+        if writer.page_records() == 0 {
+            writer.begin_page_for(length)?;
+        }
+        writer.append(key.key_hash())?;
         written += 1;
         if writer.page_bytes() >= PAGE_BYTES || writer.page_records() >= page_records {
             writer.finish_page()?;
@@ -258,6 +275,9 @@ pub(crate) fn read_placed<K: Key, V: State>(
     let read = Liveness::load(image, Some(blobs)).and_then(|liveness| {
         let (segments, live) = (&image.segments, None);
         let mut records = LiveEntries {
+            account: &context.account,
+            window_bytes: chunk_bytes as u64,
+            booked: 0,
             segments,
             liveness: &liveness,
             live,
@@ -284,6 +304,15 @@ pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
     (chunk_bytes + footer) as u64 + 2 * set + BLOCK_BYTES as u64
 }
 
+/// What has to stay free of a state in memory, so that it can be checkpointed at this pace, and be read
+/// again.
+pub(crate) fn kept_free(context: &StateContext, pace: &Pace) -> u64 {
+    let writing = pace.memory_bytes() + BESIDE_BYTES;
+    let segment_bytes = segment_bytes(context.account.limit());
+    let reading = reading_bytes(context, segment_bytes) + pace.value_bytes + BESIDE_BYTES;
+    writing.max(reading)
+}
+
 /// Memory of the set of a segment's live records, while it is read and while it is there.
 pub(crate) fn set_bytes(image: &StateImage, segment: &SegmentImage) -> u64 {
     let has_dead = segment.live.is_some() || !image.deaths.is_empty();
@@ -292,6 +321,10 @@ pub(crate) fn set_bytes(image: &StateImage, segment: &SegmentImage) -> u64 {
 
 /// Gives the bytes of the records that are live.
 struct LiveEntries<'i, F> {
+    account: &'i Account,
+    /// The window, and what is booked beside it since a record was longer.
+    window_bytes: u64,
+    booked: u64,
     segments: &'i [SegmentImage],
     liveness: &'i Liveness,
     /// Of the segment at hand: those that are live, unless all are.
@@ -299,6 +332,25 @@ struct LiveEntries<'i, F> {
     /// Its number.
     segment: u32,
     visit: F,
+}
+
+impl<F> LiveEntries<'_, F> {
+    /// Books what the window takes more for a record that it is too short for: it stays as long.
+    fn book_window(&mut self, entry: &FooterEntry) -> Result<()> {
+        let needed = u64::from(entry.len) + 2 * BLOCK_BYTES as u64;
+        let more = needed.saturating_sub(self.window_bytes + self.booked);
+        if more > 0 {
+            self.account.reserve(MemoryKind::Buffers, more, "the archive of a long value")?;
+            self.booked += more;
+        }
+        Ok(())
+    }
+}
+
+impl<F> Drop for LiveEntries<'_, F> {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Buffers, self.booked);
+    }
 }
 
 impl<F: FnMut(PlacedAt, &[u8]) -> Result<()>> PassVisitor for LiveEntries<'_, F> {
@@ -314,6 +366,7 @@ impl<F: FnMut(PlacedAt, &[u8]) -> Result<()>> PassVisitor for LiveEntries<'_, F>
         match &self.live {
             Some(live) if !live.contains(entry.grain) => Ok(()),
             _ => {
+                self.book_window(entry)?;
                 let at = PlacedAt { segment: self.segment, grain: entry.grain };
                 (self.visit)(at, record.payload(entry)?)
             }

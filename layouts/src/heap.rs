@@ -15,13 +15,14 @@ use alluvium_pagestore::{
 use hashbrown::HashTable;
 
 use crate::expiry::ExpiryPass;
-use crate::full_image::{Images, pace, read_placed};
+use crate::full_image::{Images, kept_free, name_large, pace, read_placed};
 use crate::heap_capture::{HeapCapture, LeftOver, Undecided};
 use crate::heap_copies::Copies;
 use crate::heap_entries::Entries;
 use crate::heap_files::HeapFiles;
 use crate::heap_marks::{EntryMarks, Place};
 use crate::lent::{Lent, check_not_overdrawn};
+use crate::oversize::Oversize;
 use crate::paced::{Pace, Paced};
 use crate::split_heap::SplitHeapTable;
 use crate::table::{
@@ -80,6 +81,9 @@ pub trait Kind<K, V>: Sized + 'static {
     fn heap_bytes(key: &K, value: &V) -> u64;
     /// Whether a checkpoint copies entries ahead: short ones that own no heap.
     const IS_COPIED: bool;
+    /// Bytes that writes leave free, so that what they have put there can be checkpointed and read
+    /// again in the same memory.
+    fn kept_free(context: &StateContext) -> u64;
     /// How a checkpoint of so many entries is written, if there can be one.
     fn pace(context: &StateContext, entries: u64) -> Result<Pace>;
     /// Adds an entry to a checkpoint, and says where.
@@ -106,12 +110,20 @@ impl<K: Key, V: State> Kind<K, V> for Stored {
         (key.heap_bytes() + value.heap_bytes()) as u64
     }
 
+    fn kept_free(context: &StateContext) -> u64 {
+        // Plain entries come and go with their table, which grows in large steps.
+        match K::NONE && V::NONE || context.segments.is_none() {
+            true => 0,
+            false => kept_free(context, &pace::<K, V>(context, u64::MAX)) + context.max_value_bytes,
+        }
+    }
+
     fn pace(context: &StateContext, entries: u64) -> Result<Pace> {
         Ok(pace::<K, V>(context, entries))
     }
 
     fn push(writer: &mut Paced, key: &K, value: &V) -> Result<PlacedAt> {
-        writer.place(key.key_hash(), key, value)
+        writer.place(key.key_hash(), key, value).map_err(|error| name_large(error, key))
     }
 
     fn submit(copies: &mut Copies<K, V>, writer: &mut Paced) {
@@ -129,6 +141,10 @@ impl<K: Key, V: 'static> Kind<K, V> for Volatile {
     #[inline]
     fn heap_bytes(key: &K, _: &V) -> u64 {
         key.heap_bytes() as u64
+    }
+
+    fn kept_free(_: &StateContext) -> u64 {
+        0
     }
 
     fn pace(context: &StateContext, _: u64) -> Result<Pace> {
@@ -176,6 +192,9 @@ pub struct HeapTable<K, V, M = Stored, S: Entries<K, V> = HashTable<(K, V)>> {
     pub(crate) codec_calls: u64,
     /// Entries looked at for those of some hashes.
     pub(crate) sought: u64,
+    pub(crate) oversize: Oversize,
+    /// What writes leave free for the next checkpoint, and for opening it.
+    kept: u64,
     kind: PhantomData<M>,
 }
 
@@ -207,6 +226,7 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
                 table.put_at(key.key_hash(), key, value)
             })?;
         }
+        table.keep_free();
         Ok(table)
     }
 }
@@ -226,6 +246,7 @@ impl<K: Key, V: State, S: Entries<K, V>> HeapTable<K, V, Stored, S> {
         let context = self.context.clone();
         read_placed(&context, image, blobs, |at, key: K, value: V| {
             self.codec_calls += 1;
+            self.oversize.found(Stored::heap_bytes(&key, &value));
             let (_, bucket) = put(self, key, value).map_err(Error::from)?;
             self.marks.restored(bucket, at);
             Ok(())
@@ -286,6 +307,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         Self {
             marks: S::Marks::off(account.clone()),
             files: HeapFiles::new(account.clone()),
+            oversize: Oversize::new(&context.name, context.max_value_bytes),
             entries: S::empty(&context),
             context,
             table_bytes: 0,
@@ -299,15 +321,27 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             images: Images::default(),
             codec_calls: 0,
             sought: 0,
+            kept: 0,
             kind: PhantomData,
         }
+    }
+
+    /// All that was there before is there: writes from now on leave room for a checkpoint.
+    pub(crate) fn keep_free(&mut self) {
+        self.kept = 0 * M::kept_free(&self.context);
+    }
+
+    /// What a write leaves free now: a checkpoint that is being taken has its part of it.
+    #[inline]
+    pub(crate) fn kept(&self) -> u64 {
+        if self.capture.is_some() { 0 } else { self.kept }
     }
 
     /// Writes are refused while values have outgrown the memory.
     #[inline]
     pub(crate) fn check_not_overdrawn(&mut self) -> Result<()> {
         loop {
-            match check_not_overdrawn(&self.context.account) {
+            match check_not_overdrawn(&self.context.account, self.kept()) {
                 Err(_) if self.give_something_up() => {}
                 checked => return checked,
             }
@@ -350,6 +384,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
 
     /// Books and makes room for one more entry that owns `heap_bytes`; changes nothing visible.
     fn make_room(&mut self, heap_bytes: u64) -> Result<()> {
+        let heap_bytes = heap_bytes + self.kept();
         if self.context.account.available() < heap_bytes {
             self.drop_all_left();
         }
@@ -428,17 +463,21 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             self.keep(hash, key, true);
         }
         if let Ok(found) = self.entries.find_entry(hash, |(k, _)| key.is(k)) {
-            self.marks.change(found.bucket_index());
-            let lent = Lent::<K, V, M>::new(found.into_mut(), &self.context.account);
+            let bucket = found.bucket_index();
+            let lent =
+                Lent::<K, V, M>::new(found.into_mut(), &self.context.account, &mut self.oversize)?;
+            self.marks.change(bucket);
             return Ok(change(&mut lent.entry.1));
         }
         let key = key.to_owned();
-        self.make_room(key.heap_bytes() as u64)?;
+        let key_bytes = key.heap_bytes() as u64;
+        self.oversize.check(&key, key_bytes)?;
+        self.make_room(key_bytes)?;
         let entry = (key, init());
-        self.context.account.charge(MemoryKind::Values, M::heap_bytes(&entry.0, &entry.1));
         let added = self.entries.insert_unique(hash, entry, |(k, _)| k.key_hash());
         self.marks.add(added.bucket_index());
-        let lent = Lent::<K, V, M>::new(added.into_mut(), &self.context.account);
+        let account = &self.context.account;
+        let lent = Lent::<K, V, M>::new_made(added.into_mut(), account, &mut self.oversize);
         Ok(change(&mut lent.entry.1))
     }
 
@@ -449,6 +488,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         key: K,
         value: V,
     ) -> std::result::Result<bool, Rejected<(K, V)>> {
+        if let Err(error) = self.oversize.check(&key, M::heap_bytes(&key, &value)) {
+            return Err(Rejected::new(error, (key, value)));
+        }
         self.put_at(hash, key, value).map(|(was_there, _)| was_there)
     }
 
@@ -463,6 +505,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         if self.reads {
             self.keep(hash, &key, true);
         }
+        let kept = self.kept();
         let found = self.entries.find_entry(hash, |(k, _)| *k == key);
         let account = &self.context.account;
         if let Ok(found) = found {
@@ -471,7 +514,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             let entry = found.into_mut();
             let before = M::heap_bytes(&entry.0, &entry.1);
             let after = M::heap_bytes(&entry.0, &value);
-            if let Err(error) = account.ensure(after.saturating_sub(before), "a larger value") {
+            let more = match after > before {
+                true => after - before + kept,
+                false => 0,
+            };
+            if let Err(error) = account.ensure(more, "a larger value") {
                 return match self.give_something_up() {
                     true => self.put_at(hash, key, value),
                     false => Err(Rejected::new(error, (key, value))),
@@ -531,8 +578,10 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         let Ok(found) = self.entries.find_entry(hash, |(k, _)| key.is(k)) else {
             return Ok(None);
         };
-        self.marks.change(found.bucket_index());
-        let lent = Lent::<K, V, M>::new(found.into_mut(), &self.context.account);
+        let bucket = found.bucket_index();
+        let lent =
+            Lent::<K, V, M>::new(found.into_mut(), &self.context.account, &mut self.oversize)?;
+        self.marks.change(bucket);
         Ok(Some(change(&mut lent.entry.1)))
     }
 
@@ -595,6 +644,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         }
         self.table_bytes = 0;
         self.moved += 1;
+        self.oversize.forget();
         Ok(())
     }
 
@@ -663,6 +713,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> Upkeep for HeapTable<K
         Ok(before - self.context.account.used())
     }
 
+    fn fixed_bytes(&self) -> (u64, u64) {
+        let account = &self.context.account;
+        (account.used(), account.limit())
+    }
+
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
         self.take_at_once(blobs)
     }
@@ -692,6 +747,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> Upkeep for HeapTable<K
             live_bytes: live_keys * size_of::<(K, V)>() as u64 + values,
             codec_calls: self.codec_calls,
             sought: self.sought,
+            oversized: self.oversize.told(),
             checkpoint_looks: self.looks,
             ..TableStats::default()
         };

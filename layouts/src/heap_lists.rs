@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, Error, HeapSize, Key, Lookup, MemoryKind, Rejected, Result,
-    State, StateImage, Time, rounded,
+    Account, BlobReader, BlobWriter, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind, Rejected,
+    Result, State, StateImage, Time, rounded,
 };
 
 use crate::by_hash::ByHash;
@@ -24,6 +24,7 @@ use crate::heap_lists_records::{Record, Records};
 use crate::heap_marks::Place;
 use crate::heap_telling::Lent;
 use crate::lists::{Elements, Lists, ListsLayout, span};
+use crate::oversize::Oversize;
 use crate::split_table::{HashRange, SplitTable};
 use crate::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
 use crate::upkeep::Upkeep;
@@ -59,6 +60,9 @@ pub struct HeapLists<K, E> {
     pub(super) changed: u64,
     pub(super) images: Images,
     pub(super) codec_calls: u64,
+    oversize: Oversize,
+    /// What appends leave free for the next checkpoint, and for opening it, beside that of buckets.
+    kept: u64,
 }
 
 /// The elements of a key, and where they are in the last checkpoint.
@@ -95,6 +99,9 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
         let mut lists = HeapLists {
             range: HashRange::of(&context.owned, context.key_groups),
             files: HeapFiles::new(context.account.clone()),
+            // What a checkpoint has is there, whatever the limit is now.
+            oversize: Oversize::new(&context.name, u64::MAX),
+            kept: 0,
             context,
             buckets: BTreeMap::new(),
             purged: Vec::new(),
@@ -112,6 +119,8 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
         if let Some((image, blobs)) = restored {
             lists.restore(&image, &blobs)?;
         }
+        lists.oversize = Oversize::new(&lists.context.name, lists.context.max_value_bytes);
+        lists.kept = 0 * lists.kept_free();
         Ok(lists)
     }
 }
@@ -190,6 +199,11 @@ impl<K: Key, E: State> HeapLists<K, E> {
         (hash, key): (u64, &Q),
         heap: u64,
     ) -> Result<(&mut u64, &mut List<K, E>)> {
+        // A checkpoint that is being taken has its part of what is kept.
+        let kept = match self.capture.is_some() {
+            true => 0,
+            false => self.kept + self.buckets.len() as u64 * BUCKET_BYTES,
+        };
         let account = &self.context.account;
         let bucket = match self.buckets.entry(time) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -216,18 +230,22 @@ impl<K: Key, E: State> HeapLists<K, E> {
             *values += key_bytes;
         }
         let found = lists.find_mut(hash, |list| key.is(&list.key)).expect("inserted above");
+        if !(K::NONE && E::NONE) {
+            self.oversize.check(&found.key, found.key.heap_bytes() as u64 + heap)?;
+        }
         let list = &mut found.elements;
         if list.len() == list.capacity() {
             let wanted = (2 * list.len()).max(CAPACITY_FIRST);
             let new = rounded(wanted * size_of::<E>()) as u64;
             let old = rounded(list.capacity() * size_of::<E>()) as u64;
-            account.ensure(new + heap, "a longer list")?;
+            account.ensure(new + heap + kept, "a longer list")?;
             account.charge(MemoryKind::Values, new);
             list.reserve_exact(wanted - list.len());
             account.release(MemoryKind::Values, old);
             *values = *values + new - old;
         }
-        account.reserve(MemoryKind::Values, heap, "an element")?;
+        account.ensure(heap + kept, "an element")?;
+        account.charge(MemoryKind::Values, heap);
         *values += heap;
         Ok((elements, found))
     }
@@ -386,7 +404,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
                 }
                 Err(error) => {
                     self.drop_if_empty(bucket, hash, key);
-                    if !self.make_way() {
+                    if error.kind() == ErrorKind::ValueTooLarge || !self.make_way() {
                         return Err(Rejected::new(error, element));
                     }
                 }
@@ -556,6 +574,11 @@ impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
         let given = |lists: &Self| before.saturating_sub(lists.context.account.used());
         while given(self) < bytes && self.drop_some_left() {}
         Ok(given(self))
+    }
+
+    fn fixed_bytes(&self) -> (u64, u64) {
+        let account = &self.context.account;
+        (account.used(), account.limit())
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {

@@ -16,7 +16,7 @@ use alluvium_pagestore::{
     StateImage, Time, rounded,
 };
 
-use crate::full_image::pace;
+use crate::full_image::{kept_free, pace};
 use crate::heap_capture::segment_bytes;
 use crate::heap_files::{Dead, Named};
 use crate::heap_lists::{Bucket, HeapLists};
@@ -256,6 +256,16 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let pace = pace::<(Time, K), Vec<E>>(&self.context, u64::MAX);
         let element = if E::NONE { 0 } else { self.context.max_value_bytes };
         Pace { value_bytes: record_bytes(&pace) as u64 + element + 256, ..pace }
+    }
+
+    /// What has to stay free, so that the lists can be checkpointed and be read again; not for buckets.
+    pub(super) fn kept_free(&self) -> u64 {
+        if self.context.segments.is_none() {
+            return 0;
+        }
+        let pace = self.pace();
+        // A record is copied before it is encoded.
+        kept_free(&self.context, &pace) + pace.value_bytes
     }
 
     /// A list is about to change: notes what it has, if it was not read.

@@ -5,36 +5,63 @@
 
 use std::marker::PhantomData;
 
-use alluvium_pagestore::{Account, MemoryKind, Result};
+use alluvium_pagestore::{Account, Key, MemoryKind, Result};
 
 use crate::heap::Kind;
+use crate::oversize::Oversize;
 
-/// A value lent to a user's closure; books the change of its heap when dropped, also by a panic.
-pub(crate) struct Lent<'a, K, V, M: Kind<K, V>> {
+/// A value lent to a user's closure; books the change of its heap when dropped, also by a panic, and
+/// tells if it is too large then.
+pub(crate) struct Lent<'a, K: Key, V, M: Kind<K, V>> {
     pub entry: &'a mut (K, V),
     before: u64,
     account: &'a Account,
+    oversize: &'a mut Oversize,
     kind: PhantomData<M>,
 }
 
-impl<'a, K, V, M: Kind<K, V>> Lent<'a, K, V, M> {
-    pub fn new(entry: &'a mut (K, V), account: &'a Account) -> Self {
+impl<'a, K: Key, V, M: Kind<K, V>> Lent<'a, K, V, M> {
+    pub fn new(
+        entry: &'a mut (K, V),
+        account: &'a Account,
+        oversize: &'a mut Oversize,
+    ) -> Result<Self> {
         let before = M::heap_bytes(&entry.0, &entry.1);
-        Self { entry, before, account, kind: PhantomData }
+        if oversize.is_seen() {
+            oversize.check(&entry.0, before)?;
+        }
+        Ok(Self { entry, before, account, oversize, kind: PhantomData })
+    }
+
+    /// The value of a new entry, which was made by a closure too.
+    pub fn new_made(
+        entry: &'a mut (K, V),
+        account: &'a Account,
+        oversize: &'a mut Oversize,
+    ) -> Self {
+        Self { entry, before: 0, account, oversize, kind: PhantomData }
     }
 }
 
-impl<K, V, M: Kind<K, V>> Drop for Lent<'_, K, V, M> {
+impl<K: Key, V, M: Kind<K, V>> Drop for Lent<'_, K, V, M> {
     fn drop(&mut self) {
         let after = M::heap_bytes(&self.entry.0, &self.entry.1);
-        self.account.adjust(MemoryKind::Values, self.before, after);
+        if after != self.before {
+            self.account.adjust(MemoryKind::Values, self.before, after);
+            if after > self.before {
+                self.oversize.grown(&self.entry.0, after);
+            }
+        }
     }
 }
 
-/// A state whose values have outgrown the budget takes no writes until some are removed.
-pub(crate) fn check_not_overdrawn(account: &Account) -> Result<()> {
-    if account.available() > 0 || !account.is_overdrawn() {
+/// A state whose values have outgrown the budget, or what is `kept` free of it, takes no writes until
+/// some are removed.
+#[inline]
+pub(crate) fn check_not_overdrawn(account: &Account, kept: u64) -> Result<()> {
+    let available = account.available();
+    if available > kept || available == kept && !account.is_overdrawn() {
         return Ok(());
     }
-    account.ensure(1, "a write")
+    account.ensure(kept.max(1), "a write, and the checkpoint after it,")
 }

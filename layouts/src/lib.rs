@@ -29,6 +29,7 @@ mod heap_telling;
 mod hybrid_log;
 mod lent;
 mod lists;
+mod oversize;
 mod own_pages_unsafe;
 mod paced;
 mod panes;
@@ -67,6 +68,7 @@ pub use hybrid_log::{
     PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub use lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
+pub use oversize::Oversize;
 pub use panes::{Merge, Panes, PanesLayout};
 pub use parts::Part;
 pub use remembered::{Recording, Remembered};

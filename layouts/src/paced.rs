@@ -7,13 +7,14 @@
 //! - After an error nothing more is written: the error is told again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{
-    Error, ErrorKind, Helper, PlacedAt, Placing, Result, SegmentInfo, SegmentStore, SegmentWriter,
-    State,
+    Account, Error, ErrorKind, Helper, MemoryKind, PlacedAt, Placing, RECORD_BYTES_MAX, Result,
+    SegmentInfo, SegmentStore, SegmentWriter, State,
 };
 
 /// Most bytes of a batch.
@@ -51,6 +52,9 @@ impl Pace {
 #[derive(Debug)]
 pub struct Paced {
     helper: Helper,
+    account: Rc<Account>,
+    /// Booked for a record that is longer than others, until it is written.
+    booked: u64,
     pace: Pace,
     /// `None` while the helper has it, or lost it.
     writing: Option<Box<Writing>>,
@@ -94,7 +98,12 @@ impl std::fmt::Debug for Writing {
 
 impl Paced {
     /// Nothing written yet. `state` is the fingerprint of the state's name.
-    pub fn new(helper: Helper, store: SegmentStore, state: u64, pace: Pace) -> Self {
+    pub fn new(
+        (helper, account): (Helper, Rc<Account>),
+        store: SegmentStore,
+        state: u64,
+        pace: Pace,
+    ) -> Self {
         let (chunk, segment) = (pace.chunk_bytes, pace.segment_bytes);
         let writer = SegmentWriter::new(store.clone(), state, chunk, segment);
         let batch = Batch {
@@ -104,7 +113,8 @@ impl Paced {
         };
         let placing = Placing::new(segment, pace.page_bytes, pace.page_records);
         let writing = Box::new(Writing { writer, store, batch, placing, sealed: Vec::new() });
-        Self { helper, pace, writing: Some(writing), answer: None, failed: None }
+        let (writing, answer, failed) = (Some(writing), None, None);
+        Self { helper, account, booked: 0, pace, writing, answer, failed }
     }
 
     /// Takes the helper's answer, and says whether records can be added.
@@ -118,6 +128,7 @@ impl Paced {
                 Ok((writing, written)) => {
                     self.writing = Some(writing);
                     self.answer = None;
+                    self.give_back();
                     if let Err(error) = written {
                         self.failed = Some(error.message().into());
                         self.writing = None;
@@ -143,6 +154,21 @@ impl Paced {
             }
             None => Ok(()),
         }
+    }
+
+    /// Nothing long is left to be written.
+    fn give_back(&mut self) {
+        self.account.release(MemoryKind::Buffers, std::mem::take(&mut self.booked));
+    }
+
+    /// Books what the archive of a record takes that is longer than others.
+    fn book<K: State, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
+        let heap = (key.heap_bytes() + value.heap_bytes()) as u64;
+        let more = heap.saturating_sub(self.pace.value_bytes);
+        let what = "the archive of a value that is larger than max_value";
+        self.account.reserve(MemoryKind::Buffers, more, what)?;
+        self.booked += more;
+        Ok(())
     }
 
     fn writing(&mut self) -> &mut Writing {
@@ -185,11 +211,15 @@ impl Paced {
         if self.writing().batch.large.is_some() {
             self.write_and_wait()?;
         }
+        if !(K::NONE && V::NONE) {
+            self.book(key, value)?;
+        }
         // The record is not in the batch while what came before it is written.
         let mut record = std::mem::take(&mut self.writing().batch.scratch);
         let trials = self.writing().writer.trials();
         guarded(|| trials.encode(&mut record, key, value))?;
         let (length, most) = (record.len(), self.pace.batch_bytes);
+        check_length(length)?;
         let Batch { records, bytes, .. } = &self.writing().batch;
         if records.len() == BATCH_RECORDS || bytes.len() + length > most && !records.is_empty() {
             self.write_and_wait()?;
@@ -311,6 +341,7 @@ impl Sink<'_> {
     pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<PlacedAt> {
         let Writing { writer, batch, placing, .. } = &mut *self.writing;
         writer.trials().encode(&mut batch.scratch, key, value)?;
+        check_length(batch.scratch.len())?;
         let at = placing.place(batch.scratch.len());
         let record = InBatch { hash, bytes: batch.scratch.len() as u32, grain: at.grain };
         write_record(writer, self.pace, &record, &batch.scratch)?;
@@ -347,14 +378,29 @@ impl Writing {
     }
 }
 
+/// Refuses what no segment takes, before it is told a place.
+fn check_length(bytes: usize) -> Result<()> {
+    if bytes as u64 <= RECORD_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "a key and its value take {bytes} bytes on storage; {RECORD_BYTES_MAX} is the most; take, \
+         replace or remove them"
+    );
+    Err(Error::new(ErrorKind::ValueTooLarge, message))
+}
+
 fn write_record(
     writer: &mut SegmentWriter,
     pace: &Pace,
     record: &InBatch,
     payload: &[u8],
 ) -> Result<()> {
+    if writer.page_records() > 0 && !writer.has_room(payload.len()) {
+        writer.finish_page()?;
+    }
     if writer.page_records() == 0 {
-        writer.begin_page()?;
+        writer.begin_page_for(payload.len())?;
     }
     let grain = writer.push_encoded(record.hash, payload)?;
     assert_eq!(grain, record.grain, "a record stands where it was told to");
@@ -375,6 +421,7 @@ fn guarded(job: impl FnOnce() -> Result<()>) -> Result<()> {
 impl Drop for Paced {
     /// What is of no use is removed, by the helper: a write may be under way.
     fn drop(&mut self) {
+        self.give_back();
         if let Some(writing) = self.writing.take().filter(|_| !self.helper.is_inline()) {
             self.helper.submit(move || drop(writing));
         }

@@ -55,6 +55,7 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
         if let Some((image, blobs)) = restored {
             table.restore(&image, &blobs, Self::put_at)?;
         }
+        table.keep_free();
         Ok(table)
     }
 
@@ -114,9 +115,11 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
         if let Some(bucket) = self.entries.find_bucket(hash, |(k, _)| *k == key) {
             let (_, known) = self.entries.get_bucket(bucket).expect("found above");
             let before = heap_of(&key, known);
-            let fits = |table: &mut Self| {
-                table.account().ensure(bytes.saturating_sub(before), "a larger value")
+            let more = match bytes > before {
+                true => bytes - before + self.kept(),
+                false => 0,
             };
+            let fits = |table: &mut Self| table.account().ensure(more, "a larger value");
             if let Err(error) = self.with_room(fits) {
                 return Err(Rejected::new(error, (key, value)));
             }
@@ -126,8 +129,12 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
             drop(std::mem::replace(known, value));
             return Ok((true, bucket));
         }
-        let reserve =
-            |table: &mut Self| table.account().reserve(MemoryKind::Values, bytes, "a new entry");
+        let needed = bytes + self.kept() + self.entries.growth_bytes(hash);
+        let reserve = |table: &mut Self| {
+            table.account().ensure(needed, "a new entry")?;
+            table.account().charge(MemoryKind::Values, bytes);
+            Ok(())
+        };
         if let Err(error) = self.with_room(reserve) {
             return Err(Rejected::new(error, (key, value)));
         }
@@ -195,20 +202,22 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
         }
         let account = self.context.account.clone();
         if let Some((bucket, entry)) = self.entries.find_with_bucket(hash, |(k, _)| key.is(k)) {
+            let lent = Lent::<K, V, Stored>::new(entry, &account, &mut self.oversize)?;
             self.marks.change(bucket);
-            return Ok(change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1));
+            return Ok(change(&mut lent.entry.1));
         }
         let key = key.to_owned();
         if !K::NONE {
-            let bytes = self.entries.growth_bytes(hash) + key.heap_bytes() as u64;
+            self.oversize.check(&key, key.heap_bytes() as u64)?;
+            let bytes = self.entries.growth_bytes(hash) + key.heap_bytes() as u64 + self.kept();
             self.with_room(|_| account.ensure(bytes, "a new key"))?;
         }
         let part = self.make_room(hash)?;
         let bucket = self.add(part, hash, (key, init()));
         let entry = self.entries.get_bucket_mut(bucket).expect("added above");
         // What the closure has made is here already, as what it makes of a value is.
-        account.charge(MemoryKind::Values, heap_of(&entry.0, &entry.1));
-        Ok(change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1))
+        let lent = Lent::<K, V, Stored>::new_made(entry, &account, &mut self.oversize);
+        Ok(change(&mut lent.entry.1))
     }
 
     fn modify<Q: Lookup<K> + ?Sized, R>(
@@ -224,11 +233,15 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
         let account = self.context.account.clone();
         let found = self.entries.find_with_bucket(hash, |(k, _)| key.is(k));
         let Some((bucket, entry)) = found else { return Ok(None) };
+        let lent = Lent::<K, V, Stored>::new(entry, &account, &mut self.oversize)?;
         self.marks.change(bucket);
-        Ok(Some(change(&mut Lent::<K, V, Stored>::new(entry, &account).entry.1)))
+        Ok(Some(change(&mut lent.entry.1)))
     }
 
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
+        if let Err(error) = self.oversize.check(&key, heap_of(&key, &value)) {
+            return Err(Rejected::new(error, (key, value)));
+        }
         self.put_at(key, value).map(|(was_there, _)| was_there)
     }
 
@@ -247,6 +260,7 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
             self.account().release(MemoryKind::Values, values);
         }
         self.moved += 1;
+        self.oversize.forget();
         Ok(())
     }
 

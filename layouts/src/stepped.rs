@@ -155,7 +155,10 @@ impl Stepped {
     fn lost_by(&mut self, error: Error) -> Error {
         self.is_lost = true;
         match error.kind() {
-            ErrorKind::OverBudget => Error::new(ErrorKind::Overtaken, LOST).caused_by(error),
+            // One that names a key goes with that key alone.
+            ErrorKind::OverBudget if error.context("key").is_none() => {
+                Error::new(ErrorKind::Overtaken, LOST).caused_by(error)
+            }
             _ => error,
         }
     }
@@ -181,7 +184,8 @@ impl Stepped {
             self.account.reserve(MemoryKind::Buffers, bytes, "a checkpoint's buffer")?;
             self.booked = bytes;
             let state = fingerprint(&context.name);
-            self.own = Some(Paced::new(context.helper.clone(), store, state, pace));
+            let who = (context.helper.clone(), self.account.clone());
+            self.own = Some(Paced::new(who, store, state, pace));
         }
         Ok(self.own.as_mut().expect("made above"))
     }

@@ -469,6 +469,12 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Upkeep for TablePanes<K, A, T> {
         self.table.checkpointed(outcome);
     }
 
+    fn fixed_bytes(&self) -> (u64, u64) {
+        // The sets of keys stay in memory, whatever the table does.
+        let (fixed, limit) = self.table.fixed_bytes();
+        (fixed + self.key_bytes, limit)
+    }
+
     fn stats(&self) -> TableStats {
         self.table.stats()
     }

@@ -62,6 +62,13 @@ pub trait Upkeep: 'static {
 
     /// Counters and gauges. Cost: O(1), or O(n) in the number of segments.
     fn stats(&self) -> TableStats;
+
+    /// The memory that the state holds and that no eviction frees, with the least that it works with;
+    /// and the most that it may hold. The store warns before the first fills the second. Cost: O(1).
+    /// The default says nothing.
+    fn fixed_bytes(&self) -> (u64, u64) {
+        (0, u64::MAX)
+    }
 }
 
 /// What leaves its upkeep to the state that it holds: one of several, chosen at run time.
@@ -118,5 +125,9 @@ impl<T: HasUpkeep> Upkeep for T {
 
     fn stats(&self) -> TableStats {
         self.upkeep().stats()
+    }
+
+    fn fixed_bytes(&self) -> (u64, u64) {
+        self.upkeep().fixed_bytes()
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use alluvium_compaction::SpacePolicy;
 use alluvium_pagestore::io::{Device, IoOptions, open_device};
-use alluvium_pagestore::{Error, ErrorKind, Helper, Result};
+use alluvium_pagestore::{Error, ErrorKind, Helper, RECORD_BYTES_MAX, Result};
 
 use crate::any_layout::AnyLayout;
 use crate::config::{Helpers, StoreConfig};
@@ -223,6 +223,12 @@ impl StoreBuilder {
             let (value, memory) = (config.max_value_bytes(), config.memory);
             return bad(format!(
                 "max_value is {value} bytes, which a memory of {memory} cannot hold"
+            ));
+        }
+        if config.max_value_bytes() > RECORD_BYTES_MAX {
+            let value = config.max_value_bytes();
+            return bad(format!(
+                "max_value is {value} bytes; the format of files takes {RECORD_BYTES_MAX} at most"
             ));
         }
         let device = match (self.device, &config.directory) {

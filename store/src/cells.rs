@@ -206,6 +206,10 @@ impl<T: Upkeep> Shared<T> {
         give_up().map_err(|e: Error| e.with("state", &self.name))
     }
 
+    fn fixed_bytes(&self) -> (u64, u64) {
+        self.inner.try_borrow().map_or((0, u64::MAX), |inner| inner.fixed_bytes())
+    }
+
     fn stats(&self) -> Result<TableStats> {
         Ok(TableStats { calls: self.calls.get(), ..self.enter()?.stats() })
     }

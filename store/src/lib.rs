@@ -22,6 +22,7 @@ mod cells;
 mod checkpoints;
 mod config;
 mod count;
+mod crowded;
 mod definition;
 mod expiring;
 mod explain;
@@ -73,6 +74,7 @@ pub use config::{
     DEFAULT_TIME_JUMP_MAX_MS, Helpers, StoreConfig,
 };
 pub use count::Count;
+pub use crowded::CROWDED_PERCENT;
 pub use expiring::{
     Clock, ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Timed, Ttl, WallClock,
 };

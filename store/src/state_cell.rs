@@ -17,6 +17,7 @@ use alluvium_pagestore::{
 };
 
 use crate::batch::Batch;
+use crate::crowded::Crowded;
 use crate::expiring::Sweeping;
 use crate::export::{Entries, Entry, Parts, Visit, check_hash, each, in_batches};
 use crate::moving::{Arriving, Groups, Place, in_order};
@@ -38,6 +39,7 @@ pub(crate) struct StateCell<K, V, T> {
     /// Fuel for writes that compaction could not use yet, because it waited for its helper.
     owed: Cell<usize>,
     compactor: RefCell<Compactor>,
+    crowded: Crowded,
     /// The last error of compaction; writes go on without it.
     compaction_error: RefCell<Option<Error>>,
     /// What became of a checkpoint while a value was borrowed.
@@ -103,6 +105,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             pacing: Pacing::default(),
             owed: Cell::new(0),
             compactor: RefCell::default(),
+            crowded: Crowded::default(),
             compaction_error: RefCell::default(),
             outcome: Cell::new(None),
             codec,
@@ -176,6 +179,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
     /// one and they wait: otherwise space would grow without a bound.
     #[inline(never)]
     fn pay(&self, table: &mut T, writes: usize) {
+        self.crowded.watch(&self.name, table.fixed_bytes());
         let fuel = writes * FUEL_PER_WRITE;
         if self.sweeping.is_some() {
             self.sweep(table, fuel, false);
@@ -362,6 +366,10 @@ pub(crate) trait Hooks {
     fn wake(&self, _: KeyGroup, _: bool) {}
     fn tick(&self, work: usize) -> Result<usize>;
     fn stats(&self) -> Result<TableStats>;
+    /// Memory that no eviction frees, and the most that the state may hold; 0 while it is in use.
+    fn fixed_bytes(&self) -> (u64, u64) {
+        (0, u64::MAX)
+    }
     /// Gives memory up to other states, unless this one is in use; says how much.
     fn reclaim(&self, bytes: u64) -> Result<u64> {
         let _ = bytes;
@@ -537,6 +545,10 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
 
     fn compaction_error(&self) -> Option<String> {
         self.compaction_error.borrow().as_ref().map(ToString::to_string)
+    }
+
+    fn fixed_bytes(&self) -> (u64, u64) {
+        self.table.try_borrow().map_or((0, u64::MAX), |table| table.fixed_bytes())
     }
 
     fn stats(&self) -> Result<TableStats> {

@@ -9,6 +9,8 @@ use alluvium_pagestore::io::IoStats;
 use alluvium_pagestore::{AccountStats, GIB, KIB, MEMORY_KINDS, MIB};
 use serde::{Deserialize, Serialize};
 
+use crate::crowded::{enough, is_crowded};
+
 /// What a store holds and has done since it was opened; read by [`Store::stats`](crate::Store::stats).
 ///
 /// `{}` prints a table with a line per state and their total.
@@ -22,6 +24,9 @@ pub struct StoreStats {
     pub states: Vec<StateStats>,
     /// The last error of each state's compaction, which concerns no write and is tried again.
     pub compaction_errors: Vec<(String, String)>,
+    /// Memory that no eviction frees, with the least that the states work with.
+    #[serde(default)]
+    pub fixed_bytes: u64,
 }
 
 /// What one state holds and has done since it was opened.
@@ -49,6 +54,12 @@ impl StoreStats {
         sum
     }
 
+    /// Whether [`CROWDED_PERCENT`](crate::CROWDED_PERCENT) of the memory hold what no eviction frees:
+    /// soon there is no room for more keys, or hardly any for values.
+    pub fn is_crowded(&self) -> bool {
+        self.memory.limit > 0 && is_crowded((self.fixed_bytes, self.memory.limit))
+    }
+
     /// The open state of this name.
     pub fn state(&self, name: &str) -> Option<&StateStats> {
         self.states.iter().find(|state| state.name == name)
@@ -60,6 +71,10 @@ impl fmt::Display for StoreStats {
         let memory = &self.memory;
         let [used, limit, peak] = [memory.used, memory.limit, memory.peak].map(Short);
         writeln!(f, "memory: {used} of {limit}, at most {peak}")?;
+        if self.is_crowded() {
+            let (fixed, enough) = (Short(self.fixed_bytes), enough(self.fixed_bytes));
+            writeln!(f, "of that {fixed} cannot be evicted: a memory of {enough} would do")?;
+        }
         let heads = "state layout keys memory peak index pages values buffers tables calls hits \
                      cold ahead flushed disk dead amp";
         let mut rows = vec![heads.split_whitespace().map(String::from).collect()];
@@ -161,6 +176,7 @@ mod tests {
             io,
             states: vec![state("a", table), state("people", TableStats::default())],
             compaction_errors: vec![("a".into(), "no room".into())],
+            fixed_bytes: 3 * KIB,
         };
         let text = stats.to_string();
         let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();

@@ -30,6 +30,7 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use crate::builder::StoreBuilder;
 use crate::checkpoints::{Checkpoint, Checkpoints, MOMENT, RetainedCheckpoint, Seal};
 use crate::config::{Helpers, StoreConfig};
+use crate::crowded::Crowded;
 use crate::expiring::Clock;
 use crate::moving::{Groups, Stock};
 use crate::sources::{RestoredFrom, Source, Sources};
@@ -62,6 +63,7 @@ pub(crate) struct Inner {
     pub(crate) dropped: RefCell<Dropped>,
     /// Where the key groups are of states that move.
     pub(crate) units: RefCell<Vec<Rc<Groups>>>,
+    crowded: Crowded,
     elastic: Elastic,
     pub(crate) clock: Arc<dyn Clock>,
     leftovers: u64,
@@ -185,6 +187,7 @@ impl Store {
             states: RefCell::new(Vec::new()),
             dropped: RefCell::default(),
             units: RefCell::default(),
+            crowded: Crowded::default(),
             elastic,
             leftovers: 0,
             left_bytes: Cell::new(0),
@@ -314,11 +317,21 @@ impl Store {
     /// means that there is nothing to do now.
     pub fn tick(&self, work: usize) -> Result<usize> {
         let mut done = 0;
+        self.watch();
         self.0.book_left();
         for state in &*self.0.states.borrow() {
             done += state.hooks.tick(work.saturating_sub(done))?;
         }
         Ok(done)
+    }
+
+    /// Memory that no eviction frees; there is a warning if it has come to fill too much.
+    fn watch(&self) -> u64 {
+        let inner = &*self.0;
+        let states = inner.states.borrow();
+        let fixed: u64 = states.iter().map(|state| state.hooks.fixed_bytes().0).sum();
+        inner.crowded.watch("all of the store", (fixed, inner.root.limit()));
+        fixed
     }
 
     /// Books memory of the store's budget for what its user keeps beside the states, such as records
@@ -374,7 +387,8 @@ impl Store {
                 Some((state.manifest.name.clone(), state.hooks.compaction_error()?))
             })
             .collect();
-        Ok(StoreStats { memory: self.0.root.stats(), io, states, compaction_errors })
+        let (memory, fixed_bytes) = (self.0.root.stats(), self.watch());
+        Ok(StoreStats { memory, io, states, compaction_errors, fixed_bytes })
     }
 
     /// The I/O engine in use, and why it is not the one asked for.

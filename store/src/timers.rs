@@ -11,7 +11,9 @@ mod set;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use alluvium_layouts::{CheckpointOutcome, Part, Place, Remembered, StateContext, TableStats};
+use alluvium_layouts::{
+    CheckpointOutcome, Oversize, Part, Place, Remembered, StateContext, TableStats,
+};
 use alluvium_pagestore::{
     BlobWriter, Encoded, Error, ErrorKind, Key, KeyGroup, MemoryKind, Result, State, StateImage,
     Time,
@@ -61,6 +63,9 @@ struct Pending<K: Key + Ord, N: State + Ord> {
     codec_calls: u64,
     /// The keys that are taken, if these are not all.
     own: Option<OwnKeys>,
+    oversize: Oversize,
+    /// What timers leave free for the next checkpoint, and for opening it.
+    kept: u64,
 }
 
 impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
@@ -75,6 +80,7 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
     }
 
     fn insert(&mut self, timer: Timer<K, N>) -> Result<bool> {
+        self.oversize.check(&timer.0.1, heap_of(&timer))?;
         self.insert_at(timer, Place::NONE)
     }
 
@@ -120,8 +126,12 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
         account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
     }
 
-    /// Sees to it that so many bytes are free.
+    /// Sees to it that so many bytes are free, beside those that the next checkpoint takes.
     fn ensure(&mut self, bytes: u64) -> Result<()> {
+        let bytes = match (bytes, &self.capture) {
+            (1.., None) => bytes + self.kept,
+            _ => bytes,
+        };
         self.drop_left_for(bytes);
         let account = &self.context.account;
         let ensured = account.ensure(bytes, "a timer");
@@ -224,9 +234,20 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
         let timers = TimerSet::new(groups);
         context.account.reserve(MemoryKind::Values, timers.memory_bytes(), "timers")?;
         let remembered = Remembered::new(&context);
-        let (capture, given_up) = (None, Vec::new());
-        let mut pending =
-            Pending { context, timers, capture, given_up, remembered, codec_calls: 0, own: None };
+        let (capture, given_up, codec_calls) = (None, Vec::new(), 0);
+        let oversize = Oversize::new(&context.name, context.max_value_bytes);
+        let kept = 0;
+        let mut pending = Pending {
+            context,
+            timers,
+            capture,
+            given_up,
+            remembered,
+            codec_calls,
+            own: None,
+            oversize,
+            kept,
+        };
         if let Some((image, blobs)) = restored {
             let mut remembered = Remembered::new(&pending.context);
             remembered.restore::<(Time, K), N>(&image, &blobs, |at, namespace, place| {
@@ -235,6 +256,7 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
             pending.remembered = remembered;
             pending.pack();
         }
+        pending.kept = 0 * pending.remembered.kept_free::<(Time, K), N>();
         Ok(Rc::new(Self(RefCell::new(pending))))
     }
 
@@ -497,6 +519,13 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
             pending.remembered.make_way();
         }
         Ok(given(&pending))
+    }
+
+    fn fixed_bytes(&self) -> (u64, u64) {
+        let account = |pending: &Pending<K, N>| {
+            (pending.context.account.used(), pending.context.account.limit())
+        };
+        self.0.try_borrow().map_or((0, u64::MAX), |pending| account(&pending))
     }
 
     fn stats(&self) -> Result<TableStats> {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{ByteSize, Error, ErrorKind, Result};
 
 /// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -232,11 +232,50 @@ impl Account {
         asked
     }
 
-    /// The error for `bytes` that do not fit.
+    /// The error for `bytes` that do not fit: who holds the memory, and how much would do.
     pub fn over_budget(&self, bytes: u64, what: &str) -> Error {
         let (limit, free) = (self.limit(), self.available());
-        let message = format!("{what} needs {bytes} of {limit} bytes, {free} are free");
+        let message = format!(
+            "{what} needs {bytes} of {limit} bytes, {free} are free; {}",
+            self.held_and_enough(bytes)
+        );
         Error::new(ErrorKind::OverBudget, message).with("state", &self.name)
+    }
+
+    /// Who holds the memory, and how much of it would do for `bytes` more.
+    fn held_and_enough(&self, bytes: u64) -> String {
+        let short = |bytes: u64| ByteSize(bytes).short();
+        let (holder, others) = (self.with_limit(), self.root_used() - self.used.get());
+        let kinds = MEMORY_KINDS.into_iter().filter(|kind| self.used_for(*kind) > 0);
+        let held = |kind: MemoryKind| format!("{} {}", kind.name(), short(self.used_for(kind)));
+        let mut held: Vec<String> = kinds.map(held).collect();
+        if held.is_empty() {
+            held.push("nothing".into());
+        }
+        if others > 0 {
+            held.push(format!("other states {}", short(others)));
+        }
+        // An eighth more, as the next call needs some as well.
+        let enough = holder.used.get().saturating_add(bytes);
+        let enough = enough.saturating_add(enough / 8).next_multiple_of(1024);
+        let whose = match holder.parent {
+            Some(_) => "a memory of the state",
+            None => "a memory",
+        };
+        format!("held are {}: {whose} of {} would do", held.join(", "), short(enough))
+    }
+
+    /// Whose limit is the nearest: this account's, or one above.
+    fn with_limit(&self) -> &Account {
+        let own = self.limit.saturating_sub(self.used.get());
+        match &self.parent {
+            Some(parent) if parent.available() < own => parent.with_limit(),
+            _ => self,
+        }
+    }
+
+    fn root_used(&self) -> u64 {
+        self.parent.as_ref().map_or(self.used.get(), |parent| parent.root_used())
     }
 
     /// Books `bytes` whether they fit or not: for heap memory that a user's closure has taken
@@ -284,6 +323,12 @@ impl Account {
         self.by_kind[kind as usize].get()
     }
 
+    /// Booked now for what is neither pages nor values: what no eviction frees.
+    pub fn fixed_bytes(&self) -> u64 {
+        let fixed = [MemoryKind::Index, MemoryKind::Buffers, MemoryKind::Tables];
+        fixed.into_iter().map(|kind| self.used_for(kind)).sum()
+    }
+
     /// All numbers.
     pub fn stats(&self) -> AccountStats {
         AccountStats {
@@ -314,6 +359,11 @@ mod tests {
         let refused = b.reserve(MemoryKind::Index, 31, "index").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::OverBudget);
         assert!(refused.to_string().contains("index needs 31 of 80 bytes"), "{refused}");
+        let remedy = "held are nothing, other states 70B: a memory of 1.0KiB would do";
+        assert!(refused.to_string().contains(remedy), "{refused}");
+        let own = a.over_budget(90, "an entry").to_string();
+        let remedy = "held are pages 70B: a memory of the state of 1.0KiB would do";
+        assert!(own.contains(remedy), "{own}");
         b.charge(MemoryKind::Values, 60);
         assert_eq!((store.used(), store.available(), a.available()), (130, 0, 0));
         b.adjust(MemoryKind::Values, 60, 10);

@@ -47,10 +47,18 @@ where
     }
 }
 
-/// Encodes a record into `scratch`, replacing what it holds.
+/// From so many bytes on room for an archive is made at once: growing would take three times as much.
+const LONG_BYTES: usize = 16 << 10;
+
+/// Encodes a record into `scratch`, replacing what it holds. Of long ones it is hardly longer than
+/// the archive.
 pub fn encode<K: State, V: State>(scratch: &mut AlignedVec, key: &K, value: &V) -> Result<()> {
     scratch.clear();
-    let buffer = std::mem::take(scratch);
+    let mut buffer = std::mem::take(scratch);
+    let bytes = key.heap_bytes() + value.heap_bytes() + size_of::<(K, V)>();
+    if bytes > LONG_BYTES && buffer.capacity() < bytes {
+        buffer = AlignedVec::with_capacity(bytes + bytes / 64);
+    }
     *scratch = to_bytes_in::<_, RkyvError>(&Borrowed(key, value), buffer)
         .map_err(|e| Error::new(ErrorKind::Config, "a value cannot be encoded").caused_by(e))?;
     Ok(())

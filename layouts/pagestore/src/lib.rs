@@ -15,6 +15,7 @@ mod heap_size;
 mod helper;
 pub mod io;
 mod key_groups;
+mod key_text;
 pub mod mailbox;
 mod manifest;
 mod process;
@@ -37,6 +38,7 @@ pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};
 pub use heap_size::{HeapSize, rounded};
 pub use helper::{Helper, Served, WeakHelper};
 pub use key_groups::KeyGroups;
+pub use key_text::key_text;
 pub use manifest::{
     CODEC, CheckpointFile, CheckpointImage, MANIFEST, MANIFEST_NEW, Manifest, StateManifest,
     checkpoint_name, checkpoint_of_file,
@@ -45,10 +47,10 @@ pub use rewrite::{PATIENT_FUEL, Progress, Rewrite, SegmentMeta};
 pub use schema::{Schema, description_of, fingerprint, has_no_order, refused_attributes};
 pub use segment::{
     Death, FORMAT_VERSION, Footer, FooterEntry, FooterPass, GRAIN_BYTES, Image, ImageInfo, LiveSet,
-    Liveness, PassVisitor, PassedRecord, PlacedAt, Placing, RECORD_HEADER_BYTES, RecordBytes,
-    SEGMENT_BYTES_MAX, SegmentDirectory, SegmentId, SegmentImage, SegmentInfo, SegmentPass,
-    SegmentReader, SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WholeSegment,
-    WrittenPage, damaged, verify_record,
+    Liveness, PassVisitor, PassedRecord, PlacedAt, Placing, RECORD_BYTES_MAX, RECORD_HEADER_BYTES,
+    RecordBytes, SEGMENT_BYTES_MAX, SegmentDirectory, SegmentId, SegmentImage, SegmentInfo,
+    SegmentPass, SegmentReader, SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified,
+    WholeSegment, WrittenPage, damaged, verify_record,
 };
 pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, KIB, MIB};

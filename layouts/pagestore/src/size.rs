@@ -48,6 +48,18 @@ impl fmt::Display for ByteSize {
     }
 }
 
+impl ByteSize {
+    /// The size with a decimal and the largest unit of which there is one, like `56.9MiB`.
+    pub fn short(self) -> String {
+        for (unit, name) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
+            if self.0 >= unit {
+                return format!("{:.1}{name}", self.0 as f64 / unit as f64);
+            }
+        }
+        format!("{}B", self.0)
+    }
+}
+
 impl Serialize for ByteSize {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         serializer.collect_str(self)

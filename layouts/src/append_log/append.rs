@@ -5,7 +5,7 @@
 //! batch looks a group of elements up before it appends the first of them, so that their misses
 //! overlap.
 
-use alluvium_pagestore::{Key, Lookup, MemoryKind, Rejected, Result, State, Time};
+use alluvium_pagestore::{ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State, Time};
 
 use super::bucket::{BUCKET_BYTES, Bucket, hash_of_head};
 use super::chain_unsafe::Chain;
@@ -19,6 +19,13 @@ const GROUP: usize = 32;
 const LISTS_AHEAD: u64 = 1024;
 /// More than a new key and the growth of a table take, unless they are large.
 const NEW_BYTES: u64 = 64 << 10;
+/// While memory is plentiful: how much is to stay free, and the most heap of an element and its key.
+#[derive(Clone, Copy)]
+struct Plenty {
+    want_free: u64,
+    max_bytes: u64,
+}
+
 /// Times that a call makes room before it gives up.
 const ROUNDS_MAX: usize = 16;
 
@@ -35,7 +42,7 @@ impl<K: Key, E: State> Bucket<K, E> {
         (hash, spot): Found,
         key: &Q,
         element: E,
-        want_free: u64,
+        plenty: Plenty,
     ) -> std::result::Result<(), E> {
         let heap = heap_of(&element);
         let head = match spot.and_then(|spot| self.live.at_mut(spot)) {
@@ -43,11 +50,14 @@ impl<K: Key, E: State> Bucket<K, E> {
             _ => self.live.find_mut(hash, |head| key.is(&head.key)),
         };
         let Some(head) = head else {
-            return self.append_first((hash, key), element, want_free);
+            return self.append_first((hash, key), element, plenty);
         };
+        if !(K::NONE && E::NONE) && head.key.heap_bytes() as u64 + heap > plenty.max_bytes {
+            return Err(element);
+        }
         if !head.chain.has_room() {
             let missing = self.arena.missing(head.chain.next_capacity());
-            if self.account.available() < missing + heap + want_free {
+            if self.account.available() < missing + heap + plenty.want_free {
                 return Err(element);
             }
             Self::grow(&mut self.arena, &self.account, &mut head.chain);
@@ -69,14 +79,18 @@ impl<K: Key, E: State> Bucket<K, E> {
         &mut self,
         (hash, key): (u64, &Q),
         element: E,
-        want_free: u64,
+        plenty: Plenty,
     ) -> std::result::Result<(), E> {
         let heap = heap_of(&element);
         let missing = self.arena.missing(Chain::<E>::default().next_capacity());
-        if self.account.available() < want_free + heap + NEW_BYTES + missing {
+        if self.account.available() < plenty.want_free + heap + NEW_BYTES + missing {
             return Err(element);
         }
-        let make = || Head { key: key.to_owned(), chain: Chain::default() };
+        let key = key.to_owned();
+        if !(K::NONE && E::NONE) && key.heap_bytes() as u64 + heap > plenty.max_bytes {
+            return Err(element);
+        }
+        let make = || Head { key, chain: Chain::default() };
         let Ok(head) = self.live.insert(hash, hash_of_head, make) else { return Err(element) };
         Self::grow(&mut self.arena, &self.account, &mut head.chain);
         head.chain.push(element);
@@ -103,10 +117,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         key: &Q,
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
-        let mut element = element;
+        let (mut element, plenty) = (element, self.plenty());
         loop {
             if let Some(at) = self.buckets.get_mut(&bucket) {
-                match at.append(found, key, element, self.sizes.want_free) {
+                match at.append(found, key, element, plenty) {
                     Ok(()) => {
                         self.elements += 1;
                         return Ok(());
@@ -118,6 +132,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 return Err(Rejected::new(error, element));
             }
         }
+    }
+
+    fn plenty(&self) -> Plenty {
+        Plenty { want_free: self.sizes.want_free, max_bytes: self.oversize.max_bytes() }
     }
 
     /// Appends all of a batch, or leaves what it could not in it.
@@ -150,7 +168,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         group: &mut impl Iterator<Item = &'f Found>,
         rest: &mut impl Iterator<Item = (Time, K, E)>,
     ) -> Option<(Time, Found, K, E)> {
-        let want_free = self.sizes.want_free;
+        let plenty = self.plenty();
         let mut at: Option<&mut Bucket<K, E>> = None;
         for found in group {
             let (bucket, key, element) = rest.next()?;
@@ -158,7 +176,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 at = self.buckets.get_mut(&bucket);
             }
             let refused = match &mut at {
-                Some(at) => at.append(*found, &key, element, want_free).err(),
+                Some(at) => at.append(*found, &key, element, plenty).err(),
                 None => Some(element),
             };
             match refused {
@@ -202,6 +220,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         (hash, key): (u64, &Q),
         heap: u64,
     ) -> Result<()> {
+        if !(K::NONE && E::NONE) {
+            let key = key.to_owned();
+            self.oversize.check(&key, key.heap_bytes() as u64 + heap)?;
+        }
         self.resume = None;
         self.poll()?;
         self.spill_ahead();
@@ -209,7 +231,14 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             match self.try_prepare(time, (hash, key), heap) {
                 Ok(()) => return Ok(()),
                 Err(needed) => {
-                    let made = self.make_room(needed + self.sizes.read_slack, "an element");
+                    let (slack, memory) = (self.sizes.read_slack, self.account.limit());
+                    let made = self.make_room(needed + slack, "an element");
+                    let made = made.map_err(|error| match error.kind() {
+                        ErrorKind::OverBudget => error
+                            .with("element", needed)
+                            .with("kept free for reads", format_args!("{slack} of {memory}")),
+                        _ => error,
+                    });
                     if made.is_err() {
                         self.drop_if_vacant(time);
                         return made;

@@ -315,8 +315,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             self.account.charge(MemoryKind::Buffers, pace.memory_bytes());
             capture.catalog_bytes = pace.memory_bytes();
             let source = self.source.clone().expect("there is storage");
-            let helper = self.context.helper.clone();
-            capture.catalog = Some(Paced::new(helper, source.store, source.state, pace));
+            let who = (self.context.helper.clone(), self.account.clone());
+            capture.catalog = Some(Paced::new(who, source.store, source.state, pace));
         }
         let catalog = capture.catalog.as_mut().expect("made above");
         if !catalog.is_ready()? {

@@ -25,6 +25,7 @@ use super::run::{Run, RunCursor, Source};
 use crate::by_hash::ByHash;
 use crate::hybrid_log::Pool;
 use crate::lists::{Elements, Lists, ListsLayout};
+use crate::oversize::Oversize;
 use crate::patient_reads::PatientReads;
 use crate::split_table::HashRange;
 use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
@@ -68,6 +69,7 @@ pub struct AppendLogLists<K, E> {
     pub(super) failed: Option<alluvium_pagestore::Error>,
     /// The checkpoint being taken, or not decided yet.
     pub(super) capture: Option<Box<Capture<K, E>>>,
+    pub(super) oversize: Oversize,
 }
 
 impl<K, E> std::fmt::Debug for AppendLogLists<K, E> {
@@ -127,6 +129,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
             reaping: 0,
             failed: None,
             capture: None,
+            oversize: Oversize::new(&context.name, context.max_value_bytes),
             context,
         };
         if let Some((image, _)) = restored {
@@ -275,6 +278,14 @@ impl<K: Key, E: State> Upkeep for AppendLogLists<K, E> {
     fn reclaim(&mut self, bytes: u64) -> Result<u64> {
         self.resume = None;
         self.give_up(bytes)
+    }
+
+    fn fixed_bytes(&self) -> (u64, u64) {
+        let fixed = match self.source.is_some() {
+            true => self.account.fixed_bytes(),
+            false => self.account.used(),
+        };
+        (fixed, self.account.limit())
     }
 
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {

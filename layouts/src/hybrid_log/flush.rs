@@ -9,13 +9,14 @@
 //! is dropped may leak what is left of itself; the entries after it are dropped all the same.
 
 use std::any::Any;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use alluvium_pagestore::mailbox::{Mailbox, Post, TryRecvError, mailbox};
 use alluvium_pagestore::{
     Error, ErrorKind, Helper, Key, Result, SegmentInfo, SegmentStore, SegmentWriter, State,
-    WrittenPage,
+    WrittenPage, key_text,
 };
 
 use super::frame_unsafe::{Frame, FrozenFrame};
@@ -23,6 +24,13 @@ use super::log::Copies;
 use super::writers::Writers;
 use crate::expiry::Touched;
 use crate::trace_span;
+
+/// The records of some slots, in one segment: a frame whose values are long may have several.
+pub struct Written {
+    pub page: WrittenPage,
+    pub records: u64,
+    pub slots: Range<u32>,
+}
 
 /// What the helper answers.
 pub enum Answer<K, V> {
@@ -32,8 +40,10 @@ pub enum Answer<K, V> {
         number: u32,
         /// What the helper was given.
         frozen: FrozenFrame<K, V>,
-        /// Where the page went, and its records.
-        result: Result<(WrittenPage, u64)>,
+        /// What was booked for a record that is longer than others.
+        booked: u64,
+        /// Where the records went.
+        result: Result<Vec<Written>>,
         /// Segments that were sealed on the way.
         sealed: Vec<SegmentInfo>,
     },
@@ -41,8 +51,8 @@ pub enum Answer<K, V> {
     Copied {
         /// The copies.
         copies: Copies<K, V>,
-        /// Where the page went, and its records.
-        result: Result<(WrittenPage, u64)>,
+        /// Where the records went.
+        result: Result<Vec<Written>>,
         /// Segments that were sealed on the way.
         sealed: Vec<SegmentInfo>,
     },
@@ -106,14 +116,19 @@ impl<K: Key, V: State> Flusher<K, V> {
         self.helper.is_left_alone()
     }
 
-    /// Has a frozen frame written.
-    pub fn flush(&mut self, number: u32, frozen: FrozenFrame<K, V>) {
+    /// Has a frozen frame written, for whose longest record so many bytes are booked beside those of
+    /// the writer.
+    pub fn flush(&mut self, number: u32, frozen: FrozenFrame<K, V>, booked: u64) {
         let (writers, reply, touched) = (self.writers.clone(), self.reply.clone(), self.touched);
         self.pending += 1;
         self.helper.submit(move || {
             let (result, sealed) = write_page(&writers, number, &frozen, touched);
+            if booked > 0 {
+                let mut writers = writers.lock().expect("a writer's user does not panic");
+                writers.for_pages().shrink_scratch(0);
+            }
             // If the table is gone nobody minds the answer.
-            reply.send(Answer::Flushed { number, frozen, result, sealed });
+            reply.send(Answer::Flushed { number, frozen, booked, result, sealed });
         });
     }
 
@@ -214,7 +229,7 @@ fn write_page<K: Key, V: State>(
     number: u32,
     frozen: &FrozenFrame<K, V>,
     touched: Option<Touched<V>>,
-) -> (Result<(WrittenPage, u64)>, Vec<SegmentInfo>) {
+) -> (Result<Vec<Written>>, Vec<SegmentInfo>) {
     trace_span!(DEBUG, "flush", page = number);
     let mut writers = writers.lock().expect("a writer's user does not panic");
     // The next page is begun over what a panic leaves of this one.
@@ -230,18 +245,34 @@ fn write<K: Key, V: State>(
     writer: &mut SegmentWriter,
     frozen: &FrozenFrame<K, V>,
     touched: Option<Touched<V>>,
-) -> Result<(WrittenPage, u64)> {
-    writer.begin_page()?;
-    let mut records = 0;
+) -> Result<Vec<Written>> {
+    let (mut parts, mut first, mut records) = (Vec::with_capacity(1), 0, 0);
     for slot in 0..frozen.slots() {
-        if let Some((key, value)) = frozen.get(slot) {
-            let grain = writer.push(key.key_hash(), key, value)?;
-            frozen.set_grain(slot, grain);
-            if let Some(touched) = touched {
-                writer.stamp(touched(value));
-            }
-            records += 1;
+        let Some((key, value)) = frozen.get(slot) else { continue };
+        let named = |error: Error| error.with("key", key_text(key));
+        let length = writer.encode(key, value).map_err(named)?;
+        if records > 0 && !writer.has_room(length) {
+            let page = writer.finish_page()?;
+            parts.push(Written { page, records, slots: first..slot });
+            records = 0;
         }
+        if records == 0 {
+            writer.begin_page_for(length)?;
+            first = slot;
+        }
+        let grain = writer.append(key.key_hash()).map_err(|error| match error.kind() {
+            ErrorKind::ValueTooLarge => named(error),
+            _ => error,
+        })?;
+        frozen.set_grain(slot, grain);
+        if let Some(touched) = touched {
+            writer.stamp(touched(value));
+        }
+        records += 1;
     }
-    Ok((writer.finish_page()?, records))
+    if records == 0 {
+        writer.begin_page()?;
+    }
+    parts.push(Written { page: writer.finish_page()?, records, slots: first..frozen.slots() });
+    Ok(parts)
 }

@@ -127,13 +127,19 @@ impl<K, V> Frames<K, V> {
     /// entries own, to be changed; keeps the short cut.
     #[inline(always)]
     pub fn value_and_heap(&mut self, number: u32, slot: u32) -> (&mut V, &mut u64) {
+        let (_, value, heap_bytes) = self.entry_and_heap(number, slot);
+        (value, heap_bytes)
+    }
+
+    /// The same with the key.
+    pub fn entry_and_heap(&mut self, number: u32, slot: u32) -> (&K, &mut V, &mut u64) {
         let state = &mut self.states[number as usize];
-        let (_, value) = state
+        let (key, value) = state
             .frame
             .as_mut()
             .and_then(|frame| frame.get_mut(slot))
             .expect("a used slot of a frame in use");
-        (value, &mut state.heap_bytes)
+        (key, value, &mut state.heap_bytes)
     }
 
     /// Makes the short cut to a frame, if its records change in place.

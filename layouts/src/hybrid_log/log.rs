@@ -40,6 +40,7 @@ use super::pool_unsafe::Pool;
 use super::spill::Spill;
 use super::stored::{SegmentBefore, Stored};
 use super::writers::Writers;
+use crate::oversize::Oversize;
 use crate::split_table::HashRange;
 use crate::table::{StateContext, TableStats};
 pub use barrier::INDEX_SEGMENT_SLOTS;
@@ -83,6 +84,7 @@ pub struct Log<K: Key, V: State> {
     pub stored: Option<Stored>,
     pub flusher: Option<Flusher<K, V>>,
     pub stats: TableStats,
+    pub oversize: Oversize,
     vacant_numbers: Vec<u32>,
     spares: Vec<Frame<K, V>>,
     /// Memory for more frames.
@@ -194,6 +196,7 @@ impl<K: Key, V: State> Log<K, V> {
             stored,
             flusher,
             stats: TableStats::default(),
+            oversize: Oversize::new(&context.name, context.max_value_bytes),
             vacant_numbers: Vec::with_capacity(frames_max),
             spares: Vec::with_capacity(spares_max),
             order: VecDeque::with_capacity(frames_max),

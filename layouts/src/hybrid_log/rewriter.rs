@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError, mailbox};
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Key, PATIENT_FUEL, Progress, Result, Rewrite, SegmentDirectory,
-    SegmentId, SegmentMeta, SegmentReader, State, WrittenPage, fingerprint,
+    Error, ErrorKind, FooterEntry, Key, PATIENT_FUEL, Progress, RECORD_HEADER_BYTES, Result,
+    Rewrite, SegmentDirectory, SegmentId, SegmentMeta, SegmentReader, State, WrittenPage,
+    fingerprint,
 };
 
 use super::address::StoredAt;
@@ -341,6 +342,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             let writer = writers.for_copies();
             let mut copy = || {
                 let (mut grains, mut begun) = (Vec::with_capacity(entries.len()), false);
+                // All of them stood in one segment; a quarter of a block may be padding.
+                let bytes = |entry: &FooterEntry| RECORD_HEADER_BYTES + 16 + entry.len as usize;
+                let all: usize = entries.iter().map(bytes).sum();
+                let all = all + all / 3;
                 for entry in &entries {
                     let record = reader.record(&info, entry)?;
                     let touched = match &expiry {
@@ -352,7 +357,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                         continue;
                     }
                     if !std::mem::replace(&mut begun, true) {
-                        writer.begin_page()?;
+                        writer.begin_page_for(all)?;
                     }
                     grains.push(writer.push_encoded(record.hash, record.payload)?);
                     touched.into_iter().for_each(|touched| writer.stamp(touched));

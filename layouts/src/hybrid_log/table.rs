@@ -25,7 +25,7 @@ use self::reaching::Found;
 use super::address::{Address, StoredAt};
 use super::batches::GROUP;
 use super::capture::{Capture, Late};
-use super::config::HybridLog;
+use super::config::{FRAMES_MIN, HybridLog};
 use super::expiring::Expiry;
 use super::index::{IndexHash, Position};
 use super::log::{Located, Log, NOWHERE, QUANTUM, heap_of};
@@ -35,6 +35,7 @@ use super::stored::{Read, Stored};
 use crate::by_hash::ByHash;
 use crate::expiry::{ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
+use crate::oversize::Oversize;
 use crate::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
 };
@@ -55,6 +56,8 @@ pub struct HybridLogTable<K: Key, V: State> {
     pub(super) known_deaths: Vec<BlobRef>,
     /// What nobody waits for.
     pub(super) late: Late,
+    /// What a read has found to be longer than memory has room for, twice over: to be made free.
+    lacking: u64,
     /// How entries expire, if they do.
     pub(super) expiry: Option<Expiry<V>>,
     /// The value that the last cold `get` read, unless a write came after it.
@@ -137,6 +140,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             capture: None,
             known_deaths: Vec::new(),
             late: Late::default(),
+            lacking: 0,
             expiry: None,
             scratch: None,
             touched: vec![0; TOUCHED].into_boxed_slice(),
@@ -178,16 +182,44 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     /// Applies a user's closure to the value in a slot and books what its heap has become, also
     /// if it panics.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ValueTooLarge`] for a value that is too large already; the closure did not run.
     #[inline(always)]
-    fn change<R>(&mut self, (number, slot): (u32, u32), change: impl FnOnce(&mut V) -> R) -> R {
-        let (value, frame_heap) = self.log.frames.value_and_heap(number, slot);
+    fn change<R>(
+        &mut self,
+        (number, slot): (u32, u32),
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R> {
+        if !V::NONE && self.log.oversize.is_seen() {
+            let (key, value) = self.log.frame(number).get(slot).expect("a used slot");
+            self.log.oversize.check(key, heap_of(key, value))?;
+        }
+        Ok(self.change_unchecked((number, slot), change))
+    }
+
+    /// [`change`](HybridLogTable::change) of a value that a closure has just made.
+    #[inline(always)]
+    fn change_unchecked<R>(
+        &mut self,
+        (number, slot): (u32, u32),
+        change: impl FnOnce(&mut V) -> R,
+    ) -> R {
+        let (key, value, frame_heap) = self.log.frames.entry_and_heap(number, slot);
         if V::NONE {
             return change(value);
         }
         let before = value.heap_bytes() as u64;
-        let account = &self.log.account;
-        let lent = Lent { value, before, frame_heap, account };
+        let (account, oversize) = (&self.log.account, &mut self.log.oversize);
+        let lent = Lent { key, value, before, frame_heap, account, oversize };
         change(lent.value)
+    }
+
+    /// A new key, with a value that a closure is about to make.
+    fn new_key<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<K> {
+        let key = key.to_owned();
+        self.log.oversize.check(&key, key.heap_bytes() as u64)?;
+        Ok(key)
     }
 
     #[inline(never)]
@@ -207,32 +239,40 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             true => self.own_slowly(hash, key, ahead)?,
             false => self.own(hash, key, ahead)?,
         };
-        let slot = match owned {
-            Some(slot) => slot,
-            None => {
-                let to = self.log.make_room(hash)?;
-                self.insert(hash, key.to_owned(), init(), to);
-                to
-            }
-        };
-        Ok(self.change(slot, change))
+        if let Some(slot) = owned {
+            return self.change(slot, change);
+        }
+        let key = self.new_key(key)?;
+        let to = self.log.make_room(hash)?;
+        let value = init();
+        if !V::NONE {
+            self.log.oversize.grown(&key, heap_of(&key, &value));
+        }
+        self.insert(hash, key, value, to);
+        Ok(self.change_unchecked(to, change))
     }
 }
 
-/// A value lent to a user's closure; books the change of its heap when dropped, also by a panic.
-struct Lent<'a, V: HeapSize> {
+/// A value lent to a user's closure; books the change of its heap when dropped, also by a panic, and
+/// tells if it is too large then.
+struct Lent<'a, K: Key, V: HeapSize> {
+    key: &'a K,
     value: &'a mut V,
     before: u64,
     frame_heap: &'a mut u64,
     account: &'a Account,
+    oversize: &'a mut Oversize,
 }
 
-impl<V: HeapSize> Drop for Lent<'_, V> {
+impl<K: Key, V: HeapSize> Drop for Lent<'_, K, V> {
     fn drop(&mut self) {
         let after = self.value.heap_bytes() as u64;
         if after != self.before {
             *self.frame_heap = *self.frame_heap + after - self.before;
             self.account.adjust(MemoryKind::Values, self.before, after);
+            if after > self.before {
+                self.oversize.grown(self.key, self.key.heap_bytes() as u64 + after);
+            }
         }
     }
 }
@@ -288,7 +328,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             self.log.make_headroom()?;
         }
         let slot = self.own(self.hash(key), key, &mut None)?;
-        Ok(slot.map(|slot| self.change(slot, change)))
+        slot.map(|slot| self.change(slot, change)).transpose()
     }
 
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
@@ -358,7 +398,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             }
             Located::Cold => {
                 self.log.make_headroom()?;
-                let Some((at, place, _, value)) = self.read_cold(hash, key, None)? else {
+                let Some((at, place, _, value)) = self.read_cold_in_room(hash, key, None)? else {
                     return Ok(None);
                 };
                 self.log.stored.as_mut().expect("a store").record_died(place);
@@ -542,6 +582,16 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
         self.log.stored.is_some().then_some(self as &mut dyn Rewrite)
     }
 
+    fn fixed_bytes(&self) -> (u64, u64) {
+        let (sizes, account) = (&self.log.sizes, &self.log.account);
+        let least = FRAMES_MIN * sizes.frame_bytes + sizes.headroom_bytes;
+        let fixed = match self.log.stored.is_some() {
+            true => account.fixed_bytes() + least,
+            false => account.used(),
+        };
+        (fixed, account.limit())
+    }
+
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
         self.take_at_once(blobs)
     }
@@ -581,6 +631,7 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
             live_disk_bytes: stored_bytes,
             unstored_bytes: log.unstored_bytes(),
             splits: log.index.splits() + log.stats.splits,
+            oversized: self.log.oversize.told(),
             ..log.stats
         };
         stats.add(&self.stats_handed_over());
@@ -623,14 +674,37 @@ enum Put<K, V> {
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
+    /// Where a value may be too large, one that replaces it and is smaller needs no room: it may be
+    /// what the memory is lacking.
+    fn put_over_larger(&mut self, hash: IndexHash, key: &K, value: &V) -> Option<Put<K, V>> {
+        if !self.log.oversize.is_seen() {
+            return None;
+        }
+        let Located::Resident { number, slot, .. } = self.log.locate(hash, key) else {
+            return None;
+        };
+        let (_, known) = self.log.frame(number).get(slot)?;
+        if known.heap_bytes() < value.heap_bytes() || !self.log.is_in_place(number, slot) {
+            return None;
+        }
+        self.log.freshen(number, slot);
+        Some(Put::Over(number, slot))
+    }
+
     /// Everything about a put that can fail: afterwards the old record, if it is not where the new
     /// one goes, is gone.
     fn put_checked(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<Put<K, V>> {
-        let heap = heap_of(key, value);
-        if heap > self.context.max_value_bytes {
-            let (cap, name) = (self.context.max_value_bytes, &self.context.name);
-            let message = format!("a value owns {heap} bytes; at most {cap} are allowed");
-            return Err(Error::new(ErrorKind::ValueTooLarge, message).with("state", name));
+        self.log.oversize.check(key, heap_of(key, value))?;
+        match self.put_into_room(hash, key, value) {
+            Err(error) if !self.make_lacking()? => Err(error),
+            Err(_) => self.put_into_room(hash, key, value),
+            put => put,
+        }
+    }
+
+    fn put_into_room(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<Put<K, V>> {
+        if let Some(over) = self.put_over_larger(hash, key, value) {
+            return Ok(over);
         }
         if !(K::NONE && V::NONE) {
             self.log.make_headroom()?;

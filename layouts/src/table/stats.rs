@@ -52,6 +52,9 @@ pub struct TableStats {
     /// Slots, entries and notes of deaths that checkpoints of hybrid logs looked at, or that were looked at after one was
     /// given up; notes of deaths that those of heap maps added to sets.
     pub checkpoint_looks: u64,
+    /// Times a closure made a value larger than `max_value`.
+    #[serde(default)]
+    pub oversized: u64,
     /// Times a call waited for storage to free memory.
     pub stalls: u64,
     /// Bytes read back in the background before they were asked for.
@@ -84,6 +87,7 @@ impl TableStats {
         self.expiry_looks += other.expiry_looks;
         self.sought += other.sought;
         self.checkpoint_looks += other.checkpoint_looks;
+        self.oversized += other.oversized;
         self.stalls += other.stalls;
         self.prefetched_bytes += other.prefetched_bytes;
         self.prefetch_wasted_bytes += other.prefetch_wasted_bytes;

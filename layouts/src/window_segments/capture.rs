@@ -231,7 +231,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             slices,
             gone: BTreeMap::new(),
             step: Step::Reading(0),
-            own: Some(Paced::new(helper, store, state, pace)),
+            own: Some(Paced::new((helper, self.account.clone()), store, state, pace)),
             groups,
             number,
             tables: Vec::new(),

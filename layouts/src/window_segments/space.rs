@@ -296,6 +296,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             live_bytes: memory + stored,
             disk_bytes: self.files.bytes,
             live_disk_bytes: stored,
+            oversized: self.oversize.told(),
             ..self.stats
         }
     }

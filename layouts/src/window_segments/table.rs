@@ -23,6 +23,7 @@ use super::slice::Slice;
 use super::slots::RECENT;
 use super::tables::TableGroups;
 use crate::by_hash::ByHash;
+use crate::oversize::Oversize;
 use crate::panes::{Merge, Panes, PanesLayout};
 use crate::patient_reads::PatientReads;
 use crate::split_table::HashRange;
@@ -74,6 +75,7 @@ pub struct SegmentPanes<K, A> {
     /// Tables that the last checkpoint has.
     pub(super) groups: TableGroups,
     pub(super) stats: TableStats,
+    pub(super) oversize: Oversize,
 }
 
 impl<K: Key, A: State> PanesLayout<K, A> for WindowSegments {
@@ -98,13 +100,22 @@ struct Lent<'a, K: Key, A: State> {
     before: u64,
     heap_bytes: &'a mut u64,
     account: &'a Account,
+    oversize: &'a mut Oversize,
 }
 
 impl<'a, K: Key, A: State> Lent<'a, K, A> {
     #[inline(always)]
-    fn new(entry: &'a mut (K, A), heap_bytes: &'a mut u64, account: &'a Account) -> Self {
+    fn new(
+        entry: &'a mut (K, A),
+        heap_bytes: &'a mut u64,
+        account: &'a Account,
+        oversize: &'a mut Oversize,
+    ) -> Result<Self> {
         let before = if A::NONE { 0 } else { entry.1.heap_bytes() as u64 };
-        Self { entry, before, heap_bytes, account }
+        if !A::NONE && oversize.is_seen() {
+            oversize.check(&entry.0, entry.0.heap_bytes() as u64 + before)?;
+        }
+        Ok(Self { entry, before, heap_bytes, account, oversize })
     }
 }
 
@@ -113,8 +124,14 @@ impl<K: Key, A: State> Drop for Lent<'_, K, A> {
     fn drop(&mut self) {
         if !A::NONE {
             let after = self.entry.1.heap_bytes() as u64;
-            *self.heap_bytes = *self.heap_bytes + after - self.before;
-            self.account.adjust(MemoryKind::Values, self.before, after);
+            if after != self.before {
+                *self.heap_bytes = *self.heap_bytes + after - self.before;
+                self.account.adjust(MemoryKind::Values, self.before, after);
+                if after > self.before {
+                    let key = &self.entry.0;
+                    self.oversize.grown(key, key.heap_bytes() as u64 + after);
+                }
+            }
         }
     }
 }
@@ -148,6 +165,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             background: Background::new(context.helper.clone(), storage),
             files: Files::new(account.clone()),
             groups: TableGroups::new(account.clone()),
+            oversize: Oversize::new(&context.name, context.max_value_bytes),
             context,
             account,
             sizes,
@@ -222,7 +240,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                     };
                     found.heap_bytes += heap;
                     self.account.charge(MemoryKind::Values, heap);
-                    let lent = Lent::new(entry, &mut found.heap_bytes, &self.account);
+                    self.oversize.grown(&entry.0, heap);
+                    let before = if A::NONE { 0 } else { entry.1.heap_bytes() as u64 };
+                    let (account, oversize) = (&*self.account, &mut self.oversize);
+                    let heap_bytes = &mut found.heap_bytes;
+                    let lent = Lent { entry, before, heap_bytes, account, oversize };
                     return Ok(change(&mut lent.entry.1));
                 }
                 Err(error) if error.kind() == ErrorKind::OverBudget => {
@@ -327,9 +349,15 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
             }
             let found = self.slots[slot].as_mut().expect("a slice in use");
             if let Some(entry) = found.active.find_mut(hash, |(known, _)| key.is(known)) {
-                let lent = Lent::new(entry, &mut found.heap_bytes, &self.account);
+                let (heap_bytes, oversize) = (&mut found.heap_bytes, &mut self.oversize);
+                let lent = Lent::new(entry, heap_bytes, &self.account, oversize)?;
                 return Ok(change(&mut lent.entry.1));
             }
+        }
+        if !K::NONE {
+            let key = key.to_owned();
+            self.oversize.check(&key, key.heap_bytes() as u64)?;
+            return self.insert(slice, hash, || key, init, change);
         }
         self.insert(slice, hash, || key.to_owned(), init, change)
     }
@@ -421,6 +449,14 @@ impl<K: Key, A: State> Upkeep for SegmentPanes<K, A> {
 
     fn reclaim(&mut self, bytes: u64) -> Result<u64> {
         self.give_up_memory(bytes)
+    }
+
+    fn fixed_bytes(&self) -> (u64, u64) {
+        let fixed = match self.reads.is_some() {
+            true => self.account.fixed_bytes(),
+            false => self.account.used(),
+        };
+        (fixed, self.account.limit())
     }
 
     fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {

@@ -3,7 +3,7 @@
 use alluvium_pagestore::io::{BLOCK_BYTES, IoBuffer};
 use alluvium_pagestore::{
     Error, ErrorKind, Image, Key, Result, SegmentId, SegmentInfo, SegmentStore, SegmentWriter,
-    State, codec,
+    State, codec, key_text,
 };
 
 use super::config::Sizes;
@@ -46,10 +46,13 @@ struct RunWriter<'a> {
 }
 
 impl RunWriter<'_> {
-    /// Begins an image if none is open.
-    fn make_ready(&mut self, hash: u64) -> Result<()> {
+    /// Begins an image if none is open that has room for a payload of so many bytes.
+    fn make_ready(&mut self, hash: u64, bytes: usize) -> Result<()> {
+        if self.writer.page_records() > 0 && !self.writer.has_room(bytes) {
+            self.end_image()?;
+        }
         if self.writer.page_records() == 0 {
-            let id = self.writer.begin_page()?;
+            let id = self.writer.begin_page_for(bytes)?;
             if self.ids.last() != Some(&id) {
                 self.ids.push(id);
             }
@@ -135,8 +138,12 @@ pub fn write_table<K: Key, A: State>(
             part.extend(entries.into_iter().flatten().map(|entry| (entry.0.key_hash(), entry)));
             part.sort_unstable_by_key(|(hash, _)| *hash);
             for (hash, (key, value)) in part.drain(..) {
-                run.make_ready(hash)?;
-                run.writer.push(hash, key, value)?;
+                let bytes = run.writer.encode(key, value)?;
+                run.make_ready(hash, bytes)?;
+                run.writer.append(hash).map_err(|error| match error.kind() {
+                    ErrorKind::ValueTooLarge => error.with("key", key_text(key)),
+                    _ => error,
+                })?;
                 run.added()?;
             }
             place = next;
@@ -176,7 +183,7 @@ pub fn write_merged<K: Key, A: State>(
                 None => false,
             };
             if !cut && reader.run.number >= gaps.first_part(hash) {
-                run.make_ready(hash)?;
+                run.make_ready(hash, payload.len())?;
                 run.writer.push_encoded(hash, payload)?;
                 run.added()?;
             }

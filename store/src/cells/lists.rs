@@ -66,6 +66,10 @@ impl<K: Key, V: State, T: Lists<K, V>> Hooks for ListsCell<K, V, T> {
         self.0.reclaim(bytes, |inner| inner.purge(Time::MAX, 1))
     }
 
+    fn fixed_bytes(&self) -> (u64, u64) {
+        self.0.fixed_bytes()
+    }
+
     fn stats(&self) -> Result<TableStats> {
         self.0.stats()
     }

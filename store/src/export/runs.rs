@@ -123,8 +123,12 @@ impl RunWriter {
 
     /// Writes the block, and behind it what is left of a long entry.
     fn finish_block(&mut self, [key, value]: &[&[u8]; 2]) -> Result<()> {
+        let length = self.block.len() + key.len() + value.len();
+        if self.writer.page_records() > 0 && !self.writer.has_room(length) {
+            self.finish_image()?;
+        }
         if self.writer.page_records() == 0 {
-            self.writer.begin_page()?;
+            self.writer.begin_page_for(length)?;
         }
         self.writer.push_parts(self.hash, &[&self.block, key, value])?;
         let bytes = (self.block.len() + key.len() + value.len()) as u64;

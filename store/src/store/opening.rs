@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use alluvium_layouts::StateContext;
 use alluvium_pagestore::{
-    Account, BlobReader, CheckpointImage, Error, ErrorKind, KeyGroups, MemoryKind, Result, StateImage,
-    StateManifest,
-    refused_attributes,
+    Account, BlobReader, CheckpointImage, Error, ErrorKind, KeyGroups, MemoryKind, Result,
+    StateImage, StateManifest, refused_attributes,
 };
 
 use super::{Inner, OpenState, kept};

@@ -19,6 +19,12 @@ pub const SEGMENT_FORMAT_VERSION: u32 = 3;
 pub const GRAIN_BYTES: u64 = 16;
 /// No segment is longer: record offsets in units of [`GRAIN_BYTES`] take 21 bits.
 pub const SEGMENT_BYTES_MAX: u64 = GRAIN_BYTES << 21;
+/// The longest payload of a record that a segment has room for, whatever stands in the segment.
+/// A state's values are limited to it.
+pub const RECORD_BYTES_MAX: u64 = 31 << 20;
+/// Room that a segment keeps behind its last record for footer, directory and tail, beside the
+/// footer's entries.
+pub const CLOSING_BYTES: u64 = 512 << 10;
 /// Records up to this size, with their header, never straddle a block: one block reads them.
 pub const UNSPLIT_BYTES: u64 = 1024;
 /// Bytes in front of each record's payload.
@@ -107,9 +113,13 @@ pub fn checksum(id: SegmentId, offset: u64, bytes: &[u8]) -> u32 {
 }
 
 /// The header of a record whose payload is these parts, one behind the other.
+///
+/// # Panics
+/// If the payload is longer than a segment: the writer refuses it before.
 pub fn record_header(id: SegmentId, offset: u64, hash: u64, payload: &[&[u8]]) -> [u8; 16] {
     let mut header = [0; RECORD_HEADER_BYTES];
     let length: usize = payload.iter().map(|part| part.len()).sum();
+    assert!(length as u64 <= SEGMENT_BYTES_MAX, "a record of {length} bytes fits no segment");
     header[4..8].copy_from_slice(&(length as u32).to_le_bytes());
     header[8..].copy_from_slice(&hash.to_le_bytes());
     let crc = checksum(id, offset, &header[4..]);

@@ -15,8 +15,8 @@ mod writer;
 
 pub use footers::{Footer, FooterPass};
 pub use format::{
-    FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_HEADER_BYTES, RecordBytes,
-    SEGMENT_BYTES_MAX, SegmentId, UNSPLIT_BYTES, Verified, damaged, verify_record,
+    FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_BYTES_MAX, RECORD_HEADER_BYTES,
+    RecordBytes, SEGMENT_BYTES_MAX, SegmentId, UNSPLIT_BYTES, Verified, damaged, verify_record,
 };
 pub use image::Image;
 pub use live::{Death, LiveSet, Liveness};

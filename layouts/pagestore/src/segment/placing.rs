@@ -5,8 +5,8 @@
 //! though another thread writes them.
 
 use super::format::{
-    FOOTER_ENTRY_BYTES, GRAIN_BYTES, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX, TRAILER_BYTES,
-    UNSPLIT_BYTES, is_bare,
+    CLOSING_BYTES, FOOTER_ENTRY_BYTES, GRAIN_BYTES, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX,
+    TRAILER_BYTES, UNSPLIT_BYTES, is_bare,
 };
 use crate::io::BLOCK_BYTES;
 
@@ -61,6 +61,14 @@ pub(super) fn is_full(end: u64, segment_bytes: u64) -> bool {
     end >= segment_bytes.min(SEGMENT_BYTES_MAX / 2)
 }
 
+/// Whether a page has room for a payload behind its `records`, which end at `position`. One that
+/// has none goes to another page, and to a segment that is new if need be.
+pub(super) fn has_room(position: u64, records: u32, payload_bytes: usize) -> bool {
+    let bytes = (RECORD_HEADER_BYTES + payload_bytes) as u64;
+    let footer = (u64::from(records) + 1) * FOOTER_ENTRY_BYTES as u64;
+    record_offset(position, bytes) + bytes + footer + CLOSING_BYTES <= SEGMENT_BYTES_MAX
+}
+
 /// Where a record comes to stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacedAt {
@@ -109,10 +117,15 @@ impl Placing {
 
     /// The place of the next record.
     pub fn place(&mut self, payload_bytes: usize) -> PlacedAt {
+        if self.records > 0 && !has_room(self.position, self.records, payload_bytes) {
+            self.end_page();
+        }
         if self.records == 0 {
             if self.begin == 0 {
                 self.begin = BLOCK_BYTES as u64;
-            } else if is_full(self.begin, self.segment_bytes) {
+            } else if is_full(self.begin, self.segment_bytes)
+                || !has_room(self.begin, 0, payload_bytes)
+            {
                 (self.segment, self.begin) = (self.segment + 1, BLOCK_BYTES as u64);
             }
             (self.position, self.lengths) = (self.begin, Lengths::None);
@@ -124,14 +137,18 @@ impl Placing {
         self.lengths.add(payload_bytes);
         let is_full = self.position - self.begin >= self.page_bytes;
         if is_full || self.records >= self.page_records {
-            let footer_bytes = match self.lengths.bare() {
-                0 => self.records as usize * FOOTER_ENTRY_BYTES,
-                _ => 0,
-            };
-            self.begin = footer_and_end(self.position, footer_bytes).1;
-            self.records = 0;
+            self.end_page();
         }
         PlacedAt { segment: self.segment, grain: (at / GRAIN_BYTES) as u32 }
+    }
+
+    fn end_page(&mut self) {
+        let footer_bytes = match self.lengths.bare() {
+            0 => self.records as usize * FOOTER_ENTRY_BYTES,
+            _ => 0,
+        };
+        self.begin = footer_and_end(self.position, footer_bytes).1;
+        self.records = 0;
     }
 }
 
@@ -140,9 +157,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::hash_word;
     use crate::io::{Faults, Simulated};
+    use crate::segment::format::RECORD_BYTES_MAX;
     use crate::segment::{SegmentStore, SegmentWriter};
+    use crate::{ErrorKind, hash_word};
 
     /// Records of all lengths, in pages that end by bytes and by records, in segments of a few pages.
     #[test]
@@ -165,8 +183,11 @@ mod tests {
                     1..20 => 900 + (chance >> 8) % 300,
                     _ => (chance >> 8) % 100,
                 };
+                if writer.page_records() > 0 && !writer.has_room(bytes as usize) {
+                    writer.finish_page().unwrap();
+                }
                 if writer.page_records() == 0 {
-                    let id = writer.begin_page().unwrap();
+                    let id = writer.begin_page_for(bytes as usize).unwrap();
                     if ids.last() != Some(&id) {
                         ids.push(id);
                     }
@@ -187,5 +208,36 @@ mod tests {
             }
             assert!(ids.len() >= 3, "{ids:?}");
         }
+    }
+
+    /// Long records behind each other and behind short ones, each of which any segment takes.
+    #[test]
+    fn a_record_that_its_segment_has_no_room_for_begins_another() {
+        let store = SegmentStore::new(Arc::new(Simulated::new(9, Faults::none())), 1);
+        let (segment_bytes, page_bytes) = (8 << 20, 1 << 20);
+        let mut writer = SegmentWriter::new(store, 0, 64 << 10, segment_bytes);
+        let mut placing = Placing::new(segment_bytes, page_bytes, 512);
+        let (mut ids, longest) = (Vec::new(), RECORD_BYTES_MAX as usize);
+        for bytes in [100, longest, longest, 7 << 20, longest - (8 << 20), 50, 20 << 20, longest] {
+            if writer.page_records() > 0 && !writer.has_room(bytes) {
+                writer.finish_page().unwrap();
+            }
+            if writer.page_records() == 0 {
+                let id = writer.begin_page_for(bytes).unwrap();
+                if ids.last() != Some(&id) {
+                    ids.push(id);
+                }
+            }
+            let grain = writer.push_encoded(1, &vec![1; bytes]).unwrap();
+            let segment = ids.len() as u32 - 1;
+            assert_eq!(placing.place(bytes), PlacedAt { segment, grain }, "{bytes}");
+            if writer.page_bytes() >= page_bytes {
+                writer.finish_page().unwrap();
+            }
+        }
+        assert!(ids.len() >= 5, "{ids:?}");
+        writer.begin_page_for(33 << 20).unwrap();
+        let refused = writer.push_encoded(1, &vec![1; 33 << 20]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ValueTooLarge);
     }
 }

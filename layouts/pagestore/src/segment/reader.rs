@@ -242,6 +242,8 @@ impl Window {
         let start = offset / block * block;
         let end = (offset + length as u64).next_multiple_of(block);
         if self.buffer.capacity() < (end - start) as usize {
+            // Not both at once.
+            self.buffer = IoBuffer::empty();
             self.buffer = IoBuffer::zeroed((end - start) as usize);
         }
         let file_end = store.device().len(file)? / block * block;

@@ -10,10 +10,10 @@ use rkyv::util::AlignedVec;
 
 use super::footers::headers_checksum;
 use super::format::{
-    FOOTER_ENTRY_BYTES, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_HEADER_BYTES,
+    FOOTER_ENTRY_BYTES, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_BYTES_MAX, RECORD_HEADER_BYTES,
     SEGMENT_BYTES_MAX, SegmentId, TRAILER_BYTES, Tail, checksum, record_header, segment_header,
 };
-use super::placing::{Lengths, footer_and_end, is_full, record_offset};
+use super::placing::{Lengths, footer_and_end, has_room, is_full, record_offset};
 use super::{SegmentInfo, SegmentStore};
 use crate::io::{
     Appended, BLOCK_BYTES, Completion, FileHandle, IoBuffer, Operation, move_chunk, submit_one,
@@ -137,10 +137,19 @@ impl SegmentWriter {
     /// Starts a page. Returns the segment it goes to; that segment is final once
     /// [`finish_page`](SegmentWriter::finish_page) has succeeded.
     pub fn begin_page(&mut self) -> Result<SegmentId> {
+        self.begin_page_for(0)
+    }
+
+    /// [`begin_page`](SegmentWriter::begin_page) whose first payload has so many bytes: in another
+    /// segment if the open one has no room for it.
+    pub fn begin_page_for(&mut self, payload_bytes: usize) -> Result<SegmentId> {
         // Of a page that was given up: this one is written over it.
         let _ = self.settle();
         let is_full = |open: &OpenSegment| {
-            is_full(open.written.end(), self.segment_bytes) || open.images.len() >= self.images_max
+            is_full(open.written.end(), self.segment_bytes)
+                || open.images.len() >= self.images_max
+                || !has_room(open.written.end(), 0, payload_bytes)
+                    && open.written.end() > BLOCK_BYTES as u64
         };
         if self.open.as_ref().is_some_and(is_full) {
             self.seal()?;
@@ -157,15 +166,38 @@ impl SegmentWriter {
         Ok(open.id)
     }
 
-    /// Encodes and appends one record; returns its offset in units of [`GRAIN_BYTES`].
-    pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<u32> {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let pushed = self
-            .trials
-            .encode(&mut scratch, key, value)
-            .and_then(|()| self.push_encoded(hash, &scratch));
+    /// Whether the page that is begun has room for another payload of so many bytes.
+    pub fn has_room(&self, payload_bytes: usize) -> bool {
+        has_room(self.position(), self.page.records, payload_bytes)
+    }
+
+    /// Encodes a record that is to be [appended](SegmentWriter::append) next; returns how many bytes
+    /// its payload has.
+    pub fn encode<K: State, V: State>(&mut self, key: &K, value: &V) -> Result<usize> {
+        self.trials.encode(&mut self.scratch, key, value)?;
+        Ok(self.scratch.len())
+    }
+
+    /// Appends the record that was [encoded](SegmentWriter::encode) last; returns its offset in units
+    /// of [`GRAIN_BYTES`].
+    pub fn append(&mut self, hash: u64) -> Result<u32> {
+        let scratch = std::mem::take(&mut self.scratch);
+        let pushed = self.push_encoded(hash, &scratch);
         self.scratch = scratch;
         pushed
+    }
+
+    /// Encodes and appends one record; returns its offset in units of [`GRAIN_BYTES`].
+    pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<u32> {
+        self.encode(key, value)?;
+        self.append(hash)
+    }
+
+    /// Gives up the memory of the last record's archive, if it is more than so many bytes.
+    pub fn shrink_scratch(&mut self, bytes: usize) {
+        if self.scratch.capacity() > bytes {
+            self.scratch = AlignedVec::new();
+        }
     }
 
     /// Encodes and tries records that come here encoded.
@@ -184,7 +216,9 @@ impl SegmentWriter {
         let bytes = (RECORD_HEADER_BYTES + length) as u64;
         let at = record_offset(self.position(), bytes);
         if at + bytes + self.closing_bytes() > SEGMENT_BYTES_MAX {
-            let message = format!("a record of {bytes} bytes does not fit a segment page");
+            let message = format!(
+                "a key and its value take {length} bytes on storage; {RECORD_BYTES_MAX} is the most"
+            );
             return Err(Error::new(ErrorKind::ValueTooLarge, message));
         }
         let id = self.open.as_ref().expect("a page is begun").id;

@@ -3,7 +3,7 @@
 //! What it keeps true: an insert splits one segment at most, and a split that does not fit the budget has
 //! changed nothing.
 
-use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result, rounded};
+use alluvium_pagestore::{ByteSize, Error, ErrorKind, MemoryKind, Result, rounded};
 
 use super::bucket::{Bucket, Entry, SLOTS};
 use super::segments_unsafe::{Segment, Segments};
@@ -127,8 +127,14 @@ impl Index {
         let free = limit.saturating_sub(fixed + floor);
         self.is_held_back.set(bytes > free);
         if bytes > free {
+            // Twice as many keys, with what is there beside the index and what pages need.
+            let index = account.used_for(MemoryKind::Index);
+            let enough = (fixed + index + floor + bytes).next_multiple_of(1024);
+            let [index, whole, enough] = [index, limit, enough].map(|n| ByteSize(n).short());
+            let keys = self.len;
             let message = format!(
-                "index needs {bytes} of {limit} bytes, {free} are free beside the {floor} that pages need"
+                "index needs {bytes} of {limit} bytes, {free} are free beside the {floor} that pages \
+                 need; the index of {keys} keys fills {index} of {whole}: {enough} would do"
             );
             return Err(Error::new(ErrorKind::OverBudget, message).with("state", account.name()));
         }

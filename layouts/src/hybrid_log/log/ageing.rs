@@ -7,9 +7,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State};
+use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, key_text};
 
-use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MIN, Sealing, needs_reaper};
+use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MIN, Sealing, heap_of, needs_reaper};
 use crate::hybrid_log::address::{Address, Place, StoredAt};
 use crate::hybrid_log::config::FRAMES_MIN;
 use crate::hybrid_log::flush::{Answer, Flusher, drop_entries};
@@ -436,15 +436,16 @@ impl<K: Key, V: State> Log<K, V> {
 
     fn take_answer(&mut self, answer: Answer<K, V>) {
         match answer {
-            Answer::Flushed { number, frozen, result, sealed } => {
+            Answer::Flushed { number, frozen, booked, result, sealed } => {
+                self.account.release(MemoryKind::Buffers, booked);
                 self.take_sealed(&sealed);
                 self.frozen -= 1;
                 let due = self.frame_mut(number).thaw(frozen);
                 let is_due = self.is_due(number);
                 match self.page_written(number, result) {
-                    Ok(segment) => {
+                    Ok(parts) => {
                         self.frames.state_mut(number).stage = Stage::Clean;
-                        self.settle_page(number, segment, due);
+                        self.settle_page(number, &parts, due);
                     }
                     Err(error) => {
                         if is_due && self.sealing == Sealing::Handed {
@@ -570,13 +571,40 @@ impl<K: Key, V: State> Log<K, V> {
             is_of_checkpoint || self.sealing != Sealing::Freezing,
             "it would stand in its segments"
         );
+        let booked = match self.book_longest(number) {
+            Ok(booked) => booked,
+            Err(error) => {
+                self.frames.state_mut(number).stage = Stage::Failed;
+                self.failed += 1;
+                self.page_failed(error);
+                return true;
+            }
+        };
+        let state = self.frames.state_mut(number);
         state.stage = Stage::Frozen;
         let frame = state.frame.as_mut().expect("a frame in use");
         let frozen = if is_due { frame.freeze_for(due) } else { frame.freeze() };
         self.frozen += 1;
         self.stats.pages_flushed += 1;
-        self.flusher.as_mut().expect("looked at above").flush(number, frozen);
+        self.flusher.as_mut().expect("looked at above").flush(number, frozen, booked);
         true
+    }
+
+    /// Books what the archive of a frame's longest record takes beyond those of values that are not
+    /// too large, and says how much that is.
+    fn book_longest(&self, number: u32) -> Result<u64> {
+        if !self.oversize.is_seen() {
+            return Ok(0);
+        }
+        let frame = self.frame(number);
+        let entries = (0..frame.slots()).filter_map(|slot| frame.get(slot));
+        let longest = entries.map(|(key, value)| (heap_of(key, value), key)).max_by_key(|e| e.0);
+        let Some((bytes, key)) = longest else { return Ok(0) };
+        let more = bytes.saturating_sub(self.oversize.max_bytes());
+        let what = "the archive of a value that is larger than max_value";
+        let reserved = self.account.reserve(MemoryKind::Buffers, more, what);
+        reserved.map_err(|error| error.with("key", key_text(key)))?;
+        Ok(more)
     }
 
     /// Marks the oldest unsealed frames as cooling.

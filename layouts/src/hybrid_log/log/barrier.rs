@@ -17,11 +17,13 @@
 //! - Due frames that nobody has looked at stand in a row, behind those that are sealed.
 //! - Nothing that was begun after the barrier is given to the helper before the order to seal is.
 
+use std::ops::Range;
 use std::time::Instant;
 
-use alluvium_pagestore::{Error, Key, Result, State, WrittenPage};
+use alluvium_pagestore::{Error, Key, Result, State};
 
 use super::{FROZEN_MAX, Log, Sealing, needs_reaper};
+use crate::hybrid_log::flush::Written;
 use crate::hybrid_log::frame_unsafe::{Due, Epoch};
 use crate::hybrid_log::frames_unsafe::Stage;
 use crate::hybrid_log::stored::Stored;
@@ -242,9 +244,15 @@ impl<K: Key, V: State> Log<K, V> {
     pub(super) fn page_written(
         &mut self,
         number: u32,
-        result: Result<(WrittenPage, u64)>,
-    ) -> Result<u32> {
-        let (page, records) = result?;
+        result: Result<Vec<Written>>,
+    ) -> Result<Vec<(u32, Range<u32>)>> {
+        let parts = result?;
+        parts.into_iter().map(|part| self.part_written(number, part)).collect()
+    }
+
+    /// Some slots of a frame were written; says to which segment.
+    fn part_written(&mut self, number: u32, part: Written) -> Result<(u32, Range<u32>)> {
+        let Written { page, records, slots } = part;
         self.stats.codec_calls += records;
         self.stats.flushed_bytes += page.bytes;
         let (name, bytes) = (&*self.name, page.bytes);
@@ -256,7 +264,8 @@ impl<K: Key, V: State> Log<K, V> {
             records = records,
             bytes = bytes,
         );
-        self.stored.as_mut().expect("a flusher has a store").update(&page.segment, records)
+        let stored = self.stored.as_mut().expect("a flusher has a store");
+        Ok((stored.update(&page.segment, records)?, slots))
     }
 
     /// Tells whoever calls next.
@@ -272,28 +281,35 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// A frame was written, where it was: its records have their places, and what died in it
     /// meanwhile is known there, and goes.
-    pub(super) fn settle_page(&mut self, number: u32, segment: u32, due: Due) {
+    pub(super) fn settle_page(&mut self, number: u32, parts: &[(u32, Range<u32>)], due: Due) {
         let state = self.frames.state(number);
         let (marked, is_due) = (state.dead, self.is_due(number));
         if marked > 0 {
             // Once a checkpoint is given up, what died before its barrier is of the next one as well.
             let odd_before = (self.due_before > 0).then_some(self.epoch % 2 == 0);
             let frame = state.frame.as_ref().expect("a frame in use");
-            // Of those that were on storage before it is known already.
-            let written = (0..self.sizes.slots).filter(|&slot| frame.is_due(slot, due));
-            let died = |slot: u32| Some((frame.grain(slot), frame.death(slot)?));
-            let deaths = written.filter_map(died).map(|(at, odd)| (at, Some(odd) == odd_before));
             let stored = self.stored.as_mut().expect("a clean frame is stored");
-            stored.records_died_in(segment, deaths);
-        }
-        let frame = self.frame_mut(number);
-        (0..frame.slots()).for_each(|slot| {
-            if frame.is_due(slot, due) {
-                frame.settle(slot, segment);
+            for (segment, slots) in parts {
+                // Of those that were on storage before it is known already.
+                let written = slots.clone().filter(|&slot| frame.is_due(slot, due));
+                let died = |slot: u32| Some((frame.grain(slot), frame.death(slot)?));
+                let deaths = written.filter_map(died);
+                let deaths = deaths.map(|(at, odd)| (at, Some(odd) == odd_before));
+                stored.records_died_in(*segment, deaths);
             }
-        });
+        }
+        for (segment, slots) in parts {
+            let frame = self.frame_mut(number);
+            slots.clone().for_each(|slot| {
+                if frame.is_due(slot, due) {
+                    frame.settle(slot, *segment);
+                }
+            });
+            let stored = self.stored.as_mut().expect("a clean frame is stored");
+            stored.has_frame(*segment, number);
+        }
+        let frame = self.frame(number);
         let (used, is_fresh) = (frame.used(), frame.fresh() > 0);
-        self.stored.as_mut().expect("a clean frame is stored").has_frame(segment, number);
         if used == marked && needs_reaper::<K, V>() {
             // Nothing else is in it: the helper drops it.
             let state = self.frames.state_mut(number);

@@ -11,9 +11,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use alluvium_pagestore::{Key, MemoryKind, Result, State, WrittenPage};
+use std::ops::Range;
+
+use alluvium_pagestore::{Key, MemoryKind, Result, State};
 
 use super::{Log, Sealing};
+use crate::hybrid_log::flush::Written;
 use crate::hybrid_log::frame_unsafe::Frame;
 use crate::hybrid_log::frames_unsafe::NO_FRAME;
 
@@ -97,11 +100,11 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// Copies were written, or could not be.
-    pub(super) fn take_copies(&mut self, copies: Copies<K, V>, result: Result<(WrittenPage, u64)>) {
+    pub(super) fn take_copies(&mut self, copies: Copies<K, V>, result: Result<Vec<Written>>) {
         self.frozen -= 1;
         match self.page_written(copies.first, result) {
-            Ok(segment) => {
-                self.settle_copies(&copies, segment);
+            Ok(parts) => {
+                self.settle_copies(&copies, &parts);
                 self.end_copies(copies);
             }
             Err(error) => {
@@ -120,19 +123,24 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// Copies are in a segment: what has not been touched since has its place there.
-    fn settle_copies(&mut self, copies: &Copies<K, V>, segment: u32) {
-        let (mut number, mut from) = (copies.first, 0);
-        let at = (segment, self.frames.epoch());
+    fn settle_copies(&mut self, copies: &Copies<K, V>, parts: &[(u32, Range<u32>)]) {
+        let (mut number, mut from, epoch) = (copies.first, 0, self.frames.epoch());
         while number != NO_FRAME {
             let of = from..copies.frame.end_of_copies(from);
             from = of.end;
-            let stored = self.stored.as_mut().expect("a flusher has a store");
-            stored.has_frame(segment, number);
-            // Those that have died since are of the next checkpoint's list.
-            let since = |grain| (grain, false);
-            let frame = self.frames.copied(number);
-            let died = frame.settle_copies(&copies.frame, of, at).map(since);
-            stored.records_died_in(segment, died);
+            for (segment, slots) in parts {
+                let of = of.start.max(slots.start)..of.end.min(slots.end);
+                if of.is_empty() {
+                    continue;
+                }
+                let stored = self.stored.as_mut().expect("a flusher has a store");
+                stored.has_frame(*segment, number);
+                // Those that have died since are of the next checkpoint's list.
+                let since = |grain| (grain, false);
+                let frame = self.frames.copied(number);
+                let died = frame.settle_copies(&copies.frame, of, (*segment, epoch)).map(since);
+                stored.records_died_in(*segment, died);
+            }
             number = self.frames.state(number).next_copied;
         }
         assert_eq!(from, copies.frame.used(), "every copy is one of a frame's");

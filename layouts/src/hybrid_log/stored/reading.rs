@@ -15,7 +15,8 @@ use alluvium_pagestore::io::{
     Waker,
 };
 use alluvium_pagestore::{
-    MemoryKind, RecordBytes, Result, UNSPLIT_BYTES, Verified, damaged, verify_record,
+    MemoryKind, RECORD_HEADER_BYTES, RecordBytes, Result, SEGMENT_BYTES_MAX, UNSPLIT_BYTES,
+    Verified, damaged, verify_record,
 };
 use crossbeam_channel::Receiver;
 
@@ -433,6 +434,19 @@ impl Stored {
 }
 
 impl Read {
+    /// Bytes of the record with its header, by the header, which is not verified; 0 if the read failed.
+    pub fn record_bytes(&self) -> u64 {
+        let header = self.buffer.as_slice().get(self.start..).unwrap_or_default();
+        match header.get(4..8) {
+            Some(bytes) if self.result.is_ok() => {
+                let length = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+                // One that is damaged may say anything.
+                (RECORD_HEADER_BYTES as u64 + u64::from(length)).min(SEGMENT_BYTES_MAX)
+            }
+            _ => 0,
+        }
+    }
+
     fn of(at: StoredAt, done: Completion) -> Self {
         let start = (at.offset() % BLOCK_BYTES as u64) as usize;
         Self { at, buffer: done.buffer, start, result: done.result }

@@ -58,6 +58,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             capture: self.capture.take(),
             known_deaths: std::mem::take(&mut self.known_deaths),
             late: std::mem::take(&mut self.late),
+            lacking: 0,
             expiry: None,
             scratch: None,
             touched: Box::default(),

@@ -6,7 +6,9 @@
 //! What it keeps true: making room moves records, so that each is looked for again after that; and a record that moves
 //! has its index entry set, and is noted as dead where it was on storage, only when nothing can fail any more.
 
-use alluvium_pagestore::{Error, ErrorKind, Key, Lookup, MemoryKind, Result, State, codec};
+use alluvium_pagestore::{
+    Error, ErrorKind, Key, Lookup, MemoryKind, Result, State, codec, key_text,
+};
 
 use super::{HybridLogTable, Scratch};
 use crate::hybrid_log::address::StoredAt;
@@ -14,6 +16,9 @@ use crate::hybrid_log::frames_unsafe::Stage;
 use crate::hybrid_log::index::{IndexHash, Position};
 use crate::hybrid_log::log::{Located, heap_of};
 use crate::hybrid_log::stored::Read;
+
+/// What a record that is larger than `max_value` is read into.
+const TOO_LARGE: &str = "a value that is larger than max_value, and its archive,";
 
 /// Where a value is that was found.
 pub(super) enum Found {
@@ -48,6 +53,15 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
             };
             self.log.stats.cold_reads += 1;
+            let longer = read.as_ref().map_or(0, |read| 2 * read.record_bytes());
+            if longer > 2 * self.log.oversize.max_bytes() && self.log.account.available() < longer {
+                // Nothing else is kept free for a record that is longer than values are to be.
+                self.lacking = longer;
+                read.into_iter().for_each(|read| stored.recycle(read));
+                let error = self.log.account.over_budget(longer, TOO_LARGE);
+                found = Err(error.with("key", key_text(&key.to_owned())));
+                break;
+            }
             let decoded = read.and_then(|mut read| {
                 let decoded = stored.verify(&mut read).and_then(|record| {
                     if record.hash != whole_hash {
@@ -62,6 +76,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             });
             match decoded {
                 Ok(Some((k, v))) => {
+                    self.log.oversize.found(heap_of(&k, &v));
                     found = Ok(Some((at, place, k, v)));
                     break;
                 }
@@ -76,6 +91,32 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             self.log.stored.as_mut().expect("a read has a store").recycle(read);
         }
         found
+    }
+
+    /// Makes room for a record that could not be read for want of it, and says whether it was that;
+    /// the read can be tried again. Records have moved.
+    ///
+    /// # Errors
+    /// Those of making room.
+    pub(super) fn make_lacking(&mut self) -> Result<bool> {
+        match std::mem::take(&mut self.lacking) {
+            0 => Ok(false),
+            bytes => self.log.make_free((bytes, TOO_LARGE)).map(|()| true),
+        }
+    }
+
+    /// [`read_cold`](HybridLogTable::read_cold) for who has found no place for the record yet.
+    pub(super) fn read_cold_in_room<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+        ahead: Option<Read>,
+    ) -> Result<Option<(Position, StoredAt, K, V)>> {
+        match self.read_cold(hash, key, ahead) {
+            Err(error) if !self.make_lacking().map_err(|e| in_call(e, &error))? => Err(error),
+            Err(_) => self.read_cold(hash, key, None),
+            read => read,
+        }
     }
 
     /// Brings `key` to where it can be changed: a slot of a mutable frame. `None` if it is absent.
@@ -94,6 +135,19 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     #[inline(never)]
     pub(super) fn own_slowly<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+        ahead: &mut Option<Read>,
+    ) -> Result<Option<(u32, u32)>> {
+        match self.try_to_own(hash, key, ahead) {
+            Err(error) if !self.make_lacking().map_err(|e| in_call(e, &error))? => Err(error),
+            Err(_) => self.try_to_own(hash, key, ahead),
+            owned => owned,
+        }
+    }
+
+    fn try_to_own<Q: Lookup<K> + ?Sized>(
         &mut self,
         hash: IndexHash,
         key: &Q,
@@ -174,7 +228,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             return Ok(owned.map_or(Found::Absent, |(number, slot)| Found::Slot(number, slot)));
         }
         self.log.make_headroom()?;
-        let Some((_, place, key, value)) = self.read_cold(hash, key, ahead.take())? else {
+        let Some((_, place, key, value)) = self.read_cold_in_room(hash, key, ahead.take())? else {
             return Ok(Found::Absent);
         };
         let heap = heap_of(&key, &value);
@@ -217,6 +271,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.log.frames.shorten(number);
         self.log.freshen(number, slot);
     }
+}
+
+/// The error of making room for a record, with what the call says of it.
+fn in_call(error: Error, call: &Error) -> Error {
+    ["state", "key"].into_iter().fold(error, |error, name| match call.context(name) {
+        Some(value) => error.with(name, value),
+        None => error,
+    })
 }
 
 fn is_lack_of_room(error: &Error) -> bool {

@@ -1,0 +1,101 @@
+//! The most heap that a key and its value may own, and the values that closures made larger.
+//!
+//! A call that brings a key or a value is refused. A closure has changed its value already: that is
+//! told at once, and the value changes no more until it is taken, replaced or removed. What it costs
+//! the record path is a flag, which is set while there may be such a value.
+
+use alluvium_pagestore::{Error, ErrorKind, Key, Result, key_text};
+
+use crate::trace_event;
+
+/// What a state knows of values that are too large.
+#[derive(Clone, Debug)]
+pub struct Oversize {
+    state: String,
+    max_bytes: u64,
+    /// Whether there may be a larger value.
+    is_seen: bool,
+    /// How often a closure made one.
+    told: u64,
+}
+
+impl Oversize {
+    /// Of a state whose keys and values own `max_bytes` at most.
+    pub fn new(state: &str, max_bytes: u64) -> Self {
+        Self { state: state.into(), max_bytes, is_seen: false, told: 0 }
+    }
+
+    /// The most bytes of heap.
+    #[inline]
+    pub fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
+    /// Whether some value may be too large, so that each is to be [checked](Oversize::check) before
+    /// it is changed.
+    #[inline(always)]
+    pub fn is_seen(&self) -> bool {
+        self.is_seen
+    }
+
+    /// How often a closure made a value too large.
+    pub fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// A closure has made a value own more: with its key it owns so much now.
+    #[inline(always)]
+    pub fn grown<K: Key>(&mut self, key: &K, bytes: u64) {
+        if bytes > self.max_bytes {
+            self.tell(key, bytes);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell<K: Key>(&mut self, key: &K, bytes: u64) {
+        self.is_seen = true;
+        self.told += 1;
+        let (state, key, most) = (&*self.state, key_text(key), self.max_bytes);
+        trace_event!(
+            WARN,
+            "a value is larger than max_value",
+            state = state,
+            key = key.as_str(),
+            bytes = bytes,
+            max_value = most,
+        );
+    }
+
+    /// A value that owns so much with its key has come from storage.
+    #[inline]
+    pub fn found(&mut self, bytes: u64) {
+        self.is_seen |= bytes > self.max_bytes;
+    }
+
+    /// Nothing is there any more.
+    pub fn forget(&mut self) {
+        self.is_seen = false;
+    }
+
+    /// Whether a key and a value that own so much together may be in the state.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ValueTooLarge`] naming state and key.
+    #[inline]
+    pub fn check<K: Key>(&self, key: &K, bytes: u64) -> Result<()> {
+        if bytes > self.max_bytes { Err(self.refused(key, bytes)) } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refused<K: Key>(&self, key: &K, bytes: u64) -> Error {
+        let most = self.max_bytes;
+        let message = format!(
+            "a value and its key own {bytes} bytes of heap, max_value is {most}; take, replace or \
+             remove it, or raise max_value"
+        );
+        let error = Error::new(ErrorKind::ValueTooLarge, message);
+        error.with("state", &self.state).with("key", key_text(key))
+    }
+}

@@ -1,0 +1,50 @@
+//! A warning before memory is full of what no eviction frees: indexes, tables, buffers, and state that is
+//! all in memory.
+
+use std::cell::Cell;
+
+use alluvium_layouts::trace_event;
+use alluvium_pagestore::ByteSize;
+
+/// Parts of a hundred of the memory from which on there is a warning.
+pub const CROWDED_PERCENT: u64 = 80;
+
+/// Whether so much of so much memory is crowded.
+pub(crate) fn is_crowded((fixed, limit): (u64, u64)) -> bool {
+    u128::from(fixed) * 100 >= u128::from(limit) * u128::from(CROWDED_PERCENT)
+}
+
+/// What would do, so that it is no more than half full.
+pub(crate) fn enough(fixed: u64) -> String {
+    ByteSize(fixed.saturating_mul(2).next_multiple_of(1024)).short()
+}
+
+/// Whether there was a warning, so that there is one each time that memory becomes crowded.
+#[derive(Debug, Default)]
+pub(crate) struct Crowded(Cell<bool>);
+
+impl Crowded {
+    /// Warns if memory has become crowded by what a state, or the store, holds.
+    #[inline]
+    pub fn watch(&self, state: &str, of: (u64, u64)) {
+        if is_crowded(of) != self.0.get() {
+            self.turn(state, of);
+        }
+    }
+
+    #[cold]
+    fn turn(&self, state: &str, (fixed, limit): (u64, u64)) {
+        self.0.set(!self.0.get());
+        if self.0.get() {
+            let would_do = enough(fixed);
+            trace_event!(
+                WARN,
+                "memory is crowded by what cannot be evicted",
+                state = state,
+                bytes = fixed,
+                memory = limit,
+                would_do = would_do.as_str(),
+            );
+        }
+    }
+}
