@@ -297,7 +297,6 @@ fn panes_come_out_without_what_was_removed() {
         position: 0,
         states: vec![StateManifest {
             definition: None,
-            unit: None,
             over: None,
             name,
             primitive,
