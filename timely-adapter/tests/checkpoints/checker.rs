@@ -70,7 +70,7 @@ pub fn check_committed(root: &Path, first: &str) {
             let process = place.path().join(first);
             commit_only(&process, &checkpoint);
             let numbers = checkpoint.until.0 + 2 * WINDOW;
-            let job = Job { numbers, every: i64::MAX, batch: 3 };
+            let job = Job { numbers, every: i64::MAX, batch: 3, ties: 1 };
             let when = format!("{workers} workers go on from {checkpoint:?}");
             let ends = run_unchecked_in(&process, workers, job, Accident::default());
             let ends = ends.unwrap_or_else(|error| panic!("{when}: {error:?}"));

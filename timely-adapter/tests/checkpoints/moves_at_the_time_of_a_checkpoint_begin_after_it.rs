@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use alluvium::{ByteSize, Error, KeyGroup, MIB, Result, Time, Windows};
 use alluvium_timely::{
-    Counting, JobCheckpoints, KeyBy, MoveGroup, Rolling, Spec, Turn, Windowing, WorkerState,
-    execute,
+    Counting, JobCheckpoints, JobInput, KeyBy, MoveGroup, Rolling, Spec, Turn, Windowing,
+    WorkerState, execute,
 };
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::core::Concat;
@@ -47,7 +47,7 @@ fn work(run: Run, worker: &mut Worker, state: &WorkerState) -> Result<(Counts, u
     let (index, peers) = (worker.index() as i64, worker.peers() as i64);
     let (probe, counts) = (ProbeHandle::new(), Rc::new(RefCell::new(Counts::new())));
     let sink = counts.clone();
-    let (mut input, control) = worker.dataflow::<i64, _, _>(|scope| {
+    let (input, control) = worker.dataflow::<i64, _, _>(|scope| {
         let (input, rows) = scope.new_input::<(i64, i64)>();
         let (control, moves) = scope.new_input::<MoveGroup>();
         let counts = rows
@@ -73,7 +73,6 @@ fn work(run: Run, worker: &mut Worker, state: &WorkerState) -> Result<(Counts, u
         Ok::<_, Error>((input, control))
     })?;
     let begin = state.restored().map_or(0, |all| all.until.0);
-    input.advance_to(begin);
     let mut control = Some(control);
     if let Some(control) = &mut control {
         let mut at = MOVED_AT;
@@ -94,6 +93,8 @@ fn work(run: Run, worker: &mut Worker, state: &WorkerState) -> Result<(Counts, u
     control.take_if(|_| run.is_closed);
     let (mut next, mut asked) = (begin.div_euclid(TICK) + i64::from(begin % TICK != 0), begin);
     let mut job = JobCheckpoints::new(state, probe)?;
+    // The control stream is ahead of the rows, so that it is none of the job's inputs.
+    let mut input = job.input(input);
     loop {
         let at = next * TICK;
         // At the time of a move.
@@ -102,28 +103,29 @@ fn work(run: Run, worker: &mut Worker, state: &WorkerState) -> Result<(Counts, u
             job.request();
         }
         let is_asked = job.is_busy();
-        let turn = job.turn(Time(at), at >= run.end)?;
-        let mut tick = |input: &mut timely::dataflow::InputHandleVec<i64, (i64, i64)>| {
-            let rows = (0..KEYS).filter(|key| (key + next) % peers == index);
-            rows.for_each(|key| input.send((key, next * TICK)));
+        let turn = job.turn(at >= run.end)?;
+        let mut tick = |input: &mut JobInput<i64, (i64, i64)>| -> Result<()> {
+            let (tick, at) = (next, next * TICK);
             next += 1;
+            let mut rows = (0..KEYS).filter(|key| (key + tick) % peers == index);
+            rows.try_for_each(|key| input.send(Time(at), (key, at)))
         };
         match turn {
             // Who has asked stays where it is until all stop.
             Turn::Go if at < run.end && !is_asked => {
-                tick(&mut input);
-                input.advance_to(next * TICK);
+                tick(&mut input)?;
+                input.advance_to(Time(next * TICK))?;
             }
             Turn::Go | Turn::Wait => {}
             Turn::Until(Time(until)) => {
                 if at < until.min(run.end) {
-                    tick(&mut input);
-                    input.advance_to((next * TICK).min(until));
+                    tick(&mut input)?;
+                    input.advance_to(Time((next * TICK).min(until)))?;
                 } else {
-                    input.advance_to(until);
+                    input.advance_to(Time(until))?;
                 }
             }
-            Turn::Seal => job.seal(&[at as u64])?,
+            Turn::Seal { .. } => job.seal(&[at as u64])?,
             Turn::End(_) => break,
         }
         std::thread::sleep(Duration::from_millis(run.naps[state.index() % 2]));

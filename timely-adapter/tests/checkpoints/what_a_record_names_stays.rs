@@ -1,6 +1,6 @@
 //! A store's own checkpoints, taken beside the job, remove nothing that the job's record names.
 
-use alluvium::{ByteSize, ErrorKind, MIB, Result, Time};
+use alluvium::{ByteSize, ErrorKind, MIB, Result};
 use alluvium_timely::{JobCheckpoints, Turn, WorkerState, execute};
 use timely::dataflow::ProbeHandle;
 use timely::worker::Worker;
@@ -42,14 +42,14 @@ fn work(run: Run, worker: &mut Worker, state: &WorkerState) -> Result<(i64, Vec<
             asked += 1;
             job.request();
         }
-        let turn = job.turn(Time(3), taken == run.checkpoints)?;
+        let turn = job.turn(taken == run.checkpoints)?;
         let now = job.committed().map_or(0, |all| all.number);
         if now > before {
             (taken, before) = (taken + 1, now);
             own()?;
         }
         match turn {
-            Turn::Seal => job.seal(&[1])?,
+            Turn::Seal { .. } => job.seal(&[1])?,
             Turn::End(_) => break,
             _ => state.step(worker)?,
         }
