@@ -19,6 +19,7 @@ mod layout;
 mod progress;
 mod reach;
 mod session_contents;
+mod session_set;
 mod sessions;
 mod shaped;
 mod stacks;
@@ -33,7 +34,7 @@ pub use aggregated::{Aggregated, AggregatedOf};
 pub use contents::Out;
 pub use holistic::{Holistic, HolisticOf, Process, Processing, process};
 pub use layout::{HolisticLayout, WindowLayout};
-pub use sessions::SessionSet;
+pub use session_set::SessionSet;
 
 pub(crate) use grid::Grid;
 pub(crate) use progress::{ProgressCell, Record};

@@ -13,6 +13,7 @@
 //! else: by this call, or, if memory is short, by the next one. No checkpoint is taken meanwhile.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 
 use alluvium_layouts::Layout;
@@ -22,16 +23,10 @@ use super::contents::Out;
 use super::late::LateEvents;
 use super::progress::ProgressCell;
 use super::reach::{self, Reach, Span};
+use super::session_set::{Session, SessionSet};
 use super::{Advanced, Emit, Late, Window, Windows, clipped, has_come};
 use crate::map::Map;
 use crate::timers::Timers;
-
-/// One session: the times of its first and last event, when its timer is set for, whether its
-/// result has come out, and what is kept of it.
-pub(crate) type Session<P> = (Time, Time, (Time, bool), P);
-
-/// The open sessions of a key, in order of time.
-pub type SessionSet<P> = Vec<(Time, Time, (Time, bool), P)>;
 
 /// What is kept of sessions.
 pub(crate) trait SessionContents<K: Key>: 'static {
@@ -183,12 +178,36 @@ impl Rules {
     }
 
     /// The sessions that an event at `at` belongs to. Cost: O(log n).
-    fn joined<P>(&self, set: &[Session<P>], at: Time) -> std::ops::Range<usize> {
+    fn joined<P>(&self, set: &SessionSet<P>, at: Time) -> Range<usize> {
         let gap = i128::from(self.gap);
         let at = i128::from(at.0);
         let first = set.partition_point(|session| i128::from(session.1.0) + gap < at);
-        let count = set[first..].partition_point(|session| i128::from(session.0.0) <= at + gap);
-        first..first + count
+        let after = set.partition_point(|session| i128::from(session.0.0) <= at + gap);
+        first..after.max(first)
+    }
+
+    /// The sessions whose timer may be set for `at`, in order: a timer is set for when the session, or a
+    /// part of it, ends or closes, or for an early result before it ends.
+    fn armed<P>(&self, set: &SessionSet<P>, at: Time) -> [Range<usize>; 2] {
+        let [gap, lateness, time] = [self.gap, self.lateness, at.0].map(i128::from);
+        let touching = |from: i128, to: i128| {
+            let first = set.partition_point(|session| i128::from(session.1.0) < from);
+            let after = set.partition_point(|session| i128::from(session.0.0) <= to);
+            first..after.max(first)
+        };
+        let close = time - gap - lateness;
+        if at == Time::MAX {
+            // It also stands for all times after it.
+            return [touching(close, time), 0..0];
+        }
+        let closing = touching(close, close);
+        match self.emit {
+            Emit::OnClose => [closing, 0..0],
+            Emit::OnWatermark | Emit::Early(_) => {
+                let ending = touching(time - gap, time);
+                [closing.clone(), ending.start.max(closing.end)..ending.end.max(closing.end)]
+            }
+        }
     }
 
     /// Lets an event at `at` into a key's set.
@@ -209,13 +228,14 @@ impl Rules {
                 taken_back.push(((old.0, old.1), old.3.clone()));
             }
         };
-        let place = joined.start;
+        let (place, is_new) = (joined.start, joined.is_empty());
         let mut armed = None;
-        if joined.is_empty() {
+        if is_new {
             set.insert(place, (at, at, (Time::MAX, false), contents.begin()));
-        } else {
-            let rest: Vec<_> = set.drain(place + 1..joined.end).collect();
-            let whole = &mut set[place];
+        }
+        let rest: Vec<_> = joined.skip(1).map_while(|_| set.remove(place + 1)).collect();
+        let whole = set.get_mut(place).expect("a session is there, or was put there");
+        if !is_new {
             note_old(whole);
             armed = Some(whole.2.0);
             for later in &rest {
@@ -232,7 +252,6 @@ impl Rules {
             whole.1 = whole.1.max(at);
             whole.2.1 = false;
         }
-        let whole = &mut set[place];
         add(&mut whole.3);
         let mut told = None;
         if self.emit != Emit::OnClose && has_passed(whole.1.plus(self.gap), watermark) {
@@ -251,7 +270,10 @@ impl Rules {
             }
         }
         // Timers are a set: one may be that of another session too.
-        cancel.retain(|at| set.iter().all(|session| session.2.0 != *at));
+        let has = |set: &SessionSet<_>, range: Range<usize>, at| {
+            set.iter_from(range.start).take(range.len()).any(|session| session.2.0 == at)
+        };
+        cancel.retain(|at| !self.armed(set, *at).into_iter().any(|range| has(set, range, *at)));
         Joined { key: key.clone(), set: set_timer, cancel, taken_back, told }
     }
 }
@@ -395,7 +417,8 @@ where
         let latest = i128::from(sent.0) - i128::from(rules.lateness);
         let spans = self.sets.read(key, |set| {
             // In order, and those that are over are gone: as many as gaps are from the watermark to `sent`.
-            let set = set.into_iter().flatten().map(|session| (session.0, session.1));
+            let set = set.into_iter().flat_map(SessionSet::iter);
+            let set = set.map(|session| (session.0, session.1));
             set.take_while(|(first, _)| i128::from(first.0) < latest).collect::<Vec<Span>>()
         })?;
         let waiting = self.late.of_key(key, sent)?;
@@ -428,7 +451,7 @@ where
         let done = self.sets.update_batch(
             batch,
             |(_, key, _)| key,
-            |_| Vec::new(),
+            |_| SessionSet::new(),
             |(at, key, element), set| {
                 let add = |part: &mut C::Part| contents.add(part, element);
                 let joined = rules.join(contents, watermark, key, set, *at, add);
@@ -453,7 +476,7 @@ where
         }
         let (rules, contents) = (self.rules, &self.contents);
         let watermark = self.progress.watermark.get();
-        let joined = self.sets.update(key, Vec::new, |set| {
+        let joined = self.sets.update(key, SessionSet::new, |set| {
             rules.join(contents, watermark, key, set, at, |part| contents.put(part, item))
         })?;
         self.follow(joined);
@@ -464,7 +487,10 @@ where
     fn keep(&mut self, at: Time, key: &K, item: &C::Item, out: Out<'_, K, C::Row>) -> Result<()> {
         let rules = self.rules;
         // Not only read: what refuses to be changed refuses it before anything is kept.
-        let joined = self.sets.modify(key, |set| set[rules.joined(set, at)].to_vec())?;
+        let joined = self.sets.modify(key, |set| {
+            let joined = rules.joined(set, at);
+            set.iter_from(joined.start).take(joined.len()).cloned().collect::<Vec<_>>()
+        })?;
         let joined = joined.unwrap_or_default();
         let mut old_rows = Vec::new();
         // What is to be taken back has to be read before it is joined.
@@ -495,7 +521,7 @@ where
         let (rules, contents) = (self.rules, &self.contents);
         let watermark = self.progress.watermark.get();
         let Entering { at, key, item, .. } = &*entering;
-        let mut joined = self.sets.update(key, Vec::new, |set| {
+        let mut joined = self.sets.update(key, SessionSet::new, |set| {
             rules.join(contents, watermark, key, set, *at, |part| contents.put(part, item))
         })?;
         // They were read before.
@@ -554,7 +580,7 @@ where
             self.telling.pop_front();
         }
         while let Some(key) = self.emptied.pop() {
-            let is_empty = self.sets.read(&key, |set| set.is_some_and(Vec::is_empty));
+            let is_empty = self.sets.read(&key, |set| set.is_some_and(SessionSet::is_empty));
             let done = is_empty.and_then(|empty| match empty {
                 true => self.sets.remove(&key).map(drop),
                 false => Ok(()),
@@ -623,16 +649,17 @@ where
         let (rules, mut due) = (self.rules, Vec::new());
         let looked_at = self.sets.modify(&key, |set| {
             // Several sessions may have had this timer; each gets the next of its own.
-            let mut set_timers = Vec::new();
-            set.retain_mut(|session| {
-                if session.2.0 != at {
-                    return true;
-                }
+            let (mut set_timers, mut removed) = (Vec::new(), 0);
+            for n in rules.armed(set, at).into_iter().flatten() {
+                let n = n - removed;
+                let Some(session) = set.get_mut(n).filter(|session| session.2.0 == at) else {
+                    continue;
+                };
                 let next = rules.due(session, at.plus(-1));
                 if next > at {
                     session.2.0 = next;
                     set_timers.push(next);
-                    return true;
+                    continue;
                 }
                 let span = (session.0, session.1);
                 let tells = rules.emit == Emit::OnClose || !session.2.1;
@@ -641,12 +668,14 @@ where
                 let is_closed = close <= at;
                 let tell = Tell { diff: i64::from(tells), is_closed };
                 due.push((key.clone(), span, session.3.clone(), tell));
-                if !is_closed {
+                if is_closed {
+                    set.remove(n);
+                    removed += 1;
+                } else {
                     session.2.0 = close;
                     set_timers.push(close);
                 }
-                !is_closed
-            });
+            }
             (set_timers, set.is_empty())
         });
         match looked_at {

@@ -541,3 +541,32 @@ fn running_totals_go_with_the_last_window_that_has_something() {
     advance(&mut counts, i64::MAX, &mut Told::new());
     assert_eq!(keys(), 0);
 }
+
+/// A key with very many open sessions: an event looks at those next to it, and a timer at its own. How long
+/// that takes is printed.
+#[test]
+fn many_open_sessions_of_one_key_are_told_apart() {
+    for (open, emit) in [(0, Emit::OnClose), (50_000, Emit::OnClose), (50_000, Emit::OnWatermark)] {
+        let (_store, mut visits) = counting(Windows::session(10).lateness(40).emit(emit));
+        let mut told = Told::new();
+        let at = |n: i64| n * 30;
+        // Out of order: each other one first.
+        let first: Vec<i64> = (0..open).step_by(2).chain((1..open).step_by(2)).map(at).collect();
+        add(&mut visits, 0, &first, &mut told);
+        let start = std::time::Instant::now();
+        // One extends a session, one begins another, one joins two.
+        let events: Vec<i64> =
+            (0..10_000).map(|n| at(n * 5) + [5, 15, 20][n as usize % 3]).collect();
+        add(&mut visits, 0, &events, &mut told);
+        println!("{open} open, {emit:?}: 10,000 events in {:?}", start.elapsed());
+        let start = std::time::Instant::now();
+        advance(&mut visits, i64::MAX, &mut told);
+        println!("{open} open, {emit:?}: closed in {:?}", start.elapsed());
+        let mut all: Vec<i64> = first.into_iter().chain(events).collect();
+        all.sort_unstable();
+        let sessions = all.chunk_by(|last, next| next - last <= 10);
+        let expected: Vec<_> =
+            sessions.map(|s| (s[0], s[s.len() - 1] + 10, s.len() as i64)).collect();
+        assert!(left_of(told) == expected, "{open} open, {emit:?}");
+    }
+}
