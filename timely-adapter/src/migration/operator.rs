@@ -95,13 +95,25 @@ where
             |first, info| {
                 let mut intake = prepared.start::<T, D>(scope, &info);
                 let activator = scope.activator_for(info.address.clone());
+                let again = scope.activator_for(info.address.clone());
                 let mut arrivals =
                     Arrivals::<T, K, D>::new(mover, groups, progress.clone(), activator);
                 body.hold_restored(first);
                 move |(rows, of_rows), (chunks, of_chunks), output| {
-                    let watermark = watermark(of_rows).min(watermark(of_chunks));
+                    let owed = body.owed();
+                    let now = || watermark(of_rows).min(watermark(of_chunks));
+                    let watermark = owed.unwrap_or_else(now);
                     let limit = limit_of(watermark, &intake);
                     intake.resume(|right, work| body.apply(limit, right, work, output));
+                    if owed.is_some() {
+                        // Input waits until the timers have fired that were due before it.
+                        let limit = limit_of(watermark, &intake);
+                        body.fire(limit, &mut fired, &mut intake, output);
+                        body.hold_next(of_rows.is_empty() && of_chunks.is_empty());
+                        body.owe(watermark, limit);
+                        again.activate();
+                        return;
+                    }
                     chunks.for_each_time(|capability, batches| {
                         for chunk in batches.flat_map(|batch| batch.drain(..)) {
                             arrivals.take(capability.retain(0), chunk);
@@ -123,6 +135,9 @@ where
                     let limit = limit_of(watermark, &intake);
                     body.fire(limit, &mut fired, &mut intake, output);
                     body.hold_next(of_rows.is_empty() && of_chunks.is_empty());
+                    if body.owe(watermark, limit) {
+                        again.activate();
+                    }
                 }
             },
         );
