@@ -21,6 +21,9 @@ use crate::worker::WorkerState;
 const DUE_BATCH: usize = 1024;
 /// Most timers whose keys wait that are passed over to find others.
 const WAITING_MAX: usize = 1024;
+/// Most timers that fire each time the operator is scheduled; the others, also those that these set,
+/// fire the next time, before any input is taken.
+const STEP_MAX: usize = 16 * DUE_BATCH;
 
 /// What the closures of [`Stateful::stateful`] may do besides using their state.
 #[derive(Debug)]
@@ -135,11 +138,22 @@ where
         let stream =
             self.stream.unary_frontier::<Builder<_>, _, _, _>(pact, &name, |first, info| {
                 let mut intake = prepared.start::<T, D>(scope, &info);
+                let activator = scope.activator_for(info.address.clone());
                 body.hold_restored(first);
                 move |(input, frontier), output| {
-                    let watermark = watermark(frontier);
+                    let owed = body.owed();
+                    let watermark = owed.unwrap_or_else(|| watermark(frontier));
                     let limit = limit_of(watermark, &intake);
                     intake.resume(|right, work| body.apply(limit, right, work, output));
+                    if owed.is_some() {
+                        // Input waits until the timers have fired that were due before it.
+                        let limit = limit_of(watermark, &intake);
+                        body.fire(limit, &mut fired, &mut intake, output);
+                        body.hold_next(frontier.is_empty());
+                        body.owe(watermark, limit);
+                        activator.activate();
+                        return;
+                    }
                     intake.take_in(
                         input,
                         |row| (key(&row), row),
@@ -148,6 +162,9 @@ where
                     let limit = limit_of(watermark, &intake);
                     body.fire(limit, &mut fired, &mut intake, output);
                     body.hold_next(frontier.is_empty());
+                    if body.owe(watermark, limit) {
+                        activator.activate();
+                    }
                 }
             });
         Ok(stream)
@@ -168,7 +185,8 @@ pub(crate) fn begin<T: EventTime, K: Key + Ord, D, S, R, A, B>(
     let timers = opener.timers()?;
     let prepared = Prepared::<K>::new::<T, D>(worker, opener)?;
     let (held, changes, waiting) = (None, Vec::new(), Vec::new());
-    Ok((Body { state, timers, held, changes, waiting, rows, due }, prepared))
+    let (in_step, owed) = (0, None);
+    Ok((Body { state, timers, held, changes, waiting, in_step, owed, rows, due }, prepared))
 }
 
 /// How far the operator's own time is: the watermark, but not past what was not applied yet.
@@ -185,6 +203,10 @@ pub(crate) struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
     changes: Vec<(R, T, i64)>,
     /// Timers that are due and whose keys wait, while others are looked at.
     waiting: Vec<(Time, K)>,
+    /// Timers that have fired in this step.
+    in_step: usize,
+    /// The watermark of a step that had no more fuel for its timers.
+    owed: Option<Time>,
     rows: A,
     due: B,
 }
@@ -197,6 +219,19 @@ where
     K: Key + Ord,
     R: Clone + 'static,
 {
+    /// The watermark up to which timers were to fire in the last step, if some are left of these.
+    pub(crate) fn owed(&self) -> Option<Time> {
+        self.owed
+    }
+
+    /// Ends a step at `watermark`, whose timers before `limit` were to fire. Says whether some are left.
+    pub(crate) fn owe(&mut self, watermark: Time, limit: Time) -> bool {
+        let is_cut = std::mem::take(&mut self.in_step) >= STEP_MAX;
+        let is_due = |at: Time| at < limit;
+        self.owed = (is_cut && self.timers.next_time().is_some_and(is_due)).then_some(watermark);
+        self.owed.is_some()
+    }
+
     /// Timers of a restored checkpoint fire at their times.
     pub(crate) fn hold_restored(&mut self, first: Capability<T>) {
         let earliest = self.timers.next_time();
@@ -272,7 +307,7 @@ where
     {
         // Of the first that waits.
         let mut first: Option<Capability<T>> = None;
-        while intake.takes_timers() && self.waiting.len() < WAITING_MAX {
+        while intake.takes_timers() && self.waiting.len() < WAITING_MAX && self.in_step < STEP_MAX {
             let Some(mut capability) = self.held.take() else { break };
             let mut outcome = Ok(());
             while fired.len() < DUE_BATCH
@@ -299,6 +334,7 @@ where
                 break;
             };
             downgrade(&mut capability, earliest);
+            self.in_step += fired.len();
             match outcome {
                 Ok(()) => intake
                     .fire(&capability, fired, |right, work| self.apply(limit, right, work, output)),

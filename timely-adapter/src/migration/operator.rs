@@ -95,13 +95,25 @@ where
             |first, info| {
                 let mut intake = prepared.start::<T, D>(scope, &info);
                 let activator = scope.activator_for(info.address.clone());
+                let again = scope.activator_for(info.address.clone());
                 let mut arrivals =
                     Arrivals::<T, K, D>::new(mover, groups, progress.clone(), activator);
                 body.hold_restored(first);
                 move |(rows, of_rows), (chunks, of_chunks), output| {
-                    let watermark = watermark(of_rows).min(watermark(of_chunks));
+                    let owed = body.owed();
+                    let now = || watermark(of_rows).min(watermark(of_chunks));
+                    let watermark = owed.unwrap_or_else(now);
                     let seen = limit_of(watermark, &intake).min(arrivals.limit());
                     intake.resume(|right, work| body.apply(seen, right, work, output));
+                    if owed.is_some() {
+                        // Input waits until the timers have fired that were due before it.
+                        let limit = limit_of(watermark, &intake);
+                        body.fire(limit, &mut fired, &mut intake, output);
+                        body.hold_next(of_rows.is_empty() && of_chunks.is_empty());
+                        body.owe(watermark, limit);
+                        again.activate();
+                        return;
+                    }
                     // Batch by batch, as grouping by time would not keep their order.
                     chunks.for_each(|capability, batch| {
                         for chunk in batch.drain(..) {
@@ -125,6 +137,9 @@ where
                     let limit = limit_of(watermark, &intake);
                     body.fire(limit, &mut fired, &mut intake, output);
                     body.hold_next(of_rows.is_empty() && of_chunks.is_empty());
+                    if body.owe(watermark, limit) {
+                        again.activate();
+                    }
                 }
             },
         );
