@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use alluvium::io::{Device, Fault as DeviceFault, Faults, Simulated};
-use alluvium::{ExpiringMap, KIB, List, StoreConfig, Ttl};
+use alluvium::{ExpiringMap, KIB, List, Map, StoreConfig, Ttl};
 use alluvium_timely::{
     Counting, Fault, KeyBy, Rolling, Spec, Stateful, WorkerOverrides, WorkerState, install,
 };
@@ -82,8 +82,11 @@ fn an_entry_is_not_over_for_a_row_that_waits_for_its_read() {
                 worker.step();
             }
             assert_eq!(probe.less_equal(&90), is_slow, "it waits");
-            // A key that is in memory.
+            // A key that is in memory, when the watermark has come to its time.
             input.advance_to(150);
+            for _ in 0..5 {
+                worker.step();
+            }
             input.send(2_999);
             input.advance_to(151);
             for _ in 0..50 {
@@ -149,6 +152,77 @@ fn rows_of_one_sender_are_applied_in_order() {
         assert_eq!(seen.borrow().len(), 2);
     });
     guards.unwrap().join().into_iter().for_each(|ended| ended.unwrap());
+}
+
+/// Rows of a key that is in memory, each at a time of its own, behind as many reads as may be waited for;
+/// one more of these is let go at a time, so that the operator is scheduled again and again. Work for each
+/// row that grew with the rows behind it made this take minutes.
+#[test]
+fn many_rows_in_line_are_taken_in_order() {
+    let rows: i64 = if std::env::var_os("ALLUVIUM_LONG").is_some() { 200_000 } else { 40_000 };
+    let device = Simulated::new(12, Faults::none());
+    let scripted = device.clone();
+    common::on_device(&device, MEMORY, Fault::STOP, move |worker, state| {
+        let device = &scripted;
+        let (probe, seen) = (ProbeHandle::new(), Rc::new(RefCell::new(Vec::new())));
+        let sink = seen.clone();
+        let mut input = worker.dataflow::<i64, _, _>(|scope| {
+            let (input, rows) = scope.new_input::<u64>();
+            rows.key_by(state, |key| *key)
+                .stateful(
+                    Spec::new("seen").parked_max(2),
+                    |states| states.map::<u64, [u64; 8]>("seen"),
+                    move |seen: &mut Map<u64, [u64; 8]>, rows, context| {
+                        while let Some(&(key, _)) = rows.last() {
+                            assert!(context.watermark().0 <= *context.time());
+                            seen.update(&key, || [0; 8], |row| row[0] += 1)?;
+                            sink.borrow_mut().push((*context.time(), key));
+                            rows.pop();
+                        }
+                        context.emit((), 1);
+                        Ok(())
+                    },
+                    |_, _, _| Ok(()),
+                )
+                .unwrap()
+                .probe_with(&probe);
+            input
+        });
+        for time in 0..60 {
+            input.advance_to(time);
+            (0..50).for_each(|n| input.send(50 * time as u64 + n));
+            input.advance_to(time + 1);
+            while probe.less_equal(&time) {
+                device.drive();
+                worker.step();
+            }
+        }
+        seen.borrow_mut().clear();
+        // Every hundredth row waits for a read.
+        let key_of = |n: i64| if n % 100 == 0 { n as u64 / 100 % 2_000 } else { 2_999 };
+        (1..=2).for_each(|nth| device.on_nth_read(nth, DeviceFault::Stuck));
+        for n in 0..rows {
+            input.advance_to(100 + n);
+            input.send(key_of(n));
+        }
+        input.advance_to(100 + rows);
+        for _ in 0..5 {
+            worker.step();
+        }
+        let staged = || state.parked().iter().map(|(_, parked)| parked.staged).sum::<usize>();
+        assert!(staged() > rows as usize / 2, "{} in line", staged());
+        let begin = std::time::Instant::now();
+        device.release_stuck();
+        while probe.less_than(&(100 + rows)) {
+            device.drive();
+            worker.step();
+        }
+        println!("{rows} rows in line, {} ms", begin.elapsed().as_millis());
+        let seen = seen.borrow();
+        let warm: Vec<_> = seen.iter().filter(|(_, key)| *key == 2_999).collect();
+        assert!(warm.is_sorted() && seen.len() == rows as usize);
+        assert_eq!(staged(), 0);
+    });
 }
 
 /// An operator that parks nothing: all rows that a full disk holds back are staged, and shown.
