@@ -126,7 +126,7 @@ impl History {
         };
         match self.dice.below(6) {
             0 => seals.into_iter().for_each(Seal::abort),
-            1 | 2 => {
+            1..=3 => {
                 seals.into_iter().for_each(|mut seal| seal.keep());
                 self.snapshots.push(snapshot);
             }
@@ -307,8 +307,7 @@ fn stores_have_what_the_model_has_whatever_came_before() {
         }
         println!("{name}: {all:?}");
         let Met { went_back, unconfirmed, plain, divided, imported, moved } = all;
-        let rare = [went_back, plain, divided, imported, moved];
-        assert!(rare.iter().all(|count| *count > histories), "{name}: {all:?}");
-        assert!(unconfirmed > 0, "{name}: {all:?}");
+        let rare = [went_back, unconfirmed, plain, divided, imported, moved];
+        assert!(rare.iter().all(|count| *count > 0), "{name}: {all:?}");
     }
 }
