@@ -15,8 +15,8 @@ use alluvium_pagestore::io::{
     Waker,
 };
 use alluvium_pagestore::{
-    MemoryKind, RECORD_HEADER_BYTES, RecordBytes, Result, SEGMENT_BYTES_MAX, UNSPLIT_BYTES,
-    Verified, damaged, verify_record,
+    MemoryKind, RECORD_HEADER_BYTES, RecordBytes, Result, UNSPLIT_BYTES, Verified, damaged,
+    verify_record,
 };
 use crossbeam_channel::Receiver;
 
@@ -440,8 +440,7 @@ impl Read {
         match header.get(4..8) {
             Some(bytes) if self.result.is_ok() => {
                 let length = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
-                // One that is damaged may say anything.
-                (RECORD_HEADER_BYTES as u64 + u64::from(length)).min(SEGMENT_BYTES_MAX)
+                RECORD_HEADER_BYTES as u64 + u64::from(length)
             }
             _ => 0,
         }

@@ -53,7 +53,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
             };
             self.log.stats.cold_reads += 1;
-            let longer = read.as_ref().map_or(0, |read| 2 * read.record_bytes());
+            // A header that is damaged may say anything.
+            let longest = stored.info(place.segment).max_record_bytes;
+            let longer = read.as_ref().map_or(0, |read| 2 * read.record_bytes().min(longest));
             if longer > 2 * self.log.oversize.max_bytes() && self.log.account.available() < longer {
                 // Nothing else is kept free for a record that is longer than values are to be.
                 self.lacking = longer;
