@@ -55,6 +55,12 @@ fn is_in_time(end: i128) -> bool {
     end < i128::from(Time::MAX.0)
 }
 
+/// The last time, up to the watermark, at which early results come out; if any do.
+fn last_early(emit: Emit, watermark: Time) -> Option<Time> {
+    let Emit::Early(every) = emit else { return None };
+    Some(Time(watermark.0.div_euclid(every).saturating_mul(every)))
+}
+
 /// What to do next.
 enum Step {
     Fire(i128),
@@ -71,6 +77,8 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
         late: LateEvents<K, C::Item>,
         progress: Rc<ProgressCell>,
     ) -> Self {
+        // A checkpoint has no firing in it: all early results of its watermark have come out.
+        let early = last_early(windows.emit, progress.watermark.get()).unwrap_or(Time::MIN);
         Self {
             grid,
             lateness: windows.lateness.into(),
@@ -79,7 +87,7 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
             late,
             progress,
             firing: None,
-            early: Time::MIN,
+            early,
             early_fired: None,
             ahead: None,
             changes: Vec::new(),
@@ -244,17 +252,18 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
         match due {
             Some(end) if has_come(self.fire_of(end), watermark) => Ok(Step::Fire(end)),
             Some(end) => self.next_early(end, watermark),
-            None => Ok(Step::Nothing),
+            None => {
+                // Nothing was there to be told early.
+                self.early = self.early.max(last_early(self.emit, watermark).unwrap_or(Time::MIN));
+                Ok(Step::Nothing)
+            }
         }
     }
 
     /// The next window of which an early result is due; `due` is the first that has not fired.
     fn next_early(&mut self, due: i128, watermark: Time) -> Result<Step> {
-        let Emit::Early(every) = self.emit else { return Ok(Step::Nothing) };
-        let passed = Time(watermark.0.div_euclid(every).saturating_mul(every));
-        if passed <= self.early {
-            return Ok(Step::Nothing);
-        }
+        let passed = last_early(self.emit, watermark).filter(|passed| *passed > self.early);
+        let Some(passed) = passed else { return Ok(Step::Nothing) };
         let next = match self.early_fired {
             Some(fired) => due.max(self.grid.next_end(fired)),
             None => due,

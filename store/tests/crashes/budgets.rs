@@ -49,7 +49,7 @@ fn the_smallest_budgets_work_or_say_that_they_are_too_small() {
         let is_inline = dice.below(2) == 0;
         let when = format!("seed {seed}, {memory} bytes, helpers inline: {is_inline}");
         let device = Simulated::new(seed, Faults::late(2));
-        let (mut found, mut replay) = (Found::default(), Replay::of(seed));
+        let (mut found, mut replay) = (Found::default(), Replay::<Everything>::of(seed));
         let mut told = |told| found.told(told);
         let opened =
             Job::open(seed, || within(&device, memory, is_inline), Trouble::none(), &mut replay);

@@ -11,8 +11,9 @@ use alluvium::{ErrorKind, Helpers, KIB, MIB, Store, StoreBuilder};
 
 use crate::clock::Standing;
 use crate::dice::Dice;
+use crate::everything::Everything;
 use crate::history::RETAINED;
-use crate::job::{Job, Replay, Told};
+use crate::job::{Fixtures, Found, Job, Replay, Subject, Told};
 use crate::trouble::Trouble;
 
 /// What is told to a child, and how its lines begin.
@@ -33,6 +34,8 @@ pub struct Plan {
     pub helpers: Helpers,
     /// Whether calls of the system fail.
     pub trouble: bool,
+    /// Whether the states are those of the fixtures.
+    pub fixtures: bool,
 }
 
 impl Plan {
@@ -47,6 +50,7 @@ impl Plan {
             direct: [DirectIo::Auto, DirectIo::Off][dice.below(2) as usize],
             helpers: [Helpers::Thread, Helpers::Inline][dice.below(2) as usize],
             trouble: false,
+            fixtures: seed.is_multiple_of(2),
         }
     }
 
@@ -63,15 +67,16 @@ impl Plan {
     }
 
     fn text(&self) -> String {
-        let Self { directory, seed, attempt, until, engine, direct, helpers, trouble } = self;
-        let parts = (seed, attempt, until, engine, direct, helpers, trouble, directory);
+        let Self { seed, attempt, until, engine, direct, helpers, trouble, fixtures, .. } = self;
+        let parts =
+            (seed, attempt, until, engine, direct, helpers, trouble, fixtures, &self.directory);
         serde_json::to_string(&parts).unwrap()
     }
 
     fn of_text(text: &str) -> Self {
-        let (seed, attempt, until, engine, direct, helpers, trouble, directory) =
+        let (seed, attempt, until, engine, direct, helpers, trouble, fixtures, directory) =
             serde_json::from_str(text).unwrap();
-        Self { directory, seed, attempt, until, engine, direct, helpers, trouble }
+        Self { directory, seed, attempt, until, engine, direct, helpers, trouble, fixtures }
     }
 
     /// A child that follows it; `prepare` changes the command.
@@ -94,6 +99,29 @@ impl Plan {
         });
         let lines = BufReader::new(child.stdout.take().expect("piped"));
         Running { child, lines, words }
+    }
+}
+
+/// What jobs of a seed should hold, of whichever states they have.
+pub enum Expected {
+    Everything(Box<Replay<Everything>>),
+    Fixtures(Box<Replay<Fixtures>>),
+}
+
+impl Expected {
+    pub fn of(seed: u64) -> Self {
+        match seed.is_multiple_of(2) {
+            true => Self::Fixtures(Box::new(Replay::of(seed))),
+            false => Self::Everything(Box::new(Replay::of(seed))),
+        }
+    }
+
+    /// As [`Found::check`].
+    pub fn check(&mut self, found: &mut Found, plan: &Plan, dice: &mut Dice, when: &str) -> u64 {
+        match self {
+            Self::Everything(replay) => found.check(|| plan.builder(), replay, dice, when),
+            Self::Fixtures(replay) => found.check(|| plan.builder(), replay, dice, when),
+        }
     }
 }
 
@@ -185,8 +213,15 @@ impl Running {
 fn a_child_does_its_job() {
     let Ok(text) = std::env::var(VARIABLE) else { return };
     let plan = Plan::of_text(&text);
+    match plan.fixtures {
+        true => follow::<Fixtures>(&plan),
+        false => follow::<Everything>(&plan),
+    }
+}
+
+fn follow<S: Subject>(plan: &Plan) {
     let say = |line: Line| println!("{}", line.text());
-    let mut replay = Replay::of(plan.seed);
+    let mut replay = Replay::<S>::of(plan.seed);
     let trouble = if plan.trouble { Trouble::outside() } else { Trouble::none() };
     let mut dice = Dice(plan.attempt);
     let job = Job::open(plan.seed, || plan.builder(), trouble, &mut replay);

@@ -14,8 +14,9 @@ use alluvium::{Error, ErrorKind, Result};
 
 use crate::children::Plan;
 use crate::dice::{Dice, times};
+use crate::everything::Everything;
 use crate::history::lock;
-use crate::job::{Found, Job, Replay};
+use crate::job::{Fixtures, Found, Job, Replay, Subject};
 use crate::long;
 use crate::trouble::Trouble;
 
@@ -187,6 +188,15 @@ fn uring(directory: &Path, direct: DirectIo) -> Result<Arc<dyn Device>> {
 
 #[test]
 fn requests_of_real_engines_fail_and_are_made_again() {
+    requests_fail::<Everything>();
+}
+
+#[test]
+fn requests_of_all_kinds_of_windows_fail_and_are_made_again() {
+    requests_fail::<Fixtures>();
+}
+
+fn requests_fail<S: Subject>() {
     let jobs = times("ALLUVIUM_JOBS", if long() { 300 } else { 2 });
     let first = times("ALLUVIUM_SEED", 1);
     for (engine, open) in [("threads", threads as Open), ("io_uring", uring as Open)] {
@@ -206,7 +216,7 @@ fn requests_of_real_engines_fail_and_are_made_again() {
             let of = 60 + dice.below(200);
             let chance = Chance { dice: Dice(!seed), of, failed: BTreeMap::new() };
             let device = Arc::new(Failing { device, chance: Mutex::new(chance) });
-            let mut replay = Replay::of(seed);
+            let mut replay = Replay::<S>::of(seed);
             let mut found = Found::default();
             let when = format!("{engine}, one of {of}, {plan:?}");
             for part in 1..=3 {

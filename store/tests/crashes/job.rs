@@ -2,15 +2,17 @@
 //! and the position of a checkpoint is how many changes it has. So the model of any checkpoint is made
 //! anew, by playing the same changes where nothing goes wrong.
 
-use std::collections::BTreeMap;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{ErrorKind, Result, StoreBuilder};
+use alluvium::{Error, ErrorKind, MIB, Result, Store, StoreBuilder};
 
 use crate::dice::Dice;
 use crate::everything::{Everything, Model, builder};
+use crate::states::{self, Lines, States};
 use crate::trouble::Trouble;
 
 /// Steps of a checkpoint between which there are changes.
@@ -21,24 +23,180 @@ fn chance(seed: u64, at: u64) -> Dice {
     Dice(Dice(seed).next().wrapping_add(at.wrapping_mul(0x9E37_79B9)))
 }
 
-/// What the states hold after so many changes.
-pub struct Replay {
-    seed: u64,
-    all: Everything,
-    model: Model,
-    position: u64,
-    /// Those that were asked for.
-    known: BTreeMap<u64, Rc<Model>>,
+/// Some states of one store, which changes are made to, and what they should hold.
+pub trait Subject: Sized {
+    type Model: Clone;
+
+    /// Opens it on a device, as `builder` says.
+    fn open(builder: StoreBuilder) -> Result<Self>;
+    /// One where nothing goes wrong, and what it should hold.
+    fn twin(seed: u64) -> (Self, Self::Model);
+    /// Goes on from what was restored, which is this.
+    fn resume(&mut self, model: &Self::Model);
+    /// Which errors it makes calls again after.
+    fn outlasts(&mut self, trouble: Trouble);
+    fn is_of_trouble(&mut self, error: &Error) -> bool;
+    /// Errors that it has lived through.
+    fn met(&self) -> u64;
+    fn store(&self) -> &Store;
+    fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()>;
+    /// All is as the model says, or an error says that it cannot be read. Of no further use then.
+    fn compare(&mut self, model: &Self::Model, when: &str) -> Vec<Error>;
 }
 
-impl Replay {
-    pub fn of(seed: u64) -> Self {
-        let device = Simulated::new(seed, Faults::none());
-        let all = Everything::open(builder(&device)).expect("nothing goes wrong");
-        Self { seed, all, model: Model::default(), position: 0, known: BTreeMap::new() }
+impl Subject for Everything {
+    type Model = Model;
+
+    fn open(builder: StoreBuilder) -> Result<Self> {
+        Everything::open(builder)
     }
 
-    pub fn to(&mut self, position: u64) -> Rc<Model> {
+    fn twin(seed: u64) -> (Self, Model) {
+        let device = Simulated::new(seed, Faults::none());
+        (Everything::open(builder(&device)).expect("nothing goes wrong"), Model::default())
+    }
+
+    fn resume(&mut self, _: &Model) {}
+
+    fn outlasts(&mut self, trouble: Trouble) {
+        self.trouble = trouble;
+    }
+
+    fn is_of_trouble(&mut self, error: &Error) -> bool {
+        self.trouble.is_of_it(error)
+    }
+
+    fn met(&self) -> u64 {
+        self.trouble.met()
+    }
+
+    fn store(&self) -> &Store {
+        &self.store
+    }
+
+    fn change(&mut self, model: &mut Model, dice: &mut Dice) -> Result<()> {
+        Everything::change(self, model, dice)
+    }
+
+    fn compare(&mut self, model: &Model, when: &str) -> Vec<Error> {
+        Everything::compare(self, model, when)
+    }
+}
+
+/// The states of the fixtures: more primitives, shapes of windows and types. What they should hold is
+/// what others hold that have played the same history on the heap and were never opened again.
+pub struct Fixtures {
+    states: States,
+    trouble: Rc<RefCell<Trouble>>,
+}
+
+/// So many changes of a history, and the time they came to.
+#[derive(Clone)]
+pub struct Played {
+    seed: u64,
+    position: u64,
+    now: i64,
+    /// All that is there then, once that was asked for.
+    expected: OnceCell<Lines>,
+}
+
+impl Played {
+    fn expected(&self) -> &Lines {
+        self.expected.get_or_init(|| {
+            let (mut twin, mut played) = Fixtures::twin(self.seed);
+            for at in 0..self.position {
+                let mut chance = chance(self.seed, at);
+                twin.change(&mut played, &mut chance).expect("nothing goes wrong");
+            }
+            twin.states.lines().expect("nothing goes wrong")
+        })
+    }
+}
+
+impl Subject for Fixtures {
+    type Model = Played;
+
+    fn open(builder: StoreBuilder) -> Result<Self> {
+        let states = States::open(builder.memory(16 * MIB), false)?;
+        Ok(Self { states, trouble: Rc::new(RefCell::new(Trouble::none())) })
+    }
+
+    fn twin(seed: u64) -> (Self, Played) {
+        let builder = states::builder(Store::in_memory());
+        let states = States::open(builder, true).expect("nothing goes wrong");
+        let twin = Self { states, trouble: Rc::new(RefCell::new(Trouble::none())) };
+        (twin, Played { seed, position: 0, now: 0, expected: OnceCell::new() })
+    }
+
+    fn resume(&mut self, model: &Played) {
+        self.states.now = model.now;
+    }
+
+    fn outlasts(&mut self, trouble: Trouble) {
+        *self.trouble.borrow_mut() = trouble;
+        let trouble = self.trouble.clone();
+        self.states.again = Box::new(move |error| trouble.borrow_mut().is_of_it(error));
+    }
+
+    fn is_of_trouble(&mut self, error: &Error) -> bool {
+        self.trouble.borrow_mut().is_of_it(error)
+    }
+
+    fn met(&self) -> u64 {
+        self.trouble.borrow().met()
+    }
+
+    fn store(&self) -> &Store {
+        &self.states.store
+    }
+
+    fn change(&mut self, model: &mut Played, dice: &mut Dice) -> Result<()> {
+        self.states.change(dice, &mut Vec::new())?;
+        (model.position, model.now) = (model.position + 1, self.states.now);
+        model.expected = OnceCell::new();
+        Ok(())
+    }
+
+    fn compare(&mut self, model: &Played, when: &str) -> Vec<Error> {
+        self.resume(model);
+        let expected = model.expected();
+        match self.states.lines() {
+            Ok(found) => {
+                let only = |these: &[String], those: &[String]| -> Vec<String> {
+                    let those: BTreeSet<_> = those.iter().collect();
+                    let only = these.iter().filter(|line| !those.contains(line));
+                    only.take(10).cloned().collect()
+                };
+                let (more, less) = (only(&found, expected), only(expected, &found));
+                assert!(
+                    found == *expected,
+                    "{when}: after {} changes {more:?} instead of {less:?}",
+                    model.position
+                );
+                Vec::new()
+            }
+            Err(error) => vec![error],
+        }
+    }
+}
+
+/// What the states hold after so many changes.
+pub struct Replay<S: Subject> {
+    seed: u64,
+    all: S,
+    model: S::Model,
+    position: u64,
+    /// Those that were asked for.
+    known: BTreeMap<u64, Rc<S::Model>>,
+}
+
+impl<S: Subject> Replay<S> {
+    pub fn of(seed: u64) -> Self {
+        let (all, model) = S::twin(seed);
+        Self { seed, all, model, position: 0, known: BTreeMap::new() }
+    }
+
+    pub fn to(&mut self, position: u64) -> Rc<S::Model> {
         if let Some(known) = self.known.get(&position) {
             return known.clone();
         }
@@ -64,27 +222,29 @@ pub enum Told {
     Confirmed(u64, u64),
 }
 
-pub struct Job {
+pub struct Job<S: Subject> {
     seed: u64,
-    all: Everything,
-    model: Model,
+    all: S,
+    model: S::Model,
     position: u64,
     /// Checkpoints that could not have all that they should, as they said.
     overtaken: u64,
 }
 
-impl Job {
+impl<S: Subject> Job<S> {
     /// Opens the store, trying again as long as it is trouble that it fails by.
     pub fn open(
         seed: u64,
         builder: impl Fn() -> StoreBuilder,
         mut trouble: Trouble,
-        replay: &mut Replay,
+        replay: &mut Replay<S>,
     ) -> Result<Self> {
-        let mut all = trouble.outlast(|| Everything::open(builder()))?;
-        all.trouble = trouble;
-        let position = all.store.restored_position().unwrap_or(0);
-        Ok(Self { seed, all, model: Model::clone(&replay.to(position)), position, overtaken: 0 })
+        let mut all = trouble.outlast(|| S::open(builder()))?;
+        all.outlasts(trouble);
+        let position = all.store().restored_position().unwrap_or(0);
+        let model = S::Model::clone(&replay.to(position));
+        all.resume(&model);
+        Ok(Self { seed, all, model, position, overtaken: 0 })
     }
 
     pub fn position(&self) -> u64 {
@@ -93,7 +253,7 @@ impl Job {
 
     /// Errors that were lived through.
     pub fn met(&self) -> u64 {
-        self.all.trouble.met()
+        self.all.met()
     }
 
     /// Checkpoints that were overtaken by changes, and given up.
@@ -133,8 +293,8 @@ impl Job {
     /// Seals while the history goes on; then confirms, gives up, or leaves it undecided.
     fn checkpoint(&mut self, dice: &mut Dice, told: &mut dyn FnMut(Told)) -> Result<()> {
         let position = self.position;
-        let mut seal = match self.all.store.seal(position) {
-            Err(error) if self.all.trouble.is_of_it(&error) => return Ok(()),
+        let mut seal = match self.all.store().seal(position) {
+            Err(error) if self.all.is_of_trouble(&error) => return Ok(()),
             seal => seal?,
         };
         let give_up = (dice.below(6) == 0).then(|| dice.below(20));
@@ -143,7 +303,7 @@ impl Job {
             match seal.advance() {
                 Ok(true) => break,
                 Ok(false) => {}
-                Err(error) if self.all.trouble.is_of_it(&error) => {
+                Err(error) if self.all.is_of_trouble(&error) => {
                     if dice.below(3) == 0 {
                         seal.abort();
                         return Ok(());
@@ -192,7 +352,7 @@ impl Job {
         match confirmed {
             Ok(()) => told(Told::Confirmed(number, position)),
             // It may be the newest or not.
-            Err(error) if self.all.trouble.is_of_it(&error) => {}
+            Err(error) if self.all.is_of_trouble(&error) => {}
             Err(error) => return Err(error),
         }
         Ok(())
@@ -221,17 +381,16 @@ impl Found {
 
     /// Opens what is there, and compares it with the model; at times the older ones too. Gives the
     /// number of checkpoints that were compared.
-    pub fn check(
+    pub fn check<S: Subject>(
         &mut self,
         builder: impl Fn() -> StoreBuilder,
-        replay: &mut Replay,
+        replay: &mut Replay<S>,
         dice: &mut Dice,
         when: &str,
     ) -> u64 {
-        let mut all =
-            Everything::open(builder()).unwrap_or_else(|error| panic!("{when}: {error:?}"));
+        let mut all = S::open(builder()).unwrap_or_else(|error| panic!("{when}: {error:?}"));
         let listed: Vec<_> = {
-            let listed = all.store.checkpoints();
+            let listed = all.store().checkpoints();
             listed.iter().map(|one| (one.checkpoint.number, one.checkpoint.position)).collect()
         };
         let newest = listed.last().copied();
@@ -240,7 +399,7 @@ impl Found {
         // It is what the next one goes on from.
         *self = Self { confirmed: newest, others: Vec::new() };
         let position = newest.map(|(_, position)| position);
-        assert_eq!(all.store.restored_position(), position, "{when}");
+        assert_eq!(all.store().restored_position(), position, "{when}");
         let errors = all.compare(&replay.to(position.unwrap_or(0)), when);
         assert!(errors.is_empty(), "{when}: {errors:?}");
         drop(all);
@@ -248,7 +407,7 @@ impl Found {
         for (number, position) in listed.iter().rev().skip(1) {
             if dice.below(4) == 0 {
                 let when = format!("{when}, checkpoint {number}");
-                let mut all = Everything::open(builder().restore(*number)).expect(&when);
+                let mut all = S::open(builder().restore(*number)).expect(&when);
                 let errors = all.compare(&replay.to(*position), &when);
                 assert!(errors.is_empty(), "{when}: {errors:?}");
                 compared += 1;

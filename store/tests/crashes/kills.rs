@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use crate::children::{Line, Plan};
+use crate::children::{Expected, Line, Plan};
 use crate::dice::{Dice, times};
-use crate::job::{Found, Replay};
+use crate::job::Found;
 use crate::long;
 
 #[test]
@@ -18,7 +18,7 @@ fn a_killed_process_leaves_what_it_has_confirmed() {
     let (mut kills, mut compared, mut opening, mut confirmed) = (0, 0, 0, 0);
     for seed in first..first + directories {
         let directory = tempfile::tempdir().unwrap();
-        let (mut dice, mut replay) = (Dice(seed), Replay::of(seed));
+        let (mut dice, mut expected) = (Dice(seed), Expected::of(seed));
         let mut found = Found::default();
         for round in 0..8 {
             let plan = Plan::by_chance(directory.path(), seed, &mut dice);
@@ -46,7 +46,7 @@ fn a_killed_process_leaves_what_it_has_confirmed() {
             let (status, words) = running.end();
             assert_eq!(status.code(), None, "{when}: {words}");
             kills += 1;
-            compared += found.check(|| plan.builder(), &mut replay, &mut dice, &when);
+            compared += expected.check(&mut found, &plan, &mut dice, &when);
         }
     }
     println!(

@@ -51,6 +51,10 @@ mod kills;
 mod nth;
 mod shim;
 mod stalls;
+// What makes the fixtures is not used here.
+#[allow(dead_code)]
+#[path = "../golden/states.rs"]
+mod states;
 mod trouble;
 #[path = "../behaviour/common/watchdog.rs"]
 mod watchdog;

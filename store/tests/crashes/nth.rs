@@ -11,8 +11,8 @@ use alluvium::io::{CrashPolicy, Device, Fault, Faults, Simulated};
 use alluvium::{Helpers, StoreBuilder};
 
 use crate::dice::{Dice, times};
-use crate::everything::builder;
-use crate::job::{Found, Job, Replay};
+use crate::everything::{Everything, builder};
+use crate::job::{Fixtures, Found, Job, Replay, Subject};
 use crate::long;
 use crate::trouble::Trouble;
 
@@ -58,7 +58,7 @@ fn on(device: &Simulated) -> StoreBuilder {
 }
 
 /// Plays the history of a seed, opening the store twice; gives what may be found, and the errors met.
-fn play(seed: u64, device: &Simulated, replay: &mut Replay) -> (Found, u64) {
+fn play<S: Subject>(seed: u64, device: &Simulated, replay: &mut Replay<S>) -> (Found, u64) {
     let (mut found, mut met) = (Found::default(), 0);
     for part in 1..=2 {
         let trouble = Trouble::standing(device);
@@ -74,17 +74,26 @@ fn play(seed: u64, device: &Simulated, replay: &mut Replay) -> (Found, u64) {
 
 #[test]
 fn each_call_fails_once_and_is_made_again() {
+    each_call_fails::<Everything>();
+}
+
+#[test]
+fn each_call_of_all_kinds_of_windows_fails_once_and_is_made_again() {
+    each_call_fails::<Fixtures>();
+}
+
+fn each_call_fails<S: Subject>() {
     let seeds = if long() { 60 } else { 1 };
     let first = times("ALLUVIUM_SEED", 1);
     let mut counts: BTreeMap<Kind, [u64; 3]> = BTreeMap::new();
     let mut compared = 0;
     for seed in first..first + seeds {
-        let (mut replay, clean) = (Replay::of(seed), Simulated::new(seed, Faults::late(2)));
+        let (mut replay, clean) = (Replay::<S>::of(seed), Simulated::new(seed, Faults::late(2)));
         let (_, met) = play(seed, &clean, &mut replay);
         assert_eq!(met, 0, "seed {seed}, where nothing fails");
         for kind in Kind::ALL {
             let calls = kind.count(&clean);
-            let share = if long() { 1 } else { (calls / 6).max(1) };
+            let share = if long() { 1 } else { (calls / 4).max(1) };
             for n in (1 + seed % share..=calls).step_by(share as usize) {
                 let when = format!("seed {seed}, {kind:?} {n} of {calls}");
                 let device = Simulated::new(seed, Faults::late(2));
@@ -115,4 +124,31 @@ fn each_call_fails_once_and_is_made_again() {
          {compared} checkpoints compared"
     );
     assert!(counts.values().all(|[_, told, _]| *told > 0), "{counts:?}");
+}
+
+/// Many histories where nothing fails.
+#[test]
+fn a_history_that_is_cut_off_anywhere_goes_on_from_a_checkpoint() {
+    cut_off::<Everything>();
+    cut_off::<Fixtures>();
+}
+
+fn cut_off<S: Subject>() {
+    let first = times("ALLUVIUM_SEED", 1);
+    let mut compared = 0;
+    for seed in first..first + if long() { 400 } else { 1 } {
+        let device = Simulated::new(seed, Faults::late(2));
+        let (mut replay, mut dice) = (Replay::<S>::of(seed), Dice(seed));
+        let mut found = Found::default();
+        for part in 1..=4 {
+            let trouble = Trouble::none();
+            let mut job = Job::open(seed, || on(&device), trouble, &mut replay).unwrap();
+            let told = &mut |told| found.told(told);
+            job.run(&mut dice, 400 * part, told).unwrap();
+            drop(job);
+            let when = format!("seed {seed}, part {part}");
+            compared += found.check(|| on(&device), &mut replay, &mut dice, &when);
+        }
+    }
+    println!("{compared} checkpoints compared");
 }

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use alluvium::io::EngineChoice;
 
-use crate::children::{Line, Plan};
+use crate::children::{Expected, Line, Plan};
 use crate::dice::{Dice, times};
-use crate::job::{Found, Replay};
+use crate::job::Found;
 use crate::long;
 
 /// Builds the library; `None` if nothing here compiles C, or libraries are not loaded that way.
@@ -85,7 +85,7 @@ fn run(is_gentle: bool, directories: u64) {
     for seed in first..first + directories {
         let directory = tempfile::tempdir_in(folder.path()).unwrap();
         let path = directory.path().canonicalize().unwrap().join("store");
-        let (mut dice, mut replay) = (Dice(seed), Replay::of(seed));
+        let (mut dice, mut expected) = (Dice(seed), Expected::of(seed));
         let mut found = Found::default();
         for round in 1..=4 {
             let by_chance = Plan::by_chance(&path, seed, &mut dice);
@@ -126,7 +126,7 @@ fn run(is_gentle: bool, directories: u64) {
             jobs += 1;
             killed += u64::from(is_killed && !ended);
             add_report(&shim.report, &mut counts);
-            compared += found.check(|| plan.builder(), &mut replay, &mut dice, &when);
+            compared += expected.check(&mut found, &plan, &mut dice, &when);
         }
     }
     println!(

@@ -7,10 +7,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use alluvium::{
-    Aggregate, Aggregated, AnyLayout, AppendLog, Count, Elements, Emit, ExpiringMap, ExpiringValue,
-    Heap, Helpers, Holistic, HybridLog, KIB, Key, KeyHash, Layout, List, MIB, Map, Process, Result,
-    Serde, SplitHeap, State, Store, StoreBuilder, Time, TimeMap, Timers, Ttl, Value, Window,
-    WindowSegments, Windows,
+    Aggregate, Aggregated, AnyLayout, AppendLog, Count, Elements, Emit, Error, ExpiringMap,
+    ExpiringValue, Heap, Helpers, Holistic, HybridLog, KIB, Key, KeyHash, Layout, List, MIB, Map,
+    Process, Result, Serde, SplitHeap, State, Store, StoreBuilder, Time, TimeMap, Timers, Ttl,
+    Value, Window, WindowSegments, Windows,
 };
 
 use crate::clock::Standing;
@@ -157,7 +157,20 @@ pub struct States {
     by_clock: ExpiringMap<u64, u64>,
     folded: Vec<(&'static str, Aggregated<u64, u64, Sum>)>,
     kept: Vec<(&'static str, Holistic<u64, String, All>)>,
-    now: i64,
+    pub now: i64,
+    /// Whether a call that failed so is made again.
+    pub again: Again,
+}
+
+pub type Again = Box<dyn FnMut(&Error) -> bool>;
+
+fn outlast<R>(again: &mut Again, mut call: impl FnMut() -> Result<R>) -> Result<R> {
+    loop {
+        match call() {
+            Err(error) if again(&error) => {}
+            done => return done,
+        }
+    }
 }
 
 /// What is told by windows, while a history goes on.
@@ -183,7 +196,7 @@ impl States {
         let layout = |layout: AnyLayout| if on_heap { Heap::new().into() } else { layout };
         let heap = || layout(Heap::new().into());
         let log = |bytes| layout(log(bytes).into());
-        let append = || layout(AppendLog::new().memory(160 * KIB).block(KIB).into());
+        let append = || layout(AppendLog::new().memory(400 * KIB).block(KIB).into());
         let segments = || layout(WindowSegments::new().memory(256 * KIB).into());
         let map = |name, layout: AnyLayout| -> Result<_> {
             Ok((name, store.map(name).layout(layout).open()?))
@@ -258,6 +271,7 @@ impl States {
                 keep("keep-session", append(), session)?,
             ],
             now: 0,
+            again: Box::new(|_| false),
             store,
         })
     }
@@ -289,72 +303,77 @@ impl States {
         Ok(told)
     }
 
-    fn change(&mut self, dice: &mut Dice, told: &mut Lines) -> Result<()> {
+    /// One seeded change. A call that fails is made again as long as [`again`](States::again) says.
+    pub fn change(&mut self, dice: &mut Dice, told: &mut Lines) -> Result<()> {
         let (n, key) = (dice.next() % 1000, dice.below(KEYS));
         let item = Item { shop: key as u16 % 3, name: format!("item {key}") };
+        let again = &mut self.again;
         match dice.below(20) {
             0..4 => {
                 let key = dice.below(6 * KEYS);
                 for (_, map) in &mut self.maps {
-                    map.put(key, n)?;
+                    outlast(again, || Ok(map.put(key, n)?))?;
                 }
-                self.ordered.put(key, n)?;
+                outlast(again, || Ok(self.ordered.put(key, n)?))?;
             }
             4 | 5 => {
                 let key = dice.below(6 * KEYS);
                 for (_, map) in &mut self.maps {
-                    map.remove(&key)?;
+                    outlast(again, || map.remove(&key))?;
                 }
-                self.ordered.remove(&key)?;
+                outlast(again, || self.ordered.remove(&key))?;
             }
             6 => {
                 for (_, map) in &mut self.bids {
-                    map.put(item.clone(), Bid::of(n))?;
+                    outlast(again, || Ok(map.put(item.clone(), Bid::of(n))?))?;
                 }
-                let pair = (item.shop, item.name.clone());
-                self.pairs.put(pair, Serde(vec![item.name; n as usize % 4]))?;
-                self.uploads.put(format!("upload {key}"), Upload::of(n))?;
+                let (pair, words) =
+                    ((item.shop, item.name.clone()), vec![item.name; n as usize % 4]);
+                outlast(again, || Ok(self.pairs.put(pair.clone(), Serde(words.clone()))?))?;
+                outlast(again, || Ok(self.uploads.put(format!("upload {key}"), Upload::of(n))?))?;
             }
             7 => {
                 for (_, map) in &mut self.bids {
-                    map.remove(&item)?;
+                    outlast(again, || map.remove(&item))?;
                 }
-                self.pairs.remove(&(item.shop, item.name))?;
-                self.uploads.remove(format!("upload {key}").as_str())?;
+                let pair = (item.shop, item.name);
+                outlast(again, || self.pairs.remove(&pair))?;
+                outlast(again, || self.uploads.remove(format!("upload {key}").as_str()))?;
             }
             8 => {
-                self.counts.add(&(key as u16), n as i64 - 500)?;
-                self.value.set(format!("value {n}"))?;
-                self.last.set(format!("last {n}"))?;
-                self.by_clock.put(key, n)?;
+                outlast(again, || self.counts.add(&(key as u16), n as i64 - 500))?;
+                outlast(again, || Ok(self.value.set(format!("value {n}"))?))?;
+                outlast(again, || Ok(self.last.set(format!("last {n}"))?))?;
+                outlast(again, || Ok(self.by_clock.put(key, n)?))?;
             }
             9 | 10 => {
-                let at = Time(n as i64 % 90);
-                if !self.timers.set(at, key)? {
+                let (at, of, name) = (Time(n as i64 % 90), format!("timer {key}"), (n % 3) as u8);
+                if !outlast(again, || self.timers.set(at, key))? {
                     self.timers.cancel(at, key);
                 }
-                if !self.named_timers.set_in(at, format!("timer {key}"), (n % 3) as u8)? {
-                    self.named_timers.cancel_in(at, format!("timer {key}"), (n % 3) as u8);
+                if !outlast(again, || self.named_timers.set_in(at, of.clone(), name))? {
+                    self.named_timers.cancel_in(at, of, name);
                 }
             }
             11 => {
                 for (_, list) in &mut self.lists {
-                    list.append(&(key % 9), format!("element {n}"))?;
+                    outlast(again, || Ok(list.append(&(key % 9), format!("element {n}"))?))?;
                 }
             }
             12 if n.is_multiple_of(4) => {
                 for (_, list) in &mut self.lists {
-                    list.clear(&(key % 9))?;
+                    outlast(again, || list.clear(&(key % 9)))?;
                 }
             }
             13 => {
+                let at = Time(self.now + n as i64 % 50);
                 for (_, map) in &mut self.times {
-                    map.insert(Time(self.now + n as i64 % 50), &(key % 9), n)?;
+                    outlast(again, || Ok(map.insert(at, &(key % 9), n)?))?;
                 }
             }
             14 | 15 => {
                 for (_, map) in &mut self.seen {
-                    map.put(key, n)?;
+                    outlast(again, || Ok(map.put(key, n)?))?;
                 }
             }
             16..19 => {
@@ -369,25 +388,24 @@ impl States {
 
     /// Gives events to all windows.
     fn add(&mut self, sent: Time, events: &[(Time, u64, u64)], told: &mut Lines) -> Result<()> {
+        let again = &mut self.again;
         for (name, windows) in &mut self.folded {
             let (mut lates, mut batch) = (Vec::new(), events.to_vec());
-            windows.add_batch(
-                sent,
-                &mut batch,
-                &mut |late| lates.push(format!("{name}: {late:?}")),
-                &mut |key, window, out, by| told.push(row(name, *key, window, &out, by)),
-            )?;
+            let late = &mut |late| lates.push(format!("{name}: {late:?}"));
+            let out = &mut |key: &u64, window, out: (u64, u64), by| {
+                told.push(row(name, *key, window, &out, by));
+            };
+            outlast(again, || windows.add_batch(sent, &mut batch, late, out))?;
             told.append(&mut lates);
         }
         for (name, windows) in &mut self.kept {
             let event = |event: &(Time, u64, u64)| (event.0, event.1, format!("event {}", event.2));
             let (mut lates, mut batch) = (Vec::new(), events.iter().map(event).collect());
-            windows.add_batch(
-                sent,
-                &mut batch,
-                &mut |late| lates.push(format!("{name}: {late:?}")),
-                &mut |key, window, out, by| told.push(row(name, *key, window, &out, by)),
-            )?;
+            let late = &mut |late| lates.push(format!("{name}: {late:?}"));
+            let out = &mut |key: &u64, window, out: Vec<String>, by| {
+                told.push(row(name, *key, window, &out, by));
+            };
+            outlast(again, || windows.add_batch(sent, &mut batch, late, out))?;
             told.append(&mut lates);
         }
         Ok(())
@@ -395,33 +413,30 @@ impl States {
 
     /// Tells all that know of time that it goes on.
     fn advance(&mut self, to: Time, told: &mut Lines) -> Result<()> {
+        let again = &mut self.again;
         for (name, windows) in &mut self.folded {
             let out = &mut |key: &u64, window, out: (u64, u64), by| {
                 told.push(row(name, *key, window, &out, by));
             };
-            while !windows.advance(to, 1000, out)?.done {}
+            while !outlast(again, || windows.advance(to, 1000, out))?.done {}
         }
         for (name, windows) in &mut self.kept {
             let out = &mut |key: &u64, window, out: Vec<String>, by| {
                 told.push(row(name, *key, window, &out, by));
             };
-            while !windows.advance(to, 1000, out)?.done {}
+            while !outlast(again, || windows.advance(to, 1000, out))?.done {}
         }
         if to != Time::MAX {
             for (_, map) in &mut self.seen {
-                map.advance(to)?;
+                outlast(again, || map.advance(to))?;
             }
-            self.last.advance(to)?;
+            outlast(again, || self.last.advance(to))?;
             for (_, map) in &mut self.times {
-                while !map.purge(to.plus(-30), 1000)? {}
+                while !outlast(again, || map.purge(to.plus(-30), 1000))? {}
             }
             self.now = to.0;
         }
         Ok(())
-    }
-
-    pub fn now(&self) -> i64 {
-        self.now
     }
 
     /// All that there is. Then it goes on a little: an event comes late, entries expire, timers become

@@ -570,3 +570,34 @@ fn many_open_sessions_of_one_key_are_told_apart() {
         assert!(left_of(told) == expected, "{open} open, {emit:?}");
     }
 }
+
+/// Early results come out when the watermark passes their time, and not again because the store was opened
+/// again, or because there was no window when it passed.
+#[test]
+fn early_results_do_not_come_out_once_more_after_a_restart() {
+    let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
+    let open = || {
+        let store = Store::in_memory().memory(4 * alluvium::MIB).max_value(4 * alluvium::KIB);
+        let store = store.helpers(alluvium::Helpers::Inline);
+        let store = store.device(std::sync::Arc::new(device.clone())).open().unwrap();
+        let windows = Windows::tumbling(100).emit(Emit::Early(10));
+        let counts = store.aggregated::<u64, (), _>("counts").open(windows, Counting).unwrap();
+        (store, counts)
+    };
+    let mut told = Told::new();
+    let (store, mut counts) = open();
+    advance(&mut counts, 2, &mut told);
+    add(&mut counts, 2, &[5], &mut told);
+    advance(&mut counts, 3, &mut told);
+    assert_eq!(told, [], "0 was passed before there was a window");
+    advance(&mut counts, 12, &mut told);
+    assert_eq!(std::mem::take(&mut told), [(1, 0, 100, 1, 1)]);
+    add(&mut counts, 12, &[15], &mut told);
+    store.checkpoint(1).unwrap();
+    drop((store, counts));
+    let (_store, mut counts) = open();
+    advance(&mut counts, 19, &mut told);
+    assert_eq!(told, [], "10 was passed before the restart");
+    advance(&mut counts, 20, &mut told);
+    assert_eq!(told, [(1, 0, 100, 1, -1), (1, 0, 100, 2, 1)]);
+}
