@@ -42,6 +42,7 @@ mod dice;
 mod everything;
 mod explore;
 mod failed_syncs;
+mod forked_child_unsafe;
 mod history;
 mod stalls;
 mod trouble;
