@@ -45,6 +45,7 @@ mod everything;
 mod explore;
 mod failed_syncs;
 mod failing;
+mod forked_child_unsafe;
 mod history;
 mod job;
 mod kills;
