@@ -5,10 +5,11 @@
 //! way, until it is in; none comes twice.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use alluvium_layouts::{Cursor, Heap, HeapLists, Lists};
-use alluvium_pagestore::{Account, Key, Rejected, Result, State, Time};
+use alluvium_pagestore::{Account, Key, KeyGroup, Rejected, Result, State, Time};
 
 use crate::cells::ListsCell;
 use crate::moving::{Mover, in_order};
@@ -26,14 +27,23 @@ pub(crate) struct LateEvents<K: Key, I: State> {
     coming: VecDeque<(Time, K, I)>,
     unloading: Option<(Time, Cursor)>,
     account: Rc<Account>,
+    /// The hashes of all keys that the store may have.
+    hashes: RangeInclusive<u64>,
 }
 
 impl<K: Key, I: State> LateEvents<K, I> {
     /// Those of the windows `name`, restored from the last checkpoint.
     pub(crate) fn open(store: &Store, name: &str, mover: Option<&Mover>) -> Result<Self> {
         let lists = store.open_lists(&format!("{name}/late"), &Heap::new(), mover)?;
-        let account = store.root().clone();
-        Ok(Self { lists, coming: VecDeque::new(), unloading: None, account })
+        let (account, groups) = (store.root().clone(), store.0.config.key_groups);
+        let owned = match mover {
+            Some(_) => 0..groups,
+            None => store.0.owned.clone(),
+        };
+        let [first, last] =
+            [owned.start, owned.end - 1].map(|group| KeyGroup(group).hashes(groups));
+        let hashes = *first.start()..=*last.end();
+        Ok(Self { lists, coming: VecDeque::new(), unloading: None, account, hashes })
     }
 
     /// For what is noted of late events beside them.
@@ -99,9 +109,9 @@ impl<K: Key, I: State> LateEvents<K, I> {
         let mut lists = shared.enter()?;
         if !cursor.done {
             // In runs, as a key may have any number of them.
-            let (all, fuel) = (0..=u64::MAX, fuel.min(COMING_MAX));
+            let (all, fuel) = (&self.hashes, fuel.min(COMING_MAX));
             let lists = in_order(lists.by_hash())?;
-            let visited = lists.visit_hashes(sent, &all, &mut cursor, fuel, &mut |key, _, run| {
+            let visited = lists.visit_hashes(sent, all, &mut cursor, fuel, &mut |key, _, run| {
                 // What is left of a key group that has gone is no event of this store.
                 if shared.counts(key) {
                     let run = run.iter().cloned();

@@ -3,8 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use alluvium::{
-    Aggregate, Aggregated, Counting, Elements, Emit, ErrorKind, Holistic, Process, Store, Time,
-    Window, Windows, process,
+    Aggregate, Aggregated, Counting, Elements, Emit, ErrorKind, Holistic, KeyGroup, KeyHash,
+    Process, Store, Time, Window, Windows, process,
 };
 
 type Told = Vec<(u64, i64, i64, i64, i64)>;
@@ -259,6 +259,28 @@ fn what_is_sent_at_the_same_time_saves_no_late_event() {
             assert!(add(&mut visits, 13, &[1], &mut told).is_empty(), "{what}: 8 was there before");
             advance(&mut visits, i64::MAX, &mut told);
             assert_eq!(told, [(1, 1, 18, 2, 1)], "{what}");
+        }
+    }
+}
+
+/// Late events that wait are found by their keys' hashes, of which a store may have a part only.
+#[test]
+fn late_events_wait_in_a_store_of_a_few_key_groups() {
+    for group in 0..4 {
+        for windows in [Windows::sliding(10, 5), Windows::session(10)] {
+            let store = Store::in_memory().key_groups(4).owned_groups(group..group + 1);
+            let store = store.open().unwrap();
+            let mut counts = store.aggregated::<u64, (), _>("w").open(windows, Counting).unwrap();
+            let own = |key: &u64| KeyGroup::of(key.key_hash(), 4) == KeyGroup(group);
+            let keys: Vec<u64> = (0..400).filter(own).collect();
+            let mut batch: Vec<_> = keys.iter().map(|key| (Time(93), *key, ())).collect();
+            let late = &mut |_| panic!("it counts");
+            counts.add_batch(Time(96), &mut batch, late, &mut |_, _, _, _| ()).unwrap();
+            let mut told = Vec::new();
+            let out = &mut |key: &u64, _, count, _| told.push((*key, count));
+            while !counts.advance(Time::MAX, 10, out).unwrap().done {}
+            told.sort_unstable();
+            assert!(told.into_iter().eq(keys.into_iter().map(|key| (key, 1))), "{windows:?}");
         }
     }
 }

@@ -9,5 +9,6 @@ mod window_model;
 mod told;
 
 mod rows_close_in_time_are_paired;
+mod rows_that_memory_refuses_are_joined_once;
 mod windows_are_the_same_on_any_number_of_workers;
 mod windows_move_while_rows_come;
