@@ -145,6 +145,7 @@ pub struct StateBuilder<'a, P, L = AnyLayout> {
     name: String,
     layout: L,
     pub(super) mover: Option<Mover>,
+    definition: Option<String>,
     primitive: PhantomData<P>,
 }
 
@@ -165,7 +166,14 @@ impl<'a, P> StateBuilder<'a, P> {
     pub(super) fn new(store: &'a Store, name: &str) -> Self {
         let config = &store.0.config;
         let layout = config.states.get(name).unwrap_or(&config.layout).clone();
-        Self { store, name: name.into(), layout, mover: None, primitive: PhantomData }
+        Self {
+            store,
+            name: name.into(),
+            layout,
+            mover: None,
+            definition: None,
+            primitive: PhantomData,
+        }
     }
 }
 
@@ -174,8 +182,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     /// configuration gives for the state's name, else for the store.
     #[must_use]
     pub fn layout<M>(self, layout: M) -> StateBuilder<'a, P, M> {
-        let Self { store, name, mover, primitive, .. } = self;
-        StateBuilder { store, name, layout, mover, primitive }
+        let Self { store, name, mover, definition, primitive, .. } = self;
+        StateBuilder { store, name, layout, mover, definition, primitive }
     }
 
     /// Has its key groups come and go with the other states of this unit.
@@ -193,6 +201,10 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
 
     pub(crate) fn chosen_layout(&self) -> &L {
         &self.layout
+    }
+
+    pub(crate) fn definition(&self) -> Option<&str> {
+        self.definition.as_deref()
     }
 
     pub(crate) fn mover(&self) -> Option<&Mover> {
@@ -294,6 +306,14 @@ impl<K, E, L> StateBuilder<'_, ListOf<K, E>, L> {
 }
 
 impl<K, V, L> StateBuilder<'_, TimeMapOf<K, V>, L> {
+    /// Says what the answers depend on beside types and width, such as the bounds of a join: what is
+    /// purged by one pair of bounds is missing by another. It is part of checkpoints; a map that was
+    /// stored with another definition is refused, naming both. Default: none, which is not checked.
+    #[must_use]
+    pub fn defined_as(self, definition: impl Into<String>) -> Self {
+        Self { definition: Some(definition.into()), ..self }
+    }
+
     /// As for a list. While a key group is on its way nothing is [purged](crate::TimeMap::purge).
     #[must_use]
     pub fn moved_by(self, mover: &Mover) -> Self {
@@ -352,7 +372,8 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     /// stored them.
     pub fn open(self) -> Result<List<K, E, L>> {
         let mover = self.mover.as_ref();
-        self.store.open_lists_as("list", &self.name, &self.layout, mover).map(List::new)
+        let lists = ("list", None);
+        self.store.open_lists_as(lists, &self.name, &self.layout, mover).map(List::new)
     }
 }
 
