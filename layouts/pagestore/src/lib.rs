@@ -48,7 +48,7 @@ pub use segment::{
     WrittenPage, damaged, verify_record,
 };
 pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
-pub use size::{ByteSize, GIB, KIB, MIB};
+pub use size::{ByteSize, GIB, IntoByteSize, KIB, MIB};
 pub use state::{Key, Lookup, RecordSerializer, State};
 pub use time::{MILLISECOND, SECOND, Time};
 pub use turns::Turns;
