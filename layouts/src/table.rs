@@ -54,6 +54,18 @@ impl BatchError {
     }
 }
 
+impl std::fmt::Display for BatchError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (applied {})", self.error, self.applied)
+    }
+}
+
+impl std::error::Error for BatchError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
 impl From<BatchError> for alluvium_pagestore::Error {
     fn from(e: BatchError) -> Self {
         e.error.with("applied", e.applied)

@@ -14,7 +14,7 @@ use crate::config::{Helpers, StoreConfig};
 use crate::expiring::{Clock, WallClock};
 use crate::sources::Source;
 use crate::store::Store;
-use alluvium_pagestore::{ByteSize, KIB};
+use alluvium_pagestore::{IntoByteSize, KIB};
 
 /// Collects options and opens a [`Store`]; start with [`Store::builder`].
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct StoreBuilder {
     sources: Option<Vec<Source>>,
     clock: Arc<dyn Clock>,
     helper: Option<Helper>,
+    /// The first option that cannot be read.
+    refused: Option<Error>,
 }
 
 /// The least [`StoreBuilder::memory`] that opens a store; each state needs more, by layout.
@@ -35,15 +37,25 @@ impl StoreBuilder {
     pub(crate) fn new(config: StoreConfig) -> Self {
         let clock = Arc::new(WallClock);
         let (device, owned, restore, sources, helper) = (None, None, None, None, None);
-        Self { config, device, owned, restore, sources, clock, helper }
+        Self { config, device, owned, restore, sources, clock, helper, refused: None }
     }
 
     /// Memory the store may hold: indexes, pages, buffers and the heap of values together. More
-    /// memory means fewer reads from storage. Default:
+    /// memory means fewer reads from storage. Bytes, or as a configuration has it, such as `"64MiB"`; a
+    /// text that is no size is refused when the store is opened. Default:
     /// [`DEFAULT_MEMORY_BYTES`](crate::DEFAULT_MEMORY_BYTES).
     #[must_use]
-    pub fn memory(mut self, bytes: u64) -> Self {
-        self.config.memory = ByteSize(bytes);
+    pub fn memory(mut self, bytes: impl IntoByteSize) -> Self {
+        match bytes.into_byte_size() {
+            Ok(bytes) => self.config.memory = bytes,
+            Err(error) => self = self.refused("memory", error),
+        }
+        self
+    }
+
+    /// Keeps what is wrong with an option until the store is opened.
+    fn refused(mut self, option: &str, error: Error) -> Self {
+        self.refused.get_or_insert(error.with("option", option));
         self
     }
 
@@ -62,10 +74,13 @@ impl StoreBuilder {
     }
 
     /// The most heap a single value may own; so much of the budget is kept free for values to
-    /// grow into. Default: a sixteenth of the memory, between 4 KiB and 1 MiB.
+    /// grow into. Bytes, or such as `"64KiB"`. Default: a sixteenth of the memory, between 4 KiB and 1 MiB.
     #[must_use]
-    pub fn max_value(mut self, bytes: u64) -> Self {
-        self.config.max_value = Some(ByteSize(bytes));
+    pub fn max_value(mut self, bytes: impl IntoByteSize) -> Self {
+        match bytes.into_byte_size() {
+            Ok(bytes) => self.config.max_value = Some(bytes),
+            Err(error) => self = self.refused("max_value", error),
+        }
         self
     }
 
@@ -199,6 +214,9 @@ impl StoreBuilder {
     /// another number of key groups or with states of different types, and if the directory has a
     /// checkpoint; the same errors as for the directory for each source, naming it.
     pub fn open(self) -> Result<Store> {
+        if let Some(refused) = self.refused {
+            return Err(refused);
+        }
         let config = self.config;
         let bad = |message: String| Err(Error::new(ErrorKind::Config, message));
         if config.memory.0 < MEMORY_BYTES_MIN {

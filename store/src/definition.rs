@@ -36,7 +36,7 @@ pub(crate) fn check_change(stored: &StateManifest, asked: &StateManifest) -> Res
             None => return Ok(()),
             Some(why) => why,
         },
-        _ => "this build does not know both",
+        _ => "what is kept, and what is gone, is by the stored one",
     };
     let message =
         format!("the stored definition is {}, asked for is {}: {why}", told(before), told(after));
@@ -66,6 +66,7 @@ pub(crate) fn check_same(
 fn told(definition: Option<&Value>) -> String {
     match (definition, windows_of(definition)) {
         (_, Some(windows)) => windows.to_string(),
+        (Some(Value::String(words)), None) => words.clone(),
         (Some(other), None) => other.to_string(),
         (None, None) => "none".into(),
     }

@@ -56,9 +56,10 @@ pub use alluvium_pagestore::derived;
 pub use alluvium_pagestore::io;
 pub use alluvium_pagestore::{
     Account, AccountStats, BlobReader, BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, GIB,
-    HeapSize, KIB, Key, KeyGroup, KeyGroups, KeyHash, Lookup, MEMORY_KINDS, MIB, MILLISECOND,
-    MemoryKind, Rejected, Result, SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes, SerdeResolver,
-    State, StateImage, Time, combine, description_of, hash_bytes, hash_word, rounded,
+    HeapSize, IntoByteSize, KIB, Key, KeyGroup, KeyGroups, KeyHash, Lookup, MEMORY_KINDS, MIB,
+    MILLISECOND, MemoryKind, Rejected, Result, SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes,
+    SerdeResolver, State, StateImage, Time, combine, description_of, hash_bytes, hash_word,
+    rounded,
 };
 // For whoever commits the checkpoints of several stores as one.
 #[doc(hidden)]

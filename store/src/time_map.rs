@@ -53,7 +53,12 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<
             return Err(Error::new(ErrorKind::Config, message).with("state", name));
         }
         let primitive = format!("time-map in slices of {width} ns");
-        let cell = store.open_lists_as(&primitive, name, self.chosen_layout(), self.mover())?;
+        let cell = store.open_lists_as(
+            (&primitive, self.definition()),
+            name,
+            self.chosen_layout(),
+            self.mover(),
+        )?;
         if let Some(own) = self.own_keys() {
             cell.0.keep_to(own);
         }

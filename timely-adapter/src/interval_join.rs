@@ -30,7 +30,9 @@ pub trait IntervalJoin<'scope, T: EventTime, K: Key, A> {
     /// time, is at no time: it is paired with none, and not kept.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if the second bound is before the first; opening the states failed.
+    /// [`ErrorKind::Config`] if the second bound is before the first; [`ErrorKind::Mismatch`] for a
+    /// checkpoint of a join with other bounds, as rows are gone by the stored ones; opening the states
+    /// failed.
     fn interval_join<B, G, R>(
         self,
         at: impl Fn(&A) -> Time + 'static,
@@ -119,9 +121,11 @@ where
         let worker = self.state.clone();
         let opener = OperatorState::new(&worker, spec)?;
         let width = (upper.saturating_sub(lower) / SLICES).max(1);
-        let left = Side { rows: opener.time_map("left", width)?, from: lower, to: upper };
+        let bounds = format!("rows that are {lower} to {upper} ns apart");
+        let rows = opener.rows_by_time("left", width, Some(&bounds))?;
+        let left = Side { rows, from: lower, to: upper };
         let right = Side {
-            rows: opener.time_map("right", width)?,
+            rows: opener.rows_by_time("right", width, Some(&bounds))?,
             from: upper.saturating_neg(),
             to: lower.saturating_neg(),
         };

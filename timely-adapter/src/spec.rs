@@ -223,7 +223,20 @@ impl<'a> OperatorState<'a> {
     /// Values by key and time, in slices of `width` nanoseconds. What is purged while a key group moves is
     /// dropped by the first purge after that.
     pub fn time_map<K: Key, V: State>(&self, name: &str, width: i64) -> Result<TimeMap<K, V>> {
+        self.rows_by_time(name, width, None)
+    }
+
+    /// The same of an operator of this definition.
+    pub(crate) fn rows_by_time<K: Key, V: State>(
+        &self,
+        name: &str,
+        width: i64,
+        definition: Option<&str>,
+    ) -> Result<TimeMap<K, V>> {
         let mut map = self.placed(self.store.time_map(&self.name_of(name)));
+        if let Some(definition) = definition {
+            map = map.defined_as(definition);
+        }
         if let Some(mover) = &self.mover {
             map = map.moved_by(mover);
         }

@@ -192,8 +192,8 @@ impl std::error::Error for Error {
     }
 }
 
-/// An error together with the by-value argument the call did not take.
-#[derive(Debug)]
+/// An error together with the by-value argument the call did not take. It is an error like the one it
+/// has, whatever the argument, so that `?` takes it.
 pub struct Rejected<T> {
     /// Why the call was refused.
     pub error: Error,
@@ -205,6 +205,24 @@ impl<T> Rejected<T> {
     /// Pairs `error` with the argument that comes back.
     pub fn new(error: Error, value: T) -> Self {
         Self { error, value }
+    }
+}
+
+impl<T> fmt::Debug for Rejected<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rejected").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Display for Rejected<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T> std::error::Error for Rejected<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
     }
 }
 
@@ -224,6 +242,22 @@ mod tests {
             let known = |kind| match kind { $(ErrorKind::$kind => stringify!($kind)),* };
             [$(known(ErrorKind::$kind)),*]
         }};
+    }
+
+    /// Neither `Debug` nor an error itself.
+    struct Argument;
+
+    #[test]
+    fn what_is_rejected_is_an_error_like_the_one_it_has() {
+        fn refuse() -> std::result::Result<(), Box<dyn std::error::Error>> {
+            let cause = std::io::Error::other("the cause");
+            let error = Error::new(ErrorKind::OverBudget, "no room").with("state", "a");
+            Err(Rejected::new(error.caused_by(cause), Argument))?
+        }
+        let error = refuse().unwrap_err();
+        assert_eq!(error.to_string(), "no room (state a)");
+        assert_eq!(error.source().unwrap().to_string(), "the cause");
+        assert!(format!("{error:?}").contains("no room"));
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub use segment::{
     WholeSegment, WrittenPage, damaged, verify_record,
 };
 pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
-pub use size::{ByteSize, GIB, KIB, MIB};
+pub use size::{ByteSize, GIB, IntoByteSize, KIB, MIB};
 pub use state::{Key, Lookup, RecordSerializer, State};
 pub use time::{MILLISECOND, SECOND, Time};
 pub use trial::Trials;

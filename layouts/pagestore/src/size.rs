@@ -37,6 +37,40 @@ impl FromStr for ByteSize {
     }
 }
 
+/// What says a number of bytes: the number, or a text such as `64MiB`.
+pub trait IntoByteSize {
+    /// The number of bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a text that is no size.
+    fn into_byte_size(self) -> Result<ByteSize>;
+}
+
+// Of integers `u64` only, so that a number without a type is one.
+impl IntoByteSize for u64 {
+    fn into_byte_size(self) -> Result<ByteSize> {
+        Ok(ByteSize(self))
+    }
+}
+
+impl IntoByteSize for ByteSize {
+    fn into_byte_size(self) -> Result<ByteSize> {
+        Ok(self)
+    }
+}
+
+impl IntoByteSize for &str {
+    fn into_byte_size(self) -> Result<ByteSize> {
+        self.parse()
+    }
+}
+
+impl IntoByteSize for String {
+    fn into_byte_size(self) -> Result<ByteSize> {
+        self.parse()
+    }
+}
+
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (unit, name) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {

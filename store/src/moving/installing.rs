@@ -42,7 +42,9 @@ impl Mover {
         let head = reader.head;
         let (group, states) = (head.group, states.borrow());
         if (head.unit, usize::from(head.states)) != (*self.0.unit.borrow(), states.len()) {
-            return Err(self.refuse(group, "comes from a unit of other states"));
+            return Err(
+                self.refuse(group, "comes from a unit of other states, or of other definitions")
+            );
         }
         match groups.part(group)? {
             Part::Here(Some(by)) if by.is_of(head.by) => return Ok((group, true)),

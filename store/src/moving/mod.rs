@@ -231,6 +231,10 @@ impl Mover {
         for part in [name, primitive, key, value] {
             *unit = combine(*unit, hash_bytes(part.as_bytes()));
         }
+        // That of windows goes with their progress, whose message names both.
+        if let Some(words) = manifest.definition.as_ref().and_then(|known| known.as_str()) {
+            *unit = combine(*unit, hash_bytes(words.as_bytes()));
+        }
         self.0.states.borrow_mut().push(hooks);
         self.0.names.borrow_mut().push(name.clone());
     }

@@ -106,13 +106,13 @@ impl Store {
         layout: &L,
         mover: Option<&Mover>,
     ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
-        self.open_lists_as("lists", name, layout, mover)
+        self.open_lists_as(("lists", None), name, layout, mover)
     }
 
-    /// Lists, as what a primitive is kept in.
+    /// Lists, as what a primitive of a definition is kept in.
     pub(crate) fn open_lists_as<K: Key, E: State, L: ListsLayout<K, E>>(
         &self,
-        primitive: &str,
+        (primitive, definition): (&str, Option<&str>),
         name: &str,
         layout: &L,
         mover: Option<&Mover>,
@@ -120,7 +120,8 @@ impl Store {
         let mut context = self.0.context(name, layout.memory_limit())?;
         context.movable = mover.is_some();
         let types = (description_of::<K>(), description_of::<E>());
-        let manifest = manifest(name, primitive, layout.name(), types);
+        let mut manifest = manifest(name, primitive, layout.name(), types);
+        manifest.definition = definition.map(Into::into);
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
         let groups = self.0.groups_in(mover, name)?;

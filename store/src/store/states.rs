@@ -161,6 +161,7 @@ pub struct StateBuilder<'a, P, L = AnyLayout> {
     pub(super) mover: Option<Mover>,
     /// Whether keys of other stores are refused.
     keeps_to_own: bool,
+    definition: Option<String>,
     primitive: PhantomData<P>,
 }
 
@@ -181,8 +182,15 @@ impl<'a, P> StateBuilder<'a, P> {
     pub(super) fn new(store: &'a Store, name: &str) -> Self {
         let config = &store.0.config;
         let layout = config.states.get(name).unwrap_or(&config.layout).clone();
-        let (mover, keeps_to_own, primitive) = (None, false, PhantomData);
-        Self { store, name: name.into(), layout, mover, keeps_to_own, primitive }
+        Self {
+            store,
+            name: name.into(),
+            layout,
+            mover: None,
+            keeps_to_own: false,
+            definition: None,
+            primitive: PhantomData,
+        }
     }
 }
 
@@ -191,8 +199,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     /// configuration gives for the state's name, else for the store.
     #[must_use]
     pub fn layout<M>(self, layout: M) -> StateBuilder<'a, P, M> {
-        let Self { store, name, mover, keeps_to_own, primitive, .. } = self;
-        StateBuilder { store, name, layout, mover, keeps_to_own, primitive }
+        let Self { store, name, mover, keeps_to_own, definition, primitive, .. } = self;
+        StateBuilder { store, name, layout, mover, keeps_to_own, definition, primitive }
     }
 
     /// Refuses to write keys whose key groups are not among those that the store
@@ -225,6 +233,10 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
 
     pub(crate) fn chosen_layout(&self) -> &L {
         &self.layout
+    }
+
+    pub(crate) fn definition(&self) -> Option<&str> {
+        self.definition.as_deref()
     }
 
     pub(crate) fn mover(&self) -> Option<&Mover> {
@@ -329,6 +341,14 @@ impl<K, E, L> StateBuilder<'_, ListOf<K, E>, L> {
 }
 
 impl<K, V, L> StateBuilder<'_, TimeMapOf<K, V>, L> {
+    /// Says what the answers depend on beside types and width, such as the bounds of a join: what is
+    /// purged by one pair of bounds is missing by another. It is part of checkpoints; a map that was
+    /// stored with another definition is refused, naming both. Default: none, which is not checked.
+    #[must_use]
+    pub fn defined_as(self, definition: impl Into<String>) -> Self {
+        Self { definition: Some(definition.into()), ..self }
+    }
+
     /// As for a list. While a key group is on its way nothing is [purged](crate::TimeMap::purge).
     #[must_use]
     pub fn moved_by(self, mover: &Mover) -> Self {
@@ -387,7 +407,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     /// stored them.
     pub fn open(self) -> Result<List<K, E, L>> {
         let mover = self.mover.as_ref();
-        let cell = self.store.open_lists_as("list", &self.name, &self.layout, mover)?;
+        let cell = self.store.open_lists_as(("list", None), &self.name, &self.layout, mover)?;
         if let Some(own) = self.own_keys() {
             cell.0.keep_to(own);
         }

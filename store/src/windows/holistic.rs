@@ -239,6 +239,15 @@ where
         self.shape.advance(watermark, fuel, out)
     }
 
+    /// [`advance`](Self::advance) until it is done, however long that takes.
+    ///
+    /// # Errors
+    /// Those of `advance`.
+    pub fn advance_all(&mut self, watermark: Time, out: Out<'_, K, F::Row>) -> Result<()> {
+        while !self.advance(watermark, super::FUEL_AT_ONCE, out)?.done {}
+        Ok(())
+    }
+
     /// Allows checkpoints again after a closure of the caller's panicked: values are as it left
     /// them.
     pub fn clear_poison(&mut self) {

@@ -283,6 +283,9 @@ pub struct Late<K, E> {
     pub lateness: i64,
 }
 
+/// Keys that `advance_all` looks at in one go.
+const FUEL_AT_ONCE: usize = 4096;
+
 /// Whether what has to wait for `at` may be done under `watermark`: the end of time stands for all
 /// that is still to come.
 fn has_come(at: i128, watermark: Time) -> bool {

@@ -277,6 +277,29 @@ fn layouts_that_do_not_read_what_is_stored_are_refused_by_name() {
     }
 }
 
+#[test]
+fn a_map_by_time_is_refused_under_another_definition() {
+    let device = device();
+    let open = |store: &Store, definition: Option<&str>| {
+        let mut map = store.time_map::<u64, u64>("m");
+        if let Some(definition) = definition {
+            map = map.defined_as(definition);
+        }
+        map.open(10).map(drop)
+    };
+    // What was stored without one is not checked, and has one from then on.
+    for definition in [None, Some("0 to 5 ns apart")] {
+        let store = on(&device).open().unwrap();
+        open(&store, definition).unwrap();
+        store.checkpoint(1).unwrap();
+    }
+    let store = on(&device).open().unwrap();
+    let error = open(&store, Some("-5 to 0 ns apart")).unwrap_err();
+    refused(error, ["0 to 5 ns apart", "-5 to 0 ns apart"]);
+    refused(open(&store, None).unwrap_err(), ["0 to 5 ns apart", "none"]);
+    open(&store, Some("0 to 5 ns apart")).unwrap();
+}
+
 /// Random events and watermarks; between them the windows are opened again as what they may become.
 /// They add up to what windows tell that stay what they are.
 #[test]

@@ -66,6 +66,24 @@ fn an_event_before_at_and_after_an_end_is_in_the_window_that_has_it() {
 }
 
 #[test]
+fn all_that_a_watermark_lets_fire_fires_in_one_call() {
+    let (_store, mut counts) = counting(Windows::sliding(10, 1));
+    let (mut told, mut expected) = (Told::new(), Told::new());
+    for (at, key) in (0..3000).map(|n| (Time(n % 100), n as u64)) {
+        counts
+            .add_batch(Time::MIN, &mut vec![(at, key, ())], &mut |_| {}, &mut |_, _, _, _| {})
+            .unwrap();
+        let ends = (at.0 + 1..=at.0 + 10).filter(|end| *end <= 90);
+        expected.extend(ends.map(|end| (key, end - 10, end, 1, 1)));
+    }
+    counts.advance_all(Time(90), &mut note(&mut told)).unwrap();
+    assert!(counts.advance(Time(90), 1, &mut |_, _, _, _| {}).unwrap().done);
+    told.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn an_event_exactly_at_cleanup_time_is_late_and_one_before_is_not() {
     for (sent, is_late) in [(14, false), (15, true), (16, true)] {
         let (_store, mut counts) = counting(Windows::tumbling(10).lateness(5));
