@@ -328,7 +328,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
 
     /// All that was there before is there: writes from now on leave room for a checkpoint.
     pub(crate) fn keep_free(&mut self) {
-        self.kept = 0 * M::kept_free(&self.context);
+        self.kept = M::kept_free(&self.context);
     }
 
     /// What a write leaves free now: a checkpoint that is being taken has its part of it.

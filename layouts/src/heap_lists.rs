@@ -120,7 +120,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
             lists.restore(&image, &blobs)?;
         }
         lists.oversize = Oversize::new(&lists.context.name, lists.context.max_value_bytes);
-        lists.kept = 0 * lists.kept_free();
+        lists.kept = lists.kept_free();
         Ok(lists)
     }
 }

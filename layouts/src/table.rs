@@ -287,7 +287,7 @@ pub struct StateContext {
     pub segments: Option<SegmentStore>,
     /// Threads for background work.
     pub helper: Helper,
-    /// No value may own more heap than this.
+    /// No value may own more heap than this, together with its key.
     pub max_value_bytes: u64,
     /// Key groups of the job.
     pub key_groups: u16,

@@ -73,8 +73,12 @@ impl StoreBuilder {
         self
     }
 
-    /// The most heap a single value may own; so much of the budget is kept free for values to
-    /// grow into. Bytes, or such as `"64KiB"`. Default: a sixteenth of the memory, between 4 KiB and 1 MiB.
+    /// The most heap that a value, or an element of a list, may own together with its key; so much of
+    /// the budget is kept free for values to grow into. Bytes, or such as `"64KiB"`. Calls that bring a
+    /// larger one fail with [`ErrorKind::ValueTooLarge`]. A value that a closure has made larger is told
+    /// in [statistics](crate::TableStats::oversized), and changes no more until it is taken, replaced or
+    /// removed. At most 31 MiB, which is what the format takes. Default: a sixteenth of the memory,
+    /// between 4 KiB and 1 MiB.
     #[must_use]
     pub fn max_value(mut self, bytes: impl IntoByteSize) -> Self {
         match bytes.into_byte_size() {

@@ -35,8 +35,9 @@ pub struct StoreConfig {
     /// Key groups of the job: the smallest unit that is assigned to a worker. Fixed for the life
     /// of a directory. Default: 256.
     pub key_groups: u16,
-    /// The most heap a single value may own; so much of the budget is kept free for values to
-    /// grow into. Default: a sixteenth of the memory, between 4 KiB and 1 MiB.
+    /// The most heap that a value, or an element of a list, may own together with its key; so much of
+    /// the budget is kept free for values to grow into. At most 31 MiB, which is what the format
+    /// takes. Default: a sixteenth of the memory, between 4 KiB and 1 MiB.
     pub max_value: Option<ByteSize>,
     /// How many checkpoints are kept that can be restored. Default: 1.
     pub retain: usize,

@@ -48,3 +48,10 @@ impl Crowded {
         }
     }
 }
+
+/// The least memory of a store with one [`HybridLog`](crate::HybridLog) of plain values in a directory.
+pub const HYBRID_LOG_BYTES_MIN: u64 = 88 << 10;
+/// The same with one [`AppendLog`](crate::AppendLog).
+pub const APPEND_LOG_BYTES_MIN: u64 = 158 << 10;
+/// The same with windows whose accumulators are in [`WindowSegments`](crate::WindowSegments).
+pub const WINDOW_SEGMENTS_BYTES_MIN: u64 = 96 << 10;

@@ -75,7 +75,9 @@ pub use config::{
     DEFAULT_TIME_JUMP_MAX_MS, Helpers, StoreConfig,
 };
 pub use count::Count;
-pub use crowded::CROWDED_PERCENT;
+pub use crowded::{
+    APPEND_LOG_BYTES_MIN, CROWDED_PERCENT, HYBRID_LOG_BYTES_MIN, WINDOW_SEGMENTS_BYTES_MIN,
+};
 pub use expiring::{
     Clock, ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Timed, Ttl, WallClock,
 };

@@ -256,7 +256,7 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
             pending.remembered = remembered;
             pending.pack();
         }
-        pending.kept = 0 * pending.remembered.kept_free::<(Time, K), N>();
+        pending.kept = pending.remembered.kept_free::<(Time, K), N>();
         Ok(Rc::new(Self(RefCell::new(pending))))
     }
 

@@ -152,7 +152,12 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| driven(self, name));
             let own: u64 = own.into_iter().map(least).sum();
             let others = others.into_iter().map(least).max().unwrap_or(0);
-            let needed = own + OTHERS_AT_ONCE * others;
+            let once = |(time, number): &(Time, u64)| {
+                let run = self.run(*time, *number).expect("a named run");
+                RunCursor::<K, E>::memory_bytes_once(&stored(run))
+            };
+            let once = names.iter().map(once).max().unwrap_or(0);
+            let needed = own + OTHERS_AT_ONCE * others + once;
             if self.account.available() >= needed {
                 break names;
             }

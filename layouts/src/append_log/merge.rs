@@ -16,7 +16,7 @@ use super::bucket::Bucket;
 use super::config::MERGE_CHUNK_BYTES;
 use super::frozen::{rank_of, sooner};
 use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Pages, resolve};
-use super::run::{Prepaid, RUN_BYTES, Run, RunCursor};
+use super::run::{Prepaid, RUN_BYTES, Run, RunCursor, StoredRun, is_long};
 use super::table::AppendLogLists;
 use crate::gaps::Gaps;
 use crate::split_table::HashRange;
@@ -66,13 +66,23 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     fn has_many_runs(&self, bucket: &Bucket<K, E>) -> bool {
         let (count, max) = (bucket.runs.len(), self.sizes.runs_max);
         if count <= max {
-            return false;
+            return self.has_long_runs(bucket);
         }
         // About what reading all runs together takes, as sessions may that have moved.
         let all: usize = self.buckets.values().map(|bucket| bucket.runs.len()).sum();
         let each = self.sizes.window_bytes + 2 * self.sizes.block_bytes;
         let asked_for = bucket.is_read_singly || bucket.notes() > 0;
         asked_for || count > UNREAD * max || (all * each) as u64 > self.account.limit() / 8
+    }
+
+    /// Whether the runs of a bucket have blocks so long that reading all of them takes more than a
+    /// quarter of the memory.
+    fn has_long_runs(&self, bucket: &Bucket<K, E>) -> bool {
+        let stored = bucket.runs.iter().filter_map(|run| run.stored.as_ref());
+        let bytes = stored
+            .filter(|stored| is_long(stored))
+            .map(|stored| RunCursor::<K, E>::memory_bytes_min(stored));
+        bucket.runs.len() > 1 && bytes.sum::<u64>() > self.account.limit() / 4
     }
 
     /// The neighbours to merge, and the memory that takes: half of the runs, those that are least
@@ -102,13 +112,17 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     fn merge_memory(&self, runs: &[Run<K, E>]) -> u64 {
+        // Many short elements take more as values; one that is long does not.
         let expansion = if K::NONE && E::NONE { 2 } else { 8 };
-        let each = |run: &Run<K, E>| {
-            run.stored.as_ref().map_or(0, |stored| {
-                RunCursor::<K, E, Prepaid>::memory_bytes_min(stored) + expansion * stored.longest()
-            })
+        let short = 2 * self.sizes.block_bytes as u64;
+        let stored = || runs.iter().filter_map(|run| run.stored.as_ref());
+        let each = |stored: &Arc<StoredRun>| {
+            let longest = stored.longest();
+            let expanded = (expansion * longest).min(expansion * short + longest / 4);
+            RunCursor::<K, E, Prepaid>::memory_bytes_min(stored) + expanded
         };
-        self.sizes.merge_bytes + runs.iter().map(each).sum::<u64>()
+        let once = stored().map(|it| RunCursor::<K, E, Prepaid>::memory_bytes_once(it)).max();
+        self.sizes.merge_bytes + once.unwrap_or(0) + stored().map(each).sum::<u64>()
     }
 
     /// Begins to merge, if there is the memory.

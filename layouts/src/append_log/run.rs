@@ -14,6 +14,7 @@ use alluvium_pagestore::{
     SegmentReader, SegmentStore, State, Time, rounded,
 };
 
+use super::config::BLOCK_BYTES_MAX;
 use super::frozen::Frozen;
 use crate::split_table::HashRange;
 
@@ -52,6 +53,8 @@ impl StoredRun {
     }
 }
 
+/// Longer blocks than by default, with an element that is long itself.
+const LONG_BYTES: u64 = BLOCK_BYTES_MAX;
 /// Bytes booked for a run, but for its blocks.
 pub const RUN_BYTES: u64 = 320;
 
@@ -141,6 +144,7 @@ pub struct RunCursor<K, E, B: Booking = Rc<Account>> {
     /// Place of the entry at `at`, once it is known.
     place: Option<u64>,
     window_bytes: u64,
+    is_long: bool,
     decoded_bytes: u64,
     /// Blocks that were decoded, and bytes of those read from storage.
     blocks_read: u64,
@@ -165,9 +169,21 @@ pub struct Mark {
 }
 
 impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
-    /// Memory to read this run with, at least.
+    /// Memory to read this run with, at least; of one with [long](is_long) blocks, beside what
+    /// [one of several](RunCursor::memory_bytes_once) takes while it reads.
     pub fn memory_bytes_min(run: &StoredRun) -> u64 {
-        window_bytes_min(run) + 2 * run.longest()
+        match is_long(run) {
+            true => run.longest(),
+            false => window_bytes_min(run) + 2 * run.longest(),
+        }
+    }
+
+    /// What a cursor takes for a moment beside that, of several only one at a time.
+    pub fn memory_bytes_once(run: &StoredRun) -> u64 {
+        match is_long(run) {
+            true => window_bytes_min(run) + run.longest(),
+            false => 0,
+        }
     }
 
     /// A cursor at the run's start, which reads `window_bytes` at a time. The caller has seen to
@@ -182,7 +198,12 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
     ) -> Self {
         let least = window_bytes_min(&run);
         let all = run.bytes().next_multiple_of(BLOCK_BYTES as u64) + 4 * BLOCK_BYTES as u64;
-        let window_bytes = if cached.is_some() { 0 } else { window_bytes.min(all).max(least) };
+        let is_long = is_long(&run);
+        let window_bytes = match cached.is_some() {
+            true => 0,
+            false if is_long => least,
+            false => window_bytes.min(all).max(least),
+        };
         Self {
             bucket,
             number,
@@ -198,6 +219,7 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
             at: 0,
             place: None,
             window_bytes,
+            is_long,
             decoded_bytes: 0,
             blocks_read: 0,
             bytes_read: 0,
@@ -360,6 +382,10 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
             }
         }
         .map_err(|e| e.with("file", info.file.name()).with("offset", record.offset()))?;
+        if self.is_long && self.reader.take().is_some() {
+            // Others have long blocks too, and read one after the other.
+            self.booking.adjust(self.window_bytes, 0);
+        }
         self.blocks_read += 1;
         self.entries_read += self.entries.len() as u64;
         self.decoded_bytes = bytes_of(&self.entries);
@@ -386,6 +412,11 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
         (self.at, self.place) = (0, None);
         self.booking.adjust(std::mem::take(&mut self.decoded_bytes), 0);
     }
+}
+
+/// Whether a run has blocks so long that several cursors do not keep a window each.
+pub fn is_long(run: &StoredRun) -> bool {
+    run.longest() > LONG_BYTES
 }
 
 /// A window that has room for every block of a run, wherever it begins.

@@ -227,8 +227,11 @@ fn a_hybrid_log_gives_pages_up_as_other_states_grow() {
 fn a_hybrid_log_of_few_pages_gives_up_what_its_values_own() {
     const PAGE: u64 = 64;
     for keys in [50, 200, 800] {
-        let layout = HybridLog::new().page_records(PAGE as u32);
-        let store = common::open_on(simulated(3), layout, 6 * MIB).unwrap();
+        // A value of fifty keys comes to own 64 KiB.
+        let builder = Store::in_memory().memory(6 * MIB).max_value(72 * KIB);
+        let builder = builder.layout(HybridLog::new().page_records(PAGE as u32));
+        let builder = builder.helpers(Helpers::Inline).device(simulated(3));
+        let store = builder.open().unwrap();
         let mut log: Map<u64, Vec<u64>> = store.map("log").open().unwrap();
         let heap = store.map::<u64, String>("heap");
         let mut heap = heap.layout(Heap::new()).open().unwrap();

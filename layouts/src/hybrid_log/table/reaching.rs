@@ -55,8 +55,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             self.log.stats.cold_reads += 1;
             // A header that is damaged may say anything.
             let longest = stored.info(place.segment).max_record_bytes;
-            let longer = read.as_ref().map_or(0, |read| 2 * read.record_bytes().min(longest));
-            if longer > 2 * self.log.oversize.max_bytes() && self.log.account.available() < longer {
+            let bytes = read.as_ref().map_or(0, |read| read.record_bytes().min(longest));
+            let (longer, most) = (2 * bytes, self.log.oversize.max_bytes());
+            // An archive may be a little longer than the heap.
+            let usual = most + most / 4 + 2 * size_of::<(K, V)>() as u64 + 1024;
+            let is_long = !(K::NONE && V::NONE) && bytes > usual;
+            if is_long && self.log.account.available() < longer {
                 // Nothing else is kept free for a record that is longer than values are to be.
                 self.lacking = longer;
                 read.into_iter().for_each(|read| stored.recycle(read));
