@@ -1,7 +1,7 @@
 //! What an open finds in a directory: its checkpoints, the one to restore, and what is left over.
 //!
 //! What it keeps true: nothing is removed that a listed checkpoint may name, also one that cannot be
-//! read; of a directory that has lost its manifest, nothing at all.
+//! read; of a directory whose manifest is lost or damaged, nothing at all.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use alluvium_pagestore::io::{Device, Patient};
 use alluvium_pagestore::{
-    CheckpointImage, Error, ErrorKind, MANIFEST, MANIFEST_NEW, Manifest, Result, SegmentId,
-    SegmentStore, blobs_name, checkpoint_of_file,
+    CheckpointFile, CheckpointImage, Error, ErrorKind, MANIFEST, MANIFEST_NEW, Manifest, Result,
+    SegmentId, SegmentStore, blobs_name, checkpoint_of_file,
 };
 
 use super::{Checkpoints, Retained, pinned_by};
@@ -28,13 +28,19 @@ impl Checkpoints {
     ) -> Result<(Self, SegmentStore, u64)> {
         let patience = Duration::from_millis(config.patience_ms);
         let reads = Patient::new(device.clone(), patience);
-        let mut manifest = match Manifest::load(&reads)? {
-            Some(manifest) => manifest,
-            None if restore.is_none() => {
+        let mut is_rebuilt = false;
+        let mut manifest = match Manifest::load(&reads) {
+            Ok(Some(manifest)) => manifest,
+            Ok(None) if restore.is_none() => {
                 check_never_had_one(&reads)?;
                 Manifest::default()
             }
-            None => Manifest::default(),
+            Ok(None) => Manifest::default(),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                is_rebuilt = true;
+                rebuilt(&reads, restore, error)?
+            }
+            Err(error) => return Err(error),
         };
         let mut found = Self::default();
         let mut unreadable = Vec::new();
@@ -62,7 +68,9 @@ impl Checkpoints {
         if let Some(base) = &found.base {
             check_groups(base, config, owned)?;
         }
-        if manifest.checkpoints.len() > listed_before {
+        if is_rebuilt {
+            manifest.commit(&*device)?;
+        } else if manifest.checkpoints.len() > listed_before {
             // One that was sealed and not confirmed. It is what an open finds from now on, so that
             // it has to be whole.
             check_files(found.base.as_ref().expect("it was chosen"), &device.list()?)?;
@@ -85,11 +93,13 @@ impl Checkpoints {
                 leftovers.push(name);
             }
         }
-        // What a checkpoint names that cannot be read, nobody knows: then nothing is left over.
-        let removed = if unreadable.is_empty() { leftovers.len() as u64 } else { 0 };
-        if unreadable.is_empty() {
-            leftovers.iter().try_for_each(|name| device.remove(name))?;
+        // What a checkpoint names that cannot be read, nobody knows: then nothing is left over. Beside
+        // a rebuilt manifest, later checkpoints may be what is wanted after all.
+        if !unreadable.is_empty() || is_rebuilt {
+            leftovers.clear();
         }
+        leftovers.iter().try_for_each(|name| device.remove(name))?;
+        let removed = leftovers.len() as u64;
         let segments = SegmentStore::new(device, next_segment).opened_within(patience);
         found.pin_all(&segments);
         Ok((found, segments, removed))
@@ -146,6 +156,54 @@ impl Checkpoints {
             }
         }
     }
+}
+
+/// What a damaged manifest may have said: the checkpoints up to the one asked for whose files are
+/// all there.
+///
+/// # Errors
+/// None was asked for, or that one is not among them: the damage, with those that can be restored.
+fn rebuilt(device: &dyn Device, restore: Option<u64>, damage: Error) -> Result<Manifest> {
+    let mut checkpoints = whole_checkpoints(device)?;
+    let is_there = |number: &u64| checkpoints.iter().any(|file| file.number == *number);
+    match restore.filter(is_there) {
+        Some(number) => {
+            checkpoints.retain(|file| file.number <= number);
+            Ok(Manifest { checkpoints })
+        }
+        None => Err(damaged_manifest(&checkpoints, damage)),
+    }
+}
+
+/// The error of a damaged manifest: with the checkpoints that can be restored, and how.
+pub(crate) fn damaged_manifest(whole: &[CheckpointFile], damage: Error) -> Error {
+    let numbers: Vec<_> = whole.iter().map(|file| file.number.to_string()).collect();
+    let (what, numbers) = match numbers.is_empty() {
+        true => ("no checkpoint in the directory is whole", "none".into()),
+        false => {
+            ("a checkpoint can be restored by its number, with restore(number)", numbers.join(", "))
+        }
+    };
+    Error::new(ErrorKind::Corrupt, format!("the manifest is damaged; {what}"))
+        .with("file", MANIFEST)
+        .with("can be restored", numbers)
+        .caused_by(damage)
+}
+
+/// The checkpoints of a directory that can be read and whose files are all there, the oldest first,
+/// whatever the manifest says. The newest may have been sealed and not confirmed.
+pub(crate) fn whole_checkpoints(device: &dyn Device) -> Result<Vec<CheckpointFile>> {
+    let names = device.list()?;
+    let numbers: BTreeSet<u64> = names.iter().filter_map(|name| checkpoint_of_file(name)).collect();
+    let mut whole = Vec::new();
+    for number in numbers {
+        match CheckpointImage::load(device, number, None) {
+            Ok((image, file)) if check_files(&image, &names).is_ok() => whole.push(file),
+            Err(error) if error.kind() == ErrorKind::Backpressure => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(whole)
 }
 
 /// Whether a directory without a manifest has never had one: else a checkpoint in it says that another
