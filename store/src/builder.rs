@@ -133,8 +133,7 @@ impl StoreBuilder {
         self
     }
 
-    /// How many checkpoints are kept that can be restored. Each keeps the files it names, also those
-    /// that nothing else needs any more. Default: 1.
+    /// How many checkpoints are kept that can be restored; see [`StoreConfig::retain`].
     #[must_use]
     pub fn retain(mut self, checkpoints: usize) -> Self {
         self.config.retain = checkpoints;
@@ -171,6 +170,9 @@ impl StoreBuilder {
     /// after a crash. To go back to a later one, restore that by its number. All checkpoints that are
     /// whole stay, whatever becomes of this run, until the next checkpoint is confirmed: it
     /// continues this branch, and the later ones are removed.
+    ///
+    /// If the manifest is damaged, any checkpoint can be restored whose files are all there, and nothing
+    /// is removed until the store is opened again. The error of an open without a number names them.
     #[must_use]
     pub fn restore(mut self, checkpoint: u64) -> Self {
         self.restore = Some(checkpoint);

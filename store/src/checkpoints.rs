@@ -27,6 +27,7 @@ use crate::pacing::Shares;
 use crate::state_cell::Hooks;
 use crate::store::{Dropped, Inner};
 
+pub(crate) use recover::{damaged_manifest, whole_checkpoints};
 pub use seal::Seal;
 
 /// Between two looks whether the helper has answered.

@@ -71,7 +71,7 @@ pub use aside::Aside;
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
 pub use checkpoints::{Checkpoint, RetainedCheckpoint, Seal};
 pub use config::{
-    DEFAULT_MEMORY_BYTES, DEFAULT_PATIENCE_MS, DEFAULT_SPACE_AMPLIFICATION,
+    DEFAULT_MEMORY_BYTES, DEFAULT_PATIENCE_MS, DEFAULT_RETAIN, DEFAULT_SPACE_AMPLIFICATION,
     DEFAULT_TIME_JUMP_MAX_MS, Helpers, StoreConfig,
 };
 pub use count::Count;

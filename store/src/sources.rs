@@ -24,7 +24,7 @@ use alluvium_pagestore::{
     StateManifest, Time,
 };
 
-use crate::checkpoints::{Checkpoint, entries_of};
+use crate::checkpoints::{Checkpoint, damaged_manifest, entries_of, whole_checkpoints};
 use crate::config::StoreConfig;
 use crate::definition;
 
@@ -113,7 +113,15 @@ impl Opened {
         };
         let device: Arc<dyn Device> = Arc::new(Patient::new(device, patience));
         let lock = device.lock_to_read()?;
-        let manifest = Manifest::load(&*device)?.unwrap_or_default();
+        let manifest = match Manifest::load(&*device) {
+            // The checkpoint that is asked for tells by itself whether it is sound.
+            Err(error) if error.kind() == ErrorKind::Corrupt && source.checkpoint.is_some() => None,
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                return Err(damaged_manifest(&whole_checkpoints(&*device)?, error));
+            }
+            manifest => manifest?,
+        };
+        let manifest = manifest.unwrap_or_default();
         let listed = |number| manifest.checkpoints.iter().find(|file| file.number == number);
         let last = manifest.checkpoints.last().map(|file| file.number);
         let Some(number) = source.checkpoint.or(last) else {

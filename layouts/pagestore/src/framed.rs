@@ -134,6 +134,13 @@ impl Framed {
         Ok((parsed, u32_at(12)))
     }
 
+    /// Where the body of such a file ends and padding begins; `None` if the file is shorter.
+    pub fn end_of(bytes: &[u8]) -> Option<usize> {
+        let len = u64::from_le_bytes(bytes.get(16..24)?.try_into().expect("eight"));
+        let end = usize::try_from(len).ok()?.checked_add(HEADER_BYTES)?;
+        (end <= bytes.len()).then_some(end)
+    }
+
     fn damaged(&self, name: &str, what: &str) -> Error {
         Error::new(ErrorKind::Corrupt, format!("{} {what}", self.what)).with("file", name)
     }

@@ -5,7 +5,9 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
+use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
     BlobReader, CheckpointImage, Error, ErrorKind, LiveSet, Liveness, MANIFEST, MANIFEST_NEW,
     Manifest, Result, SegmentId, SegmentImage, SegmentInfo, StateManifest, checkpoint_name,
@@ -17,7 +19,8 @@ use crate::directory::ClosedDirectory;
 /// The checkpoints that a directory's manifest lists.
 #[derive(Debug)]
 pub struct Checkpoints {
-    /// Those that can be read, the one that an open goes on from first, then from new to old.
+    /// Those that can be read, the one that an open goes on from first, then from new to old. If the
+    /// manifest is damaged, those of all files of checkpoints.
     pub all: Vec<Checkpoint>,
     /// What is damaged of the manifest and of the files of checkpoints.
     pub damage: Vec<Error>,
@@ -62,6 +65,7 @@ impl Checkpoints {
             Ok(manifest) => manifest.unwrap_or_default(),
             Err(error) => {
                 found.damage.push(error);
+                found.add_others(device);
                 return found;
             }
         };
@@ -69,13 +73,47 @@ impl Checkpoints {
             found.listed.push(file.number);
             match CheckpointImage::load(&**device, file.number, Some(file.crc)) {
                 Ok((image, _)) => {
-                    let (blobs, liveness) = (BlobReader::new(device.clone()), RefCell::default());
-                    found.all.push(Checkpoint { image, blobs, liveness });
+                    found.all.push(Checkpoint::new(image, device));
                 }
                 Err(error) => found.damage.push(error),
             }
         }
         found
+    }
+
+    /// Adds the checkpoints that are not listed and whose files can be read.
+    fn add_others(&mut self, device: &Arc<dyn Device>) {
+        let names = device.list().unwrap_or_default();
+        let mut numbers: Vec<u64> = names.iter().filter_map(|n| checkpoint_of_file(n)).collect();
+        numbers.sort_unstable_by(|a, b| b.cmp(a));
+        for number in numbers.into_iter().filter(|number| !self.listed.contains(number)) {
+            match CheckpointImage::load(&**device, number, None) {
+                Ok((image, _)) => self.all.push(Checkpoint::new(image, device)),
+                Err(error) => self.damage.push(error),
+            }
+        }
+    }
+
+    /// The checkpoint to salvage, and all that is damaged of manifest and checkpoint files: the one
+    /// with this number, listed or not, or the newest listed one that can be read. Without a manifest
+    /// that can be read, the newest whose file can be.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn salvage(
+        mut self,
+        number: Option<u64>,
+        directory: &ClosedDirectory,
+    ) -> Result<(Checkpoint, Vec<Error>)> {
+        let is_wanted = |found: &Checkpoint| number.is_none_or(|number| found.number() == number);
+        if !self.all.iter().any(is_wanted) {
+            self.add_others(directory.device());
+        }
+        match self.all.iter().position(is_wanted) {
+            Some(at) => Ok((self.all.swap_remove(at), self.damage)),
+            None if number.is_some() => self.choose(number, directory).map(|one| (one, Vec::new())),
+            None => Err(self.none(directory)),
+        }
     }
 
     /// The checkpoint with this number, or the one that an open goes on from.
@@ -84,7 +122,11 @@ impl Checkpoints {
     /// If that one is damaged, the damage: another one is not what was asked for.
     pub fn choose(self, number: Option<u64>, directory: &ClosedDirectory) -> Result<Checkpoint> {
         let Some(number) = number.or(self.listed.first().copied()) else {
-            return Err(self.none(directory));
+            let others: Vec<_> = self.all.iter().map(|one| one.number().to_string()).collect();
+            return Err(match others.is_empty() {
+                true => self.none(directory),
+                false => self.none(directory).with("checkpoints there", others.join(", ")),
+            });
         };
         let mut all = self.all.into_iter();
         if let Some(found) = all.find(|checkpoint| checkpoint.number() == number) {
@@ -140,6 +182,11 @@ impl Checkpoints {
 }
 
 impl Checkpoint {
+    fn new(image: CheckpointImage, device: &Arc<dyn Device>) -> Self {
+        let (blobs, liveness) = (BlobReader::new(device.clone()), RefCell::default());
+        Self { image, blobs, liveness }
+    }
+
     /// Its number.
     pub fn number(&self) -> u64 {
         self.image.number

@@ -51,6 +51,7 @@ Tells each damaged place, with file and offset, not only the first.")]
     #[command(after_help = "Examples:
   alluvium export state --state best-bid > best-bid.jsonl
   alluvium export state --checkpoint 41 --limit 5
+  alluvium export state --salvage > sound.jsonl 2> lost.txt
 
 Lines are {\"state\":…,\"key\":…,\"value\":…}. Types that cannot be decoded (by serde, or unknown) are
 {\"type\":…,\"hex\":…}. Lists and windows come in pieces: see the chapter on errors in the book.")]
@@ -66,6 +67,9 @@ Lines are {\"state\":…,\"key\":…,\"value\":…}. Types that cannot be decode
         /// At most so many lines
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
+        /// Pass damage over: write what is sound, tell what is not, and end with 1 if anything is not
+        #[arg(long)]
+        salvage: bool,
     },
 }
 
@@ -103,10 +107,11 @@ fn execute(command: Command) -> Result<ExitCode> {
             print(verified.to_string().trim_end())?;
             return Ok(if verified.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        Command::Export { place, checkpoint, state, limit } => {
+        Command::Export { place, checkpoint, state, limit, salvage } => {
             let directory = ClosedDirectory::open(&place.directory)?;
             let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-            let done = export(&directory, &ExportOptions { checkpoint, state, limit }, &mut out)?;
+            let options = ExportOptions { checkpoint, state, limit, salvage };
+            let done = export(&directory, &options, &mut out)?;
             for (state, (records, why)) in &done.undecoded {
                 let line = format!("alluvium: {records} records of {state} are as bytes: {why}");
                 let _ = writeln!(std::io::stderr(), "{line}");
@@ -114,7 +119,14 @@ fn execute(command: Command) -> Result<ExitCode> {
             for (state, why) in &done.skipped {
                 let _ = writeln!(std::io::stderr(), "alluvium: {state} is not exported: {why}");
             }
-            if !done.skipped.is_empty() {
+            if salvage {
+                let line = format!("alluvium: the lines are of checkpoint {}", done.checkpoint);
+                let _ = writeln!(std::io::stderr(), "{line}");
+            }
+            for damage in &done.damage {
+                let _ = writeln!(std::io::stderr(), "alluvium: not exported: {damage}");
+            }
+            if !done.skipped.is_empty() || !done.damage.is_empty() {
                 return Ok(ExitCode::FAILURE);
             }
             Ok(())

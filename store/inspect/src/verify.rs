@@ -4,12 +4,17 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-use alluvium_pagestore::{Error, ErrorKind, MANIFEST, Result, WholeSegment};
+use alluvium_pagestore::{
+    Error, ErrorKind, Framed, MANIFEST, Result, WholeSegment, checkpoint_of_file,
+};
 use serde::Serialize;
 
 use crate::checkpoints::{Checkpoints, SegmentAt, StateAt};
 use crate::directory::ClosedDirectory;
 use crate::table::Short;
+
+/// What is told of changed padding.
+const PADDING: &str = "padding is not as it was written; nothing reads it";
 
 /// What was read, and what is damaged of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -30,6 +35,9 @@ pub struct Verified {
     pub live_sets: u64,
     /// All that is not as it was written.
     pub damage: Vec<Damage>,
+    /// Padding that is not as it was written. Nothing reads it, so that no state is affected; but
+    /// what has changed it may change other bytes.
+    pub padding: Vec<Damage>,
 }
 
 /// Something that is not as it was written.
@@ -45,8 +53,9 @@ pub struct Damage {
     pub what: String,
 }
 
-/// Reads every byte that a checksum covers of every file that a checkpoint names. Damage is told, not
-/// an error; of what is damaged, as much as can still be found is checked.
+/// Reads every byte that a checksum covers of every file that a checkpoint names, and the padding of
+/// segments, manifest and checkpoint files. Damage is told, not an error; of what is damaged, as much
+/// as can still be found is checked. If the manifest is damaged, all checkpoint files are read.
 ///
 /// # Errors
 /// There is no checkpoint and no damaged one, or the directory cannot be listed.
@@ -74,8 +83,10 @@ pub fn verify(directory: &ClosedDirectory) -> Result<Verified> {
         if files.contains(&name) {
             verified.files += 1;
             verified.bytes += bytes;
+            verified.framed_padding(directory, &name);
         }
     }
+    verified.padding.sort();
     verified.damage.sort();
     verified.damage.dedup();
     Ok(verified)
@@ -145,6 +156,14 @@ impl Verified {
                 }
             }
         }
+        if first && damage.is_empty() {
+            self.padding.extend(whole.changed_padding().into_iter().map(|offset| Damage {
+                file: Some(segment.file_name()),
+                offset: Some(offset),
+                state: Some(state.name().into()),
+                what: PADDING.into(),
+            }));
+        }
         if first {
             self.segments += 1;
             self.images += whole.images().len() as u64;
@@ -159,8 +178,31 @@ impl Verified {
         Ok(())
     }
 
+    /// Looks at what stands behind the body of a manifest or of a checkpoint's file.
+    fn framed_padding(&mut self, directory: &ClosedDirectory, name: &str) {
+        let is_framed = name == MANIFEST || checkpoint_of_file(name).is_some();
+        let is_damaged = |damage: &Damage| damage.file.as_deref() == Some(name);
+        if !is_framed || self.damage.iter().any(is_damaged) {
+            return;
+        }
+        let Ok(bytes) = directory.map(name) else { return };
+        let Some(end) = Framed::end_of(&bytes) else { return };
+        if let Some(place) = bytes[end..].iter().position(|byte| *byte != 0) {
+            let offset = Some((end + place) as u64);
+            let file = Some(name.to_owned());
+            self.padding.push(Damage { file, offset, state: None, what: PADDING.into() });
+        }
+    }
+
     fn take_all(&mut self, errors: impl IntoIterator<Item = Error>, state: Option<&str>) {
-        self.damage.extend(errors.into_iter().map(|error| Damage {
+        self.damage.extend(errors.into_iter().map(|error| Damage::of(&error, state)));
+    }
+}
+
+impl Damage {
+    /// What an error tells, of this state.
+    pub(crate) fn of(error: &Error, state: Option<&str>) -> Self {
+        Self {
             // The operating system's errors have whole paths.
             file: error.context("file").map(|file| match Path::new(file).file_name() {
                 Some(name) => name.to_string_lossy().into_owned(),
@@ -168,10 +210,10 @@ impl Verified {
             }),
             offset: error.context("offset").and_then(|offset| offset.parse().ok()),
             state: state.map(String::from),
-            what: std::error::Error::source(&error).map_or(error.message().to_owned(), |cause| {
+            what: std::error::Error::source(error).map_or(error.message().to_owned(), |cause| {
                 format!("{}: {cause}", error.message())
             }),
-        }));
+        }
     }
 }
 
@@ -190,7 +232,7 @@ impl fmt::Display for Damage {
 
 impl fmt::Display for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for damage in &self.damage {
+        for damage in self.damage.iter().chain(&self.padding) {
             writeln!(f, "{damage}")?;
         }
         let Self { checkpoints, files, segments, images, records, live_sets, .. } = self;
@@ -200,10 +242,17 @@ impl fmt::Display for Verified {
              {images} images, {records} sound records, {live_sets} sets of live records",
             Short(self.bytes)
         )?;
-        match self.damage.len() {
-            0 => writeln!(f, "all is as it was written"),
-            1 => writeln!(f, "1 place is damaged"),
-            places => writeln!(f, "{places} places are damaged"),
+        match (self.damage.len(), self.padding.len()) {
+            (0, 0) => writeln!(f, "all is as it was written"),
+            (0, 1) => {
+                writeln!(f, "all that is read is as it was written, 1 place of padding is not")
+            }
+            (0, places) => writeln!(
+                f,
+                "all that is read is as it was written, {places} places of padding are not"
+            ),
+            (1, _) => writeln!(f, "1 place is damaged"),
+            (places, _) => writeln!(f, "{places} places are damaged"),
         }
     }
 }

@@ -3,8 +3,8 @@
 //! What it keeps true:
 //! - An open removes no file that a listed checkpoint may name, also if that cannot be read.
 //! - Restoring a checkpoint by its number removes no other: the manifest lists all that are whole, the
-//!   restored one last, until a new one is confirmed. In a directory that has lost its manifest
-//!   restoring removes nothing at all.
+//!   restored one last, until a new one is confirmed. In a directory whose manifest is lost
+//!   or damaged restoring removes nothing at all.
 //! - The last in the manifest is what an open goes on from. It is the last that was confirmed or
 //!   restored by its number, and need not have the greatest number.
 
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use alluvium_pagestore::io::{ASIDE, Device, Patient};
 use alluvium_pagestore::{
-    CheckpointImage, Error, ErrorKind, MANIFEST, MANIFEST_NEW, Manifest, Result, SegmentId,
-    SegmentStore, blobs_name, checkpoint_of_file,
+    CheckpointFile, CheckpointImage, Error, ErrorKind, MANIFEST, MANIFEST_NEW, Manifest, Result,
+    SegmentId, SegmentStore, blobs_name, checkpoint_of_file,
 };
 
 use super::{Checkpoints, Retained, pinned_by};
@@ -33,7 +33,13 @@ impl Checkpoints {
     ) -> Result<(Self, SegmentStore, u64)> {
         let patience = Duration::from_millis(config.patience_ms);
         let reads = Patient::new(device.clone(), patience);
-        let stored = Manifest::load(&reads)?;
+        let stored = match Manifest::load(&reads) {
+            Err(damage) if damage.kind() == ErrorKind::Corrupt => {
+                check_restored_is_whole(&reads, restore, damage)?;
+                None
+            }
+            stored => stored?,
+        };
         let had_none = stored.is_none();
         if had_none && restore.is_none() {
             check_never_had_one(&reads)?;
@@ -190,6 +196,50 @@ impl Checkpoints {
             }
         }
     }
+}
+
+/// Whether the checkpoint asked for can be restored although the manifest is damaged: all its files
+/// are there.
+///
+/// # Errors
+/// None was asked for, or that one is not whole: the damage, with those that can be restored.
+fn check_restored_is_whole(device: &dyn Device, restore: Option<u64>, damage: Error) -> Result<()> {
+    let whole = whole_checkpoints(device)?;
+    match restore {
+        Some(number) if whole.iter().any(|file| file.number == number) => Ok(()),
+        _ => Err(damaged_manifest(&whole, damage)),
+    }
+}
+
+/// The error of a damaged manifest: with the checkpoints that can be restored, and how.
+pub(crate) fn damaged_manifest(whole: &[CheckpointFile], damage: Error) -> Error {
+    let numbers: Vec<_> = whole.iter().map(|file| file.number.to_string()).collect();
+    let (what, numbers) = match numbers.is_empty() {
+        true => ("no checkpoint in the directory is whole", "none".into()),
+        false => {
+            ("a checkpoint can be restored by its number, with restore(number)", numbers.join(", "))
+        }
+    };
+    Error::new(ErrorKind::Corrupt, format!("the manifest is damaged; {what}"))
+        .with("file", MANIFEST)
+        .with("can be restored", numbers)
+        .caused_by(damage)
+}
+
+/// The checkpoints of a directory that can be read and whose files are all there, the oldest first,
+/// whatever the manifest says. The newest may have been sealed and not confirmed.
+pub(crate) fn whole_checkpoints(device: &dyn Device) -> Result<Vec<CheckpointFile>> {
+    let names = device.list()?;
+    let numbers: BTreeSet<u64> = names.iter().filter_map(|name| checkpoint_of_file(name)).collect();
+    let mut whole = Vec::new();
+    for number in numbers {
+        match CheckpointImage::load(device, number, None) {
+            Ok((image, file)) if check_files(&image, &names).is_ok() => whole.push(file),
+            Err(error) if error.kind() == ErrorKind::Backpressure => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(whole)
 }
 
 /// Whether a directory without a manifest has never had one: else a checkpoint in it says that another

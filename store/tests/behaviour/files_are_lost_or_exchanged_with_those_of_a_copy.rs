@@ -12,7 +12,7 @@ use std::sync::Arc;
 use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
 use alluvium::{
     Aggregated, AppendLog, Counting, Error, ErrorKind, Heap, Helpers, HybridLog, KIB, List, MIB,
-    Map, Result, Store, Time, Timers, WindowSegments, Windows,
+    Map, Result, Source, Store, Time, Timers, WindowSegments, Windows,
 };
 
 const KEYS: u64 = 400;
@@ -200,6 +200,105 @@ fn a_lost_manifest_is_told_and_its_directory_is_not_taken_for_an_empty_one() {
     let store = Store::in_memory().memory(4 * MIB).device(Arc::new(device.clone())).restore(3);
     drop(store.open().unwrap());
     assert_eq!(open(&device).unwrap().read(&model, "asked for").len(), 0);
+}
+
+/// A store on the device that restores a checkpoint by its number.
+fn restore(device: &Simulated, number: u64) -> Result<Store> {
+    let store = Store::in_memory().memory(4 * MIB).device(Arc::new(device.clone()));
+    store.helpers(Helpers::Inline).restore(number).open()
+}
+
+#[test]
+fn a_damaged_manifest_names_what_can_be_restored_and_each_of_these_is() {
+    let [(device, model), _] = forked();
+    let sound = device.bytes("MANIFEST").unwrap();
+    let body = 32..sound.iter().rposition(|byte| *byte != 0).unwrap();
+    let places = (0..32).filter(|at| !(8..12).contains(at)).chain(body.step_by(7));
+    let names = device.list().unwrap();
+    for at in places {
+        let (device, when) = (copy(&device), format!("byte {at}"));
+        device.corrupt("MANIFEST", at as u64, (at % 8) as u32).unwrap();
+        for error in [open(&device).err().unwrap(), restore(&device, 7).unwrap_err()] {
+            let of = (error.kind(), error.context("file"), error.context("can be restored"));
+            assert_eq!(
+                of,
+                (ErrorKind::Corrupt, Some("MANIFEST"), Some("2, 3")),
+                "{when}: {error:?}"
+            );
+            assert!(error.to_string().contains("restore(number)"), "{when}: {error}");
+        }
+        let from = |source: Source| {
+            let new = Arc::new(Simulated::new(2, Faults::none()));
+            Store::in_memory().memory(4 * MIB).device(new).restore_from([source]).open()
+        };
+        let source = || Source::device(Arc::new(device.clone()));
+        let error = from(source()).unwrap_err();
+        assert_eq!(error.context("can be restored"), Some("2, 3"), "{when}: {error:?}");
+        let restored = from(source().checkpoint(3)).unwrap();
+        assert_eq!(restored.restored_from()[0].checkpoint.number, 3, "{when}");
+        assert_eq!(device.list().unwrap(), names, "{when}: nothing is removed");
+        // The older one first: the newer is still there.
+        for number in [2, 3] {
+            let device = copy(&device);
+            let store = restore(&device, number).unwrap();
+            assert_eq!(store.restored_position(), Some(number - 1), "{when}");
+            drop(store);
+            assert_eq!(device.list().unwrap(), names, "{when}: nothing is removed");
+            // From now on it is what an open finds.
+            let mut states = open(&device).unwrap();
+            assert_eq!(states.store.restored_position(), Some(number - 1), "{when}");
+            if number == 3 {
+                assert_eq!(states.read(&model, &when).len(), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_restored_is_not_named_beside_a_damaged_manifest() {
+    let [(device, _), _] = forked();
+    device.corrupt("MANIFEST", 40, 1).unwrap();
+    let named = |device: &Simulated| {
+        let error = open(device).err().unwrap();
+        error.context("can be restored").unwrap().to_owned()
+    };
+    // A file that the older one needs is not there: the newer has it no more.
+    let without = copy(&device);
+    let of_older = |name: &String| {
+        let copy = copy(&device);
+        copy.remove(name).unwrap();
+        named(&copy) == "3"
+    };
+    let segments = device.list().unwrap().into_iter().filter(|name| name.starts_with("seg-"));
+    let lost: Vec<String> = segments.filter(of_older).collect();
+    assert!(!lost.is_empty());
+    without.remove(&lost[0]).unwrap();
+    assert_eq!(restore(&without, 2).unwrap_err().context("can be restored"), Some("3"));
+    for (number, left) in [(3, "2"), (2, "none")] {
+        device.corrupt(&alluvium::checkpoint_name(number), 50, 1).unwrap();
+        assert_eq!(named(&device), left);
+    }
+    let error = restore(&device, 3).unwrap_err();
+    assert!(error.to_string().contains("no checkpoint in the directory is whole"), "{error}");
+}
+
+#[test]
+fn two_checkpoints_are_retained_unless_told() {
+    let device = Simulated::new(1, Faults::none());
+    let store = Store::in_memory().device(Arc::new(device.clone())).open().unwrap();
+    let mut map: Map<u64, u64> = store.map("m").open().unwrap();
+    for position in 1..=4 {
+        map.put(position, position).unwrap();
+        store.checkpoint(position).unwrap();
+    }
+    let numbers: Vec<u64> = store.checkpoints().iter().map(|c| c.checkpoint.number).collect();
+    assert_eq!((numbers, alluvium::DEFAULT_RETAIN), (vec![3, 4], 2));
+    drop((map, store));
+    // The newest is damaged: the one before is there.
+    device.corrupt(&alluvium::checkpoint_name(4), 50, 1).unwrap();
+    let error = Store::in_memory().device(Arc::new(device.clone())).open().unwrap_err();
+    assert_eq!(error.context("can be restored"), Some("3"), "{error:?}");
+    assert_eq!(restore(&device, 3).unwrap().restored_position(), Some(3));
 }
 
 #[test]

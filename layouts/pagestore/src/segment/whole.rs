@@ -96,10 +96,11 @@ impl<'a> WholeSegment<'a> {
     /// Cost: all bytes of the segment.
     pub fn changed_padding(&self) -> Vec<u64> {
         let Some(mut told) = self.told() else { return Vec::new() };
-        told.sort_by_key(|range| range.start);
         let end = self.bytes.len() as u64;
+        told.push(end..end);
+        told.sort_by_key(|range| range.start);
         let (mut places, mut at) = (Vec::new(), 0);
-        for Range { start, end } in told.into_iter().chain([end..end]) {
+        for Range { start, end } in told {
             let padding = start.checked_sub(at).and_then(|length| self.slice(at, length));
             let changed = padding.and_then(|bytes| bytes.iter().position(|byte| *byte != 0));
             places.extend(changed.map(|byte| at + byte as u64));

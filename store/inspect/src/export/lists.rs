@@ -14,12 +14,11 @@ use std::ops::RangeInclusive;
 
 use alluvium_pagestore::{Error, ErrorKind, RecordBytes, Result, SegmentId, codec};
 
-use super::for_each;
 use super::plain::{pair, record_of};
+use super::reader::{Passing, Reader};
 use super::sink::Sink;
 use crate::archive::{Archive, Types, Undecodable, Value};
 use crate::checkpoints::StateAt;
-use crate::directory::ClosedDirectory;
 
 /// What a note's record has as its value: bucket, cut and lowest rank, then imports.
 const NOTE: &str = "((i64,u64,i64,),Vec<(i64,u64,u64,i64,)>,)";
@@ -74,8 +73,8 @@ struct Import {
     shift: i64,
 }
 
-pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
-    let (catalog, catalog_segments) = match read_catalog(directory, state)? {
+pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    let (catalog, catalog_segments) = match read_catalog(reader, state)? {
         Ok(found) => found,
         Err(why) => {
             let what = format!(
@@ -85,7 +84,7 @@ pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
     };
-    let lists = Lists { directory, state, catalog, catalog_segments, block: Block::of(state) };
+    let lists = Lists { reader, state, catalog, catalog_segments, block: Block::of(state) };
     if !lists.catalog.gaps.is_empty() {
         lists.check_hashes()?;
     }
@@ -95,7 +94,7 @@ pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'
 /// The lists of a state.
 #[derive(Debug)]
 struct Lists<'d> {
-    directory: &'d ClosedDirectory,
+    reader: &'d Reader<'d>,
     state: StateAt<'d>,
     catalog: Catalog,
     catalog_segments: usize,
@@ -147,15 +146,17 @@ impl Lists<'_> {
         for segment in self.state.segments().skip(self.catalog_segments) {
             let parts = self.catalog.parts.get(&segment.id()).map_or(&[][..], |parts| parts);
             let (mut current, mut left) = (None, 0);
-            let enough = for_each(self.directory, self.state, segment, &mut |entry, record| {
-                if let Some(part) = parts.iter().find(|part| part.first == entry.grain) {
-                    (current, left) = (Some(part), part.records);
-                }
-                // A record that the catalog does not name is of a run that is gone.
-                let Some(part) = current.filter(|_| left > 0) else { return Ok(false) };
-                left -= 1;
-                visit(part, record)
-            })?;
+            let passing = Passing::Segments;
+            let enough =
+                self.reader.for_each(self.state, segment, passing, &mut |entry, record| {
+                    if let Some(part) = parts.iter().find(|part| part.first == entry.grain) {
+                        (current, left) = (Some(part), part.records);
+                    }
+                    // A record that the catalog does not name is of a run that is gone.
+                    let Some(part) = current.filter(|_| left > 0) else { return Ok(false) };
+                    left -= 1;
+                    record.map_or(Ok(false), |record| visit(part, record))
+                })?;
             if enough {
                 break;
             }
@@ -261,7 +262,7 @@ fn name_of(key: &Value) -> String {
 
 /// Reads the catalog, and says how many segments it takes.
 fn read_catalog(
-    directory: &ClosedDirectory,
+    reader: &Reader<'_>,
     state: StateAt<'_>,
 ) -> Result<std::result::Result<(Catalog, usize), Undecodable>> {
     let mut types = Types::default();
@@ -269,7 +270,8 @@ fn read_catalog(
     let mut catalog = Catalog::default();
     let (mut head, mut seen, mut unknown) = (None::<CatalogHead>, 0, None);
     for (number, segment) in state.segments().enumerate() {
-        for_each(directory, state, segment, &mut |_, record| {
+        reader.for_each(state, segment, Passing::Nothing, &mut |_, record| {
+            let record = record.expect("no damage is passed over");
             let Some((_, runs, _)) = head else {
                 head = Some(codec::decode::<(), CatalogHead>(record.payload)?.1);
                 return Ok(false);

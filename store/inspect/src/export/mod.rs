@@ -2,21 +2,22 @@
 //!
 //! What a record is depends on the primitive and on the layout that wrote it: [`plain`] records of a
 //! key and a value, [`lists`] in runs, [`panes`] in window segments. All go through [`Sink`], which
-//! counts them, stops at the limit and never hides what could not be decoded.
+//! counts them, stops at the limit and never hides what could not be decoded. [`reader`] has the
+//! records, all or, to salvage, those that are sound.
 
 mod lists;
 mod panes;
 mod plain;
+mod reader;
 mod sink;
 
 use std::io::Write;
 
-use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, ImageInfo, RecordBytes, Result, WholeSegment,
-};
+use alluvium_pagestore::{Error, ErrorKind, Result};
 
-use crate::checkpoints::{Checkpoints, SegmentAt, StateAt};
+use crate::checkpoints::{Checkpoints, StateAt};
 use crate::directory::ClosedDirectory;
+use reader::Reader;
 pub use sink::Exported;
 use sink::Sink;
 
@@ -29,19 +30,32 @@ pub struct ExportOptions {
     pub state: Option<String>,
     /// At most so many lines.
     pub limit: Option<u64>,
+    /// Passes damage over and [tells](Exported::damage) it. Of a damaged manifest, or newest
+    /// checkpoint, the newest checkpoint is taken that can be read.
+    pub salvage: bool,
 }
 
 /// Writes the live records of a checkpoint to `out`, a line each.
 ///
 /// # Errors
 /// [`ErrorKind::UnknownState`] for a state that is not there, [`ErrorKind::Missing`] without a
-/// checkpoint, [`ErrorKind::Corrupt`] at the first damage: what was written before is right.
+/// checkpoint, [`ErrorKind::Corrupt`] at the first damage unless it is salvaged: what was written
+/// before is right.
 pub fn export(
     directory: &ClosedDirectory,
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<Exported> {
-    let checkpoint = Checkpoints::read(directory).choose(options.checkpoint, directory)?;
+    let found = Checkpoints::read(directory);
+    let reader = Reader::new(directory, options.salvage);
+    let checkpoint = match options.salvage {
+        true => {
+            let (checkpoint, damage) = found.salvage(options.checkpoint, directory)?;
+            damage.iter().for_each(|error| reader.tell(error, None));
+            checkpoint
+        }
+        false => found.choose(options.checkpoint, directory)?,
+    };
     let wanted =
         |state: &StateAt<'_>| options.state.as_deref().is_none_or(|name| name == state.name());
     let states: Vec<_> = checkpoint.states().filter(wanted).collect();
@@ -55,57 +69,38 @@ pub fn export(
         if sink.is_full() {
             break;
         }
-        match export_state(directory, state, &mut sink) {
+        match export_state(&reader, state, &mut sink) {
             // What is live is not known; other states are not affected.
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 sink.skip(state.name(), error.message());
             }
+            // What tells which records are live is damaged.
+            Err(error) if options.salvage && is_damage(&error) => {
+                reader.tell(&error, Some(state.name()));
+            }
             done => done.map_err(|error| error.with("state", state.name()))?,
         }
     }
-    sink.finish()
+    let mut exported = sink.finish()?;
+    (exported.checkpoint, exported.damage) = (checkpoint.number(), reader.into_damage());
+    Ok(exported)
 }
 
-fn export_state(
-    directory: &ClosedDirectory,
-    state: StateAt<'_>,
-    sink: &mut Sink<'_>,
-) -> Result<()> {
+fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Missing | ErrorKind::FormatVersion)
+}
+
+fn export_state(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
     let is_list =
         matches!(state.primitive(), "list" | "lists") || state.primitive().starts_with("time-map");
     match (state.layout(), state.primitive()) {
-        ("append-log", _) if is_list => lists::export(directory, state, sink),
-        ("window-segments", "panes") => panes::export(directory, state, sink),
+        ("append-log", _) if is_list => lists::export(reader, state, sink),
+        ("window-segments", "panes") => panes::export(reader, state, sink),
         // Other layouts keep lists and panes under keys of slice and key.
         (_, _) if is_list => {
-            plain::export_sliced(directory, state, &format!("Vec<{}>", state.value()), sink)
+            plain::export_sliced(reader, state, &format!("Vec<{}>", state.value()), sink)
         }
-        (_, "panes") => plain::export_sliced(directory, state, state.value(), sink),
-        _ => plain::export(directory, state, sink),
+        (_, "panes") => plain::export_sliced(reader, state, state.value(), sink),
+        _ => plain::export(reader, state, sink),
     }
-}
-
-/// Calls `visit` with each live record of a segment, in file order, until it says that it has
-/// enough. Gives whether it had.
-fn for_each(
-    directory: &ClosedDirectory,
-    state: StateAt<'_>,
-    segment: SegmentAt<'_>,
-    visit: &mut dyn FnMut(&FooterEntry, RecordBytes<'_>) -> Result<bool>,
-) -> Result<bool> {
-    let (info, live) = (segment.open(directory)?, segment.live()?);
-    let bytes = directory.map(&segment.file_name())?;
-    let mut whole = WholeSegment::open(&info, state.fingerprint(), &bytes);
-    if let Some(error) = whole.take_damage().into_iter().next() {
-        return Err(error);
-    }
-    let images: Vec<ImageInfo> = whole.images().to_vec();
-    for image in &images {
-        for entry in whole.footer(image)?.iter().filter(|entry| live.contains(entry.grain)) {
-            if visit(entry, whole.record(image, entry)?)? {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
 }

@@ -5,14 +5,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use alluvium_pagestore::{Error, ErrorKind, Result, Time, codec};
+use alluvium_pagestore::{Error, ErrorKind, FooterEntry, RecordBytes, Result, Time, codec};
 
-use super::for_each;
 use super::plain::{pair, record_of};
+use super::reader::{Passing, Reader};
 use super::sink::Sink;
 use crate::archive::{Types, Value};
 use crate::checkpoints::{SegmentAt, StateAt};
-use crate::directory::ClosedDirectory;
 
 /// What the catalog says.
 #[derive(Debug, Default)]
@@ -44,19 +43,19 @@ struct Table {
 /// Of a slice and a key, the first part that was not removed.
 type Cuts = HashMap<(Time, String), u64>;
 
-pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
+pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
     let segments: Vec<_> = state.segments().collect();
     if segments.is_empty() {
         return Ok(());
     }
-    let catalog = read_catalog(directory, state, &segments)?;
+    let catalog = read_catalog(reader, state, &segments)?;
     let (runs, tables) = catalog.ends.unwrap_or_default();
     let tables = &segments[runs as usize..(runs + tables) as usize];
     let mut types = Types::default();
     let root = record_of(&mut types, state.key(), state.value());
     let cut = record_of(&mut types, state.key(), "u64");
     let mut cuts = Cuts::new();
-    walk_tables(directory, state, tables, &catalog, &mut |table, is_cut, payload| {
+    walk_tables(reader, state, tables, &catalog, &mut |table, is_cut, payload| {
         if is_cut {
             let what = |why: crate::archive::Undecodable| {
                 let what = format!(
@@ -94,7 +93,9 @@ pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'
         let files = usize::try_from(first).ok().zip(first.checked_add(files));
         let files = files.and_then(|(first, end)| segments.get(first..end as usize));
         for segment in files.ok_or_else(|| wrong("lost segments"))? {
-            let enough = for_each(directory, state, *segment, &mut |_, record| {
+            let passing = Passing::Images;
+            let enough = reader.for_each(state, *segment, passing, &mut |_, record| {
+                let Some(record) = record else { return Ok(false) };
                 let has = |gap: &&(Time, u64, u64, u64)| {
                     gap.0 == slice && (gap.1..=gap.2).contains(&record.hash) && number < gap.3
                 };
@@ -108,7 +109,7 @@ pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'
             }
         }
     }
-    walk_tables(directory, state, tables, &catalog, &mut |table, is_cut, payload| {
+    walk_tables(reader, state, tables, &catalog, &mut |table, is_cut, payload| {
         if is_cut { Ok(false) } else { tell(table.slice, table.part, payload) }
     })
 }
@@ -119,7 +120,7 @@ type Visit<'v> = &'v mut dyn FnMut(&Table, bool, &[u8]) -> Result<bool>;
 /// Walks the records of the tables, of each first accumulators and then cuts; passes over those that are
 /// of no slice any more.
 fn walk_tables(
-    directory: &ClosedDirectory,
+    reader: &Reader<'_>,
     state: StateAt<'_>,
     segments: &[SegmentAt<'_>],
     catalog: &Catalog,
@@ -129,14 +130,19 @@ fn walk_tables(
     let mut tables = catalog.tables.iter().filter(|table| records(table) > 0);
     let (mut table, mut passed) = (tables.next(), 0);
     for segment in segments {
-        let enough = for_each(directory, state, *segment, &mut |_, record| {
+        let enough = reader.for_each(state, *segment, Passing::Records, &mut |_, record| {
             let Some(of) = table else { return Err(wrong("more accumulators than it tells of")) };
             let is_cut = passed >= of.entries;
             passed += 1;
             if passed >= records(of) {
                 (table, passed) = (tables.next(), 0);
             }
-            if of.is_live { visit(of, is_cut, record.payload) } else { Ok(false) }
+            match record {
+                _ if !of.is_live => Ok(false),
+                Some(record) => visit(of, is_cut, record.payload),
+                None if is_cut => Err(wrong("a removed key is damaged")),
+                None => Ok(false),
+            }
         })?;
         if enough {
             break;
@@ -146,13 +152,13 @@ fn walk_tables(
 }
 
 fn read_catalog(
-    directory: &ClosedDirectory,
+    reader: &Reader<'_>,
     state: StateAt<'_>,
     segments: &[SegmentAt<'_>],
 ) -> Result<Catalog> {
     let mut catalog = Catalog::default();
     let last = segments.len() - 1;
-    read_part(directory, state, segments[last], &mut catalog)?;
+    read_part(reader, state, segments[last], &mut catalog)?;
     let ends = catalog.ends.and_then(|(runs, tables)| runs.checked_add(tables));
     let Some(first) = ends.filter(|end| *end <= last as u64) else {
         return Err(wrong("it has no end"));
@@ -160,7 +166,7 @@ fn read_catalog(
     // The last segment has the end, the others what comes before it.
     let end = std::mem::take(&mut catalog).ends;
     for segment in &segments[first as usize..] {
-        read_part(directory, state, *segment, &mut catalog)?;
+        read_part(reader, state, *segment, &mut catalog)?;
     }
     catalog.ends = end;
     let known: BTreeMap<Time, u64> =
@@ -186,12 +192,13 @@ fn read_catalog(
 }
 
 fn read_part(
-    directory: &ClosedDirectory,
+    reader: &Reader<'_>,
     state: StateAt<'_>,
     segment: SegmentAt<'_>,
     catalog: &mut Catalog,
 ) -> Result<()> {
-    for_each(directory, state, segment, &mut |_, record| {
+    let decode = &mut |_: &FooterEntry, record: Option<RecordBytes<'_>>| {
+        let record = record.expect("no damage is passed over");
         let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
         match (kind, &told[..]) {
             (0, &[entries, cuts, next, ref gaps @ ..]) if gaps.len().is_multiple_of(3) => {
@@ -214,8 +221,8 @@ fn read_part(
             _ => return Err(wrong("a record of an unknown kind")),
         }
         Ok(false)
-    })
-    .map(drop)
+    };
+    reader.for_each(state, segment, Passing::Nothing, decode).map(drop)
 }
 
 fn wrong(what: &str) -> Error {

@@ -3,11 +3,10 @@
 
 use alluvium_pagestore::Result;
 
-use super::for_each;
+use super::reader::{Passing, Reader};
 use super::sink::Sink;
 use crate::archive::{Archive, Types, Value};
 use crate::checkpoints::StateAt;
-use crate::directory::ClosedDirectory;
 
 /// The type of records of a key and a value.
 pub fn record_of(types: &mut Types, key: &str, value: &str) -> usize {
@@ -16,20 +15,20 @@ pub fn record_of(types: &mut Types, key: &str, value: &str) -> usize {
 }
 
 /// Records whose key is the state's.
-pub fn export(directory: &ClosedDirectory, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
-    export_as(directory, state, (state.key(), state.value()), sink, &mut |fields| fields)
+pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    export_as(reader, state, (state.key(), state.value()), sink, &mut |fields| fields)
 }
 
 /// Records whose key is a slice of time, or a bucket, and the state's key. Their values are `value`.
 pub fn export_sliced(
-    directory: &ClosedDirectory,
+    reader: &Reader<'_>,
     state: StateAt<'_>,
     value: &str,
     sink: &mut Sink<'_>,
 ) -> Result<()> {
     let key = format!("(Time,{},)", state.key());
     let has_slices = state.primitive() != "list";
-    export_as(directory, state, (&key, value), sink, &mut |fields| {
+    export_as(reader, state, (&key, value), sink, &mut |fields| {
         let mut fields = fields.into_iter();
         let (Some((_, Value::List(key))), Some(value)) = (fields.next(), fields.next()) else {
             return Vec::new();
@@ -44,7 +43,7 @@ pub fn export_sliced(
 type Shape<'s> = &'s mut dyn FnMut(Vec<(&'static str, Value)>) -> Vec<(&'static str, Value)>;
 
 fn export_as(
-    directory: &ClosedDirectory,
+    reader: &Reader<'_>,
     state: StateAt<'_>,
     (key, value): (&str, &str),
     sink: &mut Sink<'_>,
@@ -53,17 +52,16 @@ fn export_as(
     let mut types = Types::default();
     let root = record_of(&mut types, key, value);
     for segment in state.segments() {
-        let enough = for_each(directory, state, segment, &mut |_, record| match pair(
-            &types,
-            root,
-            record.payload,
-        ) {
-            Ok([key, value]) => {
-                sink.line(state.name(), shape(vec![("key", key), ("value", value)]))
-            }
-            Err(why) => {
-                let text = format!("Record{{key:{key},value:{value},}}");
-                sink.undecoded(state.name(), text, record.payload, why)
+        let enough = reader.for_each(state, segment, Passing::Images, &mut |_, record| {
+            let Some(record) = record else { return Ok(false) };
+            match pair(&types, root, record.payload) {
+                Ok([key, value]) => {
+                    sink.line(state.name(), shape(vec![("key", key), ("value", value)]))
+                }
+                Err(why) => {
+                    let text = format!("Record{{key:{key},value:{value},}}");
+                    sink.undecoded(state.name(), text, record.payload, why)
+                }
             }
         })?;
         if enough {

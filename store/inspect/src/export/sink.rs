@@ -6,6 +6,7 @@ use std::io::{ErrorKind as IoKind, Write};
 use alluvium_pagestore::{Error, Result};
 
 use crate::archive::{Undecodable, Value};
+use crate::verify::Damage;
 
 /// What was exported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +19,10 @@ pub struct Exported {
     pub skipped: BTreeMap<String, String>,
     /// Whether there was more than the limit, or whoever reads has gone.
     pub cut: bool,
+    /// The checkpoint that the lines are of.
+    pub checkpoint: u64,
+    /// What was passed over as it is damaged, if what is sound was salvaged.
+    pub damage: Vec<Damage>,
 }
 
 /// Writes lines up to a limit.

@@ -1,13 +1,13 @@
 //! Bytes of every file are changed, files are cut, exchanged and lost. `verify` tells each damage with
 //! its file, or there is none: then what is exported is what was stored. Nothing panics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use alluvium::{ErrorKind, Helpers, MIB, Map, Store, Time};
-use alluvium_inspect::{ClosedDirectory, ExportOptions, export, verify};
+use alluvium_inspect::{ClosedDirectory, Damage, ExportOptions, Exported, export, verify};
 use tempfile::TempDir;
 
 use crate::common::tiny;
@@ -15,13 +15,23 @@ use crate::common::tiny;
 type Model = BTreeMap<u64, (u32, String)>;
 
 fn open(place: &Path) -> Result<Store, alluvium::Error> {
-    Store::builder(place).memory(4 * MIB).max_value(4096).helpers(Helpers::Inline).open()
+    retaining(place, 1)
+}
+
+fn retaining(place: &Path, checkpoints: usize) -> Result<Store, alluvium::Error> {
+    let store = Store::builder(place).memory(4 * MIB).max_value(4096).retain(checkpoints);
+    store.helpers(Helpers::Inline).open()
 }
 
 /// A directory with segments that are live in full and others that are not, runs, a catalog.
 fn sample() -> (TempDir, Model) {
+    sample_of(1)
+}
+
+/// The same with the last checkpoints.
+fn sample_of(checkpoints: usize) -> (TempDir, Model) {
     let place = tempfile::tempdir().unwrap();
-    let store = open(place.path()).unwrap();
+    let store = retaining(place.path(), checkpoints).unwrap();
     let mut map: Map<u64, (u32, String)> = store.map("map").layout(tiny()).open().unwrap();
     let mut list = store.list::<u8, u64>("list").open().unwrap();
     let mut timers = store.timers::<u64>("timers").unwrap();
@@ -44,7 +54,7 @@ fn sample() -> (TempDir, Model) {
     store.checkpoint(3).unwrap();
     drop((map, list, timers, store));
     // Removes what no checkpoint names.
-    drop(open(place.path()).unwrap());
+    drop(retaining(place.path(), checkpoints).unwrap());
     (place, model)
 }
 
@@ -88,7 +98,7 @@ fn a_changed_byte_is_told_or_harmless() {
     let sound = exported(&directory).unwrap();
     assert!(verify(&directory).unwrap().is_sound());
     assert!(files(place.path()).iter().any(|name| name.starts_with("live-")));
-    let (mut told, mut harmless) = (0, 0);
+    let (mut told, mut padding, mut unnamed) = (0, 0, 0);
     for name in files(place.path()) {
         let path = place.path().join(&name);
         let bytes = fs::read(&path).unwrap();
@@ -107,8 +117,10 @@ fn a_changed_byte_is_told_or_harmless() {
             let exports = told_here % 8 == 0 || bytes[at] == 0;
             match found(&directory, &name, exports.then_some(&sound), &when) {
                 true => told_here += 1,
-                // Only padding has no checksum.
-                false if bytes[at] == 0 => harmless += 1,
+                // Padding has no checksum, and is told apart.
+                false if is_padding(&directory, &name, at) => padding += 1,
+                // What is between sets of live records, no checkpoint names.
+                false if bytes[at] == 0 && name.starts_with("live-") => unnamed += 1,
                 false => panic!("{when}: not found"),
             }
             file.write_all_at(&bytes[at..=at], at as u64).unwrap();
@@ -117,7 +129,105 @@ fn a_changed_byte_is_told_or_harmless() {
         told += told_here;
     }
     assert!(verify(&directory).unwrap().is_sound());
-    assert!(told > 1000 && harmless > 0, "{told} {harmless}");
+    println!("{told} told, {padding} of padding, {unnamed} that no checkpoint names");
+    assert!(told > 1000 && padding > 10, "{told} {padding}");
+}
+
+/// Whether the changed byte is told to be padding, and not called as it was written.
+fn is_padding(directory: &ClosedDirectory, file: &str, at: usize) -> bool {
+    let verified = verify(directory).unwrap();
+    let is_told = verified
+        .padding
+        .iter()
+        .any(|padding| (padding.file.as_deref(), padding.offset) == (Some(file), Some(at as u64)));
+    assert_eq!(is_told, !verified.to_string().contains("all is as it was written"), "{verified}");
+    is_told
+}
+
+/// Salvaged lines: what is sound, and what was passed over.
+fn salvaged(directory: &ClosedDirectory, checkpoint: Option<u64>) -> (BTreeSet<String>, Exported) {
+    let mut out = Vec::new();
+    let options = ExportOptions { checkpoint, salvage: true, ..ExportOptions::default() };
+    let done = export(directory, &options, &mut out).unwrap();
+    let lines: Vec<String> = String::from_utf8(out).unwrap().lines().map(String::from).collect();
+    let set: BTreeSet<String> = lines.iter().cloned().collect();
+    assert_eq!((set.len(), lines.len() as u64), (lines.len(), done.lines), "each line once");
+    (set, done)
+}
+
+/// Whatever one byte is: what is salvaged is what was stored, all else is told, and the lines that are
+/// lost are few unless it is a catalog, or what tells which records are live.
+#[test]
+fn what_is_sound_is_salvaged_and_the_rest_is_told() {
+    let (place, _) = sample_of(2);
+    let directory = ClosedDirectory::open(place.path()).unwrap();
+    let sound: BTreeSet<String> = exported(&directory).unwrap().lines().map(String::from).collect();
+    let (all, done) = salvaged(&directory, None);
+    assert_eq!((&all, done.damage.len(), done.checkpoint), (&sound, 0, 3));
+    let (mut whole, mut in_part) = (0, 0);
+    for name in files(place.path()) {
+        let path = place.path().join(&name);
+        let bytes = fs::read(&path).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let places = (0..bytes.len()).filter(|at| bytes[*at] != 0 || at % 607 == 0);
+        for at in places.step_by(11) {
+            file.write_all_at(&[bytes[at] ^ 4], at as u64).unwrap();
+            let when = format!("byte {at} of {name}");
+            let (lines, done) = salvaged(&directory, None);
+            match done.checkpoint {
+                3 => assert!(lines.is_subset(&sound), "{when}"),
+                // The newest cannot be read, and is told.
+                before => assert_eq!((before, &*name), (2, "checkpoint-0000000000000003")),
+            }
+            let is_told = !done.damage.is_empty() || !done.skipped.is_empty();
+            assert!(is_told || lines == sound, "{when}: {} lines", lines.len());
+            if is_told {
+                let of_it = |damage: &Damage| damage.file.as_deref() == Some(&*name);
+                assert!(done.damage.iter().any(of_it), "{when}: {done:?}");
+            }
+            *if lines == sound { &mut whole } else { &mut in_part } += 1;
+            file.write_all_at(&bytes[at..=at], at as u64).unwrap();
+        }
+    }
+    assert!(whole > 100 && in_part > 50, "{whole} {in_part}");
+}
+
+#[test]
+fn one_damaged_record_costs_one_line_and_a_lost_manifest_none() {
+    let (place, _) = sample_of(2);
+    let directory = ClosedDirectory::open(place.path()).unwrap();
+    let (sound, _) = salvaged(&directory, None);
+    let (older, done) = salvaged(&directory, Some(2));
+    assert_eq!(done.checkpoint, 2);
+    let manifest = fs::read(place.path().join("MANIFEST")).unwrap();
+    let path = place.path().join("MANIFEST");
+    fs::write(&path, &manifest[..100]).unwrap();
+    // Without being asked to salvage it says what there is.
+    let error = exported(&directory).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert_eq!(error.context("checkpoints there"), Some("3, 2"), "{error:?}");
+    let (lines, done) = salvaged(&directory, None);
+    assert_eq!((&lines, done.checkpoint, done.damage.len()), (&sound, 3, 1));
+    assert_eq!(salvaged(&directory, Some(2)).0, older);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(salvaged(&directory, None).0, sound);
+    fs::write(&path, &manifest).unwrap();
+    // The first record of each segment in turn.
+    let mut lost_one = 0;
+    for name in files(place.path()).into_iter().filter(|name| name.starts_with("seg-")) {
+        let path = place.path().join(&name);
+        let bytes = fs::read(&path).unwrap();
+        let mut damaged = bytes.clone();
+        damaged[4096 + 17] ^= 1;
+        fs::write(&path, &damaged).unwrap();
+        let (lines, done) = salvaged(&directory, None);
+        assert!(lines.is_subset(&sound));
+        let lost = sound.len() - lines.len();
+        assert_eq!(lost > 0, !done.damage.is_empty(), "{name}: {lost} lost, {done:?}");
+        lost_one += usize::from(lost == 1);
+        fs::write(&path, &bytes).unwrap();
+    }
+    assert!(lost_one > 0);
 }
 
 #[test]
@@ -139,9 +249,7 @@ fn all_damage_is_told_and_not_only_the_first() {
     }
     let verified = verify(&directory).unwrap();
     for (name, offset) in &expected {
-        let of = |d: &&alluvium_inspect::Damage| {
-            d.file.as_ref() == Some(name) && d.offset == Some(*offset)
-        };
+        let of = |d: &&Damage| d.file.as_ref() == Some(name) && d.offset == Some(*offset);
         assert_eq!(verified.damage.iter().filter(of).count(), 1, "{name} {offset}: {verified}");
     }
     let segments = expected.len() as u64 / 2;
@@ -171,8 +279,7 @@ fn files_that_are_cut_exchanged_or_lost_are_told() {
         if name != "MANIFEST" {
             fs::remove_file(&path).unwrap();
             let verified = verify(&directory).unwrap();
-            let is_told =
-                |told: &alluvium_inspect::Damage| told.to_string().contains(name.as_str());
+            let is_told = |told: &Damage| told.to_string().contains(name.as_str());
             assert!(verified.damage.iter().any(is_told), "{name} lost: {verified}");
         }
         fs::write(&path, &bytes).unwrap();
