@@ -185,17 +185,15 @@ impl Group {
         self.check_returned();
     }
 
+    /// A worker whose job has returned, and one that waits for it at a meeting.
+    fn absent(&self) -> Option<(usize, usize)> {
+        let (meetings, returned) = (locked(&self.meetings), locked(&self.returned));
+        returned.iter().find_map(|(worker, been)| Some((*worker, meetings.waits_from(*been)?)))
+    }
+
     /// Ends the run if somebody waits at a meeting that a worker will not come to.
     fn check_returned(&self) {
-        let absent = {
-            let (meetings, returned) = (locked(&self.meetings), locked(&self.returned));
-            let absent = returned.iter().find_map(|(worker, been)| {
-                let waits = meetings.waits_from(*been)?;
-                Some((*worker, waits))
-            });
-            absent
-        };
-        if let Some((absent, waits)) = absent {
+        if let Some((absent, waits)) = self.absent() {
             let message = format!(
                 "worker {waits} waits at a meeting that worker {absent} will not come to: its job has \
                  returned"

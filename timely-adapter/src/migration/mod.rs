@@ -83,6 +83,9 @@ impl<'scope, T: EventTime, D, F> Keyed<'scope, T, D, F> {
     /// group at one time, the one to the worker with the highest index counts. A move to a worker or of
     /// a group that there is not ends the run.
     ///
+    /// Rows that wait for the control stream are applied in the order of their timestamps, those of one
+    /// timestamp in the order in which they arrived.
+    ///
     /// Moving a group costs what its entries cost to read, encode and put. Between two schedules of the
     /// operator one chunk is sent, of a 64th of the store's memory and 64 KiB at most. Four of these may be
     /// on their way from a worker, until who takes them has told that they are installed; their memory is
