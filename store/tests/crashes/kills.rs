@@ -20,7 +20,7 @@ fn a_killed_process_leaves_what_it_has_confirmed() {
         let directory = tempfile::tempdir().unwrap();
         let (mut dice, mut expected) = (Dice(seed), Expected::of(seed));
         let mut found = Found::default();
-        for round in 0..8 {
+        for round in 0..if long() { 8 } else { 5 } {
             let plan = Plan::by_chance(directory.path(), seed, &mut dice);
             let when = format!("seed {seed}, round {round}, {plan:?}");
             let mut running = plan.spawn(|_| {});

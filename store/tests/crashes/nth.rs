@@ -93,7 +93,7 @@ fn each_call_fails<S: Subject>() {
         assert_eq!(met, 0, "seed {seed}, where nothing fails");
         for kind in Kind::ALL {
             let calls = kind.count(&clean);
-            let share = if long() { 1 } else { (calls / 4).max(1) };
+            let share = if long() { 1 } else { (calls / 3).max(1) };
             for n in (1 + seed % share..=calls).step_by(share as usize) {
                 let when = format!("seed {seed}, {kind:?} {n} of {calls}");
                 let device = Simulated::new(seed, Faults::late(2));
@@ -105,11 +105,12 @@ fn each_call_fails<S: Subject>() {
                 device.forget_scripts();
                 let mut dice = Dice(n);
                 let seed_of_crash = dice.next();
-                for policy in [
+                let policies = [
                     CrashPolicy::Nothing,
                     CrashPolicy::Subset { seed: seed_of_crash },
                     CrashPolicy::Everything,
-                ] {
+                ];
+                for policy in policies.into_iter().take(if long() { 3 } else { 1 }) {
                     let left = device.crash(policy);
                     let when = format!("{when}, {policy:?}");
                     let mut found = found.clone();

@@ -87,7 +87,7 @@ fn run(is_gentle: bool, directories: u64) {
         let path = directory.path().canonicalize().unwrap().join("store");
         let (mut dice, mut expected) = (Dice(seed), Expected::of(seed));
         let mut found = Found::default();
-        for round in 1..=4 {
+        for round in 1..=if long() { 4 } else { 3 } {
             let by_chance = Plan::by_chance(&path, seed, &mut dice);
             let plan = Plan {
                 until: 250 * round,
@@ -133,9 +133,9 @@ fn run(is_gentle: bool, directories: u64) {
         "{jobs} jobs: {met} errors lived through, {told} jobs ended by one, {killed} killed; \
          {compared} checkpoints compared; calls seen, done in part, interrupted, failed: {counts:?}"
     );
-    let [read, write] = ["pread", "pwrite"].map(|name| counts[name]);
-    assert!(read[1] > 0 && write[1] > 0 && read[2] > 0 && write[2] > 0, "{counts:?}");
     if is_gentle {
+        let [read, write] = ["pread", "pwrite"].map(|name| counts[name]);
+        assert!(read[1] > 0 && write[1] > 0 && read[2] > 0 && write[2] > 0, "{counts:?}");
         assert!(counts.values().all(|counts| counts[3] == 0), "{counts:?}");
     } else {
         assert!(met > 0, "{counts:?}");

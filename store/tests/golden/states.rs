@@ -195,7 +195,8 @@ impl States {
         let store = builder.open()?;
         let layout = |layout: AnyLayout| if on_heap { Heap::new().into() } else { layout };
         let heap = || layout(Heap::new().into());
-        let log = |bytes| layout(log(bytes).into());
+        // A little above the least: so little can be too little to restore many small segments.
+        let log = |bytes| layout(log(bytes + 64 * KIB).into());
         let append = || layout(AppendLog::new().memory(400 * KIB).block(KIB).into());
         let segments = || layout(WindowSegments::new().memory(256 * KIB).into());
         let map = |name, layout: AnyLayout| -> Result<_> {
@@ -226,8 +227,8 @@ impl States {
             maps: vec![
                 map("map-heap", heap())?,
                 map("map-log", log(112 * KIB))?,
-                map("map-aged", layout(self::log(124 * KIB).generations(2).into()))?,
-                map("map-colliding", layout(self::log(112 * KIB).hash_bits(3).into()))?,
+                map("map-aged", layout(self::log(188 * KIB).generations(2).into()))?,
+                map("map-colliding", layout(self::log(176 * KIB).hash_bits(3).into()))?,
             ],
             ordered: store.map("map-ordered").layout(Heap::new().in_order()).open()?,
             bids: vec![bids("bids-heap", heap())?, bids("bids-log", log(160 * KIB))?],
