@@ -55,8 +55,8 @@ impl Checkpoints {
                 Err(error) => unreadable.push((file.number, error)),
             }
         }
-        if restore.is_some() {
-            found.find_unlisted(&manifest, &reads)?;
+        if let Some(asked) = restore {
+            found.find_unlisted(&manifest, asked, &reads)?;
         }
         found.retained.sort_by_key(|retained| retained.file.number);
         found.base = found.choose(&manifest, &reads, unreadable.as_mut(), restore)?;
@@ -118,11 +118,19 @@ impl Checkpoints {
     }
 
     /// Adds the checkpoints that are whole, as far as names tell, and that the manifest does not list:
-    /// sealed and not confirmed, or in a directory that has lost its manifest.
-    fn find_unlisted(&mut self, manifest: &Manifest, device: &dyn Device) -> Result<()> {
+    /// sealed and not confirmed, or in a directory that has lost its manifest. One that is older than a
+    /// listed one is left over, unless it is the one `asked` for.
+    fn find_unlisted(
+        &mut self,
+        manifest: &Manifest,
+        asked: u64,
+        device: &dyn Device,
+    ) -> Result<()> {
         let names = device.list()?;
+        let newest = manifest.checkpoints.iter().map(|file| file.number).max().unwrap_or(0);
         for number in names.iter().filter_map(|name| checkpoint_of_file(name)) {
-            if manifest.checkpoints.iter().any(|file| file.number == number) {
+            let is_listed = manifest.checkpoints.iter().any(|file| file.number == number);
+            if is_listed || (number < newest && number != asked) {
                 continue;
             }
             match CheckpointImage::load(device, number, None) {

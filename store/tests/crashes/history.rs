@@ -131,7 +131,10 @@ impl Known {
             *known.find(|kept| kept.number == number).expect("it was begun")
         };
         let is_listed = |number: &u64| listed.iter().any(|kept| kept.number == *number);
-        let others: Vec<_> = whole.filter(|number| !is_listed(number)).map(kept).collect();
+        let newest = listed.iter().map(|kept| kept.number).max().unwrap_or(0);
+        let stays = |number: &u64| *number > newest || *number == last.number;
+        let whole = whole.filter(|number| !is_listed(number) && stays(number));
+        let others: Vec<_> = whole.map(kept).collect();
         let mut all: Vec<_> = listed.iter().copied().chain(others).collect();
         all.sort_by_key(|kept| (*kept == last, kept.number));
         all

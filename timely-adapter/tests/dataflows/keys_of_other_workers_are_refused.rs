@@ -7,12 +7,15 @@ use alluvium::{Error, ErrorKind, Result, StoreConfig, Time};
 use alluvium_timely::{Context, KeyBy, OperatorState, Spec, Stateful, execute};
 use timely::dataflow::operators::vec::Input;
 
+/// What the operator does for a row.
+type Write<S> = fn(&mut S, u64, &mut Context<'_, i64, u64, ()>) -> Result<()>;
+
 /// Runs an operator that writes with `write` for each row, on so many workers.
 fn run<S: 'static>(
     workers: usize,
     spec: fn() -> Spec,
     open: fn(&OperatorState<'_>) -> Result<S>,
-    write: fn(&mut S, u64, &mut Context<'_, i64, u64, ()>) -> Result<()>,
+    write: Write<S>,
 ) -> Result<()> {
     let config = timely::Config::process(workers);
     execute(config, StoreConfig::default().into(), move |worker, state| {
@@ -49,8 +52,8 @@ fn run<S: 'static>(
 fn check<S: 'static>(
     what: &str,
     open: fn(&OperatorState<'_>) -> Result<S>,
-    own: fn(&mut S, u64, &mut Context<'_, i64, u64, ()>) -> Result<()>,
-    zero: fn(&mut S, u64, &mut Context<'_, i64, u64, ()>) -> Result<()>,
+    own: Write<S>,
+    zero: Write<S>,
 ) {
     let spec = || Spec::new("operator");
     run(2, spec, open, own).unwrap_or_else(|error| panic!("{what}: {error:?}"));
