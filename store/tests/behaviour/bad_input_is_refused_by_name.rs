@@ -117,6 +117,12 @@ fn a_configuration_file_is_refused_by_file_line_and_option() {
 
 #[test]
 fn a_budget_that_is_too_small_is_refused_by_number() {
+    let store = Store::in_memory().memory("3MiB").max_value("8KiB".to_owned()).open().unwrap();
+    assert_eq!(store.memory_bytes(), 3 << 20, "as a configuration has it");
+    let builder = || Store::in_memory().max_value("much").memory("3 MB").retain(0);
+    let error = builder().open().unwrap_err();
+    assert_eq!((error.kind(), error.context("option")), (ErrorKind::Config, Some("max_value")));
+    assert_eq!(error.message(), "\"much\" is not a size; write bytes, or like 64KiB, 256MiB, 2GiB");
     let error = Store::in_memory().memory(100).open().unwrap_err();
     assert_error(&error, ErrorKind::Config, &["100", &MEMORY_BYTES_MIN.to_string()]);
     let error = Store::in_memory().memory(32 * KIB).max_value(64 * KIB).open().unwrap_err();

@@ -27,8 +27,26 @@ fn the_same_timer_twice_fires_once() {
     assert!(timers.set(Time(5), 1).unwrap(), "it fired, so that it is new");
 }
 
+/// Also at both ends of time: what is set is there, and comes once the watermark has passed it; nothing
+/// passes the end.
 #[test]
-fn a_timer_at_or_before_the_watermark_fires_on_the_next_pop() {
+fn a_timer_at_the_watermark_waits_until_that_has_passed_it() {
+    let mut timers = store().timers::<u64>("t").unwrap();
+    for at in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX - 1] {
+        assert!(timers.set(Time(at), 1).unwrap());
+        assert_eq!(timers.next_time(), Some(Time(at)));
+        assert_eq!(due(&mut timers, at), [], "at {at}");
+        assert_eq!(due(&mut timers, at + 1), [(at, 1)]);
+        assert!(timers.set(Time(at), 1).unwrap() && timers.cancel(Time(at), 1));
+    }
+    assert!(timers.set(Time::MAX, 1).unwrap());
+    assert_eq!(due(&mut timers, i64::MAX), []);
+    assert!(timers.purge(Time::MAX, 10));
+    assert_eq!(timers.pop_first(), Some((Time::MAX, 1, ())));
+}
+
+#[test]
+fn a_timer_before_the_watermark_fires_on_the_next_pop() {
     let mut timers = store().timers::<u64>("t").unwrap();
     timers.set(Time(100), 1).unwrap();
     assert_eq!(due(&mut timers, 101), [(100, 1)]);
