@@ -66,10 +66,14 @@ impl Disk {
 
     /// What survives a crash, by name.
     fn surviving(&self, policy: CrashPolicy, in_flight: &[Change]) -> Vec<Surviving> {
-        let mut names = self.durable_names.clone();
-        let mut writes: BTreeMap<u64, Vec<(u64, Bytes)>> = BTreeMap::new();
+        // While the machine lives, names are there also if a sync has given them up.
+        let keeps_names = policy == CrashPolicy::Everything;
+        let names = if keeps_names { &self.names } else { &self.durable_names };
+        let (mut names, mut writes) = (names.clone(), BTreeMap::<u64, Vec<(u64, Bytes)>>::new());
         for change in self.choose(policy, in_flight) {
-            change.apply_to_names(&mut names);
+            if !keeps_names {
+                change.apply_to_names(&mut names);
+            }
             if let Change::Write { file, offset, bytes } = change {
                 writes.entry(file).or_default().push((offset, bytes));
             }
