@@ -114,8 +114,7 @@ impl StoreBuilder {
         self
     }
 
-    /// How many checkpoints are kept that can be restored. Each keeps the files it names, also those
-    /// that nothing else needs any more. Default: 1.
+    /// How many checkpoints are kept that can be restored; see [`StoreConfig::retain`].
     #[must_use]
     pub fn retain(mut self, checkpoints: usize) -> Self {
         self.config.retain = checkpoints;
@@ -138,7 +137,9 @@ impl StoreBuilder {
 
     /// Restores the checkpoint of this number instead of the newest: one of those retained
     /// ([`Store::checkpoints`]), or one that was [sealed](Store::seal) in full but not confirmed
-    /// before a crash. Later ones stay until the next checkpoint replaces them.
+    /// before a crash. Later ones stay until the next checkpoint replaces them. If the manifest is
+    /// damaged, any checkpoint can be restored whose files are all there, and nothing is removed
+    /// until the store is opened again; which these are, the error of an open without a number says.
     #[must_use]
     pub fn restore(mut self, checkpoint: u64) -> Self {
         self.restore = Some(checkpoint);

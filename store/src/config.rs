@@ -38,7 +38,9 @@ pub struct StoreConfig {
     /// The most heap a single value may own; so much of the budget is kept free for values to
     /// grow into. Default: a sixteenth of the memory, between 4 KiB and 1 MiB.
     pub max_value: Option<ByteSize>,
-    /// How many checkpoints are kept that can be restored. Default: 1.
+    /// How many checkpoints are kept that can be restored. Each keeps the files it names, also those
+    /// that nothing else needs any more. With 1, damage to a file of the newest leaves nothing to go
+    /// back to. Default: [`DEFAULT_RETAIN`].
     pub retain: usize,
     /// The most bytes that segments of a [`HybridLog`](crate::HybridLog) may take on storage per byte
     /// of live state, without those that only a checkpoint needs: beyond that compaction rewrites
@@ -72,6 +74,9 @@ pub enum Helpers {
 /// Default of [`StoreConfig::space_amplification`].
 pub const DEFAULT_SPACE_AMPLIFICATION: f64 = DEFAULT_MAX_AMPLIFICATION;
 
+/// Default of [`StoreConfig::retain`].
+pub const DEFAULT_RETAIN: usize = 2;
+
 /// Default of [`StoreConfig::patience_ms`].
 pub const DEFAULT_PATIENCE_MS: u64 = 20_000;
 
@@ -85,7 +90,7 @@ impl Default for StoreConfig {
             memory: ByteSize(DEFAULT_MEMORY_BYTES),
             key_groups: 256,
             max_value: None,
-            retain: 1,
+            retain: DEFAULT_RETAIN,
             space_amplification: DEFAULT_SPACE_AMPLIFICATION,
             io: IoOptions::default(),
             helpers: Helpers::default(),

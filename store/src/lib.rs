@@ -67,7 +67,8 @@ pub use aside::Aside;
 pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
 pub use checkpoints::{Checkpoint, RetainedCheckpoint, Seal};
 pub use config::{
-    DEFAULT_MEMORY_BYTES, DEFAULT_PATIENCE_MS, DEFAULT_SPACE_AMPLIFICATION, Helpers, StoreConfig,
+    DEFAULT_MEMORY_BYTES, DEFAULT_PATIENCE_MS, DEFAULT_RETAIN, DEFAULT_SPACE_AMPLIFICATION,
+    Helpers, StoreConfig,
 };
 pub use count::Count;
 pub use expiring::{

@@ -12,7 +12,7 @@ use alluvium::{Helpers, HybridLog, MIB, Map, Store};
 const KEYS: u64 = 5000;
 
 fn open(device: &Simulated) -> (Store, Map<u64, u64>) {
-    let store = Store::in_memory().memory(8 * MIB).device(Arc::new(device.clone()));
+    let store = Store::in_memory().retain(1).memory(8 * MIB).device(Arc::new(device.clone()));
     let store = store.helpers(Helpers::Inline).open().unwrap();
     let map = store.map("counts").layout(HybridLog::new().into()).open().unwrap();
     (store, map)

@@ -192,6 +192,7 @@ fn write_fifty_times(layout: HybridLog, helpers: Helpers) {
     let keys = 3000;
     let device = Simulated::new(7, Faults::none());
     let store = Store::in_memory()
+        .retain(1)
         .memory(700 * KIB)
         .max_value(4 * KIB)
         .layout(layout)

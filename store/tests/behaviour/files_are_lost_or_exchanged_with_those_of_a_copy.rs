@@ -283,6 +283,25 @@ fn what_cannot_be_restored_is_not_named_beside_a_damaged_manifest() {
 }
 
 #[test]
+fn two_checkpoints_are_retained_unless_told() {
+    let device = Simulated::new(1, Faults::none());
+    let store = Store::in_memory().device(Arc::new(device.clone())).open().unwrap();
+    let mut map: Map<u64, u64> = store.map("m").open().unwrap();
+    for position in 1..=4 {
+        map.put(position, position).unwrap();
+        store.checkpoint(position).unwrap();
+    }
+    let numbers: Vec<u64> = store.checkpoints().iter().map(|c| c.checkpoint.number).collect();
+    assert_eq!((numbers, alluvium::DEFAULT_RETAIN), (vec![3, 4], 2));
+    drop((map, store));
+    // The newest is damaged: the one before is there.
+    device.corrupt(&alluvium::checkpoint_name(4), 50, 1).unwrap();
+    let error = Store::in_memory().device(Arc::new(device.clone())).open().unwrap_err();
+    assert_eq!(error.context("can be restored"), Some("3"), "{error:?}");
+    assert_eq!(restore(&device, 3).unwrap().restored_position(), Some(3));
+}
+
+#[test]
 fn a_store_that_never_had_a_manifest_is_an_empty_one() {
     let device = Simulated::new(1, Faults::none());
     let mut states = open(&device).unwrap();

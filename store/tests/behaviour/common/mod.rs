@@ -59,6 +59,8 @@ pub fn open_on(
         .layout(layout)
         .helpers(Helpers::Inline)
         .device(device)
+        // Only the newest checkpoint: each file that is there counts.
+        .retain(1)
         .open()
 }
 
