@@ -18,6 +18,7 @@ pub fn store(place: &Path, layout: impl Into<AnyLayout>) -> Store {
         .max_value(64 * KIB)
         .layout(layout)
         .helpers(Helpers::Inline)
+        .retain(1)
         .open()
         .unwrap()
 }
