@@ -257,7 +257,7 @@ impl Account {
         }
         // An eighth more, as the next call needs some as well.
         let enough = holder.used.get().saturating_add(bytes);
-        let enough = enough.saturating_add(enough / 8).next_multiple_of(1024);
+        let enough = enough.saturating_add(enough / 8).div_ceil(1024).saturating_mul(1024);
         let whose = match holder.parent {
             Some(_) => "a memory of the state",
             None => "a memory",

@@ -874,9 +874,9 @@ fn an_index_that_is_refused_says_how_much_was_free_for_it() {
     let refused = (0..).find_map(|key| table.put(key, key).err()).unwrap().error;
     let text = refused.message();
     let numbers: Vec<u64> = text.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
-    let [needs, limit, free, floor] = numbers[..] else { panic!("{text}") };
+    let [needs, limit, free, floor, keys] = numbers[..] else { panic!("{text}") };
     assert!(text.starts_with("index needs ") && limit == MIB, "{text}");
-    assert!(needs > free && free + floor <= limit, "{text}");
+    assert!(needs > free && free + floor <= limit && keys == table.len(), "{text}");
     let elastic = [MemoryKind::Pages, MemoryKind::Values].map(|kind| store.used_for(kind));
     let fixed = store.used() - elastic.iter().sum::<u64>();
     assert_eq!(free, limit.saturating_sub(fixed + floor), "{text}");
