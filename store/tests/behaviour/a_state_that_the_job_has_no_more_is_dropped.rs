@@ -116,7 +116,7 @@ fn its_parts_go_with_it_and_its_files_with_the_last_checkpoint_that_has_it() {
     counts.open(Windows::sliding(100, 10), Counting).unwrap();
     drop((map, store));
     // Until it is dropped.
-    let store = on(&device).open().unwrap();
+    let store = on(&device).restore(2).open().unwrap();
     stays = store.map::<u64, u64>("stays").layout(log()).open().unwrap();
     for position in 3..5 {
         store.checkpoint(position).unwrap();
