@@ -68,6 +68,10 @@ pub struct StateArgs {
     /// Memory that state may take, such as 256MiB
     #[arg(long, value_name = "SIZE")]
     pub memory: ByteSize,
+    /// The most that a value may own, such as 1MiB (a sixteenth of the memory, 1MiB at most, unless
+    /// given)
+    #[arg(long, value_name = "SIZE")]
+    pub max_value: Option<ByteSize>,
     /// Directory for state that does not fit (a temporary one unless given)
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,

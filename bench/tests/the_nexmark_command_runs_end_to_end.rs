@@ -228,7 +228,10 @@ fn what_cannot_be_run_is_refused_in_words() {
         ("--query q4 --events 5 -n 2 --hostfile /nowhere/hosts", "/nowhere/hosts"),
         ("--query q4 --events 5 --in-flight 0", "in-flight 0"),
         ("--query q4 --events 5 --workers 300", "300 workers cannot share 256 key groups"),
-        ("--query q4 --events 400000 --in-flight 100000 --memory 100KiB", "of 102400 bytes"),
+        (
+            "--query q4 --events 400000 --in-flight 100000 --memory 100KiB --max-value 20KiB",
+            "of 102400 bytes",
+        ),
         ("--query q3 --events 2000000 --memory 300KiB --workers 2", "state failed in an operator"),
         ("--query q4 --events 5 --checkpoint-at 3", "--dir"),
         ("--query q12 --events 5 --clock wall", "q12 is in event time"),

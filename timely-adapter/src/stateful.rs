@@ -37,8 +37,8 @@ pub struct Context<'a, T, K: Key + Ord, R> {
 
 impl<T: EventTime, K: Key + Ord, R> Context<'_, T, K, R> {
     /// No event before this time is still to come: none that is on its way, and none that waits in the
-    /// operator, for a read or for its key group. So state that is advanced by it is never past a row
-    /// that waits. While timers are applied it may be before their times.
+    /// operator, for a read or for its key group. So rows advance state by it to no time that is past a
+    /// row that waits. Timers of keys that do not wait fire meanwhile: they see it just past their times.
     pub fn watermark(&self) -> Time {
         self.watermark
     }
@@ -281,7 +281,12 @@ where
                 context.watermark = context.watermark.min(context.time.time());
                 (self.rows)(&mut self.state, rows, &mut context)
             }
-            Work::Timers(timers) => (self.due)(&mut self.state, timers, &mut context),
+            Work::Timers(timers) => {
+                // A timer sees that its time is over, though rows of other keys wait that are before it.
+                let last = timers.iter().map(|(at, _)| *at).max().unwrap_or(Time::MIN);
+                context.watermark = limit.min(waiting.max(last.plus(1)));
+                (self.due)(&mut self.state, timers, &mut context)
+            }
         };
         if let Some(earliest) = context.earliest_set {
             let at = at_least(earliest, right.time());

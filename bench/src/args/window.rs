@@ -96,7 +96,8 @@ impl WindowArgs {
 
     /// Where our windows live.
     pub fn state(&self, layout: &Layout) -> StateArgs {
-        StateArgs { layout: layout.clone(), memory: self.memory, dir: self.dir.clone() }
+        let (layout, dir) = (layout.clone(), self.dir.clone());
+        StateArgs { layout, memory: self.memory, max_value: None, dir }
     }
 }
 

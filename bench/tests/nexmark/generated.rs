@@ -42,10 +42,13 @@ const SHORT: u64 = 2 * MIB;
 /// is the other one's.
 fn short_of_memory(query: &str, directory: &Path, workers: usize) -> StoreConfig {
     let bids = ("expanded-bids/left".to_owned(), HybridLog::new().memory(SHORT).into());
+    // Its rows of one auction are one value.
+    let max_value = (query == Q20::NAME).then_some(ByteSize(400 << 10));
     let worker = if query == Q20::NAME { 2 * SHORT } else { SHORT };
     StoreConfig {
         directory: Some(directory.to_owned()),
         memory: ByteSize(workers as u64 * worker),
+        max_value,
         states: [bids].into(),
         ..StoreConfig::default()
     }

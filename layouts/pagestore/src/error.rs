@@ -255,7 +255,7 @@ mod tests {
             Err(Rejected::new(error.caused_by(cause), Argument))?
         }
         let error = refuse().unwrap_err();
-        assert_eq!(error.to_string(), "no room (state a)");
+        assert_eq!(error.to_string(), "no room (state a): the cause");
         assert_eq!(error.source().unwrap().to_string(), "the cause");
         assert!(format!("{error:?}").contains("no room"));
     }

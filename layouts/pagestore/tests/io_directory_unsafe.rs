@@ -239,14 +239,14 @@ struct Lower(Resource, Rlimit);
 impl Lower {
     fn to(resource: Resource, current: u64) -> Self {
         let before = getrlimit(resource);
-        setrlimit(resource, Rlimit { current: Some(current), ..before.clone() }).unwrap();
+        setrlimit(resource, Rlimit { current: Some(current), ..before }).unwrap();
         Self(resource, before)
     }
 }
 
 impl Drop for Lower {
     fn drop(&mut self) {
-        setrlimit(self.0, self.1.clone()).unwrap();
+        setrlimit(self.0, self.1).unwrap();
     }
 }
 

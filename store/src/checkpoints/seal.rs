@@ -100,12 +100,13 @@ impl Seal {
                 }
             }
         }
-        let carried = checkpoints.base.iter().flat_map(|base| kept(base, &sealing.without));
-        for state in carried.cloned().collect::<Vec<_>>() {
+        let dropped = inner.dropped.borrow();
+        for state in checkpoints.base.iter().flat_map(|base| kept(base, &dropped)) {
             if !states.iter().any(|open| open.manifest.name == state.name) {
-                sealing.add(state, None, segments);
+                sealing.add(state.clone(), None, segments);
             }
         }
+        drop(dropped);
         checkpoints.sealing = Some(sealing);
         drop((checkpoints, states));
         // From here on, what is dropped is aborted.

@@ -93,7 +93,7 @@ where
     reach: Reach<K>,
     pub(crate) progress: Rc<ProgressCell>,
     /// An event that is kept, and not in its session yet.
-    entering: Option<Entering<K, C::Item, C::Part, C::Row>>,
+    entering: Option<Entering<K, C>>,
     /// Timers that found no room yet.
     unset: Vec<(Time, K)>,
     /// Keys without sessions whose sets are to be removed.
@@ -117,16 +117,16 @@ struct Tell {
 }
 
 /// An event that is kept beside the set, on its way into the set.
-struct Entering<K, I, P, R> {
+struct Entering<K: Key, C: SessionContents<K>> {
     at: Time,
     key: K,
-    item: I,
+    item: C::Item,
     /// The last event of the session that it makes.
     last: Time,
     /// The sessions that it joins, but those whose events have been moved to the new one.
-    joined: Vec<Session<P>>,
+    joined: Vec<Session<C::Part>>,
     /// Results to take back.
-    old_rows: Vec<(Window, R, i64)>,
+    old_rows: Vec<(Window, C::Row, i64)>,
 }
 
 /// What an event does to a key's set beside the set itself.

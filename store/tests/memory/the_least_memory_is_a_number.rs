@@ -37,6 +37,7 @@ fn is_floor(what: &str, told: u64, least: u64) {
 
 #[test]
 fn the_least_memory_of_each_layout_is_what_the_book_says() {
+    let _alone = crate::counting::alone();
     let log = least(|store| {
         let map = store.map::<u64, u64>("m").layout(HybridLog::new()).open()?;
         map.len().map(drop)
@@ -62,6 +63,7 @@ fn the_least_memory_of_each_layout_is_what_the_book_says() {
 
 #[test]
 fn memory_that_cannot_be_evicted_is_told_before_it_is_full() {
+    let _alone = crate::counting::alone();
     for is_log in [true, false] {
         let store = store(2 * MIB);
         let mut map: Map<u64, u64> = match is_log {

@@ -192,10 +192,13 @@ fn two_sessions_near_the_end_of_time_keep_their_own_events() {
     assert_eq!(told, [(15, vec![1]), (4, vec![2])]);
 }
 
+/// Time, key and lateness of late events.
+type LateRows = Vec<(i64, u64, i64)>;
+
 #[test]
 fn an_event_at_the_end_of_time_is_late_and_stops_nothing() {
     for windows in [Windows::tumbling(10), Windows::sliding(10, 2), Windows::session(10)] {
-        let add = |sent: i64| -> Result<(Vec<(i64, u64, i64)>, i64)> {
+        let add = |sent: i64| -> Result<(LateRows, i64)> {
             let store = Store::in_memory().open()?;
             let mut counts = store.aggregated::<u64, (), _>("w").open(windows, Counting)?;
             let mut late = Vec::new();

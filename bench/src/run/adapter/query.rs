@@ -67,6 +67,7 @@ fn config(args: &AdapterArgs, directory: &Path) -> StoreConfig {
     StoreConfig {
         directory: Some(directory.to_owned()),
         memory: args.state.memory,
+        max_value: args.state.max_value,
         layout: args.state.layout.layout.clone(),
         ..StoreConfig::default()
     }

@@ -96,6 +96,7 @@ impl ForQuery for Run<'_> {
         let store = StoreConfig {
             directory: args.directory().map(PathBuf::from).or(directory),
             memory: args.state.memory,
+            max_value: args.state.max_value,
             layout: args.state.layout.layout.clone(),
             ..StoreConfig::default()
         };
