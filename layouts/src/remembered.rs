@@ -20,7 +20,7 @@ use alluvium_pagestore::{
     StateImage,
 };
 
-use crate::full_image::{Images, kept_free, pace, read_placed, reading_bytes};
+use crate::full_image::{Images, pace, read_placed, reading_bytes};
 use crate::heap_capture::segment_bytes;
 use crate::heap_files::{Dead, HeapFiles, Named};
 use crate::heap_marks::Place;
@@ -210,15 +210,6 @@ impl Remembered {
         let Some(taking) = &mut self.taking else { return };
         if taking.part.naming.outdate(place, &mut self.files).is_err() {
             taking.stepped.lose();
-        }
-    }
-
-    /// What the state is to leave free when it takes more memory, so that it can be checkpointed and be
-    /// read again.
-    pub fn kept_free<K: Key, V: State>(&self) -> u64 {
-        match self.context.segments.is_some() {
-            true => kept_free(&self.context, &pace::<K, V>(&self.context, u64::MAX)),
-            false => 0,
         }
     }
 

@@ -64,8 +64,6 @@ struct Pending<K: Key + Ord, N: State + Ord> {
     /// The keys that are taken, if these are not all.
     own: Option<OwnKeys>,
     oversize: Oversize,
-    /// What timers leave free for the next checkpoint, and for opening it.
-    kept: u64,
 }
 
 impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
@@ -126,12 +124,8 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
         account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
     }
 
-    /// Sees to it that so many bytes are free, beside those that the next checkpoint takes.
+    /// Sees to it that so many bytes are free.
     fn ensure(&mut self, bytes: u64) -> Result<()> {
-        let bytes = match (bytes, &self.capture) {
-            (1.., None) => bytes + self.kept,
-            _ => bytes,
-        };
         self.drop_left_for(bytes);
         let account = &self.context.account;
         let ensured = account.ensure(bytes, "a timer");
@@ -236,7 +230,6 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
         let remembered = Remembered::new(&context);
         let (capture, given_up, codec_calls) = (None, Vec::new(), 0);
         let oversize = Oversize::new(&context.name, context.max_value_bytes);
-        let kept = 0;
         let mut pending = Pending {
             context,
             timers,
@@ -246,7 +239,6 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
             codec_calls,
             own: None,
             oversize,
-            kept,
         };
         if let Some((image, blobs)) = restored {
             let mut remembered = Remembered::new(&pending.context);
@@ -256,7 +248,6 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
             pending.remembered = remembered;
             pending.pack();
         }
-        pending.kept = pending.remembered.kept_free::<(Time, K), N>();
         Ok(Rc::new(Self(RefCell::new(pending))))
     }
 
