@@ -588,7 +588,7 @@ fn running_totals_go_with_the_last_window_that_has_something() {
 fn many_open_sessions_of_one_key_are_told_apart() {
     for (open, emit) in [(0, Emit::OnClose), (50_000, Emit::OnClose), (50_000, Emit::OnWatermark)] {
         // The sessions of a key are one value.
-        let store = Store::in_memory().max_value(4 * alluvium::MIB).open().unwrap();
+        let store = Store::in_memory().max_value(16 * alluvium::MIB).open().unwrap();
         let windows = Windows::session(10).lateness(40).emit(emit);
         let mut visits = store.aggregated("counts").open(windows, Counting).unwrap();
         let mut told = Told::new();
