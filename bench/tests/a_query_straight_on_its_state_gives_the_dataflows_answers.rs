@@ -37,7 +37,7 @@ fn q4_with_more_state_than_memory() {
 #[test]
 fn q20_with_more_state_than_memory() {
     let report =
-        same_answers_short_of_memory("--query q20 --events 30000 --max-value 512KiB", "4MiB");
+        same_answers_short_of_memory("--query q20 --events 30000 --max-value 512KiB", "5MiB");
     assert!(report.io.bytes_written > 0 && report.io.reads > 0, "{:?}", report.io);
 }
 

@@ -41,10 +41,10 @@ const SHORT: u64 = 2 * MIB;
 /// Hybrid logs in little memory. The side of q20 that grows has a limit of its own: what is left
 /// is the other one's.
 fn short_of_memory(query: &str, directory: &Path, workers: usize) -> StoreConfig {
-    let bids = ("expanded-bids/left".to_owned(), HybridLog::new().memory(SHORT).into());
+    let bids = ("expanded-bids/left".to_owned(), HybridLog::new().memory(SHORT + MIB).into());
     // Its rows of one auction are one value.
     let max_value = (query == Q20::NAME).then_some(ByteSize(400 << 10));
-    let worker = if query == Q20::NAME { 2 * SHORT } else { SHORT };
+    let worker = if query == Q20::NAME { 3 * SHORT } else { SHORT };
     StoreConfig {
         directory: Some(directory.to_owned()),
         memory: ByteSize(workers as u64 * worker),
