@@ -24,27 +24,38 @@ pub(crate) fn enough(fixed: u64) -> String {
 pub(crate) struct Crowded(Cell<bool>);
 
 impl Crowded {
-    /// Warns if memory has become crowded by what a state, or the store, holds.
+    /// Warns if the memory of the state has become crowded; without a name, that of the store.
     #[inline]
-    pub fn watch(&self, state: &str, of: (u64, u64)) {
+    pub fn watch(&self, state: Option<&str>, of: (u64, u64)) {
         if is_crowded(of) != self.0.get() {
             self.turn(state, of);
         }
     }
 
     #[cold]
-    fn turn(&self, state: &str, (fixed, limit): (u64, u64)) {
+    fn turn(&self, state: Option<&str>, (fixed, limit): (u64, u64)) {
         self.0.set(!self.0.get());
-        if self.0.get() {
-            let would_do = enough(fixed);
-            trace_event!(
+        if !self.0.get() {
+            return;
+        }
+        let would_do = enough(fixed);
+        let would_do = would_do.as_str();
+        match state {
+            Some(state) => trace_event!(
                 WARN,
-                "memory is crowded by what cannot be evicted",
+                "a state's memory is crowded by what cannot be evicted",
                 state = state,
                 bytes = fixed,
                 memory = limit,
-                would_do = would_do.as_str(),
-            );
+                would_do = would_do,
+            ),
+            None => trace_event!(
+                WARN,
+                "the store's memory is crowded by what cannot be evicted",
+                bytes = fixed,
+                memory = limit,
+                would_do = would_do,
+            ),
         }
     }
 }

@@ -179,7 +179,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
     /// one and they wait: otherwise space would grow without a bound.
     #[inline(never)]
     fn pay(&self, table: &mut T, writes: usize) {
-        self.crowded.watch(&self.name, table.fixed_bytes());
+        self.crowded.watch(Some(&self.name), table.fixed_bytes());
         let fuel = writes * FUEL_PER_WRITE;
         if self.sweeping.is_some() {
             self.sweep(table, fuel, false);

@@ -330,7 +330,7 @@ impl Store {
         let inner = &*self.0;
         let states = inner.states.borrow();
         let fixed: u64 = states.iter().map(|state| state.hooks.fixed_bytes().0).sum();
-        inner.crowded.watch("all of the store", (fixed, inner.root.limit()));
+        inner.crowded.watch(None, (fixed, inner.root.limit()));
         fixed
     }
 

@@ -104,6 +104,11 @@ fn rare_things_are_told_and_records_are_not() {
         let states: BTreeSet<_> =
             seen.iter().filter_map(|(_, fields)| fields.get("state")).collect();
         assert_eq!(states, [&"m".to_owned()].into());
+        // 40,000 keys' index fills more than 80 % of the memory: told once, with what would do.
+        let warning = "the store's memory is crowded by what cannot be evicted";
+        assert_eq!(count(&seen, warning), 1);
+        assert_eq!(sum(&seen, warning, "memory"), 2 * MIB);
+        assert!(sum(&seen, warning, "bytes") * 10 >= 2 * MIB * 8);
 
         // Records that are changed where they are tell nothing.
         let resident = 39_999;
