@@ -16,13 +16,23 @@ pub(super) struct Accepted {
     /// `None` once the completion is sent.
     request: Option<Request>,
     counters: Arc<Counters>,
+    /// Of a sync: the writes that it covers.
+    covers: u64,
 }
 
 impl Accepted {
     /// Takes `request` in; one that no engine could serve ends here, with an error.
     pub(super) fn accept(request: Request, counters: &Arc<Counters>) -> Option<Self> {
         let checked = check(&request);
-        let accepted = Self { request: Some(request), counters: Arc::clone(counters) };
+        let covers = match (&request.file.0.descriptor, request.operation) {
+            (Some(file), Operation::Sync) => file.writes(),
+            (Some(file), Operation::Write { .. }) => {
+                file.note_write();
+                0
+            }
+            (Some(_), Operation::Read { .. }) | (None, _) => 0,
+        };
+        let accepted = Self { request: Some(request), counters: Arc::clone(counters), covers };
         match checked {
             Ok(()) => Some(accepted),
             Err(refusal) => {
@@ -68,6 +78,12 @@ impl Accepted {
             return;
         };
         self.counters.count(operation, buffer.len(), result.is_ok());
+        match (&file.0.descriptor, operation) {
+            // A sync that was accepted before this does not count for it.
+            (Some(file), Operation::Write { .. }) => file.note_write(),
+            (Some(file), Operation::Sync) if result.is_ok() => file.note_sync(self.covers),
+            _ => {}
+        }
         let result = result.map_err(|error| {
             let error = match error.context("file") {
                 None => error.with("file", file.name()),
@@ -123,7 +139,7 @@ mod tests {
         len: usize,
     ) -> (Request, crossbeam_channel::Receiver<Completion>) {
         let (reply, completions) = crossbeam_channel::unbounded();
-        let file = OpenFile { name: "f".into(), file: None, number: 1, direct: false };
+        let file = OpenFile { name: "f".into(), descriptor: None, number: 1, direct: false };
         let file = FileHandle(Arc::new(file));
         let mut buffer = IoBuffer::zeroed(BLOCK_BYTES);
         buffer.set_len(len);

@@ -15,6 +15,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::descriptors::{Descriptor, Names, of_another_device, with_descriptors};
 use super::stats::Counters;
 use super::{FileHandle, OpenFile};
 use crate::process::Process;
@@ -62,6 +63,8 @@ pub(super) struct Directory {
     /// Whether files are opened only to be read.
     read_only: bool,
     pub(super) counters: Arc<Counters>,
+    /// Of files that handles are held of.
+    names: Arc<Names>,
 }
 
 impl Directory {
@@ -94,8 +97,10 @@ impl Directory {
 
     fn of(path: &Path, handle: File, direct: Direct, read_only: bool) -> Self {
         let (path, handle, process) = (path.to_owned(), Arc::new(handle), Process::this());
-        let (direct, held, counters) = (Mutex::new(direct), Mutex::default(), Arc::default());
-        Self { path, handle, process, held, direct, read_only, counters }
+        let (direct, held) = (Mutex::new(direct), Mutex::default());
+        let counters = Arc::<Counters>::default();
+        let names = Names::new(handle.clone(), counters.clone());
+        Self { path, handle, process, held, direct, read_only, counters, names }
     }
 
     /// The process that opened it.
@@ -148,14 +153,15 @@ impl Directory {
     fn open_with(&self, name: &str, what: &str, flags: OFlags) -> Result<FileHandle> {
         self.counters.count_directory_operation();
         check_name(name)?;
-        let (file, direct) = open_direct_or_buffered(&self.handle, name, flags, self.try_direct())
-            .map_err(|e| self.failed(what, name, e))?;
-        Ok(FileHandle(Arc::new(OpenFile {
-            name: name.into(),
-            file: Some(file),
-            number: 0,
-            direct,
-        })))
+        let tried = self.try_direct();
+        let opened = with_descriptors(|| open_direct_or_buffered(&self.handle, name, flags, tried))
+            .and_then(|opened| {
+                let direct = opened.1;
+                Ok((Descriptor::new(&self.names, name, opened, flags)?, direct))
+            });
+        let (descriptor, direct) = opened.map_err(|e| self.failed(what, name, e.into()))?;
+        let (name, descriptor) = (name.into(), Some(descriptor));
+        Ok(FileHandle(Arc::new(OpenFile { name, descriptor, number: 0, direct })))
     }
 
     /// Length of a file of this device.
@@ -169,7 +175,9 @@ impl Directory {
         self.check()?;
         check_name(source)?;
         check_name(target)?;
-        rustix::fs::renameat(&*self.handle, source, &*self.handle, target)
+        let rename = || rustix::fs::renameat(&*self.handle, source, &*self.handle, target);
+        self.names
+            .change(target, Some(source), rename)
             .map_err(|e| self.failed("rename", source, e).with("target", target))
     }
 
@@ -178,8 +186,8 @@ impl Directory {
         self.counters.count_directory_operation();
         self.check()?;
         check_name(name)?;
-        rustix::fs::unlinkat(&*self.handle, name, AtFlags::empty())
-            .map_err(|e| self.failed("remove", name, e))
+        let unlink = || rustix::fs::unlinkat(&*self.handle, name, AtFlags::empty());
+        self.names.change(name, None, unlink).map_err(|e| self.failed("remove", name, e))
     }
 
     /// Makes all changes of names survive a crash.
@@ -235,7 +243,7 @@ impl Directory {
     /// Keeps writers out until the guard is dropped, and no other readers. Where no store has ever
     /// taken the lock, as in a copy of a directory, there is nothing to hold.
     pub(super) fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
-        let failed = |e: Errno| self.failed("lock", LOCK_NAME, e);
+        let failed = |e: Errno| self.failed("lock", LOCK_NAME, e.into());
         let file = match open_at(&self.handle, LOCK_NAME, OFlags::RDONLY) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(Box::new(())),
@@ -248,8 +256,8 @@ impl Directory {
         }
     }
 
-    fn failed(&self, what: &str, name: &str, error: Errno) -> Error {
-        Error::io(what, self.path.join(name).display(), error.into())
+    fn failed(&self, what: &str, name: &str, error: std::io::Error) -> Error {
+        Error::io(what, self.path.join(name).display(), error)
     }
 }
 
@@ -271,10 +279,10 @@ fn is_refusal(error: &std::io::Error) -> bool {
 }
 
 /// Which file it is, whatever its name.
-type FileId = (u64, u64);
+pub(super) type FileId = (u64, u64);
 
 #[expect(clippy::unnecessary_cast, reason = "the types differ between systems")]
-fn id_of(stat: &Stat) -> FileId {
+pub(super) fn id_of(stat: &Stat) -> FileId {
     (stat.st_dev as u64, stat.st_ino as u64)
 }
 
@@ -414,9 +422,10 @@ pub(super) fn end_of(handle: &FileHandle) -> std::io::Result<u64> {
     system_file(handle)?.metadata().map(|m| m.len())
 }
 
-/// The operating system's file behind `handle`; an error for a handle of a simulated device.
-pub(super) fn system_file(handle: &FileHandle) -> std::io::Result<&File> {
-    handle.0.file.as_ref().ok_or_else(|| std::io::Error::other("the file is of another device"))
+/// The operating system's file behind `handle`, open as long as the result is held; an error for a
+/// handle of a simulated device.
+pub(super) fn system_file(handle: &FileHandle) -> std::io::Result<Arc<File>> {
+    handle.0.descriptor.as_ref().ok_or_else(of_another_device)?.file()
 }
 
 /// Forgets the cached pages of a range (`bytes` 0: to the end); a hint, so failure is no error.
@@ -470,7 +479,7 @@ fn sync_parent(path: &Path, existed: bool) -> Result<()> {
 /// Opens a file for direct I/O if `direct` and the file allows it, else buffered and without
 /// read-ahead, since what is read will be dropped from the cache.
 #[cfg(target_os = "linux")]
-fn open_direct_or_buffered(
+pub(super) fn open_direct_or_buffered(
     directory: &File,
     name: &str,
     flags: OFlags,
@@ -491,7 +500,7 @@ fn open_direct_or_buffered(
 
 /// Elsewhere all files are buffered.
 #[cfg(not(target_os = "linux"))]
-fn open_direct_or_buffered(
+pub(super) fn open_direct_or_buffered(
     directory: &File,
     name: &str,
     flags: OFlags,

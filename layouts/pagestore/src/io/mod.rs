@@ -12,6 +12,7 @@
 mod accepted;
 mod appended;
 mod buffer;
+mod descriptors;
 mod directory;
 mod open;
 mod patience;
@@ -55,7 +56,9 @@ use crate::{Error, Result};
 /// Requests in the kernel at once, unless the options say otherwise.
 pub const DEFAULT_QUEUE_DEPTH: usize = 128;
 
-/// A file opened on a [`Device`]; cheap to clone. The file closes with the last clone.
+/// A file opened on a [`Device`]; cheap to clone. The file closes with the last clone, or earlier: one
+/// that is not used may give its descriptor up, and is opened again when it is used
+/// ([`IoOptions::open_files_max`]).
 #[derive(Clone, Debug)]
 pub struct FileHandle(pub(crate) Arc<OpenFile>);
 
@@ -65,7 +68,7 @@ pub(crate) struct OpenFile {
     /// Name inside the device's directory.
     pub(crate) name: String,
     /// The operating system's file; `None` on the simulated device.
-    pub(crate) file: Option<std::fs::File>,
+    pub(crate) descriptor: Option<Arc<descriptors::Descriptor>>,
     /// Number of the file on the simulated device, else 0.
     pub(crate) number: u64,
     /// Whether reads and writes bypass the page cache.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::threads::{DEFAULT_THREADS, ThreadPool, ThreadPoolOptions};
-use super::{DEFAULT_QUEUE_DEPTH, Device, DirectIo};
+use super::{DEFAULT_QUEUE_DEPTH, Device, DirectIo, descriptors};
 use crate::Result;
 
 /// Which engine moves the bytes.
@@ -34,6 +34,12 @@ pub struct IoOptions {
     /// Requests in the kernel at once, where the engine is io_uring. Default:
     /// [`DEFAULT_QUEUE_DEPTH`].
     pub queue_depth: usize,
+    /// Files that all stores of the process have open at once; more are closed and opened again when
+    /// they are used. Files with writes that are not synced, and with requests under way, stay open
+    /// beyond it. The value of the directory that is opened last holds for all. More spares opening
+    /// files again; fewer leaves more descriptors to others. Default (`None`): a quarter of the
+    /// process's limit, from 16 to 16,384.
+    pub open_files_max: Option<usize>,
 }
 
 impl Default for IoOptions {
@@ -43,6 +49,7 @@ impl Default for IoOptions {
             direct: DirectIo::Auto,
             threads: DEFAULT_THREADS,
             queue_depth: DEFAULT_QUEUE_DEPTH,
+            open_files_max: None,
         }
     }
 }
@@ -52,9 +59,11 @@ impl Default for IoOptions {
 /// [`Device::fallback_reason`] tells why a lesser engine or buffered files are used.
 ///
 /// # Errors
-/// Those of [`ThreadPool::new`] and of `Uring::new`; with [`EngineChoice::Auto`] a kernel that
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) for no open files at all; those of
+/// [`ThreadPool::new`] and of `Uring::new`; with [`EngineChoice::Auto`] a kernel that
 /// refuses io_uring is not an error.
 pub fn open_device(directory: &Path, options: &IoOptions) -> Result<Arc<dyn Device>> {
+    descriptors::checked(options.open_files_max)?;
     let threads = || {
         let IoOptions { threads, direct, .. } = *options;
         ThreadPool::new(directory, ThreadPoolOptions { threads, direct })

@@ -7,6 +7,7 @@
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::event::EventfdFlags;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -32,19 +33,25 @@ pub(super) struct Transfer {
     pub(super) retries: u32,
     /// The request is done; what runs is the dropping of its pages from the cache.
     pub(super) dropping_cache: bool,
+    /// The file, open from the first operation to the end of the last.
+    file: Option<Arc<File>>,
 }
 
 impl Transfer {
     /// A transfer at its beginning.
     pub(super) fn new(accepted: Accepted) -> Self {
-        Self { accepted, moved: 0, retries: 0, dropping_cache: false }
+        Self { accepted, moved: 0, retries: 0, dropping_cache: false, file: None }
     }
 
     /// The kernel operation that comes next.
     fn entry(&mut self) -> io::Result<squeue::Entry> {
         let (operation, moved) = (self.accepted.operation(), self.moved);
         let (handle, buffer) = self.accepted.file_and_buffer();
-        let file = types::Fd(system_file(handle)?.as_raw_fd());
+        let file = match &self.file {
+            Some(file) => file,
+            None => self.file.insert(system_file(handle)?),
+        };
+        let file = types::Fd(file.as_raw_fd());
         let len = buffer.len();
         if self.dropping_cache {
             let (offset, len) = match operation {
@@ -144,8 +151,8 @@ impl Ring {
         match transfer.entry() {
             Ok(entry) => {
                 let entry = entry.user_data(slot as u64);
-                // SAFETY: the buffer and file of `entry` belong to the transfer in `slots[slot]`,
-                // which is neither touched nor dropped until `reap` sees this `user_data`.
+                // SAFETY: the buffer and the open file of `entry` belong to the transfer in
+                // `slots[slot]`, which is neither touched nor dropped until `reap` sees this `user_data`.
                 unsafe { self.push(&entry) }
             }
             Err(e) => {

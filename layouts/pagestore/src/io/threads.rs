@@ -217,7 +217,7 @@ fn perform(accepted: &mut Accepted) -> Result<()> {
             file.read_exact_at(buffer.as_mut_slice(), offset)
                 .map_err(|e| explain_read(handle, needed, e))?;
             if !handle.is_direct() {
-                drop_from_cache(file, offset, buffer.len() as u64);
+                drop_from_cache(&file, offset, buffer.len() as u64);
             }
         }
         Operation::Write { offset } => {
@@ -227,7 +227,7 @@ fn perform(accepted: &mut Accepted) -> Result<()> {
         Operation::Sync => {
             file.sync_data().map_err(|e| Error::io("sync", handle.name(), e))?;
             if !handle.is_direct() {
-                drop_from_cache(file, 0, 0);
+                drop_from_cache(&file, 0, 0);
             }
         }
     }
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     fn accepted(token: u64, reply: &Sender<Completion>, counters: &Arc<Counters>) -> Accepted {
-        let file = OpenFile { name: "f".into(), file: None, number: 0, direct: false };
+        let file = OpenFile { name: "f".into(), descriptor: None, number: 0, direct: false };
         let file = FileHandle(Arc::new(file));
         let (operation, buffer) = (Operation::Sync, IoBuffer::empty());
         let request = Request { file, operation, buffer, token, reply: reply.clone().into() };

@@ -91,7 +91,7 @@ impl Disk {
     pub(super) fn open(&mut self, name: &str) -> Result<FileHandle> {
         let number = self.number_of(name, "open")?;
         let content = self.files.get_mut(&number).expect("named files have contents");
-        let open = OpenFile { name: name.into(), file: None, number, direct: true };
+        let open = OpenFile { name: name.into(), descriptor: None, number, direct: true };
         let open = Arc::new(open);
         content.handles.retain(|handle| handle.strong_count() > 0);
         content.handles.push(Arc::downgrade(&open));

@@ -1,0 +1,336 @@
+//! Descriptors of files: a cache of the process.
+//!
+//! A file that nobody reads or writes keeps no descriptor. The next request opens the file again by
+//! its name in the directory's handle, and checks that it is the same file. So the number of files
+//! that stores have is bounded by storage, not by the process's limit of open files.
+//!
+//! What it keeps true:
+//! - A request that is under way holds its descriptor: nothing is closed below it.
+//! - A file with writes that no sync covers stays open. The kernel tells a failed write-back to
+//!   descriptors that were open then, so that closing the last could lose the error.
+//! - A file whose name was removed or replaced stays open until its last handle is dropped: nobody
+//!   could open it again.
+//! - More than [`limit`] files are open only if the rules above, or requests under way, keep them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::directory::{FileId, id_of, open_direct_or_buffered};
+use super::stats::Counters;
+use crate::{Error, ErrorKind, Result};
+
+/// Of the process's limit of open files, stores use one in so many unless an option says otherwise.
+const PART_OF_LIMIT: u64 = 4;
+
+/// Least and most open files where no option says otherwise.
+const OPEN_MIN: u64 = 16;
+const OPEN_MAX: u64 = 16 << 10;
+
+/// Open files that are closed when the process has no descriptor left: one in so many, and one at least.
+const GIVEN_UP: usize = 4;
+
+/// Files that may be open at once; 0: not known yet.
+static LIMIT: AtomicUsize = AtomicUsize::new(0);
+
+/// Descriptors that are open, and those that are open no more until they are looked at.
+static OPEN: Mutex<Clock> = Mutex::new(Clock { files: Vec::new(), hand: 0 });
+static OPEN_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The files that all stores of the process have open at once, but for those that must stay open.
+pub(super) fn limit() -> usize {
+    match LIMIT.load(Ordering::Relaxed) {
+        0 => {
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+            let most = limit.current.map_or(OPEN_MAX, |most| most / PART_OF_LIMIT);
+            most.clamp(OPEN_MIN, OPEN_MAX) as usize
+        }
+        most => most,
+    }
+}
+
+/// Lets all stores of the process have so many files open at once, from now on.
+pub(super) fn set_limit(most: usize) {
+    LIMIT.store(most.max(1), Ordering::Relaxed);
+}
+
+/// A file of a directory, open or not.
+#[derive(Debug)]
+pub(crate) struct Descriptor {
+    names: Arc<Names>,
+    id: FileId,
+    /// How it is opened again.
+    flags: OFlags,
+    direct: bool,
+    now: Mutex<Now>,
+    /// Whether it was used since the clock's hand passed it last.
+    used: AtomicBool,
+    /// Writes that were accepted and that ended, and how many of them a sync covers.
+    written: AtomicU64,
+    synced: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Now {
+    /// Its name, which may have changed since it was opened.
+    name: String,
+    file: Option<Arc<File>>,
+    /// It has no name any more.
+    stays: bool,
+}
+
+impl Descriptor {
+    /// A file that was just opened by this name.
+    pub(super) fn new(
+        names: &Arc<Names>,
+        name: &str,
+        (file, direct): (File, bool),
+        flags: OFlags,
+    ) -> std::result::Result<Arc<Self>, Errno> {
+        let id = id_of(&rustix::fs::fstat(&file)?);
+        let descriptor = Arc::new(Self {
+            names: names.clone(),
+            id,
+            flags: flags.difference(OFlags::CREATE | OFlags::EXCL),
+            direct,
+            now: Mutex::new(Now { name: name.into(), file: Some(Arc::new(file)), stays: false }),
+            used: AtomicBool::new(true),
+            written: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+        });
+        names.files().entry(name.into()).or_default().push(Arc::downgrade(&descriptor));
+        entered(&descriptor);
+        Ok(descriptor)
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The open file, opened again if need be. Cost: a lock that nobody else wants; to open again,
+    /// three system calls.
+    ///
+    /// # Errors
+    /// Those of opening a file; one for a name that another file has now.
+    pub(super) fn file(self: &Arc<Self>) -> std::io::Result<Arc<File>> {
+        self.used.store(true, Ordering::Relaxed);
+        let mut now = self.now();
+        self.open(&mut now)
+    }
+
+    fn open(self: &Arc<Self>, now: &mut Now) -> std::io::Result<Arc<File>> {
+        if let Some(file) = &now.file {
+            return Ok(file.clone());
+        }
+        self.names.counters.count_directory_operation();
+        let open =
+            || open_direct_or_buffered(&self.names.directory, &now.name, self.flags, self.direct);
+        let (file, _) = with_descriptors(open)?;
+        if id_of(&rustix::fs::fstat(&file)?) != self.id {
+            return Err(std::io::Error::other("another file has its name now"));
+        }
+        let file = Arc::new(file);
+        now.file = Some(file.clone());
+        entered(self);
+        Ok(file)
+    }
+
+    /// A write was accepted, or has ended.
+    pub(super) fn note_write(&self) {
+        self.written.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// For a sync that is accepted: what it covers if it succeeds.
+    pub(super) fn writes(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// A sync has covered so many writes.
+    pub(super) fn note_sync(&self, writes: u64) {
+        self.synced.fetch_max(writes, Ordering::AcqRel);
+    }
+
+    fn is_synced(&self) -> bool {
+        self.synced.load(Ordering::Acquire) == self.written.load(Ordering::Acquire)
+    }
+
+    /// The file, if it may be closed.
+    fn give_up(&self) -> Option<Arc<File>> {
+        let mut now = match self.now.try_lock() {
+            Ok(now) => now,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let is_idle = now.file.as_ref().is_some_and(|file| Arc::strong_count(file) == 1);
+        if now.stays || !is_idle || !self.is_synced() {
+            return None;
+        }
+        now.file.take()
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        let now = self.now.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if now.file.is_some() {
+            OPEN_COUNT.fetch_sub(1, Ordering::Relaxed);
+        }
+        let mut files = self.names.files();
+        if let Some(of_name) = files.get_mut(&now.name) {
+            of_name.retain(|file| file.strong_count() > 0);
+            if of_name.is_empty() {
+                files.remove(&now.name);
+            }
+        }
+    }
+}
+
+/// The files of a directory that handles are held of, by their names.
+#[derive(Debug)]
+pub(super) struct Names {
+    directory: Arc<File>,
+    counters: Arc<Counters>,
+    files: Mutex<HashMap<String, Vec<Weak<Descriptor>>>>,
+}
+
+impl Names {
+    pub(super) fn new(directory: Arc<File>, counters: Arc<Counters>) -> Arc<Self> {
+        Arc::new(Self { directory, counters, files: Mutex::default() })
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<String, Vec<Weak<Descriptor>>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what takes a name from its file, or gives it to another (`source`) if it succeeds. Files
+    /// with handles that lose their names are open before that, and stay so.
+    pub(super) fn change<T>(
+        &self,
+        lost: &str,
+        source: Option<&str>,
+        change: impl FnOnce() -> std::result::Result<T, Errno>,
+    ) -> std::io::Result<T> {
+        let (mut leaving, mut moving) = (Vec::new(), Vec::new());
+        // What is dropped here looks for its name: after the lock on names is given back.
+        let mut files = self.files();
+        let held = |files: &HashMap<String, Vec<Weak<Descriptor>>>, name: &str| {
+            files.get(name).into_iter().flatten().filter_map(Weak::upgrade).collect::<Vec<_>>()
+        };
+        if source != Some(lost) {
+            leaving = held(&files, lost);
+            moving = source.map_or_else(Vec::new, |source| held(&files, source));
+        }
+        // Nobody opens one of them by its old name meanwhile.
+        let mut left: Vec<_> = leaving.iter().map(|file| (file, file.now())).collect();
+        let mut moved: Vec<_> = moving.iter().map(|file| file.now()).collect();
+        for (file, now) in &mut left {
+            file.open(now)?;
+        }
+        let done = change()?;
+        for (_, now) in &mut left {
+            now.stays = true;
+        }
+        for now in &mut moved {
+            lost.clone_into(&mut now.name);
+        }
+        drop((left, moved));
+        if source != Some(lost) {
+            files.remove(lost);
+            if let Some(moved) = source.and_then(|source| files.remove(source)) {
+                files.insert(lost.into(), moved);
+            }
+        }
+        drop(files);
+        drop((leaving, moving));
+        Ok(done)
+    }
+}
+
+/// Open files in a ring, of which the hand closes those that were not used since it passed them.
+struct Clock {
+    files: Vec<Weak<Descriptor>>,
+    hand: usize,
+}
+
+fn clock() -> MutexGuard<'static, Clock> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A file was opened: closes another one if there are too many.
+fn entered(descriptor: &Arc<Descriptor>) {
+    let open = OPEN_COUNT.fetch_add(1, Ordering::Relaxed) + 1;
+    let mut dropped = Vec::new();
+    let mut clock = clock();
+    if clock.files.len() > 2 * open + OPEN_MIN as usize {
+        clock.files.retain(|file| file.strong_count() > 0);
+    }
+    let most = limit();
+    if open > most {
+        clock.close(open - most, &mut dropped);
+    }
+    clock.files.push(Arc::downgrade(descriptor));
+    // What is dropped takes other locks.
+    drop(clock);
+}
+
+/// Closes some files so that others can be opened; says whether there were any.
+fn close_some() -> bool {
+    let (mut dropped, open) = (Vec::new(), OPEN_COUNT.load(Ordering::Relaxed));
+    clock().close((open / GIVEN_UP).max(1), &mut dropped);
+    OPEN_COUNT.load(Ordering::Relaxed) < open
+}
+
+/// Opens a file; if no descriptor is left, once more after some were closed.
+pub(super) fn with_descriptors<T>(
+    open: impl Fn() -> std::result::Result<T, Errno>,
+) -> std::result::Result<T, Errno> {
+    match open() {
+        Err(Errno::MFILE | Errno::NFILE) if close_some() => open(),
+        opened => opened,
+    }
+}
+
+impl Clock {
+    /// Closes so many files, if as many may be closed. `dropped` is to be dropped without the lock.
+    fn close(&mut self, count: usize, dropped: &mut Vec<Arc<Descriptor>>) {
+        let (mut closed, mut looked, most) = (0, 0, 2 * self.files.len());
+        while closed < count && looked < most && !self.files.is_empty() {
+            looked += 1;
+            self.hand %= self.files.len();
+            let Some(file) = self.files[self.hand].upgrade() else {
+                self.files.swap_remove(self.hand);
+                continue;
+            };
+            if !file.used.swap(false, Ordering::Relaxed) && file.give_up().is_some() {
+                OPEN_COUNT.fetch_sub(1, Ordering::Relaxed);
+                self.files.swap_remove(self.hand);
+                closed += 1;
+            } else {
+                self.hand += 1;
+            }
+            dropped.push(file);
+        }
+    }
+}
+
+/// The error for a handle of another device.
+pub(super) fn of_another_device() -> std::io::Error {
+    std::io::Error::other("the file is of another device")
+}
+
+/// Refuses a limit of 0.
+pub(super) fn checked(most: Option<usize>) -> Result<()> {
+    match most {
+        Some(0) => {
+            Err(Error::new(ErrorKind::Config, "open_files_max is 0, but at least 1 is needed"))
+        }
+        most => {
+            most.into_iter().for_each(set_limit);
+            Ok(())
+        }
+    }
+}
