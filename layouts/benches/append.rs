@@ -91,7 +91,7 @@ fn ours(elements: u64, key: impl Fn(u64) -> u64, times: &mut Times) -> [u64; 2] 
     let mut batch = Vec::with_capacity(BATCH as usize);
     timed(elements, &mut times.batches, || {
         for first in (0..elements).step_by(BATCH as usize) {
-            batch.extend((first..elements.min(first + BATCH)).map(|n| (BUCKET, key(n), n)));
+            batch.extend((first..elements.min(first + BATCH)).map(|n| (key(n), BUCKET, n)));
             lists.append_batch(&mut batch).expect("room");
         }
     });
@@ -112,8 +112,8 @@ fn theirs(elements: u64, key: impl Fn(u64) -> u64, times: &mut Times) -> [u64; 2
     let mut batch = Vec::with_capacity(BATCH as usize);
     timed(elements, &mut times.batches, || {
         for first in (0..elements).step_by(BATCH as usize) {
-            batch.extend((first..elements.min(first + BATCH)).map(|n| (BUCKET, key(n), n)));
-            for (_, key, n) in batch.drain(..) {
+            batch.extend((first..elements.min(first + BATCH)).map(|n| (key(n), BUCKET, n)));
+            for (key, _, n) in batch.drain(..) {
                 map.entry(key).or_default().push(n);
             }
         }

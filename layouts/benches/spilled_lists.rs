@@ -53,7 +53,7 @@ fn ours(directory: &Path, elements: u64, memory: u64, rates: &mut Rates) {
         for n in first..elements.min(first + BATCH) {
             let key = hash_word(n) % KEYS;
             expected = expected.wrapping_add(n ^ key);
-            batch.push((BUCKET, key, [n; 32]));
+            batch.push((key, BUCKET, [n; 32]));
         }
         lists.append_batch(&mut batch).expect("storage takes it");
     }

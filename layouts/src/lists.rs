@@ -51,11 +51,11 @@ pub trait Lists<K: Key, E>: Upkeep {
 
     /// [`append`](Lists::append) for each of `batch`, in order. What was not appended, because of
     /// an error, is left in it.
-    fn append_batch(&mut self, batch: &mut Vec<(Time, K, E)>) -> Result<()> {
+    fn append_batch(&mut self, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
         let mut rest = batch.drain(..);
-        while let Some((bucket, key, element)) = rest.next() {
+        while let Some((key, bucket, element)) = rest.next() {
             if let Err(rejected) = self.append(bucket, &key, element) {
-                let left = std::iter::once((bucket, key, rejected.value)).chain(rest).collect();
+                let left = std::iter::once((key, bucket, rejected.value)).chain(rest).collect();
                 *batch = left;
                 return Err(rejected.error);
             }

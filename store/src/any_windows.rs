@@ -237,7 +237,7 @@ impl<K: Key, E: State> Lists<K, E> for AnyLists<K, E> {
     }
 
     #[inline]
-    fn append_batch(&mut self, batch: &mut Vec<(Time, K, E)>) -> Result<()> {
+    fn append_batch(&mut self, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
         lists!(self, lists => lists.append_batch(batch))
     }
 

@@ -58,7 +58,7 @@ pub use alluvium_pagestore::{
     Account, AccountStats, BlobReader, BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, GIB,
     HeapSize, IntoByteSize, KIB, Key, KeyGroup, KeyGroups, KeyHash, Lookup, MEMORY_KINDS, MIB,
     MILLISECOND, MemoryKind, Rejected, Result, SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes,
-    SerdeResolver, State, StateImage, Time, combine, description_of, hash_bytes, hash_word,
+    SerdeResolver, State, StateImage, Time, combine, description_of, hash_bytes, hash_word, nanos,
     rounded,
 };
 // For whoever commits the checkpoints of several stores as one.

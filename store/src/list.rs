@@ -84,12 +84,12 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         let mut rest = std::mem::take(batch).into_iter();
         let mut some = Vec::with_capacity(rest.len().min(BATCH));
         loop {
-            some.extend(rest.by_ref().take(BATCH).map(|(key, element)| (STAYING, key, element)));
+            some.extend(rest.by_ref().take(BATCH).map(|(key, element)| (key, STAYING, element)));
             if some.is_empty() {
                 return Ok(());
             }
             if let Err(error) = lists.append_batch(&mut some) {
-                batch.extend(some.into_iter().map(|(_, key, element)| (key, element)));
+                batch.extend(some.into_iter().map(|(key, _, element)| (key, element)));
                 batch.extend(rest);
                 return Err(error);
             }

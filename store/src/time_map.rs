@@ -8,10 +8,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use alluvium_layouts::{Lists, ListsLayout};
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State, Time,
+    Account, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State, Time, count_nanos,
 };
 
 use crate::any_layout::AnyLayout;
@@ -39,19 +40,19 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> fmt::Debug for TimeMap<K, V
 }
 
 impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<K, V>, L> {
-    /// Opens the map, restoring it from the last checkpoint. `width` is that of a slice of time, in
-    /// nanoseconds: what is dropped at once, and sorted when it is read. A width about as long as
+    /// Opens the map, restoring it from the last checkpoint. `width` is that of a slice of time:
+    /// what is dropped at once, and sorted when it is read. A width about as long as
     /// the ranges that are asked for is a good one.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if the width is not positive, [`ErrorKind::Mismatch`] if it was another
+    /// [`ErrorKind::Config`] if the width is 0 or 292 years or more, [`ErrorKind::Mismatch`] if it was another
     /// one before; and those of [`Store::map`](crate::Store::map).
-    pub fn open(self, width: i64) -> Result<TimeMap<K, V, L>> {
+    pub fn open(self, width: Duration) -> Result<TimeMap<K, V, L>> {
         let (store, name) = (self.store(), self.name());
-        if width <= 0 {
-            let message = format!("the slices of a time-ordered map are {width} ns wide");
+        let Some(width @ 1..) = count_nanos(width) else {
+            let message = format!("the slices of a time-ordered map are {width:?} wide");
             return Err(Error::new(ErrorKind::Config, message).with("state", name));
-        }
+        };
         let primitive = format!("time-map in slices of {width} ns");
         let cell = store.open_lists_as(
             (&primitive, self.definition()),
@@ -71,8 +72,8 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
     /// Adds a value of `key` at `at`. On an error the value comes back. Never reads storage.
     pub fn insert<Q: Lookup<K> + ?Sized>(
         &mut self,
-        at: Time,
         key: &Q,
+        at: Time,
         value: V,
     ) -> std::result::Result<(), Rejected<V>> {
         if let Err(error) = self.cell.0.check(|| key.key_hash()) {

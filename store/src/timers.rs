@@ -267,17 +267,17 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
 impl<K: Key + Ord> Timers<K> {
     /// Asks for `key` at `at`; says whether that was new. One before the watermark is due at once; one at
     /// the watermark when that has passed it. Cost: O(log n).
-    pub fn set(&mut self, at: Time, key: K) -> Result<bool> {
-        self.set_in(at, key, ())
+    pub fn set(&mut self, key: K, at: Time) -> Result<bool> {
+        self.set_in(key, at, ())
     }
 
     /// Withdraws a timer and says whether there was one.
-    pub fn cancel(&mut self, at: Time, key: K) -> bool {
-        self.cancel_in(at, key, ())
+    pub fn cancel(&mut self, key: K, at: Time) -> bool {
+        self.cancel_in(key, at, ())
     }
 
     /// Removes and returns the earliest timer that is due: one before `watermark`, which says
-    /// that nothing earlier is still to come. Equal times come in key order. A timer set while
+    /// that nothing earlier is still to come. Equal times come in key order, as the pairs sort. A timer set while
     /// firing is due at once if its time is. One at [`Time::MAX`], the end of time, is never due.
     pub fn pop_due(&mut self, watermark: Time) -> Option<(Time, K)> {
         self.pop_due_in(watermark).map(|(at, key, ())| (at, key))
@@ -295,7 +295,7 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
     }
 
     /// Asks for `key` in `namespace` at `at`; says whether that was new. Cost: O(log n).
-    pub fn set_in(&mut self, at: Time, key: K, namespace: N) -> Result<bool> {
+    pub fn set_in(&mut self, key: K, at: Time, namespace: N) -> Result<bool> {
         let mut pending = self.shared.0.borrow_mut();
         pending.check(&key)?;
         pending.insert(((at, key), namespace))
@@ -303,7 +303,7 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
 
     /// Withdraws a timer of a namespace and says whether there was one. One whose key group is being
     /// moved stays.
-    pub fn cancel_in(&mut self, at: Time, key: K, namespace: N) -> bool {
+    pub fn cancel_in(&mut self, key: K, at: Time, namespace: N) -> bool {
         let mut pending = self.shared.0.borrow_mut();
         let stays = |groups: &Groups| groups.check(key.key_hash()).is_err();
         if pending.timers.groups().is_some_and(stays) {

@@ -1,7 +1,8 @@
 //! What is said of each layout before a state is opened is what opening it there does.
 
 use alluvium::{
-    AnyLayout, Counting, Elements, Explanation, Helpers, KIB, MIB, SECOND, Store, Windows, process,
+    AnyLayout, Counting, Elements, Explanation, Helpers, KIB, MIB, SECOND, Store, Windows, nanos,
+    process,
 };
 
 const NAMES: [&str; 4] = ["heap", "hybrid-log", "append-log", "window-segments"];
@@ -54,8 +55,8 @@ fn what_is_said_of_layouts_is_what_opening_does() {
     };
     // With plenty of memory, and with too little for those that page.
     for (memory, fitting) in [(16 * MIB, [2, 2, 3, 2, 2, 2]), (24 * KIB, [1; 6])] {
-        let hop = Windows::sliding(30 * SECOND, SECOND);
-        let visit = Windows::session(SECOND);
+        let hop = Windows::sliding(nanos(30 * SECOND), nanos(SECOND));
+        let visit = Windows::session(nanos(SECOND));
         let of_windows = |windows: Windows| {
             check(
                 memory,
@@ -87,7 +88,7 @@ fn what_is_said_of_layouts_is_what_opening_does() {
         let all = [
             map,
             list,
-            of_windows(Windows::tumbling(SECOND)),
+            of_windows(Windows::tumbling(nanos(SECOND))),
             of_windows(visit),
             of_events(hop),
             of_events(visit),

@@ -1,6 +1,6 @@
 //! The join of rows that are close in time.
 
-use alluvium::{Error, ErrorKind, Key, Result, State, Time, TimeMap};
+use alluvium::{Error, ErrorKind, Key, Result, State, Time, TimeMap, nanos};
 use timely::ExchangeData;
 use timely::dataflow::operators::core::Concat;
 use timely::dataflow::operators::generic::operator::Operator;
@@ -120,7 +120,7 @@ where
         let name = spec.id().to_owned();
         let worker = self.state.clone();
         let opener = OperatorState::new(&worker, spec)?;
-        let width = (upper.saturating_sub(lower) / SLICES).max(1);
+        let width = nanos((upper.saturating_sub(lower) / SLICES).max(1));
         let bounds = format!("rows that are {lower} to {upper} ns apart");
         let rows = opener.rows_by_time("left", width, Some(&bounds))?;
         let left = Side { rows, from: lower, to: upper };
@@ -164,14 +164,14 @@ where
                             let at = at(a);
                             let meet = |b: &B| found.push(pair(&key, a, b));
                             sides.1.partners(&key, (at, sent), meet).and_then(|()| {
-                                Ok(sides.0.rows.insert(at, &key, (sent, a.clone()))?)
+                                Ok(sides.0.rows.insert(&key, at, (sent, a.clone()))?)
                             })
                         }
                         Err(b) => {
                             let at = other_at(b);
                             let meet = |a: &A| found.push(pair(&key, a, b));
                             sides.0.partners(&key, (at, sent), meet).and_then(|()| {
-                                Ok(sides.1.rows.insert(at, &key, (sent, b.clone()))?)
+                                Ok(sides.1.rows.insert(&key, at, (sent, b.clone()))?)
                             })
                         }
                     };

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use alluvium::{
     Aggregate, Aggregated, AnyLayout, Count, Error, ErrorKind, ExpiringMap, Fetcher, Holistic, Key,
@@ -220,9 +221,9 @@ impl<'a> OperatorState<'a> {
         state.open(windows, process)
     }
 
-    /// Values by key and time, in slices of `width` nanoseconds. What is purged while a key group moves is
+    /// Values by key and time, in slices of `width`. What is purged while a key group moves is
     /// dropped by the first purge after that.
-    pub fn time_map<K: Key, V: State>(&self, name: &str, width: i64) -> Result<TimeMap<K, V>> {
+    pub fn time_map<K: Key, V: State>(&self, name: &str, width: Duration) -> Result<TimeMap<K, V>> {
         self.rows_by_time(name, width, None)
     }
 
@@ -230,7 +231,7 @@ impl<'a> OperatorState<'a> {
     pub(crate) fn rows_by_time<K: Key, V: State>(
         &self,
         name: &str,
-        width: i64,
+        width: Duration,
         definition: Option<&str>,
     ) -> Result<TimeMap<K, V>> {
         let mut map = self.placed(self.store.time_map(&self.name_of(name)));

@@ -53,15 +53,15 @@ impl<T: EventTime, K: Key + Ord, R> Context<'_, T, K, R> {
     ///
     /// # Errors
     /// The timer does not fit into memory.
-    pub fn set_timer(&mut self, at: Time, key: K) -> Result<()> {
-        self.timers.set(at, key)?;
+    pub fn set_timer(&mut self, key: K, at: Time) -> Result<()> {
+        self.timers.set(key, at)?;
         self.earliest_set = Some(self.earliest_set.map_or(at, |earliest| earliest.min(at)));
         Ok(())
     }
 
     /// Withdraws a timer and says whether there was one.
-    pub fn cancel_timer(&mut self, at: Time, key: K) -> bool {
-        self.timers.cancel(at, key)
+    pub fn cancel_timer(&mut self, key: K, at: Time) -> bool {
+        self.timers.cancel(key, at)
     }
 
     /// Emits that `row` occurs `diff` times more from [`time`](Context::time) on.
@@ -347,7 +347,7 @@ where
             }
             for (at, key) in fired.drain(..) {
                 // Their memory was given back when they were taken out.
-                if let Err(error) = self.timers.set(at, key) {
+                if let Err(error) = self.timers.set(key, at) {
                     intake.stop(&Right::held(&capability), error);
                 }
             }
@@ -361,7 +361,7 @@ where
         let Some(first) = first else { return };
         for (at, key) in self.waiting.drain(..) {
             // Their memory was given back when they were taken out.
-            if let Err(error) = self.timers.set(at, key) {
+            if let Err(error) = self.timers.set(key, at) {
                 intake.stop(&Right::held(&first), error);
             }
         }

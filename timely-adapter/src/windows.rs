@@ -314,7 +314,7 @@ pub(crate) trait Fires<K, D, R>: 'static {
     fn add_batch(
         &mut self,
         sent: Time,
-        batch: &mut Vec<(Time, K, D)>,
+        batch: &mut Vec<(K, Time, D)>,
         late: &mut dyn FnMut(Late<K, D>),
         out: &mut dyn FnMut(&K, Window, R, i64),
     ) -> Result<()>;
@@ -337,7 +337,7 @@ macro_rules! fires {
             fn add_batch(
                 &mut self,
                 sent: Time,
-                batch: &mut Vec<(Time, K, D)>,
+                batch: &mut Vec<(K, Time, D)>,
                 late: &mut dyn FnMut(Late<K, D>),
                 out: &mut dyn FnMut(&K, Window, $fold::$row, i64),
             ) -> Result<()> {
@@ -410,8 +410,13 @@ where
 
     /// Adds rows that were sent with `sent`; an error leaves those that were not added.
     fn add(&mut self, sent: &T, rows: &mut Vec<(K, D)>) -> Result<()> {
-        let mut batch: Vec<_> =
-            rows.drain(..).map(|(key, row)| ((self.at)(&row), key, row)).collect();
+        let mut batch: Vec<_> = rows
+            .drain(..)
+            .map(|(key, row)| {
+                let at = (self.at)(&row);
+                (key, at, row)
+            })
+            .collect();
         let out = std::cell::RefCell::new(&mut self.out);
         let done = self.state.add_batch(
             sent.time(),
@@ -421,7 +426,7 @@ where
                 out.borrow_mut().push(Ok(((key.clone(), window, row), sent.clone(), diff)));
             },
         );
-        rows.extend(batch.into_iter().map(|(_, key, row)| (key, row)));
+        rows.extend(batch.into_iter().map(|(key, _, row)| (key, row)));
         done
     }
 

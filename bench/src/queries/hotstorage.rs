@@ -249,7 +249,7 @@ where
         };
         let done = self.running.update_batch(rows, |row| &row.0, |_| Running::default(), change);
         let done = done.map_err(|error| error.leave_rest(rows));
-        self.alarms.drain(..).try_for_each(|(at, key)| context.set_timer(at, key)).and(done)
+        self.alarms.drain(..).try_for_each(|(at, key)| context.set_timer(key, at)).and(done)
     }
 
     /// Counts those that no earlier one can come for.

@@ -10,7 +10,7 @@
 //! has; so the frontier closes windows as in event time, no bid is late, and the result is a function
 //! of the input and its timestamps.
 
-use alluvium::{KeyHash, SECOND, Time, Window, Windows};
+use alluvium::{KeyHash, SECOND, Time, Window, Windows, nanos};
 use alluvium_timely::{Changes, Counting, KeyBy, Spec, Windowing, WorkerState};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
@@ -94,7 +94,7 @@ impl Query for Q11 {
         events: Events<'scope>,
         state: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, WindowBidsRow>> {
-        counted(events, state, Windows::session(10 * SECOND))
+        counted(events, state, Windows::session(nanos(10 * SECOND)))
     }
 }
 
@@ -106,7 +106,7 @@ impl Query for Q12 {
         events: Events<'scope>,
         state: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, WindowBidsRow>> {
-        counted(events, state, Windows::tumbling(10 * SECOND))
+        counted(events, state, Windows::tumbling(nanos(10 * SECOND)))
     }
 }
 
@@ -133,6 +133,6 @@ impl Query for Q12ProcessingTime {
                 });
             }
         });
-        counted_bids(arrived, state, Windows::tumbling(10 * SECOND))
+        counted_bids(arrived, state, Windows::tumbling(nanos(10 * SECOND)))
     }
 }

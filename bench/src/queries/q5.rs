@@ -9,7 +9,7 @@
 //! passed the window's end. `hottest` has the counts of a window, which all come out at once, in
 //! a window of its own: it ends when the counted window does.
 
-use alluvium::{KeyHash, SECOND, State, Time, Window, Windows};
+use alluvium::{KeyHash, SECOND, State, Time, Window, Windows, nanos};
 use alluvium_timely::{Aggregate, Changes, Counting, KeyBy, Spec, Windowing, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::vec::Map as _;
@@ -128,7 +128,7 @@ fn hottest<'scope>(
     });
     let counts = bids
         .key_by(state, |bid: &(u64, Time)| bid.0)
-        .window(Windows::sliding(length, slide), |bid: &(u64, Time)| bid.1)
+        .window(Windows::sliding(nanos(length), nanos(slide)), |bid: &(u64, Time)| bid.1)
         .aggregate(Spec::new("bids"), Counting)?;
     let counted = counts.results.map(|((auction, Window { end, .. }, num), ..)| Counted {
         auction,
@@ -137,7 +137,7 @@ fn hottest<'scope>(
     });
     let hottest = counted
         .key_by(state, |counted: &Counted| counted.end)
-        .window(Windows::tumbling(slide), |counted: &Counted| counted.end.plus(-1))
+        .window(Windows::tumbling(nanos(slide)), |counted: &Counted| counted.end.plus(-1))
         .aggregate(Spec::new("hottest"), Hottest)?;
     let rows = hottest.results;
     Ok(rows.map(|((end, _, (num, auctions)), time, diff)| ((end, num, auctions), time, diff)))

@@ -10,7 +10,7 @@
 //! end. A bid at the end may come when the watermark is at the end: so windows wait a nanosecond
 //! longer, and to these such a bid is a late one that is still allowed.
 
-use alluvium::{KeyHash, SECOND, State, Time, Window, Windows, hash_bytes};
+use alluvium::{KeyHash, SECOND, State, Time, Window, Windows, hash_bytes, nanos};
 use alluvium_timely::{Aggregate, Changes, KeyBy, Spec, Windowing, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::vec::Map as _;
@@ -164,7 +164,7 @@ impl Query for Q7 {
                 again.into_iter().chain([Seen { bid, is_at_end: false }])
             })
         });
-        let windows = Windows::tumbling(LENGTH).lateness(1);
+        let windows = Windows::tumbling(nanos(LENGTH)).lateness(nanos(1));
         let highest = seen
             .key_by(state, |seen: &Seen| seen.at().0.div_euclid(LENGTH))
             .window(windows, Seen::at)
@@ -213,7 +213,7 @@ impl Query for Q7HotStorage {
         });
         let highest = prices
             .key_by(state, |(_, at): &(i64, Time)| at.0.div_euclid(LENGTH))
-            .window(Windows::tumbling(LENGTH), |(_, at): &(i64, Time)| *at)
+            .window(Windows::tumbling(nanos(LENGTH)), |(_, at): &(i64, Time)| *at)
             .aggregate(Spec::new("highest"), Price)?;
         Ok(highest.results.map(|((_, Window { end, .. }, price), time, diff)| {
             (HighestPriceRow { end, price }, time, diff)

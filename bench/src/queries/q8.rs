@@ -11,7 +11,7 @@
 //! variant never knows whether a person is still to come, so it keeps both sides for ever, in
 //! `sellers/left` and `sellers/right`.
 
-use alluvium::{KeyHash, SECOND, State, Time, Window, Windows, hash_bytes};
+use alluvium::{KeyHash, SECOND, State, Time, Window, Windows, hash_bytes, nanos};
 use alluvium_timely::{Aggregate, Changes, Join, KeyBy, Spec, Windowing, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::core::OkErr;
@@ -144,7 +144,7 @@ impl Query for Q8 {
         let newcomers = events
             .flat_map(|record| Deed::of(&record.event))
             .key_by(state, |deed: &Deed| deed.person)
-            .window(Windows::tumbling(10 * SECOND), |deed: &Deed| deed.at)
+            .window(Windows::tumbling(nanos(10 * SECOND)), |deed: &Deed| deed.at)
             .aggregate(Spec::new("newcomers"), Newcomers)?;
         Ok(newcomers.results.flat_map(|((id, Window { start, .. }, names), time, diff)| {
             let rows = names.into_iter().map(move |name| NewcomerRow { id, name, start });

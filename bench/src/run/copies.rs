@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use alluvium::io::{Device, IoBuffer, IoOptions, Operation, open_device, run_blocking};
-use alluvium::{Aggregated, AnyLayout, Counting, KeyHash, List, Map, Store, Time, Windows};
+use alluvium::{Aggregated, AnyLayout, Counting, KeyHash, List, Map, Store, Time, Windows, nanos};
 
 use super::clock_unsafe::{process_time, thread_time};
 use super::state::dir_beside;
@@ -104,9 +104,9 @@ impl Copy<'_> {
         Ok(match self.kind {
             "map" => State::Map(store.map("state").open()?),
             "lists" => State::Lists(store.list("state").open()?),
-            _ => {
-                State::Windows(store.aggregated("state").open(Windows::tumbling(WINDOW), Counting)?)
-            }
+            _ => State::Windows(
+                store.aggregated("state").open(Windows::tumbling(nanos(WINDOW)), Counting)?,
+            ),
         })
     }
 
@@ -125,7 +125,7 @@ impl Copy<'_> {
                 let mut batch = Vec::with_capacity(BATCH as usize);
                 for start in (0..records).step_by(BATCH as usize) {
                     let events = start..records.min(start + BATCH);
-                    batch.extend(events.map(|n| (Time((n / keys) as i64 * WINDOW), n % keys, n)));
+                    batch.extend(events.map(|n| (n % keys, Time((n / keys) as i64 * WINDOW), n)));
                     let time = Time(0);
                     windows.add_batch(time, &mut batch, &mut |_| {}, &mut |_, _, _, _| {})?;
                 }

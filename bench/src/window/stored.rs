@@ -5,7 +5,7 @@
 //! beside the store's, as for every engine here.
 
 use alluvium::{
-    Aggregated, AnyLayout, Counting, Elements, Holistic, Late, Process, Store, Time, Window,
+    Aggregated, AnyLayout, Counting, Elements, Holistic, Late, Process, Store, Time, Window, nanos,
 };
 
 use super::by_hand::figures_of;
@@ -27,8 +27,8 @@ pub struct StoredWindows {
 
 #[derive(Debug)]
 enum Kind {
-    Folded { windows: Aggregated<u64, (), Counting>, batch: Vec<(Time, u64, ())> },
-    Kept { windows: Holistic<u64, i64, Figures>, batch: Vec<(Time, u64, i64)> },
+    Folded { windows: Aggregated<u64, (), Counting>, batch: Vec<(u64, Time, ())> },
+    Kept { windows: Holistic<u64, i64, Figures>, batch: Vec<(u64, Time, i64)> },
 }
 
 impl StoredWindows {
@@ -38,8 +38,10 @@ impl StoredWindows {
     /// The store's. The caller asks [`check_layout`](Self::check_layout) first.
     pub fn open(store: &Store, windows: Windows, question: Question) -> Result<Self> {
         let windows = match windows {
-            Windows::Aligned { length, slide } => alluvium::Windows::sliding(length, slide),
-            Windows::Sessions { gap } => alluvium::Windows::session(gap),
+            Windows::Aligned { length, slide } => {
+                alluvium::Windows::sliding(nanos(length), nanos(slide))
+            }
+            Windows::Sessions { gap } => alluvium::Windows::session(nanos(gap)),
         };
         let kind = match question {
             Question::Count => Kind::Folded {
@@ -83,12 +85,12 @@ impl Engine for StoredWindows {
         let mut late = 0;
         match &mut self.kind {
             Kind::Folded { windows, batch } => {
-                batch.extend(events.iter().map(|event| (event.time, event.key, ())));
+                batch.extend(events.iter().map(|event| (event.key, event.time, ())));
                 let count = &mut |_: Late<u64, ()>| late += 1;
                 windows.add_batch(self.sent, batch, count, &mut |_, _, _, _| {})?;
             }
             Kind::Kept { windows, batch } => {
-                batch.extend(events.iter().map(|event| (event.time, event.key, event.value)));
+                batch.extend(events.iter().map(|event| (event.key, event.time, event.value)));
                 let count = &mut |_: Late<u64, i64>| late += 1;
                 windows.add_batch(self.sent, batch, count, &mut |_, _, _, _| {})?;
             }

@@ -55,7 +55,7 @@ pub use segment::{
 pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, IntoByteSize, KIB, MIB};
 pub use state::{Key, Lookup, RecordSerializer, State};
-pub use time::{MILLISECOND, SECOND, Time};
+pub use time::{MILLISECOND, SECOND, Time, count_nanos, nanos};
 pub use trial::Trials;
 pub use turns::Turns;
 

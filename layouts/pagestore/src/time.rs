@@ -1,5 +1,7 @@
 //! Event time.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// A point of event time: nanoseconds since 1970-01-01T00:00:00Z.
@@ -30,6 +32,21 @@ impl Time {
     pub const fn plus(self, nanos: i64) -> Time {
         Time(self.0.saturating_add(nanos))
     }
+}
+
+/// A stretch of event time in nanoseconds, the unit of [`Time`], as a [`Duration`].
+///
+/// # Panics
+/// If it is negative.
+pub const fn nanos(nanos: i64) -> Duration {
+    assert!(nanos >= 0, "a stretch of time is not negative");
+    Duration::from_nanos(nanos as u64)
+}
+
+/// The nanoseconds of a stretch of time, `None` for one that [`Time`] cannot count: 292 years or more.
+pub const fn count_nanos(stretch: Duration) -> Option<i64> {
+    let nanos = stretch.as_nanos();
+    if nanos > i64::MAX as u128 { None } else { Some(nanos as i64) }
 }
 
 /// One millisecond, in the unit of [`Time`].

@@ -139,7 +139,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     /// Appends all of a batch, or leaves what it could not in it.
-    pub(super) fn append_all(&mut self, batch: &mut Vec<(Time, K, E)>) -> Result<()> {
+    pub(super) fn append_all(&mut self, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
         let mut found = [(0, None); GROUP];
         let mut rest = batch.drain(..);
         loop {
@@ -151,7 +151,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             while let Some((bucket, found, key, element)) = self.append_some(&mut group, &mut rest)
             {
                 if let Err(rejected) = self.append_found(bucket, found, &key, element) {
-                    let left = std::iter::once((bucket, key, rejected.value)).chain(rest);
+                    let left = std::iter::once((key, bucket, rejected.value)).chain(rest);
                     let left = left.collect();
                     *batch = left;
                     return Err(rejected.error);
@@ -166,12 +166,12 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     fn append_some<'f>(
         &mut self,
         group: &mut impl Iterator<Item = &'f Found>,
-        rest: &mut impl Iterator<Item = (Time, K, E)>,
+        rest: &mut impl Iterator<Item = (K, Time, E)>,
     ) -> Option<(Time, Found, K, E)> {
         let plenty = self.plenty();
         let mut at: Option<&mut Bucket<K, E>> = None;
         for found in group {
-            let (bucket, key, element) = rest.next()?;
+            let (key, bucket, element) = rest.next()?;
             if at.as_ref().is_none_or(|at| at.time != bucket) {
                 at = self.buckets.get_mut(&bucket);
             }
@@ -189,9 +189,9 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     /// Looks the first elements of a batch up, and has their lists fetched into the cache.
     #[inline]
-    fn look_ahead<'f>(&self, batch: &[(Time, K, E)], found: &'f mut [Found; GROUP]) -> &'f [Found] {
+    fn look_ahead<'f>(&self, batch: &[(K, Time, E)], found: &'f mut [Found; GROUP]) -> &'f [Found] {
         let (mut known, mut bucket) = (Time::MIN, None);
-        for (n, ((time, key, _), found)) in batch.iter().zip(&mut *found).enumerate() {
+        for (n, ((key, time, _), found)) in batch.iter().zip(&mut *found).enumerate() {
             if n == 0 || *time != known {
                 let many = |bucket: &&Bucket<K, E>| bucket.live.len() >= LISTS_AHEAD;
                 (known, bucket) = (*time, self.buckets.get(time).filter(many));
@@ -199,7 +199,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             let hash = key.key_hash();
             *found = (hash, bucket.and_then(|bucket| bucket.live.look_ahead(hash)));
         }
-        for ((time, ..), (_, spot)) in batch.iter().zip(&*found) {
+        for ((_, time, _), (_, spot)) in batch.iter().zip(&*found) {
             let Some(spot) = spot else { continue };
             if *time != known {
                 (known, bucket) = (*time, self.buckets.get(time));

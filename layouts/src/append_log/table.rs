@@ -204,7 +204,7 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         self.append_found(bucket, (key.key_hash(), None), key, element)
     }
 
-    fn append_batch(&mut self, batch: &mut Vec<(Time, K, E)>) -> Result<()> {
+    fn append_batch(&mut self, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
         self.append_all(batch)
     }
 

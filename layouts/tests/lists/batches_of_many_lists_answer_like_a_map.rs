@@ -31,8 +31,8 @@ fn history<K: Key + Ord + std::fmt::Debug>(memory: u64, seed: u64, key: impl Fn(
             let time = Time(if same { 1 } else { 1 + dice.below(2) as i64 });
             // The same key often comes again at once.
             let known = batch.last().filter(|_| dice.below(8) == 0);
-            let k = known.map_or_else(|| key(dice.below(keys)), |(_, k, _): &(_, K, _)| k.clone());
-            batch.push((time, k.clone(), serial));
+            let k = known.map_or_else(|| key(dice.below(keys)), |(k, ..): &(K, _, _)| k.clone());
+            batch.push((k.clone(), time, serial));
             model.entry((time, k)).or_default().push(serial);
         }
         lists.append_batch(&mut batch).unwrap();
@@ -98,12 +98,12 @@ fn what_a_refused_batch_has_not_appended_comes_back_in_order() {
         let mut batch: Vec<_> = (0..300)
             .map(|_| {
                 serial += 1;
-                (Time(1), serial * 7919 % 6_000, serial)
+                (serial * 7919 % 6_000, Time(1), serial)
             })
             .collect();
         let all = batch.clone();
         let done = lists.append_batch(&mut batch);
-        for (_, key, n) in &all[..all.len() - batch.len()] {
+        for (key, _, n) in &all[..all.len() - batch.len()] {
             model.entry(*key).or_default().push(*n);
         }
         assert_eq!(batch, all[all.len() - batch.len()..]);

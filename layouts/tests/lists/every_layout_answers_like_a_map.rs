@@ -73,7 +73,7 @@ fn history<
                     for _ in 0..dice.below(24) {
                         serial += 1;
                         let (time, k) = (at(&mut dice, first), key(dice.below(kind.keys)));
-                        batch.push((time, k.clone(), element(serial)));
+                        batch.push((k.clone(), time, element(serial)));
                         model.entry((time, k)).or_default().push(element(serial));
                     }
                     lists.append_batch(&mut batch).unwrap();

@@ -39,6 +39,8 @@ pub(crate) struct Moment {
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) ttl: Ttl,
+    /// The time to live, in nanoseconds.
+    pub(crate) nanos: i64,
     /// Of processing time.
     pub(crate) clock: Option<Arc<dyn Clock>>,
     /// Nanoseconds by which the time may move at once.
@@ -56,6 +58,7 @@ pub(crate) struct Lifetime {
     /// Of the state whose time it is.
     name: String,
     ttl: Ttl,
+    nanos: i64,
     /// Of processing time.
     clock: Option<Arc<dyn Clock>>,
     jump_max: u64,
@@ -77,6 +80,7 @@ impl Lifetime {
         let lifetime = Self {
             name: name.into(),
             ttl: rules.ttl,
+            nanos: rules.nanos,
             clock: rules.clock,
             jump_max: rules.jump_max,
             time: Cell::new(time),
@@ -94,6 +98,11 @@ impl Lifetime {
 
     pub(crate) fn ttl(&self) -> Ttl {
         self.ttl
+    }
+
+    /// The time to live, in nanoseconds.
+    pub(crate) fn nanos(&self) -> i64 {
+        self.nanos
     }
 
     /// What a call made now has to know. Reads the clock, if there is one.
@@ -164,7 +173,7 @@ impl Lifetime {
 
     /// Finds out anew what is over. What was over stays over, also by a longer time to live.
     fn refresh(&self) {
-        let over = over(self.time.get(), self.since.get(), self.ttl.nanos);
+        let over = over(self.time.get(), self.since.get(), self.nanos);
         self.over.set(over.max(self.over.get()));
     }
 

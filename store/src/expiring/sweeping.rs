@@ -89,7 +89,7 @@ impl<V> Sweeping<V> {
     }
 
     fn is_due(&self, over: Time, idle: bool) -> bool {
-        let (last, every) = (self.swept_to.get(), (self.lifetime.ttl().nanos() / PASSES).max(1));
+        let (last, every) = (self.swept_to.get(), (self.lifetime.nanos() / PASSES).max(1));
         let has_moved = over > last && (last == Time::MIN || over >= last.plus(every));
         has_moved || (idle && self.again.get())
     }

@@ -1,9 +1,9 @@
 //! How long entries live, and by what time.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use alluvium_pagestore::Time;
+use alluvium_pagestore::{Error, ErrorKind, Result, Time, count_nanos};
 
 /// How long the entries of a state live, by what time, and what makes their life begin anew.
 ///
@@ -16,21 +16,21 @@ use alluvium_pagestore::Time;
 /// time does not become processing time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ttl {
-    pub(super) nanos: i64,
+    duration: Duration,
     pub(super) by_clock: bool,
     pub(super) by_reads: bool,
 }
 
 impl Ttl {
-    /// `nanos` of event time: of what [`advance`](crate::ExpiringMap::advance) is told, such as the
+    /// So long in event time: of what [`advance`](crate::ExpiringMap::advance) is told, such as the
     /// watermark. Results are then a function of the input.
-    pub fn event_time(nanos: i64) -> Self {
-        Self { nanos, by_clock: false, by_reads: false }
+    pub fn event_time(duration: Duration) -> Self {
+        Self { duration, by_clock: false, by_reads: false }
     }
 
-    /// `nanos` of processing time: of the store's [clock](crate::StoreBuilder::clock).
-    pub fn processing_time(nanos: i64) -> Self {
-        Self { nanos, by_clock: true, by_reads: false }
+    /// So long in processing time: of the store's [clock](crate::StoreBuilder::clock).
+    pub fn processing_time(duration: Duration) -> Self {
+        Self { duration, by_clock: true, by_reads: false }
     }
 
     /// Reads touch an entry too. A read is then a write: it moves what it reads to where it can be
@@ -41,9 +41,22 @@ impl Ttl {
         self
     }
 
-    /// The nanoseconds.
-    pub fn nanos(&self) -> i64 {
-        self.nanos
+    /// How long.
+    pub fn duration(&self) -> Duration {
+        self.duration
+    }
+
+    /// How long in nanoseconds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for 0, and for 292 years or more.
+    pub(crate) fn nanos(&self) -> Result<i64> {
+        let what = match count_nanos(self.duration) {
+            Some(0) => "0 ns; 1 is the least".to_string(),
+            Some(nanos) => return Ok(nanos),
+            None => format!("{:?}; 292 years or more are too long", self.duration),
+        };
+        Err(Error::new(ErrorKind::Config, format!("a time to live of {what}")))
     }
 
     /// Whether the clock tells the time.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use alluvium_layouts::{Layout, Touched};
-use alluvium_pagestore::{Error, ErrorKind, Key, Result, State, Time, description_of};
+use alluvium_pagestore::{Key, Result, State, Time, description_of};
 
 use super::opening::manifest;
 use super::{StateBuilder, Store};
@@ -22,9 +22,11 @@ impl Store {
     /// The map `name`, whose entries expire.
     ///
     /// ```
+    /// # use std::time::Duration;
     /// # use alluvium::{SECOND, Store, Time, Ttl};
     /// let store = Store::in_memory().open()?;
-    /// let mut seen = store.expiring_map::<u64, u32>("seen").open(Ttl::event_time(30 * SECOND))?;
+    /// let ttl = Ttl::event_time(Duration::from_secs(30));
+    /// let mut seen = store.expiring_map::<u64, u32>("seen").open(ttl)?;
     /// seen.advance(Time(100 * SECOND))?;
     /// seen.update(&7, || 0, |times| *times += 1)?;
     /// seen.advance(Time(130 * SECOND - 1))?;
@@ -61,6 +63,7 @@ impl Store {
         };
         let rules = Rules {
             ttl,
+            nanos: ttl.nanos()?,
             clock: ttl.by_clock().then(|| self.0.clock.clone()),
             jump_max: self.0.config.time_jump_max_nanos(),
             over: over.unwrap_or(Time::MIN),
@@ -85,10 +88,7 @@ impl<P, L> StateBuilder<'_, P, L> {
     where
         L: Layout<K, Timed<V>>,
     {
-        if ttl.nanos() <= 0 {
-            let message = format!("a time to live of {} ns; 1 is the least", ttl.nanos());
-            return Err(Error::new(ErrorKind::Config, message).with("state", self.name()));
-        }
+        ttl.nanos().map_err(|e| e.with("state", self.name()))?;
         let (store, name, mover) = (self.store(), self.name().to_owned(), self.mover.clone());
         let primitive = format!("{primitive} expiring in {}", ttl.kind());
         let mut opened = None;

@@ -55,11 +55,12 @@ impl Store {
     /// The windows `name`, folded by an aggregate.
     ///
     /// ```
+    /// # use std::time::Duration;
     /// # use alluvium::{Counting, SECOND, Store, Time, Windows};
     /// let store = Store::in_memory().open()?;
-    /// let windows = Windows::sliding(10 * SECOND, 2 * SECOND);
+    /// let windows = Windows::sliding(Duration::from_secs(10), Duration::from_secs(2));
     /// let mut counts = store.aggregated("counts").open(windows, Counting)?;
-    /// let mut batch = vec![(Time(SECOND), "a".to_string(), ()), (Time(3 * SECOND), "a".to_string(), ())];
+    /// let mut batch = vec![("a".to_string(), Time(SECOND), ()), ("a".to_string(), Time(3 * SECOND), ())];
     /// counts.add_batch(Time::MIN, &mut batch, &mut |_| {}, &mut |_, _, _, _| {})?;
     /// let mut results = Vec::new();
     /// counts.advance(Time(6 * SECOND), 1000, &mut |_, window, count, _| {

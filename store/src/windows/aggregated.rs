@@ -185,7 +185,7 @@ where
         self.shape.progress().watermark.get()
     }
 
-    /// Adds events, each with its time and key, that were sent with the time `sent`, which counts as
+    /// Adds events, each with its key and time, that were sent with the time `sent`, which counts as
     /// the watermark if it is before that: those with an earlier time are late.
     ///
     /// Events that are too late for all of their windows are handed to `late`, once; the others
@@ -200,7 +200,7 @@ where
     pub fn add_batch(
         &mut self,
         sent: Time,
-        batch: &mut Vec<(Time, K, E)>,
+        batch: &mut Vec<(K, Time, E)>,
         late: &mut dyn FnMut(Late<K, E>),
         out: Out<'_, K, A::Out>,
     ) -> Result<()> {

@@ -58,6 +58,7 @@ fn is_in_time(end: i128) -> bool {
 /// The last time, up to the watermark, at which early results come out; if any do.
 fn last_early(emit: Emit, watermark: Time) -> Option<Time> {
     let Emit::Early(every) = emit else { return None };
+    let every = super::stored(every);
     Some(Time(watermark.0.div_euclid(every).saturating_mul(every)))
 }
 
@@ -99,23 +100,23 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
     pub(crate) fn add_batch(
         &mut self,
         sent: Time,
-        batch: &mut Vec<(Time, K, C::Element)>,
+        batch: &mut Vec<(K, Time, C::Element)>,
         drop: &mut dyn FnMut(Late<K, C::Element>),
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
         let sent = sent.max(self.progress.watermark.get());
-        if batch.iter().all(|(at, ..)| *at >= sent) {
+        if batch.iter().all(|(_, at, _)| *at >= sent) {
             return self.contents.add_batch(&self.grid, batch);
         }
         let mut rest = std::mem::take(batch).into_iter();
         let mut one = Vec::with_capacity(1);
-        for (at, key, element) in rest.by_ref() {
+        for (key, at, element) in rest.by_ref() {
             if at < sent && has_come(self.close_of(self.grid.last_end(at)), sent) {
                 let lateness = clipped(i128::from(sent.0) - i128::from(at.0)).0;
                 drop(Late { at, key, element, lateness });
                 continue;
             }
-            one.push((at, key, element));
+            one.push((key, at, element));
             let done = match at < sent {
                 true => self.add_late(sent, &mut one, out),
                 false => self.contents.add_batch(&self.grid, &mut one),
@@ -132,10 +133,10 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
     fn add_late(
         &mut self,
         sent: Time,
-        one: &mut Vec<(Time, K, C::Element)>,
+        one: &mut Vec<(K, Time, C::Element)>,
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
-        let Some((at, key, element)) = one.last() else { return Ok(()) };
+        let Some((key, at, element)) = one.last() else { return Ok(()) };
         let at = *at;
         let end = self.grid.first_end(at);
         let may_be_closed =

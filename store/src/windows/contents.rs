@@ -24,7 +24,7 @@ pub(crate) trait Contents<K: Key>: 'static {
     fn item(&self, element: &Self::Element) -> Self::Item;
 
     /// Adds events of the given times; what was not added is left in the batch.
-    fn add_batch(&mut self, grid: &Grid, batch: &mut Vec<(Time, K, Self::Element)>) -> Result<()>;
+    fn add_batch(&mut self, grid: &Grid, batch: &mut Vec<(K, Time, Self::Element)>) -> Result<()>;
 
     /// Adds an event that has waited.
     fn put(

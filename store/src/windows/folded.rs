@@ -154,13 +154,13 @@ where
         acc
     }
 
-    fn add_batch(&mut self, grid: &Grid, batch: &mut Vec<(Time, K, E)>) -> Result<()> {
+    fn add_batch(&mut self, grid: &Grid, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
         let aggregate = &*self.aggregate;
         let slices = SliceCache::new(grid);
         let done = self.panes.0.run(batch.len(), |panes| {
             panes.update_batch(
                 batch,
-                |(at, key, _)| (slices.slice_of(*at), key),
+                |(key, at, _)| (slices.slice_of(*at), key),
                 |_| aggregate.init(),
                 |(_, _, element), acc| aggregate.add(acc, element),
             )

@@ -216,7 +216,7 @@ where
     pub fn add_batch(
         &mut self,
         sent: Time,
-        batch: &mut Vec<(Time, K, E)>,
+        batch: &mut Vec<(K, Time, E)>,
         late: &mut dyn FnMut(Late<K, E>),
         out: Out<'_, K, F::Row>,
     ) -> Result<()> {

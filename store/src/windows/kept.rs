@@ -136,15 +136,15 @@ where
         element.clone()
     }
 
-    fn add_batch(&mut self, grid: &Grid, batch: &mut Vec<(Time, K, E)>) -> Result<()> {
+    fn add_batch(&mut self, grid: &Grid, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
         let slices = SliceCache::new(grid);
         self.times.clear();
-        self.times.extend(batch.iter().map(|(at, ..)| *at));
-        for (at, ..) in batch.iter_mut() {
+        self.times.extend(batch.iter().map(|(_, at, _)| *at));
+        for (_, at, _) in batch.iter_mut() {
             *at = slices.slice_of(*at);
         }
         let done = self.lists.0.run(batch.len(), |lists| lists.append_batch(batch))?;
-        for ((place, ..), at) in batch.iter_mut().rev().zip(self.times.iter().rev()) {
+        for ((_, place, _), at) in batch.iter_mut().rev().zip(self.times.iter().rev()) {
             *place = *at;
         }
         done

@@ -26,8 +26,9 @@ mod stacks;
 mod totals;
 
 use std::fmt;
+use std::time::Duration;
 
-use alluvium_pagestore::{Error, ErrorKind, Result, Time};
+use alluvium_pagestore::{Error, ErrorKind, Result, Time, count_nanos};
 use serde::{Deserialize, Serialize};
 
 pub use aggregated::{Aggregated, AggregatedOf};
@@ -62,17 +63,23 @@ pub enum Emit {
     /// When the watermark has passed the window's end; each late event that is still allowed takes the
     /// old result back and gives the new one.
     OnWatermark,
-    /// Also before, whenever the watermark passes a multiple of so many nanoseconds, for windows
-    /// that have changed.
-    Early(i64),
+    /// Also before, whenever the watermark passes a multiple of this interval since the epoch, for
+    /// windows that have changed.
+    Early(#[serde(with = "as_nanos")] Duration),
 }
 
 /// Which windows events are in, how long late ones are waited for, and when results come out.
 ///
+/// Opening a state refuses a length, slide or gap of 0, and each stretch of 292 years or more, which
+/// [`Time`] cannot count.
+///
 /// ```
-/// use alluvium::{SECOND, Windows};
-/// let hop = Windows::sliding(30 * SECOND, SECOND).offset(SECOND / 2).lateness(5 * SECOND);
-/// let visit = Windows::session(10 * SECOND);
+/// use std::time::Duration;
+///
+/// use alluvium::Windows;
+/// let (length, slide) = (Duration::from_secs(30), Duration::from_secs(1));
+/// let hop = Windows::sliding(length, slide).lateness(Duration::from_secs(5));
+/// let visit = Windows::session(Duration::from_secs(10));
 /// # let _ = (hop, visit);
 /// ```
 ///
@@ -106,26 +113,26 @@ enum Shape {
 }
 
 impl Windows {
-    /// Windows of `length` nanoseconds, one after the other.
-    pub fn tumbling(length: i64) -> Self {
+    /// Windows of `length`, one after the other.
+    pub fn tumbling(length: Duration) -> Self {
         Self::sliding(length, length)
     }
 
-    /// Windows of `length` nanoseconds, one every `slide`; `slide` is not longer than `length`.
-    pub fn sliding(length: i64, slide: i64) -> Self {
-        Self::of(Shape::Aligned { length, slide, offset: 0 })
+    /// Windows of `length`, one every `slide`; `slide` is not longer than `length`.
+    pub fn sliding(length: Duration, slide: Duration) -> Self {
+        Self::of(Shape::Aligned { length: stored(length), slide: stored(slide), offset: 0 })
     }
 
-    /// Per key a window from an event to `gap` nanoseconds after the last event: the next event
-    /// belongs to it if it comes at or before that.
+    /// Per key a window from an event to `gap` after the last event: the next event belongs to it if
+    /// it comes at or before that.
     ///
     /// An event that is late joins a session that is open at the time it was sent with. It is too
     /// late if the session that it makes is over then, the sessions that it joins included; of these
     /// count those that were made by events that were sent before that time. (Known for the watermark
     /// until the store is opened again, or the key group moves: then also events that were sent with
     /// the watermark itself count as sent before.)
-    pub fn session(gap: i64) -> Self {
-        Self::of(Shape::Session { gap })
+    pub fn session(gap: Duration) -> Self {
+        Self::of(Shape::Session { gap: stored(gap) })
     }
 
     /// Whether they are sessions.
@@ -138,20 +145,21 @@ impl Windows {
     }
 
     /// Windows begin at multiples of the slide since the epoch, plus this. Default: 0. Of no
-    /// meaning for sessions.
+    /// meaning for sessions. Windows that begin earlier by some time begin later by the slide less
+    /// that time.
     #[must_use]
-    pub fn offset(mut self, nanos: i64) -> Self {
-        if let Shape::Aligned { offset, .. } = &mut self.shape {
-            *offset = nanos;
+    pub fn offset(mut self, later: Duration) -> Self {
+        if let Shape::Aligned { slide, offset, .. } = &mut self.shape {
+            // Below the slide, which is an `i64`.
+            *offset = (later.as_nanos() % (*slide).max(1) as u128) as i64;
         }
         self
     }
 
-    /// Events of a window are taken until the watermark has passed its end by so many nanoseconds.
-    /// Default: 0.
+    /// Events of a window are taken until the watermark has passed its end by this. Default: 0.
     #[must_use]
-    pub fn lateness(mut self, nanos: i64) -> Self {
-        self.lateness = nanos;
+    pub fn lateness(mut self, lateness: Duration) -> Self {
+        self.lateness = stored(lateness);
         self
     }
 
@@ -221,6 +229,17 @@ impl Windows {
     /// Checks the numbers.
     fn checked(self) -> Result<Self> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Config, what));
+        let (one, other) = match self.shape {
+            Shape::Aligned { length, slide, .. } => (length, slide),
+            Shape::Session { gap } => (gap, gap),
+        };
+        let early = match self.emit {
+            Emit::Early(every) => stored(every),
+            Emit::OnClose | Emit::OnWatermark => 0,
+        };
+        if [one, other, self.lateness, early].contains(&TOO_LONG) {
+            return refuse(format!("{self}: a stretch of 292 years or more is too long"));
+        }
         match self.shape {
             Shape::Aligned { length, slide, .. } if length < 1 || slide < 1 => {
                 return refuse(format!("windows of {length} ns every {slide} ns; 1 is the least"));
@@ -235,9 +254,8 @@ impl Windows {
             _ => {}
         }
         match self.emit {
-            _ if self.lateness < 0 => refuse(format!("a lateness of {} ns", self.lateness)),
-            Emit::Early(every) if every < 1 => {
-                refuse(format!("early results every {every} ns; 1 is the least"))
+            Emit::Early(Duration::ZERO) => {
+                refuse("early results every 0 ns; 1 is the least".to_string())
             }
             _ => Ok(self),
         }
@@ -248,16 +266,53 @@ impl fmt::Display for Windows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.shape {
             Shape::Aligned { length, slide, offset } => {
-                write!(f, "windows of {length} ns every {slide} ns from {offset}")?;
+                let (length, slide) = (InNanos(length), InNanos(slide));
+                write!(f, "windows of {length} every {slide} from {offset}")?;
             }
-            Shape::Session { gap } => write!(f, "sessions with a gap of {gap} ns")?,
+            Shape::Session { gap } => write!(f, "sessions with a gap of {}", InNanos(gap))?,
         }
-        write!(f, " (lateness {} ns, ", self.lateness)?;
+        write!(f, " (lateness {}, ", InNanos(self.lateness))?;
         match self.emit {
             Emit::OnClose => write!(f, "on close)"),
             Emit::OnWatermark => write!(f, "on the watermark)"),
-            Emit::Early(every) => write!(f, "early every {every} ns)"),
+            Emit::Early(every) => write!(f, "early every {})", InNanos(stored(every))),
         }
+    }
+}
+
+/// What stands for a stretch of time that [`Time`] cannot count, until the state is opened: refused then.
+const TOO_LONG: i64 = -1;
+
+/// A stretch of time as it is kept and stored.
+fn stored(stretch: Duration) -> i64 {
+    count_nanos(stretch).unwrap_or(TOO_LONG)
+}
+
+struct InNanos(i64);
+
+impl fmt::Display for InNanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            TOO_LONG => f.write_str("292 years or more"),
+            nanos => write!(f, "{nanos} ns"),
+        }
+    }
+}
+
+/// The interval of early results, as checkpoints and configurations have it: in nanoseconds.
+mod as_nanos {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(every: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        super::stored(*every).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let nanos = i64::deserialize(from)?;
+        let nanos = u64::try_from(nanos).map_err(serde::de::Error::custom)?;
+        Ok(Duration::from_nanos(nanos))
     }
 }
 

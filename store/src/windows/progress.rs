@@ -102,9 +102,9 @@ impl ProgressCell {
     pub(crate) fn check_events<K: Key, E>(
         &self,
         state: &str,
-        events: &[(Time, K, E)],
+        events: &[(K, Time, E)],
     ) -> Result<()> {
-        let mut keys = events.iter().map(|(_, key, _)| key);
+        let mut keys = events.iter().map(|(key, ..)| key);
         let checked = match (&self.groups, self.own.get()) {
             (None, None) => return Ok(()),
             (Some(groups), _) => keys.try_for_each(|key| groups.check(key.key_hash())),

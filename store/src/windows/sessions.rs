@@ -170,7 +170,7 @@ impl Rules {
             Emit::OnWatermark if !session.2.1 => end,
             Emit::Early(every) if !session.2.1 => {
                 let now = i128::from(now.max(session.1).0);
-                let every = i128::from(every);
+                let every = every.as_nanos() as i128;
                 end.min(clipped((now.div_euclid(every) + 1) * every))
             }
             _ => end.plus(self.lateness),
@@ -324,17 +324,17 @@ where
     pub(crate) fn add_batch(
         &mut self,
         sent: Time,
-        batch: &mut Vec<(Time, K, C::Element)>,
+        batch: &mut Vec<(K, Time, C::Element)>,
         drop: &mut dyn FnMut(Late<K, C::Element>),
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
         self.catch_up(out)?;
         let sent = sent.max(self.progress.watermark.get());
-        if !C::KEEPS && batch.iter().all(|(at, ..)| *at >= sent) {
+        if !C::KEEPS && batch.iter().all(|(_, at, _)| *at >= sent) {
             return self.join_batch(sent, batch, out);
         }
         let mut rest = std::mem::take(batch).into_iter();
-        while let Some((at, key, element)) = rest.next() {
+        while let Some((key, at, element)) = rest.next() {
             match self.add(sent, (at, &key, &element), out) {
                 Ok(true) => {}
                 Ok(false) => {
@@ -342,7 +342,7 @@ where
                     drop(Late { at, key, element, lateness });
                 }
                 Err(error) => {
-                    batch.push((at, key, element));
+                    batch.push((key, at, element));
                     batch.extend(rest);
                     return Err(error);
                 }
@@ -439,20 +439,20 @@ where
     fn join_batch(
         &mut self,
         sent: Time,
-        batch: &mut Vec<(Time, K, C::Element)>,
+        batch: &mut Vec<(K, Time, C::Element)>,
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
         if self.reach.may_change(sent) {
-            batch.iter().for_each(|(_, key, _)| self.reach.comes(key, sent));
+            batch.iter().for_each(|(key, ..)| self.reach.comes(key, sent));
         }
         let (rules, contents) = (self.rules, &self.contents);
         let watermark = self.progress.watermark.get();
         let mut all = Vec::new();
         let done = self.sets.update_batch(
             batch,
-            |(_, key, _)| key,
+            |(key, ..)| key,
             |_| SessionSet::new(),
-            |(at, key, element), set| {
+            |(key, at, element), set| {
                 let add = |part: &mut C::Part| contents.add(part, element);
                 let joined = rules.join(contents, watermark, key, set, *at, add);
                 if joined.has_something() {
@@ -537,7 +537,7 @@ where
     fn follow(&mut self, joined: Joined<K, C::Part>) {
         let Joined { key, set, cancel, taken_back, told } = joined;
         for at in cancel {
-            self.timers.cancel(at, key.clone());
+            self.timers.cancel(key.clone(), at);
         }
         let tell = |diff| Tell { diff, is_closed: false };
         for (span, part) in taken_back {
@@ -562,7 +562,7 @@ where
     fn do_rest(&mut self, out: Out<'_, K, C::Row>) -> Result<()> {
         self.enter(out)?;
         while let Some((at, key)) = self.unset.pop() {
-            if let Err(error) = self.timers.set(at, key.clone()) {
+            if let Err(error) = self.timers.set(key.clone(), at) {
                 self.unset.push((at, key));
                 return Err(error);
             }

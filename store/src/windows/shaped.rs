@@ -39,7 +39,7 @@ where
         &mut self,
         name: &str,
         sent: Time,
-        batch: &mut Vec<(Time, K, C::Element)>,
+        batch: &mut Vec<(K, Time, C::Element)>,
         late: &mut dyn FnMut(Late<K, C::Element>),
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
@@ -55,11 +55,11 @@ where
     fn drop_timeless(
         &self,
         sent: Time,
-        batch: &mut Vec<(Time, K, C::Element)>,
+        batch: &mut Vec<(K, Time, C::Element)>,
         late: &mut dyn FnMut(Late<K, C::Element>),
     ) {
         let sent = sent.max(self.progress().watermark.get());
-        for (at, key, element) in batch.extract_if(.., |(at, ..)| *at == Time::MAX) {
+        for (key, at, element) in batch.extract_if(.., |(_, at, _)| *at == Time::MAX) {
             let lateness = clipped(i128::from(sent.0) - i128::from(at.0)).0;
             late(Late { at, key, element, lateness });
         }

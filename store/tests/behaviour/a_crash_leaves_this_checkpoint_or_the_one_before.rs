@@ -84,9 +84,9 @@ impl Everything {
             10 => {
                 let timer = (Time(dice.below(50) as i64), key % 7);
                 if model.timers.remove(&timer) {
-                    assert!(self.timers.cancel(timer.0, timer.1));
+                    assert!(self.timers.cancel(timer.1, timer.0));
                 } else {
-                    assert!(self.timers.set(timer.0, timer.1)?);
+                    assert!(self.timers.set(timer.1, timer.0)?);
                     model.timers.insert(timer);
                 }
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use alluvium::io::{Device, Faults, Simulated};
 use alluvium::{
     AppendLog, Counting, Elements, ErrorKind, Helpers, HybridLog, KIB, MIB, Source, Store,
-    StoreBuilder, Time, Ttl, WindowSegments, Windows, process,
+    StoreBuilder, Time, Ttl, WindowSegments, Windows, nanos, process,
 };
 use alluvium_pagestore::{CheckpointImage, MANIFEST, Manifest, checkpoint_name};
 
@@ -40,22 +40,22 @@ fn filled() -> Simulated {
     let mut list = store.list::<u64, u64>("list").layout(append.clone()).open().unwrap();
     let panes = WindowSegments::new().memory(2 * MIB);
     let counts = store.aggregated("windows").layout(panes);
-    let mut counts = counts.open(Windows::sliding(100, 10), Counting).unwrap();
-    let mut sessions = store.holistic("sessions").open(Windows::session(10), process(count));
+    let mut counts = counts.open(Windows::sliding(nanos(100), nanos(10)), Counting).unwrap();
+    let mut sessions = store.holistic("sessions").open(Windows::session(nanos(10)), process(count));
     let sessions = sessions.as_mut().unwrap();
     let recent = store.expiring_map::<u64, u64>("recent").layout(log());
-    let mut recent = recent.open(Ttl::event_time(10)).unwrap();
+    let mut recent = recent.open(Ttl::event_time(nanos(10))).unwrap();
     let mut timers = store.timers::<u64>("timers").unwrap();
     for key in 0..KEYS {
         stays.put(key, key).unwrap();
         map.put(key, key).unwrap();
         list.append(&key, key).unwrap();
-        let mut batch = vec![(Time(key as i64), key, ())];
+        let mut batch = vec![(key, Time(key as i64), ())];
         counts.add_batch(Time::MIN, &mut batch, &mut |_| {}, &mut |_, _, _, _| {}).unwrap();
-        let mut batch = vec![(Time(key as i64), key, key)];
+        let mut batch = vec![(key, Time(key as i64), key)];
         sessions.add_batch(Time::MIN, &mut batch, &mut |_| {}, &mut |_, _, _, _| {}).unwrap();
         recent.put(key, key).unwrap();
-        timers.set(Time(key as i64), key).unwrap();
+        timers.set(key, Time(key as i64)).unwrap();
     }
     store.checkpoint(1).unwrap();
     device
@@ -113,7 +113,7 @@ fn its_parts_go_with_it_and_its_files_with_the_last_checkpoint_that_has_it() {
     let mut map = store.map::<u64, u64>("map").layout(log()).open().unwrap();
     assert_eq!(map.get(&7).unwrap().as_deref(), Some(&7));
     let counts = store.aggregated::<u64, (), _>("windows").layout(WindowSegments::new());
-    counts.open(Windows::sliding(100, 10), Counting).unwrap();
+    counts.open(Windows::sliding(nanos(100), nanos(10)), Counting).unwrap();
     drop((map, store));
     // Until it is dropped.
     let store = on(&device).restore(2).open().unwrap();

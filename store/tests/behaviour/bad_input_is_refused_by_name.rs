@@ -8,7 +8,7 @@ use std::sync::Arc;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     AnyLayout, Counting, Error, ErrorKind, Heap, HybridLog, KIB, MEMORY_BYTES_MIN, MIB, Map, Store,
-    StoreConfig, Time, Windows,
+    StoreConfig, Time, Windows, nanos,
 };
 
 const LAYOUTS: [&str; 2] = AnyLayout::NAMES;
@@ -38,7 +38,7 @@ fn another_type_or_primitive_than_the_stored_one_is_refused() {
         let store = open(&device, layout);
         let mut map: Map<u64, u64> = store.map("m").open().unwrap();
         map.put(1, 2).unwrap();
-        store.timers::<u64>("t").unwrap().set(Time(1), 1).unwrap();
+        store.timers::<u64>("t").unwrap().set(1, Time(1)).unwrap();
         store.checkpoint(0).unwrap();
         drop((map, store));
 
@@ -172,7 +172,7 @@ fn generations_that_cannot_be_are_refused_by_state_and_number() {
         let map = store.map::<u64, u64>("m").layout(layout.clone()).open();
         assert_error(&map.unwrap_err(), ErrorKind::Config, &words);
         let windows = store.aggregated::<u64, u64, _>("m").layout(layout);
-        let windows = windows.open(Windows::tumbling(1), Counting);
+        let windows = windows.open(Windows::tumbling(nanos(1)), Counting);
         assert_error(&windows.unwrap_err(), ErrorKind::Config, &words);
         store.map::<u64, u64>("m").open().unwrap().put(1, 1).unwrap();
         let text = format!("[states.m]\nkind = \"hybrid-log\"\ngenerations = {generations}\n");

@@ -51,8 +51,8 @@ fn sample(layout: AnyLayout) -> Sample {
         plain.remove(&round);
         store.checkpoint(round).unwrap();
     }
-    timers.set(Time(5), 5).unwrap();
-    timers.set(Time(3), 9).unwrap();
+    timers.set(5, Time(5)).unwrap();
+    timers.set(9, Time(3)).unwrap();
     store.checkpoint(3).unwrap();
     drop((store, map, texts, timers));
     // Removes what no checkpoint names.

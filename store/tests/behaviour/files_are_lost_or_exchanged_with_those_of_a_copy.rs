@@ -12,7 +12,7 @@ use std::sync::Arc;
 use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
 use alluvium::{
     Aggregated, AppendLog, Counting, Error, ErrorKind, Heap, Helpers, HybridLog, KIB, List, MIB,
-    Map, Result, Source, Store, Time, Timers, WindowSegments, Windows,
+    Map, Result, Source, Store, Time, Timers, WindowSegments, Windows, nanos,
 };
 
 const KEYS: u64 = 400;
@@ -55,7 +55,7 @@ fn open(device: &Simulated) -> Result<States> {
         kept: store.list("kept").layout(Heap::new().into()).open()?,
         windows: {
             let builder = store.aggregated::<u64, (), Counting>("windows").layout(segments.into());
-            builder.open(Windows::tumbling(10), Counting)?
+            builder.open(Windows::tumbling(nanos(10)), Counting)?
         },
         store,
     })
@@ -69,9 +69,9 @@ impl States {
             let value = branch << 32 | model.round << 16 | key;
             self.heap.put(key, value).unwrap();
             self.log.put(key, [value; 12]).unwrap();
-            self.timers.set(Time(value as i64), key).unwrap();
+            self.timers.set(key, Time(value as i64)).unwrap();
             if let Some(old) = model.values.insert(key, value) {
-                self.timers.cancel(Time(old as i64), key);
+                self.timers.cancel(key, Time(old as i64));
             }
             for n in 0..4 {
                 let element = value << 2 | n;
@@ -80,7 +80,7 @@ impl States {
                 model.lists.entry(key).or_default().push(element);
             }
             let mut events: Vec<_> =
-                (0..3).map(|n| (Time(10 * n), key + KEYS * branch, ())).collect();
+                (0..3).map(|n| (key + KEYS * branch, Time(10 * n), ())).collect();
             self.windows
                 .add_batch(Time::MIN, &mut events, &mut |_| {}, &mut |_, _, _, _| {})
                 .unwrap();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     AnyLayout, AppendLog, Counting, Error, ErrorKind, Heap, Helpers, HybridLog, KIB, List, Map,
-    Result, Seal, Store, Time, Timers, WindowSegments, Windows,
+    Result, Seal, Store, Time, Timers, WindowSegments, Windows, nanos,
 };
 
 use crate::common::{self, Dice};
@@ -61,9 +61,9 @@ fn timers(store: &Store) -> Result<Call> {
     Ok(Box::new(move |dice| {
         let (at, key) = (Time(dice.below(500) as i64), word(dice.below(3000), 150));
         match dice.below(40) {
-            0..=33 => timers.set_in(at, key, word(at.0 as u64, 60)).map(drop),
+            0..=33 => timers.set_in(key, at, word(at.0 as u64, 60)).map(drop),
             34..=36 => {
-                timers.cancel_in(at, key, word(at.0 as u64, 60));
+                timers.cancel_in(key, at, word(at.0 as u64, 60));
                 Ok(())
             }
             _ => {
@@ -75,7 +75,7 @@ fn timers(store: &Store) -> Result<Call> {
 }
 
 fn windows(store: &Store, layout: impl Into<AnyLayout>) -> Result<Call> {
-    let windows = Windows::sliding(8, 2);
+    let windows = Windows::sliding(nanos(8), nanos(2));
     let builder = store.aggregated::<String, (), Counting>("state").layout(layout.into());
     let mut counts = builder.open(windows, Counting)?;
     let mut now = 0;
@@ -85,7 +85,7 @@ fn windows(store: &Store, layout: impl Into<AnyLayout>) -> Result<Call> {
             counts.advance(Time(now), 100_000, &mut |_, _, _, _| {}).map(drop)
         } else {
             let mut batch: Vec<_> = (0..4)
-                .map(|_| (Time(now + dice.below(9) as i64), word(dice.below(4000), 200), ()))
+                .map(|_| (word(dice.below(4000), 200), Time(now + dice.below(9) as i64), ()))
                 .collect();
             counts.add_batch(Time(now), &mut batch, &mut |_| {}, &mut |_, _, _, _| {})
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use alluvium::io::{CrashPolicy, Device, Fault, Faults, Simulated};
 use alluvium::{
     Aggregated, AppendLog, Counting, Error, ErrorKind, Heap, Helpers, KIB, List, MIB, Map, Result,
-    Source, Store, Time, Timers, WindowSegments, Windows,
+    Source, Store, Time, Timers, WindowSegments, Windows, nanos,
 };
 
 use crate::common::watchdog::Watchdog;
@@ -56,7 +56,7 @@ fn open_states(store: Store) -> Result<States> {
         heap: store.map("heap").layout(Heap::new().into()).open()?,
         log: store.map("log").layout(log.into()).open()?,
         list: store.list("list").layout(append.into()).open()?,
-        windows: windows.open(Windows::tumbling(10), Counting)?,
+        windows: windows.open(Windows::tumbling(nanos(10)), Counting)?,
         timers: store.timers("timers")?,
         store,
     })
@@ -76,9 +76,9 @@ fn write(device: &Simulated) {
             while is_due && states.log.put(key, value(key + round)).is_err() {}
             while states.list.append(&key, key + round).is_err() {}
             if round == 0 {
-                states.timers.set(Time(key as i64), key).unwrap();
+                states.timers.set(key, Time(key as i64)).unwrap();
             }
-            let mut event = vec![(Time(5), key, key)];
+            let mut event = vec![(key, Time(5), key)];
             let never = &mut |late| panic!("{late:?} is late");
             while !event.is_empty() {
                 let _busy =

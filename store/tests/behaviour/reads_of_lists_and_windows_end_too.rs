@@ -13,7 +13,7 @@ use std::time::Duration;
 use alluvium::io::{Fault, Faults, Simulated};
 use alluvium::{
     Aggregated, AppendLog, Counting, Error, ErrorKind, Helpers, KIB, List, MIB, Result, Store,
-    Time, WindowSegments, Windows,
+    Time, WindowSegments, Windows, nanos,
 };
 
 use crate::common::watchdog::Watchdog;
@@ -169,7 +169,7 @@ impl Counts {
         let store = store_on(device);
         let layout = WindowSegments::new().memory(STATE).patience(PATIENCE);
         let state = store.aggregated("windows").layout(layout.into());
-        let windows = state.open(Windows::tumbling(10), Counting).unwrap();
+        let windows = state.open(Windows::tumbling(nanos(10)), Counting).unwrap();
         let mut counts = Self { store, windows, model: Results::new(), fired: Results::new() };
         for round in 0..12 {
             (0..3000).for_each(|n| counts.add(round % 4, n));
@@ -179,7 +179,7 @@ impl Counts {
 
     fn add(&mut self, window: i64, key: u64) {
         let never = &mut |late| panic!("{late:?} is late");
-        let mut event = vec![(Time(window * 10 + 5), key, key)];
+        let mut event = vec![(key, Time(window * 10 + 5), key)];
         while !event.is_empty() {
             let added = self.windows.add_batch(Time(0), &mut event, never, &mut |_, _, _, _| ());
             if let Err(error) = added {

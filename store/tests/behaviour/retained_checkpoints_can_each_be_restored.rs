@@ -45,7 +45,7 @@ impl Kept {
                 }
                 1 => {
                     let timer = (Time(n as i64 % 100), key);
-                    assert_eq!(self.timers.set(timer.0, timer.1).unwrap(), model.1.insert(timer));
+                    assert_eq!(self.timers.set(timer.1, timer.0).unwrap(), model.1.insert(timer));
                 }
                 _ => {
                     let value = vec![key as u8; n as usize % 300];

@@ -207,7 +207,7 @@ fn a_hybrid_log_gives_pages_up_as_other_states_grow() {
     // The log is left alone while the others take more than half of its memory.
     for n in 0..grown {
         assert!(!heap.put(n, format!("{n:0100}")).unwrap(), "{n}");
-        assert!(timers.set(Time(n as i64 % 100), n).unwrap());
+        assert!(timers.set(n, Time(n as i64 % 100)).unwrap());
         let booked = store.stats().unwrap().memory;
         assert!(booked.used <= memory, "{booked:?}");
     }

@@ -190,7 +190,7 @@ fn bytes_are_those_of_the_device_and_of_its_files() {
         let mut timers = store.timers::<u64>("t").unwrap();
         for key in 0..6000 {
             map.put(key, key).unwrap();
-            timers.set(Time(key.cast_signed()), key).unwrap();
+            timers.set(key, Time(key.cast_signed())).unwrap();
         }
         for position in 0..2 {
             store.checkpoint(position).unwrap();
@@ -237,7 +237,7 @@ fn the_parts_of_the_budget_add_up() {
     for n in 0..1000u64 {
         log.update(&n, Vec::new, |rows| rows.push("row ".repeat(n as usize % 9))).unwrap();
         heap.put(format!("key {n}"), n).unwrap();
-        timers.set(Time(n.cast_signed()), n).unwrap();
+        timers.set(n, Time(n.cast_signed())).unwrap();
     }
     let stats = stats(&store);
     let sum = |of: &dyn Fn(&alluvium::AccountStats) -> u64| {

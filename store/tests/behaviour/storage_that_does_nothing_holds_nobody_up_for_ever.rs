@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use alluvium::io::{CrashPolicy, Device, Fault, Faults, Simulated};
 use alluvium::{
     Aggregated, AppendLog, Counting, ErrorKind, Heap, Helpers, KIB, List, MIB, Map, Result, Seal,
-    Store, Time, WindowSegments, Windows,
+    Store, Time, WindowSegments, Windows, nanos,
 };
 
 use crate::common::watchdog::Watchdog;
@@ -47,7 +47,7 @@ fn open(device: &Simulated, helpers: Helpers) -> States {
     let log = common::tiny().memory(256 * KIB).patience(PATIENCE);
     let append = AppendLog::new().memory(400 * KIB).patience(PATIENCE);
     let segments = WindowSegments::new().memory(400 * KIB).patience(PATIENCE);
-    let tumbling = Windows::tumbling(10);
+    let tumbling = Windows::tumbling(nanos(10));
     let mut states = States {
         heap: store.map("heap").layout(Heap::new().into()).open().unwrap(),
         log: store.map("log").layout(log.into()).open().unwrap(),
@@ -77,7 +77,7 @@ impl States {
             }
             self.list.append(&key, round).unwrap();
             let never = &mut |late| panic!("{late:?} is late");
-            let event = &mut vec![(Time(5), key, round)];
+            let event = &mut vec![(key, Time(5), round)];
             self.windows.add_batch(Time(0), event, never, &mut |_, _, _, _| ()).unwrap();
         }
     }

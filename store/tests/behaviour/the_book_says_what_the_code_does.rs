@@ -7,7 +7,7 @@ use crate::common::open_on;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     AnyLayout, ByteSize, ErrorKind, HYBRID_LOG_BYTES_MIN, Heap, HybridLog, KIB, Key, MIB,
-    MemoryKind, State, Store, Time, Ttl, rounded,
+    MemoryKind, State, Store, Time, Ttl, nanos, rounded,
 };
 
 const CHAPTER: &str = include_str!("../../../docs/src/sizing.md");
@@ -60,7 +60,7 @@ fn on_storage<K: Key, V: State>(name: &str, entry: impl Fn(u64) -> (K, V)) -> Ra
 fn expiring(name: &str, to_storage: bool) -> Range {
     per_key(|keys| {
         let store = store(layout(name));
-        let ttl = Ttl::event_time(1000);
+        let ttl = Ttl::event_time(nanos(1000));
         let mut map = store.expiring_map::<u64, u64>("m").open(ttl).unwrap();
         let before = store.stats().unwrap().memory.used;
         map.load((0..keys).map(|n| (n, n))).map_err(|rejected| rejected.error).unwrap();
@@ -79,7 +79,7 @@ fn timers() -> Range {
         let before = store.stats().unwrap().memory.used;
         for key in 0..keys {
             // Neither in order nor in reverse.
-            timers.set(Time((key * 7919 % 10_007).cast_signed()), key).unwrap();
+            timers.set(key, Time((key * 7919 % 10_007).cast_signed())).unwrap();
         }
         (before, store.stats().unwrap().memory.used)
     })

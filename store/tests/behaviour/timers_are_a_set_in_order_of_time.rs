@@ -20,11 +20,11 @@ fn due(timers: &mut Timers<u64>, watermark: i64) -> Vec<(i64, u64)> {
 #[test]
 fn the_same_timer_twice_fires_once() {
     let mut timers = store().timers::<u64>("t").unwrap();
-    assert!(timers.set(Time(5), 1).unwrap() && !timers.set(Time(5), 1).unwrap());
-    assert!(timers.set(Time(5), 2).unwrap() && timers.set(Time(6), 1).unwrap());
+    assert!(timers.set(1, Time(5)).unwrap() && !timers.set(1, Time(5)).unwrap());
+    assert!(timers.set(2, Time(5)).unwrap() && timers.set(1, Time(6)).unwrap());
     assert_eq!(due(&mut timers, 6), [(5, 1), (5, 2)]);
     assert_eq!(due(&mut timers, 7), [(6, 1)]);
-    assert!(timers.set(Time(5), 1).unwrap(), "it fired, so that it is new");
+    assert!(timers.set(1, Time(5)).unwrap(), "it fired, so that it is new");
 }
 
 /// Also at both ends of time: what is set is there, and comes once the watermark has passed it; nothing
@@ -33,13 +33,13 @@ fn the_same_timer_twice_fires_once() {
 fn a_timer_at_the_watermark_waits_until_that_has_passed_it() {
     let mut timers = store().timers::<u64>("t").unwrap();
     for at in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX - 1] {
-        assert!(timers.set(Time(at), 1).unwrap());
+        assert!(timers.set(1, Time(at)).unwrap());
         assert_eq!(timers.next_time(), Some(Time(at)));
         assert_eq!(due(&mut timers, at), [], "at {at}");
         assert_eq!(due(&mut timers, at + 1), [(at, 1)]);
-        assert!(timers.set(Time(at), 1).unwrap() && timers.cancel(Time(at), 1));
+        assert!(timers.set(1, Time(at)).unwrap() && timers.cancel(1, Time(at)));
     }
-    assert!(timers.set(Time::MAX, 1).unwrap());
+    assert!(timers.set(1, Time::MAX).unwrap());
     assert_eq!(due(&mut timers, i64::MAX), []);
     assert!(timers.purge(Time::MAX, 10));
     assert_eq!(timers.pop_first(), Some((Time::MAX, 1, ())));
@@ -48,10 +48,10 @@ fn a_timer_at_the_watermark_waits_until_that_has_passed_it() {
 #[test]
 fn a_timer_before_the_watermark_fires_on_the_next_pop() {
     let mut timers = store().timers::<u64>("t").unwrap();
-    timers.set(Time(100), 1).unwrap();
+    timers.set(1, Time(100)).unwrap();
     assert_eq!(due(&mut timers, 101), [(100, 1)]);
     for at in [100, 7, i64::MIN] {
-        timers.set(Time(at), 2).unwrap();
+        timers.set(2, Time(at)).unwrap();
         assert_eq!(timers.pop_due(Time(101)), Some((Time(at), 2)));
     }
     assert!(timers.is_empty());
@@ -60,19 +60,19 @@ fn a_timer_before_the_watermark_fires_on_the_next_pop() {
 #[test]
 fn a_timer_that_was_withdrawn_can_be_set_again() {
     let mut timers = store().timers::<u64>("t").unwrap();
-    timers.set(Time(5), 1).unwrap();
-    assert!(timers.cancel(Time(5), 1) && !timers.cancel(Time(5), 1));
+    timers.set(1, Time(5)).unwrap();
+    assert!(timers.cancel(1, Time(5)) && !timers.cancel(1, Time(5)));
     assert!(due(&mut timers, 10).is_empty());
-    assert!(timers.set(Time(5), 1).unwrap());
+    assert!(timers.set(1, Time(5)).unwrap());
     assert_eq!(due(&mut timers, 10), [(5, 1)]);
-    assert!(!timers.cancel(Time(5), 1), "it has fired");
+    assert!(!timers.cancel(1, Time(5)), "it has fired");
 }
 
 #[test]
 fn the_last_watermark_fires_all_but_those_at_the_end_of_time_and_a_drain_takes_these_too() {
     let mut timers = store().timers::<u64>("t").unwrap();
     for (at, key) in [(i64::MAX, 1), (i64::MAX - 1, 2), (0, 3), (i64::MIN, 4)] {
-        timers.set(Time(at), key).unwrap();
+        timers.set(key, Time(at)).unwrap();
     }
     assert_eq!(due(&mut timers, i64::MAX), [(i64::MIN, 4), (0, 3), (i64::MAX - 1, 2)]);
     assert_eq!(timers.next_time(), Some(Time::MAX));
@@ -84,7 +84,7 @@ fn the_last_watermark_fires_all_but_those_at_the_end_of_time_and_a_drain_takes_t
 fn equal_times_fire_in_the_order_of_keys_and_namespaces() {
     let mut timers = store().timers_in::<String, u32>("t").unwrap();
     for (at, key, namespace) in [(2, "a", 1), (1, "b", 9), (1, "a", 2), (1, "a", 1), (1, "b", 3)] {
-        timers.set_in(Time(at), key.into(), namespace).unwrap();
+        timers.set_in(key.into(), Time(at), namespace).unwrap();
     }
     let fired = std::iter::from_fn(|| timers.pop_due_in(Time(2)));
     let fired: Vec<_> = fired.map(|(at, key, n)| (at.0, key, n)).collect();
@@ -118,11 +118,11 @@ fn a_long_history(store: &Store, mut timers: Timers<u64, String>, by_key: bool, 
         let timer = (Time(random(0, 300) as i64), random(1, 40), format!("{}", random(2, 5)));
         match random(3, 40) {
             0..24 => {
-                let new = timers.set_in(timer.0, timer.1, timer.2.clone()).unwrap();
+                let new = timers.set_in(timer.1, timer.0, timer.2.clone()).unwrap();
                 assert_eq!(new, model.insert(timer));
             }
             24..32 => {
-                let known = timers.cancel_in(timer.0, timer.1, timer.2.clone());
+                let known = timers.cancel_in(timer.1, timer.0, timer.2.clone());
                 assert_eq!(known, model.remove(&timer));
             }
             32..38 => {
@@ -174,13 +174,13 @@ fn used(store: &Store) -> u64 {
 fn what_a_withdrawn_timer_owned_is_given_back_whatever_the_key_owns_that_names_it() {
     let store = store();
     let mut timers = store.timers::<String>("t").unwrap();
-    timers.set(Time(1), "a".into()).unwrap();
+    timers.set("a".into(), Time(1)).unwrap();
     let before = used(&store);
     let mut long = String::with_capacity(1000);
     long.push('b');
-    timers.set(Time(2), long).unwrap();
+    timers.set(long, Time(2)).unwrap();
     assert!(used(&store) > before + 1000);
-    assert!(timers.cancel(Time(2), "b".into()));
+    assert!(timers.cancel("b".into(), Time(2)));
     assert_eq!(used(&store), before);
 }
 
@@ -188,7 +188,7 @@ fn what_a_withdrawn_timer_owned_is_given_back_whatever_the_key_owns_that_names_i
 fn a_purge_of_a_key_looks_at_as_many_timers_as_it_has_fuel_for() {
     let mut timers = store().timers::<u64>("t").unwrap();
     for n in 0..1000 {
-        timers.set(Time(n), n as u64 % 10).unwrap();
+        timers.set(n as u64 % 10, Time(n)).unwrap();
     }
     let (mut sweep, mut calls) = (Sweep::default(), 0);
     while !sweep.done {
@@ -213,7 +213,7 @@ fn timers_with_namespaces_are_restored() {
         let store = open();
         let mut timers = store.timers_in::<u64, String>("t").unwrap();
         for (at, key, namespace) in &all {
-            timers.set_in(*at, *key, namespace.clone()).unwrap();
+            timers.set_in(*key, *at, namespace.clone()).unwrap();
         }
         store.checkpoint(1).unwrap();
     }
@@ -254,12 +254,12 @@ fn change(timers: &mut Timers<String, u8>, model: &mut Pending, dice: &mut Dice)
     let namespace = dice.below(3) as u8;
     let timer = (at, key.clone(), namespace);
     match dice.below(10) {
-        0..6 => match timers.set_in(Time(at), key, namespace) {
+        0..6 => match timers.set_in(key, Time(at), namespace) {
             Ok(is_new) => assert_eq!(is_new, model.insert(timer)),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OverBudget),
         },
         6..9 => {
-            assert_eq!(timers.cancel_in(Time(at), key, namespace), model.remove(&timer));
+            assert_eq!(timers.cancel_in(key, Time(at), namespace), model.remove(&timer));
         }
         _ => {
             let fired = timers.pop_first().map(|(at, key, namespace)| (at.0, key, namespace));

@@ -72,12 +72,12 @@ impl Ground {
         let (at, key) = (dice.below(150) as i64, format!("{}", dice.below(9)).repeat(5));
         let timer = (at, key.clone(), dice.below(2) as u8);
         match dice.below(10) {
-            0..5 => match self.timers.set_in(Time(at), key, timer.2) {
+            0..5 => match self.timers.set_in(key, Time(at), timer.2) {
                 Ok(is_new) => assert_eq!(is_new, self.model.insert(timer)),
                 Err(error) => self.refuse(&error),
             },
             5..8 => {
-                let was_there = self.timers.cancel_in(Time(at), key, timer.2);
+                let was_there = self.timers.cancel_in(key, Time(at), timer.2);
                 assert_eq!(was_there, self.model.remove(&timer));
             }
             8 => {
@@ -87,8 +87,8 @@ impl Ground {
             _ => {
                 // It comes and goes.
                 if self.model.insert(timer.clone()) {
-                    match self.timers.set_in(Time(at), key.clone(), timer.2) {
-                        Ok(_) => assert!(self.timers.cancel_in(Time(at), key, timer.2)),
+                    match self.timers.set_in(key.clone(), Time(at), timer.2) {
+                        Ok(_) => assert!(self.timers.cancel_in(key, Time(at), timer.2)),
                         Err(error) => self.refuse(&error),
                     }
                     self.model.remove(&timer);
@@ -246,12 +246,12 @@ fn a_share_looks_at_no_more_than_some_thousands() {
     let device = Simulated::new(1, Faults::default());
     let store = builder(&device, Helpers::Inline, 64 * MIB).open().unwrap();
     let mut timers = store.timers::<u64>("t").unwrap();
-    let count = 200_000;
-    (0..count).for_each(|n| assert!(timers.set(Time(n), n.cast_unsigned()).unwrap()));
+    let count = 200_000_i64;
+    (0..count).for_each(|n| assert!(timers.set(n.cast_unsigned(), Time(n)).unwrap()));
     store.checkpoint(1).unwrap();
     for round in 0..3 {
         timers.pop_first().unwrap();
-        timers.set(Time(count + round), 0).unwrap();
+        timers.set(0, Time(count + round)).unwrap();
         let mut seal = store.seal(2).unwrap();
         let mut shares = 1;
         while !seal.advance().unwrap() {
@@ -265,7 +265,7 @@ fn a_share_looks_at_no_more_than_some_thousands() {
 /// Sets timers until there is no room; says how many.
 fn fill(timers: &mut Timers<u64>, from: u64) -> u64 {
     for n in from.. {
-        match timers.set(Time((n * 7919 % 100_003).cast_signed()), n) {
+        match timers.set(n, Time((n * 7919 % 100_003).cast_signed())) {
             Ok(is_new) => assert!(is_new),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::OverBudget);
@@ -323,15 +323,15 @@ fn timers_that_fill_the_memory_are_restored_in_it() {
     };
     let (store, mut timers) = open(&device);
     let at = |n: u64| Time(n.cast_signed());
-    let count = (0..).find(|n| timers.set(at(*n), *n).is_err()).expect("memory has an end");
+    let count = (0..).find(|n| timers.set(*n, at(*n)).is_err()).expect("memory has an end");
     let left = count / 6..count;
-    (0..left.start).for_each(|n| assert!(timers.cancel(at(n), n)));
+    (0..left.start).for_each(|n| assert!(timers.cancel(n, at(n))));
     store.checkpoint(1).unwrap();
     let written = || store.stats().unwrap().io.bytes_written;
     let whole = written();
     // Not the first of a block: what comes before it is of the block before.
     for n in left.clone().filter(|n| n % 64 % 16 == 5) {
-        assert!(timers.cancel(at(n), n) && timers.set(at(n), n).unwrap());
+        assert!(timers.cancel(n, at(n)) && timers.set(n, at(n)).unwrap());
     }
     store.checkpoint(2).unwrap();
     assert!(written() - whole < whole / 3, "few were written");
@@ -368,7 +368,7 @@ fn written(count: u64, changed: u64, passing: u64) -> Vec<u64> {
     let mut set = |timers: &mut Timers<u64>, now: u64| {
         next += 1;
         let at = now * changed + dice.below(2 * count);
-        assert!(timers.set(Time(at.cast_signed()), next).unwrap());
+        assert!(timers.set(next, Time(at.cast_signed())).unwrap());
         (at, next)
     };
     let mut known: Vec<_> = (0..count).map(|_| set(&mut timers, 0)).collect();
@@ -380,11 +380,11 @@ fn written(count: u64, changed: u64, passing: u64) -> Vec<u64> {
         }
         while timers.len() > count - changed && !known.is_empty() {
             let (at, key) = known.swap_remove(chance.below(known.len() as u64) as usize);
-            timers.cancel(Time(at.cast_signed()), key);
+            timers.cancel(key, Time(at.cast_signed()));
         }
         for _ in 0..passing {
             let (at, key) = set(&mut timers, round);
-            assert!(timers.cancel(Time(at.cast_signed()), key));
+            assert!(timers.cancel(key, Time(at.cast_signed())));
         }
         while timers.len() < count {
             known.push(set(&mut timers, round));
@@ -439,7 +439,7 @@ fn a_checkpoint_ends_while_more_timers_are_set_than_its_shares_look_at() {
     let device = Simulated::new(1, Faults::none());
     let store = builder(&device, Helpers::Inline, 256 * MIB).open().unwrap();
     let mut timers: Timers<u64> = store.timers("t").unwrap();
-    (0..OLD).for_each(|at| assert!(timers.set(Time(at), at as u64).unwrap()));
+    (0..OLD).for_each(|at| assert!(timers.set(at as u64, Time(at)).unwrap()));
     store.checkpoint(0).unwrap();
     let mut seal = store.seal(1).unwrap();
     let mut set = OLD;
@@ -448,7 +448,7 @@ fn a_checkpoint_ends_while_more_timers_are_set_than_its_shares_look_at() {
             break;
         }
         assert!(share < 40, "{set} timers are set");
-        (set..set + BETWEEN).for_each(|at| assert!(timers.set(Time(at), at as u64).unwrap()));
+        (set..set + BETWEEN).for_each(|at| assert!(timers.set(at as u64, Time(at)).unwrap()));
         set += BETWEEN;
     }
     seal.confirm().unwrap();
@@ -468,7 +468,7 @@ fn kept_bytes(count: i64) -> Vec<u64> {
     let kept = || store.stats().unwrap().states[0].memory.used_for(MemoryKind::Buffers);
     let before = kept();
     let key = |at: i64| format!("{at:40}");
-    (0..count).for_each(|at| assert!(timers.set(Time(at), key(at)).unwrap()));
+    (0..count).for_each(|at| assert!(timers.set(key(at), Time(at)).unwrap()));
     let seal = store.seal(0).unwrap();
     (0..count).for_each(|at| assert_eq!(timers.pop_first(), Some((Time(at), key(at), ()))));
     let mut kept_bytes = vec![kept()];
@@ -501,16 +501,16 @@ fn room_after_changes(seals: bool) -> i64 {
     let store = builder(&device, Helpers::Inline, MIB).open().unwrap();
     let mut timers: Timers<u64> = store.timers("t").unwrap();
     let fill = |timers: &mut Timers<u64>| {
-        let full = (0..).find(|at| timers.set(Time(*at), *at as u64).is_err());
+        let full = (0..).find(|at| timers.set(*at as u64, Time(*at)).is_err());
         full.expect("memory is full at last")
     };
     let full = fill(&mut timers);
-    (full / 3..full).for_each(|at| assert!(timers.cancel(Time(at), at as u64)));
+    (full / 3..full).for_each(|at| assert!(timers.cancel(at as u64, Time(at))));
     for round in 0..8 {
         let seal = seals.then(|| store.seal(round).unwrap());
         for at in 0..full / 3 {
-            assert!(timers.cancel(Time(at), at as u64));
-            assert!(timers.set(Time(at), at as u64).unwrap());
+            assert!(timers.cancel(at as u64, Time(at)));
+            assert!(timers.set(at as u64, Time(at)).unwrap());
         }
         seal.into_iter().for_each(Seal::abort);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     Aggregate, AnyLayout, AppendLog, Error, ErrorKind, Heap, HeapSize, HybridLog, KIB, MIB, Map,
-    Schema, Serde, State, Store, Time, WindowSegments, Windows,
+    Schema, Serde, State, Store, Time, WindowSegments, Windows, nanos,
 };
 use rkyv::rancor::Fallible;
 use rkyv::rend::u32_le;
@@ -99,7 +99,7 @@ fn a_list_is_refused_by_its_first_checkpoint() {
 fn a_set_of_timers_is_refused_by_its_first_checkpoint() {
     let store = open();
     let mut timers = store.timers_in::<u64, Drifting>("odd").unwrap();
-    timers.set_in(Time(7), 3, Drifting(3)).unwrap();
+    timers.set_in(3, Time(7), Drifting(3)).unwrap();
     assert_refused(store.checkpoint(1), "timers");
 }
 
@@ -130,13 +130,13 @@ impl Aggregate<()> for Count {
 #[test]
 fn windows_are_refused_by_their_first_checkpoint() {
     for layout in [Heap::new().into(), AnyLayout::from(WindowSegments::new())] {
-        for windows in [Windows::tumbling(10), Windows::session(10)] {
+        for windows in [Windows::tumbling(nanos(10)), Windows::session(nanos(10))] {
             let store =
                 open_on(Arc::new(Simulated::new(1, Faults::none())), layout.clone(), 8 * MIB);
             let store = store.unwrap();
             let what = format!("{layout:?} {windows:?}");
             let mut counts = store.aggregated::<u64, (), _>("odd").open(windows, Count).unwrap();
-            let mut batch = vec![(Time(5), 7, ())];
+            let mut batch = vec![(7, Time(5), ())];
             counts.add_batch(Time(0), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
             assert_refused(store.checkpoint(1), &what);
         }

@@ -8,7 +8,7 @@ use alluvium::io::Simulated;
 use alluvium::{
     Aggregated, AppendLog, Count, Counting, Elements, Error, Heap, Helpers, Holistic, HybridLog,
     KIB, Key, Layout, List, MIB, Map, Process, Result, SplitHeap, State, Store, StoreBuilder, Time,
-    TimeMap, Timers, Value, Window, WindowSegments, Windows,
+    TimeMap, Timers, Value, Window, WindowSegments, Windows, nanos,
 };
 
 use crate::clock::Standing;
@@ -110,7 +110,7 @@ impl Everything {
         let log = |bytes| log(bytes, patience);
         let append = AppendLog::new().memory(400 * KIB).patience(patience);
         let segments = WindowSegments::new().memory(400 * KIB).patience(patience);
-        let windows = Windows::tumbling(LENGTH);
+        let windows = Windows::tumbling(nanos(LENGTH));
         Ok(Self {
             heap: store.map("heap").layout(Heap::new().into()).open()?,
             ordered: store.map("ordered").layout(Heap::new().in_order()).open()?,
@@ -122,7 +122,7 @@ impl Everything {
             timers: store.timers("timers")?,
             list: store.list("list").layout(append.into()).open()?,
             held: store.list("held").layout(Heap::new().into()).open()?,
-            times: store.time_map("times").open(LENGTH)?,
+            times: store.time_map("times").open(nanos(LENGTH))?,
             folded: store.aggregated("folded").layout(segments.into()).open(windows, Counting)?,
             kept: store.holistic("kept").open(windows, Collect)?,
             trouble: Trouble::none(),
@@ -172,9 +172,9 @@ impl Everything {
             15 | 16 => {
                 let timer = (Time(n as i64 % 50), key % 9);
                 if model.timers.remove(&timer) {
-                    assert!(self.timers.cancel(timer.0, timer.1));
+                    assert!(self.timers.cancel(timer.1, timer.0));
                 } else {
-                    assert!(self.timers.set(timer.0, timer.1)?);
+                    assert!(self.timers.set(timer.1, timer.0)?);
                     model.timers.insert(timer);
                 }
             }
@@ -190,12 +190,12 @@ impl Everything {
             }
             19 => {
                 let at = Time(n as i64 % 40);
-                trouble.outlast(|| Ok(self.times.insert(at, &(key % 20), n)?))?;
+                trouble.outlast(|| Ok(self.times.insert(&(key % 20), at, n)?))?;
                 model.times.entry((key % 20, at)).or_default().push(n);
             }
             20 | 21 => {
                 let (key, at) = (key % 20, model.watermark + n as i64 % (2 * LENGTH));
-                let batch = || vec![(Time(at), key, n)];
+                let batch = || vec![(key, Time(at), n)];
                 let sent = Time(model.watermark);
                 let never = &mut |late| panic!("{late:?} is late");
                 let (mut counted, mut kept) = (batch(), batch());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     Error, ErrorKind, ExpiringMap, KeyGroup, KeyHash, MIB, Source, Store, StoreBuilder, Time, Ttl,
+    nanos,
 };
 
 use crate::common::{HandClock, builder, tiny};
@@ -37,7 +38,7 @@ fn open(store: &Store, ttl: Ttl) -> Result<ExpiringMap<u64, u64>, Error> {
 #[test]
 fn a_clock_that_is_years_ahead_stops_the_state_until_it_is_right_again() {
     let (device, clock) = (Simulated::new(1, Faults::none()), HandClock::default());
-    let ttl = Ttl::processing_time(20 * YEAR);
+    let ttl = Ttl::processing_time(nanos(20 * YEAR));
     clock.set(50 * YEAR);
     let store = on(&device, &clock).open().unwrap();
     let mut map = open(&store, ttl).unwrap();
@@ -80,7 +81,7 @@ fn a_clock_that_is_years_ahead_stops_the_state_until_it_is_right_again() {
 fn a_watermark_near_the_end_of_time_is_refused_and_the_end_is_taken() {
     let (device, clock) = (Simulated::new(1, Faults::none()), HandClock::default());
     let store = on(&device, &clock).open().unwrap();
-    let mut map = open(&store, Ttl::event_time(10)).unwrap();
+    let mut map = open(&store, Ttl::event_time(nanos(10))).unwrap();
     for told in [None, Some(-7)] {
         if let Some(told) = told {
             map.advance(Time(told)).unwrap();
@@ -101,7 +102,7 @@ fn a_watermark_near_the_end_of_time_is_refused_and_the_end_is_taken() {
 fn at(device: &Simulated, groups: std::ops::Range<u16>, time: i64, key: u64) -> Store {
     let store = on(device, &HandClock::default()).key_groups(4).owned_groups(groups);
     let store = store.open().unwrap();
-    let mut map = open(&store, Ttl::event_time(YEAR)).unwrap();
+    let mut map = open(&store, Ttl::event_time(nanos(YEAR))).unwrap();
     map.advance(Time(time)).unwrap();
     map.put(key, key).unwrap();
     store
@@ -109,7 +110,7 @@ fn at(device: &Simulated, groups: std::ops::Range<u16>, time: i64, key: u64) -> 
 
 #[test]
 fn nor_is_one_that_comes_with_state_of_another_store() {
-    let ttl = Ttl::event_time(YEAR);
+    let ttl = Ttl::event_time(nanos(YEAR));
     let [device, other] = [1, 2].map(|seed| Simulated::new(seed, Faults::none()));
     let key_of = |groups: std::ops::Range<u16>| {
         let group = |key: &u64| KeyGroup::of(key.key_hash(), 4).0;

@@ -1,14 +1,16 @@
 //! States with and without a time to live, in event time and in processing time, are not taken for
 //! each other; another length of the time to live holds for what is there.
 
+use std::time::Duration;
+
 use alluvium::io::{Faults, Simulated};
-use alluvium::{ErrorKind, Result, Store, Time, Ttl};
+use alluvium::{ErrorKind, Result, Store, Time, Ttl, nanos};
 
 use crate::common::{HandClock, builder, layouts};
 
 #[test]
 fn what_was_written_as_one_kind_is_not_opened_as_another() {
-    let (event, processing) = (Ttl::event_time(100), Ttl::processing_time(100));
+    let (event, processing) = (Ttl::event_time(nanos(100)), Ttl::processing_time(nanos(100)));
     for (layout, memory) in layouts() {
         let clock = HandClock::default();
         let device = Simulated::new(1, Faults::none());
@@ -69,9 +71,11 @@ fn what_was_written_as_one_kind_is_not_opened_as_another() {
             store.expiring_value::<u64>("value").open(event).unwrap().take().unwrap(),
             Some(1)
         );
-        for ttl in [Ttl::event_time(0), Ttl::event_time(-1)] {
-            let error = store.expiring_map::<u64, u64>("new").open(ttl).unwrap_err();
+        for (ttl, what) in [(Duration::ZERO, "0 ns"), (Duration::MAX, "292 years or more")] {
+            let open = store.expiring_map::<u64, u64>("new");
+            let error = open.open(Ttl::event_time(ttl)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(error.to_string().contains(what), "{error}");
         }
     }
 }
@@ -80,9 +84,9 @@ fn what_was_written_as_one_kind_is_not_opened_as_another() {
 fn another_time_to_live_holds_for_what_is_there() {
     for (layout, memory) in layouts() {
         let (device, clock) = (Simulated::new(1, Faults::none()), HandClock::default());
-        let open = |nanos| {
+        let open = |live| {
             let store = builder(&device, memory, &clock).layout(layout.clone()).open().unwrap();
-            let ttl = Ttl::event_time(nanos);
+            let ttl = Ttl::event_time(nanos(live));
             let map = store.expiring_map::<u64, u64>("m").open(ttl).unwrap();
             (store, map)
         };

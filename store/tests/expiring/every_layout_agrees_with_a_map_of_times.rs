@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use alluvium::io::{CrashPolicy, Faults, Simulated};
-use alluvium::{ExpiringMap, Layout, MIB, Store, Time, Timed, Ttl};
+use alluvium::{ExpiringMap, Layout, MIB, Store, Time, Timed, Ttl, nanos};
 
 use crate::btree_layout::BTree;
 use crate::common::{HandClock, builder, layouts};
@@ -41,7 +41,7 @@ fn assert_equal<L: Layout<u64, Timed<Value>>>(
 
 /// One history; says how many entries were removed for being over.
 fn history<L: Layout<u64, Timed<Value>>>(seed: u64, layout: &L, memory: u64, ttl: Ttl) -> u64 {
-    let by_clock = ttl == Ttl::processing_time(NANOS) || ttl == processing_by_reads();
+    let by_clock = ttl == Ttl::processing_time(nanos(NANOS)) || ttl == processing_by_reads();
     let by_reads = ttl == event_by_reads() || ttl == processing_by_reads();
     let mut dice = Dice(seed);
     let clock = HandClock::default();
@@ -187,15 +187,20 @@ fn history<L: Layout<u64, Timed<Value>>>(seed: u64, layout: &L, memory: u64, ttl
 }
 
 fn event_by_reads() -> Ttl {
-    Ttl::event_time(NANOS).refreshed_by_reads()
+    Ttl::event_time(nanos(NANOS)).refreshed_by_reads()
 }
 
 fn processing_by_reads() -> Ttl {
-    Ttl::processing_time(NANOS).refreshed_by_reads()
+    Ttl::processing_time(nanos(NANOS)).refreshed_by_reads()
 }
 
 fn ttls() -> [Ttl; 4] {
-    [Ttl::event_time(NANOS), Ttl::processing_time(NANOS), event_by_reads(), processing_by_reads()]
+    [
+        Ttl::event_time(nanos(NANOS)),
+        Ttl::processing_time(nanos(NANOS)),
+        event_by_reads(),
+        processing_by_reads(),
+    ]
 }
 
 #[test]
@@ -227,7 +232,7 @@ fn an_entry_is_there_until_its_time_to_live_has_passed_exactly() {
             let device = Simulated::new(1, Faults::none());
             let store = builder(&device, memory, &HandClock::default()).open().unwrap();
             let map = store.expiring_map::<u64, Value>("m").layout(layout.clone());
-            let mut map = map.open(Ttl::event_time(NANOS)).unwrap();
+            let mut map = map.open(Ttl::event_time(nanos(NANOS))).unwrap();
             let written = 7_000;
             map.advance(Time(0)).unwrap();
             for (key, at) in [(1, written - 1), (2, written), (3, written + 1)] {
@@ -264,7 +269,8 @@ fn an_entry_is_there_until_its_time_to_live_has_passed_exactly() {
 #[test]
 fn a_panic_in_a_closure_leaves_what_a_map_would() {
     let store = Store::in_memory().open().unwrap();
-    let mut map = store.expiring_map::<u64, Value>("m").open(Ttl::event_time(NANOS)).unwrap();
+    let mut map =
+        store.expiring_map::<u64, Value>("m").open(Ttl::event_time(nanos(NANOS))).unwrap();
     map.advance(Time(0)).unwrap();
     map.put(1, vec![1]).unwrap();
     let caught = |run: &mut dyn FnMut()| {

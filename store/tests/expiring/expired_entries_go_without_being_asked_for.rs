@@ -2,7 +2,7 @@
 //! in bounded steps, and of what is on storage without a read of it.
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AnyLayout, ExpiringMap, Heap, HybridLog, KIB, MIB, Store, Time, Ttl};
+use alluvium::{AnyLayout, ExpiringMap, Heap, HybridLog, KIB, MIB, Store, Time, Ttl, nanos};
 
 use crate::common::{HandClock, builder, layouts_by_hash, tick_until_idle, tiny};
 use crate::dice::Dice;
@@ -16,7 +16,7 @@ fn open(
 ) -> (Store, ExpiringMap<u64, [u64; 4]>) {
     let clock = HandClock::default();
     let store = builder(device, memory, &clock).layout(layout.clone()).open().unwrap();
-    let map = store.expiring_map("m").open(Ttl::event_time(TTL)).unwrap();
+    let map = store.expiring_map("m").open(Ttl::event_time(nanos(TTL))).unwrap();
     (store, map)
 }
 
@@ -83,7 +83,7 @@ fn of_segments_that_a_restart_has_restored_too() {
 #[test]
 fn by_writes_alone() {
     const LIVE: u64 = 3000;
-    let nanos = LIVE as i64;
+    let live = LIVE as i64;
     let kinds: [(AnyLayout, u64, f64); 3] = [
         (Heap::new().into(), 2 * MIB, 1.5),
         (HybridLog::new().into(), 8 * MIB, 1.5),
@@ -95,7 +95,7 @@ fn by_writes_alone() {
         let store = builder(&device, memory, &HandClock::default()).layout(layout.clone());
         let store = store.open().unwrap();
         let map = store.expiring_map::<u64, [u64; 4]>("m");
-        let mut map = map.open(Ttl::event_time(nanos)).unwrap();
+        let mut map = map.open(Ttl::event_time(nanos(live))).unwrap();
         let (mut longest, mut on_disk) = (0, 0);
         for key in 0..8 * LIVE {
             map.advance(Time(key as i64)).unwrap();

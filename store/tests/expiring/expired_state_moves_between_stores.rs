@@ -1,7 +1,7 @@
 //! Restoring by key groups and canonical files carry values with their times.
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{ExpiringMap, Heap, KIB, MIB, Result, Store, Time, Ttl};
+use alluvium::{ExpiringMap, Heap, KIB, MIB, Result, Store, Time, Ttl, nanos};
 
 use crate::common::{HandClock, builder, tiny};
 
@@ -36,7 +36,7 @@ fn exported(store: &Store) -> Vec<u8> {
 #[test]
 fn a_file_has_what_is_not_over_whenever_that_was_removed() {
     let clock = HandClock::default();
-    let ttl = Ttl::event_time(TTL);
+    let ttl = Ttl::event_time(nanos(TTL));
     let device = Simulated::new(1, Faults::none());
     let store = builder(&device, 512 * KIB, &clock).layout(tiny()).open().unwrap();
     let mut map = store.expiring_map::<u64, u64>("m").open(ttl).unwrap();
@@ -61,7 +61,7 @@ fn a_file_has_what_is_not_over_whenever_that_was_removed() {
 
 #[test]
 fn stores_are_made_of_the_key_groups_of_others_with_the_later_time() {
-    let ttl = Ttl::event_time(TTL);
+    let ttl = Ttl::event_time(nanos(TTL));
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     for (name, groups, to) in [("a", 0..100, 1500), ("b", 100..256, 2400)] {

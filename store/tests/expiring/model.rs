@@ -21,7 +21,7 @@ impl<V: Clone> Model<V> {
         Self {
             entries: BTreeMap::new(),
             times: None,
-            nanos: ttl.nanos(),
+            nanos: ttl.duration().as_nanos() as i64,
             by_reads,
             gone: BTreeSet::new(),
         }

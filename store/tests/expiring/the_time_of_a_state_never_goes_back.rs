@@ -2,7 +2,7 @@
 //! what was over stays over, and nothing is over before its time.
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{ErrorKind, ExpiringMap, KIB, Store, Time, Ttl};
+use alluvium::{ErrorKind, ExpiringMap, KIB, Store, Time, Ttl, nanos};
 
 use crate::common::{HandClock, builder, layouts, tiny};
 
@@ -19,7 +19,7 @@ fn a_clock_that_goes_back_brings_nothing_back_and_ends_nothing_early() {
     for back in [1, 10, 1000, YEAR] {
         let (device, clock) = (Simulated::new(1, Faults::none()), HandClock::default());
         clock.set(YEAR);
-        let (_store, mut map) = open(&device, &clock, Ttl::processing_time(100));
+        let (_store, mut map) = open(&device, &clock, Ttl::processing_time(nanos(100)));
         map.put(1, 1).unwrap();
         clock.set(YEAR + 100);
         assert!(!map.contains(&1).unwrap());
@@ -40,7 +40,7 @@ fn a_clock_that_goes_back_brings_nothing_back_and_ends_nothing_early() {
 fn nor_does_a_restart() {
     let (device, clock) = (Simulated::new(1, Faults::none()), HandClock::default());
     clock.set(5000);
-    let ttl = Ttl::processing_time(100);
+    let ttl = Ttl::processing_time(nanos(100));
     let (store, mut map) = open(&device, &clock, ttl);
     map.put(1, 1).unwrap();
     clock.set(5100);
@@ -58,7 +58,7 @@ fn nor_does_a_restart() {
 #[test]
 fn an_earlier_watermark_changes_nothing() {
     let (device, clock) = (Simulated::new(1, Faults::none()), HandClock::default());
-    let (_store, mut map) = open(&device, &clock, Ttl::event_time(100));
+    let (_store, mut map) = open(&device, &clock, Ttl::event_time(nanos(100)));
     map.advance(Time(1000)).unwrap();
     map.put(1, 1).unwrap();
     map.advance(Time(1100)).unwrap();
@@ -66,7 +66,7 @@ fn an_earlier_watermark_changes_nothing() {
     map.advance(Time::MIN).unwrap();
     assert_eq!((map.time(), map.contains(&1).unwrap()), (Time(1100), false));
     let (_store, mut by_clock) =
-        open(&Simulated::new(2, Faults::none()), &clock, Ttl::processing_time(100));
+        open(&Simulated::new(2, Faults::none()), &clock, Ttl::processing_time(nanos(100)));
     assert_eq!(by_clock.advance(Time(7)).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
@@ -75,7 +75,7 @@ fn an_earlier_watermark_changes_nothing() {
 fn what_was_written_before_the_time_was_known_lives_from_then_on() {
     for (layout, memory) in layouts() {
         let (device, clock) = (Simulated::new(1, Faults::none()), HandClock::default());
-        let ttl = Ttl::event_time(100);
+        let ttl = Ttl::event_time(nanos(100));
         let open = || {
             let store = builder(&device, memory, &clock).layout(layout.clone()).open().unwrap();
             let map = store.expiring_map::<u64, u64>("m").open(ttl).unwrap();
@@ -101,7 +101,7 @@ fn what_was_written_before_the_time_was_known_lives_from_then_on() {
 #[test]
 fn at_the_end_of_time_all_is_over_that_lives_for_less() {
     let (device, clock) = (Simulated::new(1, Faults::none()), HandClock::default());
-    let (_store, mut map) = open(&device, &clock, Ttl::event_time(100));
+    let (_store, mut map) = open(&device, &clock, Ttl::event_time(nanos(100)));
     map.advance(Time(0)).unwrap();
     map.put(1, 1).unwrap();
     map.advance(Time(50)).unwrap();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AnyLayout, ExpiringMap, KeyGroup, KeyHash, MIB, Source, Store, Time, Ttl};
+use alluvium::{AnyLayout, ExpiringMap, KeyGroup, KeyHash, MIB, Source, Store, Time, Ttl, nanos};
 
 use crate::common::{HandClock, builder, layouts, layouts_by_hash, tiny};
 use crate::dice::{Dice, times};
@@ -16,10 +16,11 @@ use crate::model::Model;
 fn a_longer_time_to_live_brings_nothing_back() {
     for (layout, memory) in layouts_by_hash() {
         let (device, clock) = (Simulated::new(1, Faults::none()), HandClock::default());
-        let open = |nanos| {
+        let open = |live| {
             let store = builder(&device, 4 * memory, &clock).layout(layout.clone());
             let store = store.open().unwrap();
-            let map = store.expiring_map::<u64, u64>("m").open(Ttl::event_time(nanos)).unwrap();
+            let map =
+                store.expiring_map::<u64, u64>("m").open(Ttl::event_time(nanos(live))).unwrap();
             (store, map)
         };
         let (store, mut map) = open(10);
@@ -60,13 +61,13 @@ fn nor_does_a_store_that_is_made_of_others_or_takes_their_key_groups() {
     };
     let device = Simulated::new(1, Faults::none());
     let store = on(&device).open().unwrap();
-    let mut map = store.expiring_map::<u64, u64>("m").open(Ttl::event_time(10)).unwrap();
+    let mut map = store.expiring_map::<u64, u64>("m").open(Ttl::event_time(nanos(10))).unwrap();
     assert_eq!(fill(&mut map), 300);
     store.checkpoint(1).unwrap();
     drop((map, store));
     let source = Source::device(Arc::new(device));
     let store = on(&Simulated::new(2, Faults::none())).restore_from([source]).open().unwrap();
-    let mut map = store.expiring_map::<u64, u64>("m").open(Ttl::event_time(1000)).unwrap();
+    let mut map = store.expiring_map::<u64, u64>("m").open(Ttl::event_time(nanos(1000))).unwrap();
     let there: Vec<_> = (0..1001).filter(|key| map.contains(key).unwrap()).collect();
     assert_eq!(there, [1000]);
     drop((map, store));
@@ -75,12 +76,12 @@ fn nor_does_a_store_that_is_made_of_others_or_takes_their_key_groups() {
     let all = Store::in_memory().key_groups(GROUPS).open().unwrap();
     let from = all.mover("unit").unwrap();
     let map = all.expiring_map::<u64, u64>("m").layout(AnyLayout::from(tiny())).moved_by(&from);
-    fill(&mut map.open(Ttl::event_time(10)).unwrap());
+    fill(&mut map.open(Ttl::event_time(nanos(10))).unwrap());
     let others = if group.0 == 0 { 1..GROUPS } else { 0..group.0 };
     let there = Store::in_memory().key_groups(GROUPS).owned_groups(others).open().unwrap();
     let to = there.mover("unit").unwrap();
     let moved = there.expiring_map::<u64, u64>("m").layout(AnyLayout::from(tiny())).moved_by(&to);
-    let mut moved = moved.open(Ttl::event_time(1000)).unwrap();
+    let mut moved = moved.open(Ttl::event_time(nanos(1000))).unwrap();
     let own = (0..300).find(|key| moved.put(*key, 1).is_ok()).unwrap();
     let mut rest = from.begin(group).unwrap();
     while let Some(chunk) = from.next_chunk(&mut rest, 4096).unwrap() {
@@ -101,14 +102,14 @@ fn whatever_the_time_to_live_becomes_the_model_agrees() {
         let by_clock = dice.below(2) == 0;
         let kind = if by_clock { Ttl::processing_time } else { Ttl::event_time };
         let (device, clock) = (Simulated::new(seed, Faults::none()), HandClock::default());
-        let open = |nanos| {
+        let open = |live| {
             let store = builder(&device, 2 * memory, &clock).layout(layout.clone());
             let store = store.open().unwrap();
-            let map = store.expiring_map::<u64, u64>("m").open(kind(nanos)).unwrap();
+            let map = store.expiring_map::<u64, u64>("m").open(kind(nanos(live))).unwrap();
             (store, map)
         };
         let mut now = 0;
-        let mut model = Model::new(kind(20), false);
+        let mut model = Model::new(kind(nanos(20)), false);
         let (mut store, mut map) = open(20);
         if by_clock {
             model.advance(0);
@@ -129,9 +130,9 @@ fn whatever_the_time_to_live_becomes_the_model_agrees() {
                 _ => {
                     store.checkpoint(step).unwrap();
                     drop((map, store));
-                    let nanos = 1 + dice.below(60) as i64;
-                    model.live(nanos);
-                    (store, map) = open(nanos);
+                    let live = 1 + dice.below(60) as i64;
+                    model.live(live);
+                    (store, map) = open(live);
                 }
             }
             if dice.below(20) == 0 {

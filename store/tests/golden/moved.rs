@@ -4,7 +4,7 @@
 use alluvium::{
     Aggregated, AnyLayout, AppendLog, Count, ExpiringMap, Heap, Helpers, Holistic, KIB, KeyGroup,
     KeyHash, List, MIB, Map, Mover, Result, Standing, Store, StoreBuilder, Time, TimeMap, Timers,
-    Ttl, WindowSegments, Windows,
+    Ttl, WindowSegments, Windows, nanos,
 };
 
 use crate::dice::Dice;
@@ -59,22 +59,22 @@ impl Worker {
             timers: store.timers_moved_by(unit, "timers")?,
             lists: store.list("lists").layout(append()).moved_by(unit).open()?,
             heap_lists: store.list("heap-lists").layout(heap()).moved_by(unit).open()?,
-            times: store.time_map("times").layout(append()).moved_by(unit).open(10)?,
+            times: store.time_map("times").layout(append()).moved_by(unit).open(nanos(10))?,
             seen: {
                 let seen = store.expiring_map("seen").layout(log()).moved_by(unit);
-                seen.open(Ttl::event_time(100))?
+                seen.open(Ttl::event_time(nanos(100)))?
             },
             folded: {
                 let folded = store.aggregated("folded").layout(segments).moved_by(unit);
-                folded.open(Windows::tumbling(20), sum)?
+                folded.open(Windows::tumbling(nanos(20)), sum)?
             },
             sessions: {
                 let sessions = store.aggregated("sessions").layout(log()).moved_by(unit);
-                sessions.open(Windows::session(12), sum)?
+                sessions.open(Windows::session(nanos(12)), sum)?
             },
             kept: {
                 let kept = store.holistic("kept").layout(append()).moved_by(unit);
-                kept.open(Windows::tumbling(20), All)?
+                kept.open(Windows::tumbling(nanos(20)), All)?
             },
             mover,
             store,
@@ -117,11 +117,11 @@ impl Worker {
                 self.split.remove(&key)?;
             }
             3 => drop(self.counts.add(&key, n as i64)?),
-            4 => drop(self.timers.set_in(at, key, (n % 3) as u8)?),
+            4 => drop(self.timers.set_in(key, at, (n % 3) as u8)?),
             5 => {
                 self.lists.append(&key, n)?;
                 self.heap_lists.append(&key, n)?;
-                self.times.insert(at, &key, n)?;
+                self.times.insert(&key, at, n)?;
             }
             6 if n.is_multiple_of(3) => {
                 self.lists.clear(&key)?;
@@ -129,11 +129,11 @@ impl Worker {
             }
             _ => {
                 let never = &mut |_| panic!("none is late");
-                let mut batch = vec![(at, key, n)];
+                let mut batch = vec![(key, at, n)];
                 self.folded.add_batch(sent, &mut batch, never, &mut |_, _, _, _| {})?;
-                let mut batch = vec![(at, key, n)];
+                let mut batch = vec![(key, at, n)];
                 self.sessions.add_batch(sent, &mut batch, never, &mut |_, _, _, _| {})?;
-                let mut batch = vec![(at, key, format!("event {n}"))];
+                let mut batch = vec![(key, at, format!("event {n}"))];
                 let never = &mut |_| panic!("none is late");
                 self.kept.add_batch(sent, &mut batch, never, &mut |_, _, _, _| {})?;
             }

@@ -10,7 +10,7 @@ use alluvium::{
     Aggregate, Aggregated, AnyLayout, AppendLog, Count, Elements, Emit, Error, ExpiringMap,
     ExpiringValue, Heap, Helpers, Holistic, HybridLog, KIB, Key, KeyHash, Layout, List, MIB, Map,
     Process, Result, Serde, SplitHeap, State, Store, StoreBuilder, Time, TimeMap, Timers, Ttl,
-    Value, Window, WindowSegments, Windows,
+    Value, Window, WindowSegments, Windows, nanos,
 };
 
 use crate::clock::Standing;
@@ -209,11 +209,11 @@ impl States {
             Ok((name, store.list(name).layout(layout).open()?))
         };
         let times = |name, layout: AnyLayout| -> Result<_> {
-            Ok((name, store.time_map(name).layout(layout).open(10)?))
+            Ok((name, store.time_map(name).layout(layout).open(nanos(10))?))
         };
         let seen = |name, layout: AnyLayout| -> Result<_> {
             let map = store.expiring_map(name).layout(layout);
-            Ok((name, map.open(Ttl::event_time(LIFE))?))
+            Ok((name, map.open(Ttl::event_time(nanos(LIFE)))?))
         };
         let fold = |name, layout: AnyLayout, windows, subtracts| -> Result<_> {
             let folded = store.aggregated(name).layout(layout);
@@ -222,7 +222,8 @@ impl States {
         let keep = |name, layout: AnyLayout, windows| -> Result<_> {
             Ok((name, store.holistic(name).layout(layout).open(windows, All)?))
         };
-        let (tumbling, session) = (Windows::tumbling(20).offset(3), Windows::session(12));
+        let (tumbling, session) =
+            (Windows::tumbling(nanos(20)).offset(nanos(3)), Windows::session(nanos(12)));
         Ok(Self {
             maps: vec![
                 map("map-heap", heap())?,
@@ -243,32 +244,47 @@ impl States {
             seen: vec![seen("seen-heap", heap())?, seen("seen-log", log(144 * KIB))?],
             last: {
                 let last = store.expiring_value("last").layout(heap());
-                last.open(Ttl::event_time(LIFE).refreshed_by_reads())?
+                last.open(Ttl::event_time(nanos(LIFE)).refreshed_by_reads())?
             },
             by_clock: {
                 let map = store.expiring_map("by-clock").layout(log(144 * KIB));
-                map.open(Ttl::processing_time(LIFE))?
+                map.open(Ttl::processing_time(nanos(LIFE)))?
             },
             folded: vec![
-                fold("fold-segments", segments(), tumbling.lateness(15), false)?,
+                fold("fold-segments", segments(), tumbling.lateness(nanos(15)), false)?,
                 fold("fold-heap", heap(), tumbling, false)?,
                 fold("fold-log", log(160 * KIB), tumbling, false)?,
                 fold(
                     "slide-totals",
                     segments(),
-                    Windows::sliding(40, 10).lateness(20).emit(Emit::OnWatermark),
+                    Windows::sliding(nanos(40), nanos(10))
+                        .lateness(nanos(20))
+                        .emit(Emit::OnWatermark),
                     true,
                 )?,
-                fold("slide-stacks", segments(), Windows::sliding(48, 2), false)?,
-                fold("early", segments(), Windows::tumbling(60).emit(Emit::Early(7)), false)?,
+                fold("slide-stacks", segments(), Windows::sliding(nanos(48), nanos(2)), false)?,
+                fold(
+                    "early",
+                    segments(),
+                    Windows::tumbling(nanos(60)).emit(Emit::Early(nanos(7))),
+                    false,
+                )?,
                 fold("session-log", log(160 * KIB), session, false)?,
-                fold("session-heap", heap(), session.lateness(10), false)?,
+                fold("session-heap", heap(), session.lateness(nanos(10)), false)?,
             ],
             kept: vec![
-                keep("keep-append", append(), tumbling.lateness(15))?,
+                keep("keep-append", append(), tumbling.lateness(nanos(15)))?,
                 keep("keep-heap", heap(), tumbling)?,
-                keep("keep-slide", append(), Windows::sliding(30, 10).emit(Emit::OnWatermark))?,
-                keep("keep-early", append(), Windows::tumbling(60).emit(Emit::Early(7)))?,
+                keep(
+                    "keep-slide",
+                    append(),
+                    Windows::sliding(nanos(30), nanos(10)).emit(Emit::OnWatermark),
+                )?,
+                keep(
+                    "keep-early",
+                    append(),
+                    Windows::tumbling(nanos(60)).emit(Emit::Early(nanos(7))),
+                )?,
                 keep("keep-session", append(), session)?,
             ],
             now: 0,
@@ -287,7 +303,7 @@ impl States {
         for slice in 0..10 {
             for (_, windows) in &mut self.folded[..1] {
                 let at = Time(slice * 20 + 3);
-                let mut batch = (0..600).map(|key| (at, key, 1)).collect();
+                let mut batch = (0..600).map(|key| (key, at, 1)).collect();
                 windows.add_batch(Time::MIN, &mut batch, &mut |_| {}, &mut |_, _, _, _| {})?;
             }
         }
@@ -349,11 +365,11 @@ impl States {
             }
             9 | 10 => {
                 let (at, of, name) = (Time(n as i64 % 90), format!("timer {key}"), (n % 3) as u8);
-                if !outlast(again, || self.timers.set(at, key))? {
-                    self.timers.cancel(at, key);
+                if !outlast(again, || self.timers.set(key, at))? {
+                    self.timers.cancel(key, at);
                 }
-                if !outlast(again, || self.named_timers.set_in(at, of.clone(), name))? {
-                    self.named_timers.cancel_in(at, of, name);
+                if !outlast(again, || self.named_timers.set_in(of.clone(), at, name))? {
+                    self.named_timers.cancel_in(of, at, name);
                 }
             }
             11 => {
@@ -369,7 +385,7 @@ impl States {
             13 => {
                 let at = Time(self.now + n as i64 % 50);
                 for (_, map) in &mut self.times {
-                    outlast(again, || Ok(map.insert(at, &(key % 9), n)?))?;
+                    outlast(again, || Ok(map.insert(&(key % 9), at, n)?))?;
                 }
             }
             14 | 15 => {
@@ -379,7 +395,7 @@ impl States {
             }
             16..19 => {
                 let at = Time(self.now + n as i64 % 45);
-                let events: Vec<_> = (0..2).map(|i| (at.plus(i), key % 12, n + i as u64)).collect();
+                let events: Vec<_> = (0..2).map(|i| (key % 12, at.plus(i), n + i as u64)).collect();
                 self.add(Time(self.now), &events, told)?;
             }
             _ => self.advance(Time(self.now + n as i64 % 6), told)?,
@@ -388,7 +404,7 @@ impl States {
     }
 
     /// Gives events to all windows.
-    fn add(&mut self, sent: Time, events: &[(Time, u64, u64)], told: &mut Lines) -> Result<()> {
+    fn add(&mut self, sent: Time, events: &[(u64, Time, u64)], told: &mut Lines) -> Result<()> {
         let again = &mut self.again;
         for (name, windows) in &mut self.folded {
             let (mut lates, mut batch) = (Vec::new(), events.to_vec());
@@ -400,7 +416,7 @@ impl States {
             told.append(&mut lates);
         }
         for (name, windows) in &mut self.kept {
-            let event = |event: &(Time, u64, u64)| (event.0, event.1, format!("event {}", event.2));
+            let event = |event: &(u64, Time, u64)| (event.0, event.1, format!("event {}", event.2));
             let (mut lates, mut batch) = (Vec::new(), events.iter().map(event).collect());
             let late = &mut |late| lates.push(format!("{name}: {late:?}"));
             let out = &mut |key: &u64, window, out: Vec<String>, by| {
@@ -472,7 +488,7 @@ impl States {
         }
         self.expiring("", &mut lines)?;
         // Windows first tell late ones: sessions have no lateness that a late event could come in by.
-        let late = [(Time(self.now - 9), 3, 77), (Time(self.now + 1), 4, 78)];
+        let late = [(3, Time(self.now - 9), 77), (4, Time(self.now + 1), 78)];
         self.add(Time(self.now), &late[1..], &mut lines)?;
         self.add_late(&late[0], &mut lines)?;
         let later = Time(self.now + LIFE / 2);
@@ -490,7 +506,7 @@ impl States {
     }
 
     /// An event before the watermark, for windows of the grid.
-    fn add_late(&mut self, event: &(Time, u64, u64), told: &mut Lines) -> Result<()> {
+    fn add_late(&mut self, event: &(u64, Time, u64), told: &mut Lines) -> Result<()> {
         let sent = Time(self.now);
         let folded = std::mem::take(&mut self.folded);
         let kept = std::mem::take(&mut self.kept);

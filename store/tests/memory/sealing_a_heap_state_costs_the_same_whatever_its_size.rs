@@ -39,8 +39,8 @@ impl Kept {
             Self::List(list) => list.append(&key, key).map_err(|rejected| rejected.error).unwrap(),
             Self::Timers(timers, _) => {
                 // One that is there goes, and comes again.
-                timers.cancel(Time(7), key);
-                assert!(timers.set(Time(7), key).unwrap());
+                timers.cancel(key, Time(7));
+                assert!(timers.set(key, Time(7)).unwrap());
             }
         }
     }

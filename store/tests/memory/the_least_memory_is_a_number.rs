@@ -7,6 +7,7 @@ use alluvium::io::{Faults, Simulated};
 use alluvium::{
     APPEND_LOG_BYTES_MIN, AppendLog, CROWDED_PERCENT, ErrorKind, HYBRID_LOG_BYTES_MIN, Heap,
     Helpers, HybridLog, KIB, MIB, Map, Store, WINDOW_SEGMENTS_BYTES_MIN, WindowSegments, Windows,
+    nanos,
 };
 
 fn store(memory: u64) -> Store {
@@ -49,7 +50,7 @@ fn the_least_memory_of_each_layout_is_what_the_book_says() {
     let panes = least(|store| {
         let open = store.aggregated::<u64, u64, alluvium::Counting>("w");
         let open = open.layout(WindowSegments::new());
-        open.open(Windows::tumbling(10), alluvium::Counting).map(drop)
+        open.open(Windows::tumbling(nanos(10)), alluvium::Counting).map(drop)
     });
     println!("hybrid log {log}, append log {lists}, window segments {panes}");
     is_floor("hybrid log", HYBRID_LOG_BYTES_MIN, log);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    AnyLayout, Heap, Helpers, HybridLog, Key, MIB, Map, State, Store, TableStats, Time, Ttl,
+    AnyLayout, Heap, Helpers, HybridLog, Key, MIB, Map, State, Store, TableStats, Time, Ttl, nanos,
 };
 
 use crate::counting::{alone, asked};
@@ -90,7 +90,7 @@ fn records_that_expire() {
             [("log", AnyLayout::named("hybrid-log")), ("heap", Some(Heap::new().into()))]
         {
             let builder = store.expiring_map::<u64, u64>(name).layout(layout.unwrap());
-            let mut map = builder.open(Ttl::event_time(1000)).unwrap();
+            let mut map = builder.open(Ttl::event_time(nanos(1000))).unwrap();
             map.advance(Time(1)).unwrap();
             let mut round = |to: i64| {
                 map.advance(Time(to)).unwrap();

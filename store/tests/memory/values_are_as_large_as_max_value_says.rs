@@ -7,7 +7,7 @@ use std::sync::Arc;
 use alluvium::io::{DirectIo, EngineChoice, Faults, IoOptions, Simulated};
 use alluvium::{
     Aggregate, AnyLayout, AppendLog, Error, ErrorKind, Heap, Helpers, HybridLog, KIB, List, MIB,
-    Map, Store, StoreBuilder, Time, WindowSegments, Windows,
+    Map, Store, StoreBuilder, Time, WindowSegments, Windows, nanos,
 };
 
 use crate::counting::{alone, held};
@@ -103,7 +103,7 @@ fn every_call_that_brings_a_larger_value_or_key_is_refused() {
         assert_eq!(list.len().unwrap(), 2);
     }
     let mut timers = store.timers::<String>("t").unwrap();
-    is_too_large(&timers.set(Time(1), long.clone()).unwrap_err(), "t", &named);
+    is_too_large(&timers.set(long.clone(), Time(1)).unwrap_err(), "t", &named);
     assert!(timers.is_empty());
 }
 
@@ -180,21 +180,21 @@ fn a_value_that_a_closure_made_too_large_is_told_and_changes_no_more() {
         let store = in_memory(8 * MIB, MAX);
         let open = store.aggregated::<u64, Vec<u8>, Append>("w").layout(layout);
         accumulators(&store, |events| {
-            let mut windows = open.open(Windows::tumbling(10), Append).unwrap();
+            let mut windows = open.open(Windows::tumbling(nanos(10)), Append).unwrap();
             windows_take(&mut windows, events)
         });
     }
     let store = in_memory(8 * MIB, MAX);
     let open = store.aggregated::<u64, Vec<u8>, Append>("w").layout(WindowSegments::new());
     accumulators(&store, |events| {
-        let mut windows = open.open(Windows::tumbling(10), Append).unwrap();
+        let mut windows = open.open(Windows::tumbling(nanos(10)), Append).unwrap();
         windows_take(&mut windows, events)
     });
 }
 
 fn windows_take<L: alluvium::WindowLayout<u64, Vec<u8>>>(
     windows: &mut alluvium::Aggregated<u64, Vec<u8>, Append, L>,
-    events: Vec<(Time, u64, Vec<u8>)>,
+    events: Vec<(u64, Time, Vec<u8>)>,
 ) -> Vec<alluvium::Result<()>> {
     let add = |event| {
         let mut batch = vec![event];
@@ -205,13 +205,13 @@ fn windows_take<L: alluvium::WindowLayout<u64, Vec<u8>>>(
 
 fn accumulators(
     store: &Store,
-    take: impl FnOnce(Vec<(Time, u64, Vec<u8>)>) -> Vec<alluvium::Result<()>>,
+    take: impl FnOnce(Vec<(u64, Time, Vec<u8>)>) -> Vec<alluvium::Result<()>>,
 ) {
     let events = vec![
-        (Time(1), 5, bytes(MAX / 2)),
-        (Time(2), 5, bytes(MAX)),
-        (Time(3), 5, bytes(1)),
-        (Time(3), 6, bytes(1)),
+        (5, Time(1), bytes(MAX / 2)),
+        (5, Time(2), bytes(MAX)),
+        (5, Time(3), bytes(1)),
+        (6, Time(3), bytes(1)),
     ];
     let taken = take(events);
     assert!(taken[0].is_ok() && taken[1].is_ok() && taken[3].is_ok(), "{taken:?}");

@@ -14,7 +14,7 @@ use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
 use alluvium::{
     Aggregated, AnyLayout, Count, Counting, Error, ErrorKind, ExpiringMap, HybridLog, KIB,
     KeyGroup, KeyHash, MIB, Map, Mover, Result, Standing, Store, Time, Timers, Ttl, WindowSegments,
-    Windows,
+    Windows, nanos,
 };
 
 use crate::dice::Dice;
@@ -49,10 +49,13 @@ fn open(at: usize, device: &Simulated) -> Result<States> {
         map: store.map("map").moved_by(&mover).open()?,
         counts: store.count("counts").moved_by(&mover).open()?,
         timers: store.timers_moved_by(&mover, "timers")?,
-        expiring: store.expiring_map("expiring").moved_by(&mover).open(Ttl::event_time(50))?,
+        expiring: store
+            .expiring_map("expiring")
+            .moved_by(&mover)
+            .open(Ttl::event_time(nanos(50)))?,
         windows: {
             let windows = store.aggregated("windows").layout(segments.into()).moved_by(&mover);
-            windows.open(Windows::tumbling(10), Counting)?
+            windows.open(Windows::tumbling(nanos(10)), Counting)?
         },
         mover,
         store,
@@ -84,9 +87,9 @@ fn sample() -> ([Simulated; 2], [BTreeSet<u16>; 2]) {
         for key in (0..KEYS).filter(here) {
             states.map.put(key, key).unwrap();
             states.counts.add(&key, key as i64).unwrap();
-            states.timers.set(Time(key as i64), key).unwrap();
+            states.timers.set(key, Time(key as i64)).unwrap();
             states.expiring.put(key, key).unwrap();
-            let mut events = (0..WINDOWS).map(|nth| (Time(10 * nth), key, ())).collect();
+            let mut events = (0..WINDOWS).map(|nth| (key, Time(10 * nth), ())).collect();
             let never = &mut |late| panic!("{late:?} is late");
             states.windows.add_batch(Time(0), &mut events, never, &mut |_, _, _, _| ()).unwrap();
         }

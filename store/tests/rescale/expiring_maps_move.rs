@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use alluvium::{
     AnyLayout, ExpiringMap, Heap, HybridLog, KIB, KeyGroup, KeyHash, MIB, Mover, Standing, Store,
-    Time, Ttl,
+    Time, Ttl, nanos,
 };
 
 use crate::dice::Dice;
@@ -52,9 +52,10 @@ fn entries_end_at_the_same_time_wherever_they_are() {
     let log = HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB);
     let layouts = [("heap", Heap::new().into()), ("hybrid log", log.memory(256 * KIB).into())];
     for (name, layout) in &layouts {
-        for (ttl, by_reads) in
-            [(Ttl::event_time(LIFE), false), (Ttl::event_time(LIFE).refreshed_by_reads(), true)]
-        {
+        for (ttl, by_reads) in [
+            (Ttl::event_time(nanos(LIFE)), false),
+            (Ttl::event_time(nanos(LIFE)).refreshed_by_reads(), true),
+        ] {
             let mut workers: Vec<_> = (0..WORKERS).map(|at| open(layout, at, ttl)).collect();
             let mut owners: Vec<_> = (0..GROUPS)
                 .map(|group| (0..WORKERS).find(|at| owned(*at, WORKERS).contains(&group)).unwrap())
@@ -129,7 +130,7 @@ fn entries_end_at_the_same_time_wherever_they_are() {
 fn the_time_comes_along() {
     let layout = Heap::new().into();
     let mut workers: Vec<_> =
-        (0..WORKERS).map(|at| open(&layout, at, Ttl::event_time(LIFE))).collect();
+        (0..WORKERS).map(|at| open(&layout, at, Ttl::event_time(nanos(LIFE)))).collect();
     let of_first = |key: &u64| group_of(*key) == KeyGroup(0);
     let (old, new) = {
         let mut keys = (0..).filter(of_first);

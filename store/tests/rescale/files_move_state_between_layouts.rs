@@ -3,7 +3,7 @@
 
 use alluvium::{
     AnyLayout, Counting, ErrorKind, Heap, HybridLog, KIB, MIB, Map, SECOND, Store, Time,
-    WindowSegments, Windows,
+    WindowSegments, Windows, nanos,
 };
 
 use crate::dice::Dice;
@@ -133,12 +133,12 @@ fn windows_in_memory_are_exported_in_parts_with_the_same_bytes() {
         let store = Store::in_memory().memory(memory).device(device).layout(layout.into());
         let store = store.open().unwrap();
         let windows = store.aggregated::<String, u64, _>("w");
-        let mut windows = windows.open(Windows::tumbling(SECOND), Counting).unwrap();
+        let mut windows = windows.open(Windows::tumbling(nanos(SECOND)), Counting).unwrap();
         let mut dice = Dice(9);
         for event in 0..60_000u64 {
             let time = Time(dice.below(slices as u64) as i64 * SECOND);
             let key = format!("{} {}", dice.below(20_000), "x".repeat(event as usize % 3));
-            let mut batch = vec![(time, key, event)];
+            let mut batch = vec![(key, time, event)];
             windows.add_batch(Time(0), &mut batch, &mut |_| {}, &mut |_, _, _, _| {}).unwrap();
         }
         let before = store.stats().unwrap().io;

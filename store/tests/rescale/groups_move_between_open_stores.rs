@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, Heap, KeyGroup, MIB, Result, Standing, Time};
+use alluvium::{ErrorKind, Heap, KeyGroup, MIB, Result, Standing, Time, nanos};
 
 use crate::job::{GROUPS, builder};
 use crate::moving_job::{CHUNK, Job, WORKERS, Worker, device, group_of, layouts, of_lists, open};
@@ -88,7 +88,7 @@ fn a_group_moved_away_and_back_is_intact() {
         let lists = store.list::<u64, Vec<u8>>("lists").layout(of_lists(&layout)).moved_by(&mover);
         let mut lists = lists.open().unwrap();
         let times = store.time_map::<u64, Vec<u8>>("times").layout(of_lists(&layout));
-        let _times = times.moved_by(&mover).open(10).unwrap();
+        let _times = times.moved_by(&mover).open(nanos(10)).unwrap();
         for (key, list) in &job.model.lists {
             assert_eq!(lists.to_vec(key).unwrap(), *list, "{name}");
         }
@@ -134,7 +134,7 @@ fn what_is_over_while_a_group_moves_is_dropped_when_it_has_arrived() {
         let Job { workers, owners, .. } = &mut job;
         let owner = |key: u64| owners[usize::from(group_of(key).0)];
         for (key, at) in (0..4000u64).flat_map(|key| [5, 15, 25].map(|at| (key, Time(at)))) {
-            workers[owner(key)].times.insert(at, &key, vec![key as u8; 30]).unwrap();
+            workers[owner(key)].times.insert(&key, at, vec![key as u8; 30]).unwrap();
         }
         let counts = [0, 1].map(|at| workers[at].times.len().unwrap());
         let moved = keys(true).count() as u64;
@@ -177,7 +177,7 @@ fn what_is_over_while_a_group_moves_is_dropped_when_it_has_arrived() {
         }
         // Then it is as it was: what is late is there until the next time.
         let key = keys(true).next().unwrap();
-        workers[1].times.insert(Time(5), &key, vec![1]).unwrap();
+        workers[1].times.insert(&key, Time(5), vec![1]).unwrap();
         assert_eq!(seen(&mut workers[1], key), [5, 15, 25], "{name}");
     }
 }
@@ -189,7 +189,7 @@ fn timers_of_a_group_under_way_wait() {
     let group = KeyGroup(0);
     let keys: Vec<u64> = (0..).filter(|key| group_of(*key) == group).take(200).collect();
     for key in &keys {
-        job.workers[0].timers.set_in(Time(*key as i64), *key, 0).unwrap();
+        job.workers[0].timers.set_in(*key, Time(*key as i64), 0).unwrap();
     }
     let mut rest = job.workers[0].mover.begin(group).unwrap();
     assert_eq!(job.workers[0].timers.next_time(), None);

@@ -7,7 +7,7 @@ use alluvium::io::{Device, Faults, Simulated};
 use alluvium::{
     Aggregated, AnyLayout, AppendLog, Count, Counting, Elements, Emit, Heap, Helpers, Holistic,
     HybridLog, KIB, Key, KeyGroup, KeyHash, List, MIB, Map, Result, Source, Store, StoreBuilder,
-    Time, TimeMap, Timers, Value, Window, WindowSegments, Windows, process,
+    Time, TimeMap, Timers, Value, Window, WindowSegments, Windows, nanos, process,
 };
 
 use crate::dice::Dice;
@@ -69,17 +69,22 @@ impl Worker {
             value: store.value("value").open()?,
             timers: store.timers_in("timers")?,
             lists: store.list("lists").open()?,
-            times: store.time_map("times").open(10)?,
-            hops: store.aggregated("hops").open(Windows::sliding(30, 10).lateness(7), Counting)?,
-            early: store
-                .aggregated("early")
-                .open(Windows::tumbling(40).lateness(9).emit(Emit::Early(15)), Counting)?,
-            visits: store
-                .aggregated("visits")
-                .open(Windows::session(12).lateness(5).emit(Emit::OnWatermark), Counting)?,
-            kept: store
-                .holistic("kept")
-                .open(Windows::tumbling(25).lateness(3).emit(Emit::OnWatermark), process(rows))?,
+            times: store.time_map("times").open(nanos(10))?,
+            hops: store
+                .aggregated("hops")
+                .open(Windows::sliding(nanos(30), nanos(10)).lateness(nanos(7)), Counting)?,
+            early: store.aggregated("early").open(
+                Windows::tumbling(nanos(40)).lateness(nanos(9)).emit(Emit::Early(nanos(15))),
+                Counting,
+            )?,
+            visits: store.aggregated("visits").open(
+                Windows::session(nanos(12)).lateness(nanos(5)).emit(Emit::OnWatermark),
+                Counting,
+            )?,
+            kept: store.holistic("kept").open(
+                Windows::tumbling(nanos(25)).lateness(nanos(3)).emit(Emit::OnWatermark),
+                process(rows),
+            )?,
             store,
         })
     }
@@ -178,7 +183,7 @@ impl Job {
                 }
                 6 => {
                     let (at, space) = (Time((n >> 8) as i64 % 60), (n >> 20) as u8 % 3);
-                    self.worker_of(&key).timers.set_in(at, key, space).unwrap();
+                    self.worker_of(&key).timers.set_in(key, at, space).unwrap();
                     model.timers.insert((at, key, space));
                 }
                 7 if n >> 8 & 3 == 0 => {
@@ -193,7 +198,7 @@ impl Job {
                 }
                 _ => {
                     let at = Time((n >> 8) as i64 % 100);
-                    self.worker_of(&key).times.insert(at, &key, n as u32).unwrap();
+                    self.worker_of(&key).times.insert(&key, at, n as u32).unwrap();
                     model.times.entry(key).or_default().push((at, n as u32));
                 }
             }
@@ -213,16 +218,16 @@ impl Job {
                 *rows.entry((kind, window, *key, row)).or_default() += diff;
             };
             let out = &mut |k: &u64, w, r: i64, d| note("hops", k, w, r, d);
-            let mut batch = vec![(event.0, event.1, event.2)];
+            let mut batch = vec![(event.1, event.0, event.2)];
             worker.hops.add_batch(sent, &mut batch, &mut |_| {}, out).unwrap();
             let out = &mut |k: &u64, w, r: i64, d| note("early", k, w, r, d);
-            let mut batch = vec![(event.0, event.1, event.2)];
+            let mut batch = vec![(event.1, event.0, event.2)];
             worker.early.add_batch(sent, &mut batch, &mut |_| {}, out).unwrap();
             let out = &mut |k: &u64, w, r: i64, d| note("visits", k, w, r, d);
-            let mut batch = vec![(event.0, event.1, event.2)];
+            let mut batch = vec![(event.1, event.0, event.2)];
             worker.visits.add_batch(sent, &mut batch, &mut |_| {}, out).unwrap();
             let out = &mut |k: &u64, w, r: i64, d| note("kept", k, w, r, d);
-            let mut batch = vec![(event.0, event.1, event.2)];
+            let mut batch = vec![(event.1, event.0, event.2)];
             worker.kept.add_batch(sent, &mut batch, &mut |_| {}, out).unwrap();
             self.rows = rows;
         }
@@ -299,7 +304,7 @@ impl Job {
                 timers.push((at, key, space));
             }
             for (at, key, space) in timers {
-                worker.timers.set_in(at, key, space).unwrap();
+                worker.timers.set_in(key, at, space).unwrap();
                 assert!(found.timers.insert((at, key, space)), "a timer is in two places");
             }
         }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use alluvium::{Counting, Error, ErrorKind, Result, Source, Time, Ttl, Windows};
+use alluvium::{Counting, Error, ErrorKind, Result, Source, Time, Ttl, Windows, nanos};
 
 use crate::dice::Dice;
 use crate::job::{GROUPS, builder, layouts, owned};
@@ -40,12 +40,13 @@ fn keys_are_taken_if_their_groups_are_the_stores() {
             let mut map = store.map::<u64, u64>("map").own_keys_only().open().unwrap();
             let mut count = store.count::<u64>("count").own_keys_only().open().unwrap();
             let mut list = store.list::<u64, u64>("list").own_keys_only().open().unwrap();
-            let mut times = store.time_map::<u64, u64>("times").own_keys_only().open(10).unwrap();
+            let mut times =
+                store.time_map::<u64, u64>("times").own_keys_only().open(nanos(10)).unwrap();
             let mut timers = store.timers_of_own_keys::<u64>("timers").unwrap();
             let expiring = store.expiring_map::<u64, u64>("expiring").own_keys_only();
-            let mut expiring = expiring.open(Ttl::event_time(100)).unwrap();
+            let mut expiring = expiring.open(Ttl::event_time(nanos(100))).unwrap();
             let windows = store.aggregated::<u64, (), _>("windows").own_keys_only();
-            let mut windows = windows.open(Windows::tumbling(10), Counting).unwrap();
+            let mut windows = windows.open(Windows::tumbling(nanos(10)), Counting).unwrap();
             // One value per store, whatever its groups.
             let mut value = store.value::<u64>("value").own_keys_only().open().unwrap();
             value.set(at as u64).unwrap();
@@ -67,14 +68,14 @@ fn keys_are_taken_if_their_groups_are_the_stores() {
                     ("count", count.add(&key, 1).map(drop)),
                     ("append", list.append(&key, 1).map_err(Error::from)),
                     ("append batch", list.append_batch(&mut vec![(key, 2)])),
-                    ("insert", times.insert(Time(5), &key, 1).map_err(Error::from)),
-                    ("set", timers.set(Time(key as i64), key).map(drop)),
+                    ("insert", times.insert(&key, Time(5), 1).map_err(Error::from)),
+                    ("set", timers.set(key, Time(key as i64)).map(drop)),
                     ("expiring", expiring.update(&key, || 0, |value| *value += 1)),
                     (
                         "events",
                         windows.add_batch(
                             Time::MIN,
-                            &mut vec![(Time(1), key, ())],
+                            &mut vec![(key, Time(1), ())],
                             &mut |_| {},
                             &mut |_, _, _, _| {},
                         ),

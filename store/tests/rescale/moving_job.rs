@@ -7,7 +7,7 @@ use std::sync::Arc;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     AnyLayout, AppendLog, Count, ErrorKind, Extraction, Heap, HybridLog, KIB, KeyGroup, KeyHash,
-    List, MIB, Map, Mover, Result, Standing, Store, StoreBuilder, Time, TimeMap, Timers,
+    List, MIB, Map, Mover, Result, Standing, Store, StoreBuilder, Time, TimeMap, Timers, nanos,
 };
 
 use crate::dice::Dice;
@@ -69,7 +69,7 @@ pub fn open_as(
         counts: store.count("counts").moved_by(&mover).open()?,
         timers: store.timers_moved_by(&mover, "timers")?,
         lists: store.list("lists").layout(of_lists(layout)).moved_by(&mover).open()?,
-        times: store.time_map("times").layout(of_lists(layout)).moved_by(&mover).open(10)?,
+        times: store.time_map("times").layout(of_lists(layout)).moved_by(&mover).open(nanos(10))?,
         mover,
         store,
     })
@@ -162,11 +162,11 @@ impl Job {
                 worker.map.load([(key, vec![])]).map_err(alluvium::Error::from).map(drop),
                 worker.map.clear(),
                 worker.counts.add(&key, 1).map(drop),
-                worker.timers.set_in(Time(1), key, 1).map(drop),
+                worker.timers.set_in(key, Time(1), 1).map(drop),
                 worker.lists.append(&key, vec![]).map_err(alluvium::Error::from),
                 worker.lists.append_batch(&mut vec![(key, vec![])]),
                 worker.lists.clear(&key),
-                worker.times.insert(Time(1), &key, vec![]).map_err(alluvium::Error::from),
+                worker.times.insert(&key, Time(1), vec![]).map_err(alluvium::Error::from),
                 worker.times.remove_range(&key, Time::MIN..Time::MAX),
             ];
             for result in refused {
@@ -192,7 +192,7 @@ impl Job {
             }
             6 => {
                 let timer = (Time(n as i64), key, (n % 3) as u8);
-                let new = worker.timers.set_in(timer.0, key, timer.2).unwrap();
+                let new = worker.timers.set_in(key, timer.0, timer.2).unwrap();
                 assert_eq!(new, model.timers.insert(timer));
             }
             7 => {
@@ -218,13 +218,13 @@ impl Job {
             }
             8 | 9 => {
                 let (at, value) = (Time((n % 60) as i64), vec![n as u8; 30 + n as usize % 40]);
-                worker.times.insert(at, &key, value.clone()).unwrap();
+                worker.times.insert(&key, at, value.clone()).unwrap();
                 let values = model.times.entry(key).or_default();
                 let place = values.partition_point(|(known, _)| *known <= at);
                 values.insert(place, (at, value));
             }
             _ => {
-                let found = worker.timers.cancel_in(Time(n as i64), key, (n % 3) as u8);
+                let found = worker.timers.cancel_in(key, Time(n as i64), (n % 3) as u8);
                 assert_eq!(found, model.timers.remove(&(Time(n as i64), key, (n % 3) as u8)));
             }
         }
@@ -419,7 +419,7 @@ impl Job {
             assert!(worker.timers.is_empty());
             for (time, key, namespace) in timers {
                 assert!(found.timers.insert((time, key, namespace)), "{when}: {key} twice");
-                worker.timers.set_in(time, key, namespace).unwrap();
+                worker.timers.set_in(key, time, namespace).unwrap();
             }
         }
         assert_eq!(found, self.model, "{when}");

@@ -1,7 +1,9 @@
 //! One store becomes three, these two, and these one again, each time in another layout: the states
 //! are what the model is, and windows give what they give undisturbed.
 
-use alluvium::{AnyLayout, Counting, Heap, MIB, SECOND, Store, Time, WindowSegments, Windows};
+use alluvium::{
+    AnyLayout, Counting, Heap, MIB, SECOND, Store, Time, WindowSegments, Windows, nanos,
+};
 
 use crate::dice::Dice;
 use crate::job::{Job, Model, layouts};
@@ -43,7 +45,7 @@ fn slices_that_an_earlier_checkpoint_has_written_are_restored_once() {
     let at = |name: &str| place.path().join(name);
     let opened = |store: &Store| {
         let windows = store.aggregated::<u64, u64, _>("w");
-        windows.open(Windows::tumbling(SECOND), Counting).unwrap()
+        windows.open(Windows::tumbling(nanos(SECOND)), Counting).unwrap()
     };
     let exported = |store: &Store| {
         let mut bytes = Vec::new();
@@ -55,7 +57,7 @@ fn slices_that_an_earlier_checkpoint_has_written_are_restored_once() {
     let mut windows = opened(&store);
     let mut add = |slices: std::ops::Range<i64>, keys: u64| {
         for (slice, key) in slices.flat_map(|slice| (0..keys).map(move |key| (slice, key))) {
-            let mut batch = vec![(Time(slice * SECOND), key, key)];
+            let mut batch = vec![(key, Time(slice * SECOND), key)];
             windows.add_batch(Time(0), &mut batch, &mut |_| {}, &mut |_, _, _, _| {}).unwrap();
         }
     };

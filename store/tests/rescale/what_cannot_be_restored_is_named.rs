@@ -8,7 +8,7 @@ use std::sync::Arc;
 use alluvium::io::{Device, Faults, Simulated};
 use alluvium::{
     AnyLayout, Counting, Error, ErrorKind, Heap, HybridLog, Map, Source, Store, StoreBuilder, Time,
-    Windows,
+    Windows, nanos,
 };
 
 use crate::job::{GROUPS, builder, layouts};
@@ -211,7 +211,7 @@ fn a_value_is_that_of_the_store_that_owns_its_group() {
 
 #[test]
 fn windows_at_different_watermarks_are_not_joined() {
-    let windows = Windows::tumbling(10);
+    let windows = Windows::tumbling(nanos(10));
     let at = |owned: std::ops::Range<u16>, watermark: i64| {
         let device = Simulated::new(3, Faults::none());
         let store = open(&device, owned).open().unwrap();

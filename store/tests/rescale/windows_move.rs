@@ -13,7 +13,7 @@ use alluvium::io::{Faults, Simulated};
 use alluvium::{
     Advanced, Aggregated, AnyLayout, AppendLog, Elements, Emit, ErrorKind, Heap, Holistic,
     HybridLog, KIB, KeyGroup, KeyHash, Late, MIB, Mover, Processing, Result, Standing, Store, Time,
-    Window, WindowSegments, Windows, process,
+    Window, WindowSegments, Windows, nanos, process,
 };
 
 use crate::dice::Dice;
@@ -66,7 +66,7 @@ impl Subject {
     fn add_batch(
         &mut self,
         sent: Time,
-        batch: &mut Vec<(Time, u64, i64)>,
+        batch: &mut Vec<(u64, Time, i64)>,
         late: &mut dyn FnMut(Late<u64, i64>),
         out: Told<'_>,
     ) -> Result<()> {
@@ -74,13 +74,13 @@ impl Subject {
             Self::Folded(windows) => return windows.add_batch(sent, batch, late, out),
             Self::Kept(windows) => windows,
         };
-        let copies = batch.drain(..).map(|(at, key, value)| (at, key, vec![value; COPIES]));
+        let copies = batch.drain(..).map(|(key, at, value)| (key, at, vec![value; COPIES]));
         let mut copies: Vec<_> = copies.collect();
         let late = &mut |Late { at, key, element, lateness }: Late<u64, Vec<i64>>| {
             late(Late { at, key, element: element[0], lateness });
         };
         let done = windows.add_batch(sent, &mut copies, late, out);
-        batch.extend(copies.into_iter().map(|(at, key, copies)| (at, key, copies[0])));
+        batch.extend(copies.into_iter().map(|(key, at, copies)| (key, at, copies[0])));
         done
     }
 
@@ -132,10 +132,11 @@ impl Case {
 
     fn windows(&self) -> Windows {
         let windows = match self.shape {
-            (gap, 0, _) => Windows::session(gap),
-            (length, slide, offset) => Windows::sliding(length, slide).offset(offset),
+            (gap, 0, _) => Windows::session(nanos(gap)),
+            (length, slide, offset) => Windows::sliding(nanos(length), nanos(slide))
+                .offset(nanos(offset.rem_euclid(slide))),
         };
-        windows.lateness(self.lateness).emit(self.emit)
+        windows.lateness(nanos(self.lateness)).emit(self.emit)
     }
 }
 
@@ -219,7 +220,7 @@ impl Job {
                 continue;
             }
             self.events.push(Event { at, sent, key, value });
-            batches[self.owners[usize::from(group_of(key).0)]].push((Time(at), key, value));
+            batches[self.owners[usize::from(group_of(key).0)]].push((key, Time(at), value));
         }
         for (part, mut batch) in self.parts.iter_mut().zip(batches) {
             let Collected { sums, dropped } = &mut self.collected;
@@ -309,7 +310,7 @@ impl Job {
         let later = Time(self.watermark + 1);
         let refused = windows.advance(later, 10, &mut |_, _, _, _| panic!("nothing comes out"));
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InUse);
-        let mut batch = vec![(later, key, 7)];
+        let mut batch = vec![(key, later, 7)];
         let refused =
             windows.add_batch(later, &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap_err();
         assert_eq!((refused.kind(), batch.len()), (ErrorKind::InUse, 1), "{refused}");
@@ -386,7 +387,7 @@ fn layouts() -> [AnyLayout; 3] {
 }
 
 const SHAPES: [(i64, i64, i64); 5] = [(10, 10, 0), (10, 2, 0), (10, 4, 3), (30, 1, 0), (6, 0, 0)];
-const EMITS: [Emit; 3] = [Emit::OnClose, Emit::OnWatermark, Emit::Early(4)];
+const EMITS: [Emit; 3] = [Emit::OnClose, Emit::OnWatermark, Emit::Early(nanos(4))];
 const LATENESSES: [i64; 3] = [0, 12, 30];
 
 #[test]
@@ -458,7 +459,7 @@ fn windows_larger_than_memory_give_the_same_wherever_they_are() {
         ((20, 20, 0), Emit::OnClose, 30, 256 * KIB),
         ((20, 5, 0), Emit::OnWatermark, 12, 256 * KIB),
         // Of early results there is another state like it.
-        ((20, 10, 3), Emit::Early(4), 30, 512 * KIB),
+        ((20, 10, 3), Emit::Early(nanos(4)), 30, 512 * KIB),
     ];
     for (n, (shape, emit, lateness, memory)) in cases.into_iter().enumerate() {
         let layout = WindowSegments::new().memory(memory).into();

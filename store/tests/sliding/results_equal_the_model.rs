@@ -6,7 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Aggregated, Emit, Helpers, KIB, MIB, Store, Time, Window, WindowSegments, Windows};
+use alluvium::{
+    Aggregated, Emit, Helpers, KIB, MIB, Store, Time, Window, WindowSegments, Windows, nanos,
+};
 
 use crate::dice::Dice;
 use crate::in_order::{InOrder, value};
@@ -54,7 +56,10 @@ impl Told {
 fn check_history(seed: u64, (shape, slice): ((i64, i64, i64), i64), lateness: i64, emit: Emit) {
     let mut dice = Dice(seed);
     let what = format!("seed {seed} {shape:?} lateness {lateness} {emit:?}");
-    let windows = Windows::sliding(shape.0, shape.1).offset(shape.2).lateness(lateness).emit(emit);
+    let windows = Windows::sliding(nanos(shape.0), nanos(shape.1))
+        .offset(nanos(shape.2.rem_euclid(shape.1)))
+        .lateness(nanos(lateness))
+        .emit(emit);
     let device = Simulated::new(seed, Faults::late(2));
     let mut store = store_on(&device);
     let mut now = open(&store, windows, InOrder::default());
@@ -81,7 +86,7 @@ fn check_history(seed: u64, (shape, slice): ((i64, i64, i64), i64), lateness: i6
                 number += 1;
                 let value = value((at - shape.2).div_euclid(slice), number);
                 events.push(Event { at, sent, key, value });
-                batch.push((Time(at), key, value));
+                batch.push((key, Time(at), value));
             }
             let out = &mut |key: &u64, window, row, diff| told.note(key, window, row, diff);
             now.add_batch(Time(sent), &mut batch, &mut |_| dropped += 1, out).unwrap();
@@ -128,13 +133,13 @@ fn a_merge_that_panics_changes_no_result() {
         let store = Store::in_memory().open().unwrap();
         let aggregate = InOrder::default();
         let panics_after = aggregate.panics_after.clone();
-        let mut windows = open(&store, Windows::sliding(30, 1), aggregate);
+        let mut windows = open(&store, Windows::sliding(nanos(30), nanos(1)), aggregate);
         let (mut events, mut told) = (Vec::new(), Told::default());
         for at in 0..100 {
             let key = dice.below(3);
             let value = value(at, 0);
             events.push(Event { at, sent: at, key, value });
-            let mut batch = vec![(Time(at), key, value)];
+            let mut batch = vec![(key, Time(at), value)];
             windows.add_batch(Time(at), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
             if dice.below(6) == 0 {
                 panics_after.set(Some(dice.below(6)));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     Aggregate, Aggregated, ErrorKind, Helpers, KIB, MIB, Store, Time, Window, WindowSegments,
-    Windows, hash_word,
+    Windows, hash_word, nanos,
 };
 
 /// The highest number, and the last one that came: in the order of slices.
@@ -40,14 +40,14 @@ type Told = BTreeMap<(Window, u64), (u64, u64)>;
 const LENGTH: i64 = 30;
 
 fn open(store: &Store) -> InSegments {
-    let windows = Windows::sliding(LENGTH, 1);
+    let windows = Windows::sliding(nanos(LENGTH), nanos(1));
     store.aggregated("w").layout(WindowSegments::new()).open(windows, HighestAndLast).unwrap()
 }
 
 /// Some of the keys have an event in a slice.
-fn events(slice: i64, keys: u64) -> Vec<(Time, u64, u64)> {
+fn events(slice: i64, keys: u64) -> Vec<(u64, Time, u64)> {
     let of = |key: u64| hash_word(key * 1000 + slice as u64);
-    (0..keys).filter(|key| of(*key) % 3 > 0).map(|key| (Time(slice), key, of(key))).collect()
+    (0..keys).filter(|key| of(*key) % 3 > 0).map(|key| (key, Time(slice), of(key))).collect()
 }
 
 /// Runs slices in which ever more keys come; says how many of the events found no room.
@@ -66,7 +66,7 @@ fn run(store: &Store, slices: i64, keys_of: impl Fn(i64) -> u64) -> u64 {
             assert_eq!(error.kind(), ErrorKind::OverBudget);
             refused += batch.len() as u64;
         }
-        for (at, key, element) in &wanted[..wanted.len() - batch.len()] {
+        for (key, at, element) in &wanted[..wanted.len() - batch.len()] {
             for end in at.0 + 1..=at.0 + LENGTH {
                 let window = Window { start: Time(end - LENGTH), end: Time(end) };
                 HighestAndLast.add(expected.entry((window, *key)).or_default(), element);

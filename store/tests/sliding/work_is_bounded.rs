@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use alluvium::{Aggregated, Store, Time, WindowSegments, Windows};
+use alluvium::{Aggregated, Store, Time, WindowSegments, Windows, nanos};
 
 use crate::in_order::{InOrder, value};
 
@@ -17,7 +17,7 @@ fn merges_per_slice(slices: i64) -> f64 {
     let mut windows: Aggregated<u64, i64, InOrder, WindowSegments> = store
         .aggregated("w")
         .layout(WindowSegments::new())
-        .open(Windows::sliding(slices, 1), aggregate)
+        .open(Windows::sliding(nanos(slices), nanos(1)), aggregate)
         .unwrap();
     let mut rows = 0;
     for slice in 0..4 * slices {
@@ -25,7 +25,7 @@ fn merges_per_slice(slices: i64) -> f64 {
             merges.set(0);
             rows = 0;
         }
-        let of_key = |key| (Time(slice), key, value(slice, 0));
+        let of_key = |key| (key, Time(slice), value(slice, 0));
         let mut batch: Vec<_> = (0..KEYS).map(of_key).collect();
         windows.add_batch(Time(slice), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
         let out = &mut |_: &u64, window: alluvium::Window, row: Vec<i64>, _| {
@@ -58,11 +58,11 @@ fn each_call_moves_as_much_as_its_fuel_allows() {
     let mut windows: Aggregated<u64, i64, InOrder, WindowSegments> = store
         .aggregated("w")
         .layout(WindowSegments::new())
-        .open(Windows::sliding(30, 1), aggregate)
+        .open(Windows::sliding(nanos(30), nanos(1)), aggregate)
         .unwrap();
     let (mut most, mut rows) = (0, 0);
     for slice in 0..70 {
-        let of_key = |key| (Time(slice), key, value(slice, 0));
+        let of_key = |key| (key, Time(slice), value(slice, 0));
         let mut batch: Vec<_> = (0..KEYS).map(of_key).collect();
         windows.add_batch(Time(slice), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
         let mut done = false;

@@ -12,7 +12,7 @@ use alluvium::io::{Device, Faults, Simulated};
 use alluvium::{
     Aggregated, AnyLayout, AppendLog, Counting, Elements, Emit, Error, ErrorKind, Heap, Helpers,
     HybridLog, KIB, KeyGroup, KeyHash, MIB, Result, Source, Store, Time, Window, WindowSegments,
-    Windows, process,
+    Windows, nanos, process,
 };
 use alluvium_pagestore::{CheckpointImage, Manifest};
 
@@ -32,7 +32,7 @@ fn device() -> Simulated {
 }
 
 fn add(counts: &mut Counts, sent: i64, at: &[i64]) {
-    let mut batch: Vec<_> = at.iter().map(|at| (Time(*at), 1, ())).collect();
+    let mut batch: Vec<_> = at.iter().map(|at| (1, Time(*at), ())).collect();
     counts.add_batch(Time(sent), &mut batch, &mut |_| {}, &mut |_, _, _, _| {}).unwrap();
 }
 
@@ -65,12 +65,12 @@ fn refused(error: Error, names: [&str; 2]) {
 
 #[test]
 fn windows_of_another_length_are_refused_and_the_stored_ones_answer() {
-    let device = stored(Windows::tumbling(10));
+    let device = stored(Windows::tumbling(nanos(10)));
     let store = on(&device).open().unwrap();
-    let error = store.aggregated::<u64, (), _>("w").open(Windows::tumbling(7), Counting);
+    let error = store.aggregated::<u64, (), _>("w").open(Windows::tumbling(nanos(7)), Counting);
     refused(error.unwrap_err(), ["windows of 10 ns every 10 ns", "windows of 7 ns every 7 ns"]);
     assert_eq!(store.stats().unwrap().states.len(), 0, "nothing of it is open");
-    let mut counts = store.aggregated("w").open(Windows::tumbling(10), Counting).unwrap();
+    let mut counts = store.aggregated("w").open(Windows::tumbling(nanos(10)), Counting).unwrap();
     let mut sums = Sums::new();
     advance(&mut counts, i64::MAX, &mut sums);
     assert_eq!(sums, Sums::from([((0, 10), 1), ((10, 20), 3)]));
@@ -78,48 +78,52 @@ fn windows_of_another_length_are_refused_and_the_stored_ones_answer() {
 
 /// Windows, what they may not become, and what they may.
 fn cases() -> Vec<(Windows, Vec<Windows>, Vec<Windows>)> {
-    let (hop, gap) = (Windows::sliding(10, 5), Windows::session(10));
-    let (watermark, early) = (Emit::OnWatermark, Emit::Early(3));
+    let (hop, gap) = (Windows::sliding(nanos(10), nanos(5)), Windows::session(nanos(10)));
+    let (watermark, early) = (Emit::OnWatermark, Emit::Early(nanos(3)));
     vec![
         (
             hop,
             vec![
-                Windows::sliding(15, 5),
-                Windows::sliding(10, 2),
-                hop.offset(1),
-                hop.lateness(1),
+                Windows::sliding(nanos(15), nanos(5)),
+                Windows::sliding(nanos(10), nanos(2)),
+                hop.offset(nanos(1)),
+                hop.lateness(nanos(1)),
                 gap,
             ],
-            vec![hop, hop.offset(-5), hop.emit(watermark), hop.emit(early)],
+            vec![hop, hop.offset(nanos(25)), hop.emit(watermark), hop.emit(early)],
         ),
         (
-            hop.lateness(4),
-            vec![hop, hop.lateness(3), hop.lateness(5), hop.emit(watermark)],
-            vec![hop.lateness(4).emit(watermark), hop.lateness(4).emit(early)],
+            hop.lateness(nanos(4)),
+            vec![hop, hop.lateness(nanos(3)), hop.lateness(nanos(5)), hop.emit(watermark)],
+            vec![hop.lateness(nanos(4)).emit(watermark), hop.lateness(nanos(4)).emit(early)],
         ),
         (
-            hop.lateness(4).emit(watermark),
-            vec![hop, hop.lateness(4), hop.lateness(4).emit(early)],
-            vec![hop.lateness(4).emit(watermark).offset(5)],
+            hop.lateness(nanos(4)).emit(watermark),
+            vec![hop, hop.lateness(nanos(4)), hop.lateness(nanos(4)).emit(early)],
+            vec![hop.lateness(nanos(4)).emit(watermark).offset(nanos(5))],
         ),
-        (hop.emit(watermark), vec![hop.emit(watermark).lateness(1)], vec![hop, hop.emit(early)]),
+        (
+            hop.emit(watermark),
+            vec![hop.emit(watermark).lateness(nanos(1))],
+            vec![hop, hop.emit(early)],
+        ),
         (
             hop.emit(early),
             vec![hop, hop.emit(watermark)],
-            vec![hop.emit(Emit::Early(1)), hop.emit(Emit::Early(100))],
+            vec![hop.emit(Emit::Early(nanos(1))), hop.emit(Emit::Early(nanos(100)))],
         ),
         (
             gap,
-            vec![Windows::session(11), gap.lateness(1), gap.emit(early), hop],
-            vec![gap, gap.offset(3), gap.emit(watermark)],
+            vec![Windows::session(nanos(11)), gap.lateness(nanos(1)), gap.emit(early), hop],
+            vec![gap, gap.offset(nanos(3)), gap.emit(watermark)],
         ),
         (
-            gap.lateness(4),
-            vec![gap, gap.lateness(5), gap.lateness(4).emit(watermark)],
-            vec![gap.lateness(4)],
+            gap.lateness(nanos(4)),
+            vec![gap, gap.lateness(nanos(5)), gap.lateness(nanos(4)).emit(watermark)],
+            vec![gap.lateness(nanos(4))],
         ),
         (gap.emit(watermark), vec![gap.emit(early)], vec![gap]),
-        (gap.emit(early), vec![gap, gap.emit(watermark)], vec![gap.emit(Emit::Early(9))]),
+        (gap.emit(early), vec![gap, gap.emit(watermark)], vec![gap.emit(Emit::Early(nanos(9)))]),
     ]
 }
 
@@ -152,19 +156,19 @@ fn windows_that_keep_their_events_are_refused_alike() {
     };
     let device = device();
     let store = on(&device).open().unwrap();
-    let windows = store.holistic("w").open(Windows::session(10), process(count)).unwrap();
+    let windows = store.holistic("w").open(Windows::session(nanos(10)), process(count)).unwrap();
     store.checkpoint(1).unwrap();
     drop((windows, store));
-    for other in [Windows::session(9), Windows::tumbling(10)] {
+    for other in [Windows::session(nanos(9)), Windows::tumbling(nanos(10))] {
         let store = on(&device).open().unwrap();
         let error = store.holistic("w").open(other, process(count)).unwrap_err();
-        refused(error, [&Windows::session(10).to_string(), &other.to_string()]);
+        refused(error, [&Windows::session(nanos(10)).to_string(), &other.to_string()]);
     }
 }
 
 #[test]
 fn restored_imported_and_moved_state_keeps_its_definition() {
-    let (tens, sevens) = (Windows::tumbling(10), Windows::tumbling(7));
+    let (tens, sevens) = (Windows::tumbling(nanos(10)), Windows::tumbling(nanos(7)));
     let names = [tens.to_string(), sevens.to_string()];
     let names = [&*names[0], &*names[1]];
     let from = stored(tens);
@@ -212,7 +216,7 @@ fn restored_imported_and_moved_state_keeps_its_definition() {
 
 #[test]
 fn a_checkpoint_without_definitions_opens_unchecked_and_the_next_has_them() {
-    let device = stored(Windows::tumbling(10));
+    let device = stored(Windows::tumbling(nanos(10)));
     let (mut image, _) = CheckpointImage::load(&device, 1, None).unwrap();
     let recorded = image.states.iter_mut().filter_map(|state| state.definition.take()).count();
     assert_eq!(recorded, 1, "of its progress");
@@ -226,8 +230,8 @@ fn a_checkpoint_without_definitions_opens_unchecked_and_the_next_has_them() {
         drop(counts);
         Ok(())
     };
-    open(Windows::tumbling(10)).unwrap();
-    refused(open(Windows::tumbling(20)).unwrap_err(), ["of 10 ns", "of 20 ns"]);
+    open(Windows::tumbling(nanos(10))).unwrap();
+    refused(open(Windows::tumbling(nanos(20))).unwrap_err(), ["of 10 ns", "of 20 ns"]);
 }
 
 #[test]
@@ -241,12 +245,13 @@ fn layouts_that_do_not_read_what_is_stored_are_refused_by_name() {
         for (after, other) in &layouts {
             let device = device();
             let store = on(&device).layout(layout.clone()).open().unwrap();
-            let mut counts = store.aggregated("w").open(Windows::tumbling(10), Counting).unwrap();
+            let mut counts =
+                store.aggregated("w").open(Windows::tumbling(nanos(10)), Counting).unwrap();
             add(&mut counts, i64::MIN, &[5, 15, 15, 18]);
             store.checkpoint(1).unwrap();
             drop((counts, store));
             let store = on(&device).layout(other.clone()).open().unwrap();
-            let opened = store.aggregated("w").open(Windows::tumbling(10), Counting);
+            let opened = store.aggregated("w").open(Windows::tumbling(nanos(10)), Counting);
             if before != after && [before, after].contains(&&"window-segments") {
                 refused(opened.unwrap_err(), [before, after]);
                 continue;
@@ -261,15 +266,15 @@ fn layouts_that_do_not_read_what_is_stored_are_refused_by_name() {
     for (before, layout) in &lists {
         let device = device();
         let store = on(&device).layout(layout.clone()).open().unwrap();
-        let mut map = store.time_map::<u64, u64>("m").open(10).unwrap();
-        map.insert(Time(5), &1, 7).unwrap();
+        let mut map = store.time_map::<u64, u64>("m").open(nanos(10)).unwrap();
+        map.insert(&1, Time(5), 7).unwrap();
         store.checkpoint(1).unwrap();
         drop((map, store));
         for (after, other) in &lists {
             let store = on(&device).layout(other.clone()).open().unwrap();
-            let error = store.time_map::<u64, u64>("m").open(11).unwrap_err();
+            let error = store.time_map::<u64, u64>("m").open(nanos(11)).unwrap_err();
             refused(error, ["slices of 10 ns", "slices of 11 ns"]);
-            match store.time_map::<u64, u64>("m").open(10) {
+            match store.time_map::<u64, u64>("m").open(nanos(10)) {
                 Ok(map) => assert_eq!((before, map.len().unwrap()), (after, 1)),
                 Err(error) => refused(error, [before, after]),
             }
@@ -285,7 +290,7 @@ fn a_map_by_time_is_refused_under_another_definition() {
         if let Some(definition) = definition {
             map = map.defined_as(definition);
         }
-        map.open(10).map(drop)
+        map.open(nanos(10)).map(drop)
     };
     // What was stored without one is not checked, and has one from then on.
     for definition in [None, Some("0 to 5 ns apart")] {
@@ -304,15 +309,16 @@ fn a_map_by_time_is_refused_under_another_definition() {
 /// They add up to what windows tell that stay what they are.
 #[test]
 fn allowed_changes_keep_the_answers() {
-    let emits = [Emit::OnClose, Emit::OnWatermark, Emit::Early(4), Emit::Early(9)];
+    let emits = [Emit::OnClose, Emit::OnWatermark, Emit::Early(nanos(4)), Emit::Early(nanos(9))];
     let (mut changed, mut kept) = (0, 0);
     for seed in 0..crate::dice::times("ALLUVIUM_SEEDS", 150) {
         let mut dice = Dice(seed);
         let slide = 1 + dice.below(6) as i64;
         let length = slide * (1 + dice.below(3) as i64);
-        let shape = [Windows::sliding(length, slide), Windows::session(length)];
+        let shape =
+            [Windows::sliding(nanos(length), nanos(slide)), Windows::session(nanos(length))];
         let lateness = [0, dice.below(20) as i64][dice.below(2) as usize];
-        let twin = shape[dice.below(2) as usize].lateness(lateness);
+        let twin = shape[dice.below(2) as usize].lateness(nanos(lateness));
         let mut windows = twin.emit(emits[dice.below(4) as usize]);
         let device = device();
         let mut store = on(&device).open().unwrap();
@@ -325,7 +331,7 @@ fn allowed_changes_keep_the_answers() {
                 0..5 => {
                     let at = watermark + dice.below(50) as i64 - 30;
                     for (windows, sums) in [(&mut counts, &mut sums), (&mut twin, &mut expected)] {
-                        let mut batch = vec![(Time(at), 1, ())];
+                        let mut batch = vec![(1, Time(at), ())];
                         let mut note = |_: &u64, window: Window, count: i64, diff: i64| {
                             *sums.entry((window.start.0, window.end.0)).or_default() +=
                                 count * diff;

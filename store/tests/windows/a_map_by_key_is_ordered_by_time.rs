@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{ErrorKind, KIB, MIB, Store, Time, TimeMap, hash_word};
+use alluvium::{ErrorKind, KIB, MIB, Store, Time, TimeMap, hash_word, nanos};
 
 use crate::btree_layout::BTree;
 
@@ -11,7 +11,7 @@ type Map = TimeMap<u64, String, BTree>;
 const WIDTH: i64 = 100;
 
 fn open(store: &Store) -> Map {
-    store.time_map::<u64, String>("prices").layout(BTree).open(WIDTH).unwrap()
+    store.time_map::<u64, String>("prices").layout(BTree).open(nanos(WIDTH)).unwrap()
 }
 
 fn in_memory() -> Store {
@@ -51,7 +51,7 @@ fn it_answers_like_an_ordered_map() {
         let (key, at) = (random(0, 5) as u64, random(1, 3000) - 1500);
         match random(2, 100) {
             0..70 => {
-                map.insert(Time(at), &key, format!("{step}")).unwrap();
+                map.insert(&key, Time(at), format!("{step}")).unwrap();
                 model.0.entry((key, at)).or_default().push(format!("{step}"));
             }
             70..92 => {
@@ -94,7 +94,7 @@ fn the_ends_of_time_have_slices_too() {
     let mut map = open(&in_memory());
     let times = [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX - 1];
     for at in times.iter().rev() {
-        map.insert(Time(*at), &1, at.to_string()).unwrap();
+        map.insert(&1, Time(*at), at.to_string()).unwrap();
     }
     let found: Vec<i64> =
         range(&mut map, 1, i64::MIN..i64::MAX).into_iter().map(|(at, _)| at).collect();
@@ -113,9 +113,9 @@ fn what_is_inserted_at_the_ends_of_time_is_found_and_goes() {
     for width in [1, 2, 7, 100, max - 1, max] {
         let store = in_memory();
         let map = store.time_map::<u64, String>("ends").layout(BTree);
-        let mut map: Map = map.open(width).unwrap();
+        let mut map: Map = map.open(nanos(width)).unwrap();
         for at in times {
-            map.insert(Time(at), &1, at.to_string()).unwrap();
+            map.insert(&1, Time(at), at.to_string()).unwrap();
         }
         for start in times {
             for end in times {
@@ -129,7 +129,7 @@ fn what_is_inserted_at_the_ends_of_time_is_found_and_goes() {
         map.remove_range(&1, Time(0)..Time::MAX).unwrap();
         let left = range(&mut map, 1, min..max).len();
         assert_eq!(left, 5, "slices of {width} from 0 on are removed");
-        map.insert(Time::MAX, &1, "last".into()).unwrap();
+        map.insert(&1, Time::MAX, "last".into()).unwrap();
         while !map.purge(Time(0), 100).unwrap() {}
         assert_eq!(range(&mut map, 1, min..max), [(max, "last".to_string())]);
         while !map.purge(Time::MAX, 100).unwrap() {}
@@ -140,10 +140,10 @@ fn what_is_inserted_at_the_ends_of_time_is_found_and_goes() {
 #[test]
 fn what_cannot_be_done_is_refused_and_changes_nothing() {
     let store = in_memory();
-    let zero = store.time_map::<u64, String>("zero").layout(BTree).open(0).unwrap_err();
+    let zero = store.time_map::<u64, String>("zero").layout(BTree).open(nanos(0)).unwrap_err();
     assert_eq!(zero.kind(), ErrorKind::Config);
     let mut map = open(&store);
-    map.insert(Time(150), &1, "kept".into()).unwrap();
+    map.insert(&1, Time(150), "kept".into()).unwrap();
     let inside = map.remove_range(&1, Time(100)..Time(160)).unwrap_err();
     assert_eq!(inside.kind(), ErrorKind::Input);
     assert_eq!(inside.context("state"), Some("prices"));
@@ -156,11 +156,11 @@ fn another_width_is_refused() {
     let reopen = || Store::builder(directory.path()).memory(16 * MIB).open().unwrap();
     {
         let store = reopen();
-        open(&store).insert(Time(1), &1, "a".into()).unwrap();
+        open(&store).insert(&1, Time(1), "a".into()).unwrap();
         store.checkpoint(1).unwrap();
     }
     let store = reopen();
-    let other = store.time_map::<u64, String>("prices").layout(BTree).open(WIDTH + 1);
+    let other = store.time_map::<u64, String>("prices").layout(BTree).open(nanos(WIDTH + 1));
     let error = other.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Mismatch);
     assert!(error.to_string().contains("slices of 100 ns"), "{error}");
@@ -171,15 +171,15 @@ fn a_value_without_room_comes_back_and_what_is_read_is_booked() {
     let store = Store::in_memory().memory(256 * KIB).open().unwrap();
     let mut map = open(&store);
     for _ in 0..100 {
-        map.insert(Time(5), &1, "x".repeat(1000)).unwrap();
+        map.insert(&1, Time(5), "x".repeat(1000)).unwrap();
     }
     let mut keys = 2..10_000;
-    let refused = keys.find_map(|key| map.insert(Time(5), &key, "x".repeat(1000)).err()).unwrap();
+    let refused = keys.find_map(|key| map.insert(&key, Time(5), "x".repeat(1000)).err()).unwrap();
     assert_eq!((refused.error.kind(), refused.value.len()), (ErrorKind::OverBudget, 1000));
     // What a key has in a slice is read as a whole, for which there is no room.
     let error = map.range(&1, Time(0)..Time(9), |_, _| Ok(())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OverBudget);
     assert!(map.purge(Time(100), 1000).unwrap());
-    map.insert(Time(105), &1, "again".into()).unwrap();
+    map.insert(&1, Time(105), "again".into()).unwrap();
     assert_eq!(range(&mut map, 1, 0..200).len(), 1);
 }

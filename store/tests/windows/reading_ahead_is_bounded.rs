@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AppendLog, Elements, Helpers, MIB, Store, Time, Windows, process};
+use alluvium::{AppendLog, Elements, Helpers, MIB, Store, Time, Windows, nanos, process};
 
 fn sliding(length: i64, memory: u64, steps: i64, helpers: Helpers) {
     let device = Arc::new(Simulated::new(3, Faults::none()));
@@ -25,11 +25,11 @@ fn sliding(length: i64, memory: u64, steps: i64, helpers: Helpers) {
     while step < steps {
         let store = open();
         let kept = store.holistic::<u64, u64>("kept").layout(AppendLog::new());
-        let windows = Windows::sliding(length, 1);
+        let windows = Windows::sliding(nanos(length), nanos(1));
         let mut kept = kept.open(windows, process(count)).unwrap();
         for _ in 0..4 {
             let at = Time(step);
-            let mut batch = vec![(at, 1, step as u64 + 1)];
+            let mut batch = vec![(1, at, step as u64 + 1)];
             let out = &mut |_: &u64, _, row, _| told.push(row);
             kept.add_batch(at, &mut batch, &mut |_| panic!("late"), out).unwrap();
             loop {

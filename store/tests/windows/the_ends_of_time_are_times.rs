@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use alluvium::{
-    Counting, Elements, Emit, Holistic, Late, Process, Result, Store, Time, Window, Windows,
+    Counting, Elements, Emit, Holistic, Late, Process, Result, Store, Time, Window, Windows, nanos,
     process,
 };
 
@@ -85,14 +85,14 @@ fn check(
     what: &str,
     events: &[(i64, i64)],
     expected: &Rows,
-    mut add: impl FnMut(&mut Vec<(Time, u64, i64)>, &mut dyn FnMut(Window, Vec<i64>, i64)),
+    mut add: impl FnMut(&mut Vec<(u64, Time, i64)>, &mut dyn FnMut(Window, Vec<i64>, i64)),
     mut advance: impl FnMut(Time, &mut dyn FnMut(Window, Vec<i64>, i64)) -> bool,
 ) {
     let mut rows = Rows::new();
     let note = &mut |window, values: Vec<i64>, diff| {
         *rows.entry((window, values)).or_default() += diff;
     };
-    let mut batch: Vec<_> = events.iter().map(|(at, value)| (Time(*at), 1, *value)).collect();
+    let mut batch: Vec<_> = events.iter().map(|(at, value)| (1, Time(*at), *value)).collect();
     add(&mut batch, note);
     assert!(batch.is_empty(), "{what}");
     let near = [-40, -20, -9, -5, -2, -1].map(|before| i64::MAX + before);
@@ -124,12 +124,20 @@ fn events_at_both_ends_of_time_come_out() {
         let shapes = [(10, 10), (10, 3), (30, 1), (i64::MAX, i64::MAX), (7, 0), (10, 0), (1, 0)];
         for (length, slide) in shapes.into_iter().chain([(i64::MAX, 0)]) {
             let (windows, expected) = match slide {
-                0 => (Windows::session(length), sessions(&events, length)),
-                _ => (Windows::sliding(length, slide), aligned(&events, (length, slide))),
+                0 => (Windows::session(nanos(length)), sessions(&events, length)),
+                _ => (
+                    Windows::sliding(nanos(length), nanos(slide)),
+                    aligned(&events, (length, slide)),
+                ),
             };
-            for emit in [Emit::OnClose, Emit::OnWatermark, Emit::Early(3), Emit::Early(i64::MAX)] {
+            for emit in [
+                Emit::OnClose,
+                Emit::OnWatermark,
+                Emit::Early(nanos(3)),
+                Emit::Early(nanos(i64::MAX)),
+            ] {
                 for lateness in [0, 7, i64::MAX] {
-                    let windows = windows.lateness(lateness).emit(emit);
+                    let windows = windows.lateness(nanos(lateness)).emit(emit);
                     let what = format!("round {round} {windows:?}");
                     check_all(&what, windows, &events, &expected);
                 }
@@ -181,8 +189,8 @@ fn check_all(what: &str, windows: Windows, events: &[(i64, i64)], expected: &Row
 fn two_sessions_near_the_end_of_time_keep_their_own_events() {
     let store = Store::in_memory().open().unwrap();
     let mut kept: Holistic<u64, i64, _> =
-        store.holistic("w").open(Windows::session(10), sorting()).unwrap();
-    let mut batch = vec![(Time(i64::MAX - 15), 1, 1), (Time(i64::MAX - 4), 1, 2)];
+        store.holistic("w").open(Windows::session(nanos(10)), sorting()).unwrap();
+    let mut batch = vec![(1, Time(i64::MAX - 15), 1), (1, Time(i64::MAX - 4), 2)];
     kept.add_batch(Time(0), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
     let mut told = Vec::new();
     let out = &mut |_: &u64, window: Window, values: Vec<i64>, _| {
@@ -197,12 +205,16 @@ type LateRows = Vec<(i64, u64, i64)>;
 
 #[test]
 fn an_event_at_the_end_of_time_is_late_and_stops_nothing() {
-    for windows in [Windows::tumbling(10), Windows::sliding(10, 2), Windows::session(10)] {
+    for windows in [
+        Windows::tumbling(nanos(10)),
+        Windows::sliding(nanos(10), nanos(2)),
+        Windows::session(nanos(10)),
+    ] {
         let add = |sent: i64| -> Result<(LateRows, i64)> {
             let store = Store::in_memory().open()?;
             let mut counts = store.aggregated::<u64, (), _>("w").open(windows, Counting)?;
             let mut late = Vec::new();
-            let mut batch = vec![(Time(sent), 1, ()), (Time::MAX, 2, ()), (Time(sent), 3, ())];
+            let mut batch = vec![(1, Time(sent), ()), (2, Time::MAX, ()), (3, Time(sent), ())];
             let keep = &mut |event: Late<u64, ()>| {
                 late.push((event.at.0, event.key, event.lateness));
             };
@@ -222,11 +234,11 @@ fn an_event_at_the_end_of_time_is_late_and_stops_nothing() {
 #[test]
 fn what_comes_at_the_end_of_time_is_late_at_the_end_of_time() {
     let store = Store::in_memory().open().unwrap();
-    let windows = Windows::session(10).lateness(5);
+    let windows = Windows::session(nanos(10)).lateness(nanos(5));
     let mut counts = store.aggregated::<u64, (), _>("w").open(windows, Counting).unwrap();
     counts.advance(Time::MAX, 10, &mut |_, _, _, _| ()).unwrap();
     let mut late = Vec::new();
-    let mut batch = vec![(Time(i64::MAX - 1), 1, ()), (Time::MAX, 1, ())];
+    let mut batch = vec![(1, Time(i64::MAX - 1), ()), (1, Time::MAX, ())];
     let note = &mut |event: Late<u64, ()>| late.push((event.at, event.lateness));
     counts.add_batch(Time(0), &mut batch, note, &mut |_, _, _, _| ()).unwrap();
     late.sort_unstable();

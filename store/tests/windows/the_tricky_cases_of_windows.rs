@@ -1,10 +1,11 @@
 //! Cases of windows that engines got wrong, each by hand.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use alluvium::{
     Aggregate, Aggregated, Counting, Elements, Emit, ErrorKind, Holistic, KeyGroup, KeyHash,
-    Process, Store, Time, Window, Windows, process,
+    Process, Store, Time, Window, Windows, nanos, process,
 };
 
 type Told = Vec<(u64, i64, i64, i64, i64)>;
@@ -35,7 +36,7 @@ fn add(
     told: &mut Told,
 ) -> Vec<i64> {
     let mut late = Vec::new();
-    let mut batch: Vec<_> = at.iter().map(|at| (Time(*at), 1, ())).collect();
+    let mut batch: Vec<_> = at.iter().map(|at| (1, Time(*at), ())).collect();
     counts
         .add_batch(Time(sent), &mut batch, &mut |event| late.push(event.at.0), &mut note(told))
         .unwrap();
@@ -52,7 +53,7 @@ fn advance(counts: &mut Aggregated<u64, (), Counting>, to: i64, told: &mut Told)
 
 #[test]
 fn an_event_before_at_and_after_an_end_is_in_the_window_that_has_it() {
-    let (_store, mut counts) = counting(Windows::tumbling(10));
+    let (_store, mut counts) = counting(Windows::tumbling(nanos(10)));
     let mut told = Told::new();
     add(&mut counts, -20, &[9, 10, 11, -1, -10, -11], &mut told);
     advance(&mut counts, 9, &mut told);
@@ -67,11 +68,11 @@ fn an_event_before_at_and_after_an_end_is_in_the_window_that_has_it() {
 
 #[test]
 fn all_that_a_watermark_lets_fire_fires_in_one_call() {
-    let (_store, mut counts) = counting(Windows::sliding(10, 1));
+    let (_store, mut counts) = counting(Windows::sliding(nanos(10), nanos(1)));
     let (mut told, mut expected) = (Told::new(), Told::new());
     for (at, key) in (0..3000).map(|n| (Time(n % 100), n as u64)) {
         counts
-            .add_batch(Time::MIN, &mut vec![(at, key, ())], &mut |_| {}, &mut |_, _, _, _| {})
+            .add_batch(Time::MIN, &mut vec![(key, at, ())], &mut |_| {}, &mut |_, _, _, _| {})
             .unwrap();
         let ends = (at.0 + 1..=at.0 + 10).filter(|end| *end <= 90);
         expected.extend(ends.map(|end| (key, end - 10, end, 1, 1)));
@@ -86,7 +87,7 @@ fn all_that_a_watermark_lets_fire_fires_in_one_call() {
 #[test]
 fn an_event_exactly_at_cleanup_time_is_late_and_one_before_is_not() {
     for (sent, is_late) in [(14, false), (15, true), (16, true)] {
-        let (_store, mut counts) = counting(Windows::tumbling(10).lateness(5));
+        let (_store, mut counts) = counting(Windows::tumbling(nanos(10)).lateness(nanos(5)));
         let mut told = Told::new();
         advance(&mut counts, sent, &mut told);
         let late = add(&mut counts, sent, &[9], &mut told);
@@ -98,10 +99,10 @@ fn an_event_exactly_at_cleanup_time_is_late_and_one_before_is_not() {
 
 #[test]
 fn lateness_is_told_by_the_time_an_event_was_sent_with_whatever_the_watermark_is() {
-    let (_store, mut counts) = counting(Windows::tumbling(10));
+    let (_store, mut counts) = counting(Windows::tumbling(nanos(10)));
     let mut told = Told::new();
     let mut late = Vec::new();
-    let mut batch = vec![(Time(5), 1, ()), (Time(15), 1, ())];
+    let mut batch = vec![(1, Time(5), ()), (1, Time(15), ())];
     counts
         .add_batch(
             Time(12),
@@ -117,7 +118,7 @@ fn lateness_is_told_by_the_time_an_event_was_sent_with_whatever_the_watermark_is
 
 #[test]
 fn an_event_that_is_late_for_some_windows_counts_for_the_others_only() {
-    let (_store, mut counts) = counting(Windows::sliding(10, 5));
+    let (_store, mut counts) = counting(Windows::sliding(nanos(10), nanos(5)));
     let mut told = Told::new();
     // The window [-5, 5) is over at 6 and has not fired; [0, 10) is open.
     assert!(add(&mut counts, 0, &[1], &mut told).is_empty());
@@ -128,7 +129,7 @@ fn an_event_that_is_late_for_some_windows_counts_for_the_others_only() {
 
 #[test]
 fn a_watermark_that_regresses_counts_as_the_last_one() {
-    let (_store, mut counts) = counting(Windows::tumbling(10));
+    let (_store, mut counts) = counting(Windows::tumbling(nanos(10)));
     let mut told = Told::new();
     advance(&mut counts, 25, &mut told);
     advance(&mut counts, 3, &mut told);
@@ -139,7 +140,7 @@ fn a_watermark_that_regresses_counts_as_the_last_one() {
 
 #[test]
 fn a_watermark_may_jump_over_a_million_windows() {
-    let (_store, mut counts) = counting(Windows::sliding(10, 2));
+    let (_store, mut counts) = counting(Windows::sliding(nanos(10), nanos(2)));
     let mut told = Told::new();
     add(&mut counts, 0, &[0, 3_000_001], &mut told);
     let mut calls = 0;
@@ -158,9 +159,9 @@ fn a_watermark_may_jump_over_a_million_windows() {
 #[test]
 fn each_call_fires_as_much_as_its_fuel_allows() {
     let store = in_memory();
-    let windows = Windows::tumbling(10);
+    let windows = Windows::tumbling(nanos(10));
     let mut counts = store.aggregated::<u64, (), _>("counts").open(windows, Counting).unwrap();
-    let mut batch: Vec<_> = (0..10_000).map(|key| (Time(1), key, ())).collect();
+    let mut batch: Vec<_> = (0..10_000).map(|key| (key, Time(1), ())).collect();
     counts.add_batch(Time::MIN, &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
     let (mut all, mut most, mut done) = (0, 0, false);
     while !done {
@@ -176,12 +177,15 @@ fn each_call_fires_as_much_as_its_fuel_allows() {
 fn windows_that_cannot_be_are_refused_by_name() {
     let store = in_memory();
     for (windows, word) in [
-        (Windows::sliding(10, 11), "in none"),
-        (Windows::tumbling(0), "windows of 0"),
-        (Windows::sliding(10, -1), "every -1"),
-        (Windows::session(0), "gap of 0"),
-        (Windows::tumbling(10).lateness(-1), "lateness of -1"),
-        (Windows::tumbling(10).emit(Emit::Early(0)), "every 0"),
+        (Windows::sliding(nanos(10), nanos(11)), "in none"),
+        (Windows::tumbling(nanos(0)), "windows of 0"),
+        (Windows::sliding(nanos(10), nanos(0)), "every 0"),
+        (Windows::tumbling(Duration::MAX), "292 years or more is too long"),
+        (Windows::session(nanos(0)), "gap of 0"),
+        (Windows::session(Duration::MAX), "gap of 292 years or more"),
+        (Windows::tumbling(nanos(10)).lateness(Duration::MAX), "lateness 292 years or more"),
+        (Windows::tumbling(nanos(10)).emit(Emit::Early(nanos(0))), "every 0"),
+        (Windows::tumbling(nanos(10)).emit(Emit::Early(Duration::MAX)), "early every 292"),
     ] {
         let error = store.aggregated::<u64, (), _>("w").open(windows, Counting).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config);
@@ -191,7 +195,7 @@ fn windows_that_cannot_be_are_refused_by_name() {
 
 #[test]
 fn an_event_a_gap_after_the_last_still_belongs_to_the_session() {
-    let (_store, mut visits) = counting(Windows::session(10));
+    let (_store, mut visits) = counting(Windows::session(nanos(10)));
     let mut told = Told::new();
     add(&mut visits, 0, &[0], &mut told);
     advance(&mut visits, 10, &mut told);
@@ -203,7 +207,7 @@ fn an_event_a_gap_after_the_last_still_belongs_to_the_session() {
 
 #[test]
 fn an_event_that_bridges_two_fired_sessions_takes_both_back_and_tells_one() {
-    let windows = Windows::session(10).lateness(50).emit(Emit::OnWatermark);
+    let windows = Windows::session(nanos(10)).lateness(nanos(50)).emit(Emit::OnWatermark);
     let (_store, mut visits) = counting(windows);
     let mut told = Told::new();
     add(&mut visits, 0, &[0, 15], &mut told);
@@ -220,7 +224,7 @@ fn an_event_that_bridges_two_fired_sessions_takes_both_back_and_tells_one() {
 #[test]
 fn a_late_event_that_joins_an_open_session_counts() {
     for advanced in [true, false] {
-        let (_store, mut visits) = counting(Windows::session(10));
+        let (_store, mut visits) = counting(Windows::session(nanos(10)));
         let mut told = Told::new();
         add(&mut visits, 0, &[0, 8], &mut told);
         if advanced {
@@ -236,7 +240,7 @@ fn a_late_event_that_joins_an_open_session_counts() {
 /// results come out one nanosecond later than in systems where it does not belong to it.
 #[test]
 fn a_late_event_that_joins_a_session_within_the_lateness_changes_its_result_at_once() {
-    let windows = Windows::session(3000).lateness(10).emit(Emit::OnWatermark);
+    let windows = Windows::session(nanos(3000)).lateness(nanos(10)).emit(Emit::OnWatermark);
     let (_store, mut visits) = counting(windows);
     let mut told = Told::new();
     add(&mut visits, 0, &[11600], &mut told);
@@ -265,7 +269,7 @@ fn a_late_event_that_joins_a_session_within_the_lateness_changes_its_result_at_o
 fn what_is_sent_at_the_same_time_saves_no_late_event() {
     for advanced in [true, false] {
         for events in [[8, 1], [1, 8]] {
-            let (_store, mut visits) = counting(Windows::session(10));
+            let (_store, mut visits) = counting(Windows::session(nanos(10)));
             let mut told = Told::new();
             if advanced {
                 advance(&mut visits, 12, &mut told);
@@ -285,13 +289,13 @@ fn what_is_sent_at_the_same_time_saves_no_late_event() {
 #[test]
 fn late_events_wait_in_a_store_of_a_few_key_groups() {
     for group in 0..4 {
-        for windows in [Windows::sliding(10, 5), Windows::session(10)] {
+        for windows in [Windows::sliding(nanos(10), nanos(5)), Windows::session(nanos(10))] {
             let store = Store::in_memory().key_groups(4).owned_groups(group..group + 1);
             let store = store.open().unwrap();
             let mut counts = store.aggregated::<u64, (), _>("w").open(windows, Counting).unwrap();
             let own = |key: &u64| KeyGroup::of(key.key_hash(), 4) == KeyGroup(group);
             let keys: Vec<u64> = (0..400).filter(own).collect();
-            let mut batch: Vec<_> = keys.iter().map(|key| (Time(93), *key, ())).collect();
+            let mut batch: Vec<_> = keys.iter().map(|key| (*key, Time(93), ())).collect();
             let late = &mut |_| panic!("it counts");
             counts.add_batch(Time(96), &mut batch, late, &mut |_, _, _, _| ()).unwrap();
             let mut told = Vec::new();
@@ -305,7 +309,7 @@ fn late_events_wait_in_a_store_of_a_few_key_groups() {
 
 #[test]
 fn a_chain_of_sessions_becomes_one() {
-    let (_store, mut visits) = counting(Windows::session(10));
+    let (_store, mut visits) = counting(Windows::session(nanos(10)));
     let mut told = Told::new();
     add(&mut visits, 0, &[0, 15, 30, 45, 60], &mut told);
     add(&mut visits, 0, &[7, 22, 37, 52], &mut told);
@@ -317,7 +321,8 @@ fn a_chain_of_sessions_becomes_one() {
 /// once, and so open for good.
 #[test]
 fn sessions_of_a_key_that_are_due_at_one_time_each_close_at_their_own() {
-    let (_store, mut counts) = counting(Windows::session(6).lateness(12).emit(Emit::OnWatermark));
+    let (_store, mut counts) =
+        counting(Windows::session(nanos(6)).lateness(nanos(12)).emit(Emit::OnWatermark));
     let mut told = Told::new();
     advance(&mut counts, 177, &mut told);
     add(&mut counts, 178, &[175], &mut told);
@@ -343,7 +348,8 @@ fn left_of(told: Told) -> Vec<(i64, i64, i64)> {
 /// Two sessions become one, whose timers are withdrawn but for one; a third had one at the same time.
 #[test]
 fn a_session_keeps_its_timer_when_others_with_one_at_that_time_are_joined() {
-    let (_store, mut counts) = counting(Windows::session(6).lateness(12).emit(Emit::Early(4)));
+    let (_store, mut counts) =
+        counting(Windows::session(nanos(6)).lateness(nanos(12)).emit(Emit::Early(nanos(4))));
     let mut told = Told::new();
     advance(&mut counts, 98, &mut told);
     add(&mut counts, 98, &[105, 114, 109], &mut told);
@@ -357,7 +363,7 @@ fn a_session_keeps_its_timer_when_others_with_one_at_that_time_are_joined() {
 
 #[test]
 fn late_events_that_are_allowed_change_a_fired_window_once_each() {
-    let windows = Windows::tumbling(10).lateness(20).emit(Emit::OnWatermark);
+    let windows = Windows::tumbling(nanos(10)).lateness(nanos(20)).emit(Emit::OnWatermark);
     let (_store, mut counts) = counting(windows);
     let mut told = Told::new();
     add(&mut counts, 0, &[1], &mut told);
@@ -373,7 +379,7 @@ fn late_events_that_are_allowed_change_a_fired_window_once_each() {
 
 #[test]
 fn early_results_come_when_the_watermark_passes_their_times() {
-    let windows = Windows::tumbling(10).emit(Emit::Early(3));
+    let windows = Windows::tumbling(nanos(10)).emit(Emit::Early(nanos(3)));
     let (_store, mut counts) = counting(windows);
     let mut told = Told::new();
     add(&mut counts, 0, &[1], &mut told);
@@ -413,13 +419,13 @@ impl Aggregate<String> for Joining {
     }
 }
 
-fn texts(texts: &[(i64, &str)]) -> Vec<(Time, u64, String)> {
-    texts.iter().map(|(at, text)| (Time(*at), 1, text.to_string())).collect()
+fn texts(texts: &[(i64, &str)]) -> Vec<(u64, Time, String)> {
+    texts.iter().map(|(at, text)| (1, Time(*at), text.to_string())).collect()
 }
 
 #[test]
 fn what_need_not_commute_is_folded_in_order_of_arrival() {
-    for windows in [Windows::tumbling(10), Windows::session(10)] {
+    for windows in [Windows::tumbling(nanos(10)), Windows::session(nanos(10))] {
         let store = in_memory();
         let mut joined = store.aggregated("joined").open(windows, Joining).unwrap();
         let mut told = Vec::new();
@@ -433,7 +439,8 @@ fn what_need_not_commute_is_folded_in_order_of_arrival() {
 #[test]
 fn a_panic_of_an_aggregate_poisons_the_state_and_loses_nothing_else() {
     let store = on_a_device();
-    for (name, windows) in [("t", Windows::tumbling(10)), ("s", Windows::session(10))] {
+    for (name, windows) in [("t", Windows::tumbling(nanos(10))), ("s", Windows::session(nanos(10)))]
+    {
         let mut joined = store.aggregated(name).open(windows, Joining).unwrap();
         let mut batch = texts(&[(1, "a"), (2, "b")]);
         joined.add_batch(Time(0), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
@@ -454,9 +461,9 @@ fn a_panic_of_an_aggregate_poisons_the_state_and_loses_nothing_else() {
 #[test]
 fn no_checkpoint_is_taken_in_the_middle_of_a_firing() {
     let store = on_a_device();
-    let windows = Windows::tumbling(10);
+    let windows = Windows::tumbling(nanos(10));
     let mut counts = store.aggregated::<u64, (), _>("counts").open(windows, Counting).unwrap();
-    let mut batch: Vec<_> = (0..3000).map(|key| (Time(1), key, ())).collect();
+    let mut batch: Vec<_> = (0..3000).map(|key| (key, Time(1), ())).collect();
     counts.add_batch(Time::MIN, &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
     let mut all = 0;
     assert!(!counts.advance(Time(10), 10, &mut |_, _, _, _| all += 1).unwrap().done);
@@ -503,14 +510,20 @@ fn finish<F: Process<u64, String, Row = String>>(
 #[test]
 fn a_function_reads_its_events_in_the_order_that_is_promised() {
     let events: &[(i64, &str)] = &[(7, "a"), (2, "b"), (9, "c"), (4, "d")];
-    assert_eq!(in_order(Windows::tumbling(10), &[(0, events)]), [(0, 10, "abcd".to_string())]);
+    assert_eq!(
+        in_order(Windows::tumbling(nanos(10)), &[(0, events)]),
+        [(0, 10, "abcd".to_string())]
+    );
     // By slices of 5, each in order of arrival.
-    let told = in_order(Windows::sliding(10, 5), &[(0, events)]);
+    let told = in_order(Windows::sliding(nanos(10), nanos(5)), &[(0, events)]);
     let expected = [(-5, 5, "bd"), (0, 10, "bdac"), (5, 15, "ac")];
     assert_eq!(told, expected.map(|(start, end, text)| (start, end, text.to_string())));
     // One session after the other, what joins them last.
     let events: &[(i64, &str)] = &[(0, "a"), (3, "b"), (30, "c"), (31, "d"), (15, "e")];
-    assert_eq!(in_order(Windows::session(15), &[(0, events)]), [(0, 46, "abcde".to_string())]);
+    assert_eq!(
+        in_order(Windows::session(nanos(15)), &[(0, events)]),
+        [(0, 46, "abcde".to_string())]
+    );
 }
 
 #[test]
@@ -525,7 +538,8 @@ fn early_results_of_windows_that_keep_their_events_are_taken_back_as_they_were_g
             emit(text);
             Ok(())
         });
-    let windows = Windows::sliding(10, 5).emit(Emit::Early(3)).lateness(100);
+    let windows =
+        Windows::sliding(nanos(10), nanos(5)).emit(Emit::Early(nanos(3))).lateness(nanos(100));
     let mut kept = store.holistic::<u64, u64>("w").open(windows, joined).unwrap();
     let mut told = Vec::new();
     let mut step = |sent, events: &[(i64, u64)], watermark| {
@@ -533,7 +547,7 @@ fn early_results_of_windows_that_keep_their_events_are_taken_back_as_they_were_g
         let out = &mut |_: &u64, window: Window, text: String, diff| {
             told.push((window.start.0, text, diff));
         };
-        let mut batch: Vec<_> = events.iter().map(|(at, n)| (Time(*at), 1, *n)).collect();
+        let mut batch: Vec<_> = events.iter().map(|(at, n)| (1, Time(*at), *n)).collect();
         kept.add_batch(Time(sent), &mut batch, &mut |_| unreachable!(), out).unwrap();
         while !kept.advance(Time(watermark), 1, out).unwrap().done {}
         told.iter().map(|(start, text, diff)| (*start, text.clone(), *diff)).collect::<Vec<_>>()
@@ -555,7 +569,7 @@ fn early_results_of_windows_that_keep_their_events_are_taken_back_as_they_were_g
 #[test]
 fn an_equal_name_or_another_shape_of_state_is_refused() {
     let store = in_memory();
-    let windows = Windows::tumbling(10);
+    let windows = Windows::tumbling(nanos(10));
     let _first = store.aggregated::<u64, (), _>("w").open(windows, Counting).unwrap();
     let error = store.aggregated::<u64, (), _>("w").open(windows, Counting).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse);
@@ -563,7 +577,7 @@ fn an_equal_name_or_another_shape_of_state_is_refused() {
 
 #[test]
 fn running_totals_go_with_the_last_window_that_has_something() {
-    let (store, mut counts) = counting(Windows::sliding(10, 2));
+    let (store, mut counts) = counting(Windows::sliding(nanos(10), nanos(2)));
     let keys = || store.stats().unwrap().total().live_keys;
     for begin in [0, 100] {
         let mut told = Told::new();
@@ -589,7 +603,7 @@ fn many_open_sessions_of_one_key_are_told_apart() {
     for (open, emit) in [(0, Emit::OnClose), (50_000, Emit::OnClose), (50_000, Emit::OnWatermark)] {
         // The sessions of a key are one value.
         let store = Store::in_memory().max_value(16 * alluvium::MIB).open().unwrap();
-        let windows = Windows::session(10).lateness(40).emit(emit);
+        let windows = Windows::session(nanos(10)).lateness(nanos(40)).emit(emit);
         let mut visits = store.aggregated("counts").open(windows, Counting).unwrap();
         let mut told = Told::new();
         let at = |n: i64| n * 30;
@@ -623,7 +637,7 @@ fn early_results_do_not_come_out_once_more_after_a_restart() {
         let store = Store::in_memory().memory(4 * alluvium::MIB).max_value(4 * alluvium::KIB);
         let store = store.helpers(alluvium::Helpers::Inline);
         let store = store.device(std::sync::Arc::new(device.clone())).open().unwrap();
-        let windows = Windows::tumbling(100).emit(Emit::Early(10));
+        let windows = Windows::tumbling(nanos(100)).emit(Emit::Early(nanos(10)));
         let counts = store.aggregated::<u64, (), _>("counts").open(windows, Counting).unwrap();
         (store, counts)
     };

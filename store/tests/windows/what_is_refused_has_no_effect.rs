@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 
 use alluvium::{
     AnyLayout, Elements, Emit, ErrorKind, HolisticLayout, MIB, Reservation, Result, Store,
-    WindowLayout, process,
+    WindowLayout, nanos, process,
 };
 
 use crate::btree_layout::{BTree, refusals};
@@ -23,7 +23,7 @@ use crate::windows_hold_what_the_definition_says::{
 type Shape = (i64, i64, i64);
 
 const SHAPES: [Shape; 5] = [(5, 0, 0), (12, 0, 0), (10, 10, 0), (10, 2, 0), (26, 1, 3)];
-const EMITS: [Emit; 3] = [Emit::OnClose, Emit::OnWatermark, Emit::Early(3)];
+const EMITS: [Emit; 3] = [Emit::OnClose, Emit::OnWatermark, Emit::Early(nanos(3))];
 /// Most times that a call is made.
 const CALLS_MAX: u32 = 40;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     AnyLayout, Elements, Emit, ErrorKind, Helpers, HolisticLayout, KIB, Late, MIB, Store, Time,
-    Window, WindowLayout, Windows, process,
+    Window, WindowLayout, Windows, nanos, process,
 };
 
 use crate::btree_layout::BTree;
@@ -110,7 +110,7 @@ pub fn run(
     history: &[Step],
     mut add: impl FnMut(
         Time,
-        &mut Vec<(Time, u64, i64)>,
+        &mut Vec<(u64, Time, i64)>,
         &mut dyn FnMut(Late<u64, i64>),
         &mut dyn FnMut(&u64, Window, Vec<i64>, i64),
     ),
@@ -122,7 +122,7 @@ pub fn run(
     for step in history.iter().chain([&end]) {
         match step {
             Step::Add { sent, events } => {
-                let events = events.iter().map(|(at, key, value)| (Time(*at), *key, *value));
+                let events = events.iter().map(|(at, key, value)| (*key, Time(*at), *value));
                 let mut batch: Vec<_> = events.collect();
                 let mut dropped = Vec::new();
                 add(
@@ -188,10 +188,10 @@ pub fn expected(events: &[Event], shape: (i64, i64, i64), lateness: i64) -> (Res
 
 pub fn windows((length, slide, offset): (i64, i64, i64), lateness: i64, emit: Emit) -> Windows {
     let windows = match slide {
-        0 => Windows::session(length),
-        _ => Windows::sliding(length, slide).offset(offset),
+        0 => Windows::session(nanos(length)),
+        _ => Windows::sliding(nanos(length), nanos(slide)).offset(nanos(offset.rem_euclid(slide))),
     };
-    windows.lateness(lateness).emit(emit)
+    windows.lateness(nanos(lateness)).emit(emit)
 }
 
 /// All results of windows that are closed are out, and, if results come on closing, no others.
@@ -304,7 +304,7 @@ fn each_case(place: Place, mut case: impl FnMut(&str, &[Step], (i64, i64, i64), 
         [(10, 10, 0), (10, 2, 0), (10, 4, 3), (7, 3, -2), (1, 1, 0), (5, 0, 0), (12, 0, 0)];
     for (n, shape) in shapes.into_iter().enumerate() {
         for lateness in [0, 1, 6, 30] {
-            for emit in [Emit::OnClose, Emit::OnWatermark, Emit::Early(3)] {
+            for emit in [Emit::OnClose, Emit::OnWatermark, Emit::Early(nanos(3))] {
                 for seed in 0..7 {
                     let mut dice = Dice(seed * 1000 + n as u64);
                     let mut history = history(&mut dice, 40);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     Aggregate, AnyLayout, Elements, Heap, Helpers, KIB, MIB, Process, State, Store, Time, Windows,
-    hash_bytes, hash_word, process,
+    hash_bytes, hash_word, nanos, process,
 };
 
 fn store(device: &Simulated, memory: u64) -> Store {
@@ -64,7 +64,7 @@ fn windows_of(keys: u64, events: u64, memory: u64, windows: Windows, length: i64
             let text = text(round * events + n);
             expected[key as usize].add(&text);
             let at = Time(round as i64 * length + n as i64 * length / events as i64);
-            batch.push((at, key, text));
+            batch.push((key, at, text));
             if batch.len() == 64 || n + 1 == events {
                 kept.add_batch(
                     Time(round as i64 * length),
@@ -103,12 +103,12 @@ fn windows_of(keys: u64, events: u64, memory: u64, windows: Windows, length: i64
 
 #[test]
 fn a_holistic_window_of_one_key() {
-    windows_of(1, 40_000, MIB, Windows::tumbling(1_000_000), 1_000_000);
+    windows_of(1, 40_000, MIB, Windows::tumbling(nanos(1_000_000)), 1_000_000);
 }
 
 #[test]
 fn a_holistic_window_of_many_keys() {
-    windows_of(700, 40_000, MIB, Windows::tumbling(1_000_000), 1_000_000);
+    windows_of(700, 40_000, MIB, Windows::tumbling(nanos(1_000_000)), 1_000_000);
 }
 
 /// Nothing of a tumbling window is on storage when the one before it fires: it is the watermark that says
@@ -122,12 +122,12 @@ fn what_a_tumbling_window_has_on_storage_is_read_shortly_before_it_fires() {
     for n in 0..18_000 {
         other.put(n, text(n)).unwrap();
     }
-    let windows = Windows::tumbling(LENGTH);
+    let windows = Windows::tumbling(nanos(LENGTH));
     let mut kept = store.holistic::<u64, String>("kept").open(windows, digest()).unwrap();
     let mut expected = vec![Digest::default(); 100];
     for n in 0..16_000 {
         expected[(n % 100) as usize].add(&text(n));
-        let mut one = vec![(Time(n as i64), n % 100, text(n))];
+        let mut one = vec![(n % 100, Time(n as i64), text(n))];
         kept.add_batch(Time(0), &mut one, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
     }
     other.clear().unwrap();
@@ -187,7 +187,7 @@ fn sessions_of(events: u64, memory: u64, gap: i64) {
     let device = Simulated::new(7, Faults::none());
     let store = store(&device, memory);
     let mut kept =
-        store.holistic::<u64, Copied>("kept").open(Windows::session(gap), digest()).unwrap();
+        store.holistic::<u64, Copied>("kept").open(Windows::session(nanos(gap)), digest()).unwrap();
     for round in 0..2 {
         let mut expected = Digest::default();
         let first = round * (events as i64 + 2 * gap);
@@ -195,7 +195,7 @@ fn sessions_of(events: u64, memory: u64, gap: i64) {
         for n in 0..events {
             let text = text(round as u64 * events + n);
             expected.add(&text);
-            batch.push((Time(first + n as i64), 7, Copied(text)));
+            batch.push((7, Time(first + n as i64), Copied(text)));
             if batch.len() == 64 || n + 1 == events {
                 kept.add_batch(Time(first), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
                 assert!(store.stats().unwrap().memory.used <= memory);
@@ -255,7 +255,7 @@ impl Aggregate<String> for Last {
 
 #[test]
 fn aggregated_windows_of_many_keys() {
-    for windows in [Windows::tumbling(1_000), Windows::sliding(1_000, 500)] {
+    for windows in [Windows::tumbling(nanos(1_000)), Windows::sliding(nanos(1_000), nanos(500))] {
         for layout in [AnyLayout::Auto, AnyLayout::named("hybrid-log").unwrap()] {
             let device = Simulated::new(7, Faults::none());
             let (memory, keys) = (2 * MIB, 30_000u64);
@@ -265,7 +265,7 @@ fn aggregated_windows_of_many_keys() {
                 .layout(layout.clone())
                 .open(windows, Last)
                 .unwrap();
-            let texts = |n: u64| (Time((n / 45) as i64), hash_word(n) % keys, text(n));
+            let texts = |n: u64| (hash_word(n) % keys, Time((n / 45) as i64), text(n));
             let mut told = Vec::new();
             for first in (0..45_000).step_by(64) {
                 let mut batch: Vec<_> = (first..(first + 64).min(45_000)).map(texts).collect();
@@ -281,8 +281,8 @@ fn aggregated_windows_of_many_keys() {
                 store.tick(10).unwrap();
             }
             let mut expected = std::collections::BTreeMap::new();
-            for (at, key, text) in (0..45_000).map(texts) {
-                let slide = if windows == Windows::tumbling(1_000) { 1_000 } else { 500 };
+            for (key, at, text) in (0..45_000).map(texts) {
+                let slide = if windows == Windows::tumbling(nanos(1_000)) { 1_000 } else { 500 };
                 let mut start = at.0.div_euclid(slide) * slide;
                 while at.0 < start + 1_000 {
                     let window = alluvium::Window { start: Time(start), end: Time(start + 1_000) };

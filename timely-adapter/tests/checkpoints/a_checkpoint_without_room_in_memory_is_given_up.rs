@@ -2,7 +2,7 @@
 //! and the run goes on; once there is memory the next one is committed. It ended the run before.
 
 use alluvium::{
-    ByteSize, Elements, Error, Heap, Helpers, MIB, StoreConfig, Time, Windows, process,
+    ByteSize, Elements, Error, Heap, Helpers, MIB, StoreConfig, Time, Windows, nanos, process,
 };
 use alluvium_timely::{Counting, JobCheckpoints, KeyBy, Rolling, Spec, Turn, Windowing, execute};
 use timely::dataflow::ProbeHandle;
@@ -48,7 +48,7 @@ fn given_up_without_room(to_begin: bool) {
                     Ok(())
                 });
             let keyed = rows.key_by(state, |row| row % 10);
-            let kept = keyed.window(Windows::tumbling(100), |row: &i64| Time(*row));
+            let kept = keyed.window(Windows::tumbling(nanos(100)), |row: &i64| Time(*row));
             let kept = kept.holistic(Spec::new("kept"), count)?.results;
             counts.map(drop).concat(kept.map(drop)).probe_with(&probe);
             Ok::<_, Error>(input)

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use alluvium::{ByteSize, Error, ErrorKind, MIB, Result, Time, Windows};
+use alluvium::{ByteSize, Error, ErrorKind, MIB, Result, Time, Windows, nanos};
 use alluvium_timely::{
     Counting, FileSink, JobCheckpoints, JobSink, KeyBy, Rolling, Sink, SinkWork, Spec, Turn,
     Windowing, WorkerState, WriteTo, committed_files, execute,
@@ -47,7 +47,7 @@ fn work(
         let counts = rows.clone().key_by(state, |row| row % 13);
         let counts = counts.rolling(Spec::new("counts"), Counting)?;
         let windows = rows.key_by(state, |row| row % 7);
-        let windows = windows.window(Windows::tumbling(WINDOW), |row| Time(*row));
+        let windows = windows.window(Windows::tumbling(nanos(WINDOW)), |row| Time(*row));
         let windows = windows.aggregate(Spec::new("windows"), Counting)?.results;
         let counts = counts.map(|((key, count), _, diff)| format!("{key}: {count} {diff:+}\n"));
         let windows = windows.map(|((key, window, count), time, _)| {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use alluvium::io::{CrashPolicy, Device, Simulated};
 use alluvium::{
     ByteSize, Error, ErrorKind, Helpers, HybridLog, KIB, KeyGroup, KeyHash, MIB, Result,
-    StoreConfig, Time, Windows,
+    StoreConfig, Time, Windows, nanos,
 };
 use alluvium_timely::{
     Counting, JobCheckpoints, JobInput, KeyBy, MoveGroup, NodeConfig, Rolling, Spec, Stateful,
@@ -137,7 +137,7 @@ pub fn work(
         let fired = rows
             .key_by(state, |row| row % KEYS)
             .migratable(moves)
-            .window(Windows::tumbling(WINDOW), |row| Time(*row))
+            .window(Windows::tumbling(nanos(WINDOW)), |row| Time(*row))
             .aggregate(Spec::new("windows"), Counting)?;
         let groups = fired
             .results
@@ -264,7 +264,7 @@ fn listed<'scope>(
         |lists, rows, context| {
             // What is left in it after an error comes again.
             while let Some(&(key, row)) = rows.last() {
-                context.set_timer(Time((row / ROUND + 1) * ROUND), key)?;
+                context.set_timer(key, Time((row / ROUND + 1) * ROUND))?;
                 lists.append(&key, row)?;
                 rows.pop();
             }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use alluvium::{ByteSize, Error, KeyGroup, MIB, Result, Time, Windows};
+use alluvium::{ByteSize, Error, KeyGroup, MIB, Result, Time, Windows, nanos};
 use alluvium_timely::{
     Counting, JobCheckpoints, JobInput, KeyBy, MoveGroup, Rolling, Spec, Turn, Windowing,
     WorkerState, execute,
@@ -58,7 +58,7 @@ fn work(run: Run, worker: &mut Worker, state: &WorkerState) -> Result<(Counts, u
         let fired = rows
             .key_by(state, |row| row.0)
             .migratable(moves)
-            .window(Windows::tumbling(5 * TICK), |row| Time(row.1))
+            .window(Windows::tumbling(nanos(5 * TICK)), |row| Time(row.1))
             .aggregate(Spec::new("windows"), Counting)?;
         let fired =
             fired.results.map(|((key, _, count), time, diff)| ((-1 - key, count), time, diff));

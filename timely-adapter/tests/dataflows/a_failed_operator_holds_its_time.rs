@@ -51,7 +51,7 @@ fn every_operator_reports_what_it_could_not_keep() {
                     |states| states.map::<u64, u64>("rows"),
                     |_, rows, context| {
                         for (key, _) in rows.drain(..) {
-                            context.set_timer(Time(40), key)?;
+                            context.set_timer(key, Time(40))?;
                         }
                         Ok(())
                     },

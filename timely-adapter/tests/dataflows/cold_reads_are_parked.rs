@@ -48,7 +48,7 @@ fn logged<'s>(
                 },
             );
             for row in out {
-                context.set_timer(Time((time / 16 + 1) * 16), row.0)?;
+                context.set_timer(row.0, Time((time / 16 + 1) * 16))?;
                 context.emit(row, 1);
             }
             done.map_err(|error| error.leave_rest(rows))
@@ -270,9 +270,9 @@ fn rows_that_wait_may_set_and_withdraw_timers_that_are_due() {
                             map.update(&key, || [0; 8], |row| row[0] += 1)?;
                             let at = |base| Time((what - base) as i64);
                             if what >= WITHDRAWS {
-                                assert!(context.cancel_timer(at(WITHDRAWS), key), "it is set");
+                                assert!(context.cancel_timer(key, at(WITHDRAWS)), "it is set");
                             } else if what >= SETS {
-                                context.set_timer(at(SETS), key)?;
+                                context.set_timer(key, at(SETS))?;
                             }
                             rows.pop();
                         }
@@ -345,7 +345,7 @@ fn timers_of_more_keys_than_there_are_buffers_all_fire() {
                         while let Some(&(key, (_, at))) = rows.last() {
                             map.update(&key, || [0; 8], |row| row[0] += key)?;
                             if at > 0 {
-                                context.set_timer(Time(at as i64), key)?;
+                                context.set_timer(key, Time(at as i64))?;
                             }
                             rows.pop();
                         }

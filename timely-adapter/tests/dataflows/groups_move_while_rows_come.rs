@@ -13,7 +13,7 @@ use std::time::Duration;
 use alluvium::io::{Device, Faults, Simulated};
 use alluvium::{
     AnyLayout, ByteSize, Counting, Heap, HybridLog, KIB, KeyGroup, MIB, Store, StoreConfig, Time,
-    Ttl, Windows,
+    Ttl, Windows, nanos,
 };
 use alluvium_timely::{
     Changes, KeyBy, MoveGroup, NodeConfig, OperatorState, Rolling, Spec, Stateful, WorkerOverrides,
@@ -230,7 +230,7 @@ fn visits(case: &Case) -> Outcome {
         |rows, control, state| {
             rows.key_by(state, |row: &Row| row.0).migratable(control).stateful(
                 Spec::new("visits"),
-                |states| states.expiring_map::<u64, i64>("seen", Ttl::event_time(1 << 60)),
+                |states| states.expiring_map::<u64, i64>("seen", Ttl::event_time(nanos(1 << 60))),
                 |seen, rows, context| {
                     seen.advance(Time(*context.time()))?;
                     while let Some((key, _)) = rows.first().copied() {
@@ -268,7 +268,7 @@ fn alarms(case: &Case) -> Outcome {
                     while let Some((key, (_, at))) = rows.first().copied() {
                         let now = context.time() * 1000 + at % 1000;
                         map.update(&key, || vec![0; 60], |all| all.push(now))?;
-                        context.set_timer(Time(at), key)?;
+                        context.set_timer(key, Time(at))?;
                         rows.remove(0);
                     }
                     Ok(())
@@ -312,7 +312,7 @@ fn alarms_of_lists(case: &Case) -> Outcome {
                     while let Some((key, (_, at))) = rows.first().copied() {
                         let now = context.time() * 1000 + at % 1000;
                         lists.append(&key, vec![now; 40]).map_err(alluvium::Error::from)?;
-                        context.set_timer(Time(at), key)?;
+                        context.set_timer(key, Time(at))?;
                         rows.remove(0);
                     }
                     Ok(())
@@ -344,12 +344,12 @@ fn alarms_of_time_maps(case: &Case) -> Outcome {
         |rows, control, state| {
             rows.key_by(state, |row: &Row| row.0).migratable(control).stateful(
                 Spec::new("alarms"),
-                |states| states.time_map::<u64, i64>("rows", TICK),
+                |states| states.time_map::<u64, i64>("rows", nanos(TICK)),
                 |map, rows, context| {
                     while let Some((key, (_, at))) = rows.first().copied() {
-                        map.insert(Time(*context.time()), &key, at)
+                        map.insert(&key, Time(*context.time()), at)
                             .map_err(alluvium::Error::from)?;
-                        context.set_timer(Time(at), key)?;
+                        context.set_timer(key, Time(at))?;
                         rows.remove(0);
                     }
                     Ok(())
@@ -493,7 +493,7 @@ fn what_cannot_move_is_refused_by_name() {
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("key group 1 cannot move to worker 2"), "{error}");
     let opens: [(&str, Open); 1] = [("windows cannot move between workers", |states| {
-        states.aggregated::<u64, u64, _>("rows", Windows::tumbling(10), Counting).map(drop)
+        states.aggregated::<u64, u64, _>("rows", Windows::tumbling(nanos(10)), Counting).map(drop)
     })];
     for (words, open) in opens {
         let refused = execute(timely::Config::process(1), NodeConfig::from(node()), {

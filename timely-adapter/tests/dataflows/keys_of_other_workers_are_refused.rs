@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use alluvium::{Error, ErrorKind, Result, StoreConfig, Time};
+use alluvium::{Error, ErrorKind, Result, StoreConfig, Time, nanos};
 use alluvium_timely::{Context, KeyBy, OperatorState, Spec, Stateful, execute};
 use timely::dataflow::operators::vec::Input;
 
@@ -89,14 +89,14 @@ fn states_and_timers_of_an_operator_take_the_keys_of_its_rows() {
     );
     check(
         "time map",
-        |states| states.time_map::<u64, u64>("times", 10),
-        |times, row, _| Ok(times.insert(Time(1), &row, 1)?),
-        |times, row, _| Ok(times.insert(Time(1), &0, row)?),
+        |states| states.time_map::<u64, u64>("times", nanos(10)),
+        |times, row, _| Ok(times.insert(&row, Time(1), 1)?),
+        |times, row, _| Ok(times.insert(&0, Time(1), row)?),
     );
     check(
         "timers",
         |states| states.value::<u64>("value"),
-        |_, row, context| context.set_timer(Time(5), row),
-        |_, _, context| context.set_timer(Time(5), 0),
+        |_, row, context| context.set_timer(row, Time(5)),
+        |_, _, context| context.set_timer(0, Time(5)),
     );
 }

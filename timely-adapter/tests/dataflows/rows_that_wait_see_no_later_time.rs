@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use alluvium::io::{Device, Fault as DeviceFault, Faults, Simulated};
-use alluvium::{ExpiringMap, KIB, List, Map, StoreConfig, Ttl};
+use alluvium::{ExpiringMap, KIB, List, Map, StoreConfig, Ttl, nanos};
 use alluvium_timely::{
     Counting, Fault, KeyBy, Rolling, Spec, Stateful, WorkerOverrides, WorkerState, install,
 };
@@ -39,7 +39,10 @@ fn an_entry_is_not_over_for_a_row_that_waits_for_its_read() {
                 rows.key_by(state, |key| *key)
                     .stateful(
                         Spec::new("seen"),
-                        |states| states.expiring_map::<u64, [u64; 8]>("seen", Ttl::event_time(TTL)),
+                        |states| {
+                            states
+                                .expiring_map::<u64, [u64; 8]>("seen", Ttl::event_time(nanos(TTL)))
+                        },
                         |seen: &mut ExpiringMap<u64, [u64; 8]>, rows, context| {
                             seen.advance(context.watermark())?;
                             while let Some(&(key, _)) = rows.last() {

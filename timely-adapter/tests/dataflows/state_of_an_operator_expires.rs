@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use alluvium::Ttl;
+use alluvium::{Ttl, nanos};
 use alluvium_timely::{EventTime, KeyBy, NodeConfig, Spec, Stateful, WorkerOverrides};
 
 const TTL: i64 = 10;
@@ -17,7 +17,7 @@ fn first_of_each(workers: usize, batches: Vec<(i64, Vec<(u64, i64)>)>) -> Vec<(u
         |rows, state| {
             rows.key_by(state, |row: &(u64, i64)| row.0).stateful(
                 Spec::new("distinct"),
-                |states| states.expiring_map::<u64, ()>("seen", Ttl::event_time(TTL)),
+                |states| states.expiring_map::<u64, ()>("seen", Ttl::event_time(nanos(TTL))),
                 |seen, rows, context| {
                     // A batch has one time, and those of a key come in order.
                     seen.advance(context.time().time())?;

@@ -23,7 +23,7 @@ fn fire(workers: usize, batches: Vec<(i64, Vec<(u64, i64)>)>) -> Vec<(i64, u64, 
                 |states| states.count::<u64>("calls"),
                 |_, rows, context| {
                     for (key, (_, at)) in rows.drain(..) {
-                        context.set_timer(Time(at), key)?;
+                        context.set_timer(key, Time(at))?;
                     }
                     Ok(())
                 },
@@ -91,7 +91,7 @@ fn timers_that_set_themselves_again_take_turns_with_the_rest_of_the_worker() {
                     for (key, (_, at)) in rows.drain(..) {
                         let before = fired.load(Ordering::Relaxed);
                         assert!(key == 1 || before >= LAST / 2 - 1, "{before} timers before it");
-                        context.set_timer(Time(at), key)?;
+                        context.set_timer(key, Time(at))?;
                     }
                     Ok(())
                 },
@@ -100,7 +100,7 @@ fn timers_that_set_themselves_again_take_turns_with_the_rest_of_the_worker() {
                         count.fetch_add(1, Ordering::Relaxed);
                         context.emit_at(at, key, 1);
                         if at.0 < LAST {
-                            context.set_timer(at.plus(1), key)?;
+                            context.set_timer(key, at.plus(1))?;
                         }
                     }
                     Ok(())

@@ -32,7 +32,7 @@ fn run(directory: &Path, rows: Vec<(u64, i64)>, until: i64) -> Vec<(u64, i64, i6
                     |map, rows, context| {
                         for (key, (_, at)) in rows.drain(..) {
                             map.put(key, at)?;
-                            context.set_timer(Time(at), key)?;
+                            context.set_timer(key, Time(at))?;
                         }
                         Ok(())
                     },

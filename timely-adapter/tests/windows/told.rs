@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{Elements, Result, Window, Windows};
+use alluvium::{Elements, Result, Window, Windows, nanos};
 use alluvium_timely::Aggregate;
 
 use crate::window_model::{self, Event, Results};
@@ -62,8 +62,8 @@ pub fn sorted(rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(Vec<i64>)) -> R
 /// Windows of a length and a slide, or sessions with a gap.
 pub fn windows((length, slide): (i64, i64)) -> Windows {
     match slide {
-        0 => Windows::session(length),
-        _ => Windows::sliding(length, slide),
+        0 => Windows::session(nanos(length)),
+        _ => Windows::sliding(nanos(length), nanos(slide)),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use alluvium::{AnyLayout, Elements, Emit, Time, Window, Windows, process};
+use alluvium::{AnyLayout, Elements, Emit, Time, Window, Windows, nanos, process};
 use alluvium_timely::{
     Changes, KeyBy, NodeConfig, Spec, Windowing, WorkerOverrides, WorkerState, install,
 };
@@ -66,7 +66,7 @@ fn each_case(
     for shape in SHAPES {
         for workers in 1..=3 {
             let (layout, lateness, emit) = next().expect("they never end");
-            let spec = windows(shape).lateness(lateness).emit(emit);
+            let spec = windows(shape).lateness(nanos(lateness)).emit(emit);
             let found = common::run(
                 workers,
                 NodeConfig::default(),
@@ -85,21 +85,28 @@ fn each_case(
 
 #[test]
 fn aggregated_windows() {
-    each_case(&[Emit::OnClose, Emit::OnWatermark, Emit::Early(4)], |rows, state, windows, spec| {
-        let keyed = rows.key_by(state, |row| row.1);
-        Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).aggregate(spec, Sorted(true))?))
-    });
+    each_case(
+        &[Emit::OnClose, Emit::OnWatermark, Emit::Early(nanos(4))],
+        |rows, state, windows, spec| {
+            let keyed = rows.key_by(state, |row| row.1);
+            Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).aggregate(spec, Sorted(true))?))
+        },
+    );
 }
 
 #[test]
 fn holistic_windows() {
-    each_case(&[Emit::OnClose, Emit::OnWatermark, Emit::Early(4)], |rows, state, windows, spec| {
-        let keyed = rows.key_by(state, |row| row.1);
-        let sort = process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(_)| {
-            sorted(rows, emit)
-        });
-        Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).holistic(spec, sort)?))
-    });
+    each_case(
+        &[Emit::OnClose, Emit::OnWatermark, Emit::Early(nanos(4))],
+        |rows, state, windows, spec| {
+            let keyed = rows.key_by(state, |row| row.1);
+            let sort =
+                process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(_)| {
+                    sorted(rows, emit)
+                });
+            Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).holistic(spec, sort)?))
+        },
+    );
 }
 
 /// No worker waits for the others: rows come before rows of others that were sent before them. Late ones
@@ -120,7 +127,7 @@ fn late_rows_of_sessions_that_come_before_what_was_sent_before_them() {
             let sink = sink.clone();
             let mut input = worker.dataflow::<i64, _, _>(|scope| {
                 let (input, rows) = scope.new_input::<Row>();
-                let windows = Windows::session(6).lateness(lateness);
+                let windows = Windows::session(nanos(6)).lateness(nanos(lateness));
                 let keyed = rows.key_by(&state, |row: &Row| row.1);
                 let keyed = keyed.window(windows, |row: &Row| Time(row.0));
                 let fired = keyed.aggregate(Spec::new("w"), Sorted(false)).unwrap();
@@ -160,7 +167,7 @@ fn late_rows_of_sessions_that_come_before_what_was_sent_before_them() {
 /// A broken timestamp that was converted is no reason to stop, now and after each restart.
 #[test]
 fn rows_at_the_end_of_time_are_late() {
-    for windows in [Windows::tumbling(10), Windows::session(10)] {
+    for windows in [Windows::tumbling(nanos(10)), Windows::session(nanos(10))] {
         let batches = vec![(5, vec![(6, 1, 1), (i64::MAX, 2, 2)]), (8, vec![(9, 1, 3)])];
         let found = common::run(
             1,
@@ -212,7 +219,7 @@ fn rows_of_both_sides_meet_in_their_window() {
                 use timely::dataflow::operators::vec::Filter;
                 let left = rows.clone().filter(|row: &Row| row.2 % 2 == 0);
                 let right = rows.filter(|row: &Row| row.2 % 2 == 1);
-                let windows = Windows::tumbling(10);
+                let windows = Windows::tumbling(nanos(10));
                 let at = |row: &Row| Time(row.0);
                 let left = left.key_by(state, |row| row.1).window(windows, at);
                 let right = right.key_by(state, |row| row.1).window(windows, at);
@@ -247,8 +254,9 @@ fn a_join_gives_the_late_rows_of_both_sides_out() {
                 let left = rows.clone().filter(|row: &Row| row.2 % 2 == 0);
                 let right = rows.filter(|row: &Row| row.2 % 2 != 0);
                 let at = |row: &Row| Time(row.0);
-                let left = left.key_by(state, |row| row.1).window(Windows::tumbling(10), at);
-                let right = right.key_by(state, |row| row.1).window(Windows::tumbling(10), at);
+                let left = left.key_by(state, |row| row.1).window(Windows::tumbling(nanos(10)), at);
+                let right =
+                    right.key_by(state, |row| row.1).window(Windows::tumbling(nanos(10)), at);
                 let paired = left.join(right, Spec::new("pairs"), |_, _, _, _| ())?;
                 let change = |late: alluvium::Late<u64, Row>| {
                     assert_eq!(late.key, late.element.1);
@@ -267,9 +275,9 @@ fn a_join_gives_the_late_rows_of_both_sides_out() {
 #[test]
 fn a_join_of_windows_that_differ_is_refused() {
     for (one, two) in [
-        (Windows::tumbling(10), Windows::tumbling(20)),
-        (Windows::tumbling(10), Windows::tumbling(10).lateness(1)),
-        (Windows::session(10), Windows::tumbling(10)),
+        (Windows::tumbling(nanos(10)), Windows::tumbling(nanos(20))),
+        (Windows::tumbling(nanos(10)), Windows::tumbling(nanos(10)).lateness(nanos(1))),
+        (Windows::session(nanos(10)), Windows::tumbling(nanos(10))),
     ] {
         let outcome = common::run(
             1,
@@ -295,9 +303,10 @@ fn a_join_of_windows_that_differ_is_refused() {
 #[test]
 fn early_results_carry_the_time_at_which_they_were_told() {
     // A session takes its result back when a row comes, a window when it tells the next.
-    for (windows, one) in
-        [(Windows::tumbling(100), [(10, 1), (35, -1)]), (Windows::session(60), [(15, 1), (20, -1)])]
-    {
+    for (windows, one) in [
+        (Windows::tumbling(nanos(100)), [(10, 1), (35, -1)]),
+        (Windows::session(nanos(60)), [(15, 1), (20, -1)]),
+    ] {
         let rows = vec![(3, 1, 1)];
         let batches =
             vec![(0i64, rows), (10, vec![]), (15, vec![]), (20, vec![(25, 1, 2)]), (35, vec![])];
@@ -307,7 +316,7 @@ fn early_results_carry_the_time_at_which_they_were_told() {
             WorkerOverrides::default(),
             batches,
             move |rows, state| {
-                let windows = windows.emit(Emit::Early(10));
+                let windows = windows.emit(Emit::Early(nanos(10)));
                 let windowed = rows.key_by(state, |row: &Row| row.1).window(windows, |r| Time(r.0));
                 let fired = windowed.aggregate(Spec::new("w"), alluvium_timely::Counting)?;
                 Ok(fired.results.map(|((_, window, count), time, diff)| {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use alluvium::{AnyLayout, Elements, Emit, KeyGroup, StoreConfig, Time, Windows, process};
+use alluvium::{AnyLayout, Elements, Emit, KeyGroup, StoreConfig, Time, Windows, nanos, process};
 use alluvium_timely::{KeyBy, MoveGroup, NodeConfig, Spec, Windowing, WorkerState, execute};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::{Filter, Input};
@@ -202,7 +202,7 @@ fn compare(layouts: &[&str], emits: &[Emit], kind: impl Fn(u64, usize) -> Kind) 
             let still = Case {
                 workers,
                 layout: AnyLayout::named(layout).unwrap(),
-                windows: windows(shape).lateness(lateness).emit(emit),
+                windows: windows(shape).lateness(nanos(lateness)).emit(emit),
                 kind: kind(seed, workers),
                 seed,
                 moves: Vec::new(),
@@ -234,7 +234,7 @@ fn compare(layouts: &[&str], emits: &[Emit], kind: impl Fn(u64, usize) -> Kind) 
     }
 }
 
-const EMITS: [Emit; 3] = [Emit::OnClose, Emit::OnWatermark, Emit::Early(4)];
+const EMITS: [Emit; 3] = [Emit::OnClose, Emit::OnWatermark, Emit::Early(nanos(4))];
 
 #[test]
 fn windows_fire_once_wherever_their_groups_are() {

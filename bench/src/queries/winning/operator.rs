@@ -50,7 +50,7 @@ pub(super) trait Surroundings<Out> {
     fn watermark(&self) -> Time;
 
     /// Asks for the id to be looked at when the watermark has passed `at`.
-    fn set_timer(&mut self, at: Time, id: u64) -> alluvium::Result<()>;
+    fn set_timer(&mut self, id: u64, at: Time) -> alluvium::Result<()>;
 
     /// Emits a change.
     fn emit(&mut self, row: Out, diff: i64);
@@ -64,8 +64,8 @@ impl<Out> Surroundings<Out> for Context<'_, i64, u64, Out> {
         Context::watermark(self)
     }
 
-    fn set_timer(&mut self, at: Time, id: u64) -> alluvium::Result<()> {
-        Context::set_timer(self, at, id)
+    fn set_timer(&mut self, id: u64, at: Time) -> alluvium::Result<()> {
+        Context::set_timer(self, id, at)
     }
 
     fn emit(&mut self, row: Out, diff: i64) {
@@ -150,7 +150,7 @@ where
     }
 
     fn set_alarms(&mut self, context: &mut impl Surroundings<R::Out>) -> alluvium::Result<()> {
-        self.alarms.drain(..).try_for_each(|(at, id)| context.set_timer(at, id))
+        self.alarms.drain(..).try_for_each(|(at, id)| context.set_timer(id, at))
     }
 }
 

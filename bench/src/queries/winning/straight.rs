@@ -30,8 +30,8 @@ impl<Out> Surroundings<Out> for Drive<Out> {
         self.watermark
     }
 
-    fn set_timer(&mut self, at: Time, id: u64) -> alluvium::Result<()> {
-        self.timers.set(at, id).map(drop)
+    fn set_timer(&mut self, id: u64, at: Time) -> alluvium::Result<()> {
+        self.timers.set(id, at).map(drop)
     }
 
     fn emit(&mut self, row: Out, diff: i64) {

@@ -1,6 +1,6 @@
 //! A Timely job with three operators: counts by window, counts by session and a rolling count.
 
-use alluvium::{Aggregate, Counting, Time, Windows};
+use alluvium::{Aggregate, Counting, Time, Windows, nanos};
 use alluvium_timely::{KeyBy, NodeConfig, Rolling, Spec, Windowing, execute};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::Input;
@@ -43,14 +43,14 @@ fn main() -> alluvium::Result<()> {
             let key = |row: &Row| row.0;
             rows.clone()
                 .key_by(state, key)
-                .window(Windows::tumbling(10), at)
+                .window(Windows::tumbling(nanos(10)), at)
                 .aggregate(Spec::new("tumbling"), Counting)?
                 .results
                 .inspect(|change| println!("window {change:?}"))
                 .probe_with(&probe);
             rows.clone()
                 .key_by(state, key)
-                .window(Windows::session(5), at)
+                .window(Windows::session(nanos(5)), at)
                 .aggregate(Spec::new("sessions"), Last)?
                 .results
                 .inspect(|change| println!("session {change:?}"))

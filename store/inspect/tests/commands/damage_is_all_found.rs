@@ -50,7 +50,7 @@ fn sample_of(checkpoints: usize) -> (TempDir, Model) {
         model.remove(&key);
     }
     list.clear(&3).unwrap();
-    timers.set(Time(9), 4).unwrap();
+    timers.set(4, Time(9)).unwrap();
     store.checkpoint(3).unwrap();
     drop((map, list, timers, store));
     // Removes what no checkpoint names.

@@ -9,7 +9,7 @@ use alluvium::io::{IoOptions, open_device};
 use alluvium::{
     AnyLayout, AppendLog, CheckpointOutcome, Counting, Elements, Heap, HeapSize, KeyHash, MIB,
     Merge, Panes, PanesLayout, Schema, StateContext, Store, Time, Upkeep, WindowSegments, Windows,
-    hash_word, process,
+    hash_word, nanos, process,
 };
 use alluvium_inspect::ExportOptions;
 use alluvium_pagestore::{
@@ -72,11 +72,11 @@ fn lists_come_out_without_what_was_cleared() {
 fn time_maps_come_out_by_slice() {
     let place = tempfile::tempdir().unwrap();
     let store = store(place.path(), AnyLayout::Auto);
-    let mut map = store.time_map::<u64, u8>("map").open(10).unwrap();
+    let mut map = store.time_map::<u64, u8>("map").open(nanos(10)).unwrap();
     let mut model: BTreeMap<(i64, String), Vec<Value>> = BTreeMap::new();
     for n in 0..300i64 {
         let (at, key) = (n * 7 % 100, n as u64 % 5);
-        map.insert(Time(at), &key, n as u8).map_err(|r| r.error).unwrap();
+        map.insert(&key, Time(at), n as u8).map_err(|r| r.error).unwrap();
         if at >= 40 {
             model.entry((at / 10 * 10, key.to_string())).or_default().push(json!([at, n as u8]));
         }
@@ -98,13 +98,13 @@ fn events_of_sessions_are_where_they_were_moved() {
     let store = store(place.path(), AnyLayout::Auto);
     let nothing = process(|_: &u64, _, _: &mut dyn Elements<u64>, _: &mut dyn FnMut(())| Ok(()));
     let mut sessions =
-        store.holistic::<u64, u64>("sessions").open(Windows::session(10), nothing).unwrap();
+        store.holistic::<u64, u64>("sessions").open(Windows::session(nanos(10)), nothing).unwrap();
     let mut model: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for round in 0..8u64 {
         for key in 0..20u64 {
             let at = Time((round * (5 + key % 4)) as i64);
             let event = round * 100 + key;
-            let mut batch = vec![(at, key, event)];
+            let mut batch = vec![(key, at, event)];
             let late = &mut |_| panic!("nothing is late");
             sessions
                 .add_batch(Time::MIN, &mut batch, late, &mut |_, _, _, _| panic!("nothing is over"))
@@ -146,7 +146,7 @@ fn windows_come_out_by_slice_and_part() {
             .layout(layout)
             .open()
             .unwrap();
-        let windows = Windows::tumbling(1000);
+        let windows = Windows::tumbling(nanos(1000));
         let mut counts =
             store.aggregated::<String, (), Counting>("counts").open(windows, Counting).unwrap();
         let mut model = BTreeMap::new();
@@ -156,7 +156,7 @@ fn windows_come_out_by_slice_and_part() {
                 let key = format!("a key of some length {:08}", hash_word(part * 400 + n) % 9000);
                 let at = (part as i64 * 50 + n as i64) % 3000;
                 *model.entry((at / 1000 * 1000, key.clone())).or_insert(0) += 1;
-                batch.push((Time(at), key, ()));
+                batch.push((key, Time(at), ()));
             }
             counts.add_batch(Time::MIN, &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
             assert!(batch.is_empty());
@@ -179,7 +179,7 @@ fn counts_values_and_timers_are_records() {
     let mut timers = store.timers::<u32>("timers").unwrap();
     count.add(&'x', -3).unwrap();
     value.set(vec![1, 2]).map_err(|r| r.error).unwrap();
-    timers.set(Time(5), 7).unwrap();
+    timers.set(7, Time(5)).unwrap();
     store.checkpoint(1).unwrap();
     drop((count, value, timers, store));
     assert_eq!(

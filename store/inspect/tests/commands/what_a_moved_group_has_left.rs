@@ -10,7 +10,7 @@ use std::path::Path;
 
 use alluvium::{
     Aggregated, AnyLayout, AppendLog, Counting, Helpers, KIB, KeyGroup, KeyHash, List, MIB, Mover,
-    Store, Time, WindowSegments, Windows,
+    Store, Time, WindowSegments, Windows, nanos,
 };
 use alluvium_inspect::{ClosedDirectory, ExportOptions, inspect, verify};
 use serde_json::Value;
@@ -43,7 +43,7 @@ fn open(place: &Path, owned: std::ops::Range<u16>) -> Side {
     let mover = store.mover("unit").unwrap();
     let layout = AnyLayout::from(WindowSegments::new().memory(256 * KIB));
     let windows = store.aggregated("windows").layout(layout).moved_by(&mover);
-    let windows = windows.open(Windows::tumbling(1000), Counting).unwrap();
+    let windows = windows.open(Windows::tumbling(nanos(1000)), Counting).unwrap();
     let layout = AnyLayout::from(AppendLog::new());
     let lists = store.list("lists").layout(layout).moved_by(&mover).open().unwrap();
     Side { store, mover, windows, lists }
@@ -67,7 +67,7 @@ fn what_has_left_is_not_told_twice() {
     let mut model = BTreeMap::new();
     for key in 0..KEYS {
         let side = &mut sides[usize::from(group_of(key).0 >= 4)];
-        let mut batch: Vec<_> = (0..3).map(|n| (Time(n * 700), key, ())).collect();
+        let mut batch: Vec<_> = (0..3).map(|n| (key, Time(n * 700), ())).collect();
         let nothing = &mut |_: &u64, _, _, _| panic!("no window is over");
         side.windows.add_batch(Time::MIN, &mut batch, &mut |_| (), nothing).unwrap();
         side.lists.append(&key, key).map_err(|r| r.error).unwrap();
