@@ -12,8 +12,9 @@
 
 use std::collections::BTreeSet;
 
-use alluvium_pagestore::{Progress, Result, Rewrite, SegmentMeta};
+use alluvium_pagestore::{PATIENT_FUEL, Progress, Result, Rewrite, SegmentMeta};
 
+use crate::merging::Merging;
 use crate::space::{Space, SpacePolicy};
 
 /// Segments whose metadata are read for one unit of fuel when planning.
@@ -25,7 +26,7 @@ pub const LIVE_PER_REST: u64 = 256;
 /// Fuel for the removal of one file.
 pub const UNLINK_FUEL: usize = 64;
 
-/// Keeps space amplification at a policy's limit. One per log.
+/// Keeps space amplification at a policy's limit, and small segments few. One per log.
 #[derive(Debug, Default)]
 pub struct Compactor {
     policy: SpacePolicy,
@@ -40,6 +41,7 @@ pub struct Compactor {
     space: Space,
     /// Writes before it is looked for work again that is paid with them.
     rest: u64,
+    merging: Merging,
     /// Filled anew for each plan; kept for its capacity.
     segments: Vec<SegmentMeta>,
 }
@@ -64,13 +66,15 @@ impl Compactor {
     }
 
     /// Works for about `fuel` on `target`: unlinks dead segments, goes on with the segment being
-    /// rewritten, plans when there is none. Returns early if there is nothing to do.
+    /// rewritten, plans when there is none. Returns early if there is nothing to do. With
+    /// [`PATIENT_FUEL`] and more it may wait for the target's helper.
     ///
     /// Errors are the target's. Nothing is lost by one; the next call tries the same step again,
     /// and [`park`](Compactor::park) gives up a segment that can never be read.
     pub fn tick(&mut self, target: &mut (impl Rewrite + ?Sized), fuel: usize) -> Result<Spent> {
         let mut spent = Spent::default();
         let mut left = fuel;
+        target.be_patient(fuel >= PATIENT_FUEL);
         self.charge(0, &mut left);
         while left > 0 && !spent.idle {
             if let Some(&segment) = self.unlinking.last() {
@@ -104,6 +108,7 @@ impl Compactor {
     /// before each [`tick`](Compactor::tick): planning each time would cost more than the writes, of a
     /// population of many segments.
     pub fn rests(&mut self, writes: usize) -> bool {
+        self.merging.earn(writes);
         let rests = self.rest > writes as u64;
         self.rest = self.rest.saturating_sub(writes as u64);
         rests
@@ -125,9 +130,12 @@ impl Compactor {
                 segment.sealed &= segment.is_dead() || !self.parked.contains(&segment.id);
             }
         }
-        let plan = self.policy.plan(&self.segments, target.unstored_bytes());
+        let mut plan = self.policy.plan(&self.segments, target.unstored_bytes());
         self.space = plan.space;
         self.unlinking = plan.unlink;
+        if plan.rewrite.is_empty() {
+            plan.rewrite = self.merging.next(&self.segments, target.small_bytes());
+        }
         if let Some(&segment) = plan.rewrite.first() {
             target.foresee(&plan.rewrite);
             target.begin(segment)?;
@@ -159,6 +167,11 @@ impl Compactor {
     /// The segment that is being rewritten.
     pub fn rewriting(&self) -> Option<u64> {
         self.rewriting
+    }
+
+    /// Whether small segments are being merged: false at the latest when a plan has found none.
+    pub fn is_merging(&self) -> bool {
+        self.merging.is_under_way()
     }
 
     /// What the population looked like when it was last planned.

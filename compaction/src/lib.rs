@@ -6,9 +6,11 @@
 //! knows a layout; a log stays right if nothing here ever runs, only larger.
 
 mod compactor;
+mod merging;
 mod space;
 
 pub use compactor::{Compactor, LIVE_PER_REST, SEGMENTS_PER_FUEL, Spent, UNLINK_FUEL};
+pub use merging::{COPIES_PER_WRITE, FAN_IN, TIERS};
 pub use space::{
     CHOSEN_MAX, DEFAULT_MAX_AMPLIFICATION, DEFAULT_MIN_YIELD, Plan, Space, SpacePolicy,
 };

@@ -74,6 +74,11 @@ const FUEL_PER_WRITE: usize = 8;
 /// No more fuel is owed to compaction than this.
 const OWED_FUEL_MAX: usize = 16 * PATIENT_FUEL;
 
+/// Fuel for merging small segments before a checkpoint that is waited for: some 10 ms at most. And how often it
+/// waits for a helper that does not answer.
+const MERGE_FUEL_MAX: usize = 64 * PATIENT_FUEL;
+const WAITS_MAX: u32 = 8;
+
 /// Marks the state when dropped, that is when a user's closure unwinds past it.
 pub(crate) struct Mark<'a>(&'a Cell<bool>);
 
@@ -193,6 +198,18 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
         let done = self.compact(table, now);
         let more = self.compactor.borrow().rewriting().is_some();
         self.owed.set(if more { (total - done.min(total)).min(OWED_FUEL_MAX) } else { 0 });
+    }
+
+    /// Ends the merging of small segments that is under way, within bounds. What could not be done goes on
+    /// with the next writes.
+    #[inline(never)]
+    fn finish_merging(&self, table: &mut T) {
+        let (mut left, mut in_vain) = (MERGE_FUEL_MAX, 0);
+        while left > 0 && in_vain < WAITS_MAX && self.compactor.borrow().is_merging() {
+            let done = self.compact(table, left.min(2 * PATIENT_FUEL));
+            in_vain = if done > 1 { 0 } else { in_vain + 1 };
+            left -= done.min(left);
+        }
     }
 
     /// Looks for entries that are over. Errors are kept for statistics: they concern no write, and
@@ -365,6 +382,10 @@ pub(crate) trait Hooks {
     /// Timers of the key group may fire, or may not.
     fn wake(&self, _: KeyGroup, _: bool) {}
     fn tick(&self, work: usize) -> Result<usize>;
+    /// Ends the merging of small segments: a checkpoint is going to be waited for.
+    fn finish_merging(&self) -> Result<()> {
+        Ok(())
+    }
     fn stats(&self) -> Result<TableStats>;
     /// Memory that no eviction frees, and the most that the state may hold; 0 while it is in use.
     fn fixed_bytes(&self) -> (u64, u64) {
@@ -534,6 +555,14 @@ impl<K: Key, V: 'static, T: Table<K, V>> Hooks for StateCell<K, V, T> {
         let mut done = table.tick(work)?;
         done += self.sweep(&mut table, work - done.min(work), true);
         Ok(done + self.compact(&mut table, work - done.min(work)))
+    }
+
+    fn finish_merging(&self) -> Result<()> {
+        if self.compactor.borrow().is_merging() {
+            let mut table = self.enter()?;
+            StateCell::finish_merging(self, &mut table);
+        }
+        Ok(())
     }
 
     fn reclaim(&self, bytes: u64) -> Result<u64> {

@@ -236,7 +236,8 @@ impl Store {
 
     /// Makes all states durable as of now: [`seal`](Store::seal) and [`confirm`](Seal::confirm) in
     /// one, waiting for all that has to be written. States that are in the directory but not open
-    /// are carried over.
+    /// are carried over. Small segments that are being merged are merged before, if that takes no more
+    /// than some milliseconds; who seals leaves that to later writes and [ticks](Store::tick).
     ///
     /// `position` is the caller's: how much of the input the states reflect. It comes back from
     /// [`restored_position`](Store::restored_position).
@@ -244,6 +245,9 @@ impl Store {
     /// # Errors
     /// Those of [`seal`](Store::seal) and [`confirm`](Seal::confirm).
     pub fn checkpoint(&self, position: u64) -> Result<Checkpoint> {
+        for state in &*self.0.states.borrow() {
+            state.hooks.finish_merging()?;
+        }
         self.seal(position)?.confirm()
     }
 

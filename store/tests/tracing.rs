@@ -119,9 +119,9 @@ fn rare_things_are_told_and_records_are_not() {
     let device = Arc::new(Simulated::new(1, Faults::none()));
     tracing::subscriber::with_default(told.clone(), || {
         let store = open(&device);
-        let mut map: Map<u64, u64> = store.map("m").open().unwrap();
+        let mut map: Map<u64, [u64; 8]> = store.map("m").open().unwrap();
         for key in 0..20_000 {
-            map.put(key, key).unwrap();
+            map.put(key, [key; 8]).unwrap();
         }
         while store.tick(100).unwrap() > 0 {}
         let (seen, stats) = (told.take(), map.stats().unwrap());
@@ -137,7 +137,7 @@ fn rare_things_are_told_and_records_are_not() {
         // Records that are changed where they are tell nothing.
         let resident = 19_999;
         for _ in 0..1000 {
-            map.update(&resident, || 0, |value| *value += 1).unwrap();
+            map.update(&resident, || [0; 8], |value| value[0] += 1).unwrap();
         }
         assert_eq!(told.take(), []);
 
@@ -150,7 +150,7 @@ fn rare_things_are_told_and_records_are_not() {
 
         drop((map, store));
         let store = open(&device);
-        let _map: Map<u64, u64> = store.map("m").open().unwrap();
+        let _map: Map<u64, [u64; 8]> = store.map("m").open().unwrap();
         let _new: Map<u64, u64> = store.map("new").open().unwrap();
         let opened: Vec<_> = told.take().into_iter().filter(|(name, _)| name == "open").collect();
         let restored: Vec<_> =

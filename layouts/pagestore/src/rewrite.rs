@@ -67,8 +67,7 @@ pub enum Progress {
     },
 }
 
-/// A step with so much fuel may wait a moment for its helper: whoever has that much to spend is
-/// behind, or has the time.
+/// Whoever has so much fuel to spend lets steps [wait](Rewrite::be_patient): it is behind, or has the time.
 pub const PATIENT_FUEL: usize = 4096;
 
 /// A log whose sealed segments can be rewritten: its live records appended anew, its file removed.
@@ -86,8 +85,12 @@ pub trait Rewrite {
     /// it moved stays moved. Cost: O(1) and at most one read. After an error nothing has begun.
     fn begin(&mut self, segment: u64) -> Result<()>;
 
-    /// Goes on with the segment begun last, using about `fuel`; with [`PATIENT_FUEL`] and more it
-    /// may wait for up to about a millisecond. An error loses nothing and may be
+    /// Whether steps may wait from now on, for up to about a millisecond, until a helper has answered.
+    fn be_patient(&mut self, patient: bool) {
+        let _ = patient;
+    }
+
+    /// Goes on with the segment begun last, using about `fuel`. An error loses nothing and may be
     /// followed by another `step`, which takes up where this one failed.
     fn step(&mut self, fuel: usize) -> Result<Progress>;
 
@@ -97,6 +100,12 @@ pub trait Rewrite {
 
     /// Appends all segments, in any order, to `out`. Cost: O(segments), no I/O.
     fn segments(&self, out: &mut Vec<SegmentMeta>);
+
+    /// Sealed segments of fewer bytes are small: many of them are merged. None unless a log says
+    /// otherwise.
+    fn small_bytes(&self) -> u64 {
+        0
+    }
 
     /// Estimated bytes that the live records which no segment has would take in one: they are in
     /// memory alone. Cost: as [`segments`](Rewrite::segments). None unless a log says otherwise.

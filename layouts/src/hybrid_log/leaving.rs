@@ -47,6 +47,8 @@ pub struct Leaving {
     next: u32,
     /// Those that come later have nothing that was on storage before.
     end: u32,
+    /// A frame that may have records of them could not be looked through.
+    has_skipped: bool,
 }
 
 impl Leaving {
@@ -90,6 +92,16 @@ impl Leaving {
     /// Whether all frames have been looked through, or there is nothing to look for.
     pub fn is_over(&self) -> bool {
         self.segments.0.is_empty() || self.next >= self.end
+    }
+
+    /// The frame that was next cannot be looked through now.
+    pub fn skip(&mut self) {
+        self.has_skipped = true;
+    }
+
+    /// Whether there were frames that could not be looked through.
+    pub fn has_skipped(&self) -> bool {
+        self.has_skipped
     }
 
     /// The frame to look through now.

@@ -1,4 +1,4 @@
-//! Rewriting segments whose records are mostly dead: the live ones are copied, as bytes, to the
+//! Rewriting segments whose records are mostly dead, or that are small: the live ones are copied, as bytes, to the
 //! segment being written, or to that of the old generation.
 //!
 //! Those in memory are taken back first, for all segments that are given up together: a look at each slot is
@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError, mailbox};
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Key, PATIENT_FUEL, Progress, RECORD_HEADER_BYTES, Result,
-    Rewrite, SegmentDirectory, SegmentId, SegmentMeta, SegmentReader, State, WrittenPage,
-    fingerprint,
+    Error, ErrorKind, FooterEntry, Key, Progress, RECORD_HEADER_BYTES, Result, Rewrite,
+    SegmentDirectory, SegmentId, SegmentMeta, SegmentReader, State, WrittenPage, fingerprint,
 };
 
 use super::address::StoredAt;
@@ -28,6 +27,11 @@ pub struct Rewriter {
     leaving: Leaving,
     /// Segments that the end of the checkpoint being taken is awaited for.
     put_off: SegmentSet,
+    /// The rewrite that a checkpoint has interrupted. It goes on where it was: checkpoints in quick
+    /// succession would have it begin again for ever otherwise.
+    interrupted: Option<Job>,
+    /// Whether steps wait for the helper.
+    patient: bool,
 }
 
 struct Job {
@@ -68,6 +72,9 @@ struct Copied {
 /// Slots that are looked at for what a record costs that is looked up.
 const SLOTS_PER_FUEL: usize = 32;
 
+/// Segments of less than one part in so many of a full one are small.
+const SMALL_PART: u64 = 2;
+
 /// No grain of a segment.
 const LEFT_OUT: u32 = u32::MAX;
 
@@ -97,6 +104,10 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
             return Err(Error::new(ErrorKind::Missing, message));
         };
         let is_over = stored.is_over(number, self.expired_to());
+        if let Some(job) = self.rewriter.interrupted.take_if(|job| job.id == id) {
+            self.rewriter.job = Some(Job { is_over, ..job });
+            return Ok(());
+        }
         if !self.rewriter.leaving.has(number) {
             self.foresee(&[segment]);
         }
@@ -104,6 +115,10 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
         let job = Job { segment: number, id, is_over, directory: None, image: 0, step };
         self.rewriter.job = Some(job);
         Ok(())
+    }
+
+    fn be_patient(&mut self, patient: bool) {
+        self.rewriter.patient = patient;
     }
 
     fn step(&mut self, fuel: usize) -> Result<Progress> {
@@ -142,6 +157,10 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
         }
     }
 
+    fn small_bytes(&self) -> u64 {
+        self.log.sizes.segment_bytes / SMALL_PART
+    }
+
     fn unstored_bytes(&self) -> u64 {
         self.log.unstored_bytes()
     }
@@ -152,9 +171,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.rewriter = Rewriter::default();
     }
 
-    /// Frames that were not to be looked through while a checkpoint was taken, or were not there, are next time.
+    /// Frames that were not to be looked through while a checkpoint was taken are next time.
     pub(super) fn forget_sweep(&mut self) {
-        if self.rewriter.leaving.is_over() {
+        if self.rewriter.leaving.is_over() && self.rewriter.leaving.has_skipped() {
             self.rewriter.leaving = Leaving::default();
         }
     }
@@ -163,13 +182,27 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn put_rewrite_off(&mut self) {
         self.rewriter.put_off = SegmentSet::default();
         self.forget_sweep();
-        if self.rewriter.job.as_ref().is_some_and(|job| !matches!(job.step, Step::Sweeping)) {
-            self.rewriter.job = None;
-        }
+        let is_put_off = |job: &mut Job| !matches!(job.step, Step::Sweeping);
+        let Some(mut job) = self.rewriter.job.take_if(is_put_off) else { return };
+        let old = job.segment;
+        job.step = match job.step {
+            // They are in the segment that the checkpoint ends.
+            Step::Installing { copied, segment, next } => {
+                (next..copied.entries.len())
+                    .for_each(|nth| self.install_nth(old, &copied, segment, nth));
+                self.count_rewritten(&copied);
+                job.image += 1;
+                Step::Next
+            }
+            // So are these, but nobody waits for them now: the image is begun again.
+            Step::Copying(_) => Step::Next,
+            step => step,
+        };
+        self.rewriter.interrupted = Some(job);
     }
 
     fn advance(&mut self, job: &mut Job, fuel: usize) -> Result<Progress> {
-        let (mut spent, patient) = (0, fuel >= PATIENT_FUEL);
+        let (mut spent, patient) = (0, self.rewriter.patient);
         loop {
             // On an error the image is begun again.
             let step = std::mem::replace(&mut job.step, Step::Next);
@@ -261,21 +294,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     let end = copied.entries.len().min(next + fuel - spent);
                     spent += end - next;
                     while next < end {
-                        let entry = &copied.entries[next];
-                        match copied.grains[next] {
-                            LEFT_OUT => self.remove_expired(job.segment, &[*entry]),
-                            grain => self.install(job.segment, entry, segment, grain),
-                        }
+                        self.install_nth(job.segment, &copied, segment, next);
                         next += 1;
                     }
                     if next < copied.entries.len() {
                         job.step = Step::Installing { copied, segment, next };
                         return Ok(Progress::Working { spent });
                     }
-                    let records = copied.grains.iter().filter(|g| **g != LEFT_OUT).count() as u64;
-                    self.log.stats.rewritten += records;
-                    let state = &*self.context.name;
-                    crate::trace_event!(DEBUG, "page rewritten", state = state, records = records);
+                    self.count_rewritten(&copied);
                     job.image += 1;
                 }
             }
@@ -376,6 +402,23 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn leave_to_rewrite(&mut self, segment: u32, entry: &FooterEntry) -> bool {
         let at = StoredAt { segment, grain: entry.grain };
         self.log.leave_to_rewrite(self.log.index_hash(entry.hash), at)
+    }
+
+    /// Points the index to a copy, or removes what has expired.
+    fn install_nth(&mut self, old: u32, copied: &Copied, segment: u32, nth: usize) {
+        let entry = &copied.entries[nth];
+        match copied.grains[nth] {
+            LEFT_OUT => self.remove_expired(old, &[*entry]),
+            grain => self.install(old, entry, segment, grain),
+        }
+    }
+
+    /// All copies of an image are installed.
+    fn count_rewritten(&mut self, copied: &Copied) {
+        let records = copied.grains.iter().filter(|g| **g != LEFT_OUT).count() as u64;
+        self.log.stats.rewritten += records;
+        let state = &*self.context.name;
+        crate::trace_event!(DEBUG, "page rewritten", state = state, records = records);
     }
 
     fn install(&mut self, old: u32, entry: &FooterEntry, new: u32, grain: u32) {

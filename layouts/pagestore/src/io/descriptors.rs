@@ -37,9 +37,8 @@ const GIVEN_UP: usize = 4;
 /// Files that may be open at once; 0: not known yet.
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
-/// Descriptors that are open, and those that are open no more until they are looked at.
-static OPEN: Mutex<Clock> = Mutex::new(Clock { files: Vec::new(), hand: 0 });
-static OPEN_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The files that are open.
+static OPEN: Mutex<Clock> = Mutex::new(Clock { places: Vec::new(), free: Vec::new(), hand: 0 });
 
 /// The files that all stores of the process have open at once, but for those that must stay open.
 pub(super) fn limit() -> usize {
@@ -78,7 +77,8 @@ pub(crate) struct Descriptor {
 struct Now {
     /// Its name, which may have changed since it was opened.
     name: String,
-    file: Option<Arc<File>>,
+    /// The open file, and its place in the ring of those that are open.
+    file: Option<(Arc<File>, usize)>,
     /// It has no name any more.
     stays: bool,
 }
@@ -97,13 +97,14 @@ impl Descriptor {
             id,
             flags: flags.difference(OFlags::CREATE | OFlags::EXCL),
             direct,
-            now: Mutex::new(Now { name: name.into(), file: Some(Arc::new(file)), stays: false }),
+            now: Mutex::new(Now { name: name.into(), file: None, stays: false }),
             used: AtomicBool::new(true),
             written: AtomicU64::new(0),
             synced: AtomicU64::new(0),
         });
         names.files().entry(name.into()).or_default().push(Arc::downgrade(&descriptor));
-        entered(&descriptor);
+        let place = enter(&descriptor);
+        descriptor.now().file = Some((Arc::new(file), place));
         Ok(descriptor)
     }
 
@@ -123,7 +124,7 @@ impl Descriptor {
     }
 
     fn open(self: &Arc<Self>, now: &mut Now) -> std::io::Result<Arc<File>> {
-        if let Some(file) = &now.file {
+        if let Some((file, _)) = &now.file {
             return Ok(file.clone());
         }
         self.names.counters.count_directory_operation();
@@ -134,8 +135,7 @@ impl Descriptor {
             return Err(std::io::Error::other("another file has its name now"));
         }
         let file = Arc::new(file);
-        now.file = Some(file.clone());
-        entered(self);
+        now.file = Some((file.clone(), enter(self)));
         Ok(file)
     }
 
@@ -158,26 +158,27 @@ impl Descriptor {
         self.synced.load(Ordering::Acquire) == self.written.load(Ordering::Acquire)
     }
 
-    /// The file, if it may be closed.
-    fn give_up(&self) -> Option<Arc<File>> {
+    /// Closes the file, if it may be closed. The caller has its place.
+    fn give_up(&self) -> bool {
         let mut now = match self.now.try_lock() {
             Ok(now) => now,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
+            Err(TryLockError::WouldBlock) => return false,
         };
-        let is_idle = now.file.as_ref().is_some_and(|file| Arc::strong_count(file) == 1);
-        if now.stays || !is_idle || !self.is_synced() {
-            return None;
+        let is_idle = now.file.as_ref().is_some_and(|(file, _)| Arc::strong_count(file) == 1);
+        let may_close = is_idle && !now.stays && self.is_synced();
+        if may_close {
+            now.file = None;
         }
-        now.file.take()
+        may_close
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
         let now = self.now.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if now.file.is_some() {
-            OPEN_COUNT.fetch_sub(1, Ordering::Relaxed);
+        if let Some((_, place)) = now.file.take() {
+            clock().leave(place);
         }
         let mut files = self.names.files();
         if let Some(of_name) = files.get_mut(&now.name) {
@@ -252,7 +253,8 @@ impl Names {
 
 /// Open files in a ring, of which the hand closes those that were not used since it passed them.
 struct Clock {
-    files: Vec<Weak<Descriptor>>,
+    places: Vec<Option<Weak<Descriptor>>>,
+    free: Vec<usize>,
     hand: usize,
 }
 
@@ -260,59 +262,83 @@ fn clock() -> MutexGuard<'static, Clock> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file was opened: closes another one if there are too many.
-fn entered(descriptor: &Arc<Descriptor>) {
-    let open = OPEN_COUNT.fetch_add(1, Ordering::Relaxed) + 1;
-    let mut dropped = Vec::new();
+/// Gives an open file its place, and closes another one if there are too many.
+fn enter(descriptor: &Arc<Descriptor>) -> usize {
+    let mut looked_at = Vec::new();
     let mut clock = clock();
-    if clock.files.len() > 2 * open + OPEN_MIN as usize {
-        clock.files.retain(|file| file.strong_count() > 0);
-    }
-    let most = limit();
-    if open > most {
-        clock.close(open - most, &mut dropped);
-    }
-    clock.files.push(Arc::downgrade(descriptor));
-    // What is dropped takes other locks.
+    let too_many = (clock.open() + 1).saturating_sub(limit());
+    clock.close(too_many, &mut looked_at);
+    let place = clock.enter(Arc::downgrade(descriptor));
+    // What is dropped here takes the lock.
     drop(clock);
-}
-
-/// Closes some files so that others can be opened; says whether there were any.
-fn close_some() -> bool {
-    let (mut dropped, open) = (Vec::new(), OPEN_COUNT.load(Ordering::Relaxed));
-    clock().close((open / GIVEN_UP).max(1), &mut dropped);
-    OPEN_COUNT.load(Ordering::Relaxed) < open
+    place
 }
 
 /// Opens a file; if no descriptor is left, once more after some were closed.
 pub(super) fn with_descriptors<T>(
     open: impl Fn() -> std::result::Result<T, Errno>,
 ) -> std::result::Result<T, Errno> {
+    let is_worth_it = |e: &Errno| matches!(*e, Errno::MFILE | Errno::NFILE) && close_some();
     match open() {
-        Err(Errno::MFILE | Errno::NFILE) if close_some() => open(),
+        Err(e) if is_worth_it(&e) => open(),
         opened => opened,
     }
 }
 
+/// Closes some files so that others can be opened; says whether there were any.
+fn close_some() -> bool {
+    let mut looked_at = Vec::new();
+    let mut clock = clock();
+    let open = clock.open();
+    clock.close((open / GIVEN_UP).max(1), &mut looked_at);
+    let were_any = clock.open() < open;
+    drop(clock);
+    were_any
+}
+
 impl Clock {
-    /// Closes so many files, if as many may be closed. `dropped` is to be dropped without the lock.
-    fn close(&mut self, count: usize, dropped: &mut Vec<Arc<Descriptor>>) {
-        let (mut closed, mut looked, most) = (0, 0, 2 * self.files.len());
-        while closed < count && looked < most && !self.files.is_empty() {
-            looked += 1;
-            self.hand %= self.files.len();
-            let Some(file) = self.files[self.hand].upgrade() else {
-                self.files.swap_remove(self.hand);
-                continue;
-            };
-            if !file.used.swap(false, Ordering::Relaxed) && file.give_up().is_some() {
-                OPEN_COUNT.fetch_sub(1, Ordering::Relaxed);
-                self.files.swap_remove(self.hand);
-                closed += 1;
-            } else {
-                self.hand += 1;
+    fn open(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    fn enter(&mut self, file: Weak<Descriptor>) -> usize {
+        match self.free.pop() {
+            Some(place) => {
+                self.places[place] = Some(file);
+                place
             }
-            dropped.push(file);
+            None => {
+                self.places.push(Some(file));
+                self.places.len() - 1
+            }
+        }
+    }
+
+    fn leave(&mut self, place: usize) {
+        self.places[place] = None;
+        self.free.push(place);
+        if self.open() == 0 {
+            (self.places, self.free) = (Vec::new(), Vec::new());
+        }
+    }
+
+    /// Closes so many files, if as many may be closed. Those that were looked at are to be dropped
+    /// without the lock. Cost: O(1) for each, unless most of them must stay open.
+    fn close(&mut self, count: usize, looked_at: &mut Vec<Arc<Descriptor>>) {
+        let (mut left, most) = (count, 2 * self.places.len());
+        for _ in 0..most {
+            if left == 0 || self.open() == 0 {
+                return;
+            }
+            self.hand = (self.hand + 1) % self.places.len();
+            // One that is being dropped is about to leave.
+            let file = self.places[self.hand].as_ref().and_then(Weak::upgrade);
+            let Some(file) = file else { continue };
+            if !file.used.swap(false, Ordering::Relaxed) && file.give_up() {
+                self.leave(self.hand);
+                left -= 1;
+            }
+            looked_at.push(file);
         }
     }
 }

@@ -78,13 +78,16 @@ impl<K: Key, V: State> Log<K, V> {
             let number = leaving.next_frame();
             looked += 1;
             let is_evicted = self.evicting.is_some_and(|(evicted, _)| evicted == number);
-            let may_be = match self.stage(number) {
-                Stage::Vacant | Stage::Frozen => false,
-                Stage::Mutable => true,
-                Stage::Cooling | Stage::Failed | Stage::Clean => self.due_before == 0,
-            };
-            if !may_be || is_evicted || !leaving.may_be_in(number) {
+            if is_evicted || !leaving.may_be_in(number) {
                 continue;
+            }
+            match self.stage(number) {
+                Stage::Vacant | Stage::Frozen => continue,
+                Stage::Cooling | Stage::Failed | Stage::Clean if self.due_before > 0 => {
+                    leaving.skip();
+                    continue;
+                }
+                Stage::Mutable | Stage::Cooling | Stage::Failed | Stage::Clean => {}
             }
             let mut from = 0;
             while let Some(slot) = self.frame(number).next_stored(from, |at| leaving.has(at)) {

@@ -1,0 +1,127 @@
+//! However many checkpoints are taken, the files stay few and the bytes a key stay what they are.
+//!
+//! What this catches: a checkpoint of a few keys that leaves a small segment for ever, so that files
+//! and their padding add up.
+
+use std::sync::Arc;
+
+use alluvium::io::{Device, Faults, Simulated};
+use alluvium::{
+    AnyLayout, AppendLog, Counting, Heap, Helpers, HybridLog, MIB, Store, Time, WindowSegments,
+    Windows, nanos,
+};
+
+/// New keys between two checkpoints.
+const NEW: u64 = 50;
+
+fn store(device: &Simulated, memory: u64) -> Store {
+    Store::in_memory()
+        .memory(memory)
+        .retain(1)
+        .helpers(Helpers::Inline)
+        .device(Arc::new(device.clone()))
+        .open()
+        .unwrap()
+}
+
+fn checkpoints() -> u64 {
+    let times = std::env::var("ALLUVIUM_CHECKPOINTS").ok();
+    times.map_or(1000, |times| times.parse().expect("a number"))
+}
+
+/// Takes a checkpoint at once, or in steps between which the stream stands still.
+fn checkpoint(store: &Store, at: u64, in_steps: bool) {
+    if !in_steps {
+        store.checkpoint(at).unwrap();
+        return;
+    }
+    let mut seal = store.seal(at).unwrap();
+    while !seal.advance().unwrap() {}
+    seal.confirm().unwrap();
+    store.tick(8192).unwrap();
+}
+
+/// Adds keys and takes checkpoints; the files that there were at most are few.
+fn run(device: &Simulated, store: &Store, in_steps: bool, mut add: impl FnMut(u64)) {
+    let mut most = 0;
+    for round in 0..checkpoints() {
+        (round * NEW..(round + 1) * NEW).for_each(&mut add);
+        checkpoint(store, round, in_steps);
+        most = most.max(device.list().unwrap().len());
+    }
+    let (keys, files) = (checkpoints() * NEW, device.list().unwrap().len());
+    let [held, written] = [device.used_bytes(), device.stats().bytes_written].map(|b| b / keys);
+    let state = &store.stats().unwrap().states[0];
+    println!(
+        "{} {}: {files} files, {most} at most; {held} bytes a key, {written} written",
+        state.primitive, state.layout
+    );
+    assert!(most <= 200, "{most} files");
+}
+
+/// A map of plain records; those on storage take 34 bytes, as `sizing.md` says.
+fn maps(layout: AnyLayout, memory: u64, in_steps: bool) {
+    let device = Simulated::new(1, Faults::none());
+    let at = store(&device, memory);
+    let mut map = at.map::<u64, u64>("m").layout(layout.clone()).open().unwrap();
+    run(&device, &at, in_steps, |key| assert!(!map.put(key, key).unwrap()));
+    let bytes = device.used_bytes() / (checkpoints() * NEW);
+    assert!(bytes <= 2 * 34, "{bytes} bytes a key");
+    drop((map, at));
+    let start = std::time::Instant::now();
+    let at = store(&device, memory);
+    let mut map = at.map::<u64, u64>("m").layout(layout).open().unwrap();
+    println!("opened in {:?}", start.elapsed());
+    for key in 0..checkpoints() * NEW {
+        assert_eq!(map.get(&key).unwrap().as_deref(), Some(&key));
+    }
+}
+
+#[test]
+fn of_a_hybrid_log_in_memory() {
+    maps(HybridLog::new().into(), 64 * MIB, false);
+    maps(HybridLog::new().into(), 64 * MIB, true);
+}
+
+/// The segments to be merged are on storage, and each checkpoint interrupts that.
+#[test]
+fn of_a_hybrid_log_on_storage() {
+    let memory = 2 * MIB * checkpoints().div_ceil(1000);
+    maps(HybridLog::new().into(), memory, false);
+    maps(HybridLog::new().into(), memory, true);
+}
+
+#[test]
+fn of_a_map_on_the_heap() {
+    maps(Heap::new().into(), 64 * MIB, false);
+}
+
+#[test]
+fn of_lists() {
+    for layout in [AnyLayout::from(AppendLog::new()), Heap::new().into()] {
+        let device = Simulated::new(1, Faults::none());
+        let at = store(&device, 64 * MIB);
+        let mut lists = at.list::<u64, u64>("l").layout(layout.clone()).open().unwrap();
+        run(&device, &at, false, |key| lists.append(&key, key).unwrap());
+    }
+}
+
+#[test]
+fn of_timers() {
+    let device = Simulated::new(1, Faults::none());
+    let at = store(&device, 64 * MIB);
+    let mut timers = at.timers::<u64>("t").unwrap();
+    run(&device, &at, false, |key| assert!(timers.set(key, Time(key as i64)).unwrap()));
+}
+
+#[test]
+fn of_windows() {
+    let device = Simulated::new(1, Faults::none());
+    let at = store(&device, 64 * MIB);
+    let windows = at.aggregated::<u64, (), _>("w").layout(WindowSegments::new());
+    let mut windows = windows.open(Windows::tumbling(nanos(1 << 40)), Counting).unwrap();
+    run(&device, &at, false, |key| {
+        let mut batch = vec![(key, Time(1), ())];
+        windows.add_batch(Time(0), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
+    });
+}
