@@ -37,6 +37,7 @@ mod parts;
 mod passing;
 mod patient_reads;
 mod prefetch_unsafe;
+mod record_type_unsafe;
 mod remembered;
 mod snapshot;
 mod split_heap;

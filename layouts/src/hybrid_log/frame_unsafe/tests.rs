@@ -1,12 +1,65 @@
 //! Frames: entries are dropped once, what is fresh and due, copies, and dead records.
 
-use super::*;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 
-fn frame<K, V>(slots: u32) -> Frame<K, V> {
-    Frame::new(slots, Piece::allocated(Frame::<K, V>::layout(slots)))
+use super::*;
+use crate::record_type_unsafe::in_memory;
+
+/// A frame whose records are known to be of these types.
+struct Of<K, V>(Frame, PhantomData<(K, V)>);
+
+fn frame<K, V>(slots: u32) -> Of<K, V>
+where
+    K: Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    let types = in_memory::of::<K, V>();
+    Of(Frame::new(types, slots, Piece::allocated(Frame::layout(types, slots))), PhantomData)
 }
 
+impl<K, V> Deref for Of<K, V> {
+    type Target = Frame;
+    fn deref(&self) -> &Frame {
+        &self.0
+    }
+}
+
+impl<K, V> DerefMut for Of<K, V> {
+    fn deref_mut(&mut self) -> &mut Frame {
+        &mut self.0
+    }
+}
+
+// SAFETY: here and below, the frame was made for records of these types.
+impl<K: 'static, V: 'static> Of<K, V> {
+    fn put(&mut self, slot: u32, key: K, value: V, epoch: Epoch) {
+        // SAFETY: as above.
+        unsafe { self.0.put(slot, (key, value), epoch) }
+    }
+    fn take(&mut self, slot: u32) -> (K, V) {
+        // SAFETY: as above.
+        unsafe { self.0.take(slot) }
+    }
+    fn get(&self, slot: u32) -> Option<(&K, &V)> {
+        // SAFETY: as above.
+        let native = unsafe { self.0.entry(slot) };
+        assert_eq!(self.0.get(slot).is_some(), native.is_some());
+        native
+    }
+    fn get_mut(&mut self, slot: u32) -> Option<(&K, &mut V)> {
+        // SAFETY: as above.
+        unsafe { self.0.entry_mut(slot) }
+    }
+}
+
+/// Key and value of an erased record.
+fn native<K: 'static, V: 'static>(record: Option<RecordRef<'_>>) -> Option<(&K, &V)> {
+    record.map(RecordRef::get)
+}
+
+#[derive(Clone)]
 struct Counted(Arc<AtomicUsize>, u64);
 impl Drop for Counted {
     fn drop(&mut self) {
@@ -28,7 +81,10 @@ fn entries_are_dropped_once_whatever_happens_to_them() {
     drop(value);
     assert_eq!(frame.vacant(), Some(2));
     let frozen = frame.freeze();
-    assert_eq!(frozen.get(3).map(|(key, value)| (*key, value.1)), Some((3, 3)));
+    assert_eq!(
+        native::<u64, Counted>(frozen.get(3)).map(|(key, value)| (*key, value.1)),
+        Some((3, 3))
+    );
     assert!(frozen.get(2).is_none());
     frozen.set_grain(3, 99);
     frame.thaw(frozen);
@@ -47,7 +103,8 @@ fn a_frozen_frame_is_read_from_two_threads() {
     }
     let frozen = frame.freeze();
     let helper = std::thread::spawn(move || {
-        let strings: usize = (0..64).filter_map(|s| frozen.get(s)).map(|(_, v)| v.len()).sum();
+        let strings = |record: RecordRef<'_>| record.get::<u64, Vec<String>>().1.len();
+        let strings: usize = (0..64).filter_map(|s| frozen.get(s)).map(strings).sum();
         (0..64).for_each(|slot| frozen.set_grain(slot, slot + 1));
         (frozen, strings)
     });
@@ -68,7 +125,10 @@ fn a_record_marked_dead_is_there_until_it_is_taken() {
     frozen.set_grain(0, 77);
     frozen.set_grain(1, 78);
     frame.mark_dead(1, 7);
-    assert_eq!((frozen.get(0), frozen.get(1)), (Some((&1, &1)), Some((&2, &2))));
+    assert_eq!(
+        (native(frozen.get(0)), native(frozen.get(1))),
+        (Some((&1u8, &1u8)), Some((&2u8, &2u8)))
+    );
     frame.thaw(frozen);
     assert_eq!((frame.death(0), frame.death(1)), (Some(false), Some(true)));
     assert_eq!((frame.grain(0), frame.grain(1)), (77, 78));
@@ -101,7 +161,8 @@ fn a_record_is_fresh_from_a_change_until_it_is_written() {
 fn a_copy_has_a_place_only_of_what_has_not_changed_since() {
     let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
     for is_written in [false, true] {
-        let (mut frame, mut other, mut copies) = (frame(6), frame(6), frame(6));
+        let (mut frame, mut other) = (frame(6), frame::<u64, u32>(6));
+        let mut copies = self::frame::<u64, u32>(6);
         (0..4).for_each(|slot| frame.put(slot, u64::from(slot), 10 * slot, before));
         frame.settle(3, 7);
         frame.put(5, 5, 50, now);
@@ -147,7 +208,7 @@ fn what_a_panic_leaves_behind_copies_is_forgotten() {
         }
     }
     let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
-    let (mut frame, mut copies) = (frame(4), frame(4));
+    let (mut frame, mut copies) = (frame(4), frame::<u32, Fragile>(4));
     (0..4).for_each(|slot| frame.put(slot, slot, Fragile(slot.into()), before));
     let copied = std::panic::AssertUnwindSafe(|| frame.copy_due(&mut copies, now));
     assert!(std::panic::catch_unwind(copied).is_err());
