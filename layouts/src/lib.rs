@@ -29,6 +29,7 @@ mod heap_telling;
 mod hybrid_log;
 mod lent;
 mod lists;
+mod out_of_line_unsafe;
 mod oversize;
 mod own_pages_unsafe;
 mod paced;
