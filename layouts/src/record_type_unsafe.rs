@@ -225,7 +225,21 @@ impl<'a> RecordRef<'a> {
     /// # Panics
     /// If they are of other types.
     #[inline]
-    pub(crate) fn get<K: 'static, V: 'static>(self) -> (&'a K, &'a V) {
+    pub(crate) fn get<K: Key, V: State>(self) -> (&'a K, &'a V) {
+        // The same in all but other parts of the program, for which it may be made anew.
+        if !std::ptr::eq(self.record_type, RecordType::of::<K, V>()) {
+            return self.native();
+        }
+        // SAFETY: an entry of these types is there during `'a`.
+        let entry = unsafe { Of::<K, V>::entry(self.entry) };
+        (&entry.key, &entry.value)
+    }
+
+    /// [`get`](RecordRef::get) of any types, by their ids.
+    ///
+    /// # Panics
+    /// If they are of other types.
+    pub(crate) fn native<K: 'static, V: 'static>(self) -> (&'a K, &'a V) {
         assert!(self.record_type.is::<K, V>(), "a record of other types");
         // SAFETY: an entry of these types is there during `'a`.
         let entry = unsafe { Of::<K, V>::entry(self.entry) };

@@ -38,7 +38,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         for (i, item) in items.iter().enumerate().skip(from) {
             let hash = hashes[i];
             // What is likely to be in memory is not looked for: if it is not there it is read by itself.
-            if likely[i] == NOWHERE && matches!(self.core.locate(hash, key(item)), Located::Cold) {
+            if likely[i] == NOWHERE
+                && matches!(self.core.locate_again(hash, key(item)), Located::Cold)
+            {
                 let place = self.core.log.candidate(hash, 0).map(|(_, place)| place);
                 let stored = self.core.log.stored.as_ref().expect("looked at above");
                 if place.is_some_and(|place| stored.has_fetched(place)) {
@@ -91,7 +93,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 // panics would take it along.
                 if self.core.group_reads
                     && self.core.group[i].is_some()
-                    && matches!(self.core.locate(hashes[i], key(item)), Located::Cold)
+                    && matches!(self.core.locate_again(hashes[i], key(item)), Located::Cold)
                 {
                     ahead = self.core.group[i].take();
                 }

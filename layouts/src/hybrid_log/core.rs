@@ -7,11 +7,10 @@
 mod handed_over;
 
 use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    BlobRef, BlobWriter, Error, ErrorKind, MemoryKind, Result, Rewrite, SegmentStore, StateImage,
+    BlobRef, BlobWriter, MemoryKind, Result, Rewrite, SegmentStore, StateImage,
 };
 
 use self::handed_over::HandedOver;
@@ -110,28 +109,6 @@ impl Core {
             table.restore(&image, &blobs)?;
         }
         Ok(table)
-    }
-
-    /// Runs a scan. A panic of `visit` goes on once the reads under way have ended and their memory is
-    /// given back.
-    pub(super) fn guarded(
-        &mut self,
-        visit: Visit<'_>,
-        scan: &mut dyn FnMut(&mut Self, Visit<'_>) -> Result<()>,
-    ) -> Result<()> {
-        self.clear_group();
-        let mut panicked = None;
-        let mut guarded = |record: RecordRef<'_>| {
-            catch_unwind(AssertUnwindSafe(|| visit(record))).unwrap_or_else(|panic| {
-                panicked = Some(panic);
-                Err(Error::new(ErrorKind::Poisoned, "the closure of a scan panicked"))
-            })
-        };
-        let scanned = scan(self, &mut guarded);
-        match panicked {
-            Some(panic) => resume_unwind(panic),
-            None => scanned,
-        }
     }
 
     /// Removes all.

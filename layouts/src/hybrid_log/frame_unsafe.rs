@@ -49,11 +49,12 @@ pub(super) struct Shape {
 
 impl Shape {
     /// That of slots for such entries.
+    #[inline(always)]
     pub(super) const fn of(entry: Layout) -> Self {
         let header = Layout::new::<Header>();
         let align = if entry.align() > header.align() { entry.align() } else { header.align() };
-        let at = header.size().next_multiple_of(entry.align());
-        Self { stride: (at + entry.size()).next_multiple_of(align), entry: at, align }
+        let at = rounded_up(header.size(), entry.align());
+        Self { stride: rounded_up(at + entry.size(), align), entry: at, align }
     }
 
     /// That of slots for these types, known to the compiler.
@@ -61,6 +62,12 @@ impl Shape {
     pub(super) const fn for_types<K, V>() -> Self {
         const { Self::of(Layout::new::<Entry<K, V>>()) }
     }
+}
+
+/// Up to a multiple of an alignment, which is a power of two: without a division, as erased records ask each time.
+#[inline(always)]
+const fn rounded_up(bytes: usize, align: usize) -> usize {
+    (bytes + align - 1) & !(align - 1)
 }
 
 /// Where a frame's slots are. Valid while a [`Memory`] of it lives. Packed, so that a frame's state stays
@@ -334,6 +341,18 @@ impl Frame {
     #[inline]
     pub fn get(&self, slot: u32) -> Option<RecordRef<'_>> {
         self.memory.record(self.owner.record_type, slot)
+    }
+
+    /// The records in the slots from one on that have not died.
+    pub fn live_from(&self, from: u32) -> impl Iterator<Item = RecordRef<'_>> {
+        let (memory, record_type) = (self.memory, self.owner.record_type);
+        let shape = Shape::of(record_type.layout());
+        (from..memory.slots).filter_map(move |slot| {
+            let word = memory.place(shape.stride, slot).load(Ordering::Relaxed);
+            // SAFETY: a used slot's entry is initialised; it is not written while `self` is borrowed.
+            (word & (USED | DIED[0] | DIED[1]) == USED)
+                .then(|| unsafe { RecordRef::new(record_type, memory.entry_at(shape, slot)) })
+        })
     }
 
     /// Whether a slot is used.

@@ -16,7 +16,6 @@ use alluvium_pagestore::{
 };
 
 use super::core::{Core, Visit, stored_address};
-use super::frame_unsafe::Frame;
 use super::frames_unsafe::Stage;
 use crate::full_image::PAGE_RECORDS_MAX;
 use crate::table::Cursor;
@@ -133,23 +132,10 @@ impl Core {
             }
             // Of a frame that is being left, the index has the first records on storage already.
             let from = self.log.left_before(number);
-            let frame = self.log.frame(number);
-            for slot in from..frame.slots() {
-                if !is_live(frame, slot) {
-                    continue;
-                }
-                if let Some(record) = frame.get(slot) {
-                    visit(record)?;
-                }
-            }
+            self.log.frame(number).live_from(from).try_for_each(&mut *visit)?;
         }
         Ok(())
     }
-}
-
-/// Whether the index leads to a slot of a frame that is not being left.
-fn is_live(frame: &Frame, slot: u32) -> bool {
-    frame.is_used(slot) && frame.death(slot).is_none()
 }
 
 /// Visits what the index has of the segments' records.

@@ -8,12 +8,13 @@
 mod reaching;
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    Account, BlobWriter, EntryCodec, HeapSize, Key, Lookup, MemoryKind, Rejected, Result, Rewrite,
-    State, StateImage, Time, description_of,
+    Account, BlobWriter, EntryCodec, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind, Rejected,
+    Result, Rewrite, State, StateImage, Time, description_of,
 };
 
 use self::reaching::Found;
@@ -508,17 +509,27 @@ impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
-    /// Runs a scan that shows native records.
+    /// Runs a scan. A panic of `visit` goes on once the reads under way have ended and their memory is
+    /// given back.
     pub(super) fn guarded(
         &mut self,
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,
         scan: &mut dyn FnMut(&mut Core, Visit<'_>) -> Result<()>,
     ) -> Result<()> {
-        let mut native = |record: RecordRef<'_>| {
+        self.core.clear_group();
+        let mut panicked = None;
+        let mut guarded = |record: RecordRef<'_>| {
             let (key, value) = record.get::<K, V>();
-            visit(key, value)
+            catch_unwind(AssertUnwindSafe(|| visit(key, value))).unwrap_or_else(|panic| {
+                panicked = Some(panic);
+                Err(Error::new(ErrorKind::Poisoned, "the closure of a scan panicked"))
+            })
         };
-        self.core.guarded(&mut native, scan)
+        let scanned = scan(&mut self.core, &mut guarded);
+        match panicked {
+            Some(panic) => resume_unwind(panic),
+            None => scanned,
+        }
     }
 }
 
@@ -539,7 +550,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if !self.core.log.oversize.is_seen() {
             return None;
         }
-        let Located::Resident { number, slot, .. } = self.core.locate(hash, key) else {
+        let Located::Resident { number, slot, .. } = self.core.locate_again(hash, key) else {
             return None;
         };
         let (_, known) = self.core.entry(number, slot)?;
@@ -568,17 +579,16 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if !(K::NONE && V::NONE) {
             self.core.log.make_headroom()?;
         }
-        if let Located::Resident { number, slot, .. } = self.core.locate(hash, key) {
-            if self.core.log.is_in_place(number, slot) {
+        match self.core.locate(hash, key) {
+            Located::Absent => return Ok(Put::New(self.core.log.make_room(hash)?)),
+            Located::Resident { number, slot, .. } if self.core.log.is_in_place(number, slot) => {
                 self.core.log.freshen(number, slot);
                 return Ok(Put::Over(number, slot));
             }
-        }
-        if matches!(self.core.locate(hash, key), Located::Absent) {
-            return Ok(Put::New(self.core.log.make_room(hash)?));
+            Located::Resident { .. } | Located::Cold => {}
         }
         let to = self.core.log.make_room_to_move()?;
-        match self.core.locate(hash, key) {
+        match self.core.locate_again(hash, key) {
             Located::Absent => Ok(Put::New(self.core.log.make_room(hash)?)),
             Located::Resident { number, slot, .. } if self.core.log.is_in_place(number, slot) => {
                 self.core.log.freshen(number, slot);

@@ -150,6 +150,13 @@ impl<K: Key, V: State> Typed<K, V> {
         }
     }
 
+    /// [`locate`](Typed::locate) where a call more is nothing beside what was done before, or is to be done: compiled
+    /// once for each type of key.
+    #[inline(never)]
+    pub fn locate_again<Q: Lookup<K> + ?Sized>(&self, hash: IndexHash, key: &Q) -> Located {
+        self.locate(hash, key)
+    }
+
     /// The address of the first record in memory whose hash is like this one's, which the processor
     /// is hinted to load; [`NOWHERE`](super::log::NOWHERE) if there is none.
     #[inline(always)]

@@ -29,10 +29,10 @@ where
     // SAFETY: the source is there, the target has room for an entry and is dropped once.
     unsafe {
         let source = RecordRef::new(types, (&raw const source).cast());
-        assert_eq!(source.get::<K, V>(), (&key, &value));
+        assert_eq!(source.native::<K, V>(), (&key, &value));
         types.clone_into(source, target.as_mut_ptr().cast());
         let copy = RecordRef::new(types, target.as_ptr().cast());
-        assert_eq!(copy.get::<K, V>(), (&key, &value));
+        assert_eq!(copy.native::<K, V>(), (&key, &value));
         types.drop_entry(target.as_mut_ptr().cast());
     }
 }

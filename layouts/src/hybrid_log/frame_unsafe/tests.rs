@@ -56,7 +56,7 @@ impl<K: 'static, V: 'static> Of<K, V> {
 
 /// Key and value of an erased record.
 fn native<K: 'static, V: 'static>(record: Option<RecordRef<'_>>) -> Option<(&K, &V)> {
-    record.map(RecordRef::get)
+    record.map(RecordRef::native)
 }
 
 #[derive(Clone)]
@@ -131,6 +131,7 @@ fn a_record_marked_dead_is_there_until_it_is_taken() {
     );
     frame.thaw(frozen);
     assert_eq!((frame.death(0), frame.death(1)), (Some(false), Some(true)));
+    assert_eq!(frame.live_from(0).count(), 0, "both are dead");
     assert_eq!((frame.grain(0), frame.grain(1)), (77, 78));
     frame.take(0);
     assert_eq!((frame.death(0), frame.get(0), frame.used()), (None, None, 1));
@@ -140,6 +141,8 @@ fn a_record_marked_dead_is_there_until_it_is_taken() {
 fn a_record_is_fresh_from_a_change_until_it_is_written() {
     let mut frame = frame(4);
     (0..3).for_each(|slot| frame.put(slot, u64::from(slot), 10 * slot, Epoch::FIRST));
+    let live: Vec<_> = frame.live_from(1).map(|record| *record.get::<u64, u32>().1).collect();
+    assert_eq!(live, [10, 20]);
     let frozen = frame.freeze();
     frozen.set_grain(0, 5);
     frame.thaw(frozen);

@@ -109,7 +109,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let (to, found) = match self.core.log.slot_at_hand() {
             Some(slot) => (slot, found),
             // Making room moves records.
-            None => (self.core.log.make_room_to_move()?, self.core.locate(hash, key)),
+            None => (self.core.log.make_room_to_move()?, self.core.locate_again(hash, key)),
         };
         let (at, k, v) = match found {
             Located::Absent => return Ok(None),
