@@ -324,15 +324,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
                 self.core.log.index.remove(at);
                 Ok(Some(value))
             }
-            Located::Cold => {
-                self.core.log.make_headroom()?;
-                let Some((at, place, _, value)) = self.read_cold_in_room(hash, key, None)? else {
-                    return Ok(None);
-                };
-                self.core.log.stored.as_mut().expect("a store").record_died(place);
-                self.core.log.index.remove(at);
-                Ok(Some(value))
-            }
+            Located::Cold => self.take_cold(hash, key),
         }
     }
 
@@ -544,6 +536,19 @@ enum Put<K, V> {
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
+    /// Takes a value that is not in memory.
+    #[cold]
+    #[inline(never)]
+    fn take_cold<Q: Lookup<K> + ?Sized>(&mut self, hash: IndexHash, key: &Q) -> Result<Option<V>> {
+        self.core.log.make_headroom()?;
+        let Some((at, place, _, value)) = self.read_cold_in_room(hash, key, None)? else {
+            return Ok(None);
+        };
+        self.core.log.stored.as_mut().expect("a store").record_died(place);
+        self.core.log.index.remove(at);
+        Ok(Some(value))
+    }
+
     /// Where a value may be too large, one that replaces it and is smaller needs no room: it may be
     /// what the memory is lacking.
     fn put_over_larger(&mut self, hash: IndexHash, key: &K, value: &V) -> Option<Put<K, V>> {

@@ -253,3 +253,71 @@ fn a_frozen_frame_cannot_be_written() {
     let _frozen = frame.freeze();
     frame.get_mut(0);
 }
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Empty;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(align(64))]
+struct Wide(u8);
+
+/// Puts, shows, copies, takes and drops records of these types, of which `make` makes the `n`th.
+fn records_come_and_go<K, V>(make: impl Fn(u8) -> (K, V))
+where
+    K: Clone + Send + Sync + PartialEq + std::fmt::Debug + 'static,
+    V: Clone + Send + Sync + PartialEq + std::fmt::Debug + 'static,
+{
+    let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
+    let mut frame = frame::<K, V>(5);
+    let types = in_memory::of::<K, V>();
+    let slot = size_of::<(u32, AtomicU32)>().next_multiple_of(types.layout().align());
+    assert!(Frame::slot_bytes(types) >= slot + types.layout().size());
+    assert_eq!(Frame::slot_bytes(types), Shape::for_types::<K, V>().stride);
+    for n in 0..5 {
+        let slot = frame.vacant().unwrap();
+        let (key, value) = make(n);
+        frame.put(slot, key, value, before);
+    }
+    let is_it = |record: Option<(&K, &V)>, n: u8| {
+        let (key, value) = make(n);
+        record == Some((&key, &value))
+    };
+    assert!((0..5).all(|n| is_it(frame.get(n.into()), n)));
+    let (key, value) = frame.get_mut(3).map(|(key, value)| (key.clone(), value)).unwrap();
+    assert_eq!(key, make(3).0);
+    *value = make(9).1;
+    assert_eq!(frame.get(3).map(|(_, value)| value.clone()), Some(make(9).1));
+    assert_eq!(frame.take(3), (make(3).0, make(9).1));
+    frame.drop_entry(4);
+    assert_eq!((frame.used(), frame.get(3), frame.get(4)), (3, None, None));
+    let shown: Vec<_> = frame.live_from(1).map(RecordRef::native::<K, V>).collect();
+    assert!(shown.len() == 2 && is_it(Some(shown[0]), 1) && is_it(Some(shown[1]), 2));
+    let frozen = frame.freeze();
+    assert!((0..3).all(|n| is_it(native(frozen.get(n.into())), n)) && frozen.get(3).is_none());
+    frame.thaw(frozen);
+    if !types.needs_drop() {
+        let mut copies = self::frame::<K, V>(5);
+        frame.copy_due(&mut copies, now);
+        assert!((0..3).all(|n| is_it(copies.get(n.into()), n)) && copies.used() == 3);
+    }
+    frame.clear();
+    assert_eq!((frame.used(), frame.vacant()), (0, Some(0)));
+}
+
+#[test]
+fn records_of_all_sizes_and_alignments_come_and_go() {
+    records_come_and_go(|_| (Empty, Empty));
+    records_come_and_go(|n| (n, Empty));
+    records_come_and_go(|n| ([n; 3], Empty));
+    records_come_and_go(|n| (Empty, [n; 3]));
+    records_come_and_go(|n| ([n; 3], u64::from(n)));
+    records_come_and_go(|n| (u128::from(n), n));
+    records_come_and_go(|n| (n, [u64::from(n); 7]));
+    records_come_and_go(|n| (n, Wide(n)));
+    records_come_and_go(|n| (Wide(n), [n; 3]));
+    records_come_and_go(|n| (n.to_string(), Wide(n)));
+    records_come_and_go(|n| (n, vec![n.to_string(); n.into()]));
+    let shared = Arc::new(());
+    records_come_and_go(|n| (n, (shared.clone(), Wide(n))));
+    assert_eq!(Arc::strong_count(&shared), 1, "each is dropped once");
+}

@@ -153,10 +153,21 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         ahead: &mut Option<Read>,
     ) -> Result<Found> {
         match self.core.locate(hash, key) {
-            Located::Absent => return Ok(Found::Absent),
-            Located::Resident { number, slot, .. } => return Ok(Found::Slot(number, slot)),
-            Located::Cold => {}
+            Located::Absent => Ok(Found::Absent),
+            Located::Resident { number, slot, .. } => Ok(Found::Slot(number, slot)),
+            Located::Cold => self.find_cold(hash, key, ahead),
         }
+    }
+
+    /// [`find`](HybridLogTable::find) of a key that is not in memory.
+    #[cold]
+    #[inline(never)]
+    fn find_cold<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+        ahead: &mut Option<Read>,
+    ) -> Result<Found> {
         if self.scratch.as_ref().is_some_and(|scratch| key.is(&scratch.key)) {
             if let Some(read) = ahead.take() {
                 self.core.log.stored.as_mut().expect("a read has a store").recycle(read);
