@@ -70,6 +70,8 @@ pub use hybrid_log::{
     PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub use lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
+#[doc(hidden)]
+pub use out_of_line_unsafe::OutOfLine;
 pub use oversize::Oversize;
 pub use panes::{Merge, Panes, PanesLayout};
 pub use parts::Part;
