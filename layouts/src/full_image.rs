@@ -264,6 +264,22 @@ pub(crate) fn read_placed<K: Key, V: State>(
     blobs: &BlobReader,
     mut entry: impl FnMut(PlacedAt, K, V) -> Result<()>,
 ) -> Result<()> {
+    read_payloads(context, image, blobs, &mut |at, payload| {
+        let (key, value) = codec::decode::<K, V>(payload)?;
+        entry(at, key, value)
+    })
+}
+
+/// Takes the payload of a record, and its place.
+type VisitPayload<'a> = &'a mut dyn FnMut(PlacedAt, &[u8]) -> Result<()>;
+
+/// [`read_placed`] without the types of the records.
+fn read_payloads(
+    context: &StateContext,
+    image: &StateImage,
+    blobs: &BlobReader,
+    visit: VisitPayload<'_>,
+) -> Result<()> {
     let store = &context.segment_store()?.for_opening();
     let chunk_bytes = chunk_bytes(context);
     let memory = chunk_bytes as u64
@@ -282,10 +298,7 @@ pub(crate) fn read_placed<K: Key, V: State>(
             liveness: &liveness,
             live,
             segment: 0,
-            visit: |at: PlacedAt, payload: &[u8]| {
-                let (key, value) = codec::decode::<K, V>(payload)?;
-                entry(at, key, value)
-            },
+            visit,
         };
         let (account, count) = (&context.account, segments.len());
         let mut open = |nth: usize| segments[nth].open(store);
@@ -320,7 +333,7 @@ pub(crate) fn set_bytes(image: &StateImage, segment: &SegmentImage) -> u64 {
 }
 
 /// Gives the bytes of the records that are live.
-struct LiveEntries<'i, F> {
+struct LiveEntries<'i> {
     account: &'i Account,
     /// The window, and what is booked beside it since a record was longer.
     window_bytes: u64,
@@ -331,10 +344,10 @@ struct LiveEntries<'i, F> {
     live: Option<LiveSet>,
     /// Its number.
     segment: u32,
-    visit: F,
+    visit: VisitPayload<'i>,
 }
 
-impl<F> LiveEntries<'_, F> {
+impl LiveEntries<'_> {
     /// Books what the window takes more for a record that it is too short for: it stays as long.
     fn book_window(&mut self, entry: &FooterEntry) -> Result<()> {
         let needed = u64::from(entry.len) + 2 * BLOCK_BYTES as u64;
@@ -347,13 +360,13 @@ impl<F> LiveEntries<'_, F> {
     }
 }
 
-impl<F> Drop for LiveEntries<'_, F> {
+impl Drop for LiveEntries<'_> {
     fn drop(&mut self) {
         self.account.release(MemoryKind::Buffers, self.booked);
     }
 }
 
-impl<F: FnMut(PlacedAt, &[u8]) -> Result<()>> PassVisitor for LiveEntries<'_, F> {
+impl PassVisitor for LiveEntries<'_> {
     fn begin(&mut self, nth: usize) -> Result<()> {
         self.segment = nth as u32;
         // The one before first: there is room for one.

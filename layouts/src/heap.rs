@@ -18,10 +18,11 @@ use crate::expiry::ExpiryPass;
 use crate::full_image::{Images, kept_free, name_large, pace, read_placed};
 use crate::heap_capture::{HeapCapture, LeftOver, Undecided};
 use crate::heap_copies::Copies;
-use crate::heap_entries::Entries;
+use crate::heap_entries::{Entries, hash_of};
 use crate::heap_files::HeapFiles;
 use crate::heap_marks::{EntryMarks, Place};
 use crate::lent::{Lent, check_not_overdrawn};
+use crate::out_of_line_unsafe::OutOfLine;
 use crate::oversize::Oversize;
 use crate::paced::{Pace, Paced};
 use crate::split_heap::SplitHeapTable;
@@ -175,12 +176,12 @@ pub struct HeapTable<K, V, M = Stored, S: Entries<K, V> = HashTable<(K, V)>> {
     /// So many keys are to come into the empty table.
     expected: u64,
     /// The checkpoint being taken.
-    pub(crate) capture: Option<Box<HeapCapture<K, V, S>>>,
+    pub(crate) capture: Option<OutOfLine<Box<HeapCapture<K, V, S>>>>,
     /// Whether changes concern it, at most.
     pub(crate) reads: bool,
     /// The one that was taken and is not decided.
     pub(crate) undecided: Option<Box<Undecided>>,
-    pub(crate) left_over: LeftOver<K, V, S>,
+    pub(crate) left_over: OutOfLine<LeftOver<K, V, S>>,
     /// Notes of deaths that checkpoints looked at.
     pub(crate) looks: u64,
     /// What it remembers of its last checkpoint.
@@ -315,7 +316,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             capture: None,
             reads: false,
             undecided: None,
-            left_over: LeftOver::default(),
+            left_over: OutOfLine::new(LeftOver::default()),
             looks: 0,
             moved: 0,
             images: Images::default(),
@@ -355,6 +356,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     }
 
     /// Drops what checkpoints that were given up have left; says whether there was something.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn drop_all_left(&mut self) -> bool {
         let is_some = self.drop_some_left();
         while self.drop_some_left() {}
@@ -371,6 +374,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
 impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// While memory is short, gives up what checkpoints remember; if one reads the table, which needs that,
     /// it is read to its end before.
+    #[cold]
+    #[inline(never)]
     fn make_free(&mut self, bytes: u64) {
         let is_short = |table: &Self| table.context.account.available() < bytes;
         while is_short(self) && self.drop_some_left() {}
@@ -383,8 +388,19 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     }
 
     /// Books and makes room for one more entry that owns `heap_bytes`; changes nothing visible.
+    #[inline]
     fn make_room(&mut self, heap_bytes: u64) -> Result<()> {
         let heap_bytes = heap_bytes + self.kept();
+        let has_bucket = self.entries.len() < self.entries.capacity();
+        if has_bucket && self.context.account.available() >= heap_bytes {
+            return Ok(());
+        }
+        self.make_room_slowly(heap_bytes)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_room_slowly(&mut self, heap_bytes: u64) -> Result<()> {
         if self.context.account.available() < heap_bytes {
             self.drop_all_left();
         }
@@ -417,7 +433,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         account.charge(MemoryKind::Index, grown);
         self.moved += 1;
         if !self.grow_remembered(heap_bytes) {
-            self.entries.reserve(1, |(key, _)| key.key_hash());
+            self.entries.reserve(1, hash_of);
         }
         let account = &self.context.account;
         let actual = self.entries.allocation_size() as u64;
@@ -428,6 +444,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
 
     /// Makes a new table for all keys that are expected, so that none has to move while they come; not
     /// if that takes more than half of what is free, as they may not come.
+    #[cold]
+    #[inline(never)]
     fn make_expected_room(&mut self, heap_bytes: u64) -> bool {
         let keys = std::mem::take(&mut self.expected);
         let account = &self.context.account;
@@ -439,7 +457,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             return false;
         }
         self.moved += 1;
-        self.entries.reserve(keys as usize, |(key, _)| key.key_hash());
+        self.entries.reserve(keys as usize, hash_of);
         let account = &self.context.account;
         let actual = self.entries.allocation_size() as u64;
         account.adjust(MemoryKind::Index, self.table_bytes + bytes, actual);
@@ -474,7 +492,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         self.oversize.check(&key, key_bytes)?;
         self.make_room(key_bytes)?;
         let entry = (key, init());
-        let added = self.entries.insert_unique(hash, entry, |(k, _)| k.key_hash());
+        let added = self.entries.insert_unique(hash, entry, hash_of);
         self.marks.add(added.bucket_index());
         let account = &self.context.account;
         let lent = Lent::<K, V, M>::new_made(added.into_mut(), account, &mut self.oversize);
@@ -533,7 +551,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             return Err(Rejected::new(error, (key, value)));
         }
         self.context.account.charge(MemoryKind::Values, bytes);
-        let added = self.entries.insert_unique(hash, (key, value), |(k, _)| k.key_hash());
+        let added = self.entries.insert_unique(hash, (key, value), hash_of);
         let bucket = added.bucket_index();
         self.marks.add(bucket);
         Ok((false, bucket))
@@ -760,7 +778,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> Upkeep for HeapTable<K
 
 impl<K, V, M, S: Entries<K, V>> Drop for HeapTable<K, V, M, S> {
     fn drop(&mut self) {
-        (self.capture, self.left_over) = (None, LeftOver::default());
+        self.capture = None;
+        *self.left_over = LeftOver::default();
         let account = &self.context.account;
         account.release(MemoryKind::Index, self.table_bytes);
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));

@@ -22,18 +22,19 @@ use alluvium_pagestore::{
 use hashbrown::HashTable;
 
 use crate::heap::{HeapTable, Kind};
-use crate::heap_entries::Entries;
-use crate::heap_files::{ADDED, Dead, Named};
+use crate::heap_entries::{Entries, hash_of};
+use crate::heap_files::{ADDED, Dead, HeapFiles, Named};
 use crate::heap_marks::{EntryMarks, Marks, Place, bits_bytes};
 use crate::heap_naming::{Begun, FREE_BYTES, Naming};
 use crate::heap_reading::{Left, Memory, Reading, Source};
 use crate::heap_telling::{Lent, Telling};
 use crate::hybrid_log::CHECKPOINT_PACE;
+use crate::out_of_line_unsafe::OutOfLine;
 use crate::paced::Pace;
 use crate::split_table::HashRange;
 use crate::stepped::{Given, Stepped};
-use crate::table::CheckpointOutcome;
 use crate::table::pace::pay;
+use crate::table::{CheckpointOutcome, StateContext};
 
 /// Stretches of buckets without a bit that a share passes over at most, buckets of others that it looks at, and
 /// entries that it copies.
@@ -65,7 +66,7 @@ pub struct HeapCapture<K, V, S: Entries<K, V>> {
     /// Whether it is decided what is to be read: nothing has changed since the barrier before that.
     is_planned: bool,
     follow: Follow,
-    reading: Reading<K, V, S>,
+    reading: OutOfLine<Reading<K, V, S>>,
     /// All is written.
     telling: Option<Telling>,
 }
@@ -93,7 +94,7 @@ pub(crate) struct Undecided {
 /// What checkpoints that were given up have left: goes a part at a time.
 #[derive(Debug)]
 pub(crate) struct LeftOver<K, V, S: Entries<K, V>> {
-    readings: Vec<Reading<K, V, S>>,
+    readings: Vec<OutOfLine<Reading<K, V, S>>>,
     /// The helper has the list of what has died.
     lent: Option<Lent>,
 }
@@ -136,15 +137,15 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         }
         let range = HashRange::of(&self.context.owned, self.context.key_groups);
         let entries = self.entries.count();
-        self.capture = Some(Box::new(HeapCapture {
+        self.capture = Some(OutOfLine::new(Box::new(HeapCapture {
             stepped,
             pace,
             entries,
             is_planned: false,
             follow: Follow::default(),
-            reading: Reading::of_all(self.context.account.clone(), range, entries),
+            reading: OutOfLine::new(Reading::of_all(self.context.account.clone(), range, entries)),
             telling: None,
-        }));
+        })));
         self.reads = true;
         Ok(())
     }
@@ -169,7 +170,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             self.marks.begin(self.entries.buckets());
             return;
         }
-        let HeapCapture { entries, pace, reading, .. } = &mut **capture;
+        let HeapCapture { entries, pace, reading, .. } = &mut ***capture;
+        let reading = &mut **reading;
         let changed = self.marks.capture();
         let (account, counts) = (&self.context.account, (*entries, changed));
         let begun = Begun::of(&mut self.files, account, counts, pace.segment_bytes);
@@ -201,7 +203,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         let needs = |capture: &HeapCapture<K, V, S>| {
             capture.is_planned && !capture.reading.naming.is_first && capture.is_reading()
         };
-        self.capture.as_deref().is_some_and(needs)
+        self.capture.as_ref().is_some_and(|capture| needs(capture))
     }
 
     /// The marks were lost for want of memory.
@@ -218,6 +220,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     pub(super) fn pace_capture(&mut self, pace: crate::table::Pace) {
         let buckets = self.entries.buckets() as u64;
         let Some(capture) = self.capture.as_mut().filter(|_| M::IS_COPIED) else { return };
+        let capture = &mut ***capture;
         let Follow { gone, looks, calls } = &mut capture.follow;
         let Some(earned) = pace.earned(gone) else {
             (*looks, *calls) = (None, None);
@@ -275,7 +278,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     /// Reads entries and encodes them.
     fn share_by_batches(&mut self) -> Result<Option<Vec<SegmentInfo>>> {
         let capture = self.capture.as_mut().expect("it is taken");
-        let HeapCapture { stepped, pace, reading, .. } = &mut **capture;
+        let HeapCapture { stepped, pace, reading, .. } = &mut ***capture;
+        let reading = &mut **reading;
         stepped.step(&self.context, *pace, |own| {
             let source = Source { entries: &self.entries, moved: self.moved };
             let memory = Memory { marks: &mut self.marks, files: &mut self.files };
@@ -288,7 +292,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         self.copy_some()?;
         let is_short = self.context.account.available() < self.context.account.limit() / 16;
         let capture = self.capture.as_mut().expect("it is taken");
-        let HeapCapture { stepped, pace, follow, reading, .. } = &mut **capture;
+        let HeapCapture { stepped, pace, follow, reading, .. } = &mut ***capture;
+        let reading = &mut **reading;
         stepped.step_by_batches(&self.context, *pace, |own| {
             let source = Source { entries: &self.entries, moved: self.moved };
             let memory = Memory { marks: &mut self.marks, files: &mut self.files };
@@ -316,7 +321,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     /// Copies as many entries as a share does, as the stream has earned, and as there is room for.
     fn copy_some(&mut self) -> Result<()> {
         let capture = self.capture.as_mut().expect("it is taken");
-        let HeapCapture { stepped, follow, reading, .. } = &mut **capture;
+        let HeapCapture { stepped, follow, reading, .. } = &mut ***capture;
+        let reading = &mut **reading;
         let (encoded, mut clear, mut looked) = (reading.encoded, 0, 0);
         while looked < BUCKETS_MAX {
             let is_over = reading.is_done || reading.encoded - encoded >= COPIED_MAX;
@@ -345,7 +351,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     /// All is written.
     fn begin_telling(&mut self, sealed: Vec<SegmentInfo>) {
         let capture = self.capture.as_mut().expect("it is written");
-        let HeapCapture { entries, reading: Reading { naming, .. }, .. } = &mut **capture;
+        let HeapCapture { entries, reading, .. } = &mut ***capture;
+        let naming = &mut reading.naming;
         let named = self.files.name(*entries, &naming.dead, &sealed, &naming.slots);
         capture.telling = Some(Telling::new(&self.files, named, sealed));
     }
@@ -353,11 +360,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     /// Goes on telling which records of segments of before are live; the image, if all is told.
     fn tell_some(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         let capture = self.capture.as_mut().expect("it is told of");
-        let HeapCapture { stepped, reading: Reading { naming, .. }, telling, .. } = &mut **capture;
+        let HeapCapture { stepped, reading, telling, .. } = &mut ***capture;
+        let naming = &mut reading.naming;
         let telling = telling.as_mut().expect("it is told of");
-        self.looks += if telling.is_adding(naming) { ADDED as u64 } else { 0 };
-        let told = telling.share((&self.context, &self.files), naming, blobs);
-        if !told.inspect_err(|_| stepped.lose())? {
+        let share = ((&self.context, &self.files), naming, blobs);
+        if !tell(telling, stepped, &mut self.looks, share)? {
             return Ok(None);
         }
         self.end_capture();
@@ -370,7 +377,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
 
     /// The checkpoint is taken.
     fn end_capture(&mut self) {
-        let HeapCapture { mut reading, telling, .. } = *self.capture.take().expect("it was taken");
+        let capture = self.capture.take().expect("it was taken");
+        let HeapCapture { mut reading, telling, .. } = *capture.into_inner();
         let named = telling.expect("it is told of").into_named();
         self.codec_calls += reading.encoded;
         self.images.taken(&named.image);
@@ -394,7 +402,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         if let Some(telling) = capture.telling.take() {
             self.left_over.lent = telling.give_up(&self.context);
         }
-        let HeapCapture { mut reading, .. } = *capture;
+        let HeapCapture { mut reading, .. } = *capture.into_inner();
         let Naming { is_first, .. } = reading.naming;
         let dead = reading.naming.take_dead(&self.context.account);
         let written = reading.encoded;
@@ -403,6 +411,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     }
 
     /// Drops a part of what checkpoints that were given up have left; says whether there was something.
+    #[cold]
+    #[inline(never)]
     pub(super) fn drop_some_left(&mut self) -> bool {
         if let Some(reading) = self.left_over.readings.last_mut() {
             if !reading.drop_some() {
@@ -454,7 +464,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
             return;
         };
         let bucket = self.entries.bucket(hash, |(known, _)| key.is(known));
-        let HeapCapture { reading: capture, stepped, .. } = &mut **capture;
+        let HeapCapture { reading, stepped, .. } = &mut ***capture;
+        let capture = &mut **reading;
         let wanted = match bucket {
             Some(bucket) => {
                 self.marks.merge(bucket);
@@ -486,8 +497,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
         if room {
             capture.book(bytes);
         }
-        let made =
-            room && capture.kept.insert(hash, |kept| kept.0.key_hash(), || (key, before)).is_ok();
+        let made = room && capture.kept.insert(hash, hash_of, || (key, before)).is_ok();
         if !made {
             return self.read_rest();
         }
@@ -507,7 +517,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     pub(super) fn read_rest(&mut self) {
         self.plan_capture();
         let Some(capture) = &mut self.capture else { return };
-        let HeapCapture { stepped, pace, reading, .. } = &mut **capture;
+        let HeapCapture { stepped, pace, reading, .. } = &mut ***capture;
+        let reading = &mut **reading;
         stepped.read_rest(&self.context, *pace, |own| {
             if reading.is_read {
                 return Ok(false);
@@ -554,6 +565,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     /// Moves the entries to a table twice as large, if it is known of each whether it is to be read or
     /// has changed, and says whether it did. What that takes is booked, and as much left as is needed
     /// `beside` it.
+    #[cold]
+    #[inline(never)]
     pub(super) fn grow_remembered(&mut self, beside: u64) -> bool {
         // From here on, what is added is not kept.
         self.plan_capture();
@@ -600,7 +613,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
                 capture.reading.is_due(&old, (bucket, hash), &self.marks)
                     && capture.reading.kept.find(hash, |kept| kept.0 == entry.0).is_none()
             });
-            let place = grown.insert_unique(hash, entry, |(key, _)| key.key_hash()).bucket_index();
+            let place = grown.insert_unique(hash, entry, hash_of).bucket_index();
             marks.put(place, self.marks.lift(bucket));
             if is_due {
                 due[place / 64] |= 1 << (place % 64);
@@ -614,6 +627,17 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         }
         true
     }
+}
+
+/// A share of telling; says whether all is told. Not generic: compiled once.
+fn tell(
+    telling: &mut Telling,
+    stepped: &mut Stepped,
+    looks: &mut u64,
+    (of, naming, blobs): ((&StateContext, &HeapFiles), &mut Naming, &BlobWriter),
+) -> Result<bool> {
+    *looks += if telling.is_adding(naming) { ADDED as u64 } else { 0 };
+    telling.share(of, naming, blobs).inspect_err(|_| stepped.lose())
 }
 
 /// Bytes after which a segment ends, of a state of so many.

@@ -21,6 +21,12 @@ use crate::table::StateContext;
 /// Buckets of one hash table that are read together: those of a word of bits.
 pub(super) const BUCKETS: usize = 64;
 
+/// The hash of an entry. One function for all that move entries: a closure at each place, or in a generic call, would
+/// have hashbrown's growing compiled for it alone.
+pub(crate) fn hash_of<K: Key, V>(entry: &(K, V)) -> u64 {
+    entry.0.key_hash()
+}
+
 /// What is read next.
 #[derive(Debug)]
 pub struct Stretch {

@@ -29,6 +29,7 @@ mod heap_telling;
 mod hybrid_log;
 mod lent;
 mod lists;
+mod out_of_line_unsafe;
 mod oversize;
 mod own_pages_unsafe;
 mod paced;
@@ -37,6 +38,7 @@ mod parts;
 mod passing;
 mod patient_reads;
 mod prefetch_unsafe;
+mod record_type_unsafe;
 mod remembered;
 mod snapshot;
 mod split_heap;
@@ -68,6 +70,8 @@ pub use hybrid_log::{
     PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub use lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
+#[doc(hidden)]
+pub use out_of_line_unsafe::OutOfLine;
 pub use oversize::Oversize;
 pub use panes::{Merge, Panes, PanesLayout};
 pub use parts::Part;

@@ -96,6 +96,9 @@ impl std::fmt::Debug for Writing {
     }
 }
 
+/// What the helper does with what it is given to write.
+type Job = Box<dyn FnOnce(&mut Writing, &Pace) -> Result<()> + Send>;
+
 impl Paced {
     /// Nothing written yet. `state` is the fingerprint of the state's name.
     pub fn new(
@@ -256,7 +259,7 @@ impl Paced {
     /// # Panics
     /// If it is not [ready](Paced::is_ready).
     pub fn submit(&mut self) {
-        self.hand_over(Writing::write);
+        self.hand_over(Box::new(Writing::write));
     }
 
     /// Has the helper write what was added, and make all of it durable.
@@ -264,11 +267,11 @@ impl Paced {
     /// # Panics
     /// If it is not [ready](Paced::is_ready).
     pub fn submit_end(&mut self) {
-        self.hand_over(|writing, pace| {
+        self.hand_over(Box::new(|writing, pace| {
             writing.placing.end_segment();
             writing.write(pace)?;
             writing.end()
-        });
+        }));
     }
 
     /// Has the helper do `job`, which encodes and writes records itself.
@@ -277,10 +280,10 @@ impl Paced {
     /// If it is not [ready](Paced::is_ready), or if records were added and not submitted.
     pub fn submit_job(&mut self, job: impl FnOnce(&mut Sink<'_>) -> Result<()> + Send + 'static) {
         assert!(self.writing().batch.records.is_empty(), "what was added comes first");
-        self.hand_over(|writing, pace| job(&mut Sink { writing, pace }));
+        self.hand_over(Box::new(|writing, pace| job(&mut Sink { writing, pace })));
     }
 
-    fn hand_over(&mut self, job: impl FnOnce(&mut Writing, &Pace) -> Result<()> + Send + 'static) {
+    fn hand_over(&mut self, job: Job) {
         let mut writing = self.writing.take().expect("it was ready");
         let (reply, answer) = mailbox();
         let pace = self.pace;

@@ -10,11 +10,11 @@ use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, Rejected, Result, Sta
 
 use crate::by_hash::ByHash;
 use crate::heap::{HeapTable, Stored};
-use crate::heap_entries::Entries;
+use crate::heap_entries::{Entries, hash_of};
 use crate::heap_marks::{EntryMarks, Place};
 use crate::lent::Lent;
-use crate::split_marks::{Lifted, SplitMarks};
-use crate::split_table::{Beside, SplitTable};
+use crate::split_marks::Moving;
+use crate::split_table::SplitTable;
 use crate::table::{Cursor, Peek, StateContext, Table};
 
 /// What a [`Heap`](crate::Heap) layout opens whose key groups are to come and go.
@@ -22,29 +22,6 @@ pub type SplitHeapTable<K, V> = HeapTable<K, V, Stored, SplitTable<(K, V)>>;
 
 pub(super) fn heap_of<K: Key, V: State>(key: &K, value: &V) -> u64 {
     (key.heap_bytes() + value.heap_bytes()) as u64
-}
-
-pub(super) fn hash_of<K: Key, V>(entry: &(K, V)) -> u64 {
-    entry.0.key_hash()
-}
-
-/// Marks that move with entries, and how often some have moved.
-struct Moving<'a> {
-    marks: &'a mut SplitMarks,
-    moved: &'a mut u64,
-}
-
-impl Beside for Moving<'_> {
-    type Lifted = Lifted;
-
-    fn lift(&mut self, part: u32) -> Lifted {
-        *self.moved += 1;
-        self.marks.lift(part)
-    }
-
-    fn put(&mut self, lifted: &Lifted, from: usize, bucket: usize) {
-        self.marks.put(lifted, from, bucket);
-    }
 }
 
 impl<K: Key, V: State> SplitHeapTable<K, V> {
@@ -98,7 +75,7 @@ impl<K: Key, V: State> SplitHeapTable<K, V> {
     fn make_room(&mut self, hash: u64) -> Result<usize> {
         self.with_room(|table| {
             let Self { entries, marks, moved, .. } = table;
-            let made = entries.make_room(hash, &hash_of, &mut Moving { marks, moved });
+            let made = entries.make_room(hash, hash_of, &mut Moving::new(marks, moved));
             if table.marks.take_lost() {
                 table.marks_are_lost();
             }

@@ -9,7 +9,8 @@ use std::slice::from_ref;
 use alluvium_pagestore::{Key, MemoryKind, Result, State};
 
 use crate::by_hash::{ByHash, VisitRun};
-use crate::split_heap::{SplitHeapTable, hash_of};
+use crate::heap_entries::hash_of;
+use crate::split_heap::SplitHeapTable;
 use crate::table::Cursor;
 
 impl<K: Key, V: State> ByHash<K, V> for SplitHeapTable<K, V> {

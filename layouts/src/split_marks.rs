@@ -47,9 +47,6 @@ struct Seen {
     capture: u32,
 }
 
-/// The marks of a part's entries, by their place in the part.
-pub(crate) type Lifted = Option<[Mark; PART_BUCKETS]>;
-
 impl SplitMarks {
     /// Whether they were lost since they were [begun](EntryMarks::begin), which is told once.
     pub fn take_lost(&mut self) -> bool {
@@ -250,24 +247,36 @@ impl EntryMarks for SplitMarks {
     }
 }
 
-impl Beside for SplitMarks {
-    type Lifted = Lifted;
+/// Marks that move with entries, and how often some have moved.
+pub(crate) struct Moving<'a> {
+    marks: &'a mut SplitMarks,
+    moved: &'a mut u64,
+    /// The marks of the part whose entries move.
+    lifted: Option<[Mark; PART_BUCKETS]>,
+}
 
-    fn lift(&mut self, part: u32) -> Lifted {
-        self.unsee(part as usize);
-        let chunk = self.chunks.get(part as usize / PARTS)?;
-        chunk.as_ref()?;
-        let mut lifted = [Mark::default(); PART_BUCKETS];
-        for (place, mark) in lifted.iter_mut().enumerate() {
-            *mark = self.change_of(bucket_of(part as usize, place), false, Marks::lift);
-        }
-        Some(lifted)
+impl<'a> Moving<'a> {
+    pub fn new(marks: &'a mut SplitMarks, moved: &'a mut u64) -> Self {
+        Self { marks, moved, lifted: None }
+    }
+}
+
+impl Beside for Moving<'_> {
+    fn lift(&mut self, part: u32) {
+        *self.moved += 1;
+        self.marks.unsee(part as usize);
+        let chunk = self.marks.chunks.get(part as usize / PARTS);
+        self.lifted = chunk.and_then(Option::as_ref).is_some().then(|| {
+            let lift = |place| bucket_of(part as usize, place);
+            std::array::from_fn(|place| self.marks.change_of(lift(place), false, Marks::lift))
+        });
     }
 
-    fn put(&mut self, lifted: &Lifted, from: usize, bucket: usize) {
-        let mark = lifted.as_ref().and_then(|lifted| lifted.get(from)).copied().unwrap_or_default();
+    fn put(&mut self, from: usize, bucket: usize) {
+        let lifted = self.lifted.as_ref().and_then(|lifted| lifted.get(from));
+        let mark = lifted.copied().unwrap_or_default();
         if mark != Mark::default() {
-            self.change_of(bucket, true, |marks, bucket| marks.put(bucket, mark));
+            self.marks.change_of(bucket, true, |marks, bucket| marks.put(bucket, mark));
         }
     }
 }

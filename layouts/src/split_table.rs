@@ -36,22 +36,22 @@ const PLACE_BITS: u32 = 32;
 
 /// What is known of entries beside a table, by the [numbers](bucket_of) of their buckets: it moves with them.
 pub(crate) trait Beside {
-    /// Of the entries of a part.
-    type Lifted;
-    /// The entries of a part are going to move: what is known of them, and no more at their buckets.
-    fn lift(&mut self, part: u32) -> Self::Lifted;
-    /// Of these, the entry at a place of its part is now in that bucket.
-    fn put(&mut self, lifted: &Self::Lifted, from: usize, bucket: usize);
+    /// The entries of a part are going to move: what is known of them is kept aside, and no more at their buckets.
+    fn lift(&mut self, part: u32);
+    /// The entry that was at a place of the part that was lifted last is now in that bucket.
+    fn put(&mut self, from: usize, bucket: usize);
 }
 
 /// Nothing is known beside the table.
 impl Beside for () {
-    type Lifted = ();
-
     fn lift(&mut self, _: u32) {}
 
-    fn put(&mut self, (): &(), _: usize, _: usize) {}
+    fn put(&mut self, _: usize, _: usize) {}
 }
+
+/// Tells the hash of an entry. A pointer, and no type of its own: what moves entries is compiled once for each type of
+/// entry, and not for each caller.
+pub(crate) type HashOf<T> = fn(&T) -> u64;
 
 /// The number of a bucket: the `place`th of a part.
 #[inline(always)]
@@ -197,10 +197,10 @@ impl<T> SplitTable<T> {
     pub fn insert(
         &mut self,
         hash: u64,
-        hash_of: impl Fn(&T) -> u64,
+        hash_of: HashOf<T>,
         make: impl FnOnce() -> T,
     ) -> Result<&mut T> {
-        let part = self.make_room(hash, &hash_of, &mut ())?;
+        let part = self.make_room(hash, hash_of, &mut ())?;
         // Before anything is counted: it may panic.
         Ok(self.add(part, hash, make(), hash_of).1)
     }
@@ -208,15 +208,9 @@ impl<T> SplitTable<T> {
     /// Adds an entry that is not there yet to the part in which [room was made](SplitTable::make_room) for it, and
     /// returns it with the [number](bucket_of) of its bucket.
     #[inline]
-    pub fn add(
-        &mut self,
-        part: usize,
-        hash: u64,
-        entry: T,
-        hash_of: impl Fn(&T) -> u64,
-    ) -> (usize, &mut T) {
+    pub fn add(&mut self, part: usize, hash: u64, entry: T, hash_of: HashOf<T>) -> (usize, &mut T) {
         self.len += 1;
-        let (place, entry) = add(&mut self.parts.all[part].entries, hash, entry, &hash_of);
+        let (place, entry) = add(&mut self.parts.all[part].entries, hash, entry, hash_of);
         (bucket_of(part, place), entry)
     }
 
@@ -324,8 +318,8 @@ impl<T> SplitTable<T> {
     pub(crate) fn make_room(
         &mut self,
         hash: u64,
-        hash_of: &impl Fn(&T) -> u64,
-        beside: &mut impl Beside,
+        hash_of: HashOf<T>,
+        beside: &mut dyn Beside,
     ) -> Result<usize> {
         loop {
             let Some(part) = self.parts.part_of(hash) else {
@@ -359,12 +353,7 @@ impl<T> SplitTable<T> {
     /// Moves a part to a table twice as large, or as large if it only has traces of what was
     /// removed.
     #[cold]
-    fn grow(
-        &mut self,
-        part: usize,
-        hash_of: &impl Fn(&T) -> u64,
-        beside: &mut impl Beside,
-    ) -> Result<()> {
+    fn grow(&mut self, part: usize, hash_of: HashOf<T>, beside: &mut dyn Beside) -> Result<()> {
         let entries = &mut self.parts.all[part].entries;
         let wanted = match entries.len() {
             len if len < PART_ENTRIES_MAX => (2 * len).clamp(3, PART_ENTRIES_MAX),
@@ -373,12 +362,12 @@ impl<T> SplitTable<T> {
         let before = rounded(entries.allocation_size()) as u64;
         self.account.ensure(table_bytes::<T>(wanted * 8 / 7), "a hash table")?;
         let mut grown = HashTable::with_capacity(wanted);
-        let lifted = beside.lift(part as u32);
+        beside.lift(part as u32);
         for from in 0..entries.num_buckets() {
             let Ok(entry) = entries.get_bucket_entry(from) else { continue };
             let entry = entry.remove().0;
             let (place, _) = add(&mut grown, hash_of(&entry), entry, hash_of);
-            beside.put(&lifted, from, bucket_of(part, place));
+            beside.put(from, bucket_of(part, place));
         }
         *entries = grown;
         let after = rounded(entries.allocation_size()) as u64;
@@ -392,8 +381,8 @@ impl<T> SplitTable<T> {
         &mut self,
         part: usize,
         hash: u64,
-        hash_of: &impl Fn(&T) -> u64,
-        beside: &mut impl Beside,
+        hash_of: HashOf<T>,
+        beside: &mut dyn Beside,
     ) -> Result<()> {
         let depth = self.parts.all[part].depth + 1;
         let directory = if depth > self.parts.depth { self.parts.directory.len() * 8 } else { 0 };
@@ -408,8 +397,7 @@ impl<T> SplitTable<T> {
         self.account.ensure(needed, "a hash table")?;
         let tables = self.tables_bytes();
         if depth > self.parts.depth {
-            self.parts.directory =
-                self.parts.directory.iter().flat_map(|part| [*part, *part]).collect();
+            self.parts.directory = doubled(&self.parts.directory);
             self.parts.depth = depth;
         }
         let bit = 1 << (64 - depth);
@@ -418,7 +406,7 @@ impl<T> SplitTable<T> {
         let new = self.parts.all.len() as u32;
         let lower = &mut self.parts.all[part];
         lower.depth = depth;
-        let lifted = beside.lift(part as u32);
+        beside.lift(part as u32);
         for from in 0..lower.entries.num_buckets() {
             let Ok(entry) = lower.entries.get_bucket_entry(from) else { continue };
             let hash = hash_of(entry.get());
@@ -428,13 +416,12 @@ impl<T> SplitTable<T> {
                 let (place, _) = add(&mut upper, hash, entry.remove().0, hash_of);
                 bucket_of(new as usize, place)
             };
-            beside.put(&lifted, from, bucket);
+            beside.put(from, bucket);
         }
         let added = rounded(upper.allocation_size()) as u64;
         self.parts.all.push(Part { depth, entries: upper });
-        let first = (range.place(hash) >> (64 - depth) | 1) << (self.parts.depth - depth);
-        let count = 1 << (self.parts.depth - depth);
-        self.parts.directory[first as usize..first as usize + count].fill(new);
+        let longer = self.parts.depth - depth;
+        lead(&mut self.parts.directory, range.place(hash) >> (64 - depth) | 1, longer, new);
         self.book(self.booked + added);
         self.book_tables(tables);
         Ok(())
@@ -472,6 +459,17 @@ impl<T> Drop for SplitTable<T> {
     }
 }
 
+/// A directory of one bit more.
+fn doubled(directory: &[u32]) -> Vec<u32> {
+    directory.iter().flat_map(|part| [*part, *part]).collect()
+}
+
+/// Has a directory whose prefixes are `longer` bits longer than this one lead to a part.
+fn lead(directory: &mut [u32], prefix: u64, longer: u32, part: u32) {
+    let first = (prefix << longer) as usize;
+    directory[first..first + (1 << longer)].fill(part);
+}
+
 /// The hash for the tables of parts, which look at its highest and lowest bits: not those that all
 /// entries of a part share.
 #[inline(always)]
@@ -485,9 +483,9 @@ fn add<'a, T>(
     part: &'a mut HashTable<T>,
     hash: u64,
     entry: T,
-    hash_of: &impl Fn(&T) -> u64,
+    hash_of: HashOf<T>,
 ) -> (usize, &'a mut T) {
-    let added = part.insert_unique(spread(hash), entry, |entry| spread(hash_of(entry)));
+    let added = part.insert_unique(spread(hash), entry, move |entry| spread(hash_of(entry)));
     (added.bucket_index(), added.into_mut())
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use alluvium_layouts::{
     AppendLog, BatchError, ByHash, Cursor, ExpiryPass, Fetch, HasUpkeep, Heap, HeapTable,
-    HybridLog, HybridLogTable, Layout, Peek, SplitHeapTable, StateContext, Table, Ticket, Touched,
-    Upkeep, WindowSegments,
+    HybridLog, HybridLogTable, Layout, OutOfLine, Peek, SplitHeapTable, StateContext, Table,
+    Ticket, Touched, Upkeep, WindowSegments,
 };
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{EntryCodec, Key, Lookup, Rejected, Result, State, Time, description_of};
@@ -68,11 +68,11 @@ from! { Heap HybridLog AppendLog WindowSegments }
 #[allow(clippy::large_enum_variant)]
 pub enum AnyTable<K: Key, V: State> {
     /// On the heap.
-    Heap(HeapTable<K, V>),
+    Heap(OutOfLine<HeapTable<K, V>>),
     /// On the heap, in the order of hashes.
-    SplitHeap(SplitHeapTable<K, V>),
+    SplitHeap(OutOfLine<SplitHeapTable<K, V>>),
     /// In a hybrid log.
-    HybridLog(Box<HybridLogTable<K, V>>),
+    HybridLog(OutOfLine<Box<HybridLogTable<K, V>>>),
 }
 
 macro_rules! each {
@@ -115,13 +115,18 @@ impl<K: Key, V: State> Layout<K, V> for AnyLayout {
     fn open(&self, context: StateContext) -> Result<Self::Table> {
         Ok(match self {
             AnyLayout::Heap(layout) if context.movable => {
-                AnyTable::SplitHeap(layout.in_order().open(context)?)
+                AnyTable::SplitHeap(OutOfLine::new(layout.in_order().open(context)?))
             }
-            AnyLayout::Heap(layout) => AnyTable::Heap(layout.open(context)?),
-            AnyLayout::HybridLog(layout) => AnyTable::HybridLog(Box::new(layout.open(context)?)),
-            _ => AnyTable::HybridLog(Box::new(HybridLog::new().open(context)?)),
+            AnyLayout::Heap(layout) => AnyTable::Heap(OutOfLine::new(layout.open(context)?)),
+            AnyLayout::HybridLog(layout) => in_a_log(layout, context)?,
+            _ => in_a_log(&HybridLog::new(), context)?,
         })
     }
+}
+
+fn in_a_log<K: Key, V: State>(layout: &HybridLog, context: StateContext) -> Result<AnyTable<K, V>> {
+    let table = Box::new(layout.open(context)?);
+    Ok(AnyTable::HybridLog(OutOfLine::new(table)))
 }
 
 impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
@@ -257,10 +262,10 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
 
 impl<K: Key, V: State> HasUpkeep for AnyTable<K, V> {
     fn upkeep(&self) -> &dyn Upkeep {
-        each!(self, table => table)
+        each!(self, table => &**table)
     }
 
     fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
-        each!(self, table => table)
+        each!(self, table => &mut **table)
     }
 }

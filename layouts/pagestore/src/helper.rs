@@ -151,13 +151,18 @@ impl Helper {
 
     /// Hands over one job. Jobs start in order.
     pub fn submit(&self, job: impl FnOnce() + Send + 'static) {
+        self.submit_boxed(Box::new(job));
+    }
+
+    /// Compiled once, whatever the job.
+    fn submit_boxed(&self, job: Job) {
         match &*self.0 {
             Mode::Thread { jobs, .. } => {
-                let sent = jobs.as_ref().map(|jobs| jobs.send(Box::new(job)));
+                let sent = jobs.as_ref().map(|jobs| jobs.send(job));
                 assert!(matches!(sent, Some(Ok(()))), "the helper thread outlives its handles");
             }
-            Mode::Inline(queue) => queue.lock().unwrap().push_back(Box::new(job)),
-            Mode::InTurns(turns) => turns.submit(Box::new(job)),
+            Mode::Inline(queue) => queue.lock().unwrap().push_back(job),
+            Mode::InTurns(turns) => turns.submit(job),
         }
     }
 

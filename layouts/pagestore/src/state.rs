@@ -24,7 +24,9 @@ pub type RecordSerializer<'a> = HighSerializer<AlignedVec, ArenaHandle<'a>, ranc
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be state",
     label = "`State` is not implemented for `{Self}`",
-    note = "state is `Clone`, owns all that it has, and derives `alluvium::State` beside `rkyv::Archive`, `rkyv::Serialize` and `rkyv::Deserialize`, or with `#[state(serde)]`"
+    note = "write `#[derive(Clone, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, alluvium::State)]` over a type of yours",
+    note = "or `#[derive(Clone, serde::Serialize, serde::Deserialize, alluvium::State)]` and `#[state(serde)]`",
+    note = "state owns all that it has and can go to another thread"
 )]
 pub trait State:
     Archive<
@@ -40,6 +42,8 @@ pub trait State:
 {
 }
 
+// What is said is that the type is no state, and what to write; not each bound of rkyv's.
+#[diagnostic::do_not_recommend]
 impl<T> State for T where
     T: Archive<
             Archived: for<'a> CheckBytes<HighValidator<'a, rancor::Error>>

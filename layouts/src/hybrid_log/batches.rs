@@ -3,6 +3,8 @@
 
 use alluvium_pagestore::{Key, Lookup, Result, State};
 
+use super::address::StoredAt;
+use super::core::Core;
 use super::index::IndexHash;
 use super::log::{Located, NOWHERE};
 use super::stored::Read;
@@ -23,7 +25,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         key: &impl Fn(&T) -> &Q,
     ) -> usize {
         let all = items.len();
-        let Some(stored) = self.log.stored.as_ref().filter(|stored| stored.live_records() > 0)
+        let Some(stored) = self.core.log.stored.as_ref().filter(|stored| stored.live_records() > 0)
         else {
             return all;
         };
@@ -36,9 +38,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         for (i, item) in items.iter().enumerate().skip(from) {
             let hash = hashes[i];
             // What is likely to be in memory is not looked for: if it is not there it is read by itself.
-            if likely[i] == NOWHERE && matches!(self.log.locate(hash, key(item)), Located::Cold) {
-                let place = self.log.candidate(hash, 0).map(|(_, place)| place);
-                let stored = self.log.stored.as_ref().expect("looked at above");
+            if likely[i] == NOWHERE
+                && matches!(self.core.locate_again(hash, key(item)), Located::Cold)
+            {
+                let place = self.core.log.candidate(hash, 0).map(|(_, place)| place);
+                let stored = self.core.log.stored.as_ref().expect("looked at above");
                 if place.is_some_and(|place| stored.has_fetched(place)) {
                     continue;
                 }
@@ -50,23 +54,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 cold += 1;
             }
         }
-        let stored = self.log.stored.as_mut().expect("looked at above");
-        let mut pending = 0;
         // A single read gains nothing by being started first.
         if cold > 1 {
-            for (i, place) in places.iter().enumerate() {
-                // Whoever needs the record meets the error of a read that could not be started.
-                if let Some(Some(Ok(()))) = place.map(|place| stored.start(place, i as u64)) {
-                    pending += 1;
-                }
-            }
-        }
-        self.group_reads |= pending > 0;
-        for _ in 0..pending {
-            // Whoever needs a record that was not waited for any longer meets the error.
-            let ended = stored.wait(|nth| places[nth as usize].expect("was started"));
-            let Ok((nth, read)) = ended else { break };
-            self.group[nth as usize] = Some(read);
+            self.core.read_group(&places);
         }
         end
     }
@@ -79,21 +69,21 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         mut apply: impl FnMut(&mut Self, &T, (IndexHash, u64), &mut Option<Read>) -> Result<()>,
     ) -> std::result::Result<(), BatchError> {
         let mut applied = 0;
-        let small = self.log.index.len() * 32 < 512 << 10;
+        let small = self.core.log.index.len() * 32 < 512 << 10;
         let (mut hashes, mut likely) = ([IndexHash(0); GROUP], [NOWHERE; GROUP]);
         for items in batch.chunks(GROUP) {
             for (item, hash) in items.iter().zip(&mut hashes) {
                 *hash = self.hash(key(item));
                 if !small {
-                    self.log.index.prefetch(*hash);
+                    self.core.log.index.prefetch(*hash);
                 }
             }
             if !small {
                 for (hash, likely) in hashes[..items.len()].iter().zip(&mut likely) {
-                    *likely = self.log.prefetch_candidate(*hash);
+                    *likely = self.core.prefetch_candidate(*hash);
                 }
             }
-            self.clear_group();
+            self.core.clear_group();
             let (mut failed, mut read_to, mut ahead) = (None, 0, None);
             for (i, item) in items.iter().enumerate() {
                 if i == read_to {
@@ -101,18 +91,18 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
                 // A read is handed on only if it is used up before a closure runs: one that
                 // panics would take it along.
-                if self.group_reads
-                    && self.group[i].is_some()
-                    && matches!(self.log.locate(hashes[i], key(item)), Located::Cold)
+                if self.core.group_reads
+                    && self.core.group[i].is_some()
+                    && matches!(self.core.locate_again(hashes[i], key(item)), Located::Cold)
                 {
-                    ahead = self.group[i].take();
+                    ahead = self.core.group[i].take();
                 }
                 if let Err(error) = apply(self, item, (hashes[i], likely[i]), &mut ahead) {
                     failed = Some(BatchError { applied: applied + i, error });
                 }
-                if self.group_reads {
+                if self.core.group_reads {
                     if let Some(read) = ahead.take() {
-                        self.log.stored.as_mut().expect("a read has a store").recycle(read);
+                        self.core.log.stored.as_mut().expect("a read has a store").recycle(read);
                     }
                 }
                 if failed.is_some() {
@@ -120,21 +110,47 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
             }
             applied += items.len();
-            self.clear_group();
+            self.core.clear_group();
             if let Some(error) = failed {
                 return Err(error);
             }
         }
         Ok(())
     }
+}
+
+impl Core {
+    /// Reads records of a group, all at once.
+    fn read_group(&mut self, places: &[Option<StoredAt>; GROUP]) {
+        let stored = self.log.stored.as_mut().expect("a stored record has a store");
+        let mut pending = 0;
+        for (i, place) in places.iter().enumerate() {
+            // Whoever needs the record meets the error of a read that could not be started.
+            if let Some(Some(Ok(()))) = place.map(|place| stored.start(place, i as u64)) {
+                pending += 1;
+            }
+        }
+        self.group_reads |= pending > 0;
+        for _ in 0..pending {
+            // Whoever needs a record that was not waited for any longer meets the error.
+            let ended = stored.wait(|nth| places[nth as usize].expect("was started"));
+            let Ok((nth, read)) = ended else { break };
+            self.group[nth as usize] = Some(read);
+        }
+    }
 
     /// Takes back reads that were not needed after all, or that a panic has left.
     #[inline]
     pub(super) fn clear_group(&mut self) {
         if std::mem::take(&mut self.group_reads) {
-            for read in self.group.iter_mut().filter_map(Option::take) {
-                self.log.stored.as_mut().expect("a read has a store").recycle(read);
-            }
+            self.take_group_back();
+        }
+    }
+
+    #[cold]
+    fn take_group_back(&mut self) {
+        for read in self.group.iter_mut().filter_map(Option::take) {
+            self.log.stored.as_mut().expect("a read has a store").recycle(read);
         }
     }
 }

@@ -4,15 +4,18 @@
 //! prefix, which stays valid however segments of the index are split. To remove records none is read.
 
 use std::ops::RangeInclusive;
+use std::panic::resume_unwind;
 use std::slice::from_ref;
 
 use alluvium_pagestore::{Key, MemoryKind, Result, State};
 
 use super::address::{Address, Place};
+use super::core::{Core, Visit};
 use super::index::{Index, IndexHash};
 use super::passing::Booked;
 use super::table::HybridLogTable;
 use crate::by_hash::{ByHash, VisitRun};
+use crate::record_type_unsafe::RecordRef;
 use crate::table::Cursor;
 
 /// Entries of the index that a step has to do with, and where the next one begins.
@@ -23,7 +26,7 @@ struct Found {
 
 impl<K: Key, V: State> ByHash<K, V> for HybridLogTable<K, V> {
     fn is_fast_in_order(&self) -> bool {
-        self.log.index.stored() == 0
+        self.core.log.index.stored() == 0
     }
 
     fn visit_hashes(
@@ -36,8 +39,8 @@ impl<K: Key, V: State> ByHash<K, V> for HybridLogTable<K, V> {
     ) -> Result<()> {
         let before = *cursor;
         let mut visit = |key: &K, value: &V| visit(key, 0, from_ref(value));
-        let scanned =
-            self.guarded(&mut visit, |table, visit| table.scan_range(hashes, cursor, fuel, visit));
+        let scanned = self
+            .guarded(&mut visit, &mut |core, visit| core.scan_range(hashes, cursor, fuel, visit));
         if scanned.is_err() {
             *cursor = before;
         }
@@ -53,6 +56,22 @@ impl<K: Key, V: State> ByHash<K, V> for HybridLogTable<K, V> {
         fuel: usize,
     ) -> Result<usize> {
         self.forget_scratch();
+        self.core.remove_range(hashes, cursor, fuel)
+    }
+}
+
+impl Core {
+    /// Whether the index keeps what tells key groups apart; not so in tests of colliding hashes.
+    pub(super) fn knows_hashes(&self) -> bool {
+        self.log.sizes.hash_mask == u64::MAX
+    }
+
+    fn remove_range(
+        &mut self,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
         let mut removed = 0;
         while !cursor.done && removed < fuel.max(1) {
             let memory = self.book_step()?;
@@ -66,20 +85,13 @@ impl<K: Key, V: State> ByHash<K, V> for HybridLogTable<K, V> {
         }
         Ok(removed)
     }
-}
-
-impl<K: Key, V: State> HybridLogTable<K, V> {
-    /// Whether the index keeps what tells key groups apart; not so in tests of colliding hashes.
-    pub(super) fn knows_hashes(&self) -> bool {
-        self.log.sizes.hash_mask == u64::MAX
-    }
 
     fn scan_range(
         &mut self,
         hashes: &RangeInclusive<u64>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+        visit: Visit<'_>,
     ) -> Result<()> {
         let mut visited = 0;
         while !cursor.done && visited < fuel.max(1) {
@@ -90,8 +102,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 visited += found.entries.len().max(1);
                 let mut addresses: Vec<_> = found.entries.iter().map(|entry| entry.1).collect();
                 addresses.sort_unstable_by_key(|address| address.0);
-                let mut wanted = |key: &K, value: &V| match hashes.contains(&key.key_hash()) {
-                    true => visit(key, value),
+                let mut wanted = |record: RecordRef<'_>| match hashes.contains(&record.hash()) {
+                    true => visit(record),
                     false => Ok(()),
                 };
                 self.visit_addresses(&addresses, &mut wanted).map(|()| found.next)
@@ -115,10 +127,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     self.log.leave_for_dead(number, slot);
                     self.log.index.remove(at);
                 } else {
-                    let dead = self.log.take(number, slot);
+                    let dropped = self.log.drop_record(number, slot);
                     self.log.index.remove(at);
-                    // Dropping runs user code, which may panic: only now.
-                    drop(dead);
+                    // Dropping runs user code, which may have panicked.
+                    dropped.unwrap_or_else(|panic| resume_unwind(panic));
                 }
             }
         }

@@ -24,17 +24,17 @@ use std::time::Instant;
 
 use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{
-    BlobRef, BlobWriter, Death, Error, ErrorKind, Key, LiveSet, MemoryKind, Result, SegmentId,
-    State, StateImage,
+    BlobRef, BlobWriter, Death, Error, ErrorKind, LiveSet, MemoryKind, Result, SegmentId,
+    StateImage,
 };
 
 use super::address::Place;
+use super::core::Core;
 use super::deaths::DeathList;
 use super::live_sets::{Counted, LiveSets};
 use super::log::{INDEX_SEGMENT_SLOTS, Sealing};
 use super::spill::{Next, Reading};
 use super::stored::{SegmentBefore, Stored};
-use super::table::HybridLogTable;
 use crate::table::CheckpointOutcome;
 
 /// Lists that a checkpoint refers to at most, before it looks at the segments again.
@@ -132,7 +132,7 @@ impl Capture {
     }
 }
 
-impl<K: Key, V: State> HybridLogTable<K, V> {
+impl Core {
     /// Takes a checkpoint in one call.
     pub(super) fn take_at_once(&mut self, blobs: &BlobWriter) -> Result<StateImage> {
         self.begin_capture(blobs)?;
@@ -154,7 +154,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Everything in the table now is of the checkpoint.
     pub(super) fn begin_capture(&mut self, blobs: &BlobWriter) -> Result<()> {
         self.context.segment_store()?;
-        self.forget_scratch();
         self.put_rewrite_off();
         // What is lost is looked at.
         let _ = self.take_late(self.is_capturing());
@@ -735,7 +734,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 }
 
-impl<K: Key, V: State> HybridLogTable<K, V> {
+impl Core {
     /// Whether the checkpoint that was taken is whole, or cannot be any more.
     pub(super) fn has_ended(&self) -> bool {
         let is_over = |capture: &Capture| matches!(capture.step, Step::Done | Step::Overtaken);

@@ -4,14 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    BlobReader, Error, ErrorKind, Footer, FooterPass, Key, LiveSet, Liveness, MemoryKind, Result,
-    SegmentImage, SegmentReader, State, StateImage, codec, fingerprint,
+    BlobReader, Error, ErrorKind, Footer, FooterPass, LiveSet, Liveness, MemoryKind, Result,
+    SegmentImage, SegmentReader, StateImage, fingerprint,
 };
 
 use super::address::{Address, Place, StoredAt};
 use super::config::Sizes;
+use super::core::{Core, Visit, stored_address};
+use super::frame_unsafe::Frame;
 use super::passing::Booked;
-use super::table::{HybridLogTable, stored_address};
 use crate::table::Cursor;
 
 /// Records that a scan reads in the order in which they stand on storage: as many as there is room for
@@ -29,7 +30,7 @@ const AHEAD_SHARE: u64 = 8;
 /// What an entry of the index takes with its part of the directory, and while segments split.
 const ENTRY_BYTES_MAX: u64 = 64;
 
-impl<K: Key, V: State> HybridLogTable<K, V> {
+impl Core {
     pub(super) fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
         let store = self.context.segment_store()?.for_opening();
         let account = self.log.account.clone();
@@ -151,7 +152,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+        visit: Visit<'_>,
     ) -> Result<()> {
         let mut visited = 0;
         while !cursor.done && visited < fuel.max(1) {
@@ -193,17 +194,17 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn visit_addresses(
         &mut self,
         addresses: &[Address],
-        visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+        visit: Visit<'_>,
     ) -> Result<()> {
         let stored_from = addresses.partition_point(|address| address.is_memory());
         let (resident, stored) = addresses.split_at(stored_from);
+        let slot_bytes = Frame::slot_bytes(self.log.record_type);
         for (nth, address) in resident.iter().enumerate() {
             if let Some(ahead) = resident.get(nth + HINTED) {
-                self.log.frames.prefetch(ahead.0);
+                self.log.frames.prefetch(slot_bytes, ahead.0);
             }
             let (number, slot) = self.log.slot_of(address.0);
-            let (key, value) = self.log.frame(number).get(slot).expect("an indexed slot");
-            visit(key, value)?;
+            visit(self.log.frame(number).get(slot).expect("an indexed slot"))?;
         }
         let mut rest = stored;
         while !rest.is_empty() {
@@ -239,8 +240,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     failed?;
                     let record = segments.verify(&mut read)?;
                     self.log.stats.codec_calls += 1;
-                    let (key, value) = codec::decode::<K, V>(record.payload)?;
-                    visit(&key, &value)
+                    self.log.record_type.decode(record.payload, &mut *visit)
                 }));
                 segments.recycle(read);
                 failed = shown.unwrap_or_else(|panic| {

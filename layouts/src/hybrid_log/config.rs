@@ -1,8 +1,8 @@
 //! Options of a hybrid log, and the sizes that follow from its memory.
 
 use alluvium_pagestore::{
-    ByteSize, Death, Error, ErrorKind, FooterEntry, Key, MIB, Result, SegmentWriter, State,
-    UNSPLIT_BYTES, io::BLOCK_BYTES,
+    ByteSize, Death, Error, ErrorKind, FooterEntry, MIB, Result, SegmentWriter, UNSPLIT_BYTES,
+    io::BLOCK_BYTES,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use super::frames_unsafe::Frames;
 use super::index::Index;
 use super::log::{COPIES_MIN, Copies, SPARES_MIN, WANT_FREE_MIN};
 use super::spill::Spill;
+use crate::record_type_unsafe::RecordType;
 
 /// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, the
 /// oldest pages on storage.
@@ -166,9 +167,10 @@ impl HybridLog {
         self.memory.map(|size| size.0)
     }
 
-    /// The sizes for a table of `K` and `V` in `memory_bytes`.
-    pub(super) fn sizes<K: Key, V: State>(
+    /// The sizes for a table of such records in `memory_bytes`.
+    pub(super) fn sizes(
         &self,
+        record_type: &RecordType,
         memory_bytes: u64,
         max_value_bytes: u64,
         stored: bool,
@@ -178,12 +180,13 @@ impl HybridLog {
             let message = format!("generations is {generations}; 1 and 2 are possible");
             return Err(Error::new(ErrorKind::Config, message));
         }
-        let slot = Frame::<K, V>::SLOT_BYTES as u64;
+        let slot = Frame::slot_bytes(record_type) as u64;
+        let is_plain = record_type.is_plain();
         let auto = (memory_bytes / 64).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
         let auto = 1 << auto.ilog2();
         let page = self.page.map_or(auto, |size| size.0);
         let slots = self.page_records.map_or(page / slot, u64::from).clamp(1, 1 << 16) as u32;
-        let frame_bytes = Frame::<K, V>::memory_bytes(slots) as u64;
+        let frame_bytes = Frame::memory_bytes(record_type, slots) as u64;
         let buckets = if memory_bytes >= 8 * MIB {
             256
         } else if memory_bytes >= MIB {
@@ -193,7 +196,7 @@ impl HybridLog {
         };
         let auto_segment = (memory_bytes / 8).clamp(256 << 10, 16 << 20);
         let segment_bytes = self.segment.map_or(auto_segment, |size| size.0).clamp(8192, 16 << 20);
-        let read_bytes = if !(K::NONE && V::NONE) {
+        let read_bytes = if !is_plain {
             2 * BLOCK_BYTES
         } else if 2 * slot <= UNSPLIT_BYTES {
             BLOCK_BYTES
@@ -205,12 +208,12 @@ impl HybridLog {
         let chunk_bytes =
             (memory_bytes / 32).clamp(8192, 256 << 10) as usize / BLOCK_BYTES * BLOCK_BYTES;
         // A value's archive may be a little larger than its heap.
-        let archive_bytes = if K::NONE && V::NONE { slot } else { max_value_bytes };
+        let archive_bytes = if is_plain { slot } else { max_value_bytes };
         // One value that grows, and the bytes of one that is read.
-        let headroom_bytes = if K::NONE && V::NONE { 0 } else { 2 * max_value_bytes };
+        let headroom_bytes = if is_plain { 0 } else { 2 * max_value_bytes };
         let frames_max = memory_bytes / frame_bytes + 1;
         // Where memory has no room for a table of a few, frames are written where they are.
-        let table_max = memory_bytes as usize / 1024 / size_of::<Copies<K, V>>();
+        let table_max = memory_bytes as usize / 1024 / size_of::<Copies>();
         let copies_max = match (frames_max as usize / 8).min(table_max) {
             copies if stored && copies >= COPIES_MIN => copies,
             _ => 0,
@@ -246,9 +249,9 @@ impl HybridLog {
             frames_max,
             spares_max,
             copies_max,
-            tables_bytes: frames_max * (Frames::<K, V>::BYTES_EACH + 10) as u64
-                + (copies_max * size_of::<Copies<K, V>>()) as u64
-                + ((spares_max - SPARES_MIN) * size_of::<Frame<K, V>>()) as u64
+            tables_bytes: frames_max * (Frames::BYTES_EACH + 10) as u64
+                + (copies_max * size_of::<Copies>()) as u64
+                + ((spares_max - SPARES_MIN) * size_of::<Frame>()) as u64
                 + 512,
             deaths_max: deaths_max as usize,
             spilled_max: (spilled as usize).min(Spill::part_max(window_bytes)),

@@ -9,60 +9,63 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentInfo, State, Time, codec,
-};
+use alluvium_pagestore::{Error, ErrorKind, FooterEntry, MemoryKind, Result, SegmentInfo, Time};
 
-use super::table::{HybridLogTable, stored_address};
-use crate::expiry::{ExpiryPass, Touched};
+use super::core::{Core, stored_address};
+use crate::record_type_unsafe::{ErasedTouched, RecordRef, RecordType};
+use crate::table::Cursor;
 
 /// How the entries of a log expire.
-#[derive(Debug)]
-pub struct Expiry<V> {
-    of: Touched<V>,
+#[derive(Clone, Copy, Debug)]
+pub struct Expiry {
+    of: ErasedTouched,
     /// There is memory for a value that is decoded to be asked.
     is_asked: bool,
     /// What was touched last before this has expired.
     pub to: Time,
 }
 
-impl<V> Clone for Expiry<V> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<V> Copy for Expiry<V> {}
-
-impl<V: State> Expiry<V> {
+impl Expiry {
     /// Tells when a value was touched last.
-    pub fn of(&self) -> Touched<V> {
+    pub fn of(&self) -> ErasedTouched {
         self.of
     }
 
     /// Bytes that are booked for a value that is asked.
-    pub fn booked_bytes<K: Key>(&self, max_value_bytes: u64) -> u64 {
-        if self.is_asked && !(K::NONE && V::NONE) { max_value_bytes } else { 0 }
+    pub fn booked_bytes(&self, record_type: &RecordType, max_value_bytes: u64) -> u64 {
+        if self.is_asked && !record_type.is_plain() { max_value_bytes } else { 0 }
     }
 
     /// When the value of a record of a segment was touched last, or not after, if there is no memory
     /// to find out. Runs on helper threads, where a value that panics is an error.
-    pub fn touched<K: Key>(&self, segment: &SegmentInfo, record: &[u8]) -> Result<Time> {
+    pub fn touched(
+        &self,
+        record_type: &'static RecordType,
+        segment: &SegmentInfo,
+        payload: &[u8],
+    ) -> Result<Time> {
         if !self.is_asked {
             return Ok(segment.latest);
         }
-        let decode = AssertUnwindSafe(|| codec::decode::<K, V>(record).map(|(_, v)| (self.of)(&v)));
-        catch_unwind(decode).unwrap_or_else(|_| {
+        let mut touched = segment.latest;
+        let decode = AssertUnwindSafe(|| {
+            record_type.decode(payload, &mut |record| {
+                touched = self.of.of(record);
+                Ok(())
+            })
+        });
+        let decoded = catch_unwind(decode).unwrap_or_else(|_| {
             let message = "a key or value panicked while its record was rewritten";
             Err(Error::new(ErrorKind::Poisoned, message))
-        })
+        });
+        decoded.map(|()| touched)
     }
 }
 
-impl<K: Key, V: State> HybridLogTable<K, V> {
-    pub(super) fn begin_expiring(&mut self, touched: Touched<V>, now: Time) {
+impl Core {
+    pub(super) fn begin_expiring(&mut self, touched: ErasedTouched, now: Time) {
         // One value at a time is decoded while a segment is rewritten.
-        let is_plain = K::NONE && V::NONE;
+        let is_plain = self.log.record_type.is_plain();
         let (account, bytes) = (&self.log.account, self.context.max_value_bytes);
         let is_asked = is_plain || account.try_reserve(MemoryKind::Buffers, bytes);
         self.expiry = Some(Expiry { of: touched, is_asked, to: Time::MIN });
@@ -84,34 +87,39 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
     }
 
-    /// Goes on with a pass for `fuel` slots of frames.
-    pub(super) fn expire_in_memory(&mut self, pass: &mut ExpiryPass<V>, fuel: usize) {
-        self.forget_scratch();
-        if pass.cursor.position == 0 {
-            pass.cursor.version = self.log.stats.cold_reads;
+    /// Goes on with a pass for `fuel` slots of frames: counts what it removes, and says if it may have missed some.
+    pub(super) fn expire_in_memory(
+        &mut self,
+        cursor: &mut Cursor,
+        fuel: usize,
+        (removed, is_whole): (&mut u64, &mut bool),
+        has_expired: &mut dyn FnMut(RecordRef<'_>) -> bool,
+    ) {
+        if cursor.position == 0 {
+            cursor.version = self.log.stats.cold_reads;
         }
         let slots = u64::from(self.log.sizes.slots);
         let end = self.log.frames.count() as u64 * slots;
         for _ in 0..fuel {
-            if pass.cursor.position >= end {
+            if cursor.position >= end {
                 break;
             }
-            let at = pass.cursor.position;
+            let at = cursor.position;
             let (number, slot) = ((at / slots) as u32, (at % slots) as u32);
             let Some(frame) = &self.log.frames.state(number).frame else {
-                pass.cursor.position = (u64::from(number) + 1) * slots;
+                cursor.position = (u64::from(number) + 1) * slots;
                 continue;
             };
-            pass.cursor.position += 1;
-            if let Some((_, value)) = frame.get(slot).filter(|_| frame.death(slot).is_none()) {
-                if pass.has_expired(value) && self.remove_resident(number, slot) {
-                    pass.removed += 1;
+            cursor.position += 1;
+            if let Some(record) = frame.get(slot).filter(|_| frame.death(slot).is_none()) {
+                if has_expired(record) && self.remove_resident(number, slot) {
+                    *removed += 1;
                 }
             }
         }
-        pass.cursor.done = pass.cursor.position >= end;
+        cursor.done = cursor.position >= end;
         // A record that was read may have moved to where the pass had been.
-        pass.is_whole &= pass.cursor.version == self.log.stats.cold_reads;
+        *is_whole &= cursor.version == self.log.stats.cold_reads;
     }
 
     /// Removes the record in a slot, unless it is not in memory any more: its frame is being evicted.
@@ -121,16 +129,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let Some((at, _)) = self.log.index.find(hash, |found| found == address) else {
             return false;
         };
-        let removed = match self.log.is_kept(number, slot) {
-            true => {
-                self.log.leave_for_dead(number, slot);
-                None
-            }
-            false => Some(self.log.take(number, slot)),
-        };
+        if self.log.is_kept(number, slot) {
+            self.log.leave_for_dead(number, slot);
+        } else {
+            // One that panics while it is dropped panics for nobody: there is no call that it belongs to.
+            let _panic = self.log.drop_record(number, slot);
+        }
         self.log.index.remove(at);
-        // One that panics while it is dropped panics for nobody: there is no call that it belongs to.
-        let _panic = catch_unwind(AssertUnwindSafe(|| drop(removed)));
         true
     }
 

@@ -15,14 +15,13 @@ use std::sync::{Arc, Mutex};
 
 use alluvium_pagestore::mailbox::{Mailbox, Post, TryRecvError, mailbox};
 use alluvium_pagestore::{
-    Error, ErrorKind, Helper, Key, Result, SegmentInfo, SegmentStore, SegmentWriter, State,
-    WrittenPage, key_text,
+    Error, ErrorKind, Helper, Result, SegmentInfo, SegmentStore, SegmentWriter, WrittenPage,
 };
 
 use super::frame_unsafe::{Frame, FrozenFrame};
 use super::log::Copies;
 use super::writers::Writers;
-use crate::expiry::Touched;
+use crate::record_type_unsafe::ErasedTouched;
 use crate::trace_span;
 
 /// The records of some slots, in one segment: a frame whose values are long may have several.
@@ -33,13 +32,13 @@ pub struct Written {
 }
 
 /// What the helper answers.
-pub enum Answer<K, V> {
+pub enum Answer {
     /// A frame was written, or could not be.
     Flushed {
         /// The frame's number.
         number: u32,
         /// What the helper was given.
-        frozen: FrozenFrame<K, V>,
+        frozen: FrozenFrame,
         /// What was booked for a record that is longer than others.
         booked: u64,
         /// Where the records went.
@@ -50,7 +49,7 @@ pub enum Answer<K, V> {
     /// Copies of records were written, or could not be.
     Copied {
         /// The copies.
-        copies: Copies<K, V>,
+        copies: Copies,
         /// Where the records went.
         result: Result<Vec<Written>>,
         /// Segments that were sealed on the way.
@@ -59,7 +58,7 @@ pub enum Answer<K, V> {
     /// A frame's values were dropped.
     Reaped {
         /// The frame, empty.
-        frame: Frame<K, V>,
+        frame: Frame,
         /// Heap that the values owned.
         heap_bytes: u64,
     },
@@ -77,18 +76,18 @@ pub enum Answer<K, V> {
 }
 
 /// Hands frames to the helper and collects answers.
-pub struct Flusher<K, V> {
+pub struct Flusher {
     helper: Helper,
     store: SegmentStore,
     writers: Arc<Mutex<Writers>>,
-    reply: Post<Answer<K, V>>,
-    answers: Mailbox<Answer<K, V>>,
+    reply: Post<Answer>,
+    answers: Mailbox<Answer>,
     pending: usize,
     /// When a value was touched last, if entries expire.
-    touched: Option<Touched<V>>,
+    touched: Option<ErasedTouched>,
 }
 
-impl<K: Key, V: State> Flusher<K, V> {
+impl Flusher {
     /// A flusher that writes with `writers`.
     pub fn new(helper: Helper, store: SegmentStore, writers: Writers) -> Self {
         let (reply, answers) = mailbox();
@@ -102,7 +101,7 @@ impl<K: Key, V: State> Flusher<K, V> {
     }
 
     /// Segments get the latest time at which a value of theirs was touched.
-    pub fn stamp_with(&mut self, touched: Touched<V>) {
+    pub fn stamp_with(&mut self, touched: ErasedTouched) {
         self.touched = Some(touched);
     }
 
@@ -118,7 +117,7 @@ impl<K: Key, V: State> Flusher<K, V> {
 
     /// Has a frozen frame written, for whose longest record so many bytes are booked beside those of
     /// the writer.
-    pub fn flush(&mut self, number: u32, frozen: FrozenFrame<K, V>, booked: u64) {
+    pub fn flush(&mut self, number: u32, frozen: FrozenFrame, booked: u64) {
         let (writers, reply, touched) = (self.writers.clone(), self.reply.clone(), self.touched);
         self.pending += 1;
         self.helper.submit(move || {
@@ -133,7 +132,7 @@ impl<K: Key, V: State> Flusher<K, V> {
     }
 
     /// Has copies of records written.
-    pub fn flush_copies(&mut self, mut copies: Copies<K, V>) {
+    pub fn flush_copies(&mut self, mut copies: Copies) {
         let (writers, reply, touched) = (self.writers.clone(), self.reply.clone(), self.touched);
         self.pending += 1;
         self.helper.submit(move || {
@@ -145,7 +144,7 @@ impl<K: Key, V: State> Flusher<K, V> {
     }
 
     /// Has a frame's values dropped.
-    pub fn reap(&mut self, mut frame: Frame<K, V>, heap_bytes: u64) {
+    pub fn reap(&mut self, mut frame: Frame, heap_bytes: u64) {
         let reply = self.reply.clone();
         self.pending += 1;
         self.helper.submit(move || {
@@ -180,7 +179,7 @@ impl<K: Key, V: State> Flusher<K, V> {
     }
 
     /// An answer, if there is one.
-    pub fn poll(&mut self) -> Option<Answer<K, V>> {
+    pub fn poll(&mut self) -> Option<Answer> {
         // To look costs more than many calls of the stream have to spare.
         if self.pending == 0 {
             return None;
@@ -201,7 +200,7 @@ impl<K: Key, V: State> Flusher<K, V> {
     }
 
     /// Waits a moment for an answer, doing the work of an inline helper.
-    pub fn wait(&mut self) -> Option<Answer<K, V>> {
+    pub fn wait(&mut self) -> Option<Answer> {
         self.helper.drive();
         if let Some(answer) = self.poll() {
             return Some(answer);
@@ -216,7 +215,7 @@ impl<K: Key, V: State> Flusher<K, V> {
 
 /// Drops all entries of a frame, whatever panics, and returns the first panic. Every panic takes an
 /// entry out of the frame, so that this ends.
-pub fn drop_entries<K, V>(frame: &mut Frame<K, V>) -> Option<Box<dyn Any + Send>> {
+pub fn drop_entries(frame: &mut Frame) -> Option<Box<dyn Any + Send>> {
     let mut first = None;
     while let Err(panic) = catch_unwind(AssertUnwindSafe(|| frame.clear())) {
         first.get_or_insert(panic);
@@ -224,11 +223,11 @@ pub fn drop_entries<K, V>(frame: &mut Frame<K, V>) -> Option<Box<dyn Any + Send>
     first
 }
 
-fn write_page<K: Key, V: State>(
+fn write_page(
     writers: &Mutex<Writers>,
     number: u32,
-    frozen: &FrozenFrame<K, V>,
-    touched: Option<Touched<V>>,
+    frozen: &FrozenFrame,
+    touched: Option<ErasedTouched>,
 ) -> (Result<Vec<Written>>, Vec<SegmentInfo>) {
     trace_span!(DEBUG, "flush", page = number);
     let mut writers = writers.lock().expect("a writer's user does not panic");
@@ -241,16 +240,16 @@ fn write_page<K: Key, V: State>(
     (result, writers.take_sealed())
 }
 
-fn write<K: Key, V: State>(
+fn write(
     writer: &mut SegmentWriter,
-    frozen: &FrozenFrame<K, V>,
-    touched: Option<Touched<V>>,
+    frozen: &FrozenFrame,
+    touched: Option<ErasedTouched>,
 ) -> Result<Vec<Written>> {
     let (mut parts, mut first, mut records) = (Vec::with_capacity(1), 0, 0);
     for slot in 0..frozen.slots() {
-        let Some((key, value)) = frozen.get(slot) else { continue };
-        let named = |error: Error| error.with("key", key_text(key));
-        let length = writer.encode(key, value).map_err(named)?;
+        let Some(record) = frozen.get(slot) else { continue };
+        let named = |error: Error| error.with("key", record.key_text());
+        let length = record.encode(writer).map_err(named)?;
         if records > 0 && !writer.has_room(length) {
             let page = writer.finish_page()?;
             parts.push(Written { page, records, slots: first..slot });
@@ -260,13 +259,13 @@ fn write<K: Key, V: State>(
             writer.begin_page_for(length)?;
             first = slot;
         }
-        let grain = writer.append(key.key_hash()).map_err(|error| match error.kind() {
+        let grain = writer.append(record.hash()).map_err(|error| match error.kind() {
             ErrorKind::ValueTooLarge => named(error),
             _ => error,
         })?;
         frozen.set_grain(slot, grain);
         if let Some(touched) = touched {
-            writer.stamp(touched(value));
+            writer.stamp(touched.of(record));
         }
         records += 1;
     }

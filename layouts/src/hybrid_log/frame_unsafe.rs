@@ -11,6 +11,9 @@
 //!   exists, nobody writes to entries or `USED` bits: [`Frame::thaw`] takes the frozen handle back
 //!   before `frozen` is cleared, and every write asserts that it is; those by a short cut rely on that a
 //!   frozen frame has none (see `frames_unsafe`).
+//! - All records of a frame are of its [`RecordType`]. A frame is not generic: what knows the types of its records
+//!   names them with each call ([`Frame::entry`], [`Frame::put`], [`Frame::take`]) and promises that they are those,
+//!   which debug builds check; all else is done by the functions of the record type.
 
 use std::alloc::Layout;
 use std::ops::Range;
@@ -20,106 +23,130 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::marks::{DIED, FIRST, GRAIN, SINCE, TOUCHED, USED, number_of};
 use super::pool_unsafe::{Piece, piece_bytes};
+use crate::record_type_unsafe::{Entry, RecordRef, RecordType};
 
 pub(super) use super::marks::{Due, Epoch};
 
+/// What a slot begins with.
 #[repr(C)]
-struct Slot<K, V> {
+struct Header {
     /// The segment that has the record, once it is written: the owner's alone. Of no meaning while the
     /// record is fresh. In a frame of copies the slot that a record was copied from.
     segment: u32,
     /// What is known of the record, see [`marks`](super::marks), and where it is in its segment once it is written.
     place: AtomicU32,
-    entry: std::mem::MaybeUninit<Entry<K, V>>,
 }
 
-#[repr(C)]
-struct Entry<K, V> {
-    key: K,
-    value: V,
+/// Where things are in a slot: a header, then the entry. The same as in a `repr(C)` struct of the two.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// Bytes of a slot.
+    pub(super) stride: usize,
+    /// Where the entry is.
+    entry: usize,
+    align: usize,
+}
+
+impl Shape {
+    /// That of slots for such entries.
+    #[inline(always)]
+    pub(super) const fn of(entry: Layout) -> Self {
+        let header = Layout::new::<Header>();
+        let align = if entry.align() > header.align() { entry.align() } else { header.align() };
+        let at = rounded_up(header.size(), entry.align());
+        Self { stride: rounded_up(at + entry.size(), align), entry: at, align }
+    }
+
+    /// That of slots for these types, known to the compiler.
+    #[inline(always)]
+    pub(super) const fn for_types<K, V>() -> Self {
+        const { Self::of(Layout::new::<Entry<K, V>>()) }
+    }
+}
+
+/// Up to a multiple of an alignment, which is a power of two: without a division, as erased records ask each time.
+#[inline(always)]
+const fn rounded_up(bytes: usize, align: usize) -> usize {
+    (bytes + align - 1) & !(align - 1)
 }
 
 /// Where a frame's slots are. Valid while a [`Memory`] of it lives. Packed, so that a frame's state stays
 /// in one line.
+#[derive(Clone, Copy)]
 #[repr(C, packed(4))]
-struct Slots<K, V> {
-    base: NonNull<Slot<K, V>>,
+struct Slots {
+    base: NonNull<u8>,
     slots: u32,
 }
 
 /// The memory of a frame, shared with the helper that writes it. Does not drop entries.
-struct Memory<K, V> {
-    slots: Slots<K, V>,
-    _piece: Piece,
+struct Memory {
+    slots: u32,
+    /// Bytes of a slot.
+    stride: u32,
+    record_type: &'static RecordType,
+    piece: Piece,
 }
 
-impl<K, V> Clone for Slots<K, V> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<K, V> Copy for Slots<K, V> {}
-
-// SAFETY: through shared slots, entries are only read (`FrozenFrame`), which `Sync` allows; the
-// frame that may write them belongs to one thread at a time, which `Send` allows.
-unsafe impl<K: Send + Sync, V: Send + Sync> Send for Slots<K, V> {}
+// SAFETY: through shared slots, entries are only read (`FrozenFrame`), and those of a record type are
+// `Sync`; the frame that may write them belongs to one thread at a time, and they are `Send`.
+unsafe impl Send for Slots {}
 // SAFETY: as above; the `place` words are atomic.
-unsafe impl<K: Send + Sync, V: Send + Sync> Sync for Slots<K, V> {}
+unsafe impl Sync for Slots {}
 
-impl<K, V> Slots<K, V> {
+impl Slots {
     #[inline(always)]
-    fn slot(&self, slot: u32) -> *mut Slot<K, V> {
+    fn header(&self, stride: usize, slot: u32) -> *mut Header {
         let (base, slots) = (self.base, self.slots);
         assert!(slot < slots, "slot {slot} of {slots}");
-        // SAFETY: `slot` is below the number of slots that `base` was allocated with.
-        unsafe { base.add(slot as usize).as_ptr() }
+        // SAFETY: `slot` is below the number of slots that `base` was allocated with, of this stride.
+        unsafe { base.add(slot as usize * stride).as_ptr().cast() }
     }
 
     #[inline(always)]
-    fn place(&self, slot: u32) -> &AtomicU32 {
+    fn place(&self, stride: usize, slot: u32) -> &AtomicU32 {
         // SAFETY: the word was initialised when the memory was made and is never written but
         // atomically.
-        unsafe { &(*self.slot(slot)).place }
+        unsafe { &(*self.header(stride, slot)).place }
     }
 
     #[inline(always)]
-    fn is_used(&self, slot: u32) -> bool {
-        self.place(slot).load(Ordering::Relaxed) & USED != 0
-    }
-
-    #[inline(always)]
-    fn is_fresh(&self, slot: u32) -> bool {
-        self.is_due(slot, Due::ALL)
+    fn is_used(&self, stride: usize, slot: u32) -> bool {
+        self.place(stride, slot).load(Ordering::Relaxed) & USED != 0
     }
 
     /// Whether a record is fresh, and one of these.
     #[inline(always)]
-    fn is_due(&self, slot: u32, due: Due) -> bool {
-        let word = self.place(slot).load(Ordering::Relaxed);
+    fn is_due(&self, stride: usize, slot: u32, due: Due) -> bool {
+        let word = self.place(stride, slot).load(Ordering::Relaxed);
         let since = word & SINCE;
         word & USED != 0 && since != 0 && since != due.not_since
     }
 
+    /// Where the entry of a slot is.
     #[inline(always)]
-    fn entry(&self, slot: u32) -> Option<&Entry<K, V>> {
+    fn entry_at(&self, shape: Shape, slot: u32) -> *mut u8 {
+        // SAFETY: a slot has its entry behind its header.
+        unsafe { self.header(shape.stride, slot).cast::<u8>().add(shape.entry) }
+    }
+
+    /// The record in a used slot.
+    #[inline]
+    fn record(&self, record_type: &'static RecordType, slot: u32) -> Option<RecordRef<'_>> {
+        let shape = Shape::of(record_type.layout());
         // SAFETY: a used slot's entry is initialised; it is not written while `self` is borrowed:
         // a frame's writers take `&mut Frame`, and a frozen frame has none.
-        self.is_used(slot).then(|| unsafe { (*self.slot(slot)).entry.assume_init_ref() })
+        self.is_used(shape.stride, slot)
+            .then(|| unsafe { RecordRef::new(record_type, self.entry_at(shape, slot)) })
     }
 }
 
 /// A frame's slots without its owner: for [`Frames`](super::frames_unsafe::Frames), which sees to
 /// it that the frame is there. Null for no frame.
-pub(super) struct Base<K, V>(*mut Slot<K, V>);
+#[derive(Clone, Copy)]
+pub(super) struct Base(*mut u8);
 
-impl<K, V> Clone for Base<K, V> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<K, V> Copy for Base<K, V> {}
-
-impl<K, V> Base<K, V> {
+impl Base {
     pub(super) const NONE: Self = Self(std::ptr::null_mut());
 
     #[inline(always)]
@@ -129,28 +156,33 @@ impl<K, V> Base<K, V> {
 
     /// A place in the slot, for a prefetch.
     #[inline(always)]
-    pub(super) fn hint(self, slot: u32) -> *const u8 {
-        self.0.wrapping_add(slot as usize).cast()
+    pub(super) fn hint(self, stride: usize, slot: u32) -> *const u8 {
+        self.0.wrapping_add(slot as usize * stride)
     }
 
     /// What is in a slot, if it is used and the record is fresh since this epoch, or is not fresh.
     ///
     /// # Safety
-    /// The frame that this came from lives and has more than `slot` slots; during `'a` its entries
-    /// are reached through nothing that conflicts with the use of the entry.
+    /// The frame that this came from lives, has records of these types and more than `slot` slots; during `'a` its
+    /// entries are reached through nothing that conflicts with the use of the entry.
     #[inline(always)]
     // SAFETY: the frame and what reaches its entries are the caller's to promise, as said above.
-    pub(super) unsafe fn spot<'a>(self, slot: u32, fresh: Option<Epoch>) -> Option<Spot<'a, K, V>> {
+    pub(super) unsafe fn spot<'a, K, V>(
+        self,
+        slot: u32,
+        fresh: Option<Epoch>,
+    ) -> Option<Spot<'a, K, V>> {
+        let shape = Shape::for_types::<K, V>();
         // SAFETY: the slot is in the frame; its `place` is initialised, and with `USED` its entry.
         unsafe {
-            let slot = self.0.add(slot as usize);
+            let slot = self.0.add(slot as usize * shape.stride);
             let wanted = USED | fresh.map_or(0, Epoch::mark);
-            let place = &(*slot).place;
+            let place = &(*slot.cast::<Header>()).place;
             let word = place.load(Ordering::Relaxed);
             if word & (USED | SINCE) != wanted {
                 return None;
             }
-            let entry = (&raw mut (*slot).entry).cast::<Entry<K, V>>();
+            let entry = slot.add(shape.entry).cast::<Entry<K, V>>();
             Some(Spot { key: &(*entry).key, value: &raw mut (*entry).value, place, word })
         }
     }
@@ -174,10 +206,10 @@ impl<K, V> Spot<'_, K, V> {
 }
 
 /// A page of native records in memory, owned by one table.
-pub struct Frame<K, V> {
+pub struct Frame {
     /// The same as in `owner`, to save a load per access.
-    memory: Slots<K, V>,
-    owner: Arc<Memory<K, V>>,
+    memory: Slots,
+    owner: Arc<Memory>,
     used: u32,
     /// Used slots whose records are fresh, and how many of them since the epoch that is `last` among theirs.
     fresh: u32,
@@ -189,45 +221,68 @@ pub struct Frame<K, V> {
 }
 
 /// A frame as the helper sees it that writes it: read-only. Those that are due are written.
-pub struct FrozenFrame<K, V>(Arc<Memory<K, V>>, Due);
+pub struct FrozenFrame(Arc<Memory>, Due);
 
-impl<K, V> Frame<K, V> {
+impl Frame {
     /// Bytes of one slot.
-    pub const SLOT_BYTES: usize = size_of::<Slot<K, V>>();
+    pub fn slot_bytes(record_type: &RecordType) -> usize {
+        Shape::of(record_type.layout()).stride
+    }
 
     /// The piece of memory that a frame of so many slots takes.
-    pub fn layout(slots: u32) -> Layout {
-        let bytes = piece_bytes(slots as usize * Self::SLOT_BYTES);
-        Layout::from_size_align(bytes, align_of::<Slot<K, V>>()).expect("a page's size")
+    pub fn layout(record_type: &RecordType, slots: u32) -> Layout {
+        let shape = Shape::of(record_type.layout());
+        let bytes = piece_bytes(slots as usize * shape.stride);
+        Layout::from_size_align(bytes, shape.align).expect("a page's size")
     }
 
     /// Bytes that a frame of so many slots takes.
-    pub fn memory_bytes(slots: u32) -> usize {
+    pub fn memory_bytes(record_type: &RecordType, slots: u32) -> usize {
+        let layout = Self::layout(record_type, slots);
         // The shared handle has two counters, two pointers and three numbers.
-        alluvium_pagestore::rounded(Self::layout(slots).size())
+        alluvium_pagestore::rounded(layout.size())
             + alluvium_pagestore::rounded(56)
-            + if align_of::<Slot<K, V>>() > 16 { align_of::<Slot<K, V>>() } else { 0 }
+            + if layout.align() > 16 { layout.align() } else { 0 }
     }
 
     /// An empty frame in a piece of the [`layout`](Frame::layout) for so many slots. Touches all of
     /// its memory.
-    pub fn new(slots: u32, piece: Piece) -> Self {
-        assert_eq!(piece.bytes(), Self::layout(slots).size(), "the piece is of another layout");
-        let base = piece.start().cast::<Slot<K, V>>();
-        assert!(base.is_aligned(), "the piece is of another layout");
-        for slot in 0..slots as usize {
+    pub fn new(record_type: &'static RecordType, slots: u32, piece: Piece) -> Self {
+        let layout = Self::layout(record_type, slots);
+        assert_eq!(piece.bytes(), layout.size(), "the piece is of another layout");
+        let base = piece.start();
+        assert_eq!(base.addr().get() % layout.align(), 0, "the piece is of another layout");
+        let (memory, stride) = (Slots { base, slots }, Self::slot_bytes(record_type));
+        for slot in 0..slots {
             // SAFETY: `slot` is within the piece; the word is written before it is read.
-            unsafe { (&raw mut (*base.add(slot).as_ptr()).place).write(AtomicU32::new(0)) };
+            unsafe { (&raw mut (*memory.header(stride, slot)).place).write(AtomicU32::new(0)) };
         }
-        let memory = Slots { base, slots };
-        let owner = Arc::new(Memory { slots: memory, _piece: piece });
+        let stride = stride.try_into().expect("a record is smaller than 4 GiB");
+        let owner = Arc::new(Memory { slots, stride, record_type, piece });
         let (fresh, fresh_last, last) = (0, 0, 0);
         Self { memory, owner, used: 0, fresh, fresh_last, last, next: 0, frozen: false }
     }
 
     /// Where its slots are, while entries may be changed.
-    pub(super) fn base(&self) -> Base<K, V> {
+    pub(super) fn base(&self) -> Base {
         if self.frozen { Base::NONE } else { Base({ self.memory.base }.as_ptr()) }
+    }
+
+    /// Bytes of a slot.
+    #[inline(always)]
+    fn stride(&self) -> usize {
+        self.owner.stride as usize
+    }
+
+    #[inline(always)]
+    fn place(&self, slot: u32) -> &AtomicU32 {
+        self.memory.place(self.stride(), slot)
+    }
+
+    /// Whether the records are of these types, which is known for a frame of a table of them.
+    #[inline(always)]
+    fn debug_check<K: 'static, V: 'static>(&self) {
+        debug_assert!(self.owner.record_type.is::<K, V>(), "a frame of other types");
     }
 
     /// Slots, used or not.
@@ -273,55 +328,97 @@ impl<K, V> Frame<K, V> {
         if self.used == self.memory.slots {
             return None;
         }
-        let slots = self.memory.slots;
+        let (slots, stride) = (self.memory.slots, self.stride());
         let found = (0..slots)
             .map(|step| self.next + step)
             .map(|slot| if slot >= slots { slot - slots } else { slot })
-            .find(|&slot| !self.memory.is_used(slot));
+            .find(|&slot| !self.memory.is_used(stride, slot));
         self.next = found?;
         found
     }
 
+    /// The record in a slot.
+    #[inline]
+    pub fn get(&self, slot: u32) -> Option<RecordRef<'_>> {
+        self.memory.record(self.owner.record_type, slot)
+    }
+
+    /// The records in the slots from one on that have not died.
+    pub fn live_from(&self, from: u32) -> impl Iterator<Item = RecordRef<'_>> {
+        let (memory, record_type) = (self.memory, self.owner.record_type);
+        let shape = Shape::of(record_type.layout());
+        (from..memory.slots).filter_map(move |slot| {
+            let word = memory.place(shape.stride, slot).load(Ordering::Relaxed);
+            // SAFETY: a used slot's entry is initialised; it is not written while `self` is borrowed.
+            (word & (USED | DIED[0] | DIED[1]) == USED)
+                .then(|| unsafe { RecordRef::new(record_type, memory.entry_at(shape, slot)) })
+        })
+    }
+
+    /// Whether a slot is used.
+    #[inline]
+    pub fn is_used(&self, slot: u32) -> bool {
+        self.memory.is_used(self.stride(), slot)
+    }
+
     /// Key and value in a slot.
+    ///
+    /// # Safety
+    /// The records are of these types.
+    // SAFETY: the types are the caller's to promise, as said above.
     #[inline(always)]
-    pub fn get(&self, slot: u32) -> Option<(&K, &V)> {
-        self.memory.entry(slot).map(|entry| (&entry.key, &entry.value))
+    pub unsafe fn entry<K: 'static, V: 'static>(&self, slot: u32) -> Option<(&K, &V)> {
+        self.debug_check::<K, V>();
+        let shape = Shape::for_types::<K, V>();
+        // SAFETY: a used slot's entry is initialised, and of these types; it is not written while `self` is
+        // borrowed: a frame's writers take `&mut Frame`, and a frozen frame has none.
+        self.memory.is_used(shape.stride, slot).then(|| unsafe {
+            let entry = &*self.memory.entry_at(shape, slot).cast::<Entry<K, V>>();
+            (&entry.key, &entry.value)
+        })
     }
 
     /// Key and value in a slot, to be changed. The key must stay equal.
     ///
+    /// # Safety
+    /// The records are of these types.
+    ///
     /// # Panics
     /// If the frame is frozen.
+    // SAFETY: the types are the caller's to promise, as said above.
     #[inline(always)]
-    pub fn get_mut(&mut self, slot: u32) -> Option<(&K, &mut V)> {
+    pub unsafe fn entry_mut<K: 'static, V: 'static>(&mut self, slot: u32) -> Option<(&K, &mut V)> {
+        self.debug_check::<K, V>();
         assert!(!self.frozen, "a frozen frame is never changed");
-        let word = self.memory.place(slot).load(Ordering::Relaxed);
+        let (shape, memory) = (Shape::for_types::<K, V>(), self.memory);
+        let place = self.memory.place(shape.stride, slot);
+        let word = place.load(Ordering::Relaxed);
         if word & USED == 0 {
             return None;
         }
-        self.memory.place(slot).store(word | TOUCHED, Ordering::Relaxed);
-        // SAFETY: a used slot's entry is initialised; the frame is not frozen, so that `&mut self`
-        // is the only way to it.
-        let entry = unsafe { (*self.memory.slot(slot)).entry.assume_init_mut() };
+        place.store(word | TOUCHED, Ordering::Relaxed);
+        // SAFETY: a used slot's entry is initialised, and of these types; the frame is not frozen, so that
+        // `&mut self` is the only way to it.
+        let entry = unsafe { &mut *memory.entry_at(shape, slot).cast::<Entry<K, V>>() };
         Some((&entry.key, &mut entry.value))
     }
 
     /// Whether the record in a slot is on storage nowhere.
     #[inline]
     pub fn is_fresh(&self, slot: u32) -> bool {
-        self.memory.is_fresh(slot)
+        self.is_due(slot, Due::ALL)
     }
 
     /// Whether the record in a slot is fresh, and one of these.
     #[inline]
     pub(super) fn is_due(&self, slot: u32, due: Due) -> bool {
-        self.memory.is_due(slot, due)
+        self.memory.is_due(self.stride(), slot, due)
     }
 
     /// Where the record in a used slot is on storage, if it is: segment and grain.
     #[inline]
     pub fn stored(&self, slot: u32) -> Option<(u32, u32)> {
-        let place = self.memory.place(slot).load(Ordering::Relaxed);
+        let place = self.place(slot).load(Ordering::Relaxed);
         if place & (USED | SINCE) != USED {
             return None;
         }
@@ -332,9 +429,8 @@ impl<K, V> Frame<K, V> {
     #[inline]
     pub(super) fn next_stored(&self, from: u32, is_wanted: impl Fn(u32) -> bool) -> Option<u32> {
         const MARKS: u32 = USED | SINCE | DIED[0] | DIED[1];
-        let memory = self.memory;
-        (from..memory.slots).find(|&slot| {
-            let place = memory.place(slot).load(Ordering::Relaxed);
+        (from..self.memory.slots).find(|&slot| {
+            let place = self.place(slot).load(Ordering::Relaxed);
             place & MARKS == USED && is_wanted(self.segment(slot))
         })
     }
@@ -342,12 +438,12 @@ impl<K, V> Frame<K, V> {
     #[inline]
     fn segment(&self, slot: u32) -> u32 {
         // SAFETY: written before the slot was first used; only the owner reads or writes it.
-        unsafe { (*self.memory.slot(slot)).segment }
+        unsafe { (*self.memory.header(self.stride(), slot)).segment }
     }
 
     /// Where the record is in the page image that was written last, in grains.
     pub fn grain(&self, slot: u32) -> u32 {
-        self.memory.place(slot).load(Ordering::Relaxed) & GRAIN
+        self.place(slot).load(Ordering::Relaxed) & GRAIN
     }
 
     /// The record in a used slot is about to be changed, and is fresh since this epoch: what is on storage is not
@@ -358,8 +454,8 @@ impl<K, V> Frame<K, V> {
     #[inline]
     pub(super) fn freshen(&mut self, slot: u32, epoch: Epoch) -> Option<(u32, u32)> {
         assert!(!self.frozen, "a frozen frame is never changed");
-        debug_assert!(self.memory.is_used(slot));
-        let place = self.memory.place(slot);
+        debug_assert!(self.is_used(slot));
+        let place = self.place(slot);
         let word = place.load(Ordering::Relaxed);
         place.store(word & !SINCE | epoch.mark() | TOUCHED, Ordering::Relaxed);
         let is_new = word & SINCE == 0;
@@ -376,8 +472,8 @@ impl<K, V> Frame<K, V> {
     pub(super) fn carry_over(&mut self, epoch: Epoch) {
         assert!(!self.frozen, "a frozen frame is never changed");
         for slot in 0..self.memory.slots {
-            if self.memory.is_due(slot, epoch.due()) {
-                let place = self.memory.place(slot);
+            if self.is_due(slot, epoch.due()) {
+                let place = self.place(slot);
                 let word = place.load(Ordering::Relaxed);
                 place.store(word & !SINCE | epoch.mark(), Ordering::Relaxed);
             }
@@ -392,40 +488,37 @@ impl<K, V> Frame<K, V> {
     }
 
     fn settle_at(&mut self, slot: u32, segment: u32, grain: u32) {
-        let place = self.memory.place(slot);
+        let place = self.place(slot);
         let word = place.load(Ordering::Relaxed);
         let died = word & (DIED[0] | DIED[1]);
         place.store(USED | died | grain, Ordering::Relaxed);
         self.remove_fresh(word);
         // SAFETY: within the frame; only the owner reads or writes the word.
-        unsafe { (*self.memory.slot(slot)).segment = segment };
+        unsafe { (*self.memory.header(self.stride(), slot)).segment = segment };
     }
 
     /// Clones the records that are fresh since epochs before this one behind those in `copies`, which
     /// has room for them and no other slots in use. They are fresh since this epoch then; which of them are
     /// touched from now on is known when the copies are written. If a clone panics nothing has changed.
-    pub(super) fn copy_due(&mut self, copies: &mut Self, epoch: Epoch)
-    where
-        K: Clone,
-        V: Clone,
-    {
+    pub(super) fn copy_due(&mut self, copies: &mut Self, epoch: Epoch) {
         assert!(
             !self.frozen && copies.used + self.due(epoch) <= copies.memory.slots,
             "no room for the copies"
         );
-        assert!(!std::mem::needs_drop::<Entry<K, V>>(), "copies are left where they are");
-        let (first, memory, due) = (copies.used, self.memory, epoch.due());
+        let record_type = self.owner.record_type;
+        assert!(!record_type.needs_drop(), "copies are left where they are");
+        let (first, due) = (copies.used, epoch.due());
         let mut to = first;
         for slot in 0..self.memory.slots {
-            if memory.is_due(slot, due) {
-                let entry = memory.entry(slot).expect("a used slot");
+            if self.is_due(slot, due) {
+                let record = self.get(slot).expect("a used slot");
                 // Behind `used` until all are there: one that panics leaves nothing.
-                copies.put_copy(to, slot, to == first, entry);
+                copies.put_copy(to, slot, to == first, record);
                 to += 1;
             }
         }
         for copy in first..to {
-            let place = memory.place(copies.segment(copy));
+            let place = self.place(copies.segment(copy));
             let word = place.load(Ordering::Relaxed);
             place.store(word & !(SINCE | TOUCHED) | epoch.mark(), Ordering::Relaxed);
         }
@@ -437,32 +530,30 @@ impl<K, V> Frame<K, V> {
     /// Forgets what a panic has left behind the slots in use of a frame of copies.
     pub fn forget_behind(&mut self) {
         for slot in self.used..self.memory.slots {
-            self.memory.place(slot).store(0, Ordering::Relaxed);
+            self.place(slot).store(0, Ordering::Relaxed);
         }
     }
 
-    /// Clones an entry into a slot behind those in use.
+    /// Clones a record into a slot behind those in use.
     #[inline]
-    fn put_copy(&mut self, to: u32, source: u32, is_first: bool, entry: &Entry<K, V>)
-    where
-        K: Clone,
-        V: Clone,
-    {
+    fn put_copy(&mut self, to: u32, source: u32, is_first: bool, record: RecordRef<'_>) {
         assert!(!self.frozen && to >= self.used, "slot {to} is not free");
-        let (key, value) = (entry.key.clone(), entry.value.clone());
-        let target = self.memory.slot(to);
-        // SAFETY: the slot is behind those in use and the frame not frozen: nobody else reads or writes it.
+        let record_type = self.owner.record_type;
+        let shape = Shape::of(record_type.layout());
+        let target = self.memory.header(shape.stride, to);
+        // SAFETY: the slot is behind those in use and the frame not frozen: nobody else reads or writes it, and
+        // it has memory for an entry.
         unsafe {
+            record_type.clone_into(record, self.memory.entry_at(shape, to));
             (&raw mut (*target).segment).write(source);
-            (*target).entry.write(Entry { key, value });
         }
         let first = if is_first { FIRST } else { 0 };
-        self.memory.place(to).store(USED | Epoch::FIRST.mark() | first, Ordering::Relaxed);
+        self.place(to).store(USED | Epoch::FIRST.mark() | first, Ordering::Relaxed);
     }
 
     /// The end of the copies of one frame, of which the first is at `from`.
     pub fn end_of_copies(&self, from: u32) -> u32 {
-        let is_first = |slot: &u32| self.memory.place(*slot).load(Ordering::Relaxed) & FIRST != 0;
+        let is_first = |slot: &u32| self.place(*slot).load(Ordering::Relaxed) & FIRST != 0;
         (from + 1..self.used).find(is_first).unwrap_or(self.used)
     }
 
@@ -478,7 +569,7 @@ impl<K, V> Frame<K, V> {
         assert!(!self.frozen && of.end <= copies.used, "frozen or copied, not both");
         of.filter_map(move |copy| {
             let (slot, grain) = (copies.segment(copy), copies.grain(copy));
-            let word = self.memory.place(slot).load(Ordering::Relaxed);
+            let word = self.place(slot).load(Ordering::Relaxed);
             let is_as_it_was = word & (USED | SINCE | TOUCHED) == USED | epoch.mark();
             if is_as_it_was {
                 self.settle_at(slot, segment, grain);
@@ -490,8 +581,8 @@ impl<K, V> Frame<K, V> {
     /// Notes that the record in a used slot has died in this epoch, and leaves it there: it is being
     /// written, or is yet to be.
     pub fn mark_dead(&mut self, slot: u32, epoch: u32) {
-        debug_assert!(self.memory.is_used(slot) && self.death(slot).is_none());
-        let (place, died) = (self.memory.place(slot), DIED[epoch as usize % 2]);
+        debug_assert!(self.is_used(slot) && self.death(slot).is_none());
+        let (place, died) = (self.place(slot), DIED[epoch as usize % 2]);
         if self.frozen {
             place.fetch_or(died, Ordering::Relaxed);
         } else {
@@ -502,7 +593,7 @@ impl<K, V> Frame<K, V> {
 
     /// If the record in a slot was [marked](Frame::mark_dead): whether its epoch was an odd one.
     pub fn death(&self, slot: u32) -> Option<bool> {
-        match self.memory.place(slot).load(Ordering::Relaxed) & (DIED[0] | DIED[1]) {
+        match self.place(slot).load(Ordering::Relaxed) & (DIED[0] | DIED[1]) {
             0 => None,
             died => Some(died == DIED[1]),
         }
@@ -510,18 +601,29 @@ impl<K, V> Frame<K, V> {
 
     /// Puts an entry into an unused slot.
     ///
+    /// # Safety
+    /// The records are of these types.
+    ///
     /// # Panics
     /// If the frame is frozen or the slot used.
+    // SAFETY: the types are the caller's to promise, as said above.
     #[inline]
-    pub(super) fn put(&mut self, slot: u32, key: K, value: V, epoch: Epoch) {
-        assert!(!self.frozen && !self.memory.is_used(slot), "slot {slot} is not free");
-        let target = self.memory.slot(slot);
-        // SAFETY: the slot is unused and the frame not frozen: nobody else reads or writes it.
+    pub(super) unsafe fn put<K: 'static, V: 'static>(
+        &mut self,
+        slot: u32,
+        (key, value): (K, V),
+        epoch: Epoch,
+    ) {
+        self.debug_check::<K, V>();
+        let (shape, memory) = (Shape::for_types::<K, V>(), self.memory);
+        assert!(!self.frozen && !memory.is_used(shape.stride, slot), "slot {slot} is not free");
+        // SAFETY: the slot is unused and the frame not frozen: nobody else reads or writes it. It has memory for
+        // an entry of these types.
         unsafe {
-            (&raw mut (*target).segment).write(0);
-            (*target).entry.write(Entry { key, value });
+            (&raw mut (*memory.header(shape.stride, slot)).segment).write(0);
+            memory.entry_at(shape, slot).cast::<Entry<K, V>>().write(Entry { key, value });
         }
-        self.memory.place(slot).store(USED | epoch.mark() | TOUCHED, Ordering::Relaxed);
+        memory.place(shape.stride, slot).store(USED | epoch.mark() | TOUCHED, Ordering::Relaxed);
         self.used += 1;
         self.add_fresh(epoch, 1, 1);
         self.next = slot + 1;
@@ -530,21 +632,46 @@ impl<K, V> Frame<K, V> {
         }
     }
 
-    /// Takes the entry out of a used slot.
+    /// A used slot is unused from now on; its entry stays where it is until its owner, who calls this, has moved or
+    /// dropped it. Says where it is.
     ///
     /// # Panics
     /// If the frame is frozen or the slot unused.
-    pub fn take(&mut self, slot: u32) -> (K, V) {
-        assert!(!self.frozen && self.memory.is_used(slot), "slot {slot} holds nothing to take");
-        let word = self.memory.place(slot).load(Ordering::Relaxed);
+    fn vacate(&mut self, slot: u32) -> *mut u8 {
+        assert!(!self.frozen && self.is_used(slot), "slot {slot} holds nothing to take");
+        let word = self.place(slot).load(Ordering::Relaxed);
         self.remove_fresh(word);
-        self.memory.place(slot).store(0, Ordering::Relaxed);
+        self.place(slot).store(0, Ordering::Relaxed);
         self.used -= 1;
-        let source = self.memory.slot(slot);
+        self.memory.entry_at(Shape::of(self.owner.record_type.layout()), slot)
+    }
+
+    /// Takes the entry out of a used slot.
+    ///
+    /// # Safety
+    /// The records are of these types.
+    ///
+    /// # Panics
+    /// If the frame is frozen or the slot unused.
+    // SAFETY: the types are the caller's to promise, as said above.
+    pub unsafe fn take<K: 'static, V: 'static>(&mut self, slot: u32) -> (K, V) {
+        self.debug_check::<K, V>();
+        let source = self.vacate(slot).cast::<Entry<K, V>>();
         // SAFETY: the entry was initialised, and the cleared bit says that it is not any more.
-        unsafe {
-            let Entry { key, value } = (*source).entry.assume_init_read();
-            (key, value)
+        let Entry { key, value } = unsafe { source.read() };
+        (key, value)
+    }
+
+    /// Drops the entry in a used slot.
+    ///
+    /// # Panics
+    /// If the frame is frozen or the slot unused; with a panic of the entry, of which the slot is rid all the same.
+    pub fn drop_entry(&mut self, slot: u32) {
+        let record_type = self.owner.record_type;
+        let entry = self.vacate(slot);
+        if record_type.needs_drop() {
+            // SAFETY: the entry was initialised, and the cleared bit says that it is not any more.
+            unsafe { record_type.drop_entry(entry) };
         }
     }
 
@@ -552,12 +679,12 @@ impl<K, V> Frame<K, V> {
     ///
     /// # Panics
     /// If it is frozen already.
-    pub fn freeze(&mut self) -> FrozenFrame<K, V> {
+    pub fn freeze(&mut self) -> FrozenFrame {
         self.freeze_for(Due::ALL)
     }
 
     /// The same, to write these only.
-    pub(super) fn freeze_for(&mut self, due: Due) -> FrozenFrame<K, V> {
+    pub(super) fn freeze_for(&mut self, due: Due) -> FrozenFrame {
         assert!(!self.frozen, "a frame is frozen once");
         self.frozen = true;
         FrozenFrame(self.owner.clone(), due)
@@ -567,7 +694,7 @@ impl<K, V> Frame<K, V> {
     ///
     /// # Panics
     /// If it is another frame's.
-    pub(super) fn thaw(&mut self, frozen: FrozenFrame<K, V>) -> Due {
+    pub(super) fn thaw(&mut self, frozen: FrozenFrame) -> Due {
         assert!(Arc::ptr_eq(&self.owner, &frozen.0), "the frozen handle of another frame");
         self.frozen = false;
         frozen.1
@@ -576,9 +703,9 @@ impl<K, V> Frame<K, V> {
     /// Drops all entries. Cost: one drop per entry, or a word per slot if entries need none.
     pub fn clear(&mut self) {
         assert!(!self.frozen, "a frozen frame is never changed");
-        if !std::mem::needs_drop::<Entry<K, V>>() && self.used > 0 {
+        if !self.owner.record_type.needs_drop() && self.used > 0 {
             for slot in 0..self.memory.slots {
-                self.memory.place(slot).store(0, Ordering::Relaxed);
+                self.place(slot).store(0, Ordering::Relaxed);
             }
             (self.used, self.fresh, self.fresh_last) = (0, 0, 0);
         }
@@ -586,15 +713,15 @@ impl<K, V> Frame<K, V> {
             if self.used == 0 {
                 break;
             }
-            if self.memory.is_used(slot) {
-                drop(self.take(slot));
+            if self.is_used(slot) {
+                self.drop_entry(slot);
             }
         }
         self.next = 0;
     }
 }
 
-impl<K, V> Drop for Frame<K, V> {
+impl Drop for Frame {
     fn drop(&mut self) {
         if self.frozen {
             // The helper was lost or has not answered: its values cannot be dropped safely now.
@@ -604,23 +731,34 @@ impl<K, V> Drop for Frame<K, V> {
     }
 }
 
-impl<K, V> FrozenFrame<K, V> {
-    /// Slots, used or not.
-    pub fn slots(&self) -> u32 {
-        self.0.slots.slots
+impl FrozenFrame {
+    fn memory(&self) -> Slots {
+        Slots { base: self.0.piece.start(), slots: self.0.slots }
     }
 
-    /// Key and value in a slot, if the record is to be written.
-    pub fn get(&self, slot: u32) -> Option<(&K, &V)> {
-        let due = self.0.slots.is_due(slot, self.1).then(|| self.0.slots.entry(slot))?;
-        due.map(|entry| (&entry.key, &entry.value))
+    /// Slots, used or not.
+    pub fn slots(&self) -> u32 {
+        self.0.slots
+    }
+
+    /// The record in a slot, if it is to be written.
+    pub fn get(&self, slot: u32) -> Option<RecordRef<'_>> {
+        if !self.memory().is_due(self.0.stride as usize, slot, self.1) {
+            return None;
+        }
+        let shape = Shape::of(self.0.record_type.layout());
+        let entry = self.memory().entry_at(shape, slot);
+        // SAFETY: a used slot's entry is initialised; nobody writes it while the frame is frozen, that is while
+        // `self` is there.
+        Some(unsafe { RecordRef::new(self.0.record_type, entry) })
     }
 
     /// Says where the record in a used slot is in the page image.
     pub fn set_grain(&self, slot: u32, grain: u32) {
         debug_assert!(grain <= GRAIN);
+        let memory = self.memory();
         // The owner may mark the record as dead meanwhile.
-        let place = self.0.slots.place(slot);
+        let place = memory.place(self.0.stride as usize, slot);
         let _ = place
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(old & !GRAIN | grain));
     }

@@ -9,6 +9,8 @@
 //!
 //! A record that a checkpoint is to have, as it is fresh since an epoch before, has no short cut: that its
 //! mark is another is all there is to it, so that a barrier touches no frame.
+//!
+//! Frames are not generic. The calls of the record path name the types of the records, which their callers promise.
 
 use super::frame_unsafe::{Base, Epoch, Frame, Spot};
 use super::index::{Index, IndexHash};
@@ -35,8 +37,8 @@ pub const NO_FRAME: u32 = u32::MAX;
 
 /// A frame and what is known of it; one cache line.
 #[repr(align(64))]
-pub struct FrameState<K, V> {
-    pub frame: Option<Frame<K, V>>,
+pub struct FrameState {
+    pub frame: Option<Frame>,
     pub stage: Stage,
     /// Heap that its entries own.
     pub heap_bytes: u64,
@@ -50,12 +52,12 @@ pub struct FrameState<K, V> {
     pub next_copied: u32,
 }
 
-const _: () = assert!(size_of::<FrameState<u64, u64>>() == 64);
+const _: () = assert!(size_of::<FrameState>() == 64);
 
 /// The frames of one table.
-pub struct Frames<K, V> {
-    states: Vec<FrameState<K, V>>,
-    bases: Vec<Base<K, V>>,
+pub struct Frames {
+    states: Vec<FrameState>,
+    bases: Vec<Base>,
     /// What records that change are fresh since.
     epoch: Epoch,
     /// Whether there was another one: records may not be fresh, and those that change are counted beside their frame.
@@ -69,9 +71,9 @@ pub struct Frames<K, V> {
     slot_mask: u32,
 }
 
-impl<K, V> Frames<K, V> {
+impl Frames {
     /// Bytes that one more frame takes here.
-    pub const BYTES_EACH: usize = size_of::<FrameState<K, V>>() + size_of::<Base<K, V>>();
+    pub const BYTES_EACH: usize = size_of::<FrameState>() + size_of::<Base>();
 
     /// Room for `frames_max` frames of `slots` slots.
     pub fn new(frames_max: usize, slots: u32) -> Self {
@@ -97,7 +99,7 @@ impl<K, V> Frames<K, V> {
     ///
     /// # Panics
     /// If there are as many as there is room for.
-    pub fn push(&mut self, state: FrameState<K, V>) -> u32 {
+    pub fn push(&mut self, state: FrameState) -> u32 {
         assert!(self.states.len() < self.states.capacity(), "more frames than memory");
         self.states.push(state);
         self.bases.push(Base::NONE);
@@ -111,33 +113,36 @@ impl<K, V> Frames<K, V> {
 
     /// A frame and what is known of it.
     #[inline(always)]
-    pub fn state(&self, number: u32) -> &FrameState<K, V> {
+    pub fn state(&self, number: u32) -> &FrameState {
         &self.states[number as usize]
     }
 
     /// The same, to be changed in any way. The short cut to the frame is gone until
     /// [`shorten`](Frames::shorten).
     #[inline(always)]
-    pub fn state_mut(&mut self, number: u32) -> &mut FrameState<K, V> {
+    pub fn state_mut(&mut self, number: u32) -> &mut FrameState {
         self.bases[number as usize] = Base::NONE;
         &mut self.states[number as usize]
     }
 
-    /// The value in a used slot of a frame that is not frozen, and the heap that the frame's
+    /// Key and value in a used slot of a frame that is not frozen, and the heap that the frame's
     /// entries own, to be changed; keeps the short cut.
+    ///
+    /// # Safety
+    /// The records are of these types.
+    // SAFETY: the types are the caller's to promise, as said above.
     #[inline(always)]
-    pub fn value_and_heap(&mut self, number: u32, slot: u32) -> (&mut V, &mut u64) {
-        let (_, value, heap_bytes) = self.entry_and_heap(number, slot);
-        (value, heap_bytes)
-    }
-
-    /// The same with the key.
-    pub fn entry_and_heap(&mut self, number: u32, slot: u32) -> (&K, &mut V, &mut u64) {
+    pub unsafe fn entry_and_heap<K: 'static, V: 'static>(
+        &mut self,
+        number: u32,
+        slot: u32,
+    ) -> (&K, &mut V, &mut u64) {
         let state = &mut self.states[number as usize];
         let (key, value) = state
             .frame
             .as_mut()
-            .and_then(|frame| frame.get_mut(slot))
+            // SAFETY: the types are the caller's promise.
+            .and_then(|frame| unsafe { frame.entry_mut(slot) })
             .expect("a used slot of a frame in use");
         (key, value, &mut state.heap_bytes)
     }
@@ -165,15 +170,19 @@ impl<K, V> Frames<K, V> {
 
     /// What is at an address of a frame that there is a short cut to, if the record is fresh since this
     /// epoch, or if it is not fresh.
+    ///
+    /// # Safety
+    /// The records are of these types.
     #[inline(always)]
-    fn spot(&self, address: u64, fresh: Option<Epoch>) -> Option<Spot<'_, K, V>> {
+    // SAFETY: the types are the caller's to promise, as said above.
+    unsafe fn spot<K, V>(&self, address: u64, fresh: Option<Epoch>) -> Option<Spot<'_, K, V>> {
         let base = *self.bases.get((address >> self.slot_bits) as usize)?;
         let slot = address as u32 & self.slot_mask;
         if base.is_none() || slot >= self.slots {
             return None;
         }
         // SAFETY: a base is that of a frame that is here, unfrozen, and has `slots` slots; whoever
-        // changes its entries has `&mut self`.
+        // changes its entries has `&mut self`. The types are the caller's promise.
         unsafe { base.spot(slot, fresh) }
     }
 
@@ -185,9 +194,15 @@ impl<K, V> Frames<K, V> {
 
     /// Whether there is a short cut to an address and it holds this key in a record that is fresh since
     /// this epoch.
+    ///
+    /// # Safety
+    /// The records are of these types.
+    // SAFETY: the types are the caller's to promise, as said above.
     #[inline(always)]
-    pub fn is_at(&self, address: u64, is_it: impl FnOnce(&K) -> bool) -> bool {
-        self.spot(address, Some(self.epoch)).is_some_and(|spot| is_it(spot.key))
+    pub unsafe fn is_at<K, V>(&self, address: u64, is_it: impl FnOnce(&K) -> bool) -> bool {
+        // SAFETY: the types are the caller's promise.
+        let spot: Option<Spot<'_, K, V>> = unsafe { self.spot(address, Some(self.epoch)) };
+        spot.is_some_and(|spot| is_it(spot.key))
     }
 
     /// Copies of records of a frame are on their way from now on.
@@ -208,7 +223,7 @@ impl<K, V> Frames<K, V> {
     }
 
     /// A frame of which copies have come back: it is there until then.
-    pub fn copied(&mut self, number: u32) -> &mut Frame<K, V> {
+    pub fn copied(&mut self, number: u32) -> &mut Frame {
         self.state_mut(number).frame.as_mut().expect("an awaited frame")
     }
 
@@ -221,9 +236,19 @@ impl<K, V> Frames<K, V> {
 
     /// The value at an address, if there is a short cut to it and it holds this key in a record
     /// that is fresh since this epoch.
+    ///
+    /// # Safety
+    /// The records are of these types.
+    // SAFETY: the types are the caller's to promise, as said above.
     #[inline(always)]
-    pub fn value_at(&mut self, address: u64, is_it: impl FnOnce(&K) -> bool) -> Option<&mut V> {
-        let spot = self.spot(address, Some(self.epoch)).filter(|spot| is_it(spot.key))?;
+    pub unsafe fn value_at<K, V>(
+        &mut self,
+        address: u64,
+        is_it: impl FnOnce(&K) -> bool,
+    ) -> Option<&mut V> {
+        // SAFETY: the types are the caller's promise.
+        let spot: Option<Spot<'_, K, V>> = unsafe { self.spot(address, Some(self.epoch)) };
+        let spot = spot.filter(|spot| is_it(spot.key))?;
         if self.awaited > 0 {
             spot.touch();
         }
@@ -234,13 +259,19 @@ impl<K, V> Frames<K, V> {
 
     /// [`value_at`](Frames::value_at) of a record that is not fresh, and is from now on; with it, where
     /// it was on storage.
+    ///
+    /// # Safety
+    /// The records are of these types.
+    // SAFETY: the types are the caller's to promise, as said above.
     #[inline(always)]
-    pub fn freshen_at(
+    pub unsafe fn freshen_at<K, V>(
         &mut self,
         address: u64,
         is_it: impl FnOnce(&K) -> bool,
     ) -> Option<(&mut V, (u32, u32))> {
-        let value = self.spot(address, None).filter(|spot| is_it(spot.key))?.value;
+        // SAFETY: the types are the caller's promise.
+        let spot: Option<Spot<'_, K, V>> = unsafe { self.spot(address, None) };
+        let value = spot.filter(|spot| is_it(spot.key))?.value;
         let (number, slot) = self.slot_of(address);
         let stored = self.freshen(number, slot).expect("looked at above");
         // SAFETY: as above; only the slot's header was changed since.
@@ -249,40 +280,48 @@ impl<K, V> Frames<K, V> {
 
     /// The value of a key whose record is fresh since this epoch, by its home's index entries that there are short
     /// cuts to.
+    ///
+    /// # Safety
+    /// The records are of these types.
+    // SAFETY: the types are the caller's to promise, as said above.
     #[inline(always)]
-    pub fn find(
+    pub unsafe fn find<K, V>(
         &mut self,
         index: &Index,
         hash: IndexHash,
         mut is_it: impl FnMut(&K) -> bool,
     ) -> Option<&mut V> {
         let mut found = std::ptr::null_mut();
-        index.any_at_home(hash, |address| match self.spot(address, Some(self.epoch)) {
-            Some(spot) if is_it(spot.key) => {
-                if self.awaited > 0 {
-                    spot.touch();
+        index.any_at_home(hash, |address| {
+            // SAFETY: the types are the caller's promise.
+            let spot: Option<Spot<'_, K, V>> = unsafe { self.spot(address, Some(self.epoch)) };
+            match spot {
+                Some(spot) if is_it(spot.key) => {
+                    if self.awaited > 0 {
+                        spot.touch();
+                    }
+                    found = spot.value;
+                    true
                 }
-                found = spot.value;
-                true
+                _ => false,
             }
-            _ => false,
         });
         // SAFETY: null, or of an entry that is there since the closure found it, in a frame that
         // is not frozen; `&mut self` is the only way to it.
         unsafe { found.as_mut() }
     }
 
-    /// Hints the processor to load a slot: the lines of its first byte and of its last, or of the
+    /// Hints the processor to load a slot of so many bytes: the lines of its first byte and of its last, or of the
     /// 64th if it is longer; and what is known of its frame, where that is going to be needed.
     #[inline(always)]
-    pub fn prefetch(&self, address: u64) {
+    pub fn prefetch(&self, slot_bytes: usize, address: u64) {
         let (number, slot) = self.slot_of(address);
         if let Some(&short) = self.bases.get(number as usize) {
             // Of a frame that cools or is frozen there is none.
             let base = if short.is_none() { self.base_of(number) } else { short };
-            let start = base.hint(slot);
+            let start = base.hint(slot_bytes, slot);
             crate::prefetch_unsafe::prefetch(start);
-            let last = (Frame::<K, V>::SLOT_BYTES - 1).min(63);
+            let last = (slot_bytes - 1).min(63);
             crate::prefetch_unsafe::prefetch(start.wrapping_add(last));
             if self.had_barrier {
                 crate::prefetch_unsafe::prefetch(std::ptr::from_ref(self.state(number)));
@@ -292,7 +331,7 @@ impl<K, V> Frames<K, V> {
 
     /// Where a frame is that there is no short cut to.
     #[inline]
-    fn base_of(&self, number: u32) -> Base<K, V> {
+    fn base_of(&self, number: u32) -> Base {
         self.state(number).frame.as_ref().map_or(Base::NONE, Frame::base)
     }
 
@@ -302,16 +341,27 @@ impl<K, V> Frames<K, V> {
     }
 
     /// [`Frame::put`] of an entry that owns `heap` bytes, keeping the short cut.
+    ///
+    /// # Safety
+    /// The records are of these types.
+    // SAFETY: the types are the caller's to promise, as said above.
     #[inline]
-    pub fn put(&mut self, at: (u32, u32), key: K, value: V, heap: u64) {
+    pub unsafe fn put<K: 'static, V: 'static>(
+        &mut self,
+        at: (u32, u32),
+        record: (K, V),
+        heap: u64,
+    ) {
         let state = &mut self.states[at.0 as usize];
-        state.frame.as_mut().expect("a fill frame").put(at.1, key, value, self.epoch);
+        let frame = state.frame.as_mut().expect("a fill frame");
+        // SAFETY: the types are the caller's promise.
+        unsafe { frame.put(at.1, record, self.epoch) };
         state.heap_bytes += heap;
     }
 
     /// All frames, by number.
     #[cfg(test)]
-    pub fn iter(&self) -> impl Iterator<Item = &FrameState<K, V>> {
+    pub fn iter(&self) -> impl Iterator<Item = &FrameState> {
         self.states.iter()
     }
 
@@ -327,16 +377,31 @@ mod tests {
     use super::*;
     use crate::hybrid_log::pool_unsafe::Piece;
 
-    fn value(frames: &mut Frames<u64, String>, number: u32, slot: u32) -> Option<&mut String> {
-        frames.value_at(frames.address_of(number, slot), |_| true)
+    use crate::record_type_unsafe::RecordType;
+
+    // Every frame of this test has keys of u64 and values of String.
+    fn value(frames: &mut Frames, number: u32, slot: u32) -> Option<&mut String> {
+        // SAFETY: the records are of these types.
+        unsafe { frames.value_at::<u64, String>(frames.address_of(number, slot), |_| true) }
+    }
+
+    fn is_at(frames: &Frames, address: u64, wanted: u64) -> bool {
+        // SAFETY: the records are of these types.
+        unsafe { frames.is_at::<u64, String>(address, |&key| key == wanted) }
+    }
+
+    fn find<'a>(frames: &'a mut Frames, index: &Index, wanted: u64) -> Option<&'a mut String> {
+        // SAFETY: the records are of these types.
+        unsafe { frames.find::<u64, String>(index, IndexHash(7), |&key| key == wanted) }
     }
 
     #[test]
     fn the_short_cut_is_there_exactly_while_records_change_in_place() {
-        let mut frames: Frames<u64, String> = Frames::new(2, 3);
-        let piece = || Piece::allocated(Frame::<u64, String>::layout(3));
+        let mut frames = Frames::new(2, 3);
+        let types = RecordType::of::<u64, String>();
+        let piece = || Piece::allocated(Frame::layout(types, 3));
         let state = || FrameState {
-            frame: Some(Frame::new(3, piece())),
+            frame: Some(Frame::new(types, 3, piece())),
             stage: Stage::Mutable,
             heap_bytes: 0,
             epoch: 0,
@@ -349,16 +414,18 @@ mod tests {
         assert!(value(&mut frames, one, slot).is_none(), "no short cut was made");
         frames.shorten(one);
         frames.shorten(two);
-        frames.put((one, slot), 1, "a".into(), 1);
+        // SAFETY: the records are of these types.
+        unsafe { frames.put((one, slot), (1u64, String::from("a")), 1) };
         value(&mut frames, one, slot).unwrap().push('b');
         let address = frames.address_of(one, slot);
-        assert!(frames.is_at(address, |&key| key == 1) && !frames.is_at(address, |&key| key == 2));
-        assert_eq!(frames.state(one).frame.as_ref().unwrap().get(slot).unwrap().1, "ab");
+        assert!(is_at(&frames, address, 1) && !is_at(&frames, address, 2));
+        let record = frames.state(one).frame.as_ref().unwrap().get(slot).unwrap();
+        assert_eq!(record.get::<u64, String>().1, "ab");
         let mut index = Index::new(alluvium_pagestore::Account::root(1 << 20), 8, None).unwrap();
         index.prepare(IndexHash(7)).unwrap();
         index.insert(IndexHash(7), crate::hybrid_log::Address::memory(address));
-        frames.find(&index, IndexHash(7), |&key| key == 1).unwrap().push('c');
-        assert!(frames.find(&index, IndexHash(7), |&key| key == 2).is_none());
+        find(&mut frames, &index, 1).unwrap().push('c');
+        assert!(find(&mut frames, &index, 2).is_none());
         assert_eq!(value(&mut frames, one, slot).unwrap().pop(), Some('c'));
         for (number, slot) in [(one, 1), (one, 3), (two, 0), (2, 0), (9, 3)] {
             assert!(value(&mut frames, number, slot).is_none());

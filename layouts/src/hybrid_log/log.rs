@@ -8,6 +8,8 @@
 //! bounded share of the way out: some slots of the oldest clean frame are redirected to storage, or
 //! one frame is frozen.
 //!
+//! A log knows the types of its records as a [`RecordType`]; what of it is generic is in `typed_unsafe.rs`.
+//!
 //! What it keeps true:
 //! - An index entry into memory points to a used slot of a frame that is not vacant.
 //! - An entry is written to no frame that is frozen or clean.
@@ -22,12 +24,11 @@ mod given_up;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use alluvium_pagestore::{
-    Account, Error, HeapSize, Key, Lookup, MemoryKind, Result, State, fingerprint,
-};
+use alluvium_pagestore::{Account, Error, MemoryKind, Result, fingerprint};
 
 use super::address::{Address, Place, StoredAt};
 use super::config::Sizes;
@@ -41,6 +42,7 @@ use super::spill::Spill;
 use super::stored::{SegmentBefore, Stored};
 use super::writers::Writers;
 use crate::oversize::Oversize;
+use crate::record_type_unsafe::RecordType;
 use crate::split_table::HashRange;
 use crate::table::{StateContext, TableStats};
 pub use barrier::INDEX_SEGMENT_SLOTS;
@@ -75,18 +77,20 @@ pub enum Located {
 }
 
 /// The frames, the index and the segments of one table.
-pub struct Log<K: Key, V: State> {
+pub struct Log {
+    /// What is known of its records, whose types are erased.
+    pub record_type: &'static RecordType,
     pub name: String,
     pub account: Rc<Account>,
     pub sizes: Sizes,
     pub index: Index,
-    pub frames: Frames<K, V>,
+    pub frames: Frames,
     pub stored: Option<Stored>,
-    pub flusher: Option<Flusher<K, V>>,
+    pub flusher: Option<Flusher>,
     pub stats: TableStats,
     pub oversize: Oversize,
     vacant_numbers: Vec<u32>,
-    spares: Vec<Frame<K, V>>,
+    spares: Vec<Frame>,
     /// Memory for more frames.
     pub pool: Pool,
     /// Frames in use, oldest first.
@@ -99,10 +103,10 @@ pub struct Log<K: Key, V: State> {
     /// Whether a caller waits for a frame, so that those that are written leave.
     is_freeing: bool,
     /// Copies of records that a checkpoint is to have: next to be written, and what has room for more.
-    copies: VecDeque<Copies<K, V>>,
+    copies: VecDeque<Copies>,
     /// The first so many of them are of a checkpoint that was given up.
     stale_copies: usize,
-    copying: Option<Copies<K, V>>,
+    copying: Option<Copies>,
     /// Slots of records that have not changed that a checkpoint may look at before the stream has made
     /// more calls; any number if there is none.
     credit: Option<u64>,
@@ -160,9 +164,14 @@ pub enum Sealing {
     Failed,
 }
 
-impl<K: Key, V: State> Log<K, V> {
+impl Log {
     /// An empty log for the state that `context` describes; its buffers are booked.
-    pub fn open(context: &StateContext, sizes: Sizes, index: Index) -> Self {
+    pub fn open(
+        context: &StateContext,
+        record_type: &'static RecordType,
+        sizes: Sizes,
+        index: Index,
+    ) -> Self {
         let storage = context.segments.clone().map(|store| {
             let (helper, account) = (context.helper.clone(), context.account.clone());
             let (reads, patience) = ((sizes.queue_depth, sizes.read_bytes), sizes.patience);
@@ -184,9 +193,10 @@ impl<K: Key, V: State> Log<K, V> {
         let copies = VecDeque::with_capacity(sizes.copies_max);
         let (stored, flusher) = storage.unzip();
         let (slots, helper) = (sizes.slots, Some(context.helper.clone()));
-        let layout = Frame::<K, V>::layout(slots);
+        let layout = Frame::layout(record_type, slots);
         let pool = Pool::new(layout, account.clone(), MemoryKind::Tables, helper);
         let mut log = Self {
+            record_type,
             name,
             account,
             sizes,
@@ -257,12 +267,12 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     #[inline(always)]
-    pub fn frame(&self, number: u32) -> &Frame<K, V> {
+    pub fn frame(&self, number: u32) -> &Frame {
         self.frames.state(number).frame.as_ref().expect("a frame in use")
     }
 
     #[inline(always)]
-    pub fn frame_mut(&mut self, number: u32) -> &mut Frame<K, V> {
+    pub fn frame_mut(&mut self, number: u32) -> &mut Frame {
         self.frames.state_mut(number).frame.as_mut().expect("a frame in use")
     }
 
@@ -284,57 +294,7 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// The hash of the key in a slot, if the slot is used.
     pub fn hash_in(&self, number: u32, slot: u32) -> Option<IndexHash> {
-        self.frame(number).get(slot).map(|(key, _)| self.index_hash(key.key_hash()))
-    }
-
-    /// The slot of a key's record, if there is a short cut to it. The fast path of a write: two
-    /// memory accesses, one for the bucket and one for the slot.
-    #[inline(always)]
-    pub fn find_short<Q: Lookup<K> + ?Sized>(
-        &self,
-        hash: IndexHash,
-        key: &Q,
-    ) -> Option<(u32, u32)> {
-        let mut found = 0;
-        let is_it = |address| {
-            found = address;
-            self.frames.is_at(address, |k| key.is(k))
-        };
-        self.index.any_in_memory(hash, is_it).then(|| self.slot_of(found))
-    }
-
-    /// The value of a key's record, if there is a short cut to it and the index has it at home.
-    #[inline(always)]
-    pub fn find_value<Q: Lookup<K> + ?Sized>(
-        &mut self,
-        hash: IndexHash,
-        key: &Q,
-    ) -> Option<&mut V> {
-        self.frames.find(&self.index, hash, |k| key.is(k))
-    }
-
-    /// Finds a key's record without reading storage.
-    #[inline]
-    pub fn locate<Q: Lookup<K> + ?Sized>(&self, hash: IndexHash, key: &Q) -> Located {
-        let mut cold = false;
-        let found = self.index.find(hash, |address| match address.place() {
-            Place::Memory(address) => {
-                let (number, slot) = self.slot_of(address);
-                self.frame(number).get(slot).is_some_and(|(k, _)| key.is(k))
-            }
-            Place::Stored(_) => {
-                cold = true;
-                false
-            }
-        });
-        match found {
-            Some((at, address)) => {
-                let (number, slot) = self.slot_of(address.0);
-                Located::Resident { at, number, slot }
-            }
-            None if cold => Located::Cold,
-            None => Located::Absent,
-        }
+        self.frame(number).get(slot).map(|record| self.index_hash(record.hash()))
     }
 
     /// The `nth` record on storage whose hash is like this one's.
@@ -352,13 +312,13 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// The address of the first record in memory whose hash is like this one's, which the processor
-    /// is hinted to load; [`NOWHERE`] if there is none.
+    /// is hinted to load; [`NOWHERE`] if there is none. A slot has so many bytes.
     #[inline(always)]
-    pub fn prefetch_candidate(&self, hash: IndexHash) -> u64 {
+    pub fn prefetch_candidate(&self, slot_bytes: usize, hash: IndexHash) -> u64 {
         let mut likely = NOWHERE;
         self.index.any_at_home(hash, |address| {
             likely = address;
-            self.frames.prefetch(address);
+            self.frames.prefetch(slot_bytes, address);
             true
         });
         likely
@@ -366,21 +326,18 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// Makes sure that the index can take an entry of this hash and that a slot is free, freeing
     /// memory if it must; returns the slot. Nothing that a user can see has changed on an error.
-    #[inline]
     pub fn make_room(&mut self, hash: IndexHash) -> Result<(u32, u32)> {
         self.make_room_for(Some(hash))
     }
 
     /// [`make_room`](Log::make_room) for a record whose index entry is there already: its state
     /// can be changed also when the index cannot grow.
-    #[inline]
     pub fn make_room_to_move(&mut self) -> Result<(u32, u32)> {
         self.make_room_for(None)
     }
 
     /// The next slot of the fill frame, if there is one and memory is not short: then there is
     /// nothing to make room for, and no record moves.
-    #[inline]
     pub fn slot_at_hand(&mut self) -> Option<(u32, u32)> {
         if self.account.available() < self.want_free {
             return None;
@@ -422,7 +379,6 @@ impl<K: Key, V: State> Log<K, V> {
 
     /// A free slot of the fill frame, which is left when its slots are used or its entries own
     /// much heap: one page turn, flush or eviction moves a bounded number of bytes.
-    #[inline]
     pub fn free_slot(&mut self) -> Result<(u32, u32)> {
         loop {
             if let Some(slot) = self.vacant_slot() {
@@ -432,20 +388,15 @@ impl<K: Key, V: State> Log<K, V> {
         }
     }
 
-    /// Puts an entry into a free slot; the index is the caller's.
-    #[inline]
-    pub fn put(&mut self, to: (u32, u32), key: K, value: V) {
-        let heap = heap_of(&key, &value);
-        self.frames.put(to, key, value, heap);
-        if heap > 0 {
-            self.account.charge(MemoryKind::Values, heap);
-        }
-    }
-
     /// Estimated bytes that the live records in memory alone would take on storage.
     pub fn unstored_bytes(&self) -> u64 {
         let Some(stored) = &self.stored else { return 0 };
         stored.bytes_of(self.index.len().saturating_sub(stored.live_records()))
+    }
+
+    /// Whether what a record needs is more than its slot, so that a frame goes to the helper to be emptied.
+    pub(super) fn needs_reaper(&self) -> bool {
+        self.record_type.needs_drop()
     }
 
     /// Whether the record in a slot may neither change nor go: its frame is being written, or a checkpoint
@@ -463,32 +414,10 @@ impl<K: Key, V: State> Log<K, V> {
         self.stage(number) == Stage::Mutable && !self.is_kept(number, slot)
     }
 
-    /// A copy of an entry that is kept; what stays there is marked as dead. The index is
-    /// the caller's.
-    pub fn copy(&mut self, number: u32, slot: u32) -> (K, V) {
-        let (key, value) = self.frame(number).get(slot).expect("an indexed slot");
-        // Cloning runs user code, which may panic: before anything is changed.
-        let copy = (key.clone(), value.clone());
-        self.leave_for_dead(number, slot);
-        self.stats.clones += 1;
-        copy
-    }
-
     /// The record in a slot that [`is_in_place`](Log::is_in_place) is about to be changed.
-    #[inline]
     pub fn freshen(&mut self, number: u32, slot: u32) {
         let stored = self.frames.freshen(number, slot);
         self.copy_died(stored);
-    }
-
-    /// The value of a key, to be changed, if it is at this address, to which there is a short cut, in a
-    /// record that is on storage too: that is fresh from now on.
-    #[inline(always)]
-    pub fn freshen_at(&mut self, address: u64, is_it: impl FnOnce(&K) -> bool) -> Option<&mut V> {
-        let (value, (segment, grain)) = self.frames.freshen_at(address, is_it)?;
-        let stored = self.stored.as_mut().expect("a record that was written has a store");
-        stored.record_died(StoredAt { segment, grain });
-        Some(value)
     }
 
     /// What is on storage of a record in memory is not it any more.
@@ -517,18 +446,25 @@ impl<K: Key, V: State> Log<K, V> {
         state.frame.as_mut().expect("a frame in use").mark_dead(slot, epoch);
     }
 
-    /// Takes an entry that is not kept out of a frame; the index is the caller's.
-    pub fn take(&mut self, number: u32, slot: u32) -> (K, V) {
+    /// Drops the record in a slot that is not kept; the index is the caller's. A panic of it is given back.
+    pub fn drop_record(&mut self, number: u32, slot: u32) -> std::thread::Result<()> {
         self.copy_died(self.frame(number).stored(slot));
-        self.remove(number, slot)
+        self.drop_known(number, slot)
     }
 
-    /// Takes an entry out of a frame whose death, if it is on storage, is known.
-    fn remove(&mut self, number: u32, slot: u32) -> (K, V) {
+    /// Drops a record whose death, if it is on storage, is known.
+    fn drop_known(&mut self, number: u32, slot: u32) -> std::thread::Result<()> {
+        let heap = self.frame(number).get(slot).expect("a used slot").heap_bytes();
+        let frame = self.frame_mut(number);
+        let dropped = catch_unwind(AssertUnwindSafe(|| frame.drop_entry(slot)));
+        self.vacated(number, heap);
+        dropped
+    }
+
+    /// An entry that owns `heap` bytes was taken out of a frame: it may be retired by that.
+    pub(super) fn vacated(&mut self, number: u32, heap: u64) {
         let stage = self.stage(number);
         let state = self.frames.state_mut(number);
-        let (key, value) = state.frame.as_mut().expect("a frame in use").take(slot);
-        let heap = heap_of(&key, &value);
         state.heap_bytes -= heap;
         self.account.release(MemoryKind::Values, heap);
         let (frame, heap_after) = (state.frame.as_ref().expect("a frame in use"), state.heap_bytes);
@@ -550,7 +486,6 @@ impl<K: Key, V: State> Log<K, V> {
                 self.sparse.push(number);
             }
         }
-        (key, value)
     }
 
     /// Starts a new fill frame.
@@ -581,7 +516,7 @@ impl<K: Key, V: State> Log<K, V> {
                 None => {}
             }
             if booked && self.account.try_reserve(MemoryKind::Pages, self.sizes.frame_bytes) {
-                break Frame::new(self.sizes.slots, self.pool.take());
+                break Frame::new(self.record_type, self.sizes.slots, self.pool.take());
             }
             self.free_a_frame(self.needed_for_page())?;
         };
@@ -609,18 +544,7 @@ impl<K: Key, V: State> Log<K, V> {
     }
 }
 
-/// Whether frames go to the helper to be emptied.
-fn needs_reaper<K, V>() -> bool {
-    std::mem::needs_drop::<K>() || std::mem::needs_drop::<V>()
-}
-
-/// Heap bytes of an entry.
-#[inline(always)]
-pub fn heap_of<K: HeapSize, V: HeapSize>(key: &K, value: &V) -> u64 {
-    if K::NONE && V::NONE { 0 } else { (key.heap_bytes() + value.heap_bytes()) as u64 }
-}
-
-impl<K: Key, V: State> Drop for Log<K, V> {
+impl Drop for Log {
     fn drop(&mut self) {
         // It gives back its own.
         self.beside = None;

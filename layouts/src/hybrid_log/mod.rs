@@ -11,6 +11,7 @@ mod by_hash;
 mod capture;
 mod checkpoint;
 mod config;
+mod core;
 mod deaths;
 mod expiring;
 mod fetches;
@@ -33,6 +34,7 @@ mod stored;
 mod table;
 #[cfg(test)]
 mod tests;
+mod typed_unsafe;
 mod writers;
 
 pub use config::{

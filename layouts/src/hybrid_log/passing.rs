@@ -11,13 +11,12 @@ use std::rc::Rc;
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, PassVisitor, PassedRecord, Result,
-    SegmentInfo, SegmentPass, SegmentStore, State, codec, fingerprint,
+    Account, Error, ErrorKind, FooterEntry, MemoryKind, PassVisitor, PassedRecord, Result,
+    SegmentInfo, SegmentPass, SegmentStore, fingerprint,
 };
 
-use super::frame_unsafe::Frame;
+use super::core::{Core, Visit, stored_address};
 use super::frames_unsafe::Stage;
-use super::table::{HybridLogTable, stored_address};
 use crate::full_image::PAGE_RECORDS_MAX;
 use crate::table::Cursor;
 
@@ -40,10 +39,8 @@ impl Drop for Booked {
     }
 }
 
-type Visit<'v, K, V> = &'v mut dyn FnMut(&K, &V) -> Result<()>;
-
-impl<K: Key, V: State> HybridLogTable<K, V> {
-    pub(super) fn visit_where_they_are(&mut self, visit: Visit<'_, K, V>) -> Result<()> {
+impl Core {
+    pub(super) fn visit_where_they_are(&mut self, visit: Visit<'_>) -> Result<()> {
         let cold = self.log.index.stored();
         if cold == 0 {
             return self.visit_frames(visit);
@@ -113,7 +110,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         store: &SegmentStore,
         buffer_bytes: usize,
-        visit: Visit<'_, K, V>,
+        visit: Visit<'_>,
     ) -> Result<u64> {
         let stored = self.log.stored.as_ref().expect("a log with segments");
         let live = stored.numbers().filter(|&number| stored.live_of(number) > 0);
@@ -128,43 +125,30 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         Ok(records.visited)
     }
 
-    fn visit_frames(&mut self, visit: Visit<'_, K, V>) -> Result<()> {
+    fn visit_frames(&mut self, visit: Visit<'_>) -> Result<()> {
         for number in 0..self.log.frames.count() as u32 {
             if self.log.stage(number) == Stage::Vacant {
                 continue;
             }
             // Of a frame that is being left, the index has the first records on storage already.
             let from = self.log.left_before(number);
-            let frame = self.log.frame(number);
-            for slot in from..frame.slots() {
-                if !is_live(frame, slot) {
-                    continue;
-                }
-                if let Some((key, value)) = frame.get(slot) {
-                    visit(key, value)?;
-                }
-            }
+            self.log.frame(number).live_from(from).try_for_each(&mut *visit)?;
         }
         Ok(())
     }
 }
 
-/// Whether the index leads to a slot of a frame that is not being left.
-fn is_live<K, V>(frame: &Frame<K, V>, slot: u32) -> bool {
-    frame.get(slot).is_some() && frame.death(slot).is_none()
-}
-
 /// Visits what the index has of the segments' records.
-struct Records<'t, K: Key, V: State> {
-    table: &'t mut HybridLogTable<K, V>,
+struct Records<'t> {
+    table: &'t mut Core,
     segments: &'t [(u32, SegmentInfo)],
     /// Of the segment at hand.
     number: u32,
     visited: u64,
-    visit: Visit<'t, K, V>,
+    visit: Visit<'t>,
 }
 
-impl<K: Key, V: State> PassVisitor for Records<'_, K, V> {
+impl PassVisitor for Records<'_> {
     fn begin(&mut self, nth: usize) -> Result<()> {
         self.number = self.segments[nth].0;
         Ok(())
@@ -183,8 +167,7 @@ impl<K: Key, V: State> PassVisitor for Records<'_, K, V> {
         }
         self.visited += 1;
         log.stats.codec_calls += 1;
-        let (key, value) = codec::decode::<K, V>(record.payload(entry)?)?;
-        (self.visit)(&key, &value)
+        log.record_type.decode(record.payload(entry)?, &mut *self.visit)
     }
 
     fn end(&mut self, _: usize) -> Result<()> {

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError, mailbox};
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Key, Progress, RECORD_HEADER_BYTES, Result, Rewrite,
-    SegmentDirectory, SegmentId, SegmentMeta, SegmentReader, State, WrittenPage, fingerprint,
+    Error, ErrorKind, FooterEntry, Progress, RECORD_HEADER_BYTES, Result, Rewrite,
+    SegmentDirectory, SegmentId, SegmentMeta, SegmentReader, WrittenPage, fingerprint,
 };
 
 use super::address::StoredAt;
+use super::core::{Core, stored_address};
 use super::leaving::{Leaving, SegmentSet};
-use super::table::{HybridLogTable, stored_address};
 
 /// The rewrite under way, if there is one, and the segments that are given up with it.
 #[derive(Default)]
@@ -78,7 +78,7 @@ const SMALL_PART: u64 = 2;
 /// No grain of a segment.
 const LEFT_OUT: u32 = u32::MAX;
 
-impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
+impl Rewrite for Core {
     fn foresee(&mut self, segments: &[u64]) {
         let Some(stored) = &self.log.stored else { return };
         let first = segments.first().and_then(|&segment| stored.number_of(SegmentId(segment)));
@@ -166,7 +166,7 @@ impl<K: Key, V: State> Rewrite for HybridLogTable<K, V> {
     }
 }
 
-impl<K: Key, V: State> HybridLogTable<K, V> {
+impl Core {
     pub(super) fn give_up_rewrite(&mut self) {
         self.rewriter = Rewriter::default();
     }
@@ -362,7 +362,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let mut reader = self.reader();
         let info = self.log.stored.as_ref().expect("a log with segments").info(segment).clone();
         let writers = self.log.flusher.as_ref().expect("a log with segments").writers();
-        let expiry = self.expiry;
+        let (expiry, record_type) = (self.expiry, self.log.record_type);
         self.context.helper.submit(move || {
             let mut writers = writers.lock().expect("a writer's user does not panic");
             let writer = writers.for_copies();
@@ -375,7 +375,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 for entry in &entries {
                     let record = reader.record(&info, entry)?;
                     let touched = match &expiry {
-                        Some(expiry) => Some(expiry.touched::<K>(&info, record.payload)?),
+                        Some(expiry) => Some(expiry.touched(record_type, &info, record.payload)?),
                         None => None,
                     };
                     if expiry.zip(touched).is_some_and(|(e, touched)| touched < e.to) {

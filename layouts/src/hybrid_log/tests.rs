@@ -44,7 +44,7 @@ fn text(key: u64, bytes: u64) -> String {
 /// Four times a frame's bytes of heap, and the value that passed them, for every frame but the
 /// one that is filled.
 fn assert_frames_are_light(table: &HybridLogTable<u64, String>) {
-    let log = &table.log;
+    let log = &table.core.log;
     let most = 4 * log.sizes.frame_bytes + text(0, 512).heap_bytes() as u64;
     for (number, state) in log.frames.iter().enumerate() {
         let of_fill = log.is_fill(number as u32);
@@ -175,7 +175,7 @@ fn a_table_of_segments_without_room_is_told_and_everything_stays_readable() {
 }
 
 fn blobs_of<V: State>(table: &HybridLogTable<u64, V>, number: u64) -> BlobWriter {
-    let segments = table.context.segments.as_ref().unwrap();
+    let segments = table.core.context.segments.as_ref().unwrap();
     BlobWriter::new(segments.shared_device(), number, 4096)
 }
 
@@ -216,7 +216,7 @@ fn a_checkpoint_writes_what_has_changed_and_records_stay_where_they_are() {
 }
 
 /// Whether no record is to be copied or written before it changes.
-fn is_all_copied(log: &Log<u64, u64>) -> bool {
+fn is_all_copied(log: &Log) -> bool {
     let is_kept = |number| (0..log.sizes.slots).any(|slot| log.is_kept(number, slot));
     !(0..log.frames.count() as u32).any(is_kept)
 }
@@ -234,7 +234,7 @@ fn what_is_copied_for_a_checkpoint_changes_where_it_is_while_that_is_written() {
     let (mut changed, mut image) = (false, None);
     while image.is_none() {
         image = table.continue_checkpoint(&mut blobs).unwrap();
-        let log = &table.log;
+        let log = &table.core.log;
         if !changed && is_all_copied(log) {
             assert!(log.stats.codec_calls < 1000, "{:?}", log.stats);
             for key in 0..1000 {
@@ -246,7 +246,7 @@ fn what_is_copied_for_a_checkpoint_changes_where_it_is_while_that_is_written() {
     let stats = table.stats();
     assert_eq!((stats.moves, stats.clones, stats.codec_calls), (0, 0, 1000));
     // What was changed is not on storage.
-    assert_eq!(table.log.stored.as_ref().unwrap().live_records(), 0);
+    assert_eq!(table.core.log.stored.as_ref().unwrap().live_records(), 0);
     table.checkpointed(CheckpointOutcome::Committed);
     assert_eq!(
         image.unwrap().segments.iter().map(|segment| segment.live_records).sum::<u64>(),
@@ -329,13 +329,13 @@ fn frames_of_copies_are_made_one_with_a_share_and_stay_for_the_next_checkpoint()
             // The helper is given few of them, so that others wait.
             table.pace_checkpoint(Pace { calls: 160, gone: 0 });
             let image = table.continue_checkpoint(&mut blobs).unwrap();
-            assert!(pages() <= share + table.log.sizes.frame_bytes, "checkpoint {number}");
+            assert!(pages() <= share + table.core.log.sizes.frame_bytes, "checkpoint {number}");
             if image.is_some() {
                 break;
             }
         }
         table.checkpointed(CheckpointOutcome::Committed);
-        made.push((pages() - before) / table.log.sizes.frame_bytes);
+        made.push((pages() - before) / table.core.log.sizes.frame_bytes);
     }
     assert!(made[0] > 60 && made[1] + made[2] < 8, "{made:?} of 125 frames");
 }
@@ -398,7 +398,7 @@ fn freed_in_between<V: State + PartialEq + std::fmt::Debug>(of: impl Fn(u64) -> 
             assert!(!table.put(key, of(key)).unwrap());
         }
         let pages = table.stats().pages_flushed;
-        table.log.free_a_frame((1, "a byte")).unwrap();
+        table.core.log.free_a_frame((1, "a byte")).unwrap();
         let flushed = table.stats().pages_flushed - pages;
         assert!(flushed <= 8, "{flushed} pages are written for one that is freed");
         let image = loop {
@@ -441,14 +441,14 @@ fn a_checkpoint_has_all_that_died_before_its_sets_were_begun() {
     assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
     change(&mut table, 5000..8000);
     change(&mut table, 3000..4000);
-    let spill = &table.log.stored.as_ref().unwrap().spill;
+    let spill = &table.core.log.stored.as_ref().unwrap().spill;
     assert!(spill.has_written(), "1952 are not noted");
     let image = loop {
         if let Some(image) = table.continue_checkpoint(&mut blobs).unwrap() {
             break image;
         }
     };
-    assert!(!table.log.stored.as_ref().unwrap().spill.is_wanted(), "it is over");
+    assert!(!table.core.log.stored.as_ref().unwrap().spill.is_wanted(), "it is over");
     table.checkpointed(CheckpointOutcome::Committed);
     let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
     assert_eq!((image.entries, live), (8000, 8000));
@@ -511,7 +511,7 @@ fn cleared_after(shares: usize, free_bytes: u64) -> Option<ErrorKind> {
     for _ in 0..200 {
         table.tick(64).unwrap();
     }
-    let (now, spare) = (table.stats(), 5 * table.log.sizes.frame_bytes + 64 * KIB);
+    let (now, spare) = (table.stats(), 5 * table.core.log.sizes.frame_bytes + 64 * KIB);
     assert!(now.pages_flushed >= after.pages_flushed && now.splits >= after.splits, "{now:?}");
     assert!(store.used() <= empty + spare, "{} and {empty} when it was empty", store.used());
     ended.err().map(|error| error.kind())
@@ -542,7 +542,7 @@ fn parts_bytes(store: &Account) -> u64 {
 /// Bytes that a share gives back at most: a part, and the memory of an empty page with it.
 fn share_bytes<V: State>(table: &HybridLogTable<u64, V>) -> u64 {
     // Values of a page own at most four times as much as it takes, and the last one some more.
-    let (page, value) = (table.log.sizes.frame_bytes, table.context.max_value_bytes);
+    let (page, value) = (table.core.log.sizes.frame_bytes, table.core.context.max_value_bytes);
     u64::from(QUANTUM) * (6 * page + value + 32 * KIB)
 }
 
@@ -563,7 +563,7 @@ fn clear_and_tick<V: State + Debug>(keys: u64, stored: bool, value: impl Fn(u64)
         calls += 1;
         assert!(calls < 100_000, "it does not end");
     }
-    let spare = 5 * table.log.sizes.frame_bytes;
+    let spare = 5 * table.core.log.sizes.frame_bytes;
     assert!(store.used() <= empty + spare, "{} and {empty} when it was empty", store.used());
     assert!(!table.put(7, value(7)).unwrap());
     assert!(calls as u64 * most >= before, "{calls} calls gave {before} bytes back");
@@ -639,7 +639,7 @@ fn without_memory_for_another_log_as_much_as_that_takes_is_dropped() {
         };
         let filled = fill(&mut table);
         assert!(filled > 5_000, "{filled} keys");
-        let (before, least) = (parts_bytes(&store), table.log.sizes.memory_bytes_min(stored));
+        let (before, least) = (parts_bytes(&store), table.core.log.sizes.memory_bytes_min(stored));
         Table::clear(&mut table).unwrap();
         let given = before.saturating_sub(parts_bytes(&store));
         assert!(given <= least + 64 * KIB, "{given} bytes, where another log takes {least}");
@@ -664,14 +664,14 @@ fn a_segment_is_given_up_without_a_copy_of_what_is_in_memory_too() {
         table.checkpointed(CheckpointOutcome::Committed);
         assert_eq!(table.stats().codec_calls - written, 1000, "all are written from memory");
         let mut segments = Vec::new();
-        table.segments(&mut segments);
+        table.core.segments(&mut segments);
         for segment in segments.iter().filter(|segment| segment.live_records > 0) {
-            table.begin(segment.id).unwrap();
-            while !matches!(table.step(100).unwrap(), Progress::Done { .. }) {}
+            table.core.begin(segment.id).unwrap();
+            while !matches!(table.core.step(100).unwrap(), Progress::Done { .. }) {}
         }
         let stats = table.stats();
         assert_eq!((stats.rewritten, stats.moves, stats.clones), (0, 0, 0));
-        assert_eq!(table.log.stored.as_ref().unwrap().live_records(), 0);
+        assert_eq!(table.core.log.stored.as_ref().unwrap().live_records(), 0);
     }
     for key in 0..1000 {
         assert_eq!(table.get(&key).unwrap(), Some(&key));
@@ -685,9 +685,9 @@ fn a_state_is_cleared_whatever_pages_it_has_beside_others_that_take_the_rest() {
             let store = Account::root(memory);
             let others = Account::below(&store, "others", u64::MAX);
             let mut table = open::<u64>(&HybridLog::new().page(page), &store, true);
-            let frame = table.log.sizes.frame_bytes;
+            let frame = table.core.log.sizes.frame_bytes;
             let mut keys = 0..;
-            while table.log.account.used_for(MemoryKind::Pages) < pages * frame {
+            while table.core.log.account.used_for(MemoryKind::Pages) < pages * frame {
                 let key = keys.next().unwrap();
                 table.put(key, key).unwrap();
             }
@@ -711,10 +711,10 @@ fn the_writer_of_the_old_generation_is_booked_while_there_is_one() {
         let opened = |generations| {
             let layout = HybridLog::new().generations(generations);
             let table = open::<u64>(&layout, &store, stored);
-            let Sizes { old_chunk_bytes, old_images_max, slots, .. } = table.log.sizes;
+            let Sizes { old_chunk_bytes, old_images_max, slots, .. } = table.core.log.sizes;
             let images = old_images_max as u64 * SegmentWriter::IMAGE_BYTES;
             assert!(old_images_max <= 1024 && images <= (memory / 128).max(4 * KIB), "{memory}");
-            let needed = table.log.sizes.memory_bytes_min(stored);
+            let needed = table.core.log.sizes.memory_bytes_min(stored);
             assert!(old_chunk_bytes.is_none_or(|chunk| chunk.is_multiple_of(BLOCK_BYTES)));
             let writer = |chunk| SegmentWriter::memory_bytes(chunk, slots as usize, 0) + images;
             let writer = old_chunk_bytes.map(writer);
@@ -744,7 +744,7 @@ fn what_a_checkpoint_puts_off_is_shown_without_garbage_until_its_end() {
     }
     let list = |table: &HybridLogTable<u64, u64>| {
         let mut segments = Vec::new();
-        table.segments(&mut segments);
+        table.core.segments(&mut segments);
         segments.into_iter().map(|s| (s.id, s)).collect::<BTreeMap<_, _>>()
     };
     let mut blobs = blobs_of(&table, 4);
@@ -753,9 +753,9 @@ fn what_a_checkpoint_puts_off_is_shown_without_garbage_until_its_end() {
     let half_dead =
         before.values().filter(|s| s.sealed && 0 < s.live_records && s.live_records < s.records);
     let wanted: Vec<_> = half_dead.map(|s| s.id).rev().step_by(2).collect();
-    table.foresee(&wanted);
-    table.begin(wanted[0]).unwrap();
-    while !matches!(table.step(100).unwrap(), Progress::Done { .. }) {}
+    table.core.foresee(&wanted);
+    table.core.begin(wanted[0]).unwrap();
+    while !matches!(table.core.step(100).unwrap(), Progress::Done { .. }) {}
     let during = list(&table);
     let (mut taken_back, mut left) = (0, 0);
     for (id, now) in &during {
@@ -780,8 +780,8 @@ fn what_a_checkpoint_puts_off_is_shown_without_garbage_until_its_end() {
     for id in wanted.into_iter().filter(|id| during[id].live_records > 0) {
         let (now, live) = (after[&id], during[&id].live_records);
         assert_eq!((now.sealed, now.records, now.live_records), (true, before[&id].records, live));
-        table.begin(id).unwrap();
-        while !matches!(table.step(100).unwrap(), Progress::Done { .. }) {}
+        table.core.begin(id).unwrap();
+        while !matches!(table.core.step(100).unwrap(), Progress::Done { .. }) {}
         assert_eq!(list(&table)[&id].live_records, 0);
     }
 }
@@ -798,7 +798,7 @@ fn a_checkpoint_of_one_change_does_not_make_the_sets_of_many_before_it() {
         for key in 0..changed {
             table.update(&(2 * key), || unreachable!(), |value| value.push('x')).unwrap();
         }
-        let segments = table.context.segments.as_ref().unwrap();
+        let segments = table.core.context.segments.as_ref().unwrap();
         let mut blobs = BlobWriter::new(segments.shared_device(), number, 4096);
         let image = table.checkpoint(&mut blobs).unwrap();
         table.checkpointed(CheckpointOutcome::Committed);
@@ -827,20 +827,21 @@ fn notes_of_deaths_make_room_also_after_a_checkpoint_was_given_up() {
             (KEYS / 2..KEYS).for_each(|key| assert!(table.put(key, 7).unwrap()));
             let mut blobs = BlobWriter::new(device, 2, 4096);
             table.begin_checkpoint(&mut blobs).unwrap();
-            while table.log.pending() == 0 {
+            while table.core.log.pending() == 0 {
                 table.pace_checkpoint(Pace::AT_ONCE);
                 let image = table.continue_checkpoint(&mut blobs).unwrap();
                 assert!(image.is_none(), "it has ended before");
             }
             table.checkpointed(CheckpointOutcome::Abandoned);
         }
-        let noted =
-            |table: &HybridLogTable<u64, u64>| table.log.stored.as_ref().unwrap().count_since();
+        let noted = |table: &HybridLogTable<u64, u64>| {
+            table.core.log.stored.as_ref().unwrap().count_since()
+        };
         assert!(noted(&table) >= KEYS as usize / 2, "{}", noted(&table));
         let used = store.used_for(MemoryKind::Tables);
         // Other states want all that it can do without.
         let error = loop {
-            if let Err(error) = table.log.free_a_frame((store.limit(), "all of it")) {
+            if let Err(error) = table.core.log.free_a_frame((store.limit(), "all of it")) {
                 break error;
             }
         };
@@ -859,7 +860,7 @@ fn notes_of_deaths_make_room_also_after_a_checkpoint_was_given_up() {
 fn a_page_that_is_refused_says_what_a_page_needs() {
     let store = Account::root(4 * MIB);
     let mut table = open::<u64>(&HybridLog::new(), &store, true);
-    let (page, limit) = (table.log.sizes.frame_bytes, store.limit());
+    let (page, limit) = (table.core.log.sizes.frame_bytes, store.limit());
     store.charge(MemoryKind::Values, store.available() - 100);
     let text = table.put(7, 7).unwrap_err().error.to_string();
     let told = format!("a page needs {page} of {limit} bytes, 100 are free");
@@ -897,14 +898,14 @@ fn what_was_cleared_goes_on_being_dropped_if_its_checkpoint_is_lost() {
         (0..keys).step_by(7).for_each(|key| assert!(table.put(key, [key + 1; 2]).unwrap()));
         let mut blobs = blobs_of(&table, 2);
         assert!(table.begin_checkpoint(&mut blobs).unwrap().is_none());
-        while table.needs_more() {
+        while table.core.needs_more() {
             table.pace_checkpoint(Pace::AT_ONCE);
             assert!(table.continue_checkpoint(&mut blobs).unwrap().is_none());
         }
         // Helpers that go take what they were given with them.
-        table.context.helper = Helper::inline();
+        table.core.context.helper = Helper::inline();
         assert!(table.continue_checkpoint(&mut blobs).unwrap().is_none());
-        table.context.helper = Helper::inline();
+        table.core.context.helper = Helper::inline();
         table.clear().unwrap();
         (0..before).for_each(|key| assert!(!table.put(key, [7; 2]).unwrap()));
         lost += u64::from(table.continue_checkpoint(&mut blobs).is_err());

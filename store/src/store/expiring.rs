@@ -70,7 +70,9 @@ impl Store {
         };
         let opened = Lifetime::open(state, rules, context.clone());
         let lifetime = opened.map_err(|e| e.with("state", &name))?;
-        self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| lifetime.take(part)))?;
+        self.0.take_parts(&context, &manifest, 0, &mut |part| {
+            part.read(|part| lifetime.take(part))
+        })?;
         if let Some(mover) = mover {
             mover.add(&manifest, lifetime.clone());
         }

@@ -63,7 +63,7 @@ impl Store {
         }
         let batch = Batch::<Pane<K, A>>::memory_bytes();
         panes.begin_filling();
-        self.0.take_parts(&context, &manifest, batch, |part| {
+        self.0.take_parts(&context, &manifest, batch, &mut |part| {
             part.read(|part| {
                 panes.expect(panes.len() + part.entries_likely());
                 put_panes(part, &merge, &mut panes)
@@ -130,7 +130,7 @@ impl Store {
         if groups.is_some() && lists.by_hash().is_none() {
             return Err(cannot_move(layout.name(), name));
         }
-        self.0.take_parts(&context, &manifest, 0, |part| {
+        self.0.take_parts(&context, &manifest, 0, &mut |part| {
             part.read(|part| {
                 part.for_each_element(|bucket, key: &K, element: &E| {
                     Ok(lists.append(bucket, key, element.clone())?)
@@ -171,7 +171,7 @@ impl Store {
         let groups = mover.map(|mover| mover.groups().clone());
         let opened = ProgressCell::open(name, *windows, context.clone(), groups);
         let cell = self.0.opened(opened, name)?;
-        self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| cell.take(part)))?;
+        self.0.take_parts(&context, &manifest, 0, &mut |part| part.read(|part| cell.take(part)))?;
         if let Some(mover) = mover {
             mover.add(&manifest, cell.clone());
         }

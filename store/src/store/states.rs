@@ -143,7 +143,7 @@ impl Store {
         let account = context.account.clone();
         let opened = TimersCell::open(context.clone(), groups.clone());
         let cell = self.0.opened(opened, name)?;
-        self.0.take_parts(&context, &manifest, 0, |part| part.read(|part| cell.take(part)))?;
+        self.0.take_parts(&context, &manifest, 0, &mut |part| part.read(|part| cell.take(part)))?;
         if let Some(mover) = mover {
             mover.add(&manifest, cell.clone());
         }
@@ -286,7 +286,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         if groups.is_some() && (codec.is_none() || table.by_hash().is_none()) {
             return Err(cannot_move(self.layout.name(), &self.name));
         }
-        inner.take_parts(&context, &manifest, Batch::<(K, V)>::memory_bytes(), |part| {
+        inner.take_parts(&context, &manifest, Batch::<(K, V)>::memory_bytes(), &mut |part| {
             let Some(codec) = codec else { return Err(not_encoded("restored by key groups")) };
             part.read(|part| {
                 table.expect(table.len() + part.entries_likely());
@@ -375,7 +375,7 @@ impl<K, E, A, L> StateBuilder<'_, AggregatedOf<K, E, A>, L> {
     }
 }
 
-impl<K: Key, V: 'static, L: Layout<K, V>> StateBuilder<'_, MapOf<K, V>, L> {
+impl<K: Key, V: 'static, L> StateBuilder<'_, MapOf<K, V>, L> {
     /// Opens the map, restoring it from the last checkpoint.
     ///
     /// # Errors
@@ -388,7 +388,11 @@ impl<K: Key, V: 'static, L: Layout<K, V>> StateBuilder<'_, MapOf<K, V>, L> {
     /// [`ErrorKind::Config`]: crate::ErrorKind::Config
     /// [`ErrorKind::OverBudget`]: crate::ErrorKind::OverBudget
     /// [`ErrorKind::Corrupt`]: crate::ErrorKind::Corrupt
-    pub fn open(self) -> Result<Map<K, V, L>> {
+    pub fn open(self) -> Result<Map<K, V, L>>
+    where
+        // Here, and not of the whole: a type that is no state is told in the words of `State` then.
+        L: Layout<K, V>,
+    {
         self.open_map("map")
     }
 }

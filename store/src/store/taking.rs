@@ -19,7 +19,7 @@ impl Inner {
         context: &StateContext,
         asked: &StateManifest,
         extra: u64,
-        mut take: impl FnMut(&SourcePart) -> Result<()>,
+        take: &mut dyn FnMut(&SourcePart) -> Result<()>,
     ) -> Result<()> {
         let Some(sources) = &self.sources else { return Ok(()) };
         let is_dropped = self.dropped.borrow().contains(&asked.name);

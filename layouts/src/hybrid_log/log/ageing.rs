@@ -7,9 +7,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, key_text};
+use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 
-use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MIN, Sealing, heap_of, needs_reaper};
+use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MIN, Sealing};
 use crate::hybrid_log::address::{Address, Place, StoredAt};
 use crate::hybrid_log::config::FRAMES_MIN;
 use crate::hybrid_log::flush::{Answer, Flusher, drop_entries};
@@ -28,7 +28,7 @@ const TAKEN_BACK_WORTH: usize = 4;
 /// So many bytes have to be free, and for what.
 pub type Needed = (u64, &'static str);
 
-impl<K: Key, V: State> Log<K, V> {
+impl Log {
     /// Takes an empty frame out of use.
     pub(super) fn retire(&mut self, number: u32) {
         let state = self.frames.state_mut(number);
@@ -144,10 +144,9 @@ impl<K: Key, V: State> Log<K, V> {
             // The last one may retire the frame.
             let Some(frame) = &self.frames.state(number).frame else { break };
             if frame.death(slot).is_some() {
-                let dead = self.remove(number, slot);
                 // One that panics while it is dropped panics for nobody: there is no call that it
                 // belongs to. Those after it are dropped all the same.
-                let _panic = catch_unwind(AssertUnwindSafe(|| drop(dead)));
+                let _panic = self.drop_known(number, slot);
             }
         }
     }
@@ -171,7 +170,7 @@ impl<K: Key, V: State> Log<K, V> {
         self.vacant_numbers.push(number);
     }
 
-    pub(super) fn keep_or_drop(&mut self, frame: Frame<K, V>) {
+    pub(super) fn keep_or_drop(&mut self, frame: Frame) {
         let tight = self.account.available() < self.sizes.headroom_bytes;
         // What is in use: a checkpoint copies as many at most, and a state that has shrunk leaves its memory to others.
         let spares_max = match self.is_short() {
@@ -437,7 +436,7 @@ impl<K: Key, V: State> Log<K, V> {
         self.retire(number);
     }
 
-    fn take_answer(&mut self, answer: Answer<K, V>) {
+    fn take_answer(&mut self, answer: Answer) {
         match answer {
             Answer::Flushed { number, frozen, booked, result, sealed } => {
                 self.account.release(MemoryKind::Buffers, booked);
@@ -564,7 +563,7 @@ impl<K: Key, V: State> Log<K, V> {
             // All of it is on storage.
             state.stage = Stage::Clean;
             let is_marked = state.dead > 0;
-            if is_marked && !needs_reaper::<K, V>() {
+            if is_marked && !self.needs_reaper() {
                 self.drop_dead(number);
             }
             return true;
@@ -601,12 +600,12 @@ impl<K: Key, V: State> Log<K, V> {
         }
         let frame = self.frame(number);
         let entries = (0..frame.slots()).filter_map(|slot| frame.get(slot));
-        let longest = entries.map(|(key, value)| (heap_of(key, value), key)).max_by_key(|e| e.0);
-        let Some((bytes, key)) = longest else { return Ok(0) };
+        let longest = entries.map(|record| (record.heap_bytes(), record)).max_by_key(|e| e.0);
+        let Some((bytes, record)) = longest else { return Ok(0) };
         let more = bytes.saturating_sub(self.oversize.max_bytes());
         let what = "the archive of a value that is larger than max_value";
         let reserved = self.account.reserve(MemoryKind::Buffers, more, what);
-        reserved.map_err(|error| error.with("key", key_text(key)))?;
+        reserved.map_err(|error| error.with("key", record.key_text()))?;
         Ok(more)
     }
 
@@ -649,8 +648,8 @@ impl<K: Key, V: State> Log<K, V> {
             }
             // Hashing is user code, which may panic: then this goes on here.
             self.evicting = Some((number, slot + 1));
-            if !needs_reaper::<K, V>() {
-                self.frame_mut(number).take(slot);
+            if !self.needs_reaper() {
+                self.frame_mut(number).drop_entry(slot);
             }
         }
         if end < self.sizes.slots {
@@ -663,7 +662,7 @@ impl<K: Key, V: State> Log<K, V> {
         let frame = state.frame.take().expect("a frame in use");
         let heap_bytes = std::mem::take(&mut state.heap_bytes);
         self.leave(number);
-        if needs_reaper::<K, V>() {
+        if self.needs_reaper() {
             self.flusher.as_mut().expect("a clean frame was flushed").reap(frame, heap_bytes);
         } else {
             self.account.release(MemoryKind::Values, heap_bytes);

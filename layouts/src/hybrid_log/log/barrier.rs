@@ -20,9 +20,9 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use alluvium_pagestore::{Error, Key, Result, State};
+use alluvium_pagestore::{Error, Result};
 
-use super::{FROZEN_MAX, Log, Sealing, needs_reaper};
+use super::{FROZEN_MAX, Log, Sealing};
 use crate::hybrid_log::flush::Written;
 use crate::hybrid_log::frame_unsafe::{Due, Epoch};
 use crate::hybrid_log::frames_unsafe::Stage;
@@ -57,7 +57,7 @@ enum Passed {
     Not,
 }
 
-impl<K: Key, V: State> Log<K, V> {
+impl Log {
     /// A checkpoint begins: what is in memory now is of it. Cost: O(1), but for frames that a
     /// checkpoint that was given up has left with the helper. Once in [`Epoch::COUNT`] of those that were given up
     /// one after the other: a look at each slot.
@@ -193,7 +193,7 @@ impl<K: Key, V: State> Log<K, V> {
             self.renew(number);
             return Passed::Worth(1);
         }
-        if needs_reaper::<K, V>() {
+        if self.needs_reaper() {
             return Passed::Not;
         }
         let slots = self.sizes.slots;
@@ -310,7 +310,7 @@ impl<K: Key, V: State> Log<K, V> {
         }
         let frame = self.frame(number);
         let (used, is_fresh) = (frame.used(), frame.fresh() > 0);
-        if used == marked && needs_reaper::<K, V>() {
+        if used == marked && self.needs_reaper() {
             // Nothing else is in it: the helper drops it.
             let state = self.frames.state_mut(number);
             let frame = state.frame.take().expect("a frame in use");
@@ -322,7 +322,7 @@ impl<K: Key, V: State> Log<K, V> {
         } else if is_fresh || is_due && !self.is_short() {
             // Some records have changed since the barrier, before the frame was frozen.
             self.renew(number);
-        } else if marked > 0 && !needs_reaper::<K, V>() {
+        } else if marked > 0 && !self.needs_reaper() {
             self.drop_dead(number);
         }
     }

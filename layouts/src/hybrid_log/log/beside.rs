@@ -9,7 +9,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use alluvium_pagestore::{Account, Key, MEMORY_KINDS, MemoryKind, Result, State};
+use alluvium_pagestore::{Account, MEMORY_KINDS, MemoryKind, Result};
 
 use super::{Log, QUANTUM};
 
@@ -41,7 +41,7 @@ pub trait Beside {
     fn elastic_bytes(&self) -> u64;
 }
 
-impl<K: Key, V: State> Log<K, V> {
+impl Log {
     /// Pages and values, which can be given up.
     pub(super) fn elastic_bytes(&self) -> u64 {
         let beside = self.beside.as_ref().map_or(0, |beside| beside.borrow().elastic_bytes());

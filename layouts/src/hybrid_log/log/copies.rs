@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use std::ops::Range;
 
-use alluvium_pagestore::{Key, MemoryKind, Result, State};
+use alluvium_pagestore::{MemoryKind, Result};
 
 use super::{Log, Sealing};
 use crate::hybrid_log::flush::Written;
@@ -21,18 +21,18 @@ use crate::hybrid_log::frame_unsafe::Frame;
 use crate::hybrid_log::frames_unsafe::NO_FRAME;
 
 /// A frame of copies, and the frames that its records are in.
-pub struct Copies<K, V> {
-    pub frame: Frame<K, V>,
+pub struct Copies {
+    pub frame: Frame,
     pub first: u32,
     last: u32,
 }
 
-impl<K: Key, V: State> Log<K, V> {
+impl Log {
     /// Copies what is due in a frame; says whether a frame was made for that, and `None` if it could not: not without
     /// memory.
     pub(super) fn copy_due(&mut self, number: u32) -> Option<bool> {
         let due = self.due_of(number);
-        let has_room = |copies: &Copies<K, V>| copies.frame.used() + due <= copies.frame.slots();
+        let has_room = |copies: &Copies| copies.frame.used() + due <= copies.frame.slots();
         if self.copying.as_ref().is_some_and(|copies| !has_room(copies)) {
             self.close_copies();
         }
@@ -64,7 +64,7 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// An empty frame for copies, if memory is not short.
-    fn frame_to_copy_to(&mut self) -> Option<Frame<K, V>> {
+    fn frame_to_copy_to(&mut self) -> Option<Frame> {
         let bytes = self.sizes.frame_bytes;
         let is_full = self.copies.len() + self.frozen >= self.sizes.copies_max;
         if is_full || self.account.available() < self.want_free + bytes {
@@ -74,7 +74,7 @@ impl<K: Key, V: State> Log<K, V> {
             return Some(frame);
         }
         let is_booked = self.account.try_reserve(MemoryKind::Pages, bytes);
-        is_booked.then(|| Frame::new(self.sizes.slots, self.pool.take()))
+        is_booked.then(|| Frame::new(self.record_type, self.sizes.slots, self.pool.take()))
     }
 
     /// The frame of copies that was being filled is to be written.
@@ -100,7 +100,7 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// Copies were written, or could not be.
-    pub(super) fn take_copies(&mut self, copies: Copies<K, V>, result: Result<Vec<Written>>) {
+    pub(super) fn take_copies(&mut self, copies: Copies, result: Result<Vec<Written>>) {
         self.frozen -= 1;
         match self.page_written(copies.first, result) {
             Ok(parts) => {
@@ -123,7 +123,7 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// Copies are in a segment: what has not been touched since has its place there.
-    fn settle_copies(&mut self, copies: &Copies<K, V>, parts: &[(u32, Range<u32>)]) {
+    fn settle_copies(&mut self, copies: &Copies, parts: &[(u32, Range<u32>)]) {
         let (mut number, mut from, epoch) = (copies.first, 0, self.frames.epoch());
         while number != NO_FRAME {
             let of = from..copies.frame.end_of_copies(from);
@@ -147,7 +147,7 @@ impl<K: Key, V: State> Log<K, V> {
     }
 
     /// Copies have been written, or are not going to be.
-    pub(super) fn end_copies(&mut self, copies: Copies<K, V>) {
+    pub(super) fn end_copies(&mut self, copies: Copies) {
         let mut number = copies.first;
         self.stats.checkpoint_looks += u64::from(copies.frame.slots());
         while number != NO_FRAME {
@@ -175,7 +175,7 @@ impl<K: Key, V: State> Log<K, V> {
         true
     }
 
-    fn drop_copies(&mut self, mut frame: Frame<K, V>) {
+    fn drop_copies(&mut self, mut frame: Frame) {
         frame.clear();
         self.keep_or_drop(frame);
     }

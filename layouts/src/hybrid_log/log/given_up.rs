@@ -10,15 +10,13 @@
 //!   checkpoint is to have more, there are none of an epoch that was given up.
 //! - No two epochs since which records are fresh have one number.
 
-use alluvium_pagestore::{Key, State};
-
 use super::Log;
 use crate::hybrid_log::frames_unsafe::Stage;
 
 /// Frames that are looked at with each page that is begun.
 const FRAMES_PER_PAGE: usize = 2;
 
-impl<K: Key, V: State> Log<K, V> {
+impl Log {
     /// Drops what is marked as dead in a frame since a checkpoint that was given up; says whether there was
     /// something. It may be left empty, and out of use.
     pub(super) fn drop_given_up(&mut self, number: u32) -> bool {

@@ -19,10 +19,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, BlobWriter, ErrorKind, Key, MEMORY_KINDS, MemoryKind, Result, State, StateImage,
+    Account, BlobWriter, ErrorKind, MEMORY_KINDS, MemoryKind, Result, StateImage,
 };
 
-use super::{HybridLogTable, Rewriter, fixed_bytes};
+use super::{Core, Rewriter, fixed_bytes};
 use crate::hybrid_log::config::{FRAMES_MIN, Sizes};
 use crate::hybrid_log::index::Index;
 use crate::hybrid_log::log::{Beside, Bookings, Log, QUANTUM};
@@ -31,13 +31,13 @@ use crate::table::{CheckpointOutcome, Pace, StateContext, TableStats};
 
 /// What was there when the state was cleared, each time, and is not all dropped: the last one behind the others. A
 /// checkpoint that is not decided is of one of them at most.
-pub(super) struct HandedOver<K: Key, V: State> {
-    logs: Vec<HybridLogTable<K, V>>,
+pub(super) struct HandedOver {
+    logs: Vec<Core>,
     /// Counters of those that are dropped.
     stats: TableStats,
 }
 
-impl<K: Key, V: State> HybridLogTable<K, V> {
+impl Core {
     /// Hands all there is over, if there is memory for a log to go on with; says whether it did. Cost: that of opening
     /// an empty log, and of dropping as much as that takes, if memory is short. Nothing is waited for.
     pub(super) fn hand_over(&mut self) -> bool {
@@ -60,7 +60,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             late: std::mem::take(&mut self.late),
             lacking: 0,
             expiry: None,
-            scratch: None,
             touched: Box::default(),
             group: Box::default(),
             group_reads: false,
@@ -76,7 +75,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     /// An empty log like this one but for read buffers, if there is memory for it; and what is booked for this one, by
     /// kind, without those.
-    fn open_beside(&mut self) -> Option<(Log<K, V>, Bookings)> {
+    fn open_beside(&mut self) -> Option<(Log, Bookings)> {
         let (sizes, stored) = (self.log.sizes.clone(), self.log.stored.is_some());
         let lean = Sizes { queue_depth: 0, ..sizes.clone() };
         // The first pages of the other one this one may give up.
@@ -98,7 +97,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         index.go_on_from(&self.log.index);
         let buffers = lean.buffer_bytes(stored);
         account.try_reserve(MemoryKind::Buffers, buffers).then_some(())?;
-        let mut log = Log::open(&self.context, lean, index);
+        let mut log = Log::open(&self.context, self.log.record_type, lean, index);
         log.pool.go_on_from(&self.log.pool);
         log.sizes = sizes;
         Some((log, booked))
@@ -130,8 +129,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let stored = self.log.stored.as_ref();
         let reads = stored.map_or(0, |it| self.log.sizes.read_buffer_bytes() + it.left_bytes());
         let left_pass = self.left_pass.as_ref().map_or(0, |(_, booked)| booked.bytes);
-        let asked =
-            self.expiry.map_or(0, |expiry| expiry.booked_bytes::<K>(self.context.max_value_bytes));
+        let asked = self.expiry.map_or(0, |expiry| {
+            expiry.booked_bytes(self.log.record_type, self.context.max_value_bytes)
+        });
         let kept = fixed_bytes() + reads + left_pass + asked;
         MEMORY_KINDS.map(|kind| {
             let booked = self.log.account.used_for(kind) - self.handed_over_for(kind);
@@ -140,7 +140,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 
     /// The new log goes on with what is not the old one's alone.
-    fn take_over_from(&mut self, old: &mut Log<K, V>) {
+    fn take_over_from(&mut self, old: &mut Log) {
         // What was handed over before stands beside this one.
         old.beside = None;
         let log = &mut self.log;
@@ -257,7 +257,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let Some(handed_over) = &self.handed_over else { return TableStats::default() };
         let handed_over = handed_over.borrow();
         let mut stats = handed_over.stats;
-        for HybridLogTable { log, .. } in &handed_over.logs {
+        for Core { log, .. } in &handed_over.logs {
             let disk_bytes = log.stored.as_ref().map_or(0, Stored::bytes);
             stats.add(&TableStats { disk_bytes, ..log.stats });
         }
@@ -265,9 +265,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 }
 
-impl<K: Key, V: State> HandedOver<K, V> {
+impl HandedOver {
     /// The one that a checkpoint is of which is being taken, or not decided yet.
-    fn captured(&mut self) -> Option<&mut HybridLogTable<K, V>> {
+    fn captured(&mut self) -> Option<&mut Core> {
         self.logs.iter_mut().find(|old| old.capture.is_some())
     }
 
@@ -312,7 +312,7 @@ impl<K: Key, V: State> HandedOver<K, V> {
     }
 }
 
-impl<K: Key, V: State> Beside for HandedOver<K, V> {
+impl Beside for HandedOver {
     fn give_one(&mut self) -> Result<bool> {
         if self.drop_until_less() {
             return Ok(true);

@@ -1,0 +1,333 @@
+//! A hybrid log without the types of its records: all that is not the record path, compiled once.
+//!
+//! A log, its checkpoints, its rewrites and what is kept of it between calls. Records are erased here: what is to be done
+//! with one is done by its [`RecordType`]. The typed part around it, which looks records up and changes them, is
+//! [`HybridLogTable`](super::HybridLogTable).
+
+mod handed_over;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use alluvium_pagestore::{
+    BlobRef, BlobWriter, MemoryKind, Result, Rewrite, SegmentStore, StateImage,
+};
+
+use self::handed_over::HandedOver;
+use super::address::{Address, StoredAt};
+use super::batches::GROUP;
+use super::capture::{Capture, Late};
+use super::config::{FRAMES_MIN, HybridLog};
+use super::expiring::Expiry;
+use super::frame_unsafe::Frame;
+use super::index::{Index, IndexHash, Position};
+use super::log::{Log, QUANTUM};
+use super::passing::Booked;
+use super::rewriter::Rewriter;
+use super::stored::{Read, Stored};
+use crate::record_type_unsafe::{RecordRef, RecordType};
+use crate::table::{CheckpointOutcome, Pace, StateContext, TableStats};
+use crate::upkeep::Upkeep;
+
+/// Takes a record that is shown.
+pub(super) type Visit<'v> = &'v mut dyn FnMut(RecordRef<'_>) -> Result<()>;
+
+/// An open hybrid log of records of any type.
+pub(super) struct Core {
+    /// A pass of which reads were left, and what is booked for it; before the log, whose account that is.
+    pub(super) left_pass: Option<(SegmentStore, Booked)>,
+    /// What was there before the state was cleared, until it is dropped; before the log, below whose account its own is.
+    handed_over: Option<Rc<RefCell<HandedOver>>>,
+    pub(super) log: Log,
+    pub(super) context: StateContext,
+    pub(super) rewriter: Rewriter,
+    /// The checkpoint being taken, or not decided yet.
+    pub(super) capture: Option<Box<Capture>>,
+    /// Where the last checkpoint has the records that have died.
+    pub(super) known_deaths: Vec<BlobRef>,
+    /// What nobody waits for.
+    pub(super) late: Late,
+    /// What a read has found to be longer than memory has room for, twice over: to be made free.
+    pub(super) lacking: u64,
+    /// How entries expire, if they do.
+    pub(super) expiry: Option<Expiry>,
+    /// Hashes of keys that were read from storage lately: read again, they move to memory.
+    pub(super) touched: Box<[u32]>,
+    /// The reads of one group of a batch.
+    pub(super) group: Box<[Option<Read>]>,
+    /// Whether there are any.
+    pub(super) group_reads: bool,
+    /// Whether it was handed over and is being dropped: no checkpoint can have more of it.
+    is_let_go: bool,
+}
+
+/// What a record that is larger than `max_value` is read into.
+const TOO_LARGE: &str = "a value that is larger than max_value, and its archive,";
+/// Entries of the filter of keys read lately.
+const TOUCHED: usize = 1024;
+
+/// What the table takes beside its log.
+fn fixed_bytes() -> u64 {
+    (TOUCHED * 4 + GROUP * size_of::<Option<Read>>()) as u64
+}
+
+impl Core {
+    /// Opens the log that a layout describes, and restores what the context says.
+    pub(super) fn open(
+        layout: &HybridLog,
+        record_type: &'static RecordType,
+        mut context: StateContext,
+    ) -> Result<Self> {
+        let account = context.account.clone();
+        let (free, stored) = (account.available(), context.segments.is_some());
+        let sizes = layout.sizes(record_type, free, context.max_value_bytes, stored)?;
+        let buffers = fixed_bytes() + sizes.buffer_bytes(stored);
+        let mut index = Index::new(account.clone(), sizes.buckets, Some(context.helper.clone()))?;
+        if context.movable {
+            index.expect_few_of(context.key_groups);
+        }
+        account.reserve(MemoryKind::Buffers, buffers, "the hybrid log's buffers")?;
+        let log = Log::open(&context, record_type, sizes, index);
+        let restored = context.restored.take();
+        let mut table = Self {
+            left_pass: None,
+            handed_over: None,
+            log,
+            context,
+            rewriter: Rewriter::default(),
+            capture: None,
+            known_deaths: Vec::new(),
+            late: Late::default(),
+            lacking: 0,
+            expiry: None,
+            touched: vec![0; TOUCHED].into_boxed_slice(),
+            group: (0..GROUP).map(|_| None).collect(),
+            group_reads: false,
+            is_let_go: false,
+        };
+        if let Some((image, blobs)) = restored {
+            table.restore(&image, &blobs)?;
+        }
+        Ok(table)
+    }
+
+    /// Removes all.
+    pub(super) fn clear(&mut self) -> Result<()> {
+        self.give_up_rewrite();
+        if self.needs_more() || !self.log.is_little() {
+            if self.hand_over() {
+                return Ok(());
+            }
+            self.log.wait_for_all()?;
+            self.overtake_capture();
+            // It has become less.
+            if self.hand_over() {
+                return Ok(());
+            }
+        }
+        self.log.clear()
+    }
+
+    /// An index entry leads to a slot in memory from now on.
+    #[inline]
+    pub(super) fn lead_to(&mut self, at: Position, (number, slot): (u32, u32)) {
+        self.log.index.set(at, self.log.address_of(number, slot));
+    }
+
+    /// Reads the records on storage whose hashes are like this one's until `is_it` says of a payload that it is the one,
+    /// and how much heap its values own: its index entry and place. `ahead` is a read of one candidate that was
+    /// started before, `key` names the key.
+    pub(super) fn read_stored(
+        &mut self,
+        (hash, whole_hash): (IndexHash, u64),
+        mut ahead: Option<Read>,
+        key: &dyn Fn() -> String,
+        is_it: &mut dyn FnMut(&[u8]) -> Result<Option<u64>>,
+    ) -> Result<Option<(Position, StoredAt)>> {
+        let mut found = Ok(None);
+        let mut nth = 0;
+        while let Some((at, place)) = self.log.candidate(hash, nth) {
+            nth += 1;
+            let stored = self.log.stored.as_mut().expect("a stored record has a store");
+            let read = match ahead.take() {
+                Some(read) if read.at == place => Ok(read),
+                other => {
+                    ahead = other;
+                    match stored.take_fetched(place) {
+                        Some(read) => Ok(read),
+                        None => stored.read(place),
+                    }
+                }
+            };
+            self.log.stats.cold_reads += 1;
+            // A header that is damaged may say anything.
+            let longest = stored.info(place.segment).max_record_bytes;
+            let bytes = read.as_ref().map_or(0, |read| read.record_bytes().min(longest));
+            let (longer, most) = (2 * bytes, self.log.oversize.max_bytes());
+            let record_type = self.log.record_type;
+            // An archive may be a little longer than the heap.
+            let usual = most + most / 4 + 2 * record_type.layout().size() as u64 + 1024;
+            let is_long = !record_type.is_plain() && bytes > usual;
+            if is_long && self.log.account.available() < longer {
+                // Nothing else is kept free for a record that is longer than values are to be.
+                self.lacking = longer;
+                read.into_iter().for_each(|read| stored.recycle(read));
+                let error = self.log.account.over_budget(longer, TOO_LARGE);
+                found = Err(error.with("key", key()));
+                break;
+            }
+            let read_one = read.and_then(|mut read| {
+                let shown = stored.verify(&mut read).and_then(|record| {
+                    if record.hash != whole_hash {
+                        return Ok(None);
+                    }
+                    self.log.stats.codec_calls += 1;
+                    is_it(record.payload)
+                });
+                stored.recycle(read);
+                shown
+            });
+            match read_one {
+                Ok(Some(heap)) => {
+                    self.log.oversize.found(heap);
+                    found = Ok(Some((at, place)));
+                    break;
+                }
+                Ok(None) => self.log.stats.false_cold_reads += 1,
+                Err(error) => {
+                    found = Err(error.with("state", &self.context.name));
+                    break;
+                }
+            }
+        }
+        if let Some(read) = ahead {
+            self.log.stored.as_mut().expect("a read has a store").recycle(read);
+        }
+        found
+    }
+
+    /// Makes room for a record that could not be read for want of it, and says whether it was that;
+    /// the read can be tried again. Records have moved.
+    ///
+    /// # Errors
+    /// Those of making room.
+    pub(super) fn make_lacking(&mut self) -> Result<bool> {
+        match std::mem::take(&mut self.lacking) {
+            0 => Ok(false),
+            bytes => self.log.make_free((bytes, TOO_LARGE)).map(|()| true),
+        }
+    }
+
+    /// A record is about to be changed where it is; the next change finds it by a short cut.
+    pub(super) fn change_in_place(&mut self, number: u32, slot: u32) {
+        self.log.frames.shorten(number);
+        self.log.freshen(number, slot);
+    }
+}
+
+impl Upkeep for Core {
+    fn tick(&mut self, work: usize) -> Result<usize> {
+        self.context.helper.drive();
+        let mut done = 0;
+        while self.let_go_of_some() {
+            done += QUANTUM as usize;
+            if done >= work / 2 {
+                break;
+            }
+        }
+        self.settle_pass();
+        if !self.is_capturing() {
+            // What is lost is looked at by the next checkpoint.
+            let _ = self.take_late(false);
+        }
+        self.log.poll()?;
+        // Half of the work at most: the rest is for the segments.
+        while done < work / 2 && !self.is_capturing() && self.log.carry_next_over() {
+            done += QUANTUM as usize;
+        }
+        while done < work / 2 && self.log.is_short() {
+            self.log.relieve()?;
+            self.context.helper.drive();
+            done += QUANTUM as usize;
+        }
+        Ok(done.min(work))
+    }
+
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
+        let beside = self.reclaim_handed_over(bytes);
+        let given = *beside.as_ref().unwrap_or(&0);
+        if given >= bytes {
+            return Ok(given);
+        }
+        // What storage refuses there may be had here without it.
+        match self.log.give_memory_up(bytes - given)? {
+            0 => beside,
+            more => Ok(given + more),
+        }
+    }
+
+    fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
+        self.log.stored.is_some().then_some(self as &mut dyn Rewrite)
+    }
+
+    fn fixed_bytes(&self) -> (u64, u64) {
+        let (sizes, account) = (&self.log.sizes, &self.log.account);
+        let least = FRAMES_MIN * sizes.frame_bytes + sizes.headroom_bytes;
+        let fixed = match self.log.stored.is_some() {
+            true => account.fixed_bytes() + least,
+            false => account.used(),
+        };
+        (fixed, account.limit())
+    }
+
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        self.take_at_once(blobs)
+    }
+
+    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.begin_capture(blobs).map(|()| None)
+    }
+
+    fn pace_checkpoint(&mut self, pace: Pace) {
+        self.pace_log(pace);
+    }
+
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_capture(blobs)
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.decide_capture(outcome);
+    }
+
+    fn stats(&self) -> TableStats {
+        let log = &self.log;
+        let live_keys = log.index.len();
+        let (disk_bytes, stored_keys, stored_bytes) = log
+            .stored
+            .as_ref()
+            .map_or((0, 0, 0), |s| (s.bytes(), s.live_records(), s.live_bytes()));
+        let resident = live_keys.saturating_sub(stored_keys);
+        let slot = Frame::slot_bytes(log.record_type) as u64;
+        let values =
+            log.account.used_for(MemoryKind::Values) - self.handed_over_for(MemoryKind::Values);
+        let mut stats = TableStats {
+            live_keys,
+            live_bytes: resident * slot + values + stored_bytes,
+            disk_bytes,
+            fetches: log.stored.as_ref().map_or(0, Stored::fetches),
+            live_disk_bytes: stored_bytes,
+            unstored_bytes: log.unstored_bytes(),
+            splits: log.index.splits() + log.stats.splits,
+            oversized: self.log.oversize.told(),
+            ..log.stats
+        };
+        stats.add(&self.stats_handed_over());
+        stats
+    }
+}
+
+/// The address of a record of a segment.
+pub(super) fn stored_address(segment: u32, grain: u32) -> Address {
+    Address::stored(StoredAt { segment, grain })
+}

@@ -1,0 +1,209 @@
+//! The part of a hybrid log that knows the types of its records: looking one up, changing it, putting and taking it.
+//!
+//! A [`Core`] is compiled once, for records of any type. [`Typed`] is one whose records are known to be of `K` and `V`;
+//! only it reaches native keys and values. This is the record path: no call here goes by a table of functions.
+//!
+//! What makes it sound: a `Typed<K, V>` is made around a core whose record type is that of `K` and `V`, which is looked
+//! at; its log is replaced by another one of its own record type only ([`Core::hand_over`]). Debug builds check the
+//! types of each frame that is reached.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use alluvium_pagestore::{Key, Lookup, MemoryKind, State};
+
+use super::address::{Place, StoredAt};
+use super::core::Core;
+use super::frame_unsafe::Shape;
+use super::index::IndexHash;
+use super::log::{Located, Log};
+use crate::record_type_unsafe::heap_of;
+
+/// A core whose records have keys `K` and values `V`.
+pub(super) struct Typed<K, V> {
+    core: Core,
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+impl<K, V> Deref for Typed<K, V> {
+    type Target = Core;
+
+    #[inline(always)]
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl<K, V> DerefMut for Typed<K, V> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+}
+
+// SAFETY: in all of these the log is one of records of these types, which `new` has looked at.
+impl<K: Key, V: State> Typed<K, V> {
+    /// A core that was opened for these types.
+    ///
+    /// # Panics
+    /// If it was opened for others.
+    pub fn new(core: Core) -> Self {
+        assert!(core.log.record_type.is::<K, V>(), "a log of records of other types");
+        Self { core, types: PhantomData }
+    }
+
+    #[inline(always)]
+    fn log(&self) -> &Log {
+        &self.core.log
+    }
+
+    /// Key and value in a slot of a frame in use, if the slot is used.
+    #[inline(always)]
+    pub fn entry(&self, number: u32, slot: u32) -> Option<(&K, &V)> {
+        // SAFETY: as said above.
+        unsafe { self.log().frame(number).entry(slot) }
+    }
+
+    /// Key and value in a used slot of a frame that is not frozen, and the heap that the frame's
+    /// entries own, to be changed; keeps the short cut. And the log's account and bound of values.
+    #[inline(always)]
+    pub fn to_change(&mut self, number: u32, slot: u32) -> ToChange<'_, K, V> {
+        let Log { frames, account, oversize, .. } = &mut self.core.log;
+        // SAFETY: as said above.
+        let (key, value, frame_heap) = unsafe { frames.entry_and_heap(number, slot) };
+        ToChange { key, value, frame_heap, account, oversize }
+    }
+
+    /// The slot of a key's record, if there is a short cut to it. The fast path of a write: two
+    /// memory accesses, one for the bucket and one for the slot.
+    #[inline(always)]
+    pub fn find_short<Q: Lookup<K> + ?Sized>(
+        &self,
+        hash: IndexHash,
+        key: &Q,
+    ) -> Option<(u32, u32)> {
+        let log = self.log();
+        let mut found = 0;
+        let is_it = |address| {
+            found = address;
+            // SAFETY: as said above.
+            unsafe { log.frames.is_at::<K, V>(address, |k| key.is(k)) }
+        };
+        log.index.any_in_memory(hash, is_it).then(|| log.slot_of(found))
+    }
+
+    /// The value of a key's record, if there is a short cut to it and the index has it at home.
+    #[inline(always)]
+    pub fn find_value<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+    ) -> Option<&mut V> {
+        let Log { frames, index, .. } = &mut self.core.log;
+        // SAFETY: as said above.
+        unsafe { frames.find::<K, V>(index, hash, |k| key.is(k)) }
+    }
+
+    /// The value at an address, if there is a short cut to it and it holds this key in a record
+    /// that is fresh since this epoch.
+    #[inline(always)]
+    pub fn value_at<Q: Lookup<K> + ?Sized>(&mut self, address: u64, key: &Q) -> Option<&mut V> {
+        // SAFETY: as said above.
+        unsafe { self.core.log.frames.value_at::<K, V>(address, |k| key.is(k)) }
+    }
+
+    /// The value of a key, to be changed, if it is at this address, to which there is a short cut, in a
+    /// record that is on storage too: that is fresh from now on.
+    #[inline(always)]
+    pub fn freshen_at<Q: Lookup<K> + ?Sized>(&mut self, address: u64, key: &Q) -> Option<&mut V> {
+        let Log { frames, stored, .. } = &mut self.core.log;
+        // SAFETY: as said above.
+        let found = unsafe { frames.freshen_at::<K, V>(address, |k| key.is(k)) };
+        let (value, (segment, grain)) = found?;
+        let stored = stored.as_mut().expect("a record that was written has a store");
+        stored.record_died(StoredAt { segment, grain });
+        Some(value)
+    }
+
+    /// Finds a key's record without reading storage.
+    #[inline]
+    pub fn locate<Q: Lookup<K> + ?Sized>(&self, hash: IndexHash, key: &Q) -> Located {
+        let log = self.log();
+        let mut cold = false;
+        let found = log.index.find(hash, |address| match address.place() {
+            Place::Memory(address) => {
+                let (number, slot) = log.slot_of(address);
+                self.entry(number, slot).is_some_and(|(k, _)| key.is(k))
+            }
+            Place::Stored(_) => {
+                cold = true;
+                false
+            }
+        });
+        match found {
+            Some((at, address)) => {
+                let (number, slot) = log.slot_of(address.0);
+                Located::Resident { at, number, slot }
+            }
+            None if cold => Located::Cold,
+            None => Located::Absent,
+        }
+    }
+
+    /// [`locate`](Typed::locate) where a call more is nothing beside what was done before, or is to be done: compiled
+    /// once for each type of key.
+    #[inline(never)]
+    pub fn locate_again<Q: Lookup<K> + ?Sized>(&self, hash: IndexHash, key: &Q) -> Located {
+        self.locate(hash, key)
+    }
+
+    /// The address of the first record in memory whose hash is like this one's, which the processor
+    /// is hinted to load; [`NOWHERE`](super::log::NOWHERE) if there is none.
+    #[inline(always)]
+    pub fn prefetch_candidate(&self, hash: IndexHash) -> u64 {
+        self.log().prefetch_candidate(Shape::for_types::<K, V>().stride, hash)
+    }
+
+    /// Puts an entry into a free slot; the index is the caller's.
+    #[inline]
+    pub fn put(&mut self, to: (u32, u32), key: K, value: V) {
+        let heap = heap_of(&key, &value);
+        let Log { frames, account, .. } = &mut self.core.log;
+        // SAFETY: as said above.
+        unsafe { frames.put(to, (key, value), heap) };
+        if heap > 0 {
+            account.charge(MemoryKind::Values, heap);
+        }
+    }
+
+    /// A copy of an entry that is kept; what stays there is marked as dead. The index is
+    /// the caller's.
+    pub fn copy(&mut self, number: u32, slot: u32) -> (K, V) {
+        let (key, value) = self.entry(number, slot).expect("an indexed slot");
+        // Cloning runs user code, which may panic: before anything is changed.
+        let copy = (key.clone(), value.clone());
+        self.core.log.leave_for_dead(number, slot);
+        self.core.log.stats.clones += 1;
+        copy
+    }
+
+    /// Takes an entry that is not kept out of a frame; the index is the caller's.
+    pub fn take(&mut self, number: u32, slot: u32) -> (K, V) {
+        let log = &mut self.core.log;
+        log.copy_died(log.frame(number).stored(slot));
+        // SAFETY: as said above.
+        let (key, value) = unsafe { log.frame_mut(number).take::<K, V>(slot) };
+        let heap = heap_of(&key, &value);
+        log.vacated(number, heap);
+        (key, value)
+    }
+}
+
+/// An entry in a slot, to be changed, and what is to be told of the change.
+pub(super) struct ToChange<'a, K, V> {
+    pub key: &'a K,
+    pub value: &'a mut V,
+    pub frame_heap: &'a mut u64,
+    pub account: &'a alluvium_pagestore::Account,
+    pub oversize: &'a mut crate::oversize::Oversize,
+}
