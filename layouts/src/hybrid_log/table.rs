@@ -22,6 +22,7 @@ use alluvium_pagestore::{
 
 use self::handed_over::HandedOver;
 use self::reaching::Found;
+pub(super) use self::reaching::TOO_LARGE;
 use super::address::{Address, StoredAt};
 use super::batches::GROUP;
 use super::capture::{Capture, Late};
@@ -329,6 +330,31 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         }
         let slot = self.own(self.hash(key), key, &mut None)?;
         slot.map(|slot| self.change(slot, change)).transpose()
+    }
+
+    fn touch<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        self.drop_scratch();
+        let hash = self.hash(key);
+        if let Located::Resident { number, slot, .. } = self.log.locate(hash, key) {
+            if self.log.is_in_place(number, slot) {
+                self.change_in_place(number, slot);
+                return Ok(Some(self.change_unchecked((number, slot), change)));
+            }
+            if self.log.oversize.is_seen() {
+                // A record that a checkpoint still needs is copied.
+                let (k, v) = self.log.frame(number).get(slot).expect("an indexed slot");
+                self.log.make_free((heap_of(k, v), "a copy of a value for a checkpoint"))?;
+            }
+        }
+        if !V::NONE {
+            self.log.make_headroom()?;
+        }
+        let slot = self.own(hash, key, &mut None)?;
+        Ok(slot.map(|slot| self.change_unchecked(slot, change)))
     }
 
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
