@@ -90,11 +90,19 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
     }
 
     fn open_lists(&self, mut context: StateContext) -> Result<Self::Lists> {
+        let longest = context.longest_record();
         let restored = context.restored.take();
         let account = context.account.clone();
         let plain = K::NONE && E::NONE;
         let (memory, stored) = (account.available(), context.segments.is_some());
-        let sizes = self.sizes(memory, (plain, stored), context.max_value_bytes)?;
+        let sizes_for = |max_value| self.sizes(memory, (plain, stored), max_value);
+        let mut sizes = sizes_for(context.max_value_bytes)?;
+        // What is there already may be larger than what may come.
+        let element = longest.saturating_sub(sizes.block_bytes as u64);
+        let most = Oversize::most_of(context.max_value_bytes, element);
+        if most > context.max_value_bytes {
+            sizes = sizes_for(most)?;
+        }
         let state = fingerprint(&context.name);
         let range = HashRange::of(&context.owned, context.key_groups);
         let mut writer = None;

@@ -18,7 +18,8 @@ use crate::hybrid_log::log::{Located, heap_of};
 use crate::hybrid_log::stored::Read;
 
 /// What a record that is larger than `max_value` is read into.
-const TOO_LARGE: &str = "a value that is larger than max_value, and its archive,";
+pub(in crate::hybrid_log) const TOO_LARGE: &str =
+    "a value that is larger than max_value, and its archive,";
 
 /// Where a value is that was found.
 pub(super) enum Found {
@@ -28,6 +29,16 @@ pub(super) enum Found {
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
+    /// What decoding a record of so many bytes takes that no room is kept for: nothing, unless it is longer than those of
+    /// values that are not too large.
+    pub(in crate::hybrid_log) fn beyond_usual(&self, record_bytes: u64) -> u64 {
+        let most = self.log.oversize.max_bytes();
+        // An archive may be a little longer than the heap.
+        let usual = most + most / 4 + 2 * size_of::<(K, V)>() as u64 + 1024;
+        let is_long = !(K::NONE && V::NONE) && record_bytes > usual;
+        if is_long { 2 * record_bytes } else { 0 }
+    }
+
     /// Reads `key` from storage, if it is there: its index entry, place, key and value. `ahead`
     /// is a read of one candidate that was started before.
     pub(super) fn read_cold<Q: Lookup<K> + ?Sized>(
@@ -56,18 +67,17 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             // A header that is damaged may say anything.
             let longest = stored.info(place.segment).max_record_bytes;
             let bytes = read.as_ref().map_or(0, |read| read.record_bytes().min(longest));
-            let (longer, most) = (2 * bytes, self.log.oversize.max_bytes());
-            // An archive may be a little longer than the heap.
-            let usual = most + most / 4 + 2 * size_of::<(K, V)>() as u64 + 1024;
-            let is_long = !(K::NONE && V::NONE) && bytes > usual;
-            if is_long && self.log.account.available() < longer {
+            let longer = self.beyond_usual(bytes);
+            if self.log.account.available() < longer {
                 // Nothing else is kept free for a record that is longer than values are to be.
                 self.lacking = longer;
+                let stored = self.log.stored.as_mut().expect("a stored record has a store");
                 read.into_iter().for_each(|read| stored.recycle(read));
                 let error = self.log.account.over_budget(longer, TOO_LARGE);
                 found = Err(error.with("key", key_text(&key.to_owned())));
                 break;
             }
+            let stored = self.log.stored.as_mut().expect("a stored record has a store");
             let decoded = read.and_then(|mut read| {
                 let decoded = stored.verify(&mut read).and_then(|record| {
                     if record.hash != whole_hash {
