@@ -94,7 +94,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
         let restored = context.restored.take();
         let account = context.account.clone();
         let plain = K::NONE && E::NONE;
-        let (memory, stored) = (account.available(), context.segments.is_some());
+        let (memory, stored) = (account.available_to_open(), context.segments.is_some());
         let sizes_for = |max_value| self.sizes(memory, (plain, stored), max_value);
         let mut sizes = sizes_for(context.max_value_bytes)?;
         // What is there already may be larger than what may come.

@@ -367,6 +367,11 @@ impl Sizes {
         FRAMES_MIN * self.frame_bytes + self.headroom_bytes + WANT_FREE_MIN + growth
     }
 
+    /// Pages and values without which the log does not work.
+    pub fn pages_bytes_min(&self) -> u64 {
+        FRAMES_MIN * self.frame_bytes + WANT_FREE_MIN
+    }
+
     /// Least memory to open with.
     pub fn memory_bytes_min(&self, stored: bool) -> u64 {
         let index = 2 * Index::memory_bytes_min(self.buckets);

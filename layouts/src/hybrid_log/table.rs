@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    Account, BlobRef, BlobWriter, EntryCodec, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind,
-    Rejected, Result, Rewrite, SegmentStore, State, StateImage, Time, description_of,
+    Account, BlobRef, BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, HeapSize, Key, Lookup,
+    MemoryKind, Rejected, Result, Rewrite, SegmentStore, State, StateImage, Time, description_of,
 };
 
 use self::handed_over::HandedOver;
@@ -82,6 +82,27 @@ struct Scratch<K, V> {
 /// Entries of the filter of keys read lately.
 const TOUCHED: usize = 1024;
 
+/// The error for a log that does not fit beside the states that are open, with what would do: they take more in more
+/// memory, too.
+fn beside_others(error: Error, account: &Account, is_plain: bool) -> Error {
+    let kept = account.kept_and_not_booked();
+    if error.kind() != ErrorKind::OverBudget || kept == 0 {
+        return error;
+    }
+    let limit = account.limit();
+    // By default max_value grows with the memory.
+    let (enough, or) = match is_plain {
+        true => (limit.saturating_add(limit / 2), ""),
+        false => (limit.saturating_mul(4), ", or a smaller max_value"),
+    };
+    let message = format!(
+        "{}; {kept} more are kept for the pages of other states: a memory of {} would do{or}",
+        error.message(),
+        ByteSize(enough).short()
+    );
+    Error::new(ErrorKind::OverBudget, message).with("state", account.name())
+}
+
 /// What the table takes beside its log.
 fn fixed_bytes() -> u64 {
     (TOUCHED * 4 + GROUP * size_of::<Option<Read>>()) as u64
@@ -121,8 +142,10 @@ impl<K: Key, V: State> Layout<K, V> for HybridLog {
 impl<K: Key, V: State> HybridLogTable<K, V> {
     fn open(layout: &HybridLog, mut context: StateContext) -> Result<Self> {
         let account = context.account.clone();
-        let (free, stored) = (account.available(), context.segments.is_some());
-        let sizes = layout.sizes::<K, V>(free, context.max_value_bytes, stored)?;
+        // Pages of logs that are open are not there for this one, also while they have none.
+        let (free, stored) = (account.available_to_open(), context.segments.is_some());
+        let sizes = layout.sizes::<K, V>(free, context.max_value_bytes, stored);
+        let sizes = sizes.map_err(|error| beside_others(error, &account, K::NONE && V::NONE))?;
         let buffers = fixed_bytes() + sizes.buffer_bytes(stored);
         let mut index =
             super::index::Index::new(account.clone(), sizes.buckets, Some(context.helper.clone()))?;
@@ -130,6 +153,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             index.expect_few_of(context.key_groups);
         }
         account.reserve(MemoryKind::Buffers, buffers, "the hybrid log's buffers")?;
+        if stored {
+            account.keep_for_pages(sizes.pages_bytes_min());
+        }
         let log = Log::open(&context, sizes, index);
         let restored = context.restored.take();
         let mut table = Self {

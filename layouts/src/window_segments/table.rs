@@ -144,7 +144,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let stored = context.segments.is_some();
         // What is there already may be larger than what may come.
         let most = Oversize::most_of(context.max_value_bytes, context.longest_record());
-        let sizes = layout.sizes::<K, A>(account.available(), most, stored)?;
+        let sizes = layout.sizes::<K, A>(account.available_to_open(), most, stored)?;
         let image = if stored { sizes.image_bytes } else { 0 };
         account.reserve(
             MemoryKind::Buffers,

@@ -230,8 +230,8 @@ impl<K: Key, V: State> Log<K, V> {
         Ok(())
     }
 
-    /// Gives up about `bytes` of frames to other states, and says how many; keeps what the log
-    /// needs to work: the least frames, and as much as a value needs to grow.
+    /// Gives up about `bytes` of frames to other states, and says how many; keeps the least frames. What a value
+    /// needs to grow they give back when it is asked for.
     #[cold]
     pub fn give_memory_up(&mut self, bytes: u64) -> Result<u64> {
         let before = self.account.used();
@@ -242,7 +242,7 @@ impl<K: Key, V: State> Log<K, V> {
             }
             if self.drop_spare() || self.give_room_for_notes_up() {
                 continue;
-            } else if self.has_more_than_it_needs() {
+            } else if self.has_more_than(self.sizes.pages_bytes_min()) {
                 self.free_a_frame(self.needed_for_others())?;
             } else {
                 return Ok(given);
@@ -258,10 +258,15 @@ impl<K: Key, V: State> Log<K, V> {
     /// Whether a frame can be given up, with the heap that its entries own, and what the log needs to
     /// work is left.
     pub(super) fn has_more_than_it_needs(&self) -> bool {
+        self.has_more_than(self.floor_bytes())
+    }
+
+    /// Whether a frame can be given up, with the heap that its entries own, and so many bytes are left.
+    fn has_more_than(&self, least: u64) -> bool {
         let next = self.evicting.map(|(number, _)| number).or_else(|| self.first_clean());
         let Some(next) = next.or_else(|| self.order.front().copied()) else { return false };
         let freed = self.sizes.frame_bytes + self.frames.state(next).heap_bytes;
-        self.can_give(freed)
+        self.elastic_bytes() >= least + freed
     }
 
     #[cold]
