@@ -63,7 +63,7 @@ pub use alluvium_pagestore::{
 };
 // For whoever commits the checkpoints of several stores as one.
 #[doc(hidden)]
-pub use alluvium_pagestore::{FORMAT_VERSION, Framed, checkpoint_name};
+pub use alluvium_pagestore::{FORMAT_VERSION, Framed, checkpoint_name, checkpoint_of_file};
 pub use any_layout::{AnyLayout, AnyTable};
 pub use any_windows::{AnyLists, AnyPanes};
 #[doc(hidden)]
