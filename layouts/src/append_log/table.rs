@@ -21,6 +21,7 @@ use super::checkpoint::Files;
 use super::config::{AppendLog, Sizes};
 use super::fold::Resume;
 use super::jobs::Jobs;
+use super::kept::Kept;
 use super::run::{Run, RunCursor, Source};
 use crate::by_hash::ByHash;
 use crate::hybrid_log::Pool;
@@ -70,6 +71,12 @@ pub struct AppendLogLists<K, E> {
     /// The checkpoint being taken, or not decided yet.
     pub(super) capture: Option<Box<Capture<K, E>>>,
     pub(super) oversize: Oversize,
+    /// Buckets less than this apart are read together.
+    pub(super) span: i128,
+    /// What appends leave, as long as the runs are what they were.
+    pub(super) kept: Option<Kept>,
+    /// Runs are merged that else would not be.
+    pub(super) is_tight: bool,
 }
 
 impl<K, E> std::fmt::Debug for AppendLogLists<K, E> {
@@ -138,6 +145,9 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
             failed: None,
             capture: None,
             oversize: Oversize::new(&context.name, context.max_value_bytes),
+            span: 1,
+            kept: None,
+            is_tight: false,
             context,
         };
         if let Some((image, _)) = restored {
@@ -202,6 +212,10 @@ fn pool_of(context: &StateContext, piece_bytes: usize) -> Option<SharedPool> {
 }
 
 impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
+    fn fold_at_once(&mut self, span: i128) {
+        AppendLogLists::fold_at_once(self, span);
+    }
+
     #[inline]
     fn append<Q: Lookup<K> + ?Sized>(
         &mut self,

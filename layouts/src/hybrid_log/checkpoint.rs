@@ -63,7 +63,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 // What restoring takes is there again for pages when this segment is done.
                 self.log.reserve_tables()?;
                 // Segments that came after the index had grown are no reason to refuse it now.
-                let floor = self.log.sizes.floor_bytes(0);
+                let floor = self.log.sizes.kept_bytes();
                 self.log.index.set_floor(floor.saturating_sub(memory + dead_bytes));
                 footers.run(&mut reader, &directory, |footer| {
                     self.enter(number, &footer, live.as_ref())

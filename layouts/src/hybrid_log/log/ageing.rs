@@ -306,7 +306,7 @@ impl<K: Key, V: State> Log<K, V> {
             0 => (self.sizes.frame_bytes, "a page"),
             lacking => {
                 let elastic = self.elastic_bytes();
-                let wanted = (lacking + self.kept_bytes()).saturating_sub(elastic);
+                let wanted = (lacking + self.sizes.kept_bytes()).saturating_sub(elastic);
                 (lacking.max(wanted), "the table of segments")
             }
         }
@@ -727,7 +727,7 @@ impl<K: Key, V: State> Log<K, V> {
         if lacking == 0 {
             return true;
         }
-        let kept = self.kept_bytes();
+        let kept = self.sizes.kept_bytes();
         let available = self.account.available();
         if available < lacking || available + self.elastic_bytes() < lacking + kept {
             return false;
@@ -735,11 +735,6 @@ impl<K: Key, V: State> Log<K, V> {
         self.account.charge(MemoryKind::Tables, lacking);
         self.tables_are_booked(lacking);
         true
-    }
-
-    /// What tables leave to a value that is read and to the least frames.
-    fn kept_bytes(&self) -> u64 {
-        self.sizes.headroom_bytes + FRAMES_MIN * self.sizes.frame_bytes
     }
 
     /// [`book_tables`](Log::book_tables) while the log is restored, when no value is read yet.
