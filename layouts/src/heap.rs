@@ -603,6 +603,24 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         Ok(Some(change(&mut lent.entry.1)))
     }
 
+    fn touch<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        let hash = key.key_hash();
+        if self.reads {
+            self.keep(hash, key, false);
+        }
+        let Ok(found) = self.entries.find_entry(hash, |(k, _)| key.is(k)) else {
+            return Ok(None);
+        };
+        self.marks.change(found.bucket_index());
+        let (account, oversize) = (&self.context.account, &mut self.oversize);
+        let lent = Lent::<K, V, M>::new_of_any_size(found.into_mut(), account, oversize);
+        Ok(Some(change(&mut lent.entry.1)))
+    }
+
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         self.put_hashed(key.key_hash(), key, value)
     }

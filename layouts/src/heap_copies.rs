@@ -14,6 +14,7 @@ use std::rc::Rc;
 use alluvium_pagestore::mailbox::{Mailbox, mailbox};
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, MemoryKind, PlacedAt, Result, State};
 
+use crate::full_image::name_large;
 use crate::heap_naming::FREE_BYTES;
 use crate::own_pages_unsafe::OwnPages;
 use crate::paced::{Paced, Sink};
@@ -240,7 +241,9 @@ impl<K: Key, V: State> Copies<K, V> {
         own.submit_job(move |sink: &mut Sink<'_>| {
             drop(gone);
             for copied in chunk.iter_mut().flat_map(|chunk| chunk.entries.iter_mut()) {
-                copied.at = sink.push(copied.key.key_hash(), &copied.key, &copied.value)?;
+                copied.at = sink
+                    .push(copied.key.key_hash(), &copied.key, &copied.value)
+                    .map_err(|error| name_large(error, &copied.key))?;
             }
             // If the checkpoint was given up nobody minds the answer.
             reply.send(chunk);

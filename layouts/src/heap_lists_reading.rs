@@ -21,6 +21,7 @@ use alluvium_pagestore::{
     Account, HeapSize, Key, KeyHash, Lookup, MemoryKind, Result, State, Time,
 };
 
+use crate::full_image::name_large;
 use crate::heap_files::HeapFiles;
 use crate::heap_lists::{Bucket, List, add_record, drop_part, hash_of};
 use crate::heap_lists_records::{Due, Record, Records};
@@ -220,7 +221,8 @@ impl<K: Key, E: State> Reading<K, E> {
     ) -> Result<Record> {
         let part = &due[..record_elements(due, self.record_bytes)];
         let key = (key.0, key.1.clone());
-        let at = own.place(key.key_hash(), &key, &part.to_vec())?;
+        let placed = own.place(key.key_hash(), &key, &part.to_vec());
+        let at = placed.map_err(|error| name_large(error, &key.1))?;
         self.encoded += 1;
         let place = self.naming.place_of(at, files);
         Ok(Record { place, elements: part.len() as u32 })

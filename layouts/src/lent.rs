@@ -26,11 +26,21 @@ impl<'a, K: Key, V, M: Kind<K, V>> Lent<'a, K, V, M> {
         account: &'a Account,
         oversize: &'a mut Oversize,
     ) -> Result<Self> {
-        let before = M::heap_bytes(&entry.0, &entry.1);
-        if oversize.is_seen() {
-            oversize.check(&entry.0, before)?;
+        let lent = Self::new_of_any_size(entry, account, oversize);
+        if lent.oversize.is_seen() {
+            lent.oversize.check(&lent.entry.0, lent.before)?;
         }
-        Ok(Self { entry, before, account, oversize, kind: PhantomData })
+        Ok(lent)
+    }
+
+    /// A value that may be too large already, for a change that takes no heap.
+    pub fn new_of_any_size(
+        entry: &'a mut (K, V),
+        account: &'a Account,
+        oversize: &'a mut Oversize,
+    ) -> Self {
+        let before = M::heap_bytes(&entry.0, &entry.1);
+        Self { entry, before, account, oversize, kind: PhantomData }
     }
 
     /// The value of a new entry, which was made by a closure too.

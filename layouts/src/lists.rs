@@ -40,6 +40,12 @@ pub trait Elements<E> {
     label = "`Lists<{K}, {E}>` is not implemented for `{Self}`"
 )]
 pub trait Lists<K: Key, E>: Upkeep {
+    /// Tells that buckets whose times are less than this apart are going to be folded together, so that memory for that
+    /// is left. The default does nothing.
+    fn fold_at_once(&mut self, span: i128) {
+        let _ = span;
+    }
+
     /// Appends an element to the list of `key` in `bucket`. Never reads storage. On an error the
     /// element comes back.
     fn append<Q: Lookup<K> + ?Sized>(

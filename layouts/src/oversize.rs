@@ -8,6 +8,9 @@ use alluvium_pagestore::{Error, ErrorKind, Key, Result, key_text};
 
 use crate::trace_event;
 
+/// Records of up to so many bytes tell of the state itself, or have several short values.
+const OWN_RECORD_BYTES: u64 = 16 << 10;
+
 /// What a state knows of values that are too large.
 #[derive(Clone, Debug)]
 pub struct Oversize {
@@ -17,12 +20,14 @@ pub struct Oversize {
     is_seen: bool,
     /// How often a closure made one.
     told: u64,
+    /// The bytes of the longest that a closure made, and its key.
+    longest: Option<(u64, String)>,
 }
 
 impl Oversize {
     /// Of a state whose keys and values own `max_bytes` at most.
     pub fn new(state: &str, max_bytes: u64) -> Self {
-        Self { state: state.into(), max_bytes, is_seen: false, told: 0 }
+        Self { state: state.into(), max_bytes, is_seen: false, told: 0, longest: None }
     }
 
     /// The most bytes of heap.
@@ -43,6 +48,11 @@ impl Oversize {
         self.told
     }
 
+    /// What the longest value owns that a closure has made too large, with its key, and the key. It may be gone.
+    pub(crate) fn longest(&self) -> Option<&(u64, String)> {
+        self.longest.as_ref()
+    }
+
     /// A closure has made a value own more: with its key it owns so much now.
     #[inline(always)]
     pub fn grown<K: Key>(&mut self, key: &K, bytes: u64) {
@@ -57,6 +67,9 @@ impl Oversize {
         self.is_seen = true;
         self.told += 1;
         let (state, key, most) = (&*self.state, key_text(key), self.max_bytes);
+        if self.longest.as_ref().is_none_or(|(longest, _)| *longest < bytes) {
+            self.longest = Some((bytes, key.clone()));
+        }
         trace_event!(
             WARN,
             "a value is larger than max_value",
@@ -73,9 +86,17 @@ impl Oversize {
         self.is_seen |= bytes > self.max_bytes;
     }
 
+    /// The most that a key and a value own of which an image has so long a record: `max_value`, unless it was
+    /// larger when the record was written, or a closure has made the value so.
+    pub(crate) fn most_of(max_value_bytes: u64, record_bytes: u64) -> u64 {
+        // A record may be a little longer than its heap, and one of ours own none.
+        let usual = max_value_bytes + max_value_bytes / 4 + OWN_RECORD_BYTES;
+        if record_bytes > usual { record_bytes } else { max_value_bytes }
+    }
+
     /// Nothing is there any more.
     pub fn forget(&mut self) {
-        self.is_seen = false;
+        (self.is_seen, self.longest) = (false, None);
     }
 
     /// Whether a key and a value that own so much together may be in the state.

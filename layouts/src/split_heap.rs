@@ -215,6 +215,23 @@ impl<K: Key, V: State> Table<K, V> for SplitHeapTable<K, V> {
         Ok(Some(change(&mut lent.entry.1)))
     }
 
+    fn touch<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        let hash = key.key_hash();
+        if self.reads {
+            self.keep(hash, key, false);
+        }
+        let account = self.context.account.clone();
+        let found = self.entries.find_with_bucket(hash, |(k, _)| key.is(k));
+        let Some((bucket, entry)) = found else { return Ok(None) };
+        self.marks.change(bucket);
+        let lent = Lent::<K, V, Stored>::new_of_any_size(entry, &account, &mut self.oversize);
+        Ok(Some(change(&mut lent.entry.1)))
+    }
+
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         if let Err(error) = self.oversize.check(&key, heap_of(&key, &value)) {
             return Err(Rejected::new(error, (key, value)));

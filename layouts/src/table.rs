@@ -133,6 +133,16 @@ pub trait Table<K: Key, V>: Upkeep {
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>>;
 
+    /// [`modify`](Table::modify) for a change that takes no heap, such as noting when the value was
+    /// read: also of a value that is larger than `max_value`. The default is `modify`.
+    fn touch<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        self.modify(key, change)
+    }
+
     /// Sets the value of `key`; on an error key and value come back. Says whether the key was
     /// there before.
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>>;
@@ -298,6 +308,14 @@ pub struct StateContext {
     pub movable: bool,
     /// What the last checkpoint says of this state, and its file of live records.
     pub restored: Option<(StateImage, BlobReader)>,
+}
+
+impl StateContext {
+    /// Bytes of the longest record that the last checkpoint says of, 0 if there is none.
+    pub(crate) fn longest_record(&self) -> u64 {
+        let segments = self.restored.iter().flat_map(|(image, _)| &image.segments);
+        segments.map(|segment| segment.max_record_bytes).max().unwrap_or(0)
+    }
 }
 
 /// A description of a physical layout that opens a table for keys `K` and values `V`.

@@ -164,6 +164,15 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
     }
 
     #[inline]
+    fn touch<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        each!(self, table => table.touch(key, change))
+    }
+
+    #[inline]
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         each!(self, table => table.put(key, value))
     }

@@ -226,6 +226,10 @@ macro_rules! lists {
 }
 
 impl<K: Key, E: State> Lists<K, E> for AnyLists<K, E> {
+    fn fold_at_once(&mut self, span: i128) {
+        lists!(self, lists => lists.fold_at_once(span))
+    }
+
     #[inline]
     fn append<Q: Lookup<K> + ?Sized>(
         &mut self,

@@ -66,3 +66,15 @@ pub const HYBRID_LOG_BYTES_MIN: u64 = 88 << 10;
 pub const APPEND_LOG_BYTES_MIN: u64 = 158 << 10;
 /// The same with windows whose accumulators are in [`WindowSegments`](crate::WindowSegments).
 pub const WINDOW_SEGMENTS_BYTES_MIN: u64 = 96 << 10;
+
+/// How many [`HybridLog`](crate::HybridLog)s one budget carries in a directory: bytes of the budget, logs of plain
+/// values, and logs of values that own heap with the default `max_value`. More are refused when they are opened.
+/// Keys take memory of the index beside that.
+pub const HYBRID_LOGS_BY_MEMORY: [(u64, u64, u64); 6] = [
+    (256 << 10, 3, 2),
+    (1 << 20, 8, 4),
+    (4 << 20, 15, 5),
+    (16 << 20, 24, 6),
+    (64 << 20, 53, 23),
+    (256 << 20, 114, 66),
+];

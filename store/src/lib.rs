@@ -63,7 +63,7 @@ pub use alluvium_pagestore::{
 };
 // For whoever commits the checkpoints of several stores as one.
 #[doc(hidden)]
-pub use alluvium_pagestore::{FORMAT_VERSION, Framed, checkpoint_name};
+pub use alluvium_pagestore::{FORMAT_VERSION, Framed, checkpoint_name, checkpoint_of_file};
 pub use any_layout::{AnyLayout, AnyTable};
 pub use any_windows::{AnyLists, AnyPanes};
 #[doc(hidden)]
@@ -76,7 +76,8 @@ pub use config::{
 };
 pub use count::Count;
 pub use crowded::{
-    APPEND_LOG_BYTES_MIN, CROWDED_PERCENT, HYBRID_LOG_BYTES_MIN, WINDOW_SEGMENTS_BYTES_MIN,
+    APPEND_LOG_BYTES_MIN, CROWDED_PERCENT, HYBRID_LOG_BYTES_MIN, HYBRID_LOGS_BY_MEMORY,
+    WINDOW_SEGMENTS_BYTES_MIN,
 };
 pub use expiring::{
     Clock, ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Timed, Ttl, WallClock,

@@ -120,6 +120,17 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         self.cell.run(1, |table| table.modify(key, change))?
     }
 
+    /// [`modify`](Map::modify) for a change that takes no heap, also of a value that is too large.
+    #[inline]
+    pub(crate) fn touch<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        self.cell.check(|| key.key_hash())?;
+        self.cell.run(1, |table| table.touch(key, change))?
+    }
+
     /// [`modify`](Map::modify) that puts a clone of the old value back if `change` panics.
     pub fn modify_or_restore<Q: Lookup<K> + ?Sized, R>(
         &mut self,

@@ -9,9 +9,9 @@ use alluvium::io::{Device, DirectoryLock, SureNames};
 use alluvium::{ByteSize, Error, ErrorKind, Result, Store, checkpoint_name};
 use timely::worker::Worker;
 
-use crate::checkpoints::directories::name_of;
+use crate::checkpoints::directories::{checkpoints_there, name_of};
 use crate::checkpoints::restore::Basis;
-use crate::checkpoints::{RETAIN_MIN, Record, restore};
+use crate::checkpoints::{COMMITTED, RETAIN_MIN, Record, restore};
 use crate::node::Node;
 use crate::worker::WorkerOverrides;
 
@@ -88,13 +88,34 @@ impl Place {
     /// The job's record; an empty one without a directory.
     pub(crate) fn record(&self) -> Result<Record> {
         let device = self.record_device()()?;
-        device.map_or_else(|| Ok(Record::default()), |device| Record::load(&*device))
+        device.map_or_else(|| Ok(Record::default()), |device| self.load(&*device))
+    }
+
+    fn load(&self, device: &dyn Device) -> Result<Record> {
+        Record::load(device).map_err(|error| match error.kind() {
+            ErrorKind::Corrupt => {
+                let message = self.with_checkpoints(error.message());
+                Error::new(error.kind(), message).with("file", COMMITTED).caused_by(error)
+            }
+            _ => error,
+        })
+    }
+
+    /// What is to be said of a job's record that is damaged or lost, with what can be restored without it.
+    pub(crate) fn with_checkpoints(&self, what: &str) -> String {
+        let own = self.process_directory().ok().flatten();
+        let told = own.as_deref().and_then(checkpoints_there);
+        let told = told.unwrap_or_else(|| "no worker's store here has a checkpoint".into());
+        format!(
+            "{what}; put a copy of it back, or restore each worker's store by itself, by the number of a \
+             checkpoint (StoreBuilder::restore, or `alluvium export`): {told}"
+        )
     }
 
     /// The same for the job that goes on from it: a crash does not bring back the one before it.
     pub(crate) fn sure_record(&self) -> Result<Record> {
         let Some(device) = self.record_device()()? else { return Ok(Record::default()) };
-        let record = Record::load(&*device)?;
+        let record = self.load(&*device)?;
         if record.last().is_some() {
             // It may have its name by a rename that was never made durable.
             match record.commit(&*device) {

@@ -191,6 +191,7 @@ impl WorkerState {
             return Ok(());
         }
         let message = "the store has a checkpoint, but the job's record is not there";
+        let message = self.0.place.with_checkpoints(message);
         Err(Error::new(ErrorKind::Missing, message).with("file", COMMITTED))
     }
 

@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,10 @@ pub struct Account {
     peak: Cell<u64>,
     by_kind: [Cell<u64>; MEMORY_KINDS.len()],
     parent: Option<Rc<Account>>,
+    /// Pages and values that its owner must be able to have, whether they are booked or not.
+    kept_for_pages: Cell<u64>,
+    /// Those directly below, as long as they are there.
+    below: RefCell<Vec<Weak<Account>>>,
     /// Of the root only; absent while it is asked, so that it is not asked by itself.
     reclaim: RefCell<Option<Box<dyn Reclaim>>>,
 }
@@ -130,14 +134,19 @@ impl Account {
 
     /// An account below `parent` with a limit of its own.
     pub fn below(parent: &Rc<Account>, name: &str, limit: u64) -> Rc<Account> {
-        Rc::new(Self::new(name, limit, Some(parent.clone())))
+        let account = Rc::new(Self::new(name, limit, Some(parent.clone())));
+        let mut below = parent.below.borrow_mut();
+        below.retain(|account| account.strong_count() > 0);
+        below.push(Rc::downgrade(&account));
+        account
     }
 
     fn new(name: &str, limit: u64, parent: Option<Rc<Account>>) -> Self {
         let by_kind = Default::default();
         let (used, peak) = (Cell::new(0), Cell::new(0));
-        let reclaim = RefCell::new(None);
-        Self { name: name.into(), limit, used, peak, by_kind, parent, reclaim }
+        let (kept_for_pages, below, reclaim) = Default::default();
+        let name = name.into();
+        Self { name, limit, used, peak, by_kind, parent, kept_for_pages, below, reclaim }
     }
 
     /// Sets who is asked for memory before a reservation is refused.
@@ -169,6 +178,34 @@ impl Account {
     pub fn available(&self) -> u64 {
         let own = self.limit.saturating_sub(self.used.get());
         self.parent.as_ref().map_or(own, |p| p.available().min(own))
+    }
+
+    /// Keeps so many bytes of the root's memory for pages and values here: those of them that are not booked count as
+    /// taken for states that are [opened](Account::available_to_open) from now on. Who has more than it keeps gives it
+    /// up when another one lacks what it keeps.
+    pub fn keep_for_pages(&self, bytes: u64) {
+        self.kept_for_pages.set(bytes);
+    }
+
+    /// Bytes that are kept for pages and values below the root, and not booked.
+    pub fn kept_and_not_booked(&self) -> u64 {
+        if let Some(parent) = &self.parent {
+            return parent.kept_and_not_booked();
+        }
+        let lacking = |account: Rc<Account>| {
+            let booked = account.used_for(MemoryKind::Pages) + account.used_for(MemoryKind::Values);
+            account.kept_for_pages.get().saturating_sub(booked)
+        };
+        self.below.borrow().iter().filter_map(Weak::upgrade).map(lacking).sum()
+    }
+
+    /// [`available`](Account::available) to a state that is opened, and not kept for the pages of others. Cost: O(states).
+    pub fn available_to_open(&self) -> u64 {
+        let own = self.limit.saturating_sub(self.used.get());
+        match &self.parent {
+            Some(parent) => parent.available_to_open().min(own),
+            None => own.saturating_sub(self.kept_and_not_booked()),
+        }
     }
 
     /// Whether more is booked than a limit allows, here or above.
@@ -370,6 +407,25 @@ mod tests {
         assert_eq!((store.available(), store.stats().peak), (20, 130));
         a.release(MemoryKind::Pages, 70);
         assert_eq!(store.used_for(MemoryKind::Pages), 0);
+    }
+
+    #[test]
+    fn what_is_kept_for_pages_is_not_there_for_states_that_are_opened() {
+        let store = Account::root(100);
+        let (a, b) = (Account::below(&store, "a", 90), Account::below(&store, "b", 30));
+        a.keep_for_pages(40);
+        assert_eq!((store.available_to_open(), b.available_to_open(), b.available()), (60, 30, 30));
+        a.charge(MemoryKind::Index, 10);
+        assert_eq!((store.kept_and_not_booked(), a.available_to_open()), (40, 50));
+        a.charge(MemoryKind::Pages, 25);
+        a.charge(MemoryKind::Values, 10);
+        assert_eq!((b.kept_and_not_booked(), store.available_to_open()), (5, 50));
+        a.charge(MemoryKind::Values, 20);
+        assert_eq!((store.kept_and_not_booked(), store.available_to_open()), (0, 35));
+        a.release(MemoryKind::Pages, 25);
+        assert_eq!(store.available_to_open(), 50);
+        drop(a);
+        assert_eq!((store.kept_and_not_booked(), store.available()), (0, 60));
     }
 
     /// Gives back what it has, and asks for more while it is at it.

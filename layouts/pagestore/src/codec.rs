@@ -50,12 +50,35 @@ where
 /// From so many bytes on room for an archive is made at once: growing would take three times as much.
 const LONG_BYTES: usize = 16 << 10;
 
+/// The longest archive: references in one are 32 bits with a sign. What is longer than any record of a segment, and
+/// still encoded, is of an export or a move.
+pub const ARCHIVE_BYTES_MAX: usize = i32::MAX as usize;
+
+/// Refuses what owns more heap than an archive has room for.
+fn check_heap(bytes: usize) -> Result<()> {
+    if bytes <= ARCHIVE_BYTES_MAX { Ok(()) } else { Err(too_long(bytes)) }
+}
+
+/// The error for a key or a value of so many bytes.
+#[cold]
+pub fn too_long(bytes: usize) -> Error {
+    let message = format!(
+        "a key and its value take {bytes} bytes; {ARCHIVE_BYTES_MAX} is the most that is encoded; \
+         take, replace or remove them"
+    );
+    Error::new(ErrorKind::ValueTooLarge, message)
+}
+
 /// Encodes a record into `scratch`, replacing what it holds. Of long ones it is hardly longer than
 /// the archive.
+///
+/// # Errors
+/// [`ErrorKind::ValueTooLarge`] for more than [`ARCHIVE_BYTES_MAX`]; [`ErrorKind::Config`] if the types refuse.
 pub fn encode<K: State, V: State>(scratch: &mut AlignedVec, key: &K, value: &V) -> Result<()> {
     scratch.clear();
-    let mut buffer = std::mem::take(scratch);
     let bytes = key.heap_bytes() + value.heap_bytes() + size_of::<(K, V)>();
+    check_heap(bytes)?;
+    let mut buffer = std::mem::take(scratch);
     if bytes > LONG_BYTES && buffer.capacity() < bytes {
         buffer = AlignedVec::with_capacity(bytes + bytes / 64);
     }
@@ -95,7 +118,12 @@ pub(crate) fn encode_one_in<T: State>(
     one: &T,
 ) -> Result<()> {
     scratch.clear();
-    let buffer = std::mem::take(scratch);
+    let bytes = one.heap_bytes() + size_of::<T>();
+    check_heap(bytes)?;
+    let mut buffer = std::mem::take(scratch);
+    if bytes > LONG_BYTES && buffer.capacity() < bytes {
+        buffer = AlignedVec::with_capacity(bytes + bytes / 64);
+    }
     *scratch = to_bytes_in_with_alloc::<_, _, RkyvError>(one, buffer, arena.acquire())
         .map_err(|e| Error::new(ErrorKind::Config, "a value cannot be encoded").caused_by(e))?;
     Ok(())

@@ -3,7 +3,7 @@
 
 use rkyv::util::{AlignedVec, with_arena};
 
-use crate::{Key, Result, State, Trials, codec};
+use crate::{ErrorKind, Key, Result, State, Trials, codec, key_text};
 
 /// Encodes and decodes keys and values that are [`State`]. State of a
 /// layout that has one can be exported, imported and restored by key groups.
@@ -27,11 +27,19 @@ pub struct Encoded {
 
 impl Encoded {
     /// Replaces the bytes by those of these two.
-    pub fn set<K: State, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`ErrorKind::ValueTooLarge`] naming the key if they are longer than an archive can be; those of
+    /// encoding.
+    pub fn set<K: Key, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
         // Once for both: to look for what the thread has takes as long as a short entry.
         with_arena(|arena| {
             codec::encode_one_in(arena, &mut self.key, key)?;
             codec::encode_one_in(arena, &mut self.value, value)
+        })
+        .map_err(|error| match error.kind() {
+            ErrorKind::ValueTooLarge => error.with("key", key_text(key)),
+            _ => error,
         })?;
         self.trials.0.try_one::<K>(&self.key)?;
         self.trials.1.try_one::<V>(&self.value)

@@ -135,7 +135,9 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     fn plenty(&self) -> Plenty {
-        Plenty { want_free: self.sizes.want_free, max_bytes: self.oversize.max_bytes() }
+        let kept = if self.source.is_some() { self.free_for_plenty() } else { 0 };
+        let want_free = self.sizes.want_free.max(kept);
+        Plenty { want_free, max_bytes: self.oversize.max_bytes() }
     }
 
     /// Appends all of a batch, or leaves what it could not in it.
@@ -227,9 +229,16 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         self.resume = None;
         self.poll()?;
         self.spill_ahead();
+        self.check_kept(time, heap)?;
+        let is_first = self.is_first(time);
         for _ in 0..ROUNDS_MAX {
             match self.try_prepare(time, (hash, key), heap) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    if is_first {
+                        self.has_first();
+                    }
+                    return Ok(());
+                }
                 Err(needed) => {
                     let (slack, memory) = (self.sizes.read_slack, self.account.limit());
                     let made = self.make_room(needed + slack, "an element");

@@ -32,7 +32,7 @@ use crate::split_table::FrozenTable;
 use crate::table::CheckpointOutcome;
 
 /// Bytes booked for a run that a checkpoint names.
-const NAMED_BYTES: u64 = 128;
+pub(super) const NAMED_BYTES: u64 = 128;
 /// Bytes after which an image of the catalog ends.
 const CATALOG_PAGE_BYTES: u64 = 64 << 10;
 
@@ -295,18 +295,27 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
     }
 
+    fn catalog_pace(&self) -> Pace {
+        let batch = (self.account.limit() / 64).clamp(4 << 10, BATCH_BYTES_MAX as u64);
+        Pace {
+            chunk_bytes: MERGE_CHUNK_BYTES,
+            segment_bytes: self.sizes.segment_bytes,
+            page_records: PAGE_BLOCKS as u32,
+            page_bytes: CATALOG_PAGE_BYTES,
+            batch_bytes: batch as usize,
+            value_bytes: 4096,
+        }
+    }
+
+    /// What writing a catalog takes.
+    pub(super) fn catalog_bytes(&self) -> u64 {
+        self.catalog_pace().memory_bytes()
+    }
+
     /// Puts more into the catalog.
     fn write_catalog(&mut self, capture: &mut Capture<K, E>) -> Result<()> {
         if capture.catalog.is_none() {
-            let pace = Pace {
-                chunk_bytes: MERGE_CHUNK_BYTES,
-                segment_bytes: self.sizes.segment_bytes,
-                page_records: PAGE_BLOCKS as u32,
-                page_bytes: CATALOG_PAGE_BYTES,
-                batch_bytes: (self.account.limit() / 64).clamp(4 << 10, BATCH_BYTES_MAX as u64)
-                    as usize,
-                value_bytes: 4096,
-            };
+            let pace = self.catalog_pace();
             // What is left free for reads stays so, if it can be.
             let (bytes, what) = (pace.memory_bytes(), "the catalog of a checkpoint");
             if self.make_room(bytes + self.sizes.read_slack, what).is_err() {

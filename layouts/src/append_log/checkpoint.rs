@@ -249,6 +249,9 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             blocks.extend(found.iter().map(|record| BlockAt { file, record: *record }));
             files.push(info.clone());
         }
+        // As little as when it was written: what was accepted is opened in the same memory.
+        files.shrink_to_fit();
+        blocks.shrink_to_fit();
         let stored = StoredRun { files, blocks };
         let what = "the index of runs";
         self.account.reserve(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES, what)?;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use alluvium_pagestore::block::{AlignedVec, BorrowedEntry};
 use alluvium_pagestore::mailbox::{Mailbox, Post, mailbox};
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Helper, Key, Result, SegmentId, SegmentInfo, SegmentReader,
-    SegmentStore, SegmentWriter, State, Time,
+    Error, ErrorKind, FooterEntry, Helper, Key, RECORD_BYTES_MAX, Result, SegmentId, SegmentInfo,
+    SegmentReader, SegmentStore, SegmentWriter, State, Time, key_text,
 };
 
 use super::chain_unsafe::Iter;
@@ -281,6 +281,9 @@ impl Pages {
         let Some(first) = entries.first() else { return Ok(()) };
         let hash = first.key.key_hash();
         writer.trials().encode_block(scratch, entries)?;
+        if scratch.len() as u64 > RECORD_BYTES_MAX {
+            return self.put_in_parts(writer, scratch, entries);
+        }
         if self.segment.is_some() && !writer.has_room(scratch.len()) {
             writer.finish_page()?;
             self.segment = None;
@@ -296,6 +299,41 @@ impl Pages {
         if full || writer.page_bytes() >= PAGE_BYTES {
             writer.finish_page()?;
             self.segment = None;
+        }
+        Ok(())
+    }
+
+    /// Writes entries that are longer as an archive than as values, so that a record has no room for them: half by half.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ValueTooLarge`] naming the key of an element that no record has room for.
+    #[cold]
+    fn put_in_parts<'a, K: Key, E: State, I: ExactSizeIterator<Item = &'a E> + Clone>(
+        &mut self,
+        writer: &mut SegmentWriter,
+        scratch: &mut AlignedVec,
+        entries: &[BorrowedEntry<'a, K, I>],
+    ) -> Result<()> {
+        let bytes = std::mem::take(scratch).len();
+        if entries.len() > 1 {
+            let (before, after) = entries.split_at(entries.len() / 2);
+            self.put(writer, scratch, &before.to_vec())?;
+            return self.put(writer, scratch, &after.to_vec());
+        }
+        let Some(BorrowedEntry { key, rank, elements }) = entries.first() else { return Ok(()) };
+        let elements: Vec<&E> = elements.clone().collect();
+        if elements.len() < 2 {
+            let message = format!(
+                "a key and an element take {bytes} bytes on storage; {RECORD_BYTES_MAX} is the most; \
+                 remove them"
+            );
+            let error = Error::new(ErrorKind::ValueTooLarge, message);
+            return Err(error.with("key", key_text(*key)));
+        }
+        let (before, after) = elements.split_at(elements.len() / 2);
+        for half in [before, after] {
+            let (key, rank, elements) = (*key, *rank, half.iter().copied());
+            self.put(writer, scratch, &vec![BorrowedEntry { key, rank, elements }])?;
         }
         Ok(())
     }

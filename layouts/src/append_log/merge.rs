@@ -65,6 +65,9 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     /// write them again.
     fn has_many_runs(&self, bucket: &Bucket<K, E>) -> bool {
         let (count, max) = (bucket.runs.len(), self.sizes.runs_max);
+        if self.is_tight && count > 1 {
+            return true;
+        }
         if count <= max {
             return self.has_long_runs(bucket);
         }

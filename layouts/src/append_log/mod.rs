@@ -19,6 +19,7 @@ mod frozen;
 mod gather;
 mod groups;
 mod jobs;
+mod kept;
 mod merge;
 mod notes;
 mod relocate;

@@ -35,6 +35,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     pub(super) fn take(&mut self, answer: Answer) {
+        self.kept = None;
         match answer {
             Answer::Written { runs, result: Ok(stored) } => {
                 self.writing -= 1;
@@ -230,6 +231,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     /// Freezes the lists of the last buckets, about `bytes` of them.
     fn freeze_some(&mut self, bytes: u64) -> Vec<Arc<Frozen<K, E>>> {
+        self.kept = None;
         let (number, mut batch, mut total) = (self.epoch + 1, Vec::new(), 0);
         for bucket in self.buckets.values_mut().rev().filter(|bucket| bucket.elements > 0) {
             if total >= bytes || batch.len() == BATCH_RUNS_MAX {
@@ -245,6 +247,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     /// Freezes all lists, without any of them written.
     pub(super) fn freeze_all(&mut self) {
+        self.kept = None;
         let number = self.epoch + 1;
         for bucket in self.buckets.values_mut().filter(|bucket| bucket.elements > 0) {
             freeze(bucket, number);
@@ -328,6 +331,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     pub(super) fn drop_run(&mut self, run: Run<K, E>) {
+        self.kept = None;
         self.elements -= run.elements;
         self.account.release(MemoryKind::Tables, RUN_BYTES);
         if let Some(cached) = run.cached {

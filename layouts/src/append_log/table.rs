@@ -21,6 +21,7 @@ use super::checkpoint::Files;
 use super::config::{AppendLog, Sizes};
 use super::fold::Resume;
 use super::jobs::Jobs;
+use super::kept::Kept;
 use super::run::{Run, RunCursor, Source};
 use crate::by_hash::ByHash;
 use crate::hybrid_log::Pool;
@@ -70,6 +71,12 @@ pub struct AppendLogLists<K, E> {
     /// The checkpoint being taken, or not decided yet.
     pub(super) capture: Option<Box<Capture<K, E>>>,
     pub(super) oversize: Oversize,
+    /// Buckets less than this apart are read together.
+    pub(super) span: i128,
+    /// What appends leave, as long as the runs are what they were.
+    pub(super) kept: Option<Kept>,
+    /// Runs are merged that else would not be.
+    pub(super) is_tight: bool,
 }
 
 impl<K, E> std::fmt::Debug for AppendLogLists<K, E> {
@@ -90,11 +97,19 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
     }
 
     fn open_lists(&self, mut context: StateContext) -> Result<Self::Lists> {
+        let longest = context.longest_record();
         let restored = context.restored.take();
         let account = context.account.clone();
         let plain = K::NONE && E::NONE;
-        let (memory, stored) = (account.available(), context.segments.is_some());
-        let sizes = self.sizes(memory, (plain, stored), context.max_value_bytes)?;
+        let (memory, stored) = (account.available_to_open(), context.segments.is_some());
+        let sizes_for = |max_value| self.sizes(memory, (plain, stored), max_value);
+        let mut sizes = sizes_for(context.max_value_bytes)?;
+        // What is there already may be larger than what may come.
+        let element = longest.saturating_sub(sizes.block_bytes as u64);
+        let most = Oversize::most_of(context.max_value_bytes, element);
+        if most > context.max_value_bytes {
+            sizes = sizes_for(most)?;
+        }
         let state = fingerprint(&context.name);
         let range = HashRange::of(&context.owned, context.key_groups);
         let mut writer = None;
@@ -130,6 +145,9 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
             failed: None,
             capture: None,
             oversize: Oversize::new(&context.name, context.max_value_bytes),
+            span: 1,
+            kept: None,
+            is_tight: false,
             context,
         };
         if let Some((image, _)) = restored {
@@ -194,6 +212,10 @@ fn pool_of(context: &StateContext, piece_bytes: usize) -> Option<SharedPool> {
 }
 
 impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
+    fn fold_at_once(&mut self, span: i128) {
+        AppendLogLists::fold_at_once(self, span);
+    }
+
     #[inline]
     fn append<Q: Lookup<K> + ?Sized>(
         &mut self,

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::panic::resume_unwind;
 use std::slice::from_ref;
 
-use alluvium_pagestore::{Key, MemoryKind, Result, State};
+use alluvium_pagestore::{Key, Result, State};
 
 use super::address::{Address, Place};
 use super::core::{Core, Visit};
@@ -177,8 +177,7 @@ impl Core {
         let bytes = (self.log.sizes.buckets * 7 * each) as u64;
         self.log.make_free((bytes, "a step over a range of hashes"))?;
         let account = self.log.account.clone();
-        account.charge(MemoryKind::Buffers, bytes);
-        Ok(Booked { account, bytes })
+        Ok(Booked::buffers(account, bytes))
     }
 }
 

@@ -373,7 +373,8 @@ impl Core {
         // With those that are to be listed now: else the next checkpoint, however small, makes the sets.
         let listed = listed + LISTED_BYTES * self.stored().count_before();
         let sets = capture.segments.iter().map(|s| LiveSet::memory_bytes(s.image.bytes));
-        capture.deaths.len() >= LISTS_MAX || listed > sets.sum::<u64>() + 4096
+        let most = (sets.sum::<u64>() + 4096).min(self.log.sizes.lists_max);
+        capture.deaths.len() >= LISTS_MAX || listed > most
     }
 
     /// Everything is written: which segments there are, and which are to be looked at.

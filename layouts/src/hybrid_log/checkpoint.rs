@@ -10,7 +10,7 @@ use alluvium_pagestore::{
 
 use super::address::{Address, Place, StoredAt};
 use super::config::Sizes;
-use super::core::{Core, Visit, stored_address};
+use super::core::{Core, TOO_LARGE, Visit, stored_address};
 use super::frame_unsafe::Frame;
 use super::passing::Booked;
 use crate::table::Cursor;
@@ -64,7 +64,7 @@ impl Core {
                 // What restoring takes is there again for pages when this segment is done.
                 self.log.reserve_tables()?;
                 // Segments that came after the index had grown are no reason to refuse it now.
-                let floor = self.log.sizes.floor_bytes(0);
+                let floor = self.log.sizes.kept_bytes();
                 self.log.index.set_floor(floor.saturating_sub(memory + dead_bytes));
                 footers.run(&mut reader, &directory, |footer| {
                     self.enter(number, &footer, live.as_ref())
@@ -120,11 +120,11 @@ impl Core {
     /// Reads footers ahead, into memory that is booked.
     fn footers_ahead(&self) -> (Option<Booked>, FooterPass) {
         let (account, bytes) = (self.log.account.clone(), self.ahead_bytes());
-        if !account.try_reserve(MemoryKind::Buffers, bytes) {
+        if account.available() < bytes {
             return (None, FooterPass::new(0));
         }
         let footers = FooterPass::new(FooterPass::buffer_bytes(self.log.sizes.slots));
-        (Some(Booked { account, bytes }), footers)
+        (Some(Booked::buffers(account, bytes)), footers)
     }
 
     fn ahead_bytes(&self) -> u64 {
@@ -235,11 +235,23 @@ impl Core {
                 // were visited before, and those on storage do not move.
                 failed = failed.and_then(|()| self.make_room_to_read());
                 let segments = self.log.stored.as_mut().expect("a log with segments");
+                // A header that is damaged may say anything.
+                let longest = segments.info(read.at.segment).max_record_bytes;
+                let longer = self.beyond_usual(read.record_bytes().min(longest));
+                if longer > 0 {
+                    failed = failed.and_then(|()| self.log.make_free((longer, TOO_LARGE)));
+                }
+                let account = self.log.account.clone();
+                let segments = self.log.stored.as_mut().expect("a log with segments");
                 // Keys and values are the user's: how they are decoded and dropped may panic too.
                 let shown = catch_unwind(AssertUnwindSafe(|| {
                     failed?;
                     let record = segments.verify(&mut read)?;
                     self.log.stats.codec_calls += 1;
+                    // The value's half, so that `visit` takes none of it for other states.
+                    let value_bytes = longer / 2;
+                    account.reserve(MemoryKind::Values, value_bytes, TOO_LARGE)?;
+                    let _booked = Booked { account, bytes: value_bytes, kind: MemoryKind::Values };
                     self.log.record_type.decode(record.payload, &mut *visit)
                 }));
                 segments.recycle(read);

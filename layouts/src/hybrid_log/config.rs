@@ -1,8 +1,8 @@
 //! Options of a hybrid log, and the sizes that follow from its memory.
 
 use alluvium_pagestore::{
-    ByteSize, Death, Error, ErrorKind, FooterEntry, MIB, Result, SegmentWriter, UNSPLIT_BYTES,
-    io::BLOCK_BYTES,
+    ByteSize, Death, Error, ErrorKind, FooterEntry, LiveSet, MIB, Result, SegmentWriter,
+    UNSPLIT_BYTES, io::BLOCK_BYTES,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -246,6 +246,16 @@ impl HybridLog {
             frame_bytes,
             frame_heap_bytes: FRAME_HEAP_MAX * frame_bytes,
             headroom_bytes,
+            restore_bytes: match stored {
+                // A segment may be as long as two, by its last page; the lists are there while they are read.
+                true => {
+                    let set = 2 * LiveSet::memory_bytes(2 * segment_bytes) + BLOCK_BYTES as u64;
+                    // With those of the last list, of which the bytes are known when it is there.
+                    set + LISTS_READ_AS * (lists_max(memory_bytes) + 8 * deaths_max)
+                }
+                false => 0,
+            },
+            lists_max: lists_max(memory_bytes),
             frames_max,
             spares_max,
             copies_max,
@@ -283,6 +293,14 @@ impl HybridLog {
     }
 }
 
+/// Reading lists of the dead takes so many times their bytes at most: all of them twice, and the longest twice more.
+const LISTS_READ_AS: u64 = 4;
+
+/// Bytes of lists in so much memory: few where it has no room to read them.
+fn lists_max(memory_bytes: u64) -> u64 {
+    (memory_bytes / 128).max(512)
+}
+
 fn low_bits(bits: u32) -> u64 {
     if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
 }
@@ -295,6 +313,11 @@ pub struct Sizes {
     /// A frame whose entries own more heap takes no more entries.
     pub frame_heap_bytes: u64,
     pub headroom_bytes: u64,
+    /// What reading a checkpoint takes that is not there when the log works: the set of a segment's live records, and
+    /// lists of the dead.
+    pub restore_bytes: u64,
+    /// Bytes of lists of the dead that a checkpoint has at most; sets take their place then.
+    pub lists_max: u64,
     /// Frames that the memory has room for, and the tables for so many.
     pub frames_max: u64,
     /// Empty frames kept for reuse, while memory suffices: a checkpoint copies many, whose memory would
@@ -367,7 +390,18 @@ impl Sizes {
             0 => 0,
             now => SEGMENT_TABLE_BYTES_MIN.saturating_sub(now).max(now / 8),
         };
-        FRAMES_MIN * self.frame_bytes + self.headroom_bytes + WANT_FREE_MIN + growth
+        self.kept_bytes() + WANT_FREE_MIN + growth
+    }
+
+    /// What the index and tables leave at least: to a value that is read and to the least frames, and to reading a
+    /// checkpoint, when there are none of these yet.
+    pub fn kept_bytes(&self) -> u64 {
+        (FRAMES_MIN * self.frame_bytes + self.headroom_bytes).max(self.restore_bytes)
+    }
+
+    /// Pages and values without which the log does not work.
+    pub fn pages_bytes_min(&self) -> u64 {
+        FRAMES_MIN * self.frame_bytes + WANT_FREE_MIN
     }
 
     /// Least memory to open with.

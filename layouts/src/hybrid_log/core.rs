@@ -10,7 +10,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    BlobRef, BlobWriter, MemoryKind, Result, Rewrite, SegmentStore, StateImage,
+    Account, BlobRef, BlobWriter, ByteSize, Error, ErrorKind, MemoryKind, Result, Rewrite,
+    SegmentStore, StateImage,
 };
 
 use self::handed_over::HandedOver;
@@ -62,9 +63,30 @@ pub(super) struct Core {
 }
 
 /// What a record that is larger than `max_value` is read into.
-const TOO_LARGE: &str = "a value that is larger than max_value, and its archive,";
+pub(super) const TOO_LARGE: &str = "a value that is larger than max_value, and its archive,";
 /// Entries of the filter of keys read lately.
 const TOUCHED: usize = 1024;
+
+/// The error for a log that does not fit beside the states that are open, with what would do: they take more in more
+/// memory, too.
+fn beside_others(error: Error, account: &Account, is_plain: bool) -> Error {
+    let kept = account.kept_and_not_booked();
+    if error.kind() != ErrorKind::OverBudget || kept == 0 {
+        return error;
+    }
+    let limit = account.limit();
+    // By default max_value grows with the memory.
+    let (enough, or) = match is_plain {
+        true => (limit.saturating_add(limit / 2), ""),
+        false => (limit.saturating_mul(4), ", or a smaller max_value"),
+    };
+    let message = format!(
+        "{}; {kept} more are kept for the pages of other states: a memory of {} would do{or}",
+        error.message(),
+        ByteSize(enough).short()
+    );
+    Error::new(ErrorKind::OverBudget, message).with("state", account.name())
+}
 
 /// What the table takes beside its log.
 fn fixed_bytes() -> u64 {
@@ -79,14 +101,20 @@ impl Core {
         mut context: StateContext,
     ) -> Result<Self> {
         let account = context.account.clone();
-        let (free, stored) = (account.available(), context.segments.is_some());
-        let sizes = layout.sizes(record_type, free, context.max_value_bytes, stored)?;
+        // Pages of logs that are open are not there for this one, also while they have none.
+        let (free, stored) = (account.available_to_open(), context.segments.is_some());
+        let sizes = layout.sizes(record_type, free, context.max_value_bytes, stored);
+        let is_plain = record_type.is_plain();
+        let sizes = sizes.map_err(|error| beside_others(error, &account, is_plain))?;
         let buffers = fixed_bytes() + sizes.buffer_bytes(stored);
         let mut index = Index::new(account.clone(), sizes.buckets, Some(context.helper.clone()))?;
         if context.movable {
             index.expect_few_of(context.key_groups);
         }
         account.reserve(MemoryKind::Buffers, buffers, "the hybrid log's buffers")?;
+        if stored {
+            account.keep_for_pages(sizes.pages_bytes_min());
+        }
         let log = Log::open(&context, record_type, sizes, index);
         let restored = context.restored.take();
         let mut table = Self {
@@ -163,19 +191,17 @@ impl Core {
             // A header that is damaged may say anything.
             let longest = stored.info(place.segment).max_record_bytes;
             let bytes = read.as_ref().map_or(0, |read| read.record_bytes().min(longest));
-            let (longer, most) = (2 * bytes, self.log.oversize.max_bytes());
-            let record_type = self.log.record_type;
-            // An archive may be a little longer than the heap.
-            let usual = most + most / 4 + 2 * record_type.layout().size() as u64 + 1024;
-            let is_long = !record_type.is_plain() && bytes > usual;
-            if is_long && self.log.account.available() < longer {
+            let longer = self.beyond_usual(bytes);
+            if self.log.account.available() < longer {
                 // Nothing else is kept free for a record that is longer than values are to be.
                 self.lacking = longer;
+                let stored = self.log.stored.as_mut().expect("a stored record has a store");
                 read.into_iter().for_each(|read| stored.recycle(read));
                 let error = self.log.account.over_budget(longer, TOO_LARGE);
                 found = Err(error.with("key", key()));
                 break;
             }
+            let stored = self.log.stored.as_mut().expect("a stored record has a store");
             let read_one = read.and_then(|mut read| {
                 let shown = stored.verify(&mut read).and_then(|record| {
                     if record.hash != whole_hash {
@@ -204,6 +230,16 @@ impl Core {
             self.log.stored.as_mut().expect("a read has a store").recycle(read);
         }
         found
+    }
+
+    /// What decoding a record of so many bytes takes that no room is kept for: nothing, unless it is longer than those of
+    /// values that are not too large.
+    pub(super) fn beyond_usual(&self, record_bytes: u64) -> u64 {
+        let (most, record_type) = (self.log.oversize.max_bytes(), self.log.record_type);
+        // An archive may be a little longer than the heap.
+        let usual = most + most / 4 + 2 * record_type.layout().size() as u64 + 1024;
+        let is_long = !record_type.is_plain() && record_bytes > usual;
+        if is_long { 2 * record_bytes } else { 0 }
     }
 
     /// Makes room for a record that could not be read for want of it, and says whether it was that;

@@ -31,11 +31,21 @@ const WINDOW_BYTES: usize = 2 * BLOCK_BYTES;
 pub(super) struct Booked {
     pub(super) account: Rc<Account>,
     pub(super) bytes: u64,
+    pub(super) kind: MemoryKind,
+}
+
+impl Booked {
+    /// Memory for buffers, which is free.
+    pub(super) fn buffers(account: Rc<Account>, bytes: u64) -> Self {
+        let kind = MemoryKind::Buffers;
+        account.charge(kind, bytes);
+        Self { account, bytes, kind }
+    }
 }
 
 impl Drop for Booked {
     fn drop(&mut self) {
-        self.account.release(MemoryKind::Buffers, self.bytes);
+        self.account.release(self.kind, self.bytes);
     }
 }
 
@@ -100,10 +110,24 @@ impl Core {
         let bytes = SegmentPass::ahead_bytes(buffer as usize)
             + (WINDOW_BYTES + entries + segments) as u64
             + self.log.sizes.headroom_bytes;
-        // Before anything is visited: making room moves records.
-        self.log.make_free((bytes, "a pass over all segments")).ok()?;
-        account.charge(MemoryKind::Buffers, bytes);
-        Some((Booked { account, bytes }, buffer as usize))
+        let mut longest = self.longest_stored();
+        loop {
+            // Before anything is visited: making room moves records. It may write longer ones.
+            let bytes = bytes + self.beyond_usual(longest);
+            self.log.make_free((bytes, "a pass over all segments")).ok()?;
+            let now = self.longest_stored();
+            if now <= longest {
+                return Some((Booked::buffers(account, bytes), buffer as usize));
+            }
+            longest = now;
+        }
+    }
+
+    /// Bytes of the longest record that segments have, or no less.
+    fn longest_stored(&self) -> u64 {
+        let stored = self.log.stored.iter();
+        let all = stored.flat_map(|stored| stored.numbers().map(|number| stored.info(number)));
+        all.map(|info| info.max_record_bytes).max().unwrap_or(0)
     }
 
     fn visit_segments(

@@ -10,7 +10,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError, mailbox};
+use alluvium_pagestore::io::BLOCK_BYTES;
+use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError, TryRecvError, mailbox};
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, Progress, RECORD_HEADER_BYTES, Result, Rewrite,
     SegmentDirectory, SegmentId, SegmentMeta, SegmentReader, WrittenPage, fingerprint,
@@ -19,6 +20,7 @@ use alluvium_pagestore::{
 use super::address::StoredAt;
 use super::core::{Core, stored_address};
 use super::leaving::{Leaving, SegmentSet};
+use super::passing::Booked;
 
 /// The rewrite under way, if there is one, and the segments that are given up with it.
 #[derive(Default)]
@@ -32,6 +34,22 @@ pub struct Rewriter {
     interrupted: Option<Job>,
     /// Whether steps wait for the helper.
     patient: bool,
+    /// Copies of long records that nobody waits for any more, and their memory.
+    given_up: Vec<(Mailbox<Result<Copied>>, Booked)>,
+}
+
+impl Rewriter {
+    /// Gives up what is under way. The memory that the helper has for it comes back when it is through.
+    fn give_up_job(&mut self) {
+        if let Some(Job { step: Step::Copying(answer, Some(booked)), .. }) = self.job.take() {
+            self.given_up.push((answer, booked));
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        self.given_up.retain(|(answer, _)| matches!(answer.try_recv(), Err(TryRecvError::Empty)));
+    }
 }
 
 struct Job {
@@ -56,7 +74,7 @@ enum Step {
     /// The owner looks which entries are live: those before `looked` that are stand at the front.
     Filtering { entries: Vec<FooterEntry>, looked: usize, live: usize },
     /// The helper copies.
-    Copying(Mailbox<Result<Copied>>),
+    Copying(Mailbox<Result<Copied>>, Option<Booked>),
     /// The owner installs the copies from `next` on.
     Installing { copied: Copied, segment: u32, next: usize },
 }
@@ -96,7 +114,7 @@ impl Rewrite for Core {
     }
 
     fn begin(&mut self, segment: u64) -> Result<()> {
-        self.rewriter.job = None;
+        self.rewriter.give_up_job();
         let id = SegmentId(segment);
         let stored = self.log.stored.as_ref().expect("a log without segments is not rewritten");
         let Some(number) = stored.number_of(id) else {
@@ -135,7 +153,7 @@ impl Rewrite for Core {
     fn unlink(&mut self, segment: u64) -> Result<()> {
         let id = SegmentId(segment);
         if self.rewriter.job.as_ref().is_some_and(|job| job.id == id) {
-            self.rewriter.job = None;
+            self.rewriter.give_up_job();
         }
         let stored = self.log.stored.as_mut().expect("a log without segments has none");
         match stored.number_of(id) {
@@ -168,7 +186,9 @@ impl Rewrite for Core {
 
 impl Core {
     pub(super) fn give_up_rewrite(&mut self) {
-        self.rewriter = Rewriter::default();
+        self.rewriter.give_up_job();
+        let given_up = std::mem::take(&mut self.rewriter.given_up);
+        self.rewriter = Rewriter { given_up, ..Rewriter::default() };
     }
 
     /// Frames that were not to be looked through while a checkpoint was taken are next time.
@@ -195,9 +215,13 @@ impl Core {
                 Step::Next
             }
             // So are these, but nobody waits for them now: the image is begun again.
-            Step::Copying(_) => Step::Next,
+            Step::Copying(answer, booked) => {
+                self.rewriter.given_up.extend(booked.map(|booked| (answer, booked)));
+                Step::Next
+            }
             step => step,
         };
+        self.rewriter.settle();
         self.rewriter.interrupted = Some(job);
     }
 
@@ -272,10 +296,12 @@ impl Core {
                     if live == 0 {
                         job.image += 1;
                     } else {
-                        job.step = Step::Copying(self.start_copying(job.segment, entries));
+                        let booked = self.book_longest(&entries)?;
+                        let answer = self.start_copying(job.segment, entries);
+                        job.step = Step::Copying(answer, booked);
                     }
                 }
-                Step::Copying(answer) => match self.answer(&answer, patient)? {
+                Step::Copying(answer, booked) => match self.answer(&answer, patient)? {
                     Some(copied) => {
                         let copied = copied?;
                         let stored = self.log.stored.as_mut().expect("a log with segments");
@@ -286,7 +312,7 @@ impl Core {
                         job.step = Step::Installing { copied, segment, next: 0 };
                     }
                     None => {
-                        job.step = Step::Copying(answer);
+                        job.step = Step::Copying(answer, booked);
                         return Ok(Progress::Working { spent });
                     }
                 },
@@ -357,6 +383,23 @@ impl Core {
         answer
     }
 
+    /// Books what the longest record takes beyond the window that others are read through.
+    fn book_longest(&mut self, entries: &[FooterEntry]) -> Result<Option<Booked>> {
+        self.rewriter.settle();
+        let longest = entries.iter().map(|entry| u64::from(entry.len)).max().unwrap_or(0);
+        let more = match self.expiry {
+            // Decoded, to know when it was touched.
+            Some(_) => self.beyond_usual(longest),
+            None => self.beyond_usual(longest) / 2,
+        };
+        if more == 0 {
+            return Ok(None);
+        }
+        let more = more + 2 * BLOCK_BYTES as u64;
+        self.log.make_free((more, "rewriting a value that is larger than max_value"))?;
+        Ok(Some(Booked::buffers(self.log.account.clone(), more)))
+    }
+
     fn start_copying(&self, segment: u32, entries: Vec<FooterEntry>) -> Mailbox<Result<Copied>> {
         let (reply, answer) = mailbox();
         let mut reader = self.reader();
@@ -393,7 +436,10 @@ impl Core {
             // Segments that this has sealed are left to the answer of the next flush: this answer is
             // dropped if the rewrite is given up, and may be taken before those to flushes whose
             // records are in them.
-            reply.send(copy().map(|(grains, page)| Copied { entries, grains, page }));
+            let copied = copy();
+            // Its memory may be given back with the answer.
+            drop(reader);
+            reply.send(copied.map(|(grains, page)| Copied { entries, grains, page }));
         });
         answer
     }

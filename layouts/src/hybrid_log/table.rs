@@ -259,6 +259,32 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         slot.map(|slot| self.change(slot, change)).transpose()
     }
 
+    fn touch<Q: Lookup<K> + ?Sized, R>(
+        &mut self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        self.drop_scratch();
+        let hash = self.hash(key);
+        if let Located::Resident { number, slot, .. } = self.core.locate(hash, key) {
+            if self.core.log.is_in_place(number, slot) {
+                self.core.change_in_place(number, slot);
+                return Ok(Some(self.change_unchecked((number, slot), change)));
+            }
+            if self.core.log.oversize.is_seen() {
+                // A record that a checkpoint still needs is copied.
+                let record = self.core.log.frame(number).get(slot).expect("an indexed slot");
+                let heap = record.heap_bytes();
+                self.core.log.make_free((heap, "a copy of a value for a checkpoint"))?;
+            }
+        }
+        if !V::NONE {
+            self.core.log.make_headroom()?;
+        }
+        let slot = self.own(hash, key, &mut None)?;
+        Ok(slot.map(|slot| self.change_unchecked(slot, change)))
+    }
+
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         self.drop_scratch();
         let hash = self.hash::<K>(&key);

@@ -30,6 +30,7 @@ use super::table::SegmentPanes;
 use super::tables::{TableGroup, WrittenTable};
 use super::telling::Telling;
 use super::writing::{Cut, Written};
+use crate::full_image::name_large;
 use crate::gaps::Gaps;
 use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::snapshot::{Entry, Snapshot};
@@ -351,7 +352,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             None => gone.get_mut(number).expect("a slice that is not read is kept"),
         };
         let captured = found.captured.as_mut().expect("it is not read yet");
-        let mut push = |entry: &(K, A)| own.push(entry.0.key_hash(), &entry.0, &entry.1);
+        let mut push = |entry: &(K, A)| {
+            let pushed = own.push(entry.0.key_hash(), &entry.0, &entry.1);
+            pushed.map_err(|error| name_large(error, &entry.0))
+        };
         let more = match captured.entries.next() {
             Some(place) => {
                 let (part, end) = found.active.part_at(place);

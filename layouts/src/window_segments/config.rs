@@ -116,6 +116,7 @@ impl WindowSegments {
             writer_bytes,
             headroom_bytes: if plain { 0 } else { max_value_bytes },
             read_value_bytes: if plain { 0 } else { 2 * max_value_bytes },
+            value_bytes: if plain { u64::MAX } else { max_value_bytes },
             reserve_bytes: match stored {
                 true => {
                     let records = memory_bytes / size_of::<(K, A)>().max(1) as u64;
@@ -156,6 +157,8 @@ pub struct Sizes {
     pub headroom_bytes: u64,
     /// Kept for reading: a sum, and what is added to it.
     pub read_value_bytes: u64,
+    /// What the largest value owns that is written and read within these.
+    pub value_bytes: u64,
     /// Kept for the table of the next run.
     pub reserve_bytes: u64,
     /// Kept for folds, so that slices can be read and purged when memory is used up.

@@ -83,6 +83,23 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
     }
 
+    /// Books what it takes to write and to read the largest value, if a closure has made one too large.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] naming its key.
+    pub(super) fn book_longest(&mut self) -> Result<()> {
+        let Some((bytes, key)) = self.oversize.longest() else { return Ok(()) };
+        let more = bytes.saturating_sub(self.sizes.value_bytes);
+        let what = "the archive of a value that is larger than max_value";
+        self.account
+            .reserve(MemoryKind::Buffers, 2 * more, what)
+            .map_err(|e| e.with("state", &self.context.name).with("key", key))?;
+        self.sizes.writer_bytes += more;
+        self.sizes.read_value_bytes += more;
+        self.sizes.value_bytes += more;
+        Ok(())
+    }
+
     /// Has the slice written that is read last, and says whether one is being written.
     pub(super) fn spill(&mut self) -> Result<bool> {
         if self.background.storage.is_none() {
@@ -103,6 +120,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         if self.reserve_bytes < needed.min(self.sizes.reserve_bytes) {
             return Ok(false);
         }
+        self.book_longest()?;
         let found = self.slots[slot].as_mut().expect("a slice in use");
         if found.captured.is_some() {
             self.read_rest();

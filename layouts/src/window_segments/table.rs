@@ -142,7 +142,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     fn open(layout: &WindowSegments, mut context: StateContext, merge: Merge<A>) -> Result<Self> {
         let account = context.account.clone();
         let stored = context.segments.is_some();
-        let sizes = layout.sizes::<K, A>(account.available(), context.max_value_bytes, stored)?;
+        // What is there already may be larger than what may come.
+        let most = Oversize::most_of(context.max_value_bytes, context.longest_record());
+        let sizes = layout.sizes::<K, A>(account.available_to_open(), most, stored)?;
         let image = if stored { sizes.image_bytes } else { 0 };
         account.reserve(
             MemoryKind::Buffers,

@@ -133,7 +133,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
 
     /// Touches an entry that is there; says whether it is.
     fn touch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q, moment: Moment) -> Result<bool> {
-        let touched = self.map.modify(key, |timed| timed.seen_to_write(moment).is_some())?;
+        let touched = self.map.touch(key, |timed| timed.seen_to_write(moment).is_some())?;
         Ok(touched == Some(true))
     }
 
@@ -149,7 +149,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
             return self.map.read(key, |timed| read(seen(timed, moment)));
         }
         let mut read = Some(read);
-        let done = self.map.modify(key, |timed| {
+        let done = self.map.touch(key, |timed| {
             let value = timed.seen_to_write(moment)?;
             read.take().map(|read| read(Some(value)))
         })?;
@@ -245,7 +245,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
             Peek::Absent => return Ok(false),
             Peek::Unknown => {}
         }
-        let seen = self.map.modify::<K, _>(key, |timed| timed.touched >= moment.over)?;
+        let seen = self.map.touch::<K, _>(key, |timed| timed.touched >= moment.over)?;
         Ok(seen == Some(true))
     }
 

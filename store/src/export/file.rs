@@ -86,9 +86,10 @@ fn to_json(body: &impl Serialize) -> Result<Vec<u8>> {
 
 /// The header of block `number`.
 fn block_header(number: u64, kind: u32, body: &[u8]) -> [u8; BLOCK_HEADER_BYTES] {
+    let length = u32::try_from(body.len()).expect("entries are refused that are longer");
     let mut header = [0; BLOCK_HEADER_BYTES];
     header[..4].copy_from_slice(&kind.to_le_bytes());
-    header[4..8].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    header[4..8].copy_from_slice(&length.to_le_bytes());
     header[8..12].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
     let crc = header_crc(number, &header);
     header[12..].copy_from_slice(&crc.to_le_bytes());
@@ -147,18 +148,19 @@ impl<W: Write> FileWriter<W> {
     }
 
     pub(super) fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+        let [key_len, value_len] = entry.lengths()?;
         let same = !self.block.is_empty() && self.last.0 == entry.hash && self.last.1 == entry.key;
         let key = if same { 0 } else { entry.key.len() };
         if self.block.len() + ENTRY_HEADER_BYTES + key + entry.value.len() > BLOCK_BYTES {
             self.finish_block()?;
         }
-        self.make_room(ENTRY_HEADER_BYTES + entry.key.len() + entry.value.len())?;
+        self.make_room(ENTRY_HEADER_BYTES + entry.key.len() + entry.value.len(), entry.key.len())?;
         let same = same && !self.block.is_empty();
-        let key_len = if same { SAME_KEY } else { entry.key.len() as u32 };
+        let key_len = if same { SAME_KEY } else { key_len };
         self.block.extend_from_slice(&entry.hash.to_le_bytes());
         self.block.extend_from_slice(&entry.order.to_le_bytes());
         self.block.extend_from_slice(&key_len.to_le_bytes());
-        self.block.extend_from_slice(&(entry.value.len() as u32).to_le_bytes());
+        self.block.extend_from_slice(&value_len.to_le_bytes());
         if !same {
             self.block.extend_from_slice(entry.key);
             self.last.0 = entry.hash;
@@ -170,9 +172,10 @@ impl<W: Write> FileWriter<W> {
         Ok(())
     }
 
-    /// Books what an entry takes that is longer than a block, twice for its key.
-    fn make_room(&mut self, bytes: usize) -> Result<()> {
-        let more = (2 * bytes as u64).saturating_sub(self.booked);
+    /// Books what an entry takes that is longer than a block, and its key again, which may have grown to twice that.
+    fn make_room(&mut self, bytes: usize, key: usize) -> Result<()> {
+        let more = (bytes + 2 * key) as u64;
+        let more = (more + BLOCK_BYTES as u64).saturating_sub(self.booked);
         self.account.reserve(MemoryKind::Buffers, more, "an entry of an export")?;
         self.booked += more;
         if self.block.is_empty() {

@@ -10,9 +10,11 @@ mod runs;
 mod sort;
 
 use std::io::{Read, Write};
+use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Encoded, Error, ErrorKind, Result, SegmentStore, StateManifest, has_no_order,
+    Account, Encoded, Error, ErrorKind, MemoryKind, Result, SegmentStore, StateManifest,
+    has_no_order,
 };
 
 use crate::store::{OpenState, Store};
@@ -39,6 +41,77 @@ impl<'a> Entry<'a> {
     pub(crate) fn of(hash: u64, order: i64, encoded: &'a Encoded) -> Self {
         Self { hash, order, key: &encoded.key, value: &encoded.value }
     }
+
+    /// The lengths of key and value, as files and chunks say them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ValueTooLarge`] if 32 bits have no room for one, or for the block that the entry
+    /// makes alone.
+    pub(crate) fn lengths(&self) -> Result<[u32; 2]> {
+        let bytes = self.key.len().saturating_add(self.value.len());
+        let fits = bytes <= ENTRY_BYTES_MAX;
+        match (u32::try_from(self.key.len()), u32::try_from(self.value.len())) {
+            (Ok(key), Ok(value)) if fits => Ok([key, value]),
+            _ => {
+                let message = format!(
+                    "a key and its value take {bytes} bytes; {ENTRY_BYTES_MAX} is the most that is \
+                     exported or moved"
+                );
+                let error = Error::new(ErrorKind::ValueTooLarge, message);
+                Err(error.with("key", format_args!("with hash {:#018x}", self.hash)))
+            }
+        }
+    }
+}
+
+/// The most bytes of an entry: with its headers they are a length of 32 bits, and none that has another meaning.
+pub(crate) const ENTRY_BYTES_MAX: usize = u32::MAX as usize - 64;
+
+/// What is booked for the entry that is encoded at the moment: that of one within `max_value`, and more from the first
+/// that is longer.
+pub(crate) struct Encoding {
+    account: Rc<Account>,
+    bytes: u64,
+}
+
+impl Encoding {
+    /// Books so many bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] naming `what`.
+    pub(crate) fn begin(account: &Rc<Account>, bytes: u64, what: &str) -> Result<Self> {
+        let account = account.clone();
+        account.reserve(MemoryKind::Buffers, bytes, what)?;
+        Ok(Self { account, bytes })
+    }
+
+    /// Books what this entry takes beyond what is.
+    ///
+    /// # Errors
+    /// As for [`begin`](Encoding::begin).
+    fn holds(&mut self, entry: &Entry<'_>) -> Result<()> {
+        let bytes = (entry.key.len() + entry.value.len()) as u64;
+        self.is_for(bytes, "encoding a value that is larger than max_value")
+    }
+
+    /// Books what lacks of so many bytes.
+    ///
+    /// # Errors
+    /// As for [`begin`](Encoding::begin).
+    pub(crate) fn is_for(&mut self, bytes: u64, what: &str) -> Result<()> {
+        let more = bytes.saturating_sub(self.bytes);
+        if more > 0 {
+            self.account.reserve(MemoryKind::Buffers, more, what)?;
+            self.bytes += more;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Encoding {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Buffers, self.bytes);
+    }
 }
 
 /// Takes the entries of a state one by one.
@@ -62,6 +135,7 @@ struct SortedParts<'a, W> {
     sorter: Sorter,
     file: &'a mut FileWriter<W>,
     state: &'a OpenState,
+    encoded: Encoding,
 }
 
 impl<W: Write> Parts for SortedParts<'_, W> {
@@ -74,6 +148,7 @@ impl<W: Write> Parts for SortedParts<'_, W> {
     }
 
     fn entry(&mut self, entry: Entry<'_>) -> Result<()> {
+        self.encoded.holds(&entry)?;
         self.sorter.push(entry)
     }
 
@@ -173,7 +248,8 @@ impl Store {
     fn write_sorted(&self, state: &OpenState, file: &mut FileWriter<impl Write>) -> Result<u64> {
         // An entry is encoded beside what it is copied to.
         let encoded = self.0.config.max_value_bytes();
-        let encoded = self.reserve(encoded, "encoding an entry of an export")?;
+        let what = "encoding an entry of an export";
+        let mut encoded = Encoding::begin(self.root(), encoded, what)?;
         // What is written to sort is of no use after an error.
         let segments = self.0.segments.as_ref().map(SegmentStore::for_opening);
         // Keys of groups that are not the store's, if there are any, stand in no order; nor is all told
@@ -182,7 +258,7 @@ impl Store {
         if is_all && state.groups.is_none() && state.hooks.has_parts()? {
             let memory = (self.root().limit() / 64).min(PART_BYTES_MAX);
             let sorter = Sorter::within(self.root(), segments, memory)?;
-            let mut parts = SortedParts { sorter, file, state };
+            let mut parts = SortedParts { sorter, file, state, encoded };
             state.hooks.export_in_parts(&mut parts)?;
             return file.end_state();
         }
@@ -191,7 +267,7 @@ impl Store {
         let groups = state.groups.as_deref();
         let is_here = |hash| groups.is_none_or(|groups| groups.has(groups.group_of(hash)));
         state.hooks.export(&mut |entry| match is_here(entry.hash) {
-            true => sorter.push(entry),
+            true => encoded.holds(&entry).and_then(|()| sorter.push(entry)),
             false => Ok(()),
         })?;
         drop(encoded);
@@ -237,5 +313,46 @@ pub(crate) fn check_hash(told: u64, hash: u64) -> Result<()> {
     match told == hash {
         true => Ok(()),
         false => Err(Error::new(ErrorKind::Corrupt, "an entry has the hash of another key")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::file::FileWriter;
+    use super::*;
+
+    /// What is too long is refused before it is copied: its bytes are never looked at.
+    #[test]
+    fn lengths_beyond_32_bits_are_refused_and_never_cut() {
+        let root = Account::root(1 << 20);
+        let long = vec![0u8; (1 << 32) + 7];
+        let (most, one) = (ENTRY_BYTES_MAX, &b"k"[..]);
+        let of = |key, value| Entry { hash: 0x77, order: 0, key, value };
+        let refused = [of(one, &long), of(&long, one), of(one, &long[..most])];
+        for entry in refused {
+            let mut sorter = Sorter::begin(&root, None).unwrap();
+            let mut file = FileWriter::begin(Vec::new(), &root).unwrap();
+            for error in [sorter.push(entry), file.push(entry)] {
+                let error = error.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ValueTooLarge, "{error}");
+                assert_eq!(error.context("key"), Some("with hash 0x0000000000000077"));
+            }
+            assert_eq!(sorter.entries(), 0);
+        }
+        assert_eq!(of(one, &long[..most - 1]).lengths().unwrap(), [1, most as u32 - 1]);
+        assert_eq!(root.used(), 0);
+    }
+
+    #[test]
+    fn what_no_archive_has_room_for_is_refused_by_its_key() {
+        let (long, mut encoded) = (vec![0u8; 1 << 31], Encoded::default());
+        let error = encoded.set(&5u64, &long).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ValueTooLarge, "{error}");
+        assert_eq!(error.context("key"), Some("5"), "{error}");
+        encoded.set(&5u64, &vec![1u8]).unwrap();
+        assert_eq!(
+            Encoded::get::<u64, Vec<u8>>(&encoded.key, &encoded.value).unwrap(),
+            (5, vec![1])
+        );
     }
 }

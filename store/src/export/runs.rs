@@ -103,6 +103,7 @@ struct RunWriter {
 
 impl RunWriter {
     fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+        let header = header(&entry)?;
         let needed = HASH_BYTES + HEADER_BYTES + entry.key.len() + entry.value.len();
         if !self.block.is_empty() && self.block.len() + needed > self.sizes.block {
             self.finish_block(&[&[], &[]])?;
@@ -111,7 +112,7 @@ impl RunWriter {
             self.hash = entry.hash;
         }
         self.block.extend_from_slice(&entry.hash.to_le_bytes());
-        self.block.extend_from_slice(&header(&entry));
+        self.block.extend_from_slice(&header);
         if self.block.len() + entry.key.len() + entry.value.len() > self.sizes.block {
             // Longer than a block: one of its own, which is not copied.
             return self.finish_block(&[entry.key, entry.value]);

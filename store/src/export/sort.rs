@@ -86,6 +86,7 @@ impl Sorter {
 
     /// Takes one entry in.
     pub(super) fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+        let header = header(&entry)?;
         let needed = HEADER_BYTES + entry.key.len() + entry.value.len();
         let is_full = self.bytes.len() + needed > self.bytes.capacity()
             || self.places.len() == self.places.capacity();
@@ -100,7 +101,7 @@ impl Sorter {
             self.bytes.reserve_exact(needed);
         }
         self.places.push((entry.hash, self.bytes.len()));
-        self.bytes.extend_from_slice(&header(&entry));
+        self.bytes.extend_from_slice(&header);
         self.bytes.extend_from_slice(entry.key);
         self.bytes.extend_from_slice(entry.value);
         self.entries += 1;
@@ -219,12 +220,16 @@ fn give(bytes: &[u8], places: &[Place], visit: Visit<'_>) -> Result<()> {
 }
 
 /// What stands in front of an entry's key and value.
-pub(super) fn header(entry: &Entry<'_>) -> [u8; HEADER_BYTES] {
+///
+/// # Errors
+/// Those of [`Entry::lengths`].
+pub(super) fn header(entry: &Entry<'_>) -> Result<[u8; HEADER_BYTES]> {
+    let [key, value] = entry.lengths()?;
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&entry.order.to_le_bytes());
-    header[8..12].copy_from_slice(&(entry.key.len() as u32).to_le_bytes());
-    header[12..].copy_from_slice(&(entry.value.len() as u32).to_le_bytes());
-    header
+    header[8..12].copy_from_slice(&key.to_le_bytes());
+    header[12..].copy_from_slice(&value.to_le_bytes());
+    Ok(header)
 }
 
 /// The entry that begins at `at`.

@@ -85,15 +85,18 @@ impl ChunkWriter {
         self.entries = mark.entries;
     }
 
-    pub fn push(&mut self, state: u32, entry: Entry<'_>) {
+    /// # Errors
+    /// Those of [`Entry::lengths`].
+    pub fn push(&mut self, state: u32, entry: Entry<'_>) -> Result<()> {
+        let [key, value] = entry.lengths()?;
         self.bytes.reserve_exact(ENTRY_BYTES + entry.key.len() + entry.value.len() + END_BYTES);
-        let lengths = [state, entry.key.len() as u32, entry.value.len() as u32];
-        lengths.iter().for_each(|n| self.bytes.extend(n.to_le_bytes()));
+        [state, key, value].iter().for_each(|n| self.bytes.extend(n.to_le_bytes()));
         self.bytes.extend(entry.hash.to_le_bytes());
         self.bytes.extend(entry.order.to_le_bytes());
         self.bytes.extend(entry.key);
         self.bytes.extend(entry.value);
         self.entries += 1;
+        Ok(())
     }
 
     pub fn finish(mut self, head: &Head) -> Vec<u8> {
@@ -180,6 +183,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_entry_beyond_32_bits_is_refused_and_leaves_no_trace() {
+        let long = vec![0u8; (1 << 32) + 7];
+        let mut writer = ChunkWriter::new(100);
+        let before = writer.len();
+        for (key, value) in [(&b"k"[..], &long[..]), (&long[..], &b"v"[..])] {
+            let error = writer.push(0, Entry { hash: 1, order: 0, key, value }).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ValueTooLarge, "{error}");
+            assert_eq!(writer.len(), before);
+        }
+    }
+
+    #[test]
     fn chunks_come_back_and_damage_is_told() {
         let head = Head {
             group: KeyGroup(7),
@@ -192,7 +207,7 @@ mod tests {
         let mut writer = ChunkWriter::new(100);
         let entries = [(1, 11, -5, &b"key"[..], &b"value"[..]), (0, 12, 6, b"", b"x")];
         for (state, hash, order, key, value) in entries {
-            writer.push(state, Entry { hash, order, key, value });
+            writer.push(state, Entry { hash, order, key, value }).unwrap();
         }
         let length = writer.len();
         let bytes = writer.finish(&head);

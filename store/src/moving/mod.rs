@@ -28,10 +28,11 @@ use std::rc::Rc;
 
 use alluvium_layouts::Cursor;
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, KeyGroup, KeyGroups, MemoryKind, Result, StateManifest, Time,
-    combine, hash_bytes,
+    Account, Error, ErrorKind, KeyGroup, KeyGroups, Result, StateManifest, Time, combine,
+    hash_bytes,
 };
 
+use crate::export::Encoding;
 use crate::state_cell::Hooks;
 use crate::store::Store;
 use chunk::{ChunkWriter, Head};
@@ -291,13 +292,16 @@ impl Mover {
         }
         // The chunk, one entry more in it, and one that is encoded beside it; each may be being moved.
         let memory = bytes as u64 + 3 * max_value_bytes;
-        root.reserve(MemoryKind::Buffers, memory, "a piece of a key group that moves")?;
-        let written = self.write_chunk(rest, bytes);
-        root.release(MemoryKind::Buffers, memory);
-        written.map(Some)
+        let mut memory = Encoding::begin(root, memory, "a piece of a key group that moves")?;
+        self.write_chunk(rest, bytes, &mut memory).map(Some)
     }
 
-    fn write_chunk(&self, rest: &mut Extraction, bytes: usize) -> Result<Vec<u8>> {
+    fn write_chunk(
+        &self,
+        rest: &mut Extraction,
+        bytes: usize,
+        memory: &mut Encoding,
+    ) -> Result<Vec<u8>> {
         let (states, names) = (self.0.states.borrow(), self.0.names.borrow());
         let mut writer = ChunkWriter::new(bytes);
         let (mut state, mut place) = (rest.state, rest.place.clone());
@@ -318,8 +322,13 @@ impl Mover {
                 if is_full {
                     return Err(Error::new(ErrorKind::Backpressure, "the chunk is full"));
                 }
-                writer.push(number, entry);
-                Ok(())
+                // One that is longer than values are to be is there encoded, and in the chunk.
+                let longer = 2 * (entry.key.len() + entry.value.len()) as u64;
+                memory.is_for(
+                    bytes as u64 + longer,
+                    "moving a value that is larger than max_value",
+                )?;
+                writer.push(number, entry)
             });
             rest.entry_bytes = writer.entry_bytes().unwrap_or(rest.entry_bytes);
             match step {
@@ -340,10 +349,14 @@ impl Mover {
             }
         }
         let last = state == states.len();
+        let Ok(count) = u8::try_from(states.len()) else {
+            let message = format!("{} states cannot move together: 255 can", states.len());
+            return Err(self.0.groups.error(ErrorKind::Unsupported, &message));
+        };
         let head = Head {
             group: rest.group,
             last,
-            states: states.len() as u8,
+            states: count,
             unit: *self.0.unit.borrow(),
             by: rest.by,
             number: rest.number,

@@ -335,6 +335,7 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
                 self.late.give_back((at, key, item));
                 return Err(error);
             }
+            self.late.is_in((at, key, item));
         }
         Ok(used)
     }

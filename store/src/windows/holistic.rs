@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use alluvium_layouts::{Elements, ListsLayout, WindowSegments};
+use alluvium_layouts::{Elements, Lists, ListsLayout, WindowSegments};
 use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::aligned::Aligned;
@@ -168,6 +168,7 @@ where
                     Emit::OnClose | Emit::OnWatermark => None,
                 };
                 let grid = Grid::new(length, slide, offset);
+                lists.0.enter()?.fold_at_once(grid.length());
                 let contents = Kept {
                     process,
                     lists,

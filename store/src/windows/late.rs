@@ -2,20 +2,22 @@
 //!
 //! They are in a list of its own, by the time they were sent with. When that has come they are taken
 //! out of it, by fuel, and let in one by one. What it keeps true: an event is in the list, or on its
-//! way, until it is in; none comes twice.
+//! way, until it is in; none comes twice. Those on their way are booked before they are copied.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use alluvium_layouts::{Cursor, Heap, HeapLists, Lists};
-use alluvium_pagestore::{Account, Key, KeyGroup, Rejected, Result, State, Time};
+use alluvium_pagestore::{
+    Account, Key, KeyGroup, MemoryKind, Rejected, Result, State, Time, rounded,
+};
 
 use crate::cells::ListsCell;
 use crate::moving::{Mover, in_order};
 use crate::store::Store;
 
-/// Events that are taken out of their list at once: they are in memory twice until they are in.
+/// Events that are taken out of their list at once: they are in memory, and booked, twice until they are in.
 const COMING_MAX: usize = 64;
 
 type ListsOf<K, E> = ListsCell<K, E, HeapLists<K, E>>;
@@ -27,6 +29,8 @@ pub(crate) struct LateEvents<K: Key, I: State> {
     coming: VecDeque<(Time, K, I)>,
     unloading: Option<(Time, Cursor)>,
     account: Rc<Account>,
+    /// For those that may come in, and for their places.
+    booked: (u64, u64),
     /// The hashes of all keys that the store may have.
     hashes: RangeInclusive<u64>,
 }
@@ -43,7 +47,8 @@ impl<K: Key, I: State> LateEvents<K, I> {
         let [first, last] =
             [owned.start, owned.end - 1].map(|group| KeyGroup(group).hashes(groups));
         let hashes = *first.start()..=*last.end();
-        Ok(Self { lists, coming: VecDeque::new(), unloading: None, account, hashes })
+        let (coming, unloading, booked) = (VecDeque::new(), None, (0, 0));
+        Ok(Self { lists, coming, unloading, account, booked, hashes })
     }
 
     /// For what is noted of late events beside them.
@@ -90,8 +95,8 @@ impl<K: Key, I: State> LateEvents<K, I> {
         self.unloading = Some((sent, Cursor::default()));
     }
 
-    /// The next event that may come in, and the time that it was sent with. If it cannot, it is
-    /// [given back](LateEvents::give_back).
+    /// The next event that may come in, and the time that it was sent with. If a copy of it [is in](LateEvents::is_in),
+    /// its memory comes back; if it cannot, it is [given back](LateEvents::give_back).
     pub(crate) fn take(&mut self) -> Option<(Time, (Time, K, I))> {
         let sent = self.unloading.map_or(Time::MIN, |(sent, _)| sent);
         Some((sent, self.coming.pop_front()?))
@@ -101,18 +106,56 @@ impl<K: Key, I: State> LateEvents<K, I> {
         self.coming.push_front(event);
     }
 
+    /// An event that was taken is in, and dropped.
+    pub(crate) fn is_in(&mut self, (_, key, item): (Time, K, I)) {
+        let heap = heap_of(&key, &item);
+        drop((key, item));
+        self.account.release(MemoryKind::Values, heap);
+        self.booked.0 -= heap;
+    }
+
+    /// Books the copies of so many events that own so much heap, and makes places for them.
+    fn make_room(&mut self, events: usize, heap: u64) -> Result<()> {
+        let places = self.coming.capacity().max(events);
+        let bytes = rounded(places * size_of::<(Time, K, I)>()) as u64;
+        let more = bytes.saturating_sub(self.booked.1);
+        self.account.ensure(heap + more, "late events that come in")?;
+        self.account.charge(MemoryKind::Values, heap);
+        self.account.charge(MemoryKind::Buffers, more);
+        self.booked = (self.booked.0 + heap, self.booked.1 + more);
+        self.coming.reserve_exact(events);
+        Ok(())
+    }
+
     /// Goes on taking events out of their list, when all that were taken are in; says whether there
     /// was something to do.
     pub(crate) fn unload(&mut self, fuel: usize) -> Result<bool> {
         let Some((sent, mut cursor)) = self.unloading else { return Ok(false) };
-        let (shared, coming) = (&self.lists.0, &mut self.coming);
-        let mut lists = shared.enter()?;
+        let shared = self.lists.clone();
+        let (shared, mut lists) = (&shared.0, shared.0.enter()?);
         if !cursor.done {
             // In runs, as a key may have any number of them.
-            let (all, fuel) = (&self.hashes, fuel.min(COMING_MAX));
+            let all = self.hashes.clone();
             let lists = in_order(lists.by_hash())?;
-            let visited = lists.visit_hashes(sent, all, &mut cursor, fuel, &mut |key, _, run| {
-                // What is left of a key group that has gone is no event of this store.
+            let mut fuel = fuel.clamp(1, COMING_MAX);
+            loop {
+                let (mut events, mut heap, mut after) = (0, 0, cursor);
+                lists.visit_hashes(sent, &all, &mut after, fuel, &mut |key, _, run| {
+                    // What is left of a key group that has gone is no event of this store.
+                    if shared.counts(key) {
+                        events += run.len();
+                        heap += run.iter().map(|(_, item)| heap_of(key, item)).sum::<u64>();
+                    }
+                    Ok(())
+                })?;
+                match self.make_room(events, heap) {
+                    Ok(()) => break,
+                    Err(error) if fuel == 1 => return Err(error),
+                    Err(_) => fuel /= 2,
+                }
+            }
+            let coming = &mut self.coming;
+            let visited = lists.visit_hashes(sent, &all, &mut cursor, fuel, &mut |key, _, run| {
                 if shared.counts(key) {
                     let run = run.iter().cloned();
                     coming.extend(run.map(|(at, item)| (at, key.clone(), item)));
@@ -128,4 +171,17 @@ impl<K: Key, I: State> LateEvents<K, I> {
         }
         Ok(true)
     }
+}
+
+impl<K: Key, I: State> Drop for LateEvents<K, I> {
+    fn drop(&mut self) {
+        self.coming = VecDeque::new();
+        self.account.release(MemoryKind::Values, self.booked.0);
+        self.account.release(MemoryKind::Buffers, self.booked.1);
+    }
+}
+
+/// What the copy of an event owns.
+fn heap_of<K: Key, I: State>(key: &K, item: &I) -> u64 {
+    (key.heap_bytes() + item.heap_bytes()) as u64
 }

@@ -17,6 +17,7 @@ use crate::dice::{Dice, times};
 use crate::everything::Everything;
 use crate::history::lock;
 use crate::job::{Fixtures, Found, Job, Replay, Subject};
+use crate::joined::Joined;
 use crate::long;
 use crate::trouble::Trouble;
 
@@ -194,6 +195,11 @@ fn requests_of_real_engines_fail_and_are_made_again() {
 #[test]
 fn requests_of_all_kinds_of_windows_fail_and_are_made_again() {
     requests_fail::<Fixtures>();
+}
+
+#[test]
+fn requests_of_windows_that_join_and_are_told_early_fail_and_are_made_again() {
+    requests_fail::<Joined>();
 }
 
 fn requests_fail<S: Subject>() {

@@ -19,7 +19,7 @@ use crate::trouble::Trouble;
 const STEPS_MAX: u64 = 60;
 
 /// The chance of the change `at`.
-fn chance(seed: u64, at: u64) -> Dice {
+pub fn chance(seed: u64, at: u64) -> Dice {
     Dice(Dice(seed).next().wrapping_add(at.wrapping_mul(0x9E37_79B9)))
 }
 

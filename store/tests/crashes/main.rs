@@ -48,6 +48,7 @@ mod failing;
 mod forked_child_unsafe;
 mod history;
 mod job;
+mod joined;
 mod kills;
 mod nth;
 mod shim;

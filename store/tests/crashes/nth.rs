@@ -1,4 +1,4 @@
-//! The nth call of the device fails, for each n of a short history, and the history goes on: the call
+//! The nth call of the device fails, once or three times in a row, for each n of a short history, and the history goes on: the call
 //! that failed is made again. Then the store is opened again, also from what a crash leaves.
 //!
 //! What this catches: one place of many whose error is not told, or whose second try does not do what the
@@ -13,6 +13,7 @@ use alluvium::{Helpers, StoreBuilder};
 use crate::dice::{Dice, times};
 use crate::everything::{Everything, builder};
 use crate::job::{Fixtures, Found, Job, Replay, Subject};
+use crate::joined::Joined;
 use crate::long;
 use crate::trouble::Trouble;
 
@@ -30,6 +31,12 @@ enum Kind {
 
 impl Kind {
     const ALL: [Kind; 5] = [Kind::Read, Kind::Write, Kind::FullDisk, Kind::Sync, Kind::Directory];
+
+    /// The nth fails, and as many after it as make `times`.
+    fn plan_times(self, device: &Simulated, n: u64, times: u64) {
+        // Those of one kind are counted from now on.
+        (n..n + times).for_each(|n| self.plan(device, n));
+    }
 
     fn plan(self, device: &Simulated, n: u64) {
         match self {
@@ -82,6 +89,11 @@ fn each_call_of_all_kinds_of_windows_fails_once_and_is_made_again() {
     each_call_fails::<Fixtures>();
 }
 
+#[test]
+fn each_call_of_windows_that_join_and_are_told_early_fails_and_is_made_again() {
+    each_call_fails::<Joined>();
+}
+
 fn each_call_fails<S: Subject>() {
     let seeds = if long() { 60 } else { 1 };
     let first = times("ALLUVIUM_SEED", 1);
@@ -94,10 +106,12 @@ fn each_call_fails<S: Subject>() {
         for kind in Kind::ALL {
             let calls = kind.count(&clean);
             let share = if long() { 1 } else { (calls / 3).max(1) };
-            for n in (1 + seed % share..=calls).step_by(share as usize) {
-                let when = format!("seed {seed}, {kind:?} {n} of {calls}");
+            let all = (1 + seed % share..=calls).step_by(share as usize);
+            // Once, and three times in a row.
+            for (n, times) in all.flat_map(|n| [(n, 1), (n, 3)]) {
+                let when = format!("seed {seed}, {kind:?} {n} of {calls}, {times} times");
                 let device = Simulated::new(seed, Faults::late(2));
-                kind.plan(&device, n);
+                kind.plan_times(&device, n, times);
                 let (mut found, met) = play(seed, &device, &mut replay);
                 let [histories, errors, failed] = counts.entry(kind).or_default();
                 (*histories, *errors) = (*histories + 1, *errors + met);
@@ -132,6 +146,7 @@ fn each_call_fails<S: Subject>() {
 fn a_history_that_is_cut_off_anywhere_goes_on_from_a_checkpoint() {
     cut_off::<Everything>();
     cut_off::<Fixtures>();
+    cut_off::<Joined>();
 }
 
 fn cut_off<S: Subject>() {

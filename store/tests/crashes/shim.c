@@ -5,6 +5,7 @@
 //   ALLUVIUM_SHIM_SEED       a number
 //   ALLUVIUM_SHIM_OF         one call of so many fails, or does a part
 //   ALLUVIUM_SHIM_GENTLE     1: nothing fails; calls do a part, or are interrupted
+//   ALLUVIUM_SHIM_UNSYNCED   a path, inside or not: its fsync always fails
 //   ALLUVIUM_SHIM_REPORT     the file: for each kind of call a line "name seen short interrupted failed"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,13 +30,15 @@ static atomic_ulong counts[CALLS][4];
 static atomic_ulong state;
 static unsigned long one_of;
 static int gentle;
-static char directory[PATH_MAX];
+static char directory[PATH_MAX], unsynced[PATH_MAX];
 
 static void start(void) {
     static atomic_int started;
     if (atomic_exchange(&started, 1)) return;
     const char *text = getenv("ALLUVIUM_SHIM_DIRECTORY");
     if (text) snprintf(directory, sizeof directory, "%s", text);
+    text = getenv("ALLUVIUM_SHIM_UNSYNCED");
+    if (text) snprintf(unsynced, sizeof unsynced, "%s", text);
     text = getenv("ALLUVIUM_SHIM_SEED");
     atomic_store(&state, text ? strtoul(text, NULL, 10) : 0);
     text = getenv("ALLUVIUM_SHIM_OF");
@@ -69,13 +72,18 @@ static int is_inside(const char *path) {
     return len > 0 && strncmp(path, directory, len) == 0;
 }
 
-static int is_of_it(int fd) {
-    char link[64], path[PATH_MAX];
+static int has_path(int fd, char path[PATH_MAX]) {
+    char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t len = readlink(link, path, sizeof path - 1);
+    ssize_t len = readlink(link, path, PATH_MAX - 1);
     if (len < 0) return 0;
     path[len] = 0;
-    return is_inside(path);
+    return 1;
+}
+
+static int is_of_it(int fd) {
+    char path[PATH_MAX];
+    return has_path(fd, path) && is_inside(path);
 }
 
 static int is_path_of_it(int at, const char *path) {
@@ -155,6 +163,12 @@ ssize_t pwrite(int fd, const void *bytes, size_t count, off_t offset) {
 
 static int sync_with(enum call call, int fd) {
     int (*next)(int) = (int (*)(int))real(names[call]);
+    char path[PATH_MAX];
+    start();
+    if (unsynced[0] && has_path(fd, path) && strcmp(path, unsynced) == 0) {
+        errno = EIO;
+        return -1;
+    }
     if (!is_of_it(fd)) return next(fd);
     switch (fate_of(call, 0, 1)) {
     case INTERRUPTED: return -1;

@@ -12,6 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use alluvium::io::EngineChoice;
+use alluvium::{MIB, Store};
 
 use crate::children::{Expected, Line, Plan};
 use crate::dice::{Dice, times};
@@ -152,4 +153,58 @@ fn calls_that_do_a_part_or_are_interrupted_are_no_errors() {
 #[test]
 fn calls_that_fail_are_told_and_made_again() {
     run(false, times("ALLUVIUM_JOBS", if long() { 150 } else { 2 }));
+}
+
+const OPENED: &str = "ALLUVIUM_OPENED_BY_A_CHILD";
+
+#[test]
+#[ignore = "a child of another test"]
+fn a_child_opens_a_directory() {
+    let Some(path) = std::env::var_os(OPENED) else { return };
+    match Store::builder(path).memory(MIB).open() {
+        Ok(_) => println!("it is open"),
+        Err(error) => println!("it is not: {error}"),
+    }
+}
+
+/// A directory that was there may have a name that a crash takes back: opening it syncs the directory that names it, and
+/// fails with that. So does making one, and then none is left.
+#[test]
+fn the_parent_of_a_directory_that_existed_is_synced() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = library(folder.path()) else { return };
+    let folder = folder.path().canonicalize().unwrap();
+    let opens = |path: &Path, unsynced: Option<&Path>| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "shim::a_child_opens_a_directory", "--ignored", "--nocapture"])
+            .env("LD_PRELOAD", &library)
+            .env(OPENED, path);
+        unsynced.into_iter().for_each(|path| _ = command.env("ALLUVIUM_SHIM_UNSYNCED", path));
+        let output = command.output().unwrap();
+        let words = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{words}");
+        let is_open = words.contains("it is open");
+        assert!(is_open || words.contains("sync the parent of"), "{words}");
+        is_open
+    };
+    let (parent, other) = (folder.join("parent"), folder.join("other"));
+    let path = parent.join("store");
+    std::fs::create_dir_all(&path).unwrap();
+    std::fs::create_dir(&other).unwrap();
+    // It existed, and was empty; then it has a store.
+    for _ in 0..2 {
+        assert!(!opens(&path, Some(&parent)));
+        assert!(opens(&path, Some(&other)));
+        assert!(opens(&path, None));
+    }
+    let new = parent.join("new");
+    assert!(!opens(&new, Some(&parent)));
+    assert!(!new.exists());
+    assert!(opens(&new, None));
+    // By a link: the name that counts is that of what it leads to.
+    let link = other.join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(!opens(&link, Some(&parent)));
+    assert!(opens(&link, None));
 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use alluvium::rounded;
 
 static HELD: AtomicIsize = AtomicIsize::new(0);
+static MOST: AtomicIsize = AtomicIsize::new(0);
 
 thread_local! {
     static ASKED: Cell<u64> = const { Cell::new(0) };
@@ -26,7 +27,8 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 fn count(layout: Layout, sign: isize) {
-    HELD.fetch_add(sign * rounded(layout.size()) as isize, Ordering::SeqCst);
+    let bytes = sign * rounded(layout.size()) as isize;
+    MOST.fetch_max(HELD.fetch_add(bytes, Ordering::SeqCst) + bytes, Ordering::Relaxed);
     if sign > 0 {
         // A thread that is ending has no counter any more.
         let _ = ASKED.try_with(|asked| asked.set(asked.get() + 1));
@@ -59,6 +61,13 @@ unsafe impl GlobalAlloc for Counting {
 /// Rounded bytes that the process holds now.
 pub fn held() -> isize {
     HELD.load(Ordering::SeqCst)
+}
+
+/// The most that the process has held while `call` ran.
+pub fn most_held<R>(call: impl FnOnce() -> R) -> (isize, R) {
+    MOST.store(held(), Ordering::SeqCst);
+    let result = call();
+    (MOST.load(Ordering::SeqCst), result)
 }
 
 /// Allocations that this thread has asked for so far.

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use alluvium::io::{DirectoryLock, lock_directory};
-use alluvium::{Error, ErrorKind, Result};
+use alluvium::{Error, ErrorKind, Result, checkpoint_of_file};
 
 /// Files removed in one step, or directories looked into.
 const STEP: usize = 8;
@@ -70,6 +70,26 @@ pub(crate) fn leftovers(process: &Path, keep: &BTreeSet<String>) -> Vec<PathBuf>
         is_left && entry.file_type().is_ok_and(|kind| kind.is_dir())
     });
     ours.map(|entry| entry.path()).collect()
+}
+
+/// Checkpoints of the workers' stores in a process's directory that have a file, as words; none if there are none.
+/// What the job's record would say of them is not known.
+pub(crate) fn checkpoints_there(process: &Path) -> Option<String> {
+    let mut stores = leftovers(process, &BTreeSet::new());
+    stores.sort();
+    let told: Vec<String> = stores.iter().filter_map(|store| checkpoints_of(store)).collect();
+    (!told.is_empty()).then(|| told.join("; "))
+}
+
+/// The name of a store's directory, and the numbers of its checkpoints.
+fn checkpoints_of(store: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(store).ok()?.flatten();
+    let number = |name: std::ffi::OsString| checkpoint_of_file(name.to_str()?);
+    let mut numbers: Vec<u64> = entries.filter_map(|entry| number(entry.file_name())).collect();
+    numbers.sort_unstable();
+    let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
+    let name = store.file_name()?.to_str()?;
+    (!numbers.is_empty()).then(|| format!("{name} has {}", numbers.join(", ")))
 }
 
 /// The directories that the workers `workers` have after that many divisions.

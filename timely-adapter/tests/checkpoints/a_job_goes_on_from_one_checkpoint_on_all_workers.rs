@@ -245,6 +245,7 @@ fn a_job_whose_record_is_lost_does_not_begin_over_old_state() {
     let error = run().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Missing, "{error:?}");
     assert!(error.to_string().contains("the job's record is not there"), "{error}");
+    assert!(error.to_string().contains("worker-0 has "), "{error}");
     // Nothing was removed.
     std::fs::write(&record, kept).unwrap();
     let job = Job { numbers: 600, ..job };

@@ -1,11 +1,15 @@
 //! Checkpoints of whole jobs.
 
 mod checker;
+#[path = "../../../store/tests/golden/files.rs"]
+#[expect(dead_code, reason = "shared with other programs")]
+mod files;
 mod job;
 #[path = "../common/processes.rs"]
 mod processes;
 
 mod a_checkpoint_without_room_in_memory_is_given_up;
+mod a_directory_of_before_goes_on;
 mod a_job_crashes_at_any_step;
 mod a_job_goes_on_from_one_checkpoint_on_all_workers;
 mod a_job_goes_on_with_another_number_of_workers;

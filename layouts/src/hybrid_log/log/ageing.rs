@@ -232,8 +232,8 @@ impl Log {
         Ok(())
     }
 
-    /// Gives up about `bytes` of frames to other states, and says how many; keeps what the log
-    /// needs to work: the least frames, and as much as a value needs to grow.
+    /// Gives up about `bytes` of frames to other states, and says how many; keeps the least frames. What a value
+    /// needs to grow they give back when it is asked for.
     #[cold]
     pub fn give_memory_up(&mut self, bytes: u64) -> Result<u64> {
         let before = self.account.used();
@@ -244,7 +244,7 @@ impl Log {
             }
             if self.drop_spare() || self.give_room_for_notes_up() {
                 continue;
-            } else if self.has_more_than_it_needs() {
+            } else if self.has_more_than(self.sizes.pages_bytes_min()) {
                 self.free_a_frame(self.needed_for_others())?;
             } else {
                 return Ok(given);
@@ -260,10 +260,15 @@ impl Log {
     /// Whether a frame can be given up, with the heap that its entries own, and what the log needs to
     /// work is left.
     pub(super) fn has_more_than_it_needs(&self) -> bool {
+        self.has_more_than(self.floor_bytes())
+    }
+
+    /// Whether a frame can be given up, with the heap that its entries own, and so many bytes are left.
+    fn has_more_than(&self, least: u64) -> bool {
         let next = self.evicting.map(|(number, _)| number).or_else(|| self.first_clean());
         let Some(next) = next.or_else(|| self.order.front().copied()) else { return false };
         let freed = self.sizes.frame_bytes + self.frames.state(next).heap_bytes;
-        self.can_give(freed)
+        self.elastic_bytes() >= least + freed
     }
 
     #[cold]
@@ -303,7 +308,7 @@ impl Log {
             0 => (self.sizes.frame_bytes, "a page"),
             lacking => {
                 let elastic = self.elastic_bytes();
-                let wanted = (lacking + self.kept_bytes()).saturating_sub(elastic);
+                let wanted = (lacking + self.sizes.kept_bytes()).saturating_sub(elastic);
                 (lacking.max(wanted), "the table of segments")
             }
         }
@@ -724,7 +729,7 @@ impl Log {
         if lacking == 0 {
             return true;
         }
-        let kept = self.kept_bytes();
+        let kept = self.sizes.kept_bytes();
         let available = self.account.available();
         if available < lacking || available + self.elastic_bytes() < lacking + kept {
             return false;
@@ -732,11 +737,6 @@ impl Log {
         self.account.charge(MemoryKind::Tables, lacking);
         self.tables_are_booked(lacking);
         true
-    }
-
-    /// What tables leave to a value that is read and to the least frames.
-    fn kept_bytes(&self) -> u64 {
-        self.sizes.headroom_bytes + FRAMES_MIN * self.sizes.frame_bytes
     }
 
     /// [`book_tables`](Log::book_tables) while the log is restored, when no value is read yet.

@@ -1,0 +1,209 @@
+//! What appends leave: to reading lists, to the next checkpoint, and to opening it.
+//!
+//! What is in memory can be written and dropped, so that it counts as free here. What it keeps true: if all of it were
+//! on storage, the runs of each bucket, or of as many buckets as are [folded at once](AppendLogLists::fold_at_once),
+//! could be read, and a checkpoint could name them. Where that would not be so any more an append is refused, unless
+//! merging runs helps.
+
+use std::time::Instant;
+
+use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
+
+use super::bucket::Bucket;
+use super::capture::NAMED_BYTES;
+use super::run::{RUN_BYTES, RunCursor, StoredRun};
+use super::table::AppendLogLists;
+
+/// What is known of a block, and named by a checkpoint.
+const BLOCK_NOTED_BYTES: u64 = 2 * size_of::<super::run::BlockAt>() as u64;
+/// What a checkpoint notes beside names and its catalog.
+const NOTED_BYTES: u64 = 1024;
+/// What is likely to be known of a run that is not written yet.
+const DESCRIBED_BYTES: u64 = 448;
+
+/// What reading and naming the runs of a bucket takes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Runs {
+    reading: u64,
+    once: u64,
+    naming: u64,
+    tables: u64,
+}
+
+/// What reading and naming all runs takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    reading: u64,
+    naming: u64,
+    /// Reading, if each bucket had elements in memory.
+    reading_most: u64,
+    /// What becomes known of runs that are not written yet.
+    tables: u64,
+}
+
+impl<K: Key, E: State> AppendLogLists<K, E> {
+    /// Buckets whose times are less than this apart are read together.
+    pub(super) fn fold_at_once(&mut self, span: i128) {
+        self.span = span.max(1);
+        self.kept = None;
+    }
+
+    /// Makes sure that what is accepted can be read and named, with so many bytes more of it in a bucket.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if it cannot.
+    pub(super) fn check_kept(&mut self, time: Time, needed: u64) -> Result<()> {
+        if self.source.is_none() {
+            return Ok(());
+        }
+        loop {
+            self.kept_now();
+            let room = self.account.available() + self.elastic_bytes();
+            let most = needed + self.run_bytes() + self.free_for_plenty();
+            if room >= most {
+                return Ok(());
+            }
+            // Buckets may have got their first elements while memory was plentiful.
+            self.kept = None;
+            let mut kept = self.kept_now();
+            if self.is_first(time) {
+                self.begin_run(&mut kept);
+            }
+            let wanted = needed + self.wanted(&kept);
+            let elastic = self.elastic_bytes();
+            if self.account.available() + elastic >= wanted {
+                return Ok(());
+            }
+            if !self.merge_for_room()? {
+                let what = "an element, and reading what is there,";
+                return Err(self.account.over_budget(wanted - elastic.min(wanted), what));
+            }
+        }
+    }
+
+    /// Whether the next element of a bucket is the only one in memory.
+    pub(super) fn is_first(&self, time: Time) -> bool {
+        self.buckets.get(&time).is_none_or(|bucket| bucket.elements == 0)
+    }
+
+    /// A bucket has its first element in memory.
+    pub(super) fn has_first(&mut self) {
+        if let Some(mut kept) = self.kept.take() {
+            self.begin_run(&mut kept);
+            self.kept = Some(kept);
+        }
+    }
+
+    fn begin_run(&self, kept: &mut Kept) {
+        let one = self.run_bytes();
+        // It may be of those that take most together.
+        kept.reading += one;
+        kept.reading_most = kept.reading_most.max(kept.reading);
+        kept.naming += NAMED_BYTES + RUN_BYTES + 2 * DESCRIBED_BYTES;
+        kept.tables += RUN_BYTES + DESCRIBED_BYTES;
+    }
+
+    fn wanted(&self, kept: &Kept) -> u64 {
+        // Where the blocks of what is in memory will be is known, and named, for each.
+        let blocks = self.elastic_bytes() / self.sizes.block_bytes as u64 * BLOCK_NOTED_BYTES;
+        blocks + (kept.tables + kept.reading).max(kept.naming + self.catalog_bytes() + NOTED_BYTES)
+    }
+
+    /// So many bytes have to be free for elements that nobody looks at one by one: as much as what they may become needs
+    /// that is in memory now, and a little more.
+    pub(super) fn free_for_plenty(&self) -> u64 {
+        let Some(kept) = &self.kept else { return u64::MAX / 4 };
+        let each = NAMED_BYTES + RUN_BYTES + 2 * DESCRIBED_BYTES;
+        let more = self.buckets.len() as u64 * each;
+        more + (kept.tables + kept.reading_most)
+            .max(kept.naming + self.catalog_bytes() + NOTED_BYTES)
+    }
+
+    /// What lists in memory take, which is free once they are written.
+    fn elastic_bytes(&self) -> u64 {
+        // Not the index, of which notes are a part.
+        let kinds = [MemoryKind::Pages, MemoryKind::Values];
+        kinds.into_iter().map(|kind| self.account.used_for(kind)).sum()
+    }
+
+    /// What reading a run takes that is not written yet.
+    fn run_bytes(&self) -> u64 {
+        // A block is a little longer than the values in it.
+        (self.sizes.window_bytes + 2 * (self.sizes.block_bytes + self.sizes.block_bytes / 7)) as u64
+    }
+
+    /// What is kept, counted if runs have changed. Cost: O(runs) then.
+    pub(super) fn kept_now(&mut self) -> Kept {
+        if let Some(kept) = self.kept {
+            return kept;
+        }
+        let all: Vec<(Time, Runs)> =
+            self.buckets.iter().map(|(time, bucket)| (*time, self.runs_in(bucket))).collect();
+        let (mut from, mut sum, mut reading, mut reading_most) = (0, 0, 0, 0);
+        for (at, (time, runs)) in all.iter().enumerate() {
+            sum += runs.reading;
+            // The buckets from this one on are read together with it.
+            while i128::from(time.0) - i128::from(all[from].0.0) >= self.span {
+                sum -= all[from].1.reading;
+                from += 1;
+            }
+            let together = &all[from..=at];
+            let once = together.iter().map(|(_, runs)| runs.once).max().unwrap_or(0);
+            reading = reading.max(sum + once);
+            reading_most = reading_most.max(sum + once + together.len() as u64 * self.run_bytes());
+        }
+        let naming = all.iter().map(|(_, runs)| runs.naming).sum();
+        let tables = all.iter().map(|(_, runs)| runs.tables).sum();
+        let kept = Kept { reading, naming, reading_most, tables };
+        self.kept = Some(kept);
+        kept
+    }
+
+    fn runs_in(&self, bucket: &Bucket<K, E>) -> Runs {
+        let mut all = Runs::default();
+        let mut add = |stored: Option<&StoredRun>| {
+            all.naming += NAMED_BYTES;
+            match stored {
+                Some(run) => {
+                    all.naming += run.memory_bytes();
+                    all.reading += RunCursor::<K, E>::memory_bytes_min(run);
+                    all.once = all.once.max(RunCursor::<K, E>::memory_bytes_once(run));
+                }
+                None => {
+                    all.naming += 2 * DESCRIBED_BYTES;
+                    all.tables += DESCRIBED_BYTES;
+                    all.reading += self.run_bytes();
+                }
+            }
+        };
+        bucket.runs.iter().for_each(|run| add(run.stored.as_deref()));
+        if bucket.elements > 0 {
+            add(None);
+            all.naming += RUN_BYTES;
+            all.tables += RUN_BYTES;
+        }
+        all
+    }
+
+    /// Merges runs that else would not be, and says whether there are fewer now.
+    ///
+    /// # Errors
+    /// Those of merging and of storage.
+    #[cold]
+    fn merge_for_room(&mut self) -> Result<bool> {
+        let count = |lists: &Self| lists.buckets.values().map(|b| b.runs.len()).sum::<usize>();
+        let (before, since) = (count(self), Instant::now());
+        let several = self.buckets.values().filter(|bucket| bucket.runs.len() > 1);
+        self.crowded.extend(several.map(|bucket| bucket.time).collect::<Vec<_>>());
+        self.is_tight = true;
+        self.merge_crowded();
+        while self.merging && since.elapsed() < self.sizes.patience {
+            if let Some(answer) = self.jobs.wait() {
+                self.take(answer);
+            }
+        }
+        self.is_tight = false;
+        self.poll()?;
+        Ok(count(self) < before)
+    }
+}

@@ -1,0 +1,356 @@
+//! States in the least memory that they open with, and a little more: what is accepted can be checkpointed, opened again
+//! with the same configuration, and read. A write that would leave too little for that is refused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium::io::{Faults, Simulated};
+use alluvium::{
+    AnyLayout, AppendLog, Elements, Error, ErrorKind, Helpers, HybridLog, KIB, List, MIB, Map,
+    Result, Store, Time, TimeMap, Windows, process,
+};
+
+use crate::counting::alone;
+use crate::dice::{Dice, times};
+
+/// A state of one kind, in `memory` bytes, and what is to be found in it.
+trait Kind: Sized {
+    const NAME: &'static str;
+    /// Whether the memory is that of the store, and not that of the state's layout.
+    const OF_STORE: bool = false;
+    type Model: Default;
+
+    fn open(store: &Store, memory: u64) -> Result<Self>;
+    fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()>;
+    fn compare(&mut self, model: &Self::Model, what: &str) -> Result<()>;
+}
+
+fn log(memory: u64) -> HybridLog {
+    HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB).memory(memory)
+}
+
+struct Plain<const GENERATIONS: u32>(Map<u64, u64, HybridLog>);
+
+impl<const GENERATIONS: u32> Kind for Plain<GENERATIONS> {
+    const NAME: &'static str = if GENERATIONS == 1 { "log" } else { "log of two generations" };
+    type Model = BTreeMap<u64, u64>;
+
+    fn open(store: &Store, memory: u64) -> Result<Self> {
+        let layout = log(memory).generations(GENERATIONS);
+        Ok(Self(store.map("s").layout(layout).open()?))
+    }
+
+    fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
+        let (key, n) = (dice.below(2000), dice.next());
+        if dice.below(4) == 0 {
+            self.0.remove(&key)?;
+            model.remove(&key);
+        } else {
+            self.0.put(key, n)?;
+            model.insert(key, n);
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, model: &Self::Model, what: &str) -> Result<()> {
+        let mut seen = BTreeMap::new();
+        self.0.for_each(|key, value| {
+            seen.insert(*key, *value);
+            Ok(())
+        })?;
+        assert_eq!(seen, *model, "{what}");
+        for (key, value) in model {
+            assert_eq!(self.0.get(key)?.as_deref(), Some(value), "{what}");
+        }
+        Ok(())
+    }
+}
+
+struct Owning(Map<u64, Vec<u64>, HybridLog>);
+
+impl Kind for Owning {
+    const NAME: &'static str = "log of values that own heap";
+    type Model = BTreeMap<u64, Vec<u64>>;
+
+    fn open(store: &Store, memory: u64) -> Result<Self> {
+        Ok(Self(store.map("s").layout(log(memory)).open()?))
+    }
+
+    fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
+        let (key, n) = (dice.below(300), dice.next());
+        if dice.below(4) == 0 {
+            self.0.remove(&key)?;
+            model.remove(&key);
+        } else {
+            let value = vec![n; dice.below(60) as usize];
+            self.0.put(key, value.clone())?;
+            model.insert(key, value);
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, model: &Self::Model, what: &str) -> Result<()> {
+        let mut seen = BTreeMap::new();
+        self.0.for_each(|key, value| {
+            seen.insert(*key, value.clone());
+            Ok(())
+        })?;
+        assert_eq!(seen, *model, "{what}");
+        for (key, value) in model {
+            assert_eq!(self.0.get(key)?.as_deref(), Some(value), "{what}");
+        }
+        Ok(())
+    }
+}
+
+struct Lists(List<u64, u64>);
+
+impl Kind for Lists {
+    const NAME: &'static str = "lists in an append log";
+    type Model = BTreeMap<u64, Vec<u64>>;
+
+    fn open(store: &Store, memory: u64) -> Result<Self> {
+        let layout = AnyLayout::from(AppendLog::new().memory(memory));
+        Ok(Self(store.list("s").layout(layout).open()?))
+    }
+
+    fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
+        let (key, n) = (dice.below(40), dice.next());
+        if dice.below(60) == 0 {
+            self.0.clear(&key)?;
+            model.remove(&key);
+            return Ok(());
+        }
+        for at in 0..dice.below(20) {
+            self.0.append(&key, n + at)?;
+            model.entry(key).or_default().push(n + at);
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, model: &Self::Model, what: &str) -> Result<()> {
+        for key in 0..40 {
+            let known = model.get(&key).cloned().unwrap_or_default();
+            assert_eq!(self.0.to_vec(&key)?, known, "{what}, key {key}");
+        }
+        Ok(())
+    }
+}
+
+type Rows = BTreeMap<(i64, u64), Vec<u64>>;
+type Kept = alluvium::Holistic<u64, u64, alluvium::Processing<Collect, Vec<u64>>, AnyLayout>;
+type Collect =
+    fn(&u64, alluvium::Window, &mut dyn Elements<u64>, &mut dyn FnMut(Vec<u64>)) -> Result<()>;
+
+fn collect(
+    _: &u64,
+    _: alluvium::Window,
+    elements: &mut dyn Elements<u64>,
+    emit: &mut dyn FnMut(Vec<u64>),
+) -> Result<()> {
+    let mut all = Vec::new();
+    while let Some(element) = elements.next()? {
+        all.push(*element);
+    }
+    all.sort_unstable();
+    emit(all);
+    Ok(())
+}
+
+/// Events of windows that have not fired.
+#[derive(Default)]
+struct Waiting {
+    watermark: i64,
+    events: Vec<(i64, u64, u64)>,
+}
+
+impl Waiting {
+    fn rows(&self, to: i64, (length, slide): (i64, i64)) -> Rows {
+        let mut rows = Rows::new();
+        for (at, key, n) in &self.events {
+            let first = (at / slide + 1) * slide;
+            let ends = (first..=at + length).step_by(slide as usize);
+            ends.filter(|end| *end > self.watermark && *end <= to)
+                .for_each(|end| rows.entry((end, *key)).or_default().push(*n));
+        }
+        rows.values_mut().for_each(|row| row.sort_unstable());
+        rows
+    }
+}
+
+const LENGTH: i64 = 50;
+const SLIDE: i64 = 10;
+
+struct Sliding(Kept);
+
+impl Sliding {
+    fn fire(&mut self, model: &Waiting, to: i64, what: &str) -> Result<()> {
+        let mut rows = Rows::new();
+        let mut told = |key: &u64, window: alluvium::Window, row: Vec<u64>, by: i64| {
+            assert_eq!(by, 1);
+            assert!(rows.insert((window.end.0, *key), row).is_none(), "{what}: twice");
+        };
+        self.0.advance_all(Time(to), &mut told)?;
+        assert_eq!(rows, model.rows(to, (LENGTH, SLIDE)), "{what}");
+        Ok(())
+    }
+}
+
+impl Kind for Sliding {
+    const NAME: &'static str = "sliding windows in an append log";
+    type Model = Waiting;
+
+    fn open(store: &Store, memory: u64) -> Result<Self> {
+        let layout = AnyLayout::from(AppendLog::new().memory(memory));
+        let windows = Windows::sliding(LENGTH, SLIDE);
+        let open = store.holistic::<u64, u64>("s").layout(layout);
+        Ok(Self(open.open(windows, process(collect as Collect))?))
+    }
+
+    fn change(&mut self, model: &mut Waiting, dice: &mut Dice) -> Result<()> {
+        let (key, n) = (dice.below(30), dice.next());
+        let at = model.watermark + dice.below(2 * LENGTH as u64) as i64;
+        let sent = Time(model.watermark);
+        let mut batch = vec![(Time(at), key, n)];
+        self.0.add_batch(sent, &mut batch, &mut |_| panic!("late"), &mut |_, _, _, _| ())?;
+        model.events.push((at, key, n));
+        Ok(())
+    }
+
+    fn compare(&mut self, model: &Waiting, what: &str) -> Result<()> {
+        self.fire(model, model.watermark + 2 * LENGTH, what)
+    }
+}
+
+struct Times(TimeMap<u64, u64>);
+
+impl Kind for Times {
+    const NAME: &'static str = "a map by time";
+    const OF_STORE: bool = true;
+    type Model = BTreeMap<(u64, i64), Vec<u64>>;
+
+    fn open(store: &Store, _: u64) -> Result<Self> {
+        Ok(Self(store.time_map("s").open(10)?))
+    }
+
+    fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
+        let (key, at, n) = (dice.below(20), dice.below(1000) as i64, dice.next());
+        self.0.insert(Time(at), &key, n)?;
+        model.entry((key, at)).or_default().push(n);
+        Ok(())
+    }
+
+    fn compare(&mut self, model: &Self::Model, what: &str) -> Result<()> {
+        let mut seen = Self::Model::new();
+        for key in 0..20 {
+            self.0.range(&key, Time(0)..Time(1000), |at, n| {
+                seen.entry((key, at.0)).or_default().push(*n);
+                Ok(())
+            })?;
+        }
+        assert_eq!(seen, *model, "{what}");
+        Ok(())
+    }
+}
+
+fn store<K: Kind>(device: &Simulated, memory: u64) -> Result<Store> {
+    let all = if K::OF_STORE { memory } else { 8 * MIB };
+    let builder = Store::in_memory().memory(all).max_value(4 * KIB);
+    builder.device(Arc::new(device.clone())).helpers(Helpers::Inline).open()
+}
+
+fn is_lack(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::OverBudget | ErrorKind::Overtaken)
+}
+
+fn least<K: Kind>() -> u64 {
+    let (mut low, mut high) = (16 * KIB, 2 * MIB);
+    while low + 512 < high {
+        let middle = (low + high) / 2;
+        let device = Simulated::new(1, Faults::none());
+        match store::<K>(&device, middle).and_then(|store| K::open(&store, middle).map(drop)) {
+            Ok(()) => high = middle,
+            Err(_) => low = middle,
+        }
+    }
+    high
+}
+
+fn play<K: Kind>() {
+    let (least, first) = (least::<K>(), times("ALLUVIUM_SEED", 1));
+    let seeds = times("ALLUVIUM_HISTORIES", 12);
+    let (mut short, mut failures) = (0, Vec::new());
+    for seed in first..first + seeds {
+        let mut dice = Dice(seed);
+        let memory = least + [0, 1, 4, 16, 64, 340][dice.below(6) as usize] * KIB;
+        let device = Simulated::new(seed, Faults::none());
+        let mut model = K::Model::default();
+        'rounds: for round in 0..3u64 {
+            let what =
+                format!("{}, seed {seed}, {memory} of {least} bytes, round {round}", K::NAME);
+            let opened = store::<K>(&device, memory).and_then(|kept| {
+                let state = K::open(&kept, memory)?;
+                Ok((state, kept))
+            });
+            let (mut state, kept) = match opened {
+                Ok(opened) => opened,
+                Err(error) => {
+                    failures.push(format!("{what}: opening: {error}"));
+                    break;
+                }
+            };
+            for nth in 0..700 {
+                if let Err(error) = state.change(&mut model, &mut dice) {
+                    assert!(is_lack(&error), "{what}: {error}");
+                    short += 1;
+                }
+                if nth % 200 == 150
+                    && let Err(error) = kept.checkpoint(nth)
+                {
+                    assert!(is_lack(&error), "{what}: {error}");
+                    failures.push(format!("{what}: checkpoint {nth}: {error}"));
+                }
+            }
+            if let Err(error) = kept.checkpoint(1000) {
+                failures.push(format!("{what}: last checkpoint: {error}"));
+                break 'rounds;
+            }
+            drop((state, kept));
+            let opened = store::<K>(&device, memory).and_then(|kept| {
+                let state = K::open(&kept, memory)?;
+                Ok((state, kept))
+            });
+            match opened {
+                Ok((mut state, _kept)) => {
+                    if let Err(error) = state.compare(&model, &what) {
+                        failures.push(format!("{what}: reading: {error}"));
+                        break 'rounds;
+                    }
+                }
+                Err(error) => {
+                    failures.push(format!("{what}: reopening: {error}"));
+                    break 'rounds;
+                }
+            }
+        }
+    }
+    println!("{}: {seeds} histories, {short} calls refused", K::NAME);
+    failures.iter().for_each(|failure| println!("  {failure}"));
+    assert!(failures.is_empty(), "{}: {} failures", K::NAME, failures.len());
+}
+
+#[test]
+fn hybrid_logs_open_again_in_the_least_memory() {
+    let _alone = alone();
+    play::<Plain<1>>();
+    play::<Plain<2>>();
+    play::<Owning>();
+}
+
+#[test]
+fn append_logs_open_again_in_the_least_memory_and_are_read() {
+    let _alone = alone();
+    play::<Lists>();
+    play::<Sliding>();
+    play::<Times>();
+}
