@@ -28,6 +28,7 @@ mod expiring;
 mod explain;
 mod export;
 mod fetcher;
+mod held;
 mod list;
 mod map;
 mod moving;

@@ -9,6 +9,7 @@ use alluvium_pagestore::{Key, Lookup, Rejected, Result};
 
 use crate::any_layout::AnyLayout;
 use crate::fetcher::{self, Fetcher};
+use crate::held::{Grouped, Held};
 use crate::moving::Groups;
 use crate::state_cell::{StateCell, ValueRef};
 
@@ -22,7 +23,7 @@ const LOAD_BATCH: usize = 64;
 /// nothing. A panic in a closure leaves the value as the closure left it and poisons the state:
 /// reads and writes go on, checkpoints are refused until [`clear_poison`](Map::clear_poison).
 pub struct Map<K: Key, V: 'static, L: Layout<K, V> = AnyLayout> {
-    cell: Rc<StateCell<K, V, L::Table>>,
+    cell: Held<StateCell<K, V, L::Table>>,
 }
 
 impl<K: Key, V: 'static, L: Layout<K, V>> fmt::Debug for Map<K, V, L> {
@@ -32,7 +33,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> fmt::Debug for Map<K, V, L> {
 }
 
 impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
-    pub(crate) fn new(cell: Rc<StateCell<K, V, L::Table>>) -> Self {
+    pub(crate) fn new(cell: Held<StateCell<K, V, L::Table>>) -> Self {
         Self { cell }
     }
 
@@ -244,7 +245,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// The state's reads apart from its handle, for whoever drives the handle's owner.
     pub fn fetcher(&self) -> Rc<dyn Fetcher<K>> {
-        fetcher::of(&self.cell)
+        fetcher::of(self.cell.cell())
     }
 
     /// Visits about `fuel` entries from `cursor` on; the cursor says when all were visited. What

@@ -15,7 +15,9 @@ use crate::worker::{Registered, WorkerState};
 /// Names an operator's state and may choose its layout.
 ///
 /// The id is part of what is stored: it must stay the same from one version of a program to the
-/// next, whatever else changes in the dataflow, and be different for each operator.
+/// next, whatever else changes in the dataflow, and be different for each operator. It is free again when the
+/// operator is gone, as its dataflow has ended, or could not be built: the next one of this id, with the
+/// same states, goes on where that ended.
 #[derive(Clone, Debug)]
 pub struct Spec {
     id: String,

@@ -55,7 +55,7 @@ const NEAR_THE_END: Time = Time(i64::MAX - 365 * 24 * 3600 * 1_000_000_000);
 pub(crate) struct Lifetime {
     /// Of the state whose time it is.
     name: String,
-    ttl: Ttl,
+    ttl: Cell<Ttl>,
     /// Of processing time.
     clock: Option<Arc<dyn Clock>>,
     jump_max: u64,
@@ -76,7 +76,7 @@ impl Lifetime {
         let (time, since) = table.get(&())?.copied().unwrap_or((Time::MIN, Time::MIN));
         let lifetime = Self {
             name: name.into(),
-            ttl: rules.ttl,
+            ttl: Cell::new(rules.ttl),
             clock: rules.clock,
             jump_max: rules.jump_max,
             time: Cell::new(time),
@@ -92,8 +92,15 @@ impl Lifetime {
         Ok(Rc::new(lifetime))
     }
 
+    #[inline]
     pub(crate) fn ttl(&self) -> Ttl {
-        self.ttl
+        self.ttl.get()
+    }
+
+    /// Goes on for a new handle, with a time to live by the same time as before.
+    pub(crate) fn go_on(&self, ttl: Ttl) {
+        self.ttl.set(ttl);
+        self.refresh();
     }
 
     /// What a call made now has to know. Reads the clock, if there is one.
@@ -164,7 +171,7 @@ impl Lifetime {
 
     /// Finds out anew what is over. What was over stays over, also by a longer time to live.
     fn refresh(&self) {
-        let over = over(self.time.get(), self.since.get(), self.ttl.nanos);
+        let over = over(self.time.get(), self.since.get(), self.ttl.get().nanos);
         self.over.set(over.max(self.over.get()));
     }
 
@@ -279,6 +286,10 @@ impl Hooks for Lifetime {
 
     fn stats(&self) -> Result<TableStats> {
         Ok(self.table.borrow().stats())
+    }
+
+    fn is_unused(&self) -> Result<bool> {
+        Ok(self.time.get() == Time::MIN)
     }
 }
 

@@ -117,9 +117,7 @@ impl Store {
 
     /// [`timers`](Store::timers) of [own keys only](StateBuilder::own_keys_only).
     pub fn timers_of_own_keys<K: Key + Ord>(&self, name: &str) -> Result<Timers<K>> {
-        let timers = self.timers(name)?;
-        self.own_keys().into_iter().for_each(|own| timers.keep_to(own));
-        Ok(timers)
+        Ok(self.timers(name)?.keeping_to(self.own_keys()))
     }
 
     /// The keys of the key groups that the store owns; none if it owns all.
@@ -133,10 +131,13 @@ impl Store {
         name: &str,
         mover: Option<&Mover>,
     ) -> Result<Timers<K, N>> {
-        let mut context = self.0.context(name, None)?;
-        context.movable = mover.is_some();
         let types = (description_of::<(Time, K)>(), description_of::<N>());
         let manifest = manifest(name, "timers", "timers", types);
+        if let Some(left) = self.0.left::<TimersCell<K, N>>(&manifest, mover)? {
+            return Ok(Timers::new(left));
+        }
+        let mut context = self.0.context(name, None)?;
+        context.movable = mover.is_some();
         let context = self.0.with_restored(context, &manifest)?;
         let groups = self.0.groups_in(mover, name)?;
         let account = context.account.clone();
@@ -146,8 +147,7 @@ impl Store {
         if let Some(mover) = mover {
             mover.add(&manifest, cell.clone());
         }
-        self.0.register_in(groups, manifest, account, cell.clone());
-        Ok(Timers::new(cell))
+        Ok(Timers::new(self.0.register(groups, manifest, account, cell)))
     }
 }
 
@@ -259,11 +259,18 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     where
         L: Layout<K, V>,
     {
-        let (inner, own_keys) = (&self.store.0, self.own_keys());
-        let mut context = inner.context(&self.name, self.layout.memory_limit())?;
-        context.movable = self.mover.is_some();
+        let inner = &self.store.0;
+        let own_keys = self.own_keys().filter(|_| !primitive.starts_with("value"));
         let types = (description_of::<K>(), self.layout.value_description());
         let manifest = manifest(&self.name, primitive, self.layout.name(), types);
+        if let Some(left) =
+            inner.left::<StateCell<K, V, L::Table>>(&manifest, self.mover.as_ref())?
+        {
+            expiry()?;
+            return Ok(Map::new(left.keeping_to(own_keys)));
+        }
+        let mut context = inner.context(&self.name, self.layout.memory_limit())?;
+        context.movable = self.mover.is_some();
         let context = inner.with_restored(context, &manifest)?;
         let account = context.account.clone();
         let groups = inner.groups_in(self.mover.as_ref(), &self.name)?;
@@ -280,7 +287,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         if let Some(expiry) = &expiry {
             table.stamp_with(expiry.touched, expiry.lifetime.known().now);
         }
-        let sweeping = expiry.map(|expiry| Sweeping::new(expiry.lifetime, expiry.touched));
+        let sweeping =
+            expiry.map(|expiry| Sweeping::new(expiry.lifetime.cell().clone(), expiry.touched));
         let codec = self.layout.codec();
         if groups.is_some() && (codec.is_none() || table.by_hash().is_none()) {
             return Err(cannot_move(self.layout.name(), &self.name));
@@ -296,14 +304,11 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         let policy = SpacePolicy::with_limit(inner.config.space_amplification)?;
         let cell = cell.compacting(policy).sweeping(sweeping).in_groups(groups.clone());
         let cell = Rc::new(cell);
-        if let Some(own) = own_keys.filter(|_| !primitive.starts_with("value")) {
-            cell.keep_to(own);
-        }
         if let Some(mover) = &self.mover {
             mover.add(&manifest, cell.clone());
         }
-        inner.register_in(groups, manifest, account, cell.clone());
-        Ok(Map::new(cell))
+        let held = inner.register(groups, manifest, account, cell);
+        Ok(Map::new(held.keeping_to(own_keys)))
     }
 }
 
@@ -375,10 +380,10 @@ impl<K, E, A, L> StateBuilder<'_, AggregatedOf<K, E, A>, L> {
 }
 
 impl<K: Key, V: 'static, L: Layout<K, V>> StateBuilder<'_, MapOf<K, V>, L> {
-    /// Opens the map, restoring it from the last checkpoint.
+    /// Opens the map, restoring it from the last checkpoint, or as its last handle left it if there was one.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if the name is open, [`ErrorKind::Mismatch`] if the stored types are
+    /// [`ErrorKind::InUse`] if the state has a handle, [`ErrorKind::Mismatch`] if the stored types are
     /// others, [`ErrorKind::Config`] and [`ErrorKind::OverBudget`] if the layout cannot work in
     /// the budget (the message names what it needs), [`ErrorKind::Corrupt`] for damaged segments.
     ///
@@ -408,10 +413,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     pub fn open(self) -> Result<List<K, E, L>> {
         let mover = self.mover.as_ref();
         let cell = self.store.open_lists_as(("list", None), &self.name, &self.layout, mover)?;
-        if let Some(own) = self.own_keys() {
-            cell.0.keep_to(own);
-        }
-        Ok(List::new(cell))
+        Ok(List::new(cell.keeping_to(self.own_keys())))
     }
 }
 

@@ -14,7 +14,6 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::rc::Rc;
 
 use alluvium_layouts::Layout;
 use alluvium_pagestore::{Error, Key, Result, State, Time};
@@ -25,6 +24,7 @@ use super::progress::ProgressCell;
 use super::reach::{self, Reach, Span};
 use super::session_set::{Session, SessionSet};
 use super::{Advanced, Emit, Late, Window, Windows, clipped, has_come};
+use crate::held::Held;
 use crate::map::Map;
 use crate::timers::Timers;
 
@@ -91,7 +91,7 @@ where
     timers: Timers<K>,
     late: LateEvents<K, C::Item>,
     reach: Reach<K>,
-    pub(crate) progress: Rc<ProgressCell>,
+    pub(crate) progress: Held<ProgressCell>,
     /// An event that is kept, and not in its session yet.
     entering: Option<Entering<K, C>>,
     /// Timers that found no room yet.
@@ -296,7 +296,7 @@ where
         sets: Map<K, SessionSet<C::Part>, L>,
         timers: Timers<K>,
         late: LateEvents<K, C::Item>,
-        progress: Rc<ProgressCell>,
+        progress: Held<ProgressCell>,
     ) -> Self {
         let rules = Rules { gap, lateness: windows.lateness, emit: windows.emit };
         let (unset, emptied, telling) = (Vec::new(), Vec::new(), VecDeque::new());
