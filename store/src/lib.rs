@@ -88,6 +88,7 @@ pub use fetcher::Fetcher;
 pub use list::List;
 pub use map::Map;
 pub use moving::{Extraction, Mover, Standing};
+pub use own_keys::RowKeys;
 pub use sources::{RestoredFrom, Source};
 pub use state_cell::ValueRef;
 pub use stats::{StateStats, StoreStats};

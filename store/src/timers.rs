@@ -22,7 +22,7 @@ use alluvium_pagestore::{
 use crate::export::{Entry, Visit, check_hash};
 use crate::held::Held;
 use crate::moving::{self, Groups};
-use crate::own_keys::OwnKeys;
+use crate::own_keys::{OwnKeys, RowKeys};
 use crate::state_cell::Hooks;
 use capture::Capture;
 use set::{Timer, TimerSet};
@@ -280,6 +280,14 @@ impl<K: Key + Ord> Timers<K> {
 impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
     pub(crate) fn new(shared: Held<TimersCell<K, N>>) -> Self {
         Self { shared }
+    }
+
+    /// Refuses to set timers for keys that are none of the rows at hand; see
+    /// [`StateBuilder::keys_of`](crate::StateBuilder::keys_of).
+    #[must_use]
+    pub fn keys_of(self, rows: &RowKeys) -> Self {
+        let own = self.shared.own().cloned().unwrap_or_default();
+        self.keeping_to(Some(OwnKeys { rows: Some(rows.clone()), ..own }))
     }
 
     /// Takes no other keys from now on.

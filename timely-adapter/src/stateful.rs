@@ -4,7 +4,7 @@
 //! them. Timely's own notificator keeps one capability per time and sorts them on every schedule,
 //! which takes 33 ms with 360,000 of them pending.
 
-use alluvium::{Key, Result, Time, Timers};
+use alluvium::{Key, Result, RowKeys, Time, Timers};
 use timely::ExchangeData;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::OutputBuilderSession;
@@ -185,8 +185,9 @@ pub(crate) fn begin<T: EventTime, K: Key + Ord, D, S, R, A, B>(
     let timers = opener.timers()?;
     let prepared = Prepared::<K>::new::<T, D>(worker, opener)?;
     let (held, changes, waiting) = (None, Vec::new(), Vec::new());
-    let (in_step, owed) = (0, None);
-    Ok((Body { state, timers, held, changes, waiting, in_step, owed, rows, due }, prepared))
+    let (in_step, owed, keys) = (0, None, opener.rows());
+    let body = Body { state, timers, keys, held, changes, waiting, in_step, owed, rows, due };
+    Ok((body, prepared))
 }
 
 /// How far the operator's own time is: the watermark, but not past what was not applied yet.
@@ -198,6 +199,8 @@ pub(crate) fn limit_of<T: EventTime, K: Key, D>(watermark: Time, intake: &Intake
 pub(crate) struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
     state: S,
     timers: Timers<K>,
+    /// The only keys that the closures may write, if these are not all.
+    keys: Option<RowKeys>,
     /// Of the earliest timer, or earlier.
     held: Option<Capability<T>>,
     changes: Vec<(R, T, i64)>,
@@ -269,6 +272,16 @@ where
         B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()>,
     {
         let waiting = right.least_waiting().map_or(Time::MAX, T::time);
+        let are_timers = matches!(work, Work::Timers(_));
+        match (&self.keys, &work) {
+            (Some(keys), Work::Rows(rows)) => {
+                keys.begin(rows.iter().map(|(key, _)| key.key_hash()))
+            }
+            (Some(keys), Work::Timers(due)) => {
+                keys.begin(due.iter().map(|(_, key)| key.key_hash()))
+            }
+            (None, _) => {}
+        }
         let mut context = Context {
             watermark: limit.min(waiting),
             time: right.time().clone(),
@@ -293,6 +306,9 @@ where
             if self.held.as_ref().is_none_or(|held| *held.time() > at) {
                 self.held = Some(right.delayed(&at));
             }
+        }
+        if let Some(keys) = &self.keys {
+            keys.end(are_timers, done.is_ok());
         }
         output.session(right).give_iterator(self.changes.drain(..));
         done

@@ -20,7 +20,7 @@ use crate::expiring::Sweeping;
 use crate::list::List;
 use crate::map::Map;
 use crate::moving::Mover;
-use crate::own_keys::OwnKeys;
+use crate::own_keys::{OwnKeys, RowKeys};
 use crate::state_cell::StateCell;
 use crate::time_map::TimeMapOf;
 use crate::timers::{Timers, TimersCell};
@@ -117,13 +117,13 @@ impl Store {
 
     /// [`timers`](Store::timers) of [own keys only](StateBuilder::own_keys_only).
     pub fn timers_of_own_keys<K: Key + Ord>(&self, name: &str) -> Result<Timers<K>> {
-        Ok(self.timers(name)?.keeping_to(self.own_keys()))
+        Ok(self.timers(name)?.keeping_to(self.own_keys().if_any()))
     }
 
     /// The keys of the key groups that the store owns; none if it owns all.
-    fn own_keys(&self) -> Option<OwnKeys> {
+    fn own_keys(&self) -> OwnKeys {
         let (owned, groups) = (self.0.owned.clone(), self.0.config.key_groups);
-        (owned != (0..groups)).then_some(OwnKeys { owned, groups })
+        OwnKeys { groups: (owned != (0..groups)).then_some((owned, groups)), rows: None }
     }
 
     pub(crate) fn open_timers<K: Key + Ord, N: State + Ord>(
@@ -161,6 +161,8 @@ pub struct StateBuilder<'a, P, L = AnyLayout> {
     pub(super) mover: Option<Mover>,
     /// Whether keys of other stores are refused.
     keeps_to_own: bool,
+    /// Keys of other rows than these are.
+    rows: Option<RowKeys>,
     definition: Option<String>,
     primitive: PhantomData<P>,
 }
@@ -188,6 +190,7 @@ impl<'a, P> StateBuilder<'a, P> {
             layout,
             mover: None,
             keeps_to_own: false,
+            rows: None,
             definition: None,
             primitive: PhantomData,
         }
@@ -199,8 +202,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     /// configuration gives for the state's name, else for the store.
     #[must_use]
     pub fn layout<M>(self, layout: M) -> StateBuilder<'a, P, M> {
-        let Self { store, name, mover, keeps_to_own, definition, primitive, .. } = self;
-        StateBuilder { store, name, layout, mover, keeps_to_own, definition, primitive }
+        let Self { store, name, mover, keeps_to_own, rows, definition, primitive, .. } = self;
+        StateBuilder { store, name, layout, mover, keeps_to_own, rows, definition, primitive }
     }
 
     /// Refuses to write keys whose key groups are not among those that the store
@@ -213,9 +216,19 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         Self { keeps_to_own: true, ..self }
     }
 
+    /// Refuses to write keys that are none of the rows at hand, while an operator's closure is called with
+    /// them, with [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch). For whoever calls closures of a
+    /// user's by row. Each write takes its key's hash once more; a single value has none. Windows look at the
+    /// keys of events that are added.
+    #[must_use]
+    pub fn keys_of(self, rows: &RowKeys) -> Self {
+        Self { rows: Some(rows.clone()), ..self }
+    }
+
     /// The keys that it takes, if these are not all.
     pub(crate) fn own_keys(&self) -> Option<OwnKeys> {
-        self.store.own_keys().filter(|_| self.keeps_to_own)
+        let own = if self.keeps_to_own { self.store.own_keys() } else { OwnKeys::default() };
+        OwnKeys { rows: self.rows.clone(), ..own }.if_any()
     }
 
     /// Has its key groups come and go with the other states of this unit.

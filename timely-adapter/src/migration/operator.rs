@@ -67,7 +67,7 @@ where
     {
         let Migratable { keyed, control } = self;
         let name = spec.id().to_owned();
-        let opener = OperatorState::moving(&keyed.state, spec)?;
+        let opener = OperatorState::moving_of_closures(&keyed.state, spec)?;
         let (mut body, prepared) =
             begin::<T, K, D, _, _, _, _>(&keyed.state, &opener, open, rows, due)?;
         let mover = opener.mover().expect("a moving operator has one").clone();
