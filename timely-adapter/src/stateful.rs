@@ -185,8 +185,9 @@ pub(crate) fn begin<T: EventTime, K: Key + Ord, D, S, R, A, B>(
     let timers = opener.timers()?;
     let prepared = Prepared::<K>::new::<T, D>(worker, opener)?;
     let (held, changes, waiting) = (None, Vec::new(), Vec::new());
-    let (in_step, owed, keys) = (0, None, opener.rows());
-    let body = Body { state, timers, keys, held, changes, waiting, in_step, owed, rows, due };
+    let (in_step, owed, arriving, keys) = (0, None, Time::MAX, opener.rows());
+    let body =
+        Body { state, timers, keys, held, changes, waiting, in_step, owed, arriving, rows, due };
     Ok((body, prepared))
 }
 
@@ -210,6 +211,8 @@ pub(crate) struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
     in_step: usize,
     /// The watermark of a step that had no more fuel for its timers.
     owed: Option<Time>,
+    /// The least time of what waits outside of the intake, as for key groups that are on their way.
+    arriving: Time,
     rows: A,
     due: B,
 }
@@ -222,6 +225,11 @@ where
     K: Key + Ord,
     R: Clone + 'static,
 {
+    /// From now on rows before `arriving` wait for their key groups: what is applied sees no later time.
+    pub(crate) fn wait_for(&mut self, arriving: Time) {
+        self.arriving = arriving;
+    }
+
     /// The watermark up to which timers were to fire in the last step, if some are left of these.
     pub(crate) fn owed(&self) -> Option<Time> {
         self.owed
@@ -271,7 +279,7 @@ where
         A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()>,
         B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()>,
     {
-        let waiting = right.least_waiting().map_or(Time::MAX, T::time);
+        let waiting = right.least_waiting().map_or(Time::MAX, T::time).min(self.arriving);
         let are_timers = matches!(work, Work::Timers(_));
         match (&self.keys, &work) {
             (Some(keys), Work::Rows(rows)) => {
