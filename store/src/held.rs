@@ -86,9 +86,18 @@ impl<C: Grouped> Held<C> {
     }
 
     fn check_hash(&self, hash: u64) -> Result<()> {
-        let of_groups = self.cell.groups().map_or(Ok(()), |groups| groups.check(hash));
-        let own = || self.own.as_ref().map_or(Ok(()), |own| own.check(hash));
-        of_groups.and_then(|()| own()).map_err(|error| error.with("state", self.cell.name()))
+        self.check_all(std::iter::once(hash))
+    }
+
+    /// [`check`](Held::check) of several keys.
+    #[inline]
+    pub(crate) fn check_all(&self, hashes: impl Iterator<Item = u64> + Clone) -> Result<()> {
+        let of_groups = |groups: &Groups| hashes.clone().try_for_each(|hash| groups.check(hash));
+        let of_groups = self.cell.groups().map_or(Ok(()), of_groups);
+        let own = |own: &OwnKeys| own.check_all(hashes);
+        of_groups
+            .and_then(|()| self.own.as_ref().map_or(Ok(()), own))
+            .map_err(|error| error.with("state", self.cell.name()))
     }
 }
 

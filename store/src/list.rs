@@ -79,7 +79,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// # Errors
     /// As for [`append`](List::append).
     pub fn append_batch(&mut self, batch: &mut Vec<(K, E)>) -> Result<()> {
-        batch.iter().try_for_each(|(key, _)| self.cell.check(|| key.key_hash()))?;
+        self.cell.check_all(batch.iter().map(|(key, _)| key.key_hash()))?;
         let mut lists = self.cell.0.enter_for(batch.len())?;
         let mut rest = std::mem::take(batch).into_iter();
         let mut some = Vec::with_capacity(rest.len().min(BATCH));

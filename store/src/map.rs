@@ -189,8 +189,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         change: impl FnMut(&T, &mut V),
     ) -> std::result::Result<(), BatchError> {
         if self.cell.checks() {
-            let mut keys = batch.iter().map(&key);
-            let checked = keys.try_for_each(|key| self.cell.check(|| key.key_hash()));
+            let checked = self.cell.check_all(batch.iter().map(|item| key(item).key_hash()));
             checked.map_err(|error| BatchError { applied: 0, error })?;
         }
         let done = self.cell.run(batch.len(), |table| table.update_batch(batch, key, init, change));
@@ -291,7 +290,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
             if count == 0 {
                 return Ok(loaded);
             }
-            let checked = batch.iter().try_for_each(|(key, _)| self.cell.check(|| key.key_hash()));
+            let checked = self.cell.check_all(batch.iter().map(|(key, _)| key.key_hash()));
             let table = checked.and_then(|()| self.cell.enter_to_write(count));
             if let Err(error) = table.and_then(|mut table| table.put_batch(&mut batch)) {
                 return Err(Rejected::new(error, batch));

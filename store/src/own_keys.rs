@@ -35,16 +35,23 @@ impl OwnKeys {
     /// [`ErrorKind::Mismatch`], naming the group.
     #[inline]
     pub(crate) fn check(&self, hash: u64) -> Result<()> {
-        if let Some((owned, groups)) = &self.groups {
+        self.check_all(std::iter::once(hash))
+    }
+
+    /// [`check`](OwnKeys::check) of several keys.
+    #[inline]
+    pub(crate) fn check_all(&self, mut hashes: impl Iterator<Item = u64>) -> Result<()> {
+        let check_group = |hash: u64| {
+            let Some((owned, groups)) = &self.groups else { return Ok(()) };
             let group = KeyGroup::of(hash, *groups).0;
-            if !owned.contains(&group) {
-                return Err(refuse(group, owned));
-            }
-        }
-        match &self.rows {
-            Some(rows) if !rows.has(hash) => Err(not_of_rows()),
-            _ => Ok(()),
-        }
+            if owned.contains(&group) { Ok(()) } else { Err(refuse(group, owned)) }
+        };
+        let Some(rows) = &self.rows else { return hashes.try_for_each(check_group) };
+        let rows = &mut *rows.0.borrow_mut();
+        hashes.try_for_each(|hash| {
+            check_group(hash)?;
+            if rows.has(hash) { Ok(()) } else { Err(not_of_rows()) }
+        })
     }
 }
 
@@ -99,7 +106,8 @@ impl RowKeys {
         rows.hashes.clear();
         rows.hashes.extend(hashes);
         rows.failed.iter().for_each(|failed| rows.hashes.extend(failed));
-        (rows.is_called, rows.is_indexed, rows.at) = (true, false, 0);
+        // Before the first.
+        (rows.is_called, rows.is_indexed, rows.at) = (true, false, usize::MAX);
     }
 
     /// The closure has returned. After an error its keys stay among those that may be written, until a call
@@ -116,28 +124,35 @@ impl RowKeys {
             failed.dedup();
         }
     }
-
-    /// Whether a key of this hash may be written. Cost: that of a comparison where rows are written in
-    /// their order, or in the opposite one; else that of a look-up.
-    #[inline]
-    fn has(&self, hash: u64) -> bool {
-        let rows = &mut *self.0.borrow_mut();
-        if !rows.is_called {
-            return true;
-        }
-        let at = rows.at;
-        for near in [at, at.wrapping_add(1), at.wrapping_sub(1)] {
-            if rows.hashes.get(near) == Some(&hash) {
-                rows.at = near;
-                return true;
-            }
-        }
-        rows.find(hash)
-    }
 }
 
 impl Rows {
+    /// Whether a key of this hash may be written. Cost: that of a comparison where rows are written in
+    /// their order, or in the opposite one; else that of a look-up.
+    #[inline]
+    fn has(&mut self, hash: u64) -> bool {
+        let next = self.at.wrapping_add(1);
+        if self.hashes.get(next) == Some(&hash) {
+            self.at = next;
+            return true;
+        }
+        self.has_elsewhere(hash)
+    }
+
     #[inline(never)]
+    fn has_elsewhere(&mut self, hash: u64) -> bool {
+        if !self.is_called {
+            return true;
+        }
+        for near in [self.at, self.at.wrapping_sub(1)] {
+            if self.hashes.get(near) == Some(&hash) {
+                self.at = near;
+                return true;
+            }
+        }
+        self.find(hash)
+    }
+
     fn find(&mut self, hash: u64) -> bool {
         if !self.is_indexed {
             self.index_all();
@@ -189,6 +204,11 @@ mod tests {
 
     use super::*;
 
+    fn has(keys: &RowKeys, hash: u64) -> bool {
+        let own = OwnKeys { groups: None, rows: Some(keys.clone()) };
+        own.check(hash).is_ok()
+    }
+
     #[test]
     fn keys_are_taken_if_and_only_if_they_are_at_hand() {
         let mut chance = 1;
@@ -197,7 +217,7 @@ mod tests {
             chance % limit
         };
         let keys = RowKeys::new();
-        assert!(keys.has(7), "nothing is called yet");
+        assert!(has(&keys, 7), "nothing is called yet");
         let mut failed = [BTreeSet::new(), BTreeSet::new()];
         for _ in 0..300 {
             let (count, spread) = (below(80), 1 + below(60));
@@ -212,18 +232,18 @@ mod tests {
             let mut all: BTreeSet<u64> = rows.iter().copied().collect();
             all.extend(failed.iter().flatten());
             match below(3) {
-                0 => assert!(rows.iter().all(|hash| keys.has(*hash))),
-                1 => assert!(rows.iter().rev().all(|hash| keys.has(*hash))),
+                0 => assert!(rows.iter().all(|hash| has(&keys, *hash))),
+                1 => assert!(rows.iter().rev().all(|hash| has(&keys, *hash))),
                 _ => {}
             }
             for _ in 0..100 {
                 let hash = hash(below(2 * spread));
-                assert_eq!(keys.has(hash), all.contains(&hash), "{hash} of {all:?}");
+                assert_eq!(has(&keys, hash), all.contains(&hash), "{hash} of {all:?}");
             }
             let (second, succeeded) = (below(2) == 1, below(3) > 0);
             keys.end(second, succeeded);
             failed[usize::from(second)] = if succeeded { BTreeSet::new() } else { all };
-            assert!(keys.has(12_345), "between two calls");
+            assert!(has(&keys, 12_345), "between two calls");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! How far windowed state has come: part of every checkpoint.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -38,6 +39,8 @@ pub(crate) struct ProgressCell {
     pub(crate) groups: Option<Rc<Groups>>,
     /// Whether a record of another store was joined.
     joined: Cell<bool>,
+    /// What the last handle knew beside all this, for the next one.
+    left: RefCell<Option<Box<dyn Any>>>,
     table: RefCell<HeapTable<(), Record>>,
 }
 
@@ -61,6 +64,7 @@ impl ProgressCell {
             due: Cell::new(restored.is_some()),
             groups,
             joined: Cell::new(false),
+            left: RefCell::default(),
             table: RefCell::new(table),
         }))
     }
@@ -79,6 +83,17 @@ impl ProgressCell {
         self.windows.set(windows);
         self.due.set(true);
         Ok(())
+    }
+
+    /// Keeps what a handle knows that goes.
+    pub(crate) fn leave(&self, left: Box<dyn Any>) {
+        self.left.replace(Some(left));
+    }
+
+    /// What the last handle has left, if it is of this type.
+    pub(crate) fn take_left<L: 'static>(&self) -> Option<L> {
+        let left = self.left.take()?;
+        left.downcast().ok().map(|left| *left)
     }
 
     /// How far all is done; an error in the middle of something.
@@ -116,10 +131,11 @@ impl ProgressCell {
         if self.groups.is_none() && own.is_none() {
             return Ok(());
         }
-        let checked = events.iter().map(|(_, key, _)| key.key_hash()).try_for_each(|hash| {
-            self.groups.as_ref().map_or(Ok(()), |groups| groups.check(hash))?;
-            own.map_or(Ok(()), |own| own.check(hash))
-        });
+        let mut hashes = events.iter().map(|(_, key, _)| key.key_hash());
+        let of_groups = self.groups.as_ref();
+        let checked = of_groups
+            .map_or(Ok(()), |groups| hashes.clone().try_for_each(|hash| groups.check(hash)))
+            .and_then(|()| own.map_or(Ok(()), |own| own.check_all(&mut hashes)));
         checked.map_err(|error| error.with("state", state))
     }
 

@@ -283,6 +283,19 @@ fn has_passed(end: Time, watermark: Time) -> bool {
     watermark == Time::MAX || end < watermark
 }
 
+impl<K, C, L> Drop for Sessions<K, C, L>
+where
+    K: Key + Ord,
+    C: SessionContents<K>,
+    L: Layout<K, SessionSet<C::Part>>,
+{
+    /// The next handle tells alike what came before the events of the watermark.
+    fn drop(&mut self) {
+        let none = Reach::new(self.late.account());
+        self.progress.leave(Box::new(std::mem::replace(&mut self.reach, none)));
+    }
+}
+
 impl<K, C, L> Sessions<K, C, L>
 where
     K: Key + Ord,
@@ -300,7 +313,8 @@ where
     ) -> Self {
         let rules = Rules { gap, lateness: windows.lateness, emit: windows.emit };
         let (unset, emptied, telling) = (Vec::new(), Vec::new(), VecDeque::new());
-        let (reach, entering) = (Reach::new(late.account()), None);
+        let known = progress.take_left::<Reach<K>>();
+        let (reach, entering) = (known.unwrap_or_else(|| Reach::new(late.account())), None);
         Self {
             rules,
             contents,

@@ -243,9 +243,7 @@ fn windows() {
         Windows::session(15).lateness(30).emit(alluvium::Emit::OnWatermark),
         Windows::sliding(60, 20).emit(alluvium::Emit::Early(10)),
     ] {
-        let are_sessions = windows.to_string().starts_with("sessions");
-        // Which late events a session takes is known until it is opened anew.
-        let late_by = if are_sessions { 0 } else { 60 };
+        let late_by = 60;
         let panes = WindowSegments::new().memory(MIB);
         agree(
             &format!("folded {windows}"),
@@ -487,4 +485,28 @@ fn key_groups_are_where_they_were() {
     ship(&to.0, &from.0, KeyGroup(0));
     assert_eq!((from.1.len().unwrap(), to.1.len().unwrap()), (mine.len() as u64, 0));
     assert_eq!((from.2.len(), to.2.len()), (mine.len() as u64, 0));
+}
+
+/// An event that is too late for a session of its own joins what was there before the watermark, and not what
+/// came with it: the next handle knows that too.
+#[test]
+fn sessions_know_what_was_there_before_the_watermark() {
+    for is_dropped in [false, true] {
+        let store = on(&Simulated::new(1, Faults::none()));
+        let open = || store.aggregated::<u64, (), _>("s").open(Windows::session(10), Counting);
+        let mut kept = Some(open().unwrap());
+        kept.as_mut().unwrap().advance_all(Time(15), &mut |_, _, _, _| {}).unwrap();
+        let mut late = Vec::new();
+        for at in [6, -2] {
+            let mut batch = vec![(Time(at), 1, ())];
+            let tell = &mut |event: alluvium::Late<u64, ()>| late.push(event.at.0);
+            let sessions = kept.as_mut().unwrap();
+            sessions.add_batch(Time(15), &mut batch, tell, &mut |_, _, _, _| {}).unwrap();
+            if is_dropped {
+                drop(kept.take());
+                kept = Some(open().unwrap());
+            }
+        }
+        assert_eq!(late, [-2], "dropped: {is_dropped}");
+    }
 }
