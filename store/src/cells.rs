@@ -3,7 +3,7 @@
 mod lists;
 mod panes;
 
-use std::cell::{Cell, OnceCell, RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
@@ -11,7 +11,6 @@ use alluvium_layouts::{CheckpointOutcome, Cursor, TableStats, Upkeep};
 use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Key, KeyGroup, Result, StateImage, Time};
 
 use crate::moving::{Groups, Place};
-use crate::own_keys::OwnKeys;
 use crate::pacing::{Pacing, Stream};
 use crate::state_cell::{Lock, Mark};
 
@@ -33,8 +32,6 @@ pub(crate) struct Shared<T> {
     dropped: Cell<bool>,
     /// Where the key groups are, if they move.
     groups: Option<Rc<Groups>>,
-    /// The keys that it takes, if these are not all.
-    own: OnceCell<OwnKeys>,
     /// Declared last, so that the helpers are done with the directory before it is free.
     _lock: Option<Lock>,
 }
@@ -45,7 +42,7 @@ impl<T> Shared<T> {
         let inner = RefCell::new(inner);
         let (droppable, dropped) = (Cell::new(false), Cell::new(false));
         let name = name.into();
-        let (is_derived, groups, own) = (false, None, OnceCell::new());
+        let (is_derived, groups) = (false, None);
         Self {
             name,
             inner,
@@ -56,7 +53,6 @@ impl<T> Shared<T> {
             droppable,
             dropped,
             groups,
-            own,
             _lock: lock,
         }
     }
@@ -69,22 +65,6 @@ impl<T> Shared<T> {
     /// Whether what a key has here counts: its group is here, or being given away.
     pub(crate) fn counts(&self, key: &impl Key) -> bool {
         self.groups.as_ref().is_none_or(|groups| groups.has_hash(key.key_hash()))
-    }
-
-    /// Takes no other keys from now on.
-    pub(crate) fn keep_to(&self, own: OwnKeys) {
-        let _ = self.own.set(own);
-    }
-
-    /// Whether the key with this hash may be changed. The hash is taken only if some keys are refused.
-    #[inline]
-    pub(crate) fn check(&self, hash: impl FnOnce() -> u64) -> Result<()> {
-        let checked = match (&self.groups, self.own.get()) {
-            (None, None) => return Ok(()),
-            (Some(groups), _) => groups.check(hash()),
-            (None, Some(own)) => own.check(hash()),
-        };
-        checked.map_err(|e| e.with("state", &self.name))
     }
 
     /// Where the key groups are, if they move.

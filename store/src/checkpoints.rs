@@ -199,6 +199,11 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// Whether a checkpoint is being taken.
+    pub(crate) fn is_sealing(&self) -> bool {
+        self.sealing.is_some()
+    }
+
     pub(crate) fn release(&mut self, number: u64) {
         self.held.remove(&number);
     }

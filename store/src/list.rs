@@ -1,13 +1,13 @@
 //! Keyed state that is appended to: a list per key.
 
 use std::fmt;
-use std::rc::Rc;
 
 use alluvium_layouts::{Cursor, Lists, ListsLayout, TableStats};
 use alluvium_pagestore::{Key, Lookup, Rejected, Result, State, Time};
 
 use crate::any_layout::AnyLayout;
 use crate::cells::ListsCell;
+use crate::held::Held;
 use crate::state_cell::Hooks;
 
 /// The bucket of lists that stay until they are cleared.
@@ -22,11 +22,11 @@ const BATCH: usize = 256;
 /// reads storage. With the default layout, lists that do not fit memory go to storage, and a
 /// read merges what is there with what is in memory.
 pub struct List<K: Key, E: State, L: ListsLayout<K, E> = AnyLayout> {
-    cell: Rc<ListsCell<K, E, L::Lists>>,
+    cell: Held<ListsCell<K, E, L::Lists>>,
 }
 
 impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
-    pub(crate) fn new(cell: Rc<ListsCell<K, E, L::Lists>>) -> Self {
+    pub(crate) fn new(cell: Held<ListsCell<K, E, L::Lists>>) -> Self {
         Self { cell }
     }
 
@@ -66,7 +66,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         key: &Q,
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
-        let checked = self.cell.0.check(|| key.key_hash());
+        let checked = self.cell.check(|| key.key_hash());
         match checked.and_then(|()| self.cell.0.enter_for(1)) {
             Ok(mut lists) => lists.append(STAYING, key, element),
             Err(error) => Err(Rejected::new(error, element)),
@@ -79,7 +79,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// # Errors
     /// As for [`append`](List::append).
     pub fn append_batch(&mut self, batch: &mut Vec<(K, E)>) -> Result<()> {
-        batch.iter().try_for_each(|(key, _)| self.cell.0.check(|| key.key_hash()))?;
+        self.cell.check_all(batch.iter().map(|(key, _)| key.key_hash()))?;
         let mut lists = self.cell.0.enter_for(batch.len())?;
         let mut rest = std::mem::take(batch).into_iter();
         let mut some = Vec::with_capacity(rest.len().min(BATCH));
@@ -172,7 +172,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// # Errors
     /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) and those of storage, if there is no memory to note it.
     pub fn clear<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<()> {
-        self.cell.0.check(|| key.key_hash())?;
+        self.cell.check(|| key.key_hash())?;
         self.cell.0.enter_for(1)?.clear_key(STAYING, key)
     }
 

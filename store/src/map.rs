@@ -9,6 +9,7 @@ use alluvium_pagestore::{Key, Lookup, Rejected, Result};
 
 use crate::any_layout::AnyLayout;
 use crate::fetcher::{self, Fetcher};
+use crate::held::{Grouped, Held};
 use crate::moving::Groups;
 use crate::state_cell::{StateCell, ValueRef};
 
@@ -22,7 +23,7 @@ const LOAD_BATCH: usize = 64;
 /// nothing. A panic in a closure leaves the value as the closure left it and poisons the state:
 /// reads and writes go on, checkpoints are refused until [`clear_poison`](Map::clear_poison).
 pub struct Map<K: Key, V: 'static, L: Layout<K, V> = AnyLayout> {
-    cell: Rc<StateCell<K, V, L::Table>>,
+    cell: Held<StateCell<K, V, L::Table>>,
 }
 
 impl<K: Key, V: 'static, L: Layout<K, V>> fmt::Debug for Map<K, V, L> {
@@ -32,7 +33,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> fmt::Debug for Map<K, V, L> {
 }
 
 impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
-    pub(crate) fn new(cell: Rc<StateCell<K, V, L::Table>>) -> Self {
+    pub(crate) fn new(cell: Held<StateCell<K, V, L::Table>>) -> Self {
         Self { cell }
     }
 
@@ -199,8 +200,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         change: impl FnMut(&T, &mut V),
     ) -> std::result::Result<(), BatchError> {
         if self.cell.checks() {
-            let mut keys = batch.iter().map(&key);
-            let checked = keys.try_for_each(|key| self.cell.check(|| key.key_hash()));
+            let checked = self.cell.check_all(batch.iter().map(|item| key(item).key_hash()));
             checked.map_err(|error| BatchError { applied: 0, error })?;
         }
         let done = self.cell.run(batch.len(), |table| table.update_batch(batch, key, init, change));
@@ -255,7 +255,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// The state's reads apart from its handle, for whoever drives the handle's owner.
     pub fn fetcher(&self) -> Rc<dyn Fetcher<K>> {
-        fetcher::of(&self.cell)
+        fetcher::of(self.cell.cell())
     }
 
     /// Visits about `fuel` entries from `cursor` on; the cursor says when all were visited. What
@@ -301,7 +301,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
             if count == 0 {
                 return Ok(loaded);
             }
-            let checked = batch.iter().try_for_each(|(key, _)| self.cell.check(|| key.key_hash()));
+            let checked = self.cell.check_all(batch.iter().map(|(key, _)| key.key_hash()));
             let table = checked.and_then(|()| self.cell.enter_to_write(count));
             if let Err(error) = table.and_then(|mut table| table.put_batch(&mut batch)) {
                 return Err(Rejected::new(error, batch));

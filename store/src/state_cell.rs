@@ -3,7 +3,7 @@
 //! The handle owns the record path; the store needs the table only between calls. A `RefCell`
 //! keeps the two apart: whoever comes while the other is inside gets an error naming the state.
 
-use std::cell::{Cell, OnceCell, Ref, RefCell, RefMut};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -20,8 +20,8 @@ use crate::batch::Batch;
 use crate::crowded::Crowded;
 use crate::expiring::Sweeping;
 use crate::export::{Entries, Entry, Parts, Visit, check_hash, each, in_batches};
+use crate::held::Grouped;
 use crate::moving::{Arriving, Groups, Place, in_order};
-use crate::own_keys::OwnKeys;
 use crate::pacing::{Pacing, Stream};
 use crate::store::not_encoded;
 
@@ -50,8 +50,6 @@ pub(crate) struct StateCell<K, V, T> {
     sweeping: Option<Box<Sweeping<V>>>,
     /// Where its key groups are, if they move.
     groups: Option<Rc<Groups>>,
-    /// The keys that it takes, if these are not all.
-    own: OnceCell<OwnKeys>,
     /// Declared last, so that the table's helpers are done with the directory before it is free.
     _lock: Option<Lock>,
 }
@@ -116,7 +114,6 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
             codec,
             sweeping: None,
             groups: None,
-            own: OnceCell::new(),
             _lock: lock,
         }
     }
@@ -134,34 +131,6 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
     /// The same for a state whose key groups move.
     pub(crate) fn in_groups(self, groups: Option<Rc<Groups>>) -> Self {
         Self { groups, ..self }
-    }
-
-    /// Where the key groups are, if they move.
-    #[inline]
-    pub(crate) fn groups(&self) -> Option<&Groups> {
-        self.groups.as_deref()
-    }
-
-    /// Takes no other keys from now on.
-    pub(crate) fn keep_to(&self, own: OwnKeys) {
-        let _ = self.own.set(own);
-    }
-
-    /// Whether some keys are refused.
-    #[inline]
-    pub(crate) fn checks(&self) -> bool {
-        self.groups.is_some() || self.own.get().is_some()
-    }
-
-    /// Whether the key with this hash may be changed. The hash is taken only if some keys are refused.
-    #[inline]
-    pub(crate) fn check(&self, hash: impl FnOnce() -> u64) -> Result<()> {
-        let checked = match (&self.groups, self.own.get()) {
-            (None, None) => return Ok(()),
-            (Some(groups), _) => groups.check(hash()),
-            (None, Some(own)) => own.check(hash()),
-        };
-        checked.map_err(|e| e.with("state", &self.name))
     }
 
     /// The table, for a call that writes `writes` records: now and then compaction gets its share.
@@ -313,6 +282,17 @@ impl<K: Key, V: 'static, T: Table<K, V>> StateCell<K, V, T> {
     }
 }
 
+impl<K, V, T> Grouped for StateCell<K, V, T> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[inline]
+    fn groups(&self) -> Option<&Groups> {
+        self.groups.as_deref()
+    }
+}
+
 /// What the store does with a state whatever its types are.
 pub(crate) trait Hooks {
     fn poisoned(&self) -> bool;
@@ -387,6 +367,10 @@ pub(crate) trait Hooks {
         Ok(())
     }
     fn stats(&self) -> Result<TableStats>;
+    /// Whether the state is as if it had just been opened for the first time.
+    fn is_unused(&self) -> Result<bool> {
+        self.stats().map(|stats| stats.live_keys == 0)
+    }
     /// Memory that no eviction frees, and the most that the state may hold; 0 while it is in use.
     fn fixed_bytes(&self) -> (u64, u64) {
         (0, u64::MAX)

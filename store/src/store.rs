@@ -10,6 +10,7 @@ mod parts;
 mod states;
 mod taking;
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
@@ -32,7 +33,8 @@ use crate::checkpoints::{Checkpoint, Checkpoints, MOMENT, RetainedCheckpoint, Se
 use crate::config::{Helpers, StoreConfig};
 use crate::crowded::Crowded;
 use crate::expiring::Clock;
-use crate::moving::{Groups, Stock};
+use crate::held::Claimed;
+use crate::moving::{Groups, Stock, Unit};
 use crate::sources::{RestoredFrom, Source, Sources};
 use crate::state_cell::{Hooks, Lock};
 use crate::stats::{StateStats, StoreStats};
@@ -47,7 +49,9 @@ pub(crate) use taking::{Pane, put, put_all};
 ///
 /// Handles ([`Map`](crate::Map), [`Value`](crate::Value), [`Count`](crate::Count),
 /// [`Timers`](crate::Timers)) own the record path and can be moved into operators; the store keeps what
-/// concerns all of them: checkpoints, statistics, the lock.
+/// concerns all of them: checkpoints, statistics, the lock. A state has one handle at a time. When that is
+/// dropped the state stays in memory and in checkpoints as it is, and can be opened again: as the same types,
+/// in the same layout and of the same definition, or of one that a checkpoint may be gone on with.
 #[derive(Clone)]
 pub struct Store(pub(crate) Rc<Inner>);
 
@@ -62,7 +66,7 @@ pub(crate) struct Inner {
     pub(crate) states: RefCell<Vec<OpenState>>,
     pub(crate) dropped: RefCell<Dropped>,
     /// Where the key groups are of states that move.
-    pub(crate) units: RefCell<Vec<Rc<Groups>>>,
+    pub(crate) units: RefCell<Vec<Unit>>,
     crowded: Crowded,
     elastic: Elastic,
     pub(crate) clock: Arc<dyn Clock>,
@@ -77,6 +81,11 @@ pub(crate) struct OpenState {
     pub(crate) manifest: StateManifest,
     account: Rc<Account>,
     pub(crate) hooks: Rc<dyn Hooks>,
+    /// What `hooks` are of, for the next handle.
+    cell: Rc<dyn Any>,
+    claimed: Claimed,
+    /// Can be made again: there is none of it once its handle is gone.
+    is_derived: bool,
     /// Where its key groups are, if they move.
     pub(crate) groups: Option<Rc<Groups>>,
 }

@@ -17,6 +17,7 @@ use alluvium_pagestore::{
 
 use crate::any_layout::AnyLayout;
 use crate::cells::ListsCell;
+use crate::held::Held;
 use crate::store::StateBuilder;
 
 /// The primitive of [`TimeMap`].
@@ -26,7 +27,7 @@ pub struct TimeMapOf<K, V>(PhantomData<(K, V)>);
 /// Values by key and time; a key may have several values of one time, in order of insertion. Open
 /// one with [`Store::time_map`](crate::Store::time_map).
 pub struct TimeMap<K: Key, V: State, L: ListsLayout<K, (Time, V)> = AnyLayout> {
-    cell: Rc<ListsCell<K, (Time, V), L::Lists>>,
+    cell: Held<ListsCell<K, (Time, V), L::Lists>>,
     account: Rc<Account>,
     width: i64,
     /// Slices before this one are over, and are dropped when no key group is on its way any more.
@@ -60,9 +61,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<
             self.chosen_layout(),
             self.mover(),
         )?;
-        if let Some(own) = self.own_keys() {
-            cell.0.keep_to(own);
-        }
+        let cell = cell.keeping_to(self.own_keys());
         let account = store.account_of(name)?;
         Ok(TimeMap { cell, account, width, owed: None })
     }
@@ -76,7 +75,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         at: Time,
         value: V,
     ) -> std::result::Result<(), Rejected<V>> {
-        if let Err(error) = self.cell.0.check(|| key.key_hash()) {
+        if let Err(error) = self.cell.check(|| key.key_hash()) {
             return Err(Rejected::new(error, value));
         }
         let slice = self.slice_of(at);
@@ -138,7 +137,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
                 return Err(Error::new(ErrorKind::Input, message).with("state", self.cell.0.name()));
             }
         }
-        self.cell.0.check(|| key.key_hash())?;
+        self.cell.check(|| key.key_hash())?;
         let mut from = times.start;
         while let Some(slice) = self.next_slice(from)?.filter(|slice| *slice < times.end) {
             self.cell.0.run(1, |lists| lists.clear_key(slice, key))??;

@@ -20,8 +20,9 @@ use alluvium_pagestore::{
 };
 
 use crate::export::{Entry, Visit, check_hash};
+use crate::held::Held;
 use crate::moving::{self, Groups};
-use crate::own_keys::OwnKeys;
+use crate::own_keys::{OwnKeys, RowKeys};
 use crate::state_cell::Hooks;
 use capture::Capture;
 use set::{Timer, TimerSet};
@@ -30,7 +31,7 @@ use set::{Timer, TimerSet};
 /// [`Store::timers_in`](crate::Store::timers_in).
 #[derive(Debug)]
 pub struct Timers<K: Key + Ord, N: State + Ord = ()> {
-    shared: Rc<TimersCell<K, N>>,
+    shared: Held<TimersCell<K, N>>,
 }
 
 /// How far [`Timers::purge_where`] has come; start with `Sweep::default()`.
@@ -61,19 +62,19 @@ struct Pending<K: Key + Ord, N: State + Ord> {
     /// What checkpoints have.
     remembered: Remembered,
     codec_calls: u64,
-    /// The keys that are taken, if these are not all.
-    own: Option<OwnKeys>,
     oversize: Oversize,
 }
 
 impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
-    /// Refuses a key whose group is on its way, or elsewhere.
-    fn check(&self, key: &K) -> Result<()> {
-        let checked = match (self.timers.groups(), &self.own) {
-            (None, None) => return Ok(()),
-            (Some(groups), _) => groups.check(key.key_hash()),
-            (None, Some(own)) => own.check(key.key_hash()),
-        };
+    /// Refuses a key whose group is on its way, or elsewhere, and one that is none of its `own`.
+    fn check(&self, own: Option<&OwnKeys>, key: &K) -> Result<()> {
+        let groups = self.timers.groups();
+        if groups.is_none() && own.is_none() {
+            return Ok(());
+        }
+        let hash = key.key_hash();
+        let of_groups = groups.map_or(Ok(()), |groups| groups.check(hash));
+        let checked = of_groups.and_then(|()| own.map_or(Ok(()), |own| own.check(hash)));
         checked.map_err(|error| error.with("state", &self.context.name))
     }
 
@@ -230,16 +231,8 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
         let remembered = Remembered::new(&context);
         let (capture, given_up, codec_calls) = (None, Vec::new(), 0);
         let oversize = Oversize::new(&context.name, context.max_value_bytes);
-        let mut pending = Pending {
-            context,
-            timers,
-            capture,
-            given_up,
-            remembered,
-            codec_calls,
-            own: None,
-            oversize,
-        };
+        let mut pending =
+            Pending { context, timers, capture, given_up, remembered, codec_calls, oversize };
         if let Some((image, blobs)) = restored {
             let mut remembered = Remembered::new(&pending.context);
             remembered.restore::<(Time, K), N>(&image, &blobs, |at, namespace, place| {
@@ -285,19 +278,27 @@ impl<K: Key + Ord> Timers<K> {
 }
 
 impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
-    pub(crate) fn new(shared: Rc<TimersCell<K, N>>) -> Self {
+    pub(crate) fn new(shared: Held<TimersCell<K, N>>) -> Self {
         Self { shared }
     }
 
+    /// Refuses to set timers for keys that are none of the rows at hand; see
+    /// [`StateBuilder::keys_of`](crate::StateBuilder::keys_of).
+    #[must_use]
+    pub fn keys_of(self, rows: &RowKeys) -> Self {
+        let own = self.shared.own().cloned().unwrap_or_default();
+        self.keeping_to(Some(OwnKeys { rows: Some(rows.clone()), ..own }))
+    }
+
     /// Takes no other keys from now on.
-    pub(crate) fn keep_to(&self, own: OwnKeys) {
-        self.shared.0.borrow_mut().own = Some(own);
+    pub(crate) fn keeping_to(self, own: Option<OwnKeys>) -> Self {
+        Self { shared: self.shared.keeping_to(own) }
     }
 
     /// Asks for `key` in `namespace` at `at`; says whether that was new. Cost: O(log n).
     pub fn set_in(&mut self, key: K, at: Time, namespace: N) -> Result<bool> {
         let mut pending = self.shared.0.borrow_mut();
-        pending.check(&key)?;
+        pending.check(self.shared.own(), &key)?;
         pending.insert(((at, key), namespace))
     }
 

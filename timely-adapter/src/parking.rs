@@ -3,7 +3,8 @@
 //! Per key the items stand in a queue, in order of arrival; what comes for a key that waits queues
 //! up behind. A key waits until nothing it needs in any of the operator's states is on storage
 //! only; then its items are handed out, first in first out. One read that never ends holds up its
-//! key only. What is held is bounded: places are made, and booked, when the operator is built.
+//! key only. What is held is bounded: places are made, and booked, when the operator is built. An operator
+//! that goes leaves no read behind in states that the next one opens.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -310,10 +311,20 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
         self.queues.clear();
         self.unread.clear();
         self.ready.clear();
+        self.give_up_reads();
+    }
+
+    fn give_up_reads(&mut self) {
         for (state, ticket, _) in self.reads.drain(..).chain(self.ended.drain(..)) {
-            // A state that is in use keeps the buffer until it is dropped.
+            // A state that is in use keeps the buffer until a call for the key.
             let _ = self.states[state].release(ticket);
         }
+    }
+}
+
+impl<T: Timestamp, K: Key, I> Drop for Parking<T, K, I> {
+    fn drop(&mut self) {
+        self.give_up_reads();
     }
 }
 

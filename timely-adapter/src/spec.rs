@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use alluvium::{
     Aggregate, Aggregated, AnyLayout, Count, Error, ErrorKind, ExpiringMap, Fetcher, Holistic, Key,
-    List, Map, Mover, Process, Result, State, StateBuilder, Store, TimeMap, Timers, Ttl, Value,
-    Windows,
+    List, Map, Mover, Process, Result, RowKeys, State, StateBuilder, Store, TimeMap, Timers, Ttl,
+    Value, Windows,
 };
 
 use crate::worker::{Registered, WorkerState};
@@ -16,7 +16,9 @@ use crate::worker::{Registered, WorkerState};
 /// Names an operator's state and may choose its layout.
 ///
 /// The id is part of what is stored: it must stay the same from one version of a program to the
-/// next, whatever else changes in the dataflow, and be different for each operator.
+/// next, whatever else changes in the dataflow, and be different for each operator. It is free again when the
+/// operator is gone, as its dataflow has ended, or could not be built: the next one of this id, with the
+/// same states, goes on where that ended.
 #[derive(Clone, Debug)]
 pub struct Spec {
     id: String,
@@ -48,10 +50,10 @@ impl Spec {
         self
     }
 
-    /// Lets the states of a [`stateful`](crate::Stateful::stateful) operator have keys that belong to
-    /// other workers. Without it a write of such a key is an error: a job could not go on with another
-    /// number of workers, each of which takes the keys of its own groups. With it only as many workers
-    /// as before can go on.
+    /// Lets the states of a [`stateful`](crate::Stateful::stateful) operator have keys that are none of its
+    /// rows', such as those of what it keeps beside them. Without it a write of such a key is an error, on one
+    /// worker too: with another number of workers, each of which takes the keys of its own groups, the key
+    /// would be where its rows are not. With it only as many workers as before can go on.
     #[must_use]
     pub fn any_keys(mut self) -> Self {
         self.any_keys = true;
@@ -69,15 +71,18 @@ impl Spec {
 /// Of states with the operator's own key, records that are on storage only are read ahead while
 /// the operator's rows wait; calls on states with other keys may wait for storage themselves.
 ///
-/// The states take keys of this worker's key groups only, as the keys of the operator's rows are. A write
-/// of another key is an error ([`ErrorKind::Mismatch`]), unless [`Spec::any_keys`] allows it. What all rows
-/// share belongs into a [`value`](OperatorState::value).
+/// While a closure is called, the states take the keys of its rows only, or of its timers, and keys that hash
+/// like these; after an error those of the failed call too, until a call succeeds. A write of another key
+/// is an error ([`ErrorKind::Mismatch`]), unless [`Spec::any_keys`] allows it. A key that is made of the row's
+/// and more, such as (auction, bidder) by auction, belongs into a map in the value, or has a
+/// [`KeyHash`](alluvium::KeyHash) of its own that is the row's. What all rows share belongs into a
+/// [`value`](OperatorState::value). In `open` keys of this worker's key groups may be written.
 pub struct OperatorState<'a> {
     store: &'a Store,
     spec: Spec,
     registered: Rc<Registered>,
-    /// Whether a user's closures write to the states, whose keys are looked at then.
-    is_checked: bool,
+    /// The rows at hand, if a user's closures write to the states, whose keys are looked at then.
+    rows: Option<RowKeys>,
     /// Moves the operator's key groups.
     mover: Option<Mover>,
     /// `Rc<dyn Fetcher<K>>` of each keyed state.
@@ -94,19 +99,30 @@ impl<'a> OperatorState<'a> {
     pub(crate) fn new(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
         let registered = worker.register(&spec.id)?;
         let (store, fetchers) = (worker.store(), RefCell::default());
-        Ok(Self { store, spec, registered, is_checked: false, mover: None, fetchers })
+        Ok(Self { store, spec, registered, rows: None, mover: None, fetchers })
     }
 
     /// The states of an operator that a user's closures write to.
     pub(crate) fn of_closures(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
-        let is_checked = !spec.any_keys;
-        Ok(Self { is_checked, ..Self::new(worker, spec)? })
+        let rows = (!spec.any_keys).then(RowKeys::new);
+        Ok(Self { rows, ..Self::new(worker, spec)? })
     }
 
     /// The states of an operator whose key groups move.
     pub(crate) fn moving(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
         let mover = Some(worker.store().mover(&spec.id)?);
         Ok(Self { mover, ..Self::new(worker, spec)? })
+    }
+
+    /// The states of an operator whose key groups move, and that a user's closures write to.
+    pub(crate) fn moving_of_closures(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
+        let rows = (!spec.any_keys).then(RowKeys::new);
+        Ok(Self { rows, ..Self::moving(worker, spec)? })
+    }
+
+    /// The rows at hand, whose keys may be written; all may if there is none.
+    pub(crate) fn rows(&self) -> Option<RowKeys> {
+        self.rows.clone()
     }
 
     /// What keeps the operator's id taken.
@@ -274,11 +290,15 @@ impl<'a> OperatorState<'a> {
     /// The operator's pending timers.
     pub(crate) fn timers<K: Key + Ord>(&self) -> Result<Timers<K>> {
         let name = self.name_of("timers");
-        match &self.mover {
-            Some(mover) => self.store.timers_moved_by(mover, &name),
-            None if self.is_checked => self.store.timers_of_own_keys(&name),
-            None => self.store.timers(&name),
-        }
+        let timers = match (&self.mover, &self.rows) {
+            (Some(mover), _) => self.store.timers_moved_by(mover, &name)?,
+            (None, Some(_)) => self.store.timers_of_own_keys(&name)?,
+            (None, None) => self.store.timers(&name)?,
+        };
+        Ok(match &self.rows {
+            Some(rows) => timers.keys_of(rows),
+            None => timers,
+        })
     }
 
     fn name_of(&self, name: &str) -> String {
@@ -286,7 +306,12 @@ impl<'a> OperatorState<'a> {
     }
 
     fn placed<'b, P>(&self, builder: StateBuilder<'b, P>) -> StateBuilder<'b, P> {
-        let builder = if self.is_checked { builder.own_keys_only() } else { builder };
+        let builder = match (&self.rows, &self.mover) {
+            (Some(rows), None) => builder.own_keys_only().keys_of(rows),
+            // Which groups are the worker's changes, and is looked at by the state itself.
+            (Some(rows), Some(_)) => builder.keys_of(rows),
+            (None, _) => builder,
+        };
         match &self.spec.layout {
             Some(layout) => builder.layout(layout.clone()),
             None => builder,

@@ -4,7 +4,7 @@
 //! them. Timely's own notificator keeps one capability per time and sorts them on every schedule,
 //! which takes 33 ms with 360,000 of them pending.
 
-use alluvium::{Key, Result, Time, Timers};
+use alluvium::{Key, Result, RowKeys, Time, Timers};
 use timely::ExchangeData;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::OutputBuilderSession;
@@ -185,8 +185,10 @@ pub(crate) fn begin<T: EventTime, K: Key + Ord, D, S, R, A, B>(
     let timers = opener.timers()?;
     let prepared = Prepared::<K>::new::<T, D>(worker, opener)?;
     let (held, changes, waiting) = (None, Vec::new(), Vec::new());
-    let (in_step, owed) = (0, None);
-    Ok((Body { state, timers, held, changes, waiting, in_step, owed, rows, due }, prepared))
+    let (in_step, owed, arriving, keys) = (0, None, Time::MAX, opener.rows());
+    let body =
+        Body { state, timers, keys, held, changes, waiting, in_step, owed, arriving, rows, due };
+    Ok((body, prepared))
 }
 
 /// How far the operator's own time is: the watermark, but not past what was not applied yet.
@@ -198,6 +200,8 @@ pub(crate) fn limit_of<T: EventTime, K: Key, D>(watermark: Time, intake: &Intake
 pub(crate) struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
     state: S,
     timers: Timers<K>,
+    /// The only keys that the closures may write, if these are not all.
+    keys: Option<RowKeys>,
     /// Of the earliest timer, or earlier.
     held: Option<Capability<T>>,
     changes: Vec<(R, T, i64)>,
@@ -207,6 +211,8 @@ pub(crate) struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
     in_step: usize,
     /// The watermark of a step that had no more fuel for its timers.
     owed: Option<Time>,
+    /// The least time of what waits outside of the intake, as for key groups that are on their way.
+    arriving: Time,
     rows: A,
     due: B,
 }
@@ -219,6 +225,11 @@ where
     K: Key + Ord,
     R: Clone + 'static,
 {
+    /// From now on rows before `arriving` wait for their key groups: what is applied sees no later time.
+    pub(crate) fn wait_for(&mut self, arriving: Time) {
+        self.arriving = arriving;
+    }
+
     /// The watermark up to which timers were to fire in the last step, if some are left of these.
     pub(crate) fn owed(&self) -> Option<Time> {
         self.owed
@@ -268,7 +279,17 @@ where
         A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()>,
         B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()>,
     {
-        let waiting = right.least_waiting().map_or(Time::MAX, T::time);
+        let waiting = right.least_waiting().map_or(Time::MAX, T::time).min(self.arriving);
+        let are_timers = matches!(work, Work::Timers(_));
+        match (&self.keys, &work) {
+            (Some(keys), Work::Rows(rows)) => {
+                keys.begin(rows.iter().map(|(key, _)| key.key_hash()))
+            }
+            (Some(keys), Work::Timers(due)) => {
+                keys.begin(due.iter().map(|(_, key)| key.key_hash()))
+            }
+            (None, _) => {}
+        }
         let mut context = Context {
             watermark: limit.min(waiting),
             time: right.time().clone(),
@@ -293,6 +314,9 @@ where
             if self.held.as_ref().is_none_or(|held| *held.time() > at) {
                 self.held = Some(right.delayed(&at));
             }
+        }
+        if let Some(keys) = &self.keys {
+            keys.end(are_timers, done.is_ok());
         }
         output.session(right).give_iterator(self.changes.drain(..));
         done

@@ -85,6 +85,8 @@ struct Inner {
     parked: RefCell<BTreeMap<String, Rc<Cell<Parked>>>>,
     /// The most bytes of key groups that were on their way from here, by operator.
     moved: RefCell<BTreeMap<String, Rc<Cell<u64>>>>,
+    /// Where key groups were left by operators that are gone.
+    homes: RefCell<BTreeMap<String, Vec<u32>>>,
     barrier: Barrier,
     /// The store's checkpoints that the job's record names, by their numbers there.
     recorded: RefCell<BTreeMap<u64, u64>>,
@@ -176,6 +178,7 @@ impl WorkerState {
             waiting: RefCell::default(),
             parked: RefCell::default(),
             moved: RefCell::default(),
+            homes: RefCell::default(),
             barrier: Barrier::default(),
             recorded: RefCell::default(),
             ids: RefCell::default(),
@@ -244,9 +247,17 @@ impl WorkerState {
         owner(key_hash, self.0.key_groups, self.0.peers)
     }
 
-    /// The worker that has each key group of an operator whose key groups move, at the begin of this
-    /// run.
+    /// Notes where the key groups of an operator are that goes.
+    pub(crate) fn leave_homes(&self, operator: &str, homes: Vec<u32>) {
+        self.0.homes.borrow_mut().insert(operator.to_owned(), homes);
+    }
+
+    /// The worker that has each key group of an operator whose key groups move: at the begin of this
+    /// run, or where an operator of this id has left them.
     pub(crate) fn homes(&self, operator: &str) -> Vec<u32> {
+        if let Some(homes) = self.0.homes.borrow().get(operator) {
+            return homes.clone();
+        }
         let groups = 0..self.0.key_groups;
         let owner = |group| KeyGroup(group).owner(self.0.key_groups, self.0.peers) as u32;
         let mut homes: Vec<u32> = groups.map(owner).collect();
@@ -348,7 +359,8 @@ impl WorkerState {
         self.0.sinks.borrow().0.clone()
     }
 
-    /// Takes the operator id, which no operator of this worker has, until what it gives is dropped.
+    /// Takes the operator id, which no operator of this worker has, until what it gives is dropped. Its states
+    /// go with the operator, too, and are opened again by the next one of this id.
     pub(crate) fn register(&self, id: &str) -> Result<Rc<Registered>> {
         if !self.0.ids.borrow_mut().insert(id.into()) {
             let message = "two operators have the same id";

@@ -10,6 +10,7 @@ use alluvium_pagestore::{
 
 use super::{Shared, each_of_group};
 use crate::export::{Entry, Visit, check_hash};
+use crate::held::Grouped;
 use crate::moving::{Arriving, Groups, Place, in_order};
 use crate::pacing::Stream;
 use crate::state_cell::{Hooks, Lock};
@@ -26,6 +27,17 @@ impl<K: Key, V: State, T: Lists<K, V>> ListsCell<K, V, T> {
     /// The same for lists whose key groups move.
     pub(crate) fn in_groups(self, groups: Option<Rc<Groups>>) -> Self {
         Self(Shared { groups, ..self.0 }, self.1)
+    }
+}
+
+impl<K, E, L> Grouped for ListsCell<K, E, L> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    #[inline]
+    fn groups(&self) -> Option<&Groups> {
+        self.0.groups()
     }
 }
 

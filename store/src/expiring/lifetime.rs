@@ -57,8 +57,8 @@ const NEAR_THE_END: Time = Time(i64::MAX - 365 * 24 * 3600 * 1_000_000_000);
 pub(crate) struct Lifetime {
     /// Of the state whose time it is.
     name: String,
-    ttl: Ttl,
-    nanos: i64,
+    ttl: Cell<Ttl>,
+    nanos: Cell<i64>,
     /// Of processing time.
     clock: Option<Arc<dyn Clock>>,
     jump_max: u64,
@@ -79,8 +79,8 @@ impl Lifetime {
         let (time, since) = table.get(&())?.copied().unwrap_or((Time::MIN, Time::MIN));
         let lifetime = Self {
             name: name.into(),
-            ttl: rules.ttl,
-            nanos: rules.nanos,
+            ttl: Cell::new(rules.ttl),
+            nanos: Cell::new(rules.nanos),
             clock: rules.clock,
             jump_max: rules.jump_max,
             time: Cell::new(time),
@@ -96,13 +96,25 @@ impl Lifetime {
         Ok(Rc::new(lifetime))
     }
 
+    #[inline]
     pub(crate) fn ttl(&self) -> Ttl {
-        self.ttl
+        self.ttl.get()
+    }
+
+    /// Goes on for a new handle, with a time to live by the same time as before.
+    ///
+    /// # Errors
+    /// Those of one that cannot be.
+    pub(crate) fn go_on(&self, ttl: Ttl) -> Result<()> {
+        self.nanos.set(ttl.nanos()?);
+        self.ttl.set(ttl);
+        self.refresh();
+        Ok(())
     }
 
     /// The time to live, in nanoseconds.
     pub(crate) fn nanos(&self) -> i64 {
-        self.nanos
+        self.nanos.get()
     }
 
     /// What a call made now has to know. Reads the clock, if there is one.
@@ -173,7 +185,7 @@ impl Lifetime {
 
     /// Finds out anew what is over. What was over stays over, also by a longer time to live.
     fn refresh(&self) {
-        let over = over(self.time.get(), self.since.get(), self.nanos);
+        let over = over(self.time.get(), self.since.get(), self.nanos.get());
         self.over.set(over.max(self.over.get()));
     }
 
@@ -288,6 +300,10 @@ impl Hooks for Lifetime {
 
     fn stats(&self) -> Result<TableStats> {
         Ok(self.table.borrow().stats())
+    }
+
+    fn is_unused(&self) -> Result<bool> {
+        Ok(self.time.get() == Time::MIN)
     }
 }
 

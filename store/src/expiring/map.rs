@@ -12,6 +12,7 @@ use super::lifetime::{Lifetime, Moment};
 use super::{Timed, Ttl};
 use crate::any_layout::AnyLayout;
 use crate::fetcher::Fetcher;
+use crate::held::Held;
 use crate::map::Map;
 use crate::state_cell::ValueRef;
 
@@ -31,7 +32,7 @@ pub struct ExpiringMapOf<K, V>(PhantomData<(K, V)>);
 /// [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms).
 pub struct ExpiringMap<K: Key, V: 'static, L: Layout<K, Timed<V>> = AnyLayout> {
     map: Map<K, Timed<V>, L>,
-    lifetime: Rc<Lifetime>,
+    lifetime: Held<Lifetime>,
 }
 
 impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> fmt::Debug for ExpiringMap<K, V, L> {
@@ -65,7 +66,7 @@ impl<V> Timed<V> {
 }
 
 impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
-    pub(crate) fn new(map: Map<K, Timed<V>, L>, lifetime: Rc<Lifetime>) -> Self {
+    pub(crate) fn new(map: Map<K, Timed<V>, L>, lifetime: Held<Lifetime>) -> Self {
         Self { map, lifetime }
     }
 

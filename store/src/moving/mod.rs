@@ -33,6 +33,7 @@ use alluvium_pagestore::{
 };
 
 use crate::export::Encoding;
+use crate::held::{Claim, Claimed};
 use crate::state_cell::Hooks;
 use crate::store::Store;
 use chunk::{ChunkWriter, Head};
@@ -81,7 +82,20 @@ const STEP_ENTRIES_FIRST: usize = 16;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Mover(Rc<Inner>);
+pub struct Mover(Rc<Inner>, #[allow(dead_code, reason = "held, not read")] Claim);
+
+/// What a store knows of a unit, whether anybody has its [`Mover`] or not.
+pub(crate) struct Unit {
+    inner: Rc<Inner>,
+    claimed: Claimed,
+}
+
+impl Unit {
+    /// See [`Groups::stock`].
+    pub(crate) fn stock(&self) -> Result<Stock> {
+        self.inner.groups.stock()
+    }
+}
 
 struct Inner {
     groups: Rc<Groups>,
@@ -153,22 +167,25 @@ impl fmt::Debug for Mover {
 
 impl Store {
     /// A new unit of states whose key groups move together; `name` names it in errors and in
-    /// checkpoints.
+    /// checkpoints. If there was one of this name, of which no mover is left, this is its next: the groups
+    /// are where they were, and the states that it had are in it still.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if the store has a unit of this name.
+    /// [`ErrorKind::InUse`] if there is a mover of a unit of this name.
     pub fn mover(&self, name: &str) -> Result<Mover> {
         let inner = &*self.0;
         let mut units = inner.units.borrow_mut();
-        if units.iter().any(|unit| unit.is_named(name)) {
-            let message = "states that move together have this name already";
-            return Err(Error::new(ErrorKind::InUse, message).with("unit", name));
+        if let Some(unit) = units.iter_mut().find(|unit| unit.inner.groups.is_named(name)) {
+            if unit.claimed.is_held() {
+                let message = "states that move together have this name already";
+                return Err(Error::new(ErrorKind::InUse, message).with("unit", name));
+            }
+            return Ok(Mover(unit.inner.clone(), unit.claimed.claim()));
         }
         let restored = inner.stock_of_unit(name);
         let groups = Groups::new(name, restored, inner.owned.clone(), inner.config.key_groups);
         let groups = Rc::new(groups);
-        units.push(groups.clone());
-        Ok(Mover(Rc::new(Inner {
+        let inner = Rc::new(Inner {
             groups,
             states: RefCell::default(),
             names: RefCell::default(),
@@ -177,7 +194,11 @@ impl Store {
             max_value_bytes: inner.config.max_value_bytes(),
             going: RefCell::default(),
             half: RefCell::default(),
-        })))
+        });
+        let mut claimed = Claimed::default();
+        let claim = claimed.claim();
+        units.push(Unit { inner: inner.clone(), claimed });
+        Ok(Mover(inner, claim))
     }
 }
 
@@ -194,7 +215,7 @@ impl Store {
         for unit in &*self.0.units.borrow() {
             let here = unit.stock()?.here;
             if here != owned {
-                moved.push((unit.name().to_owned(), here));
+                moved.push((unit.inner.groups.name().to_owned(), here));
             }
         }
         Ok(moved)

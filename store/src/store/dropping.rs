@@ -24,7 +24,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ErrorKind::UnknownState`] if the last checkpoint has no such state; [`ErrorKind::InUse`] if it
-    /// is open: drop it before it is opened; [`ErrorKind::Config`] if it is a part of another state.
+    /// was opened since the store was, also if its handle is gone: drop it before it is opened; [`ErrorKind::Config`] if it is a part of another state.
     pub fn drop_state(&self, name: &str) -> Result<()> {
         let inner = &*self.0;
         let refuse = |kind, message: &str| Err(Error::new(kind, message).with("state", name));

@@ -1,7 +1,5 @@
 //! Opening state whose entries expire.
 
-use std::rc::Rc;
-
 use alluvium_layouts::{Layout, Touched};
 use alluvium_pagestore::{Key, Result, State, Time, description_of};
 
@@ -10,11 +8,12 @@ use super::{StateBuilder, Store};
 use crate::expiring::{
     ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Lifetime, Rules, Timed, Ttl,
 };
+use crate::held::Held;
 use crate::moving::Mover;
 
 /// How the entries of a table expire.
 pub(super) struct Expiry<V> {
-    pub(super) lifetime: Rc<Lifetime>,
+    pub(super) lifetime: Held<Lifetime>,
     pub(super) touched: Touched<V>,
 }
 
@@ -48,11 +47,15 @@ impl Store {
     }
 
     /// The time of the state `name`, a state of its own.
-    fn open_lifetime(&self, name: &str, ttl: Ttl, mover: Option<&Mover>) -> Result<Rc<Lifetime>> {
+    fn open_lifetime(&self, name: &str, ttl: Ttl, mover: Option<&Mover>) -> Result<Held<Lifetime>> {
         let (state, name) = (name, format!("{name}/time"));
-        let context = self.0.context(&name, None)?;
         let types = (description_of::<()>(), description_of::<crate::expiring::Record>());
         let manifest = manifest(&name, "progress", "heap", types);
+        if let Some(left) = self.0.left::<Lifetime>(&manifest, None)? {
+            left.go_on(ttl)?;
+            return Ok(left);
+        }
+        let context = self.0.context(&name, None)?;
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
         let (is_own, stored) = self.0.stored(&name);
@@ -76,8 +79,7 @@ impl Store {
         if let Some(mover) = mover {
             mover.add(&manifest, lifetime.clone());
         }
-        self.0.register(manifest, account, lifetime.clone());
-        Ok(lifetime)
+        Ok(self.0.register(None, manifest, account, lifetime))
     }
 }
 

@@ -1,8 +1,9 @@
 //! What a state is opened with: its part of the memory, and what the last checkpoint says of it.
 //!
-//! What it keeps true: a name is open once; a state is opened with the types it was stored with, or
-//! refused.
+//! What it keeps true: a state has one handle at a time, and its next handle finds it as the last one left
+//! it; a state is opened with the types it was stored with, or refused.
 
+use std::any::Any;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use alluvium_pagestore::{
 
 use super::{Inner, OpenState, kept};
 use crate::definition;
+use crate::held::{Claim, Claimed, Held};
 use crate::moving::{Groups, Mover, Stock};
 use crate::sources::Sources;
 use crate::state_cell::Hooks;
@@ -43,8 +45,7 @@ impl Inner {
             return Err(Error::new(ErrorKind::Config, message));
         }
         if self.states.borrow().iter().any(|state| state.manifest.name == name) {
-            let message = "the state is open already";
-            return Err(Error::new(ErrorKind::InUse, message).with("state", name));
+            return Err(is_open(name));
         }
         self.book_left();
         Ok(StateContext {
@@ -82,17 +83,7 @@ impl Inner {
         check_attributes(asked)?;
         let (is_own, stored) = self.stored(&asked.name);
         let Some(stored) = stored else { return Ok(context) };
-        for (what, stored, asked) in [
-            ("primitive", &stored.primitive, &asked.primitive),
-            ("key type", &stored.key, &asked.key),
-            ("value type", &stored.value, &asked.value),
-        ] {
-            if stored != asked {
-                let message = format!("the stored {what} is {stored}, asked for is {asked}");
-                return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
-            }
-        }
-        definition::check_change(&stored, asked)?;
+        check_types(&stored, asked)?;
         if !is_own {
             return Ok(context);
         }
@@ -180,26 +171,162 @@ impl Inner {
         all.all(|stock| stock == first).then_some(first)
     }
 
-    pub(super) fn register(
+    /// The state that `asked` names, if it is in memory and has no handle: as its last one left it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] if it has a handle, [`ErrorKind::Mismatch`] if it is of other types, another
+    /// definition or layout, or moves with others.
+    pub(super) fn left<C: 'static>(
         &self,
-        manifest: StateManifest,
-        account: Rc<Account>,
-        hooks: Rc<dyn Hooks>,
-    ) {
-        self.register_in(None, manifest, account, hooks);
+        asked: &StateManifest,
+        mover: Option<&Mover>,
+    ) -> Result<Option<Held<C>>> {
+        let Some((cell, claim)) = self.claim(asked, mover)? else { return Ok(None) };
+        let Ok(cell) = cell.downcast::<C>() else {
+            let message = "the state is in memory in other types of Rust, which are stored alike: \
+                           open it with those that it had, or open the store anew";
+            return Err(Error::new(ErrorKind::Mismatch, message).with("state", &asked.name));
+        };
+        self.states
+            .borrow_mut()
+            .iter_mut()
+            .filter(|state| state.manifest.name == asked.name)
+            .for_each(|state| state.manifest.definition.clone_from(&asked.definition));
+        Ok(Some(Held::new(cell, claim)))
     }
 
-    /// The same of a state whose key groups may move.
-    pub(super) fn register_in(
+    /// [`left`](Inner::left), whatever its types of Rust are.
+    fn claim(
+        &self,
+        asked: &StateManifest,
+        mover: Option<&Mover>,
+    ) -> Result<Option<(Rc<dyn Any>, Claim)>> {
+        self.forget(|state| state.is_derived);
+        let check = |open: &OpenState| {
+            check_types(&open.manifest, asked)?;
+            let (has, asks) = (&open.manifest.layout, &asked.layout);
+            let moves_as_asked = match (&open.groups, mover) {
+                (None, None) => true,
+                (Some(groups), Some(mover)) => Rc::ptr_eq(groups, mover.groups()),
+                _ => false,
+            };
+            let message = match (has == asks, moves_as_asked) {
+                (false, _) => format!(
+                    "the state is in memory in the layout {has}, asked for is {asks}: open the store \
+                     anew to change it"
+                ),
+                (true, false) => {
+                    "the key groups of the state are to move with others than before: \
+                                  open the store anew to change that"
+                        .into()
+                }
+                (true, true) => return Ok(()),
+            };
+            Err(Error::new(ErrorKind::Mismatch, message).with("state", &asked.name))
+        };
+        let mut unfit = Ok(());
+        if let Some(state) =
+            self.states.borrow_mut().iter_mut().find(|state| state.manifest.name == asked.name)
+        {
+            if state.claimed.is_held() {
+                return Err(is_open(&asked.name));
+            }
+            unfit = check(state);
+            if unfit.is_ok() {
+                return Ok(Some((state.cell.clone(), state.claimed.claim())));
+            }
+        }
+        // One that failed to be built may have opened states that it has not come to use.
+        if unfit.is_err() && self.is_unused(&asked.name)? {
+            self.forget(|state| state.manifest.name == asked.name);
+            return Ok(None);
+        }
+        unfit.map(|()| None)
+    }
+
+    /// Whether nothing was ever written to a state, of which no checkpoint knows either.
+    fn is_unused(&self, name: &str) -> Result<bool> {
+        if self.stored(name).1.is_some() || self.checkpoints.borrow().is_sealing() {
+            return Ok(false);
+        }
+        let states = self.states.borrow();
+        let Some(state) = states.iter().find(|state| state.manifest.name == name) else {
+            return Ok(true);
+        };
+        // The store has it twice; who else has it needs it.
+        Ok(Rc::strong_count(&state.hooks) == 2 && state.hooks.is_unused()?)
+    }
+
+    /// Drops states without handles.
+    fn forget(&self, which: impl Fn(&OpenState) -> bool) {
+        let is_forgotten = |state: &OpenState| !state.claimed.is_held() && which(state);
+        let mut states = self.states.borrow_mut();
+        let forgotten: Vec<_> = states.extract_if(.., |state| is_forgotten(state)).collect();
+        drop(states);
+        if !forgotten.is_empty() {
+            drop(forgotten);
+            self.elastic.0.borrow_mut().retain(|hooks| hooks.strong_count() > 0);
+        }
+    }
+
+    /// Adds a state to those that are open, with its first handle.
+    pub(super) fn register<C: Hooks + 'static>(
         &self,
         groups: Option<Rc<Groups>>,
         manifest: StateManifest,
         account: Rc<Account>,
-        hooks: Rc<dyn Hooks>,
-    ) {
-        self.elastic.0.borrow_mut().push(Rc::downgrade(&hooks));
-        self.states.borrow_mut().push(OpenState { manifest, account, hooks, groups });
+        cell: Rc<C>,
+    ) -> Held<C> {
+        let claim = self.add(groups, (manifest, account), (cell.clone(), cell.clone()), false);
+        Held::new(cell, claim)
     }
+
+    /// The same for one that can be made again.
+    pub(super) fn register_derived<C: Hooks + 'static>(
+        &self,
+        manifest: StateManifest,
+        account: Rc<Account>,
+        cell: Rc<C>,
+    ) -> Held<C> {
+        let claim = self.add(None, (manifest, account), (cell.clone(), cell.clone()), true);
+        Held::new(cell, claim)
+    }
+
+    fn add(
+        &self,
+        groups: Option<Rc<Groups>>,
+        (manifest, account): (StateManifest, Rc<Account>),
+        (hooks, cell): (Rc<dyn Hooks>, Rc<dyn Any>),
+        is_derived: bool,
+    ) -> Claim {
+        self.elastic.0.borrow_mut().push(Rc::downgrade(&hooks));
+        let mut claimed = Claimed::default();
+        let claim = claimed.claim();
+        let state = OpenState { manifest, account, hooks, cell, claimed, is_derived, groups };
+        self.states.borrow_mut().push(state);
+        claim
+    }
+}
+
+#[cold]
+fn is_open(name: &str) -> Error {
+    let message = "the state is open already: it has a handle";
+    Error::new(ErrorKind::InUse, message).with("state", name)
+}
+
+/// Refuses to open a state as other types than it is of, or as one of another definition.
+fn check_types(stored: &StateManifest, asked: &StateManifest) -> Result<()> {
+    for (what, stored, asks) in [
+        ("primitive", &stored.primitive, &asked.primitive),
+        ("key type", &stored.key, &asked.key),
+        ("value type", &stored.value, &asked.value),
+    ] {
+        if stored != asks {
+            let message = format!("the stored {what} is {stored}, asked for is {asks}");
+            return Err(Error::new(ErrorKind::Mismatch, message).with("state", &asked.name));
+        }
+    }
+    definition::check_change(stored, asked)
 }
 
 /// Whether a state in the layout that is asked for reads what this other layout has stored. Tables

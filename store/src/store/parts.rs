@@ -11,6 +11,7 @@ use super::taking::{Pane, put_panes};
 use crate::batch::Batch;
 use crate::cells::{ListsCell, PanesCell};
 use crate::definition;
+use crate::held::Held;
 use crate::moving::Mover;
 use crate::windows::{ProgressCell, Record, Windows};
 
@@ -48,11 +49,14 @@ impl Store {
         layout: &L,
         merge: Merge<A>,
         mover: Option<&Mover>,
-    ) -> Result<Rc<PanesCell<K, A, L::Panes>>> {
-        let mut context = self.0.context(name, layout.memory_limit())?;
-        context.movable = mover.is_some();
+    ) -> Result<Held<PanesCell<K, A, L::Panes>>> {
         let types = (description_of::<K>(), description_of::<A>());
         let manifest = manifest(name, "panes", layout.name(), types);
+        if let Some(left) = self.0.left(&manifest, mover)? {
+            return Ok(left);
+        }
+        let mut context = self.0.context(name, layout.memory_limit())?;
+        context.movable = mover.is_some();
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
         let groups = self.0.groups_in(mover, name)?;
@@ -75,8 +79,7 @@ impl Store {
         if let Some(mover) = mover {
             mover.add(&manifest, cell.clone());
         }
-        self.0.register_in(groups, manifest, account, cell.clone());
-        Ok(cell)
+        Ok(self.0.register(groups, manifest, account, cell))
     }
 
     /// Panes that can be made again from others: no checkpoint has them.
@@ -86,17 +89,18 @@ impl Store {
         layout: &L,
         merge: Merge<A>,
         mover: Option<&Mover>,
-    ) -> Result<Rc<PanesCell<K, A, L::Panes>>> {
-        let mut context = self.0.context(name, layout.memory_limit())?;
-        context.movable = mover.is_some();
+    ) -> Result<Held<PanesCell<K, A, L::Panes>>> {
         let types = (description_of::<K>(), description_of::<A>());
         let manifest = manifest(name, "derived panes", layout.name(), types);
+        // One without a handle is made again.
+        let _: Option<Held<PanesCell<K, A, L::Panes>>> = self.0.left(&manifest, None)?;
+        let mut context = self.0.context(name, layout.memory_limit())?;
+        context.movable = mover.is_some();
         let account = context.account.clone();
         let opened = layout.open_panes(of_all_groups(&context), merge.clone());
         let panes = self.0.opened(opened, name)?;
         let cell = Rc::new(PanesCell::derived(name, panes, merge, self.0.lock.clone()));
-        self.0.register(manifest, account, cell.clone());
-        Ok(cell)
+        Ok(self.0.register_derived(manifest, account, cell))
     }
 
     /// Lists, as a part of windowed state.
@@ -105,7 +109,7 @@ impl Store {
         name: &str,
         layout: &L,
         mover: Option<&Mover>,
-    ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
+    ) -> Result<Held<ListsCell<K, E, L::Lists>>> {
         self.open_lists_as(("lists", None), name, layout, mover)
     }
 
@@ -116,12 +120,15 @@ impl Store {
         name: &str,
         layout: &L,
         mover: Option<&Mover>,
-    ) -> Result<Rc<ListsCell<K, E, L::Lists>>> {
-        let mut context = self.0.context(name, layout.memory_limit())?;
-        context.movable = mover.is_some();
+    ) -> Result<Held<ListsCell<K, E, L::Lists>>> {
         let types = (description_of::<K>(), description_of::<E>());
         let mut manifest = manifest(name, primitive, layout.name(), types);
         manifest.definition = definition.map(Into::into);
+        if let Some(left) = self.0.left(&manifest, mover)? {
+            return Ok(left);
+        }
+        let mut context = self.0.context(name, layout.memory_limit())?;
+        context.movable = mover.is_some();
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
         let groups = self.0.groups_in(mover, name)?;
@@ -142,8 +149,7 @@ impl Store {
         if let Some(mover) = mover {
             mover.add(&manifest, cell.clone());
         }
-        self.0.register_in(groups, manifest, account, cell.clone());
-        Ok(cell)
+        Ok(self.0.register(groups, manifest, account, cell))
     }
 
     /// The account of an open state.
@@ -161,11 +167,16 @@ impl Store {
         name: &str,
         windows: &Windows,
         mover: Option<&Mover>,
-    ) -> Result<Rc<ProgressCell>> {
-        let context = self.0.context(name, None)?;
+    ) -> Result<Held<ProgressCell>> {
         let types = (description_of::<()>(), description_of::<Record>());
         let mut manifest = manifest(name, "progress", "heap", types);
         manifest.definition = definition::of_windows(windows);
+        // Its key groups are those of the other states, which are looked at.
+        if let Some(left) = self.0.left::<ProgressCell>(&manifest, None)? {
+            left.go_on(*windows)?;
+            return Ok(left);
+        }
+        let context = self.0.context(name, None)?;
         let context = self.0.with_restored(context, &manifest)?;
         let account = context.account.clone();
         let groups = mover.map(|mover| mover.groups().clone());
@@ -175,7 +186,6 @@ impl Store {
         if let Some(mover) = mover {
             mover.add(&manifest, cell.clone());
         }
-        self.0.register(manifest, account, cell.clone());
-        Ok(cell)
+        Ok(self.0.register(None, manifest, account, cell))
     }
 }

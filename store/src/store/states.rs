@@ -20,7 +20,7 @@ use crate::expiring::Sweeping;
 use crate::list::List;
 use crate::map::Map;
 use crate::moving::Mover;
-use crate::own_keys::OwnKeys;
+use crate::own_keys::{OwnKeys, RowKeys};
 use crate::state_cell::StateCell;
 use crate::time_map::TimeMapOf;
 use crate::timers::{Timers, TimersCell};
@@ -118,15 +118,13 @@ impl Store {
 
     /// [`timers`](Store::timers) of [own keys only](StateBuilder::own_keys_only).
     pub fn timers_of_own_keys<K: Key + Ord>(&self, name: &str) -> Result<Timers<K>> {
-        let timers = self.timers(name)?;
-        self.own_keys().into_iter().for_each(|own| timers.keep_to(own));
-        Ok(timers)
+        Ok(self.timers(name)?.keeping_to(self.own_keys().if_any()))
     }
 
     /// The keys of the key groups that the store owns; none if it owns all.
-    fn own_keys(&self) -> Option<OwnKeys> {
+    fn own_keys(&self) -> OwnKeys {
         let (owned, groups) = (self.0.owned.clone(), self.0.config.key_groups);
-        (owned != (0..groups)).then_some(OwnKeys { owned, groups })
+        OwnKeys { groups: (owned != (0..groups)).then_some((owned, groups)), rows: None }
     }
 
     pub(crate) fn open_timers<K: Key + Ord, N: State + Ord>(
@@ -134,10 +132,13 @@ impl Store {
         name: &str,
         mover: Option<&Mover>,
     ) -> Result<Timers<K, N>> {
-        let mut context = self.0.context(name, None)?;
-        context.movable = mover.is_some();
         let types = (description_of::<(Time, K)>(), description_of::<N>());
         let manifest = manifest(name, "timers", "timers", types);
+        if let Some(left) = self.0.left::<TimersCell<K, N>>(&manifest, mover)? {
+            return Ok(Timers::new(left));
+        }
+        let mut context = self.0.context(name, None)?;
+        context.movable = mover.is_some();
         let context = self.0.with_restored(context, &manifest)?;
         let groups = self.0.groups_in(mover, name)?;
         let account = context.account.clone();
@@ -147,8 +148,7 @@ impl Store {
         if let Some(mover) = mover {
             mover.add(&manifest, cell.clone());
         }
-        self.0.register_in(groups, manifest, account, cell.clone());
-        Ok(Timers::new(cell))
+        Ok(Timers::new(self.0.register(groups, manifest, account, cell)))
     }
 }
 
@@ -162,6 +162,8 @@ pub struct StateBuilder<'a, P, L = AnyLayout> {
     pub(super) mover: Option<Mover>,
     /// Whether keys of other stores are refused.
     keeps_to_own: bool,
+    /// Keys of other rows than these are.
+    rows: Option<RowKeys>,
     definition: Option<String>,
     primitive: PhantomData<P>,
 }
@@ -189,6 +191,7 @@ impl<'a, P> StateBuilder<'a, P> {
             layout,
             mover: None,
             keeps_to_own: false,
+            rows: None,
             definition: None,
             primitive: PhantomData,
         }
@@ -200,8 +203,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     /// configuration gives for the state's name, else for the store.
     #[must_use]
     pub fn layout<M>(self, layout: M) -> StateBuilder<'a, P, M> {
-        let Self { store, name, mover, keeps_to_own, definition, primitive, .. } = self;
-        StateBuilder { store, name, layout, mover, keeps_to_own, definition, primitive }
+        let Self { store, name, mover, keeps_to_own, rows, definition, primitive, .. } = self;
+        StateBuilder { store, name, layout, mover, keeps_to_own, rows, definition, primitive }
     }
 
     /// Refuses to write keys whose key groups are not among those that the store
@@ -214,9 +217,19 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         Self { keeps_to_own: true, ..self }
     }
 
+    /// Refuses to write keys that are none of the rows at hand, while an operator's closure is called with
+    /// them, with [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch). For whoever calls closures of a
+    /// user's by row. Each write takes its key's hash once more; a single value has none. Windows look at the
+    /// keys of events that are added.
+    #[must_use]
+    pub fn keys_of(self, rows: &RowKeys) -> Self {
+        Self { rows: Some(rows.clone()), ..self }
+    }
+
     /// The keys that it takes, if these are not all.
     pub(crate) fn own_keys(&self) -> Option<OwnKeys> {
-        self.store.own_keys().filter(|_| self.keeps_to_own)
+        let own = if self.keeps_to_own { self.store.own_keys() } else { OwnKeys::default() };
+        OwnKeys { rows: self.rows.clone(), ..own }.if_any()
     }
 
     /// Has its key groups come and go with the other states of this unit.
@@ -260,11 +273,18 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     where
         L: Layout<K, V>,
     {
-        let (inner, own_keys) = (&self.store.0, self.own_keys());
-        let mut context = inner.context(&self.name, self.layout.memory_limit())?;
-        context.movable = self.mover.is_some();
+        let inner = &self.store.0;
+        let own_keys = self.own_keys().filter(|_| !primitive.starts_with("value"));
         let types = (description_of::<K>(), self.layout.value_description());
         let manifest = manifest(&self.name, primitive, self.layout.name(), types);
+        if let Some(left) =
+            inner.left::<StateCell<K, V, L::Table>>(&manifest, self.mover.as_ref())?
+        {
+            expiry()?;
+            return Ok(Map::new(left.keeping_to(own_keys)));
+        }
+        let mut context = inner.context(&self.name, self.layout.memory_limit())?;
+        context.movable = self.mover.is_some();
         let context = inner.with_restored(context, &manifest)?;
         let account = context.account.clone();
         let groups = inner.groups_in(self.mover.as_ref(), &self.name)?;
@@ -281,7 +301,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         if let Some(expiry) = &expiry {
             table.stamp_with(expiry.touched, expiry.lifetime.known().now);
         }
-        let sweeping = expiry.map(|expiry| Sweeping::new(expiry.lifetime, expiry.touched));
+        let sweeping =
+            expiry.map(|expiry| Sweeping::new(expiry.lifetime.cell().clone(), expiry.touched));
         let codec = self.layout.codec();
         if groups.is_some() && (codec.is_none() || table.by_hash().is_none()) {
             return Err(cannot_move(self.layout.name(), &self.name));
@@ -297,14 +318,11 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         let policy = SpacePolicy::with_limit(inner.config.space_amplification)?;
         let cell = cell.compacting(policy).sweeping(sweeping).in_groups(groups.clone());
         let cell = Rc::new(cell);
-        if let Some(own) = own_keys.filter(|_| !primitive.starts_with("value")) {
-            cell.keep_to(own);
-        }
         if let Some(mover) = &self.mover {
             mover.add(&manifest, cell.clone());
         }
-        inner.register_in(groups, manifest, account, cell.clone());
-        Ok(Map::new(cell))
+        let held = inner.register(groups, manifest, account, cell);
+        Ok(Map::new(held.keeping_to(own_keys)))
     }
 }
 
@@ -376,10 +394,10 @@ impl<K, E, A, L> StateBuilder<'_, AggregatedOf<K, E, A>, L> {
 }
 
 impl<K: Key, V: 'static, L> StateBuilder<'_, MapOf<K, V>, L> {
-    /// Opens the map, restoring it from the last checkpoint.
+    /// Opens the map, restoring it from the last checkpoint, or as its last handle left it if there was one.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if the name is open, [`ErrorKind::Mismatch`] if the stored types are
+    /// [`ErrorKind::InUse`] if the state has a handle, [`ErrorKind::Mismatch`] if the stored types are
     /// others, [`ErrorKind::Config`] and [`ErrorKind::OverBudget`] if the layout cannot work in
     /// the budget (the message names what it needs), [`ErrorKind::Corrupt`] for damaged segments.
     ///
@@ -413,10 +431,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     pub fn open(self) -> Result<List<K, E, L>> {
         let mover = self.mover.as_ref();
         let cell = self.store.open_lists_as(("list", None), &self.name, &self.layout, mover)?;
-        if let Some(own) = self.own_keys() {
-            cell.0.keep_to(own);
-        }
-        Ok(List::new(cell))
+        Ok(List::new(cell.keeping_to(self.own_keys())))
     }
 }
 

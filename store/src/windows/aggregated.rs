@@ -94,9 +94,7 @@ where
         let (store, layout, mover) = (self.store(), self.chosen_layout(), self.mover());
         // First, so that a move between two watermarks fails before anything else is installed.
         let progress = store.open_progress(&format!("{name}/progress"), &windows, mover)?;
-        if let Some(own) = self.own_keys() {
-            progress.keep_to(own);
-        }
+        let progress = progress.keeping_to(self.own_keys());
         let late = LateEvents::open(store, &name, mover)?;
         let shape = match windows.shape {
             Shape::Aligned { length, slide, offset } => {

@@ -5,8 +5,6 @@
 //! that were open at the time it was sent with, whatever the watermark was when it came. So an event
 //! that is late for some of its windows waits, in a list of its own, until these have fired.
 
-use std::rc::Rc;
-
 use alluvium_layouts::Cursor;
 use alluvium_pagestore::{Error, Key, Result, Time};
 
@@ -14,6 +12,7 @@ use super::contents::{Contents, Out};
 use super::late::LateEvents;
 use super::progress::ProgressCell;
 use super::{Advanced, Emit, Grid, Late, Window, Windows, clipped, has_come};
+use crate::held::Held;
 
 pub(crate) struct Aligned<K: Key, C: Contents<K>> {
     grid: Grid,
@@ -21,7 +20,7 @@ pub(crate) struct Aligned<K: Key, C: Contents<K>> {
     emit: Emit,
     pub(crate) contents: C,
     late: LateEvents<K, C::Item>,
-    pub(crate) progress: Rc<ProgressCell>,
+    pub(crate) progress: Held<ProgressCell>,
     /// The window that is being fired.
     firing: Option<Firing>,
     /// Up to where early results have come out.
@@ -76,7 +75,7 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
         windows: &Windows,
         contents: C,
         late: LateEvents<K, C::Item>,
-        progress: Rc<ProgressCell>,
+        progress: Held<ProgressCell>,
     ) -> Self {
         // A checkpoint has no firing in it: all early results of its watermark have come out.
         let early = last_early(windows.emit, progress.watermark.get()).unwrap_or(Time::MIN);

@@ -14,13 +14,14 @@ use super::totals::{Total, Totals};
 use super::{Grid, Window};
 use crate::aggregate::Aggregate;
 use crate::cells::PanesCell;
+use crate::held::Held;
 
 /// An accumulator per slice and key.
 pub(crate) struct Folded<K, E, A: Aggregate<E>, P, S> {
     pub(crate) aggregate: Rc<A>,
-    pub(crate) panes: Rc<PanesCell<K, A::Acc, P>>,
+    pub(crate) panes: Held<PanesCell<K, A::Acc, P>>,
     /// What was told of windows, by their ends, if it may be told before they end.
-    pub(crate) told: Option<Rc<PanesCell<K, A::Acc, P>>>,
+    pub(crate) told: Option<Held<PanesCell<K, A::Acc, P>>>,
     /// What spares folding all slices of each window.
     pub(crate) running: Running<K, A::Acc, S>,
     /// How often key groups had come or gone when that was begun.

@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::rc::Rc;
 
 use alluvium_layouts::{Cursor, Elements, Lists, Panes, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Rejected, Result, State, Time};
@@ -14,6 +13,7 @@ use super::contents::{Contents, Out, SliceCache, Was};
 use super::holistic::Process;
 use super::{Grid, Window};
 use crate::cells::{ListsCell, PanesCell};
+use crate::held::Held;
 
 /// Slices of a window, and how many events of a key each had.
 pub(crate) type Counts = Vec<(Time, u64)>;
@@ -23,9 +23,9 @@ pub(crate) type CountsPanes<K> = <WindowSegments as PanesLayout<K, Counts>>::Pan
 /// The events themselves.
 pub(crate) struct Kept<K: Key, E, F, L> {
     pub(crate) process: F,
-    pub(crate) lists: Rc<ListsCell<K, E, L>>,
+    pub(crate) lists: Held<ListsCell<K, E, L>>,
     /// What windows were told from, by their ends, if they may be told before they end.
-    pub(crate) told: Option<Rc<PanesCell<K, Counts, CountsPanes<K>>>>,
+    pub(crate) told: Option<Held<PanesCell<K, Counts, CountsPanes<K>>>>,
     /// Where the fold of a window that is told stands, and the keys it gave that are not told yet.
     pub(crate) fold: Cursor,
     pub(crate) telling: VecDeque<(K, Was<Counts>)>,

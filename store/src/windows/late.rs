@@ -14,6 +14,7 @@ use alluvium_pagestore::{
 };
 
 use crate::cells::ListsCell;
+use crate::held::Held;
 use crate::moving::{Mover, in_order};
 use crate::store::Store;
 
@@ -24,7 +25,7 @@ type ListsOf<K, E> = ListsCell<K, E, HeapLists<K, E>>;
 
 /// Events that wait, by the time they were sent with.
 pub(crate) struct LateEvents<K: Key, I: State> {
-    lists: Rc<ListsOf<K, (Time, I)>>,
+    lists: Held<ListsOf<K, (Time, I)>>,
     /// Those that may come in now, and where their list was left.
     coming: VecDeque<(Time, K, I)>,
     unloading: Option<(Time, Cursor)>,

@@ -1,6 +1,7 @@
 //! How far windowed state has come: part of every checkpoint.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use alluvium_layouts::{
@@ -25,7 +26,7 @@ pub(crate) type Record = (Time, Time, Option<Time>);
 #[derive(Debug)]
 pub(crate) struct ProgressCell {
     name: String,
-    windows: Windows,
+    windows: Cell<Windows>,
     pub(crate) watermark: Cell<Time>,
     pub(crate) settled: Cell<Time>,
     /// May be after the end of time.
@@ -36,10 +37,10 @@ pub(crate) struct ProgressCell {
     pub(crate) due: Cell<bool>,
     /// Where the key groups are, if they move.
     pub(crate) groups: Option<Rc<Groups>>,
-    /// The keys that the windows take, if these are not all.
-    own: OnceCell<OwnKeys>,
     /// Whether a record of another store was joined.
     joined: Cell<bool>,
+    /// What the last handle knew beside all this, for the next one.
+    left: RefCell<Option<Box<dyn Any>>>,
     table: RefCell<HeapTable<(), Record>>,
 }
 
@@ -55,17 +56,44 @@ impl ProgressCell {
         let (watermark, settled, fired) = restored.unwrap_or((Time::MIN, Time::MIN, None));
         Ok(Rc::new(Self {
             name: name.into(),
-            windows,
+            windows: Cell::new(windows),
             watermark: Cell::new(watermark),
             settled: Cell::new(settled),
             fired: Cell::new(fired.map(|end| i128::from(end.0))),
             busy: Cell::new(false),
             due: Cell::new(restored.is_some()),
             groups,
-            own: OnceCell::new(),
             joined: Cell::new(false),
+            left: RefCell::default(),
             table: RefCell::new(table),
         }))
+    }
+
+    /// Goes on for a new handle.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] if the last one was dropped while windows were being fired: what it had begun
+    /// it had not told in full.
+    pub(crate) fn go_on(&self, windows: Windows) -> Result<()> {
+        if self.busy.get() {
+            let message = "the last handle was dropped while windows were being fired, which cannot be \
+                           gone on with: open the store anew, as of its last checkpoint";
+            return Err(Error::new(ErrorKind::InUse, message).with("state", &self.name));
+        }
+        self.windows.set(windows);
+        self.due.set(true);
+        Ok(())
+    }
+
+    /// Keeps what a handle knows that goes.
+    pub(crate) fn leave(&self, left: Box<dyn Any>) {
+        self.left.replace(Some(left));
+    }
+
+    /// What the last handle has left, if it is of this type.
+    pub(crate) fn take_left<L: 'static>(&self) -> Option<L> {
+        let left = self.left.take()?;
+        left.downcast().ok().map(|left| *left)
     }
 
     /// How far all is done; an error in the middle of something.
@@ -93,23 +121,21 @@ impl ProgressCell {
         Ok(watermark)
     }
 
-    /// Takes no events of other keys from now on.
-    pub(crate) fn keep_to(&self, own: OwnKeys) {
-        let _ = self.own.set(own);
-    }
-
-    /// Refuses events whose key groups are on their way, or elsewhere.
+    /// Refuses events whose key groups are on their way, or elsewhere, and keys that are none of `own`.
     pub(crate) fn check_events<K: Key, E>(
         &self,
         state: &str,
+        own: Option<&OwnKeys>,
         events: &[(K, Time, E)],
     ) -> Result<()> {
-        let mut keys = events.iter().map(|(key, ..)| key);
-        let checked = match (&self.groups, self.own.get()) {
-            (None, None) => return Ok(()),
-            (Some(groups), _) => keys.try_for_each(|key| groups.check(key.key_hash())),
-            (None, Some(own)) => keys.try_for_each(|key| own.check(key.key_hash())),
-        };
+        if self.groups.is_none() && own.is_none() {
+            return Ok(());
+        }
+        let mut hashes = events.iter().map(|(key, ..)| key.key_hash());
+        let of_groups = self.groups.as_ref();
+        let checked = of_groups
+            .map_or(Ok(()), |groups| hashes.clone().try_for_each(|hash| groups.check(hash)))
+            .and_then(|()| own.map_or(Ok(()), |own| own.check_all(&mut hashes)));
         checked.map_err(|error| error.with("state", state))
     }
 
@@ -210,7 +236,8 @@ impl Hooks for ProgressCell {
 
     fn extract(&self, group: KeyGroup, at: &mut Place, _: usize, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
-        let windows = definition::of_windows(&self.windows).map(|windows| windows.to_string());
+        let windows =
+            definition::of_windows(&self.windows.get()).map(|windows| windows.to_string());
         encoded.set(&(), &(self.record_to_move()?, windows.unwrap_or_default()))?;
         // It is not a key's: it goes with each group, under a hash of that.
         let hashes = Groups::hashes_of(self.groups.as_deref(), group);
@@ -227,7 +254,7 @@ impl Hooks for ProgressCell {
     fn install(&self, entry: Entry<'_>, _: &mut Arriving) -> Result<()> {
         let ((), (record, windows)) = Encoded::get::<(), (Record, String)>(entry.key, entry.value)?;
         let (theirs, ours) =
-            (serde_json::from_str(&windows).ok(), definition::of_windows(&self.windows));
+            (serde_json::from_str(&windows).ok(), definition::of_windows(&self.windows.get()));
         let theirs = (theirs.as_ref(), "where the key group comes from");
         definition::check_same(&self.name, theirs, (ours.as_ref(), "here"))?;
         self.meet(record)
@@ -247,5 +274,9 @@ impl Hooks for ProgressCell {
 
     fn stats(&self) -> Result<TableStats> {
         Ok(self.table.borrow().stats())
+    }
+
+    fn is_unused(&self) -> Result<bool> {
+        Ok(!self.busy.get() && self.watermark.get() == Time::MIN)
     }
 }

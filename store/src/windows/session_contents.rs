@@ -1,7 +1,6 @@
 //! What is kept of sessions: an accumulator, or the events themselves.
 
 use std::marker::PhantomData;
-use std::rc::Rc;
 
 use alluvium_layouts::Lists;
 use alluvium_pagestore::{Key, Result, State, Time};
@@ -12,6 +11,7 @@ use super::holistic::Process;
 use super::sessions::SessionContents;
 use crate::aggregate::Aggregate;
 use crate::cells::ListsCell;
+use crate::held::Held;
 
 /// An accumulator per session, in the key's set.
 pub(crate) struct FoldedSessions<E, A> {
@@ -88,7 +88,7 @@ impl<K: Key, E: 'static, A: Aggregate<E>> SessionContents<K> for FoldedSessions<
 pub(crate) struct KeptSessions<K, E, F, L> {
     pub(crate) process: F,
     pub(crate) gap: i64,
-    pub(crate) lists: Rc<ListsCell<K, E, L>>,
+    pub(crate) lists: Held<ListsCell<K, E, L>>,
 }
 
 impl<K, E, F, L> KeptSessions<K, E, F, L> {

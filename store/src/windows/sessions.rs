@@ -14,7 +14,6 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::rc::Rc;
 
 use alluvium_layouts::Layout;
 use alluvium_pagestore::{Error, Key, Result, State, Time};
@@ -25,6 +24,7 @@ use super::progress::ProgressCell;
 use super::reach::{self, Reach, Span};
 use super::session_set::{Session, SessionSet};
 use super::{Advanced, Emit, Late, Window, Windows, clipped, has_come};
+use crate::held::Held;
 use crate::map::Map;
 use crate::timers::Timers;
 
@@ -91,7 +91,7 @@ where
     timers: Timers<K>,
     late: LateEvents<K, C::Item>,
     reach: Reach<K>,
-    pub(crate) progress: Rc<ProgressCell>,
+    pub(crate) progress: Held<ProgressCell>,
     /// An event that is kept, and not in its session yet.
     entering: Option<Entering<K, C>>,
     /// Timers that found no room yet.
@@ -283,6 +283,19 @@ fn has_passed(end: Time, watermark: Time) -> bool {
     watermark == Time::MAX || end < watermark
 }
 
+impl<K, C, L> Drop for Sessions<K, C, L>
+where
+    K: Key + Ord,
+    C: SessionContents<K>,
+    L: Layout<K, SessionSet<C::Part>>,
+{
+    /// The next handle tells alike what came before the events of the watermark.
+    fn drop(&mut self) {
+        let none = Reach::new(self.late.account());
+        self.progress.leave(Box::new(std::mem::replace(&mut self.reach, none)));
+    }
+}
+
 impl<K, C, L> Sessions<K, C, L>
 where
     K: Key + Ord,
@@ -296,11 +309,12 @@ where
         sets: Map<K, SessionSet<C::Part>, L>,
         timers: Timers<K>,
         late: LateEvents<K, C::Item>,
-        progress: Rc<ProgressCell>,
+        progress: Held<ProgressCell>,
     ) -> Self {
         let rules = Rules { gap, lateness: windows.lateness, emit: windows.emit };
         let (unset, emptied, telling) = (Vec::new(), Vec::new(), VecDeque::new());
-        let (reach, entering) = (Reach::new(late.account()), None);
+        let known = progress.take_left::<Reach<K>>();
+        let (reach, entering) = (known.unwrap_or_else(|| Reach::new(late.account())), None);
         Self {
             rules,
             contents,

@@ -7,6 +7,7 @@ use super::aligned::Aligned;
 use super::contents::{Contents, Out};
 use super::sessions::{SessionContents, Sessions};
 use super::{Advanced, Late, ProgressCell, SessionSet, clipped};
+use crate::held::Held;
 
 /// Windows whose contents are `C` if they are aligned, and `S` if they are sessions, with sets in `L`.
 pub(crate) enum Shaped<K, C, S, L>
@@ -27,7 +28,7 @@ where
     S: SessionContents<K, Element = C::Element, Item = C::Item, Row = C::Row>,
     L: Layout<K, SessionSet<S::Part>>,
 {
-    pub(crate) fn progress(&self) -> &ProgressCell {
+    pub(crate) fn progress(&self) -> &Held<ProgressCell> {
         match self {
             Shaped::Aligned(windows) => &windows.progress,
             Shaped::Sessions(windows) => &windows.progress,
@@ -43,7 +44,7 @@ where
         late: &mut dyn FnMut(Late<K, C::Element>),
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
-        self.progress().check_events(name, batch)?;
+        self.progress().check_events(name, self.progress().own(), batch)?;
         self.drop_timeless(sent, batch, late);
         match self {
             Shaped::Aligned(windows) => windows.add_batch(sent, batch, late, out),

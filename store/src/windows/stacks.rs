@@ -17,7 +17,6 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::rc::Rc;
 
 use alluvium_layouts::{Cursor, Panes};
 use alluvium_pagestore::{Key, Result, State, Time};
@@ -27,6 +26,7 @@ use super::totals::Total;
 use super::{Window, clipped};
 use crate::aggregate::Aggregate;
 use crate::cells::{PanesCell, Shared};
+use crate::held::Held;
 
 /// Where the sums of the back are, among panes. What was there before a slice came is at a time
 /// before this: as far before it as the slice is before the end of the back.
@@ -41,7 +41,7 @@ const END: Time = Time(2);
 type Sum<A> = Total<A>;
 
 pub(crate) struct Stacks<K, A, P> {
-    panes: Rc<PanesCell<K, Sum<A>, P>>,
+    panes: Held<PanesCell<K, Sum<A>, P>>,
     removed: Time,
     turned: Time,
     added: Time,
@@ -63,7 +63,7 @@ pub(crate) struct Stacks<K, A, P> {
 }
 
 impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
-    pub(crate) fn new(panes: Rc<PanesCell<K, Sum<A>, P>>) -> Self {
+    pub(crate) fn new(panes: Held<PanesCell<K, Sum<A>, P>>) -> Self {
         Self {
             panes,
             removed: Time::MIN,

@@ -11,7 +11,6 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::rc::Rc;
 
 use alluvium_layouts::{Cursor, Panes};
 use alluvium_pagestore::{Key, Result, State, Time};
@@ -20,6 +19,7 @@ use super::Window;
 use super::contents::Out;
 use crate::aggregate::Aggregate;
 use crate::cells::PanesCell;
+use crate::held::Held;
 
 /// The one slice in which totals are kept.
 const SLICE: Time = Time(0);
@@ -28,7 +28,7 @@ const SLICE: Time = Time(0);
 pub(crate) type Total<A> = (A, i64);
 
 pub(crate) struct Totals<K, A, P> {
-    pub(crate) panes: Rc<PanesCell<K, Total<A>, P>>,
+    pub(crate) panes: Held<PanesCell<K, Total<A>, P>>,
     added: Time,
     removed: Time,
     /// Something of a slice is missing.
@@ -42,7 +42,7 @@ pub(crate) struct Totals<K, A, P> {
 }
 
 impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
-    pub(crate) fn new(panes: Rc<PanesCell<K, Total<A>, P>>) -> Self {
+    pub(crate) fn new(panes: Held<PanesCell<K, Total<A>, P>>) -> Self {
         Self {
             panes,
             added: Time::MIN,

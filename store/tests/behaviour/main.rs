@@ -7,6 +7,7 @@ mod a_checkpoint_writes_little_for_each_counter;
 mod a_crash_leaves_this_checkpoint_or_the_one_before;
 mod a_directory_is_an_open_directory;
 mod a_scan_sees_each_key_once_while_the_index_splits;
+mod a_state_is_opened_again_as_it_was_left;
 mod a_state_that_is_cleared_has_checkpoints;
 mod a_state_that_the_job_has_no_more_is_dropped;
 mod a_users_layout_answers_like_ours;

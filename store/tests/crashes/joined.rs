@@ -8,7 +8,7 @@ use alluvium::io::{Faults, Simulated};
 use alluvium::{
     Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Emit, Error, Heap, Holistic, HybridLog,
     KIB, MIB, Processing, Result, Store, StoreBuilder, Time, TimeMap, Window, WindowSegments,
-    Windows, process,
+    Windows, nanos, process,
 };
 
 use crate::dice::Dice;
@@ -107,25 +107,26 @@ impl Joined {
             let open = store.holistic(name).layout(layout);
             Ok((name, open.open(windows, process(collect as Collect))?))
         };
-        let (session, sliding) = (Windows::session(GAP), Windows::sliding(40, 10));
-        let late = session.lateness(8).emit(Emit::OnWatermark);
-        let early = |windows: Windows| windows.emit(Emit::Early(3));
+        let (session, sliding) =
+            (Windows::session(nanos(GAP)), Windows::sliding(nanos(40), nanos(10)));
+        let late = session.lateness(nanos(8)).emit(Emit::OnWatermark);
+        let early = |windows: Windows| windows.emit(Emit::Early(nanos(3)));
         Ok(Self {
             folded: vec![
                 fold("sessions", log(), session)?,
                 fold("sessions-late", segments(), late)?,
-                fold("sessions-early", log(), early(session).lateness(6))?,
+                fold("sessions-early", log(), early(session).lateness(nanos(6)))?,
                 fold("sessions-early-heap", Heap::new().into(), early(session))?,
-                fold("sliding-early", segments(), early(sliding).lateness(5))?,
+                fold("sliding-early", segments(), early(sliding).lateness(nanos(5)))?,
             ],
             kept: vec![
                 keep("kept-late", append(), late)?,
                 keep("kept-early", append(), early(session))?,
-                keep("kept-sliding-early", append(), early(sliding).lateness(5))?,
+                keep("kept-sliding-early", append(), early(sliding).lateness(nanos(5)))?,
             ],
             sides: [
-                store.time_map("left").layout(append()).open(10)?,
-                store.time_map("right").layout(Heap::new().into()).open(10)?,
+                store.time_map("left").layout(append()).open(nanos(10))?,
+                store.time_map("right").layout(Heap::new().into()).open(nanos(10))?,
             ],
             now: 0,
             trouble: Trouble::none(),
@@ -137,13 +138,13 @@ impl Joined {
         let sent = Time(self.now);
         let trouble = &mut self.trouble;
         for (_, windows) in &mut self.folded {
-            let mut batch = vec![(at, key, n)];
+            let mut batch = vec![(key, at, n)];
             trouble.outlast(|| {
                 windows.add_batch(sent, &mut batch, &mut |_| (), &mut |_, _, _, _| ())
             })?;
         }
         for (_, windows) in &mut self.kept {
-            let mut batch = vec![(at, key, n)];
+            let mut batch = vec![(key, at, n)];
             trouble.outlast(|| {
                 windows.add_batch(sent, &mut batch, &mut |_| (), &mut |_, _, _, _| ())
             })?;
@@ -151,7 +152,7 @@ impl Joined {
         let [left, right] = &mut self.sides;
         let (own, other) = if n % 2 == 0 { (left, right) } else { (right, left) };
         // What is joined is there after the insert, whatever fails between the two.
-        trouble.outlast(|| Ok(own.insert(at, &key, n)?))?;
+        trouble.outlast(|| Ok(own.insert(&key, at, n)?))?;
         trouble.outlast(|| {
             let mut near = 0u64;
             other.range(&key, at.plus(-REACH)..at.plus(REACH), |_, n| {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    AnyLayout, AppendLog, Elements, Heap, Helpers, KIB, MIB, State, Store, Time, Windows, process,
+    AnyLayout, AppendLog, Elements, Heap, Helpers, KIB, MIB, State, Store, Time, Windows, nanos,
+    process,
 };
 
 use crate::counting::{alone, held, most_held};
@@ -44,12 +45,12 @@ fn of_one_key<E: State>(layout: AnyLayout, events: u64, memory: u64, make: impl 
         Ok(())
     };
     let open = store.holistic::<u64, E>("w").layout(layout);
-    let mut windows = open.open(Windows::sliding(100, 10), process(count)).unwrap();
+    let mut windows = open.open(Windows::sliding(nanos(100), nanos(10)), process(count)).unwrap();
     let mut none = |_: &u64, _, _: u64, _: i64| panic!("nothing has fired");
     let mut batch = Vec::with_capacity(100);
     for first in (0..events).step_by(100) {
         within(&store, before, "events come", || {
-            batch.extend((first..first + 100).map(|n| (Time(5), KEY, make(n))));
+            batch.extend((first..first + 100).map(|n| (KEY, Time(5), make(n))));
             windows
                 .add_batch(Time(50), &mut batch, &mut |_| panic!("too late"), &mut none)
                 .unwrap();

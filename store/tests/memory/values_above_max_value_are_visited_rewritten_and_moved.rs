@@ -8,7 +8,7 @@ use alluvium::io::{DirectIo, EngineChoice, IoOptions};
 use alluvium::{
     Aggregate, Aggregated, AnyLayout, AppendLog, Cursor, Error, ErrorKind, Heap, Helpers,
     HybridLog, KIB, KeyGroup, KeyHash, List, MIB, Map, State, Store, StoreBuilder, Time, Ttl,
-    WindowSegments, Windows,
+    WindowSegments, Windows, nanos,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -220,7 +220,7 @@ fn they_are_touched_by_reads() {
         for is_reopened in [false, true] {
             let place = tempfile::tempdir().unwrap();
             let open = |store: &Store| {
-                let ttl = Ttl::event_time(10).refreshed_by_reads();
+                let ttl = Ttl::event_time(nanos(10)).refreshed_by_reads();
                 let open = store.expiring_map::<u64, Vec<u8>>("e").layout(layout.clone());
                 open.open(ttl).unwrap()
             };
@@ -429,11 +429,11 @@ fn open_kept(store: &Store, kind: u64) -> alluvium::Result<Kept> {
         0 => Kept::Log(store.list("s").layout(AppendLog::new().into()).open()?),
         1 => {
             let open = panes().layout(WindowSegments::new());
-            Kept::Segments(open.open(Windows::tumbling(10), Append)?)
+            Kept::Segments(open.open(Windows::tumbling(nanos(10)), Append)?)
         }
         kind => {
             let open = panes().layout(layouts()[kind as usize - 2].clone());
-            Kept::Panes(open.open(Windows::tumbling(10), Append)?)
+            Kept::Panes(open.open(Windows::tumbling(nanos(10)), Append)?)
         }
     })
 }
@@ -442,7 +442,7 @@ type Fired = BTreeMap<(i64, u64), (usize, u64)>;
 
 fn add<L: alluvium::WindowLayout<u64, Vec<u8>>>(
     windows: &mut Aggregated<u64, Vec<u8>, Append, L>,
-    event: (Time, u64, Vec<u8>),
+    event: (u64, Time, Vec<u8>),
 ) -> alluvium::Result<()> {
     let sent = windows.watermark();
     windows.add_batch(sent, &mut vec![event], &mut |_| (), &mut |_, _, _, _| ())
@@ -491,8 +491,8 @@ fn reopened_with_another_max_value(seed: u64, kind: u64) {
                 let (element, sum) = (vec![fill as u8; size], fill * size as u64);
                 let added = match &mut kept {
                     Kept::Log(list) => list.append(&key, element).map_err(Error::from),
-                    Kept::Segments(windows) => add(windows, (Time(time), key, element)),
-                    Kept::Panes(windows) => add(windows, (Time(time), key, element)),
+                    Kept::Segments(windows) => add(windows, (key, Time(time), element)),
+                    Kept::Panes(windows) => add(windows, (key, Time(time), element)),
                 };
                 match added {
                     Ok(()) if kind == 0 => lists.entry(key).or_default().push((size, sum)),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     AnyLayout, AppendLog, Elements, Error, ErrorKind, Helpers, HybridLog, KIB, List, MIB, Map,
-    Result, Store, Time, TimeMap, Windows, process,
+    Result, Store, Time, TimeMap, Windows, nanos, process,
 };
 
 use crate::counting::alone;
@@ -202,7 +202,7 @@ impl Kind for Sliding {
 
     fn open(store: &Store, memory: u64) -> Result<Self> {
         let layout = AnyLayout::from(AppendLog::new().memory(memory));
-        let windows = Windows::sliding(LENGTH, SLIDE);
+        let windows = Windows::sliding(nanos(LENGTH), nanos(SLIDE));
         let open = store.holistic::<u64, u64>("s").layout(layout);
         Ok(Self(open.open(windows, process(collect as Collect))?))
     }
@@ -211,7 +211,7 @@ impl Kind for Sliding {
         let (key, n) = (dice.below(30), dice.next());
         let at = model.watermark + dice.below(2 * LENGTH as u64) as i64;
         let sent = Time(model.watermark);
-        let mut batch = vec![(Time(at), key, n)];
+        let mut batch = vec![(key, Time(at), n)];
         self.0.add_batch(sent, &mut batch, &mut |_| panic!("late"), &mut |_, _, _, _| ())?;
         model.events.push((at, key, n));
         Ok(())
@@ -230,12 +230,12 @@ impl Kind for Times {
     type Model = BTreeMap<(u64, i64), Vec<u64>>;
 
     fn open(store: &Store, _: u64) -> Result<Self> {
-        Ok(Self(store.time_map("s").open(10)?))
+        Ok(Self(store.time_map("s").open(nanos(10))?))
     }
 
     fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
         let (key, at, n) = (dice.below(20), dice.below(1000) as i64, dice.next());
-        self.0.insert(Time(at), &key, n)?;
+        self.0.insert(&key, Time(at), n)?;
         model.entry((key, at)).or_default().push(n);
         Ok(())
     }

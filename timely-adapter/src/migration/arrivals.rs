@@ -2,7 +2,8 @@
 //!
 //! What it keeps true: rows are given on when their group is here by the move that their router knew last
 //! before their time, in the order in which they came. A chunk that is not installed holds the time of
-//! its move, and so do rows that wait theirs.
+//! its move, and so do rows that wait theirs. What it costs to take a row in or to give it on, and to know the
+//! least of these times, does not grow with what waits, but for a logarithm.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -15,6 +16,7 @@ use super::progress::Progress;
 use super::{Chunk, Routed};
 use crate::event_time::EventTime;
 use crate::intake::{Intake, Right, Work};
+use crate::staged::Times;
 
 /// Chunks installed per schedule.
 const INSTALLED: usize = 4;
@@ -37,13 +39,14 @@ pub(super) struct Arrivals<T: EventTime, K, D> {
     moves: Vec<u32>,
     chunks: VecDeque<(Capability<T>, Chunk)>,
     progress: Rc<Progress<T>>,
-    /// Rows by group, with how often it will have moved.
-    waiting: BTreeMap<u16, Vec<Waiting<T, K, D>>>,
+    /// Rows by group, and by how often it will have moved.
+    waiting: BTreeMap<(u16, u32), Vec<Waiting<T, K, D>>>,
+    /// Of the chunks, and of the rows.
+    times: Times<T>,
     activator: Activator,
 }
 
 struct Waiting<T: EventTime, K, D> {
-    moves: u32,
     right: Capability<T>,
     rows: Vec<(K, D)>,
 }
@@ -62,11 +65,12 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
             if mover.standing(KeyGroup(group)).is_ok_and(is_here) { 0 } else { NEVER }
         });
         let (moves, chunks, waiting) = (moves.collect(), VecDeque::new(), BTreeMap::new());
-        Self { mover, moves, chunks, progress, waiting, activator }
+        Self { mover, moves, chunks, progress, waiting, times: Times::new(), activator }
     }
 
     /// Takes a chunk in, to be installed.
     pub(super) fn take(&mut self, right: Capability<T>, chunk: Chunk) {
+        self.times.add(right.time());
         self.chunks.push_back((right, chunk));
     }
 
@@ -96,9 +100,7 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
 
     /// How far the operator's own time may go: not past what is not installed, or waits.
     pub(super) fn limit(&self) -> Time {
-        let waiting = self.waiting.values().flatten().map(|one| &one.right);
-        let rights = self.chunks.iter().map(|(right, _)| right).chain(waiting);
-        rights.map(|right| right.time().time()).min().unwrap_or(Time::MAX)
+        self.times.least().map_or(Time::MAX, T::time)
     }
 
     /// Keeps a row for a group that is on its way.
@@ -109,13 +111,14 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
         right: impl Fn() -> Capability<T>,
         row: (K, D),
     ) {
-        let waiting = self.waiting.entry(group).or_default();
-        let time = right();
+        let waiting = self.waiting.entry((group, moves)).or_default();
+        let right = right();
         match waiting.last_mut() {
-            Some(last) if last.moves == moves && last.right.time() == time.time() => {
-                last.rows.push(row);
+            Some(last) if last.right.time() == right.time() => last.rows.push(row),
+            _ => {
+                self.times.add(right.time());
+                waiting.push(Waiting { right, rows: vec![row] });
             }
-            _ => waiting.push(Waiting { moves, right: time, rows: vec![row] }),
         }
     }
 
@@ -143,8 +146,9 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
                 self.progress.install(chunk.from, chunk.bytes.len() as u64);
             }
             match installed {
-                Some((_, false)) => {}
+                Some((_, false)) => self.times.remove(right.time()),
                 Some((group, true)) => {
+                    self.times.remove(right.time());
                     self.moves[usize::from(group.0)] = chunk.moves;
                     host.has_come(&right);
                     self.release(group.0, intake, host);
@@ -163,13 +167,145 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
     /// Gives the rows on that waited for a group that is here now.
     fn release(&mut self, group: u16, intake: &mut Intake<T, K, D>, host: &mut impl Host<T, K, D>) {
         let now = self.moves[usize::from(group)];
-        let Some(all) = self.waiting.remove(&group) else { return };
-        let (due, later): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.moves == now);
-        if !later.is_empty() {
-            self.waiting.insert(group, later);
-        }
-        for Waiting { right, mut rows, .. } in due {
+        for Waiting { right, mut rows } in self.waiting.remove(&(group, now)).into_iter().flatten()
+        {
+            self.times.remove(right.time());
             intake.give(&right, &mut rows, |right, work| host.apply(right, work));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::cmp::Ordering;
+
+    use alluvium::{KeyHash, Store};
+    use serde::{Deserialize, Serialize};
+    use timely::container::CapacityContainerBuilder;
+    use timely::dataflow::operators::generic::source;
+    use timely::order::{PartialOrder, TotalOrder};
+    use timely::progress::timestamp::{PathSummary, Refines, Timestamp};
+
+    use super::*;
+
+    thread_local! {
+        /// How often a time was looked at.
+        static LOOKS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    fn look() {
+        LOOKS.set(LOOKS.get() + 1);
+    }
+
+    /// A time that counts how often it is looked at.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    struct Counted(i64);
+
+    impl PartialOrd for Counted {
+        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    impl Ord for Counted {
+        fn cmp(&self, other: &Self) -> Ordering {
+            look();
+            self.0.cmp(&other.0)
+        }
+    }
+
+    impl PartialOrder for Counted {
+        fn less_equal(&self, other: &Self) -> bool {
+            self.0 <= other.0
+        }
+    }
+
+    impl TotalOrder for Counted {}
+
+    impl Refines<()> for Counted {
+        fn to_inner(_: ()) -> Self {
+            Self(0)
+        }
+
+        fn to_outer(self) {}
+
+        fn summarize(_: <Self as Timestamp>::Summary) {}
+    }
+
+    impl PathSummary<Counted> for i64 {
+        fn results_in(&self, src: &Counted) -> Option<Counted> {
+            src.0.checked_add(*self).map(Counted)
+        }
+
+        fn followed_by(&self, other: &Self) -> Option<Self> {
+            self.checked_add(*other)
+        }
+    }
+
+    impl Timestamp for Counted {
+        type Summary = i64;
+
+        fn minimum() -> Self {
+            Self(0)
+        }
+    }
+
+    impl EventTime for Counted {
+        fn from_time(time: Time) -> Self {
+            Self(time.0)
+        }
+
+        fn time(&self) -> Time {
+            look();
+            Time(self.0)
+        }
+    }
+
+    /// Looks at times that a row costs where so many wait, each at a time of its own.
+    fn looks_per_row(rows: i64) -> u64 {
+        timely::execute_directly(move |worker| {
+            let counted = Rc::new(Cell::new(0));
+            let told = counted.clone();
+            let store = Store::in_memory().key_groups(2).owned_groups(0..1).open().unwrap();
+            let mover = store.mover("unit").unwrap();
+            let away = (0..).find(|key: &u64| KeyGroup::of(key.key_hash(), 2).0 == 1).unwrap();
+            worker.dataflow::<Counted, _, _>(|scope| {
+                source::<_, CapacityContainerBuilder<Vec<()>>, _, _>(
+                    scope,
+                    "rows",
+                    |first, info| {
+                        let activator = scope.activator_for(info.address);
+                        let mut arrivals = Arrivals::<Counted, u64, u64>::new(
+                            mover,
+                            2,
+                            Progress::new(),
+                            activator,
+                        );
+                        let mut least = i64::MAX;
+                        LOOKS.set(0);
+                        for n in 0..rows {
+                            let at = n * 7_919 % rows;
+                            let right = || first.delayed(&Counted(at));
+                            // By a move that has not come.
+                            let row = std::iter::once((0, 1, away));
+                            arrivals.sort(row, |key| *key, right, &mut Vec::new());
+                            least = least.min(at);
+                            assert_eq!(arrivals.limit(), Time(least));
+                        }
+                        told.set(LOOKS.get() / rows as u64);
+                        |_| ()
+                    },
+                );
+            });
+            counted.get()
+        })
+    }
+
+    #[test]
+    fn a_row_costs_the_same_however_many_wait() {
+        let (few, many) = (looks_per_row(500), looks_per_row(16_000));
+        // A logarithm, and no more.
+        assert!(few > 0 && many < 3 * few, "{few} looks a row with 500 rows, {many} with 16,000");
     }
 }

@@ -132,6 +132,7 @@ where
             }
             Ok(())
         };
-        self.stateful(spec, |states| states.map("groups"), rows, |_, _, _| Ok(()))
+        // They are written by the rows' own keys.
+        self.stateful(spec.any_keys(), |states| states.map("groups"), rows, |_, _, _| Ok(()))
     }
 }

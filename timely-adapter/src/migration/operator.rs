@@ -67,7 +67,7 @@ where
     {
         let Migratable { keyed, control } = self;
         let name = spec.id().to_owned();
-        let opener = OperatorState::moving(&keyed.state, spec)?;
+        let opener = OperatorState::moving_of_closures(&keyed.state, spec)?;
         let (mut body, prepared) =
             begin::<T, K, D, _, _, _, _>(&keyed.state, &opener, open, rows, due)?;
         let mover = opener.mover().expect("a moving operator has one").clone();
@@ -103,7 +103,9 @@ where
                     let owed = body.owed();
                     let now = || watermark(of_rows).min(watermark(of_chunks));
                     let watermark = owed.unwrap_or_else(now);
-                    let seen = limit_of(watermark, &intake).min(arrivals.limit());
+                    // Nothing sees later time than the rows that wait for their groups.
+                    body.wait_for(arrivals.limit());
+                    let seen = limit_of(watermark, &intake);
                     intake.resume(|right, work| body.apply(seen, right, work, output));
                     if owed.is_some() {
                         // Input waits until the timers have fired that were due before it.
@@ -120,20 +122,20 @@ where
                             arrivals.take(capability.retain(0), chunk);
                         }
                     });
-                    // No row sees later time than the rows that wait for their groups.
-                    let mut seen = watermark.min(arrivals.limit());
-                    let mut at = At { body: &mut body, watermark: seen, output: &mut *output };
+                    body.wait_for(arrivals.limit());
+                    let mut at = At { body: &mut body, watermark, output: &mut *output };
                     arrivals.install(&mut intake, &mut at);
                     rows.for_each(|capability, batch| {
                         let right = || capability.retain(0);
                         arrivals.sort(batch.drain(..), &*key, right, &mut ready);
-                        seen = seen.min(capability.time().time());
+                        body.wait_for(arrivals.limit());
                         if !ready.is_empty() {
                             intake.offer(&capability, &mut ready, |right, work| {
-                                body.apply(seen, right, work, output)
+                                body.apply(watermark, right, work, output)
                             });
                         }
                     });
+                    body.wait_for(arrivals.limit());
                     let limit = limit_of(watermark, &intake);
                     body.fire(limit, &mut fired, &mut intake, output);
                     body.hold_next(of_rows.is_empty() && of_chunks.is_empty());

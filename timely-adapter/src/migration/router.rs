@@ -365,3 +365,11 @@ impl<T: EventTime> Router<T> {
         format!("{}: routes", self.operator)
     }
 }
+
+impl<T: EventTime> Drop for Router<T> {
+    /// The next operator of this id finds the groups where they are now.
+    fn drop(&mut self) {
+        let homes = std::mem::replace(&mut self.routes, Routes::new(Vec::new())).into_homes();
+        self.worker.leave_homes(&self.operator, homes);
+    }
+}

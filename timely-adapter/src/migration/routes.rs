@@ -26,6 +26,12 @@ impl<T: Ord + Clone> Routes<T> {
         Self { now, changes: BTreeMap::new() }
     }
 
+    /// The worker of each group once no row is still to come.
+    pub fn into_homes(mut self) -> Vec<u32> {
+        self.settle(None);
+        self.now.into_iter().map(|route| route.to).collect()
+    }
+
     /// Groups.
     pub fn groups(&self) -> u16 {
         self.now.len() as u16
@@ -89,8 +95,9 @@ mod tests {
             routes.settle(Some(&19));
         }
         assert_eq!(routes.at(&9, 3), moved, "no such row is still to come");
-        routes.settle(None);
-        assert!(routes.changes.is_empty());
+        routes.change(&30, 0, 1);
+        routes.settle(Some(&29));
         assert_eq!(routes.at(&20, 3), back);
+        assert_eq!(routes.into_homes(), [1, 0, 1, 1]);
     }
 }

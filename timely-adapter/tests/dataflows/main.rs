@@ -15,6 +15,7 @@ mod keys_of_other_workers_are_refused;
 mod look_ups_see_the_table_as_it_is;
 mod pieces_of_a_group_wait_for_those_before_them;
 mod rolling_counts_every_row_on_any_number_of_workers;
+mod rows_that_wait_for_their_group_see_no_later_time;
 mod rows_that_wait_see_no_later_time;
 mod sources_wait_and_stand_aside;
 mod state_of_an_operator_expires;

@@ -9,13 +9,13 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use alluvium::{StoreConfig, Time};
+use alluvium::{StoreConfig, Time, Ttl, nanos};
 use alluvium_timely::{
-    Counting, Gate, GatedSource, KeyBy, Rolling, Spec, Watermarks, WorkerOverrides, WorkerState,
-    install,
+    Counting, Gate, GatedSource, KeyBy, Rolling, Spec, Stateful, Watermarks, WorkerOverrides,
+    WorkerState, install,
 };
 use timely::dataflow::ProbeHandle;
-use timely::dataflow::operators::{Inspect, Probe};
+use timely::dataflow::operators::{Concat, Inspect, Probe};
 use timely::worker::Worker;
 
 fn each_worker<R: Send + 'static>(
@@ -86,6 +86,88 @@ fn what_is_under_way_is_bounded_in_bytes_and_in_time() {
             assert!((11..=50).contains(&most), "{most}");
             assert!(!seen.borrow().is_empty() && probe.done());
         });
+    }
+}
+
+/// A source that is let send little at a time is far behind one that is not, and holds the time back for
+/// its rows: none of them finds an entry gone that was there at its time.
+#[test]
+fn rows_of_a_source_that_is_held_back_see_no_later_time() {
+    const TTL: i64 = 100;
+    for workers in 1..=2 {
+        let counts = each_worker(workers, move |worker, state| {
+            let watermarks = Watermarks::new(worker);
+            let (probe, counts) = (ProbeHandle::new(), Rc::new(RefCell::new(Vec::new())));
+            let sink = counts.clone();
+            let (mut slow, mut fast) = worker.dataflow::<i64, _, _>(|scope| {
+                let gate = || Gate::new(probe.clone());
+                let (slow, some) = GatedSource::new(scope, &watermarks, gate().bytes_max(8));
+                let (fast, others) = GatedSource::new(scope, &watermarks, gate());
+                some.concat(others)
+                    .key_by(state, |row: &(u64, u64)| row.0)
+                    .stateful(
+                        Spec::new("recent"),
+                        |states| {
+                            states.expiring_map::<u64, u64>("recent", Ttl::event_time(nanos(TTL)))
+                        },
+                        move |recent, rows, context| {
+                            assert!(context.watermark().0 <= *context.time());
+                            recent.advance(context.watermark())?;
+                            for (key, (_, number)) in rows.drain(..) {
+                                let count = recent.update(
+                                    &key,
+                                    || 0,
+                                    |count| {
+                                        *count += 1;
+                                        *count
+                                    },
+                                )?;
+                                sink.borrow_mut().push((key, number, count));
+                            }
+                            Ok(())
+                        },
+                        |_, _, _| Ok(()),
+                    )
+                    .unwrap()
+                    .inspect(|_: &((), i64, i64)| ())
+                    .probe_with(&probe);
+                (slow, fast)
+            });
+            let index = worker.index() as u64;
+            let keys = |from: u64| from + 10 * index;
+            // The fast one is done, and far ahead, before the slow one has sent much.
+            for number in 0..50 {
+                fast.send((keys(1_000), number), 8).unwrap();
+                fast.advance_to(Time(1_000 * (number as i64 + 1))).unwrap();
+            }
+            if worker.index() == 1 {
+                fast.declare_idle();
+            }
+            for number in 0..60 {
+                for key in 0..3 {
+                    let since = Instant::now();
+                    while !slow.admits() {
+                        worker.step_or_park(Some(Duration::from_millis(1)));
+                        assert!(since.elapsed() < FOR_EVER, "nothing is admitted any more");
+                    }
+                    slow.send((keys(key), number), 8).unwrap();
+                    // What is sent is done when the source is past it.
+                    slow.advance_to(Time(number as i64 * (TTL - 10) + key as i64 + 1)).unwrap();
+                }
+                slow.advance_to(Time((number as i64 + 1) * (TTL - 10))).unwrap();
+            }
+            drop((slow, fast, watermarks));
+            while worker.step_or_park(None) {}
+            assert!(probe.done());
+            counts.take()
+        });
+        let counts: Vec<_> = counts.into_iter().flatten().collect();
+        assert_eq!(counts.len(), workers * (50 + 3 * 60));
+        for (key, number, count) in counts {
+            if key < 1_000 {
+                assert_eq!(count, number + 1, "row {number} of {key}, {workers} workers");
+            }
+        }
     }
 }
 

@@ -1,0 +1,123 @@
+//! What a handle has of a state: the state, shared with the store, and that nobody else opens it.
+//!
+//! What it keeps true: a state has one handle at a time. When that is dropped the state stays in the store
+//! as it is, in memory and in checkpoints, until it is opened again.
+
+use std::fmt;
+use std::ops::Deref;
+use std::rc::{Rc, Weak};
+
+use alluvium_pagestore::Result;
+
+use crate::moving::Groups;
+use crate::own_keys::OwnKeys;
+
+/// A handle's part of a state.
+pub(crate) struct Held<C> {
+    cell: Rc<C>,
+    /// The keys that may be written through this handle, if these are not all.
+    own: Option<OwnKeys>,
+    _claim: Claim,
+}
+
+/// Says that a state has a handle, as long as it is there.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim(Rc<()>);
+
+/// What the store knows of a [`Claim`].
+#[derive(Debug, Default)]
+pub(crate) struct Claimed(Weak<()>);
+
+impl Claimed {
+    /// Whether there is a handle.
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// Takes the state for a new handle.
+    pub(crate) fn claim(&mut self) -> Claim {
+        let claim = Claim(Rc::new(()));
+        self.0 = Rc::downgrade(&claim.0);
+        claim
+    }
+}
+
+/// State whose key groups may move.
+pub(crate) trait Grouped {
+    /// The state's name.
+    fn name(&self) -> &str;
+    /// Where its key groups are, if they move.
+    fn groups(&self) -> Option<&Groups>;
+}
+
+impl<C> Held<C> {
+    pub(crate) fn new(cell: Rc<C>, claim: Claim) -> Self {
+        Self { cell, own: None, _claim: claim }
+    }
+
+    /// Takes no other keys from now on.
+    #[must_use]
+    pub(crate) fn keeping_to(self, own: Option<OwnKeys>) -> Self {
+        Self { own, ..self }
+    }
+
+    /// The state, as the store has it.
+    pub(crate) fn cell(&self) -> &Rc<C> {
+        &self.cell
+    }
+
+    /// The keys that it takes, if these are not all.
+    pub(crate) fn own(&self) -> Option<&OwnKeys> {
+        self.own.as_ref()
+    }
+}
+
+impl<C: Grouped> Held<C> {
+    /// Whether some keys are refused.
+    #[inline]
+    pub(crate) fn checks(&self) -> bool {
+        self.own.is_some() || self.cell.groups().is_some()
+    }
+
+    /// Whether the key with this hash may be changed. The hash is taken only if some keys are refused.
+    #[inline]
+    pub(crate) fn check(&self, hash: impl FnOnce() -> u64) -> Result<()> {
+        if self.checks() { self.check_hash(hash()) } else { Ok(()) }
+    }
+
+    fn check_hash(&self, hash: u64) -> Result<()> {
+        self.check_all(std::iter::once(hash))
+    }
+
+    /// [`check`](Held::check) of several keys.
+    #[inline]
+    pub(crate) fn check_all(&self, hashes: impl Iterator<Item = u64> + Clone) -> Result<()> {
+        let of_groups = |groups: &Groups| hashes.clone().try_for_each(|hash| groups.check(hash));
+        let of_groups = self.cell.groups().map_or(Ok(()), of_groups);
+        let own = |own: &OwnKeys| own.check_all(hashes);
+        of_groups
+            .and_then(|()| self.own.as_ref().map_or(Ok(()), own))
+            .map_err(|error| error.with("state", self.cell.name()))
+    }
+}
+
+impl<C> Clone for Held<C> {
+    fn clone(&self) -> Self {
+        Self { cell: self.cell.clone(), own: self.own.clone(), _claim: self._claim.clone() }
+    }
+}
+
+impl<C> Deref for Held<C> {
+    type Target = C;
+
+    #[inline]
+    fn deref(&self) -> &C {
+        &self.cell
+    }
+}
+
+impl<C: fmt::Debug> fmt::Debug for Held<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cell.fmt(f)
+    }
+}

@@ -1,0 +1,171 @@
+//! Rows that wait for their key group see no time that is after theirs, and are applied in their order,
+//! whatever fires meanwhile.
+//!
+//! What this catches: timers of keys that are here which move the state's time past rows that wait for
+//! groups on their way; rows of a group that overtake each other.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use alluvium::{
+    ByteSize, Error, ExpiringMap, Heap, KeyGroup, KeyHash, List, MIB, Result, StoreConfig, Time,
+    Ttl, nanos,
+};
+use alluvium_timely::{Context, KeyBy, MoveGroup, NodeConfig, Spec, Stateful, execute};
+use timely::dataflow::ProbeHandle;
+use timely::dataflow::operators::Probe;
+use timely::dataflow::operators::vec::Input;
+
+const WORKERS: usize = 9;
+const GROUPS: u16 = 18;
+const TTL: i64 = 400;
+/// Schedules of the senders in which all that may be sent is sent.
+const STILL: usize = 400;
+const NAP: Duration = Duration::from_micros(100);
+
+/// A row of a key: its number, or -1 for one that has its entry made, of 1 KiB.
+type Row = (u64, i64);
+
+/// Of a key that waited: its number, and how often the key had come in its time to live.
+type Seen = Vec<(u64, i64, u64)>;
+
+struct States {
+    recent: ExpiringMap<u64, Vec<u64>>,
+    order: List<u64, i64>,
+}
+
+/// All workers send a group each to the last one, which does nothing meanwhile: pieces of them, all that may
+/// be under way, are there when it goes on, and are many times what it installs at once. Its own timers are
+/// due by then.
+#[test]
+fn timers_of_keys_that_are_here_pass_no_row_that_waits() {
+    let store = StoreConfig {
+        memory: ByteSize(WORKERS as u64 * 32 * MIB),
+        max_value: Some(ByteSize(4 << 10)),
+        key_groups: GROUPS,
+        layout: Heap::new().into(),
+        ..StoreConfig::default()
+    };
+    let seen = Arc::new(Mutex::new(Seen::new()));
+    let noted = seen.clone();
+    let there = Arc::new(AtomicUsize::new(0));
+    let sent = Arc::new(AtomicUsize::new(0));
+    let last = WORKERS - 1;
+    let keys_of =
+        |group: u16| (0..).filter(move |key: &u64| KeyGroup::of(key.key_hash(), GROUPS).0 == group);
+    // The first group of each worker, which has two.
+    let group_of = |worker: usize| 2 * worker as u16;
+    execute(timely::Config::process(WORKERS), NodeConfig::from(store), move |worker, state| {
+        let probe = ProbeHandle::new();
+        let noted = noted.clone();
+        let (rows, control) = worker.dataflow::<i64, _, _>(|scope| {
+            let (rows, stream) = scope.new_input::<Row>();
+            let (control, moves) = scope.new_input::<MoveGroup>();
+            stream
+                .key_by(state, |row: &Row| row.0)
+                .migratable(moves)
+                .stateful(
+                    Spec::new("recent"),
+                    |states| {
+                        let recent = states.expiring_map("recent", Ttl::event_time(nanos(TTL)))?;
+                        Ok(States { recent, order: states.list("order")? })
+                    },
+                    move |states: &mut States, rows, context: &mut Context<'_, i64, u64, ()>| {
+                        states.recent.advance(context.watermark())?;
+                        for (key, (_, number)) in rows.drain(..) {
+                            if key >= ALARMS {
+                                context.set_timer(key, Time(300))?;
+                                continue;
+                            }
+                            let count = |known: &mut Vec<u64>| {
+                                known[0] += 1;
+                                known[0]
+                            };
+                            let times = states.recent.update(&key, || vec![0; 128], count)?;
+                            if number >= 0 {
+                                states.order.append(&key, number).map_err(Error::from)?;
+                                let before = states.order.to_vec(&key)?;
+                                assert!(before.is_sorted(), "rows of {key}: {before:?}");
+                                noted.lock().unwrap().push((key, number, times));
+                            }
+                        }
+                        Ok(())
+                    },
+                    |states, due, context| {
+                        // As state is told the time by whoever has it.
+                        states.recent.advance(context.watermark())?;
+                        assert!(due.iter().all(|(at, _)| *at < context.watermark()));
+                        due.clear();
+                        Ok(())
+                    },
+                )?
+                .probe_with(&probe);
+            Result::Ok((rows, control))
+        })?;
+        let index = worker.index();
+        // One worker has all rows and moves.
+        let mut inputs = (index == 0).then_some(rows);
+        let mut moves = (index == 0).then_some(control);
+        if let (Some(rows), Some(mut control)) = (&mut inputs, moves.take()) {
+            rows.advance_to(1);
+            for from in 0..last {
+                // Less than what may be under way from one worker, and more than is installed at once.
+                keys_of(group_of(from)).take(190).for_each(|key| rows.send((key, -1)));
+            }
+            // Far apart from the keys of rows.
+            let alarms = (ALARMS..)
+                .filter(|key| KeyGroup::of(key.key_hash(), GROUPS).owner(GROUPS, WORKERS) == last);
+            alarms.take(20).for_each(|key| rows.send((key, 0)));
+            rows.advance_to(99);
+            control.advance_to(100);
+            for from in 0..last {
+                control.send(MoveGroup { group: KeyGroup(group_of(from)), to: last as u32 });
+            }
+        }
+        drop(moves);
+        state.run_until(worker, || !probe.less_than(&99))?;
+        // All have heard of the moves, which wait for what comes before them.
+        for _ in 0..STILL {
+            state.step_or_nap(worker, NAP)?;
+        }
+        state.meet(worker, 0)?;
+        if index == last {
+            there.fetch_add(1, Ordering::SeqCst);
+            while sent.load(Ordering::SeqCst) < last {
+                std::thread::sleep(NAP);
+            }
+        } else {
+            while there.load(Ordering::SeqCst) == 0 {
+                std::thread::sleep(NAP);
+            }
+            if let Some(mut rows) = inputs.take() {
+                for number in 0..30 {
+                    rows.advance_to(101 + number / 10);
+                    for from in 0..last {
+                        keys_of(group_of(from)).take(5).for_each(|key| rows.send((key, number)));
+                    }
+                }
+                // Past the timers, and past the time to live of what waits.
+                rows.advance_to(10_000);
+            }
+            for _ in 0..STILL {
+                state.step_or_nap(worker, NAP)?;
+            }
+            let moved = state.moved_bytes_max();
+            assert!(moved.iter().any(|(_, bytes)| *bytes > 128 << 10), "{moved:?}");
+            sent.fetch_add(1, Ordering::SeqCst);
+        }
+        state.run_until(worker, || probe.done())
+    })
+    .unwrap();
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    assert_eq!(seen.len(), 30 * 5 * last);
+    for (key, number, times) in seen {
+        // The entry was made at 1, and each row before this one has counted.
+        assert_eq!(times, number as u64 + 2, "row {number} of {key}");
+    }
+}
+
+/// Keys from here on have timers and no rows.
+const ALARMS: u64 = 1 << 40;
