@@ -106,6 +106,47 @@ fn of_lists() {
     }
 }
 
+/// A list of which most is on storage is cleared, or lists one after the other: it is dead at once, and its bytes
+/// go after some checkpoints.
+#[test]
+fn what_is_cleared_is_dead() {
+    for keys in [1, 8] {
+        let device = Simulated::new(1, Faults::none());
+        let open = || {
+            let at = store(&device, 4 * MIB);
+            let lists = at.list::<u64, [u64; 8]>("l").layout(AppendLog::new()).open().unwrap();
+            (at, lists)
+        };
+        let (mut at, mut lists) = open();
+        for n in 0..400_000 {
+            lists.append(&(n % keys), [n; 8]).unwrap();
+        }
+        lists.append(&100, [7; 8]).unwrap();
+        at.checkpoint(0).unwrap();
+        let full = device.used_bytes();
+        assert!(full > 20 * MIB, "{full} bytes");
+        for key in 0..keys {
+            lists.clear(&key).unwrap();
+        }
+        let live = lists.stats().unwrap().live_disk_bytes;
+        assert!(live < full / 10, "{live} of {full} bytes are said to be live");
+        for round in 1..8 {
+            if round == 2 {
+                // Whoever opens it knows too what is cut off.
+                drop((lists, at));
+                (at, lists) = open();
+            }
+            lists.append(&100, [7; 8]).unwrap();
+            at.checkpoint(round).unwrap();
+            while at.tick(1000).unwrap() > 0 {}
+        }
+        let left = device.used_bytes();
+        assert!(left < full / 10, "{left} of {full} bytes are left");
+        let (of_100, of_0) = (lists.to_vec(&100).unwrap(), lists.to_vec(&0).unwrap());
+        assert_eq!((of_100, of_0), (vec![[7; 8]; 8], vec![]));
+    }
+}
+
 #[test]
 fn of_timers() {
     let device = Simulated::new(1, Faults::none());

@@ -19,6 +19,9 @@ pub const BUCKET_BYTES: u64 = 768;
 /// Less than a note that could not be kept takes.
 const KEPT_BYTES: u64 = 4 << 10;
 
+/// Less than that on storage is not worth a merge, however much of it is cut off.
+const CUT_BYTES_MIN: u64 = 64 << 10;
+
 /// A bucket.
 #[derive(Debug)]
 pub struct Bucket<K, E> {
@@ -34,6 +37,8 @@ pub struct Bucket<K, E> {
     notes_bytes: u64,
     /// Notes that were left when all runs were merged last: merging once more would leave them too.
     notes_left: u64,
+    /// Bytes of runs on storage that notes have cut off, about.
+    cut_bytes: u64,
     /// Ranges of hashes whose keys have nothing any more in runs before some.
     pub gaps: Gaps,
     /// The notes at the barrier of a checkpoint that is being taken.
@@ -71,6 +76,7 @@ impl<K: Key, E: State> Bucket<K, E> {
             notes: SplitTable::maybe_few_of(account.clone(), range, few_of),
             notes_bytes: 0,
             notes_left: 0,
+            cut_bytes: 0,
             gaps: Gaps::default(),
             noted: None,
             sources: BTreeMap::new(),
@@ -319,6 +325,31 @@ impl<K: Key, E: State> Bucket<K, E> {
     /// All runs were merged, and what could be dropped was.
     pub fn leave_notes(&mut self) {
         self.notes_left = self.notes();
+        self.cut_bytes = 0;
+    }
+
+    /// A key with this hash, which had been cut off before the run `known`, is cut off before `cut`: counts what
+    /// it has between them. Says whether that is something.
+    pub fn count_cut(&mut self, hash: u64, known: u64, cut: u64) -> bool {
+        let (range, between) = (self.range, known..cut);
+        let runs = self.runs.iter().filter(|run| between.contains(&run.number));
+        let stored = runs.filter_map(|run| run.stored.as_ref());
+        let bytes = stored.map(|stored| stored.bytes_of(range, hash)).sum::<u64>();
+        self.cut_bytes += bytes;
+        bytes > 0
+    }
+
+    /// Bytes of runs on storage that are cut off, about.
+    pub fn cut_bytes(&self) -> u64 {
+        self.cut_bytes
+    }
+
+    /// Whether its runs take more than half as much again on storage as what is not cut off, and enough to be
+    /// merged for that.
+    pub fn is_mostly_cut(&self) -> bool {
+        let all = || self.runs.iter().filter_map(|run| run.stored.as_ref());
+        self.cut_bytes >= CUT_BYTES_MIN
+            && 3 * self.cut_bytes > all().map(|stored| stored.bytes()).sum::<u64>()
     }
 
     /// Bytes that notes own.
@@ -507,7 +538,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     /// Takes the notes out, to be dropped, and says what is booked for them and the bucket itself.
     pub fn freeze_notes(&mut self) -> (FrozenTable<Note<K>>, Booked) {
         let notes = self.notes.freeze();
-        self.notes_left = 0;
+        (self.notes_left, self.cut_bytes) = (0, 0);
         let gaps = std::mem::take(&mut self.gaps).bytes();
         let tables = BUCKET_BYTES + std::mem::take(&mut self.notes_bytes) + gaps;
         let booked = Booked { index: notes.memory_bytes(), tables, ..Booked::default() };

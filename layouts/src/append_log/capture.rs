@@ -480,5 +480,6 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         if !useless.is_empty() {
             self.jobs.remove(useless);
         }
+        self.look_at_cut();
     }
 }

@@ -202,7 +202,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 delta,
             });
             let note = Note { key, cut, low, imports: imports.collect() };
-            self.restored_bucket(Time(time))?.put_note(note)?;
+            let hash = note.key.key_hash();
+            let bucket = self.restored_bucket(Time(time))?;
+            bucket.put_note(note)?;
+            bucket.count_cut(hash, 0, cut);
         }
         Ok(())
     }

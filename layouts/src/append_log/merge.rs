@@ -31,6 +31,12 @@ const NOTES_MAX: u64 = 4096;
 const UNREAD: usize = 8;
 
 impl<K: Key, E: State> AppendLogLists<K, E> {
+    /// Buckets of which much was cleared wait no more for a checkpoint, which takes their notes.
+    pub(super) fn look_at_cut(&mut self) {
+        let cut = self.buckets.values().filter(|bucket| bucket.is_mostly_cut());
+        self.crowded.extend(cut.map(|bucket| bucket.time).collect::<Vec<_>>());
+    }
+
     /// Begins to merge runs of a bucket, if one has too many, or too much in one was cleared, and
     /// there is memory for it.
     pub(super) fn merge_crowded(&mut self) {
@@ -54,7 +60,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     fn is_crowded(&self, time: Time) -> Option<bool> {
         let bucket = self.buckets.get(&time)?;
         let imported = self.buckets.values().any(|other| other.sources.contains_key(&time));
-        let (many, noted) = (self.has_many_runs(bucket), bucket.new_notes() >= NOTES_MAX);
+        let many = self.has_many_runs(bucket);
+        let noted = bucket.new_notes() >= NOTES_MAX || bucket.is_mostly_cut();
         // Notes that a checkpoint still takes are not dropped.
         let noted = noted && !bucket.has_snapshot();
         (!imported && (many || noted)).then_some(noted)

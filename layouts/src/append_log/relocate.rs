@@ -35,7 +35,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         if bucket.runs.is_empty() {
             bucket.take_note(hash, key);
         } else {
-            bucket.put_note(cut_off(key.to_owned(), cut))?;
+            let known = bucket.put_note(cut_off(key.to_owned(), cut))?.map_or(0, |note| note.cut);
+            if bucket.count_cut(hash, known, cut) {
+                self.crowded.insert(time);
+            }
         }
         let live = bucket.take_live(hash, key).map(|head| head.chain);
         let next = |bucket: &mut Bucket<K, E>| Some(bucket.take_early(hash, key)?.chain);

@@ -40,6 +40,19 @@ impl StoredRun {
         self.blocks.iter().map(|block| u64::from(block.record.len)).sum()
     }
 
+    /// Bytes of the blocks that have keys of this hash only, all but the last of them: about what a long list
+    /// takes, and nothing of one that is shorter than a block. Cost: O(log n) and one look per block.
+    pub fn bytes_of(&self, range: HashRange, hash: u64) -> u64 {
+        let place = range.place(hash);
+        let first = self.blocks.partition_point(|block| range.place(block.record.hash) < place);
+        let of_hash = self.blocks[first..].iter().take_while(|block| block.record.hash == hash);
+        let (bytes, last) = of_hash
+            .fold((0, 0), |(bytes, last), block| (bytes + last, u64::from(block.record.len)));
+        // Behind the last one of the run no other key stands.
+        let is_last = self.blocks.last().is_some_and(|block| block.record.hash == hash);
+        if is_last { bytes + last } else { bytes }
+    }
+
     /// Bytes of its longest block.
     pub fn longest(&self) -> u64 {
         self.blocks.iter().map(|block| u64::from(block.record.len)).max().unwrap_or(0)

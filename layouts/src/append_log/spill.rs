@@ -422,6 +422,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             ..self.stats
         };
         self.files.describe(&mut stats);
+        let cut: u64 = self.buckets.values().map(Bucket::cut_bytes).sum();
+        stats.live_disk_bytes = stats.live_disk_bytes.saturating_sub(cut);
         stats
     }
 }
