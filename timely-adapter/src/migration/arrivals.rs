@@ -39,13 +39,16 @@ pub(super) struct Arrivals<T: EventTime, K, D> {
     moves: Vec<u32>,
     chunks: VecDeque<(Capability<T>, Chunk)>,
     progress: Rc<Progress<T>>,
-    /// Rows by group, and by how often it will have moved.
-    waiting: BTreeMap<(u16, u32), Vec<Waiting<T, K, D>>>,
+    waiting: BTreeMap<Stay, Vec<Waiting<T, K, D>>>,
     /// Of the chunks, and of the rows.
     times: Times<T>,
     activator: Activator,
 }
 
+/// A stay of a group: how often it will have moved.
+type Stay = (u16, u32);
+
+/// Rows of one stay.
 struct Waiting<T: EventTime, K, D> {
     right: Capability<T>,
     rows: Vec<(K, D)>,

@@ -150,9 +150,12 @@ fn open(states: &OperatorState<'_>) -> alluvium::Result<States> {
 /// What each state knew of a key before a row: how often it had come.
 type Known = Vec<u64>;
 
+/// What the states knew of all keys, and the timers that fired.
+type Came = (Vec<Known>, Vec<i64>);
+
 /// Runs a dataflow in which each key comes once at `time`; gives what the states knew of it, and the timers
 /// that fired.
-fn come(worker: &mut Worker, state: &WorkerState, time: i64, keys: u64) -> (Vec<Known>, Vec<i64>) {
+fn come(worker: &mut Worker, state: &WorkerState, time: i64, keys: u64) -> Came {
     let (seen, fired) = (Rc::new(RefCell::new(Vec::new())), Rc::new(RefCell::new(Vec::new())));
     let (seeing, firing) = (seen.clone(), fired.clone());
     let probe = ProbeHandle::new();
@@ -195,7 +198,7 @@ fn come(worker: &mut Worker, state: &WorkerState, time: i64, keys: u64) -> (Vec<
                 move |states, timers, _| {
                     firing.borrow_mut().extend(timers.drain(..).map(|(at, _)| at.0));
                     let mut sums = Vec::new();
-                    let told = &mut |_: &u64, _, count, _| sums.push(count as i64);
+                    let told = &mut |_: &u64, _, count, _| sums.push(count);
                     states.folded.advance_all(Time::MAX, told)?;
                     firing.borrow_mut().extend(sums.iter().map(|sum| -sum));
                     Ok(())
@@ -241,7 +244,7 @@ fn after_its_dataflow_has_ended_with_every_state_as_it_was() {
     const KEYS: u64 = 500;
     let directory = tempfile::tempdir().unwrap();
     let known = |times: u64| (vec![vec![times; 6]; KEYS as usize], Vec::new());
-    let run = |job: fn(&mut Worker, &WorkerState) -> Vec<(Vec<Known>, Vec<i64>)>| {
+    let run = |job: fn(&mut Worker, &WorkerState) -> Vec<Came>| {
         let guards = timely::execute(config(Some(directory.path())), move |worker| {
             let state = WorkerState::new(worker, WorkerOverrides::default()).unwrap();
             job(worker, &state)

@@ -115,8 +115,8 @@ fn states_and_timers_of_an_operator_take_the_keys_of_its_rows() {
 fn one_by_one<S: 'static>(
     spec: Spec,
     open: fn(&OperatorState<'_>) -> Result<S>,
-    rows: fn(&mut S, u64, &mut Context<'_, i64, u64, ()>) -> Result<()>,
-    due: fn(&mut S, u64, &mut Context<'_, i64, u64, ()>) -> Result<()>,
+    rows: Write<S>,
+    due: Write<S>,
     moves: bool,
 ) -> Result<()> {
     execute(timely::Config::thread(), StoreConfig::default().into(), move |worker, state| {
