@@ -247,6 +247,8 @@ impl HybridLog {
             frame_heap_bytes: FRAME_HEAP_MAX * frame_bytes,
             headroom_bytes,
             restore_bytes: match stored {
+                // Of longer segments pages and what values need leave it, as a rule.
+                true if segment_bytes > RESTORED_SEGMENT_MAX => 0,
                 // A segment may be as long as two, by its last page; the lists are there while they are read.
                 true => {
                     let set = 2 * LiveSet::memory_bytes(2 * segment_bytes) + BLOCK_BYTES as u64;
@@ -293,6 +295,8 @@ impl HybridLog {
     }
 }
 
+/// Segments up to so many bytes are many, and pages few: then memory is left for reading them back.
+const RESTORED_SEGMENT_MAX: u64 = 32 << 10;
 /// Reading lists of the dead takes so many times their bytes at most: all of them twice, and the longest twice more.
 const LISTS_READ_AS: u64 = 4;
 

@@ -238,7 +238,11 @@ impl Log {
             at_barrier: Vec::new(),
             beside: None,
         };
-        assert!(log.book_tables(), "the tables are part of the least memory: {:?}", log.account);
+        assert!(
+            log.book_first_tables(),
+            "the tables are part of the least memory: {:?}",
+            log.account
+        );
         log
     }
 

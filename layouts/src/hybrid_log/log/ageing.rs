@@ -725,11 +725,20 @@ impl Log {
     /// little for a value to be read and for the least frames. No frame is begun then: what is in
     /// memory can be written still.
     pub fn book_tables(&mut self) -> bool {
+        self.book_tables_leaving(self.sizes.kept_bytes())
+    }
+
+    /// [`book_tables`](Log::book_tables) of a log that is opened: what reading its checkpoint takes is not there yet, and
+    /// need not be where it stands beside one that was cleared.
+    pub(super) fn book_first_tables(&mut self) -> bool {
+        self.book_tables_leaving(self.sizes.headroom_bytes + FRAMES_MIN * self.sizes.frame_bytes)
+    }
+
+    fn book_tables_leaving(&mut self, kept: u64) -> bool {
         let lacking = self.tables_lacking();
         if lacking == 0 {
             return true;
         }
-        let kept = self.sizes.kept_bytes();
         let available = self.account.available();
         if available < lacking || available + self.elastic_bytes() < lacking + kept {
             return false;
