@@ -479,12 +479,7 @@ pub(crate) fn spread(hash: u64) -> u64 {
 
 /// Adds an entry to a part, and says where. In one place: what a hash table does to grow is compiled once for each.
 #[inline]
-fn add<'a, T>(
-    part: &'a mut HashTable<T>,
-    hash: u64,
-    entry: T,
-    hash_of: HashOf<T>,
-) -> (usize, &'a mut T) {
+fn add<T>(part: &mut HashTable<T>, hash: u64, entry: T, hash_of: HashOf<T>) -> (usize, &mut T) {
     let added = part.insert_unique(spread(hash), entry, move |entry| spread(hash_of(entry)));
     (added.bucket_index(), added.into_mut())
 }

@@ -24,7 +24,7 @@ use super::core::{Core, Visit};
 use super::index::{IndexHash, Position};
 use super::log::{Located, NOWHERE};
 use super::stored::Read;
-use super::typed_unsafe::{ToChange, Typed};
+use super::typed_unsafe::{Changing, Typed};
 use crate::by_hash::ByHash;
 use crate::expiry::{ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
@@ -133,8 +133,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         (number, slot): (u32, u32),
         change: impl FnOnce(&mut V) -> R,
     ) -> R {
-        let ToChange { key, value, frame_heap, account, oversize } =
-            self.core.to_change(number, slot);
+        let Changing { key, value, frame_heap, account, oversize } =
+            self.core.changing(number, slot);
         if V::NONE {
             return change(value);
         }
@@ -290,7 +290,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         let hash = self.hash::<K>(&key);
         match self.put_checked(hash, &key, &value) {
             Ok(Put::Over(number, slot)) => {
-                let entry = self.core.to_change(number, slot);
+                let entry = self.core.changing(number, slot);
                 let (before, after) = (entry.value.heap_bytes() as u64, value.heap_bytes() as u64);
                 let old = std::mem::replace(entry.value, value);
                 *entry.frame_heap = *entry.frame_heap + after - before;

@@ -67,11 +67,11 @@ impl<K: Key, V: State> Typed<K, V> {
     /// Key and value in a used slot of a frame that is not frozen, and the heap that the frame's
     /// entries own, to be changed; keeps the short cut. And the log's account and bound of values.
     #[inline(always)]
-    pub fn to_change(&mut self, number: u32, slot: u32) -> ToChange<'_, K, V> {
+    pub fn changing(&mut self, number: u32, slot: u32) -> Changing<'_, K, V> {
         let Log { frames, account, oversize, .. } = &mut self.core.log;
         // SAFETY: as said above.
         let (key, value, frame_heap) = unsafe { frames.entry_and_heap(number, slot) };
-        ToChange { key, value, frame_heap, account, oversize }
+        Changing { key, value, frame_heap, account, oversize }
     }
 
     /// The slot of a key's record, if there is a short cut to it. The fast path of a write: two
@@ -200,7 +200,7 @@ impl<K: Key, V: State> Typed<K, V> {
 }
 
 /// An entry in a slot, to be changed, and what is to be told of the change.
-pub(super) struct ToChange<'a, K, V> {
+pub(super) struct Changing<'a, K, V> {
     pub key: &'a K,
     pub value: &'a mut V,
     pub frame_heap: &'a mut u64,
