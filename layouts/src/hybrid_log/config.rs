@@ -247,8 +247,8 @@ impl HybridLog {
             frame_heap_bytes: FRAME_HEAP_MAX * frame_bytes,
             headroom_bytes,
             restore_bytes: match stored {
-                // Of longer segments pages and what values need leave it, as a rule.
-                true if segment_bytes > RESTORED_SEGMENT_MAX => 0,
+                // Of longer segments, and in more memory, pages and what values need leave it, as a rule.
+                true if segment_bytes > RESTORED_SEGMENT_MAX || memory_bytes >= 256 << 10 => 0,
                 // A segment may be as long as two, by its last page; the lists are there while they are read.
                 true => {
                     let set = 2 * LiveSet::memory_bytes(2 * segment_bytes) + BLOCK_BYTES as u64;
