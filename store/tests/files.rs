@@ -29,14 +29,16 @@ fn checkpoints() -> u64 {
     times.map_or(1000, |times| times.parse().expect("a number"))
 }
 
-/// Takes a checkpoint at once, or in steps between which the stream stands still.
+/// Takes a checkpoint at once, or in steps with ticks between them.
 fn checkpoint(store: &Store, at: u64, in_steps: bool) {
     if !in_steps {
         store.checkpoint(at).unwrap();
         return;
     }
     let mut seal = store.seal(at).unwrap();
-    while !seal.advance().unwrap() {}
+    while !seal.advance().unwrap() {
+        store.tick(256).unwrap();
+    }
     seal.confirm().unwrap();
     store.tick(8192).unwrap();
 }

@@ -143,6 +143,12 @@ impl Rewrite for Core {
         let Some(mut job) = self.rewriter.job.take() else {
             return Ok(Progress::Done { spent: 0 });
         };
+        if self.is_capturing() && !matches!(job.step, Step::Sweeping | Step::Next) {
+            // A checkpoint has interrupted it, and has not ended yet.
+            self.rewriter.put_off.insert(job.segment);
+            self.rewriter.interrupted = Some(job);
+            return Ok(Progress::Done { spent: 1 });
+        }
         let outcome = self.advance(&mut job, fuel.max(1));
         if !matches!(outcome, Ok(Progress::Done { .. })) {
             self.rewriter.job = Some(job);
@@ -155,6 +161,7 @@ impl Rewrite for Core {
         if self.rewriter.job.as_ref().is_some_and(|job| job.id == id) {
             self.rewriter.give_up_job();
         }
+        self.rewriter.interrupted.take_if(|job| job.id == id);
         let stored = self.log.stored.as_mut().expect("a log without segments has none");
         match stored.number_of(id) {
             // A checkpoint may have been confirmed since the policy saw it: it waits for that one.
