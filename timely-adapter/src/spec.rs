@@ -53,8 +53,10 @@ impl Spec {
     /// Lets the states of a [`stateful`](crate::Stateful::stateful) operator have keys that are none of its
     /// rows', such as those of what it keeps beside them. Without it a write of such a key is an error, on one
     /// worker too: with another number of workers, each of which takes the keys of its own groups, the key
-    /// would be where its rows are not. With it only as many workers as before can go on. It also saves
-    /// the look at each key, which takes some nanoseconds a write.
+    /// would be where its rows are not. With it go on with as many workers as before. Another number is
+    /// refused if a key lies in a group of another worker, but not after a run of one worker, which has all
+    /// groups: then such keys stay with their groups. It also saves the look at each key, which takes some
+    /// nanoseconds a write.
     #[must_use]
     pub fn any_keys(mut self) -> Self {
         self.any_keys = true;
