@@ -225,7 +225,7 @@ mod tests {
             let hash = |n: u64| match n {
                 0 => 0,
                 1 => u64::MAX,
-                n => n << 32 | n % 3,
+                n => (n << 32) | (n % 3),
             };
             let rows: Vec<u64> = (0..count).map(|_| hash(below(spread))).collect();
             keys.begin(rows.iter().copied());
