@@ -119,10 +119,10 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> StateBuilder<'_, ExpiringMapOf<
     /// before: it holds for all entries that are not over already.
     ///
     /// # Errors
-    /// As for a map; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) also for a state whose entries expire by another time, or
-    /// not at all, [`ErrorKind::Config`](crate::ErrorKind::Config) for a time to live that is not above 0, and
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input) if the clock, or the time of a store whose keys are taken over, is farther
-    /// ahead than [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms) allows.
+    /// As for a map. [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) also for a state whose entries
+    /// expire by another time, or not at all. [`ErrorKind::Config`](crate::ErrorKind::Config) for a time to
+    /// live of 0, or of 292 years or more. [`ErrorKind::Input`](crate::ErrorKind::Input) if the clock, or
+    /// the time of a store whose keys are taken over, is farther ahead than [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms) allows.
     pub fn open(self, ttl: Ttl) -> Result<ExpiringMap<K, V, L>> {
         self.open_expiring("map", ttl)
     }
