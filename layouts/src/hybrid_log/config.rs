@@ -248,7 +248,11 @@ impl HybridLog {
             headroom_bytes,
             restore_bytes: match stored {
                 // Of longer segments, and in more memory, pages and what values need leave it, as a rule.
-                true if segment_bytes > RESTORED_SEGMENT_MAX || memory_bytes >= 256 << 10 => 0,
+                true if segment_bytes > RESTORED_SEGMENT_MAX
+                    || memory_bytes >= RESTORED_MEMORY_MAX =>
+                {
+                    0
+                }
                 // A segment may be as long as two, by its last page; the lists are there while they are read.
                 true => {
                     let set = 2 * LiveSet::memory_bytes(2 * segment_bytes) + BLOCK_BYTES as u64;
@@ -295,8 +299,10 @@ impl HybridLog {
     }
 }
 
-/// Segments up to so many bytes are many, and pages few: then memory is left for reading them back.
+/// Segments up to so many bytes are many, and in less memory than that pages are few: then memory is left for
+/// reading them back.
 const RESTORED_SEGMENT_MAX: u64 = 32 << 10;
+const RESTORED_MEMORY_MAX: u64 = 192 << 10;
 /// Reading lists of the dead takes so many times their bytes at most: all of them twice, and the longest twice more.
 const LISTS_READ_AS: u64 = 4;
 
