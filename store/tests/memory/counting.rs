@@ -13,6 +13,7 @@ static MOST: AtomicIsize = AtomicIsize::new(0);
 
 thread_local! {
     static ASKED: Cell<u64> = const { Cell::new(0) };
+    static HELD_HERE: Cell<isize> = const { Cell::new(0) };
 }
 
 /// What is held is counted for the whole process: one test at a time.
@@ -29,8 +30,9 @@ static COUNTING: Counting = Counting;
 fn count(layout: Layout, sign: isize) {
     let bytes = sign * rounded(layout.size()) as isize;
     MOST.fetch_max(HELD.fetch_add(bytes, Ordering::SeqCst) + bytes, Ordering::Relaxed);
+    // A thread that is ending has no counters any more.
+    let _ = HELD_HERE.try_with(|held| held.set(held.get() + bytes));
     if sign > 0 {
-        // A thread that is ending has no counter any more.
         let _ = ASKED.try_with(|asked| asked.set(asked.get() + 1));
     }
 }
@@ -56,6 +58,12 @@ unsafe impl GlobalAlloc for Counting {
         // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
+}
+
+/// Bytes that this thread has asked for and not given back. The test harness asks for some of its own meanwhile, on
+/// another thread: it tells of tests that take long.
+pub fn held_here() -> isize {
+    HELD_HERE.with(Cell::get)
 }
 
 /// Rounded bytes that the process holds now.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{Heap, Helpers, List, MIB, Map, SplitHeap, State, Store, Time, Timers};
 
-use crate::counting::{alone, asked, held};
+use crate::counting::{alone, asked, held_here};
 
 /// What one call that seals does.
 #[derive(Debug, PartialEq)]
@@ -79,9 +79,9 @@ fn seals(open: Open, keys: u64) -> Vec<Sealed> {
     ];
     for (number, (changed, steps)) in rounds.into_iter().enumerate() {
         (0..keys * changed / 100).for_each(|key| state.change(key));
-        let before = (held(), asked(), state.codec_calls(), device.steps());
+        let before = (held_here(), asked(), state.codec_calls(), device.steps());
         let mut seal = store.seal(number as u64).unwrap();
-        let (asked, held) = (asked() - before.1, held() - before.0);
+        let (asked, held) = (asked() - before.1, held_here() - before.0);
         let (codec_calls, steps_done) = (state.codec_calls() - before.2, device.steps() - before.3);
         sealed.push(Sealed { asked, held, codec_calls, steps: steps_done });
         match steps {
@@ -155,14 +155,14 @@ fn gives_up<V: State + std::fmt::Debug>(
                 let _ = map.remove(&key).unwrap();
             });
         }
-        let (used_before, held_before, asked_before) = (used(), held(), asked());
+        let (used_before, held_before, asked_before) = (used(), held_here(), asked());
         seal.abort();
-        let (asked, held) = (asked() - asked_before, held() - held_before);
+        let (asked, held) = (asked() - asked_before, held_here() - held_before);
         given_up.push((asked, held, used() - used_before));
     }
-    let after = (held(), used());
+    let after = (held_here(), used());
     while store.tick(64).unwrap() > 0 {}
-    println!("{keys}: {} held and {} used less", after.0 - held(), after.1 - used());
+    println!("{keys}: {} held and {} used less", after.0 - held_here(), after.1 - used());
     assert!(used() < after.1, "what was kept, or copied, goes");
     store.checkpoint(4).unwrap();
     given_up
