@@ -13,13 +13,13 @@
 //! rest. The others have `s` bytes or more, so that they are fewer than `2 T / S` for `T` bytes.
 //!
 //! **Copies are bounded.** A tier begins a group while it has moved fewer records than
-//! [`COPIES_PER_WRITE`] times those that were written. It takes all segments of the tier, [`CHOSEN_MAX`] at
-//! most: to look for their records in memory costs as much for one as for all. So merging adds at most
-//! `TIERS * COPIES_PER_WRITE` to write amplification, and a group for each tier. A record that climbs is moved
+//! [`COPIES_PER_WRITE`] times those that were written. The group is the whole tier, up to
+//! [`CHOSEN_MAX`] segments: a look through memory for their records costs as much for one as for all. So
+//! merging adds at most `TIERS * COPIES_PER_WRITE` to write amplification, and a group for each tier. A record that climbs is moved
 //! once by each tier.
 //!
-//! **Small groups go first.** A group of large segments takes long. Between two of its segments, those of
-//! tiers of smaller ones are rewritten, or they would add up meanwhile.
+//! **Small groups go first.** A group of large segments takes long. Tiers of smaller segments take turns
+//! with it, one segment at a time. Otherwise small segments would add up meanwhile.
 //!
 //! **It stops.** Nothing is begun without writes.
 
@@ -85,7 +85,7 @@ impl Tier {
     fn next(&mut self, mut live: Vec<&SegmentMeta>) -> Vec<u64> {
         self.group.retain(|id| live.iter().any(|segment| segment.id == *id));
         if self.group.is_empty() {
-            // Those that are put off are shown as not sealed.
+            // A segment that is put off shows as not sealed.
             live.retain(|segment| segment.sealed);
             if live.len() < FAN_IN || self.credit <= 0 {
                 return Vec::new();

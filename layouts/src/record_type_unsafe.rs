@@ -40,6 +40,8 @@ pub(crate) struct RecordType {
     is_plain: bool,
     needs_drop: bool,
     id: fn() -> TypeId,
+    // SAFETY of the functions: the caller promises an initialised entry of these types at each place it gives, and
+    // for `clone_into` a target that is memory for one.
     hash: unsafe fn(*const u8) -> u64,
     heap_bytes: unsafe fn(*const u8) -> u64,
     key_text: unsafe fn(*const u8) -> String,

@@ -180,9 +180,9 @@ impl Account {
         self.parent.as_ref().map_or(own, |p| p.available().min(own))
     }
 
-    /// Keeps so many bytes of the root's memory for pages and values here: those of them that are not booked count as
-    /// taken for states that are [opened](Account::available_to_open) from now on. Who has more than it keeps gives it
-    /// up when another one lacks what it keeps.
+    /// Keeps `bytes` of the root's memory for pages and values of this account. The part that is not booked
+    /// counts as taken for states that are [opened](Account::available_to_open) later. An account with more
+    /// than it keeps gives the rest up when another one has less than it keeps.
     pub fn keep_for_pages(&self, bytes: u64) {
         self.kept_for_pages.set(bytes);
     }
