@@ -83,7 +83,10 @@ impl Merging {
 
 impl Tier {
     fn next(&mut self, mut live: Vec<&SegmentMeta>) -> Vec<u64> {
-        self.group.retain(|id| live.iter().any(|segment| segment.id == *id));
+        if !self.group.is_empty() {
+            let left = live.iter().map(|segment| segment.id).filter(|id| self.group.contains(id));
+            self.group = left.collect();
+        }
         if self.group.is_empty() {
             // A segment that is put off shows as not sealed.
             live.retain(|segment| segment.sealed);
