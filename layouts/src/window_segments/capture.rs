@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, Key, Lookup, MemoryKind, Result, SegmentInfo, State, StateImage, Time,
-    fingerprint,
+    Error, ErrorKind, Key, Lookup, MemoryKind, Result, SegmentImage, SegmentInfo, State,
+    StateImage, Time, fingerprint,
 };
 
 use super::background::Frozen;
@@ -27,19 +27,17 @@ use super::files::NAME_BYTES;
 use super::run::Run;
 use super::slice::Slice;
 use super::table::SegmentPanes;
-use super::tables::{TableGroup, WrittenTable};
+use super::tables::{TableGroup, ToldTables, WrittenTable};
 use super::telling::Telling;
 use super::writing::{Cut, Written};
 use crate::full_image::name_large;
 use crate::gaps::Gaps;
-use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
+use crate::paced::Paced;
 use crate::snapshot::{Entry, Snapshot};
 use crate::table::CheckpointOutcome;
 
-/// Bytes booked for a slice at a barrier.
-const SLICE_BYTES: u64 = 512;
-/// Bytes booked for lists of groups.
-const GROUPS_BYTES: u64 = 4 << 10;
+/// What a checkpoint takes for a slice, and restoring it.
+pub const SLICE_SHARE_BYTES: u64 = 512 + size_of::<WrittenTable>() as u64 + ToldTables::TABLE_BYTES;
 
 impl<K: Key> Entry<K> for Cut<K> {
     fn key(&self) -> &K {
@@ -154,46 +152,17 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             self.decide_checkpoint(CheckpointOutcome::Unknown);
         }
         self.settle();
-        let pace = Pace {
-            chunk_bytes: self.sizes.chunk_bytes.min(32 << 10),
-            segment_bytes: self.sizes.segment_bytes,
-            page_records: self.sizes.image_records,
-            page_bytes: self.sizes.image_bytes,
-            batch_bytes: BATCH_BYTES_MAX,
-            value_bytes: match Self::PLAIN {
-                true => 16 << 10,
-                false => self.context.max_value_bytes.max(16 << 10),
-            },
-        };
-        // What it holds, and the names of its files.
-        let needed = |panes: &Self| -> (u64, u64) {
-            let runs = || panes.slices().flat_map(|slice| &slice.runs);
-            let held: u64 = runs().map(|stored| stored.run.memory_bytes()).sum();
-            let files: usize = runs().map(|stored| stored.run.segments.len()).sum();
-            // What is being written becomes a run while the checkpoint holds it.
-            let writing = panes.slices().filter(|slice| slice.frozen.is_some()).count() as u64;
-            let gaps = panes.slices().map(|slice| slice.gaps.bytes());
-            let slices = panes.by_time.len() as u64 * SLICE_BYTES + gaps.sum::<u64>();
-            let tables: u64 = panes.slices().map(Slice::active_bytes).sum();
-            // The group that is written, and the lists of groups.
-            let group = TableGroup::memory_bytes_of(
-                panes.by_time.len() as u64,
-                4 * tables / panes.sizes.segment_bytes + 4,
-            );
-            let held = pace.memory_bytes() + held + slices + group + GROUPS_BYTES;
-            let held = held + writing * panes.sizes.reserve_bytes;
-            (held, files as u64 * NAME_BYTES)
-        };
+        let pace = self.sizes.pace;
+        // Beside its shares: gaps, and a group in more segments than usual.
+        let gaps = self.slices().map(|slice| slice.gaps.bytes()).sum::<u64>();
+        let tables: u64 = self.slices().map(Slice::active_bytes).sum();
+        let more = 4 * tables / self.sizes.segment_bytes;
+        let booked = gaps + more * (size_of::<SegmentImage>() as u64 + NAME_BYTES);
         // Where memory is short, this waits for storage.
-        let booked = loop {
-            let (held, names) = needed(self);
-            self.make_room(held + names, "a checkpoint")?;
-            // Making room may have made runs.
-            let now = needed(self);
-            if now.0 + now.1 <= held + names {
-                break now.0;
-            }
-        };
+        if self.account.available() < booked {
+            self.make_room(booked, "a checkpoint")?;
+        }
+        self.fund.begin();
         self.account.charge(MemoryKind::Buffers, booked);
         let groups = self.groups.to_name(|group, slice| self.is_table_in(slice, group));
         let number = self.groups.next_number();
@@ -446,20 +415,16 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         })
     }
 
-    /// A table was written, which a checkpoint may wait for.
-    pub(super) fn was_written(&mut self, table: &Frozen<K, A>, written: &Written) {
-        let Some(before) = self.waits_for(table) else { return };
+    /// A table was written: says whether a checkpoint waits for it, which holds the run from now on.
+    pub(super) fn was_written(&mut self, table: &Frozen<K, A>, written: &Written) -> bool {
+        let Some(before) = self.waits_for(table) else { return false };
         let (number, _) = before.frozen.take().expect("it waits for it");
         let Written { segments, images, records, .. } = written;
         let (segments, images) = (segments.clone(), images.clone());
         let run = Arc::new(Run { number, level: 0, segments, images, records: *records });
-        // Booked at the barrier; what it does not take of that is for the names of its files.
-        let taken = run.memory_bytes();
         before.runs.push(run);
-        let spare = self.sizes.reserve_bytes.saturating_sub(taken);
-        self.capture.as_mut().expect("it waits").booked -= spare;
-        self.account.release(MemoryKind::Buffers, spare);
         self.files.name(written.segments.iter().map(|segment| segment.id));
+        true
     }
 
     /// A table was not written, and stays.
@@ -530,6 +495,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             }
             capture.own = None;
             self.account.release(MemoryKind::Buffers, capture.booked);
+            self.fund.end();
             if outcome == CheckpointOutcome::Committed {
                 // Of what was booked at the barrier.
                 self.groups.confirmed(std::mem::take(&mut capture.groups));

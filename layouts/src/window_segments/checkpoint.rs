@@ -33,8 +33,6 @@ pub(super) const OF_GROUP: u8 = 4;
 pub(super) const OF_TABLE: u8 = 5;
 /// Images told of by one record.
 pub(super) const IMAGES_PER_RECORD: usize = 256;
-/// Memory for a record of the catalog and its archive.
-const CATALOG_BYTES: u64 = 16 << 10;
 
 impl<K: Key, A: State> SegmentPanes<K, A> {
     pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
@@ -44,8 +42,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
         let store = self.context.segment_store()?.for_opening();
         let window = self.sizes.chunk_bytes;
-        let footers = 2 * self.sizes.image_records as usize * size_of::<FooterEntry>();
-        let memory = (window + footers) as u64 + CATALOG_BYTES + self.sizes.headroom_bytes;
+        let memory = self.sizes.restore_bytes();
         self.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
         let state = fingerprint(&self.context.name);
         let mut catalog = Catalog::default();
@@ -124,20 +121,20 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 let segments = files.iter().map(|file| file.open(store)).collect::<Result<_>>()?;
                 let run =
                     Run { number, level: level as u32, segments, images: Vec::new(), records };
-                self.make_room(run.memory_bytes(), "the table of a run")?;
-                self.account.charge(MemoryKind::Tables, run.memory_bytes());
+                self.make_room(run.booked_bytes(), "the table of a run")?;
+                self.run_came(&run);
                 let slot = self.begin_slice(slice)?;
                 self.slice_at_mut(slot).runs.push(Stored::new(Arc::new(run)));
             }
             (OF_IMAGES, told) => {
-                // Twice, for the vector that grows.
-                self.make_room(2 * size_of_val(told) as u64 + 64, "the table of a run")?;
+                // Twice, for the vector that grows, and a checkpoint's share.
+                self.make_room(3 * size_of_val(told) as u64 + 64, "the table of a run")?;
                 let slot = self.begin_slice(slice)?;
                 let account = self.account.clone();
                 let found: &mut Slice<K, A> = self.slice_at_mut(slot);
                 let run = found.runs.last_mut().and_then(|stored| Arc::get_mut(&mut stored.run));
                 let run = run.ok_or_else(|| catalog_is_wrong("images of no run"))?;
-                let before = run.memory_bytes();
+                let (before, share) = (run.memory_bytes(), run.share_bytes());
                 for image in told.chunks_exact(3) {
                     let (block, blocks) = ((image[2] >> 32) as u32, image[2] as u32);
                     let segment = image[1] as u32;
@@ -146,7 +143,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                     }
                     run.images.push(ImageAt { first: image[0], segment, block, blocks });
                 }
-                account.adjust(MemoryKind::Tables, before, run.memory_bytes());
+                let (grown, share) = (run.memory_bytes() - before, run.share_bytes() - share);
+                account.charge(MemoryKind::Tables, grown);
+                self.fund.came(share);
             }
             (END, _) => {}
             _ => return Err(catalog_is_wrong("a record of an unknown kind")),

@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use alluvium_pagestore::io::BLOCK_BYTES;
-use alluvium_pagestore::{ByteSize, Error, ErrorKind, Key, Result, SegmentWriter, State};
+use alluvium_pagestore::{
+    ByteSize, Error, ErrorKind, FooterEntry, Key, Result, SegmentWriter, State,
+};
 use serde::{Deserialize, Serialize};
 
+use super::files::NAME_BYTES;
 use super::run::Run;
 use crate::hybrid_log::PATIENCE;
+use crate::paced::{BATCH_BYTES_MAX, Pace};
 
 /// Keeps accumulators by slice of event time: native in memory, a table per slice; what does not
 /// fit goes to files of its slice, the slices that are read last first. A slice is dropped whole.
@@ -33,6 +37,20 @@ const SEGMENT_BYTES: u64 = 16 << 20;
 const FOLD_BYTES_MAX: u64 = 4 << 20;
 /// Memory that a state is left for slices and the tables of runs, at the least.
 const WORKING_BYTES_MIN: u64 = 64 << 10;
+/// Bytes booked for a checkpoint's lists of groups, and for the group that is written.
+const CHECKPOINT_LISTS_BYTES: u64 = 5 << 10;
+/// Memory for a record of the catalog and its archive.
+const CATALOG_BYTES: u64 = 16 << 10;
+/// What a table that is read takes, at the least, until it is written to make room.
+const RESTORE_WORKING_BYTES: u64 = 12 << 10;
+/// Least slack.
+const SLACK_BYTES_MIN: u64 = 1 << 10;
+/// Names of files of tables and catalogs.
+pub const TABLE_FILES: usize = 32;
+/// Least bytes of a batch of a checkpoint.
+const BATCH_BYTES_MIN: usize = 4 << 10;
+/// Least bytes of a record of a checkpoint: one of the catalog tells of so many images.
+const CHECKPOINT_RECORD_BYTES: u64 = 8 << 10;
 
 impl WindowSegments {
     /// Window segments with default options.
@@ -108,7 +126,16 @@ impl WindowSegments {
             true => SegmentWriter::memory_bytes(chunk, image_records, archive_bytes),
             false => 0,
         };
+        let pace = Pace {
+            chunk_bytes: chunk.min(32 << 10),
+            segment_bytes,
+            page_records: image_records as u32,
+            page_bytes: image_bytes,
+            batch_bytes: (memory_bytes as usize / 16).clamp(BATCH_BYTES_MIN, BATCH_BYTES_MAX),
+            value_bytes: archive_bytes.max(CHECKPOINT_RECORD_BYTES),
+        };
         let sizes = Sizes {
+            pace,
             image_bytes,
             image_records: image_records as u32,
             chunk_bytes: chunk,
@@ -120,7 +147,7 @@ impl WindowSegments {
             reserve_bytes: match stored {
                 true => {
                     let records = memory_bytes / size_of::<(K, A)>().max(1) as u64;
-                    Run::memory_bytes_of(records, 2 * memory_bytes, image_bytes, segment_bytes)
+                    Run::booked_bytes_of(records, 2 * memory_bytes, image_bytes, segment_bytes)
                 }
                 false => 0,
             },
@@ -134,6 +161,7 @@ impl WindowSegments {
         let needed = sizes.buffer_bytes(image)
             + sizes.reserve_bytes
             + sizes.headroom_bytes
+            + if stored { sizes.checkpoint_bytes() + sizes.slack_bytes() } else { 0 }
             + WORKING_BYTES_MIN;
         if memory_bytes < needed {
             let message =
@@ -147,6 +175,8 @@ impl WindowSegments {
 /// The sizes of open window segments.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
+    /// How a checkpoint writes.
+    pub pace: Pace,
     /// An image ends before this, unless a single record is longer.
     pub image_bytes: u64,
     pub image_records: u32,
@@ -172,6 +202,25 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// What is booked for checkpoints while there are no slices.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        let taken =
+            self.pace.memory_bytes() + CHECKPOINT_LISTS_BYTES + TABLE_FILES as u64 * NAME_BYTES;
+        // Restoring comes before, in the same memory.
+        taken.max(self.restore_bytes() + RESTORE_WORKING_BYTES)
+    }
+
+    /// What else is kept free, so that all is there again after it was restored.
+    pub fn slack_bytes(&self) -> u64 {
+        self.low_water_bytes / 4 + SLACK_BYTES_MIN
+    }
+
+    /// What the buffers of restoring take.
+    pub fn restore_bytes(&self) -> u64 {
+        let footers = 2 * self.image_records as usize * size_of::<FooterEntry>();
+        (self.chunk_bytes + footers) as u64 + CATALOG_BYTES + self.headroom_bytes
+    }
+
     /// What is booked for buffers, with one to read images of `image` bytes.
     pub fn buffer_bytes(&self, image: u64) -> u64 {
         self.writer_bytes + self.fold_bytes + self.read_value_bytes + image

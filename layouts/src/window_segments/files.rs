@@ -31,6 +31,8 @@ pub struct Files {
     taken_only: Vec<FileBytes>,
     /// Of no use but for the checkpoints that name them.
     useless: Vec<FileBytes>,
+    /// Names that are booked in any case: those that checkpoints will use for runs that are there.
+    expected: usize,
     booked: u64,
 }
 
@@ -45,8 +47,21 @@ impl Files {
             committed_only: Vec::new(),
             taken_only: Vec::new(),
             useless: Vec::new(),
+            expected: 0,
             booked: 0,
         }
+    }
+
+    /// Books so many names for checkpoints to come; the caller has made room for them.
+    pub fn expect(&mut self, names: usize) {
+        self.expected += names;
+        self.book();
+    }
+
+    /// They are not expected any more.
+    pub fn unexpect(&mut self, names: usize) {
+        self.expected -= names;
+        self.book();
     }
 
     /// Files are of no use any more: gives those that may be removed now.
@@ -93,7 +108,7 @@ impl Files {
     fn book(&mut self) {
         let names = self.committed.len() + self.taken.len() + self.useless.len();
         let names = names + self.committed_only.len() + self.taken_only.len();
-        let booked = names as u64 * NAME_BYTES;
+        let booked = names.max(self.expected) as u64 * NAME_BYTES;
         self.account.adjust(MemoryKind::Tables, self.booked, booked);
         self.booked = booked;
     }

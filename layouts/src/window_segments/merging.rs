@@ -69,7 +69,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             (records, stored_bytes) = (records + run.records, stored_bytes + run.bytes());
             let image = run.image_bytes_max() + 128;
             let (size, segment) = (self.sizes.image_bytes, self.sizes.segment_bytes);
-            let table = Run::memory_bytes_of(records, stored_bytes, size, segment);
+            let table = Run::booked_bytes_of(records, stored_bytes, size, segment);
             if self.account.available() < bytes + images + image + table {
                 break;
             }
@@ -113,7 +113,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let number = merging.last.number;
         let new = (written.records > 0).then(|| run_of(number, level + 1, written));
         // Of what was booked for it, and was just given back.
-        self.account.charge(MemoryKind::Tables, new.as_ref().map_or(0, Run::memory_bytes));
+        new.iter().for_each(|run| self.run_came(run));
         let new = new.map(|run| Stored::new(Arc::new(run)));
         let found = self.slots[merging.slot].as_mut().expect("found by it");
         let old: Vec<_> = found.runs.splice(first..=last, new).collect();

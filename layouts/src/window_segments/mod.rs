@@ -13,6 +13,7 @@ mod config;
 mod files;
 mod fold;
 mod fold_memory;
+mod fund;
 mod gathering;
 mod groups;
 mod merging;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
 
+use super::capture::SLICE_SHARE_BYTES;
 use super::slice::Stored;
 use super::table::SegmentPanes;
 
@@ -70,6 +71,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 slice.gaps.close(&self.account);
                 self.dying.pop_front();
                 self.account.release(MemoryKind::Tables, Self::SLICE_BYTES);
+                self.fund.went(SLICE_SHARE_BYTES);
                 fuel -= 1;
             } else if !self.background.helper.is_inline() {
                 self.background.drop_table(Arc::new(slice.active.freeze()));
@@ -89,7 +91,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let mut free = Vec::new();
         for mut stored in runs {
             self.forget_read(&mut stored);
-            self.account.release(MemoryKind::Tables, stored.run.memory_bytes());
+            self.run_went(&stored.run);
             let files = stored.run.segments.iter().map(|segment| (segment.id, segment.bytes));
             free.append(&mut self.files.let_go(files));
         }

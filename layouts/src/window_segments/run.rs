@@ -7,6 +7,8 @@
 use alluvium_pagestore::io::{IoBuffer, Operation, run_blocking};
 use alluvium_pagestore::{Image, Result, SegmentInfo, SegmentStore, damaged, rounded};
 
+use super::files::NAME_BYTES;
+
 /// Bytes that an open file takes beside its entry in a run, by upper bound.
 const FILE_BYTES: u64 = 160;
 
@@ -38,6 +40,11 @@ pub struct Run {
     pub records: u64,
 }
 
+/// Files of so many bytes, at the most, as vectors double. Half a segment at least is used.
+fn files_of(bytes: u64, segment_bytes: u64) -> u64 {
+    (2 * bytes / segment_bytes + 2).next_power_of_two()
+}
+
 impl Run {
     /// Bytes of its files.
     pub fn bytes(&self) -> u64 {
@@ -57,11 +64,32 @@ impl Run {
             + self.segments.len() as u64 * FILE_BYTES
     }
 
+    /// What a checkpoint that holds it takes, beside the names of its files.
+    pub fn share_bytes(&self) -> u64 {
+        self.memory_bytes()
+    }
+
+    /// Names of its files that checkpoints have: the last one, and the one that is taken.
+    pub fn names(&self) -> usize {
+        2 * self.segments.len()
+    }
+
+    /// All that is booked for it.
+    pub fn booked_bytes(&self) -> u64 {
+        self.memory_bytes() + self.share_bytes() + self.names() as u64 * NAME_BYTES
+    }
+
+    /// The most that is booked for a run of so many records and bytes.
+    pub fn booked_bytes_of(records: u64, bytes: u64, image_bytes: u64, segment_bytes: u64) -> u64 {
+        let names = 2 * files_of(bytes, segment_bytes);
+        2 * Self::memory_bytes_of(records, bytes, image_bytes, segment_bytes) + names * NAME_BYTES
+    }
+
     /// The most that a run of so many records and bytes can take.
-    pub fn memory_bytes_of(records: u64, bytes: u64, image_bytes: u64, segment_bytes: u64) -> u64 {
-        // Vectors double. Half an image at least is used, and so is half a segment.
+    fn memory_bytes_of(records: u64, bytes: u64, image_bytes: u64, segment_bytes: u64) -> u64 {
+        // Vectors double. Half an image at least is used.
         let images = (2 * bytes / image_bytes + 2).min(records + 1).next_power_of_two();
-        let files = (2 * bytes / segment_bytes + 2).next_power_of_two();
+        let files = files_of(bytes, segment_bytes);
         images * size_of::<ImageAt>() as u64
             + files * (size_of::<SegmentInfo>() as u64 + FILE_BYTES)
             + rounded(size_of::<Self>() + 16) as u64

@@ -6,8 +6,10 @@
 
 use alluvium_pagestore::{Key, MemoryKind, Result, State, Time, hash_word};
 
+use super::capture::SLICE_SHARE_BYTES;
 use super::slice::Slice;
 use super::table::SegmentPanes;
+use super::tables::ToldTables;
 
 /// Slices whose places are remembered, beside the tree of all: a power of two.
 pub(super) const RECENT: usize = 256;
@@ -54,8 +56,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let growth =
             if self.slots.len() == self.slots.capacity() { self.slots.len() as u64 } else { 0 };
         let bytes = Self::SLICE_BYTES;
-        self.make_room(bytes + growth * size_of::<Option<Slice<K, A>>>() as u64, "a slice")?;
+        let growth = growth * size_of::<Option<Slice<K, A>>>() as u64;
+        let share = self.slice_share_bytes();
+        self.make_room(bytes + growth + share, "a slice")?;
         self.account.charge(MemoryKind::Tables, bytes);
+        self.fund.came(share);
         let mut new = Slice::new(&self.account, self.range);
         if self.context.movable {
             new.active = new.active.expect_few_of(self.context.key_groups);
@@ -70,6 +75,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.slots[slot as usize] = Some(new);
         self.by_time.insert(slice, slot);
         Ok(slot as usize)
+    }
+
+    /// What is booked for checkpoints when a slice comes: while one is read, the catalog has the rest.
+    fn slice_share_bytes(&self) -> u64 {
+        SLICE_SHARE_BYTES - if self.is_restoring { ToldTables::TABLE_BYTES } else { 0 }
     }
 
     /// Takes a slice out, with all that it has.

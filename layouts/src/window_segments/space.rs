@@ -30,7 +30,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 
     /// Makes sure that `bytes` can be booked.
     pub(super) fn make_room(&mut self, bytes: u64, what: &str) -> Result<()> {
-        if self.account.available() >= bytes {
+        if self.account.available() >= bytes && self.fund.has_slack() {
             return Ok(());
         }
         self.make_room_by_writing(bytes, what)
@@ -42,7 +42,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.book_left();
         loop {
             self.settle();
-            if self.account.available() >= bytes {
+            self.fund.fill_slack();
+            if self.account.available() >= bytes && self.fund.has_slack() {
                 return Ok(());
             }
             if self.give_up_what_was_read(bytes) || self.bury(1024) < 1024 {
@@ -52,7 +53,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             if !more && self.background.pending == 0 && !self.is_reading() {
                 return self
                     .account
-                    .ensure(bytes, what)
+                    .ensure(bytes.max(1), what)
                     .map_err(|e| e.with("state", &self.context.name));
             }
             let since = since.get_or_insert_with(|| {
@@ -110,14 +111,19 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
         let Some(slot) = self.slot_to_write() else { return Ok(false) };
         let found = self.slice_at(slot);
+        let is_frozen = found.frozen.is_some();
         let records = found.frozen.as_ref().map_or(found.active.len(), |part| part.table.len());
         let native = found.frozen.as_ref().map_or(found.active_bytes(), |p| p.table.memory_bytes());
         // A record's header, footer entry and archive, if that is twice the native form.
         let bytes = 2 * native + 48 * records;
         let (image, segment) = (self.sizes.image_bytes, self.sizes.segment_bytes);
-        let needed = Run::memory_bytes_of(records, bytes, image, segment);
+        let needed = Run::booked_bytes_of(records, bytes, image, segment);
         self.fill_reserve();
         if self.reserve_bytes < needed.min(self.sizes.reserve_bytes) {
+            return Ok(false);
+        }
+        // The table of a short run may take more than the entries do.
+        if !is_frozen && native <= needed {
             return Ok(false);
         }
         self.book_longest()?;
@@ -210,7 +216,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                         return Ok(());
                     }
                 };
-                self.was_written(&table, &written);
+                let is_held = self.was_written(&table, &written);
                 self.files.bytes += sum(&written);
                 self.stats.codec_calls += written.records;
                 self.stats.pages_flushed += written.images.len() as u64;
@@ -219,13 +225,18 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                     let part = self.slice_at_mut(slot).frozen.take().expect("found by it");
                     drop(part.table);
                     let run = Arc::new(run_of(part.number, 0, written));
-                    self.take_from_reserve(run.memory_bytes());
+                    self.run_came_from_reserve(&run);
                     self.slice_at_mut(slot).runs.push(Stored::new(run));
                     self.arrangement += 1;
                     self.merge_runs(slot);
                 } else {
                     // The slice was purged meanwhile.
                     self.remove_files(&written);
+                    if is_held {
+                        let run = run_of(0, 0, written);
+                        self.run_came_from_reserve(&run);
+                        self.run_went(&run);
+                    }
                 }
                 self.background.drop_table(table);
             }
@@ -246,12 +257,27 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.reserve_bytes += more;
     }
 
-    /// What was reserved for the table of a run has become that. The reserve is of the longest there can
-    /// be, and full again before the next run is there: a table that was written goes before another is.
-    fn take_from_reserve(&mut self, bytes: u64) {
-        let reserved = bytes.min(self.reserve_bytes);
+    /// A run is there: its table, and a checkpoint's share of it.
+    pub(super) fn run_came(&mut self, run: &Run) {
+        self.account.charge(MemoryKind::Tables, run.memory_bytes());
+        self.fund.came(run.share_bytes());
+        self.files.expect(run.names());
+    }
+
+    /// A run has gone.
+    pub(super) fn run_went(&mut self, run: &Run) {
+        self.account.release(MemoryKind::Tables, run.memory_bytes());
+        self.fund.went(run.share_bytes());
+        self.files.unexpect(run.names());
+    }
+
+    /// The same, of what was reserved for it. The reserve is of the longest there can be, and full again before the next
+    /// run is there: a table that was written goes before another is.
+    fn run_came_from_reserve(&mut self, run: &Run) {
+        let reserved = run.booked_bytes().min(self.reserve_bytes);
         self.reserve_bytes -= reserved;
-        self.account.charge(MemoryKind::Tables, bytes - reserved);
+        self.account.release(MemoryKind::Tables, reserved);
+        self.run_came(run);
     }
 
     /// Gives up what was written and is of no use, but for a checkpoint that names it.

@@ -13,15 +13,16 @@ use alluvium_pagestore::{
 
 use super::background::{Background, Storage};
 use super::capture::Capture;
-use super::config::{Sizes, WindowSegments};
-use super::files::Files;
+use super::config::{Sizes, TABLE_FILES, WindowSegments};
+use super::files::{Files, NAME_BYTES};
 use super::fold::Fold;
+use super::fund::Fund;
 use super::gathering::Gathering;
 use super::merging::Merging;
 use super::prefetch::Ahead;
 use super::slice::Slice;
 use super::slots::RECENT;
-use super::tables::TableGroups;
+use super::tables::{TableGroups, ToldTables};
 use crate::by_hash::ByHash;
 use crate::oversize::Oversize;
 use crate::panes::{Merge, Panes, PanesLayout};
@@ -66,6 +67,10 @@ pub struct SegmentPanes<K, A> {
     pub(super) reserve_bytes: u64,
     /// Whether the last run could not be written.
     pub(super) failing: bool,
+    /// Whether a checkpoint is being read.
+    pub(super) is_restoring: bool,
+    /// Memory for the next checkpoint.
+    pub(super) fund: Fund,
     /// Empty while a read that was left has it.
     pub(super) read_buffer: IoBuffer,
     /// How the owner reads runs; `None` without storage.
@@ -166,6 +171,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             range: HashRange::of(&context.owned, context.key_groups),
             background: Background::new(context.helper.clone(), storage),
             files: Files::new(account.clone()),
+            fund: Fund::new(account.clone()),
             groups: TableGroups::new(account.clone()),
             oversize: Oversize::new(&context.name, context.max_value_bytes),
             context,
@@ -188,6 +194,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             merging: None,
             reserve_bytes: sizes.reserve_bytes,
             failing: false,
+            is_restoring: true,
             read_buffer: IoBuffer::zeroed(image as usize),
             reads,
             capture: None,
@@ -195,6 +202,16 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         };
         if let Some((image, _)) = restored {
             panes.restore(&image)?;
+        }
+        panes.is_restoring = false;
+        panes.fund.came(panes.by_time.len() as u64 * ToldTables::TABLE_BYTES);
+        if panes.background.storage.is_some() {
+            // Restoring has used this memory for its own buffers.
+            let bytes = panes.sizes.checkpoint_bytes();
+            panes.make_room(bytes, "the buffers of checkpoints")?;
+            panes.files.expect(TABLE_FILES);
+            panes.fund.came(bytes - TABLE_FILES as u64 * NAME_BYTES);
+            panes.fund.want_slack(panes.sizes.slack_bytes());
         }
         Ok(panes)
     }

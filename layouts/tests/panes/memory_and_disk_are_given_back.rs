@@ -100,7 +100,7 @@ fn a_purged_slice_can_begin_anew_at_once() {
 
 #[test]
 fn memory_stays_within_its_limit_when_nobody_ticks() {
-    for (kib, seed) in [(192, 1), (256, 2), (512, 3)] {
+    for (kib, seed) in [(256, 1), (320, 2), (512, 3)] {
         let (mut place, _) = Place::simulated(kib * KIB, seed);
         let mut panes = place.open::<Items, _>(&WindowSegments::new().image(8 * KIB));
         let mut model = Model::default();
@@ -172,7 +172,7 @@ fn reclaiming_gives_up_memory_by_writing_slices() {
 
 #[test]
 fn purged_slices_that_wait_to_be_given_back_are_not_seen_and_can_begin_anew() {
-    for kib in [1024, 16 << 10] {
+    for kib in [1536, 16 << 10] {
         let (mut place, _) = Place::simulated(kib * KIB, 5);
         let mut panes = place.open::<Items, _>(&WindowSegments::new().image(8 * KIB));
         let mut model = Model::default();

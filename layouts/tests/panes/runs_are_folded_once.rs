@@ -13,7 +13,7 @@ type Plain = (u64, u64);
 /// A small slice, a large one and a middling one, all written; and one in memory.
 fn unequal_slices(panes: &mut impl Panes<u64, Plain>) -> Model {
     let mut model = Model::default();
-    for (slice, keys) in [(0, 3), (1, 20_000), (2, 900), (3, 2)] {
+    for (slice, keys) in [(0, 300), (1, 20_000), (2, 900), (3, 2)] {
         for key in 0..keys {
             put::<Plain>(panes, slice, key * 13, 1).unwrap();
             model.update(slice, key * 13, 1);
@@ -31,7 +31,7 @@ fn each_stored_byte_is_read_at_most_once() {
     let mut panes = place.open::<Plain, _>(&WindowSegments::new().image(16 * KIB));
     let model = unequal_slices(&mut panes);
     let stored = panes.stats();
-    assert_eq!(stored.codec_calls, 3 + 20_000 + 900, "all but the last slice is stored");
+    assert_eq!(stored.codec_calls, 300 + 20_000 + 900, "all but the last slice is stored");
     let before = device.stats();
     let (mut cursor, mut found, mut calls) = (Cursor::default(), BTreeMap::new(), 0u64);
     while !cursor.done {
@@ -48,7 +48,7 @@ fn each_stored_byte_is_read_at_most_once() {
     assert!(calls > 100, "{calls} calls");
     let (read, stats) = (device.stats().bytes_read - before.bytes_read, panes.stats());
     assert!(read <= stored.live_disk_bytes, "{read} of {} bytes", stored.live_disk_bytes);
-    assert_eq!(stats.codec_calls - stored.codec_calls, 20_903, "each record is decoded once");
+    assert_eq!(stats.codec_calls - stored.codec_calls, 21_200, "each record is decoded once");
     assert_eq!(stats.cold_reads - stored.cold_reads, stored.pages_flushed);
 }
 

@@ -201,7 +201,7 @@ fn a_device_that_errs_now_and_then_makes_nothing_wrong() {
             sync_errors: 0.02,
             ..Faults::none()
         };
-        let (mut place, device) = Place::simulated(256 * KIB, seed);
+        let (mut place, device) = Place::simulated(384 * KIB, seed);
         let mut panes = place.open::<Items, _>(&layout());
         device.set_faults(faults);
         let (mut model, mut random, mut errors) = (Model::default(), Random(seed << 40), 0);
@@ -224,7 +224,7 @@ fn a_device_that_errs_now_and_then_makes_nothing_wrong() {
                     errors += 1;
                 }
             }
-            assert!(place.account.used() <= 256 * KIB);
+            assert!(place.account.used() <= 384 * KIB);
         }
         assert!(errors > 0, "nothing was tried");
         device.set_faults(Faults::none());

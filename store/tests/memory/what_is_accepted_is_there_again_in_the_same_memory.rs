@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    AnyLayout, AppendLog, Elements, Error, ErrorKind, Helpers, HybridLog, KIB, List, MIB, Map,
-    Result, Store, Time, TimeMap, Windows, nanos, process,
+    Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Error, ErrorKind, Helpers, HybridLog,
+    KIB, List, MIB, Map, Result, Store, Time, TimeMap, WindowSegments, Windows, nanos, process,
 };
 
 use crate::counting::alone;
@@ -253,6 +253,76 @@ impl Kind for Times {
     }
 }
 
+/// Adds up.
+struct Sum;
+
+impl Aggregate<u64> for Sum {
+    type Acc = u64;
+    type Out = u64;
+
+    fn init(&self) -> u64 {
+        0
+    }
+
+    fn add(&self, acc: &mut u64, element: &u64) {
+        *acc += element;
+    }
+
+    fn merge(&self, acc: &mut u64, later: &u64) {
+        *acc += later;
+    }
+
+    fn out(&self, acc: &u64) -> Option<u64> {
+        Some(*acc)
+    }
+}
+
+/// Sums in windows of 50 that have not fired.
+struct Segments(Aggregated<u64, u64, Sum, AnyLayout>);
+
+impl Kind for Segments {
+    const NAME: &'static str = "windows in window segments";
+    type Model = BTreeMap<(i64, u64), i64>;
+
+    fn open(store: &Store, memory: u64) -> Result<Self> {
+        let layout = AnyLayout::from(WindowSegments::new().memory(memory));
+        let open = store.aggregated::<u64, u64, Sum>("s").layout(layout);
+        Ok(Self(open.open(Windows::tumbling(nanos(LENGTH)), Sum)?))
+    }
+
+    fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
+        let event = |dice: &mut Dice| {
+            (dice.below(4000), Time(dice.below(40 * LENGTH as u64) as i64), 1 + dice.below(1 << 32))
+        };
+        let mut batch: Vec<_> = (0..dice.below(20)).map(|_| event(dice)).collect();
+        let all = batch.clone();
+        let add =
+            self.0.add_batch(Time(0), &mut batch, &mut |_| panic!("late"), &mut |_, _, _, _| ());
+        let mut add_all = |events: &[(u64, Time, u64)], sign: i64| {
+            for (key, at, n) in events {
+                let sum = model.entry(((at.0 / LENGTH + 1) * LENGTH, *key)).or_default();
+                *sum += sign * *n as i64;
+            }
+        };
+        add_all(&all, 1);
+        // Those that are left are not in.
+        add_all(&batch, -1);
+        model.retain(|_, sum| *sum != 0);
+        add
+    }
+
+    fn compare(&mut self, model: &Self::Model, what: &str) -> Result<()> {
+        let mut rows = BTreeMap::new();
+        let mut told = |key: &u64, window: alluvium::Window, sum: u64, by: i64| {
+            assert_eq!(by, 1);
+            assert!(rows.insert((window.end.0, *key), sum as i64).is_none(), "{what}: twice");
+        };
+        self.0.advance_all(Time(41 * LENGTH), &mut told)?;
+        assert_eq!(rows, *model, "{what}");
+        Ok(())
+    }
+}
+
 fn store<K: Kind>(device: &Simulated, memory: u64) -> Result<Store> {
     let all = if K::OF_STORE { memory } else { 8 * MIB };
     let builder = Store::in_memory().memory(all).max_value(4 * KIB);
@@ -353,4 +423,10 @@ fn append_logs_open_again_in_the_least_memory_and_are_read() {
     play::<Lists>();
     play::<Sliding>();
     play::<Times>();
+}
+
+#[test]
+fn window_segments_open_again_in_the_least_memory_and_fire() {
+    let _alone = alone();
+    play::<Segments>();
 }
