@@ -14,6 +14,7 @@ use alluvium_pagestore::{
 };
 use hashbrown::HashTable;
 
+use crate::checkpoint::at_once;
 use crate::expiry::ExpiryPass;
 use crate::full_image::{Images, kept_free, name_large, pace, read_placed};
 use crate::heap_capture::{HeapCapture, LeftOver, Undecided};
@@ -755,7 +756,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> Upkeep for HeapTable<K
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.take_at_once(blobs)
+        at_once(self, blobs)
     }
 
     fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {

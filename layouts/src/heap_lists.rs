@@ -15,6 +15,7 @@ use alluvium_pagestore::{
 };
 
 use crate::by_hash::ByHash;
+use crate::checkpoint::at_once;
 use crate::full_image::{Images, read_placed};
 use crate::heap::Heap;
 use crate::heap_files::HeapFiles;
@@ -582,7 +583,7 @@ impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.take_at_once(blobs)
+        at_once(self, blobs)
     }
 
     fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {

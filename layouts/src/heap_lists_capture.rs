@@ -16,6 +16,7 @@ use alluvium_pagestore::{
     StateImage, Time, rounded,
 };
 
+use crate::checkpoint::InSteps;
 use crate::full_image::{kept_free, pace};
 use crate::heap_capture::segment_bytes;
 use crate::heap_files::{Dead, Named};
@@ -52,6 +53,13 @@ pub struct Undecided {
     dead: Dead,
     is_first: bool,
     changed: u64,
+}
+
+impl<K: Key, E: State> InSteps for HeapLists<K, E> {
+    fn pause(&mut self) -> Result<()> {
+        self.capture.iter_mut().for_each(|capture| capture.stepped.pause());
+        Ok(())
+    }
 }
 
 impl<K: Key, E: State> HeapLists<K, E> {
@@ -134,21 +142,6 @@ impl<K: Key, E: State> HeapLists<K, E> {
     /// Does a bounded share; the image at the end.
     pub(super) fn continue_capture(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         self.share(blobs).map_err(|error| error.with("state", &self.context.name))
-    }
-
-    /// Takes a checkpoint in one call.
-    pub(super) fn take_at_once(&mut self, blobs: &BlobWriter) -> Result<StateImage> {
-        self.begin_capture()?;
-        loop {
-            match self.continue_capture(blobs) {
-                Ok(Some(image)) => return Ok(image),
-                Ok(None) => self.capture.iter_mut().for_each(|capture| capture.stepped.pause()),
-                Err(error) => {
-                    self.give_up_capture();
-                    return Err(error);
-                }
-            }
-        }
     }
 
     fn share(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {

@@ -7,6 +7,7 @@
 
 mod append_log;
 mod by_hash;
+mod checkpoint;
 mod expiry;
 mod fetch;
 mod full_image;

@@ -11,11 +11,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use alluvium_pagestore::block::AlignedVec;
-use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{
     Account, Error, ErrorKind, Helper, MemoryKind, PlacedAt, Placing, RECORD_BYTES_MAX, Result,
     SegmentInfo, SegmentStore, SegmentWriter, State,
 };
+
+use crate::checkpoint::Job;
 
 /// Most bytes of a batch.
 pub const BATCH_BYTES_MAX: usize = 32 << 10;
@@ -58,7 +59,7 @@ pub struct Paced {
     pace: Pace,
     /// `None` while the helper has it, or lost it.
     writing: Option<Box<Writing>>,
-    answer: Option<Mailbox<(Box<Writing>, Result<()>)>>,
+    job: Option<Job<(Box<Writing>, Result<()>)>>,
     failed: Option<String>,
 }
 
@@ -97,7 +98,7 @@ impl std::fmt::Debug for Writing {
 }
 
 /// What the helper does with what it is given to write.
-type Job = Box<dyn FnOnce(&mut Writing, &Pace) -> Result<()> + Send>;
+type Work = Box<dyn FnOnce(&mut Writing, &Pace) -> Result<()> + Send>;
 
 impl Paced {
     /// Nothing written yet. `state` is the fingerprint of the state's name.
@@ -116,8 +117,8 @@ impl Paced {
         };
         let placing = Placing::new(segment, pace.page_bytes, pace.page_records);
         let writing = Box::new(Writing { writer, store, batch, placing, sealed: Vec::new() });
-        let (writing, answer, failed) = (Some(writing), None, None);
-        Self { helper, account, booked: 0, pace, writing, answer, failed }
+        let (writing, job, failed) = (Some(writing), None, None);
+        Self { helper, account, booked: 0, pace, writing, job, failed }
     }
 
     /// Takes the helper's answer, and says whether records can be added.
@@ -126,11 +127,11 @@ impl Paced {
     /// Why the last batch, or an earlier one, could not be written.
     pub fn is_ready(&mut self) -> Result<bool> {
         self.helper.drive();
-        if let Some(answer) = &self.answer {
-            match answer.try_recv() {
-                Ok((writing, written)) => {
+        if let Some(job) = &self.job {
+            match job.poll() {
+                Ok(Some((writing, written))) => {
                     self.writing = Some(writing);
-                    self.answer = None;
+                    self.job = None;
                     self.give_back();
                     if let Err(error) = written {
                         self.failed = Some(error.message().into());
@@ -138,10 +139,10 @@ impl Paced {
                         return Err(error);
                     }
                 }
-                Err(TryRecvError::Empty) => return Ok(false),
-                Err(TryRecvError::Disconnected) => {
-                    self.answer = None;
-                    self.failed = Some("the helper lost a part of a checkpoint".into());
+                Ok(None) => return Ok(false),
+                Err(error) => {
+                    self.job = None;
+                    self.failed = Some(error.message().into());
                 }
             }
         }
@@ -283,21 +284,19 @@ impl Paced {
         self.hand_over(Box::new(|writing, pace| job(&mut Sink { writing, pace })));
     }
 
-    fn hand_over(&mut self, job: Job) {
+    fn hand_over(&mut self, work: Work) {
         let mut writing = self.writing.take().expect("it was ready");
-        let (reply, answer) = mailbox();
         let pace = self.pace;
-        self.answer = Some(answer);
-        self.helper.submit(move || {
-            let written = guarded(|| job(&mut writing, &pace));
-            // If the owner has given up, what was written goes with the answer.
-            reply.send((writing, written));
-        });
+        // If the owner has given up, what was written goes with the answer.
+        self.job = Some(Job::submit(&self.helper, "a part of a checkpoint", move || {
+            let written = guarded(|| work(&mut writing, &pace));
+            (writing, written)
+        }));
     }
 
     /// Waits a moment for the helper.
     pub fn pause(&mut self) {
-        if !self.helper.drive() && self.answer.as_ref().is_some_and(Mailbox::is_empty) {
+        if !self.helper.drive() && self.job.as_ref().is_some_and(Job::is_empty) {
             std::thread::yield_now();
         }
     }

@@ -20,9 +20,8 @@
 //!   memory are taken back from segments that are given up, as if they were changed.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::Duration;
 
-use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{
     BlobRef, BlobWriter, Death, Error, ErrorKind, LiveSet, MemoryKind, Result, SegmentId,
     StateImage,
@@ -35,6 +34,7 @@ use super::live_sets::{Counted, LiveSets};
 use super::log::{INDEX_SEGMENT_SLOTS, Sealing};
 use super::spill::{Next, Reading};
 use super::stored::{SegmentBefore, Stored};
+use crate::checkpoint::{InSteps, Job};
 use crate::table::CheckpointOutcome;
 
 /// Lists that a checkpoint refers to at most, before it looks at the segments again.
@@ -52,6 +52,9 @@ const BEGUN_BYTES: u64 = 128 << 10;
 /// what pages take.
 const SETS_OF_MEMORY: u64 = 32;
 const SETS_OF_PAGES: u64 = 4;
+
+/// What the helper has of one.
+const PART: &str = "a part of a checkpoint";
 
 /// A checkpoint being taken, or not decided yet.
 pub struct Capture {
@@ -93,9 +96,9 @@ enum Step {
     /// The sets are complete, and to be written.
     Complete { group: Vec<usize>, bytes: u64, sets: Vec<LiveSet> },
     /// The helper writes the sets.
-    WritingSets { group: Vec<usize>, bytes: u64, answer: Mailbox<WrittenSets> },
+    WritingSets { group: Vec<usize>, bytes: u64, job: Job<WrittenSets> },
     /// The helper writes the list of what died before the barrier.
-    Listing(Mailbox<Listed>),
+    Listing(Job<Listed>),
     /// The image was given.
     Done,
     /// The state was cleared: there is nothing to go on with.
@@ -112,9 +115,9 @@ type Listed = (DeathList, Result<Vec<BlobRef>>);
 #[derive(Default)]
 pub(super) struct Late {
     /// Sets, and what is booked for them.
-    sets: Vec<(Mailbox<WrittenSets>, u64)>,
+    sets: Vec<(Job<WrittenSets>, u64)>,
     /// The deaths before a barrier, which are of the next checkpoint.
-    list: Option<Mailbox<Listed>>,
+    list: Option<Job<Listed>>,
 }
 
 impl Late {
@@ -132,25 +135,21 @@ impl Capture {
     }
 }
 
-impl Core {
-    /// Takes a checkpoint in one call.
-    pub(super) fn take_at_once(&mut self, blobs: &BlobWriter) -> Result<StateImage> {
-        self.begin_capture(blobs)?;
-        let start = Instant::now();
-        loop {
-            match self.continue_capture(blobs) {
-                Ok(Some(image)) => return Ok(image),
-                Ok(None) if self.log.pending() > 0 => self.log.wait()?,
-                Ok(None) => std::thread::yield_now(),
-                Err(error) => {
-                    self.decide_capture(CheckpointOutcome::Abandoned);
-                    return Err(error);
-                }
-            }
-            self.log.check_patience(start)?;
+impl InSteps for Core {
+    fn pause(&mut self) -> Result<()> {
+        if self.log.pending() > 0 {
+            return self.log.wait();
         }
+        std::thread::yield_now();
+        Ok(())
     }
 
+    fn patience(&self) -> Duration {
+        self.log.sizes.patience
+    }
+}
+
+impl Core {
     /// Everything in the table now is of the checkpoint.
     pub(super) fn begin_capture(&mut self, blobs: &BlobWriter) -> Result<()> {
         self.context.segment_store()?;
@@ -272,14 +271,14 @@ impl Core {
             }
             Step::Recalling { next, reading } => self.recall(capture, next, reading),
             Step::Complete { group, bytes, sets } => Ok(self.write_sets(group, bytes, sets, blobs)),
-            Step::WritingSets { group, bytes, answer } => match answer.try_recv() {
-                Err(TryRecvError::Empty) => Ok(Step::WritingSets { group, bytes, answer }),
-                Err(TryRecvError::Disconnected) => {
+            Step::WritingSets { group, bytes, job } => match job.poll() {
+                Ok(None) => Ok(Step::WritingSets { group, bytes, job }),
+                Err(error) => {
                     self.release(bytes);
-                    Err((self.cannot_end(), helper_is_lost()))
+                    Err((self.cannot_end(), error))
                 }
-                Ok((sets, Err(error))) => Err((Step::Complete { group, bytes, sets }, error)),
-                Ok((_, Ok(written))) => {
+                Ok(Some((sets, Err(error)))) => Err((Step::Complete { group, bytes, sets }, error)),
+                Ok(Some((_, Ok(written)))) => {
                     self.release(bytes);
                     let mut written = written.into_iter();
                     for at in group {
@@ -292,14 +291,14 @@ impl Core {
                     Ok(Step::Looking)
                 }
             },
-            Step::Listing(answer) => match answer.try_recv() {
-                Err(TryRecvError::Empty) => Ok(Step::Listing(answer)),
-                Err(TryRecvError::Disconnected) => {
+            Step::Listing(job) => match job.poll() {
+                Ok(None) => Ok(Step::Listing(job)),
+                Err(error) => {
                     self.stored_mut().forget_deaths();
                     // What this one would say of the dead is lost: only the next can be whole.
-                    Err((self.cannot_end(), helper_is_lost()))
+                    Err((self.cannot_end(), error))
                 }
-                Ok((deaths, written)) => {
+                Ok(Some((deaths, written))) => {
                     self.log.stored.as_mut().expect("a log with segments").give_back(deaths);
                     match written {
                         Ok(lists) => {
@@ -583,9 +582,8 @@ impl Core {
         sets: Vec<LiveSet>,
         blobs: &BlobWriter,
     ) -> Step {
-        let (reply, answer) = mailbox();
         let blobs = blobs.clone();
-        self.context.helper.submit(move || {
+        let job = Job::submit(&self.context.helper, PART, move || {
             let written: Result<_> = sets.iter().map(|set| set.write(&blobs)).collect();
             // Those that were written are dropped here: the owner would take long where they are many.
             let left = match written.is_ok() {
@@ -595,9 +593,9 @@ impl Core {
                 }
                 false => sets,
             };
-            reply.send((left, written));
+            (left, written)
         });
-        Step::WritingSets { group, bytes, answer }
+        Step::WritingSets { group, bytes, job }
     }
 
     fn give_sets_up(&mut self) {
@@ -610,12 +608,11 @@ impl Core {
 
     /// Has the helper drop sets, which takes a while where they are many.
     fn drop_aside(&mut self, sets: impl Send + 'static, bytes: u64) {
-        let (reply, answer) = mailbox();
-        self.context.helper.submit(move || {
+        let job = Job::submit(&self.context.helper, PART, move || {
             drop(sets);
-            reply.send((Vec::new(), Ok(Vec::new())));
+            (Vec::new(), Ok(Vec::new()))
         });
-        self.late.sets.push((answer, bytes));
+        self.late.sets.push((job, bytes));
     }
 
     fn begin_listing(&mut self, capture: &Capture, blobs: &BlobWriter) -> Step {
@@ -623,16 +620,14 @@ impl Core {
         let looked_at: HashSet<usize> = capture.looked_at.iter().copied().collect();
         let known = capture.segments.iter().enumerate().filter(|(at, _)| !looked_at.contains(at));
         let wanted: HashSet<SegmentId> = known.map(|(_, segment)| segment.image.id).collect();
-        let (reply, answer) = mailbox();
         let blobs = blobs.clone();
-        self.context.helper.submit(move || {
+        Step::Listing(Job::submit(&self.context.helper, PART, move || {
             let lists = deaths
                 .iter_mut()
                 .map(|part| Death::write(part, |id| wanted.contains(&id), &blobs).transpose());
             let written = lists.flatten().collect();
-            reply.send((deaths, written));
-        });
-        Step::Listing(answer)
+            (deaths, written)
+        }))
     }
 
     fn image_of(&mut self, capture: &Capture) -> StateImage {
@@ -679,10 +674,10 @@ impl Core {
     /// Leaves to the helper what it has, until it answers.
     fn leave(&mut self, step: Step) {
         match step {
-            Step::WritingSets { bytes, answer, .. } => self.late.sets.push((answer, bytes)),
+            Step::WritingSets { bytes, job, .. } => self.late.sets.push((job, bytes)),
             Step::Complete { bytes, sets, .. } => self.drop_aside(sets, bytes),
             Step::Freeing { booked, .. } => self.release(booked),
-            Step::Listing(answer) => self.late.list = Some(answer),
+            Step::Listing(job) => self.late.list = Some(job),
             Step::Foreseeing { .. }
             | Step::Writing
             | Step::Looking
@@ -701,17 +696,15 @@ impl Core {
     /// # Errors
     /// If it has lost what died before the barrier of one: a checkpoint that is being taken cannot tell it.
     pub(super) fn take_late(&mut self, is_capturing: bool) -> Result<()> {
-        for (answer, bytes) in std::mem::take(&mut self.late.sets) {
-            match answer.try_recv() {
-                Err(TryRecvError::Empty) => self.late.sets.push((answer, bytes)),
-                Ok((sets, _)) if !sets.is_empty() => self.drop_aside(sets, bytes),
+        for (job, bytes) in std::mem::take(&mut self.late.sets) {
+            match job.poll() {
+                Ok(None) => self.late.sets.push((job, bytes)),
+                Ok(Some((sets, _))) if !sets.is_empty() => self.drop_aside(sets, bytes),
                 _ => self.release(bytes),
             }
         }
-        let Some(answer) = &self.late.list else { return Ok(()) };
-        let answer = match answer.try_recv() {
-            Err(TryRecvError::Empty) => return Ok(()),
-            answer => answer,
+        let Some(answer) = self.late.list.as_ref().and_then(|job| job.poll().transpose()) else {
+            return Ok(());
         };
         self.late.list = None;
         let stored = self.log.stored.as_mut().expect("a log with segments");
@@ -723,9 +716,9 @@ impl Core {
                 }
                 Ok(())
             }
-            Err(_) => {
+            Err(error) => {
                 stored.forget_deaths();
-                Err(helper_is_lost().with("state", &self.context.name))
+                Err(error.with("state", &self.context.name))
             }
         }
     }
@@ -776,8 +769,4 @@ fn is_looked_at(capture: &Capture, before: &SegmentBefore) -> bool {
 /// One more than the greatest number of a segment.
 fn numbers_of(capture: &Capture) -> u32 {
     capture.segments.iter().map(|segment| segment.number + 1).max().unwrap_or(0)
-}
-
-fn helper_is_lost() -> Error {
-    Error::new(ErrorKind::Io, "the helper lost a part of a checkpoint")
 }
