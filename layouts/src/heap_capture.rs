@@ -22,18 +22,18 @@ use alluvium_pagestore::{
 use hashbrown::HashTable;
 
 use crate::checkpoint::InSteps;
+use crate::checkpoint::Pace;
+use crate::checkpoint::{ADDED, Dead, HeapFiles, Named};
+use crate::checkpoint::{Begun, FREE_BYTES, Naming};
+use crate::checkpoint::{Given, Stepped};
+use crate::checkpoint::{Lent, Telling};
 use crate::heap::{HeapTable, Kind};
 use crate::heap_entries::{Entries, hash_of};
-use crate::heap_files::{ADDED, Dead, HeapFiles, Named};
 use crate::heap_marks::{EntryMarks, Marks, Place, bits_bytes};
-use crate::heap_naming::{Begun, FREE_BYTES, Naming};
 use crate::heap_reading::{Left, Memory, Reading, Source};
-use crate::heap_telling::{Lent, Telling};
 use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::out_of_line_unsafe::OutOfLine;
-use crate::paced::Pace;
 use crate::split_table::HashRange;
-use crate::stepped::{Given, Stepped};
 use crate::table::pace::pay;
 use crate::table::{CheckpointOutcome, StateContext};
 

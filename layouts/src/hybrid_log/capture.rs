@@ -29,12 +29,10 @@ use alluvium_pagestore::{
 
 use super::address::Place;
 use super::core::Core;
-use super::deaths::DeathList;
-use super::live_sets::{Counted, LiveSets};
 use super::log::{INDEX_SEGMENT_SLOTS, Sealing};
 use super::spill::{Next, Reading};
 use super::stored::{SegmentBefore, Stored};
-use crate::checkpoint::{InSteps, Job};
+use crate::checkpoint::{InSteps, Job, LiveSets, Nth};
 use crate::table::CheckpointOutcome;
 
 /// Lists that a checkpoint refers to at most, before it looks at the segments again.
@@ -89,8 +87,8 @@ enum Step {
     /// And then, for what is on storage only, in a part of the index and those after it: whatever leaves
     /// memory meanwhile is there.
     Visiting { from: u32 },
-    /// What has died since the barrier is added again: those before `added` have been.
-    Adding { added: usize, all: usize },
+    /// What has died since the barrier is added again, from a place of its list on and before another.
+    Adding { from: Nth, to: Nth },
     /// And what was kept on storage, part by part.
     Recalling { next: Option<Next>, reading: Option<Reading> },
     /// The sets are complete, and to be written.
@@ -109,7 +107,7 @@ enum Step {
 pub(super) type WrittenSets = (Vec<LiveSet>, Result<Vec<BlobRef>>);
 
 /// The list of what died before a barrier, and where it was written.
-type Listed = (DeathList, Result<Vec<BlobRef>>);
+type Listed = (Vec<Vec<Death>>, Result<Vec<BlobRef>>);
 
 /// What the helper has of checkpoints that were given up.
 #[derive(Default)]
@@ -261,14 +259,12 @@ impl Core {
             }),
             Step::Sweeping { frame } => Ok(self.sweep(frame)),
             Step::Visiting { from } => Ok(self.visit_stored(from)),
-            Step::Adding { added, all } => {
-                let end = self.stored_mut().add_again(added, all.min(added + AGAIN));
-                self.log.stats.checkpoint_looks += (end - added) as u64;
-                Ok(match end < all {
-                    true => Step::Adding { added: end, all },
-                    false => self.begin_recalling(),
-                })
+            Step::Adding { from, to } if from != to => {
+                let (added, from) = self.stored_mut().add_again(from, to, AGAIN);
+                self.log.stats.checkpoint_looks += added;
+                Ok(Step::Adding { from, to })
             }
+            Step::Adding { .. } => Ok(self.begin_recalling()),
             Step::Recalling { next, reading } => self.recall(capture, next, reading),
             Step::Complete { group, bytes, sets } => Ok(self.write_sets(group, bytes, sets, blobs)),
             Step::WritingSets { group, bytes, job } => match job.poll() {
@@ -397,7 +393,7 @@ impl Core {
         capture: &Capture,
         segments: impl Iterator<Item = &'a SegmentBefore>,
     ) -> u64 {
-        LiveSets::places_bytes(numbers_of(capture)) + segments.map(LiveSets::bytes_of).sum::<u64>()
+        LiveSets::places_bytes(numbers_of(capture)) + segments.map(bytes_of_set).sum::<u64>()
     }
 
     fn book_sets(&mut self, capture: &Capture, count: usize, bytes: u64) {
@@ -415,7 +411,7 @@ impl Core {
         let mut bytes = self.bytes_of_sets(capture, std::iter::empty());
         let mut count = 0;
         for &at in capture.left.iter().rev() {
-            let more = LiveSets::bytes_of(&capture.segments[at]);
+            let more = bytes_of_set(&capture.segments[at]);
             if count > 0 && bytes + more > allowance {
                 break;
             }
@@ -464,8 +460,9 @@ impl Core {
         let mut cleared = 0;
         for _ in 0..BEGUN {
             let Some(segment) = wanted.pop() else { break };
-            sets.add(&segment);
-            cleared += LiveSet::memory_bytes(segment.image.bytes);
+            let SegmentBefore { number, image, .. } = segment;
+            sets.add_made(number, image.id, image.bytes);
+            cleared += LiveSet::memory_bytes(image.bytes);
             if cleared >= BEGUN_BYTES {
                 break;
             }
@@ -495,7 +492,7 @@ impl Core {
     /// Adds what a part of the index has of them on storage only.
     fn visit_stored(&mut self, from: u32) -> Step {
         if self.log.index.stored() == 0 {
-            return Step::Adding { added: 0, all: self.stored().count_since() };
+            return Step::Adding { from: Nth::default(), to: self.stored().end_since() };
         }
         if !self.log.pay(INDEX_SEGMENT_SLOTS) {
             return Step::Visiting { from };
@@ -506,13 +503,13 @@ impl Core {
         let next = self.log.index.visit(from, |address| {
             looked += 1;
             if let Place::Stored(at) = address.place() {
-                sets.insert(at);
+                sets.insert(at.segment, at.grain);
             }
         });
         self.log.stats.checkpoint_looks += looked;
         match next {
             Some(from) => Step::Visiting { from },
-            None => Step::Adding { added: 0, all: stored.count_since() },
+            None => Step::Adding { from: Nth::default(), to: stored.end_since() },
         }
     }
 
@@ -562,14 +559,14 @@ impl Core {
         let all = stored.sets.take().expect("sets are being made");
         let bytes = all.bytes;
         let (mut sets, mut group) = (Vec::new(), Vec::new());
-        for Counted { id, number, set, live } in all.into_sets() {
-            let at = capture.place_of(id);
+        for set in all.into_sets() {
+            let at = capture.place_of(set.id);
             let image = &capture.segments[at].image;
-            assert_eq!(live, image.live_records, "every key has one live record: {image:?}");
+            assert_eq!(set.live, image.live_records, "every key has one live record: {image:?}");
+            stored.settle(set.number);
             if image.live_records < image.records {
-                sets.push(set);
+                sets.push(set.into_set());
             }
-            stored.settle(number);
             group.push(at);
         }
         Step::Complete { group, bytes, sets }
@@ -764,6 +761,11 @@ impl Core {
 /// Whether a checkpoint makes a set for a segment.
 fn is_looked_at(capture: &Capture, before: &SegmentBefore) -> bool {
     !before.is_known || capture.begins_anew && before.has_dead
+}
+
+/// What a set for a segment takes.
+fn bytes_of_set(segment: &SegmentBefore) -> u64 {
+    LiveSets::bytes_of(segment.image.bytes)
 }
 
 /// One more than the greatest number of a segment.

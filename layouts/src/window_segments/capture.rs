@@ -31,9 +31,9 @@ use super::tables::{TableGroup, WrittenTable};
 use super::telling::Telling;
 use super::writing::{Cut, Written};
 use crate::checkpoint::InSteps;
+use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::full_image::name_large;
 use crate::gaps::Gaps;
-use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::snapshot::{Entry, Snapshot};
 use crate::table::CheckpointOutcome;
 

@@ -118,7 +118,7 @@ impl Log {
         for slot in start..frame.slots() {
             let stored = frame.stored(slot).filter(|_| frame.death(slot).is_none());
             if let Some((segment, grain)) = stored {
-                sets.insert(StoredAt { segment, grain });
+                sets.insert(segment, grain);
             }
         }
     }

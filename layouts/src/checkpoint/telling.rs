@@ -9,13 +9,14 @@
 //! - What the helper is lent comes back, also if the checkpoint is given up meanwhile.
 
 use alluvium_pagestore::{
-    BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, LiveSet, Result, SegmentInfo,
+    BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, LiveSet, Result, SegmentId, SegmentInfo,
 };
 
-use crate::checkpoint::Job;
-use crate::heap_files::{DeadPlaces, HeapFiles, Named, Nth};
+use super::dead::Nth;
+use super::job::Job;
+use super::ledger::{DeadPlaces, HeapFiles, Named};
+use super::naming::Naming;
 use crate::heap_marks::Place;
-use crate::heap_naming::Naming;
 use crate::table::StateContext;
 
 /// What is named by a checkpoint of which all is written, and how far it is told.
@@ -36,11 +37,10 @@ enum Step {
     Over,
 }
 
-/// The helper's answer: the list of deaths; of each set its slot and its number of records; and the
-/// places it was lent.
+/// The helper's answer: the list of deaths; of each segment its set; and the places it was lent.
 struct Told {
     list: Result<Option<BlobRef>>,
-    sets: Result<Vec<(usize, u64, BlobRef)>>,
+    sets: Result<Vec<(SegmentId, BlobRef)>>,
     lent: Vec<Vec<Place>>,
 }
 
@@ -123,8 +123,7 @@ impl Telling {
                 let mut deaths: Vec<Death> = Vec::with_capacity(lent.iter().map(Vec::len).sum());
                 deaths.extend(lent.iter().flatten().filter_map(death));
                 let list = Death::write(&mut deaths, |_| true, &blobs);
-                let write =
-                    |(slot, set): (usize, LiveSet)| Ok((slot, set.len(), set.write(&blobs)?));
+                let write = |(id, set): (SegmentId, LiveSet)| Ok((id, set.write(&blobs)?));
                 let sets = sets.into_iter().map(write).collect();
                 Told { list, sets, lent }
             },
@@ -139,16 +138,14 @@ impl Telling {
         dead.give_back(told.lent);
         self.step = Step::Over;
         let (list, sets) = (told.list?, told.sets?);
-        let Named { image, slots } = &mut self.named;
+        let image = &mut self.named.image;
         if has_sets {
             image.deaths = Vec::new();
         }
         image.deaths.extend(list);
-        for (slot, live, blob) in sets {
-            let nth = slots.iter().position(|of| *of == Some(slot)).expect("it is named");
-            let segment = &mut image.segments[nth];
-            assert_eq!(live, segment.live_records, "every key has one live record: {segment:?}");
-            segment.live = Some(blob);
+        for (id, blob) in sets {
+            let segment = image.segments.iter_mut().find(|segment| segment.id == id);
+            segment.expect("it is named").live = Some(blob);
         }
         Ok(true)
     }

@@ -16,7 +16,8 @@ use alluvium_pagestore::{
     SegmentInfo, SegmentStore, SegmentWriter, State,
 };
 
-use crate::checkpoint::Job;
+use super::job::Job;
+use crate::booked::Booked;
 
 /// Most bytes of a batch.
 pub const BATCH_BYTES_MAX: usize = 32 << 10;
@@ -53,9 +54,8 @@ impl Pace {
 #[derive(Debug)]
 pub struct Paced {
     helper: Helper,
-    account: Rc<Account>,
     /// Booked for a record that is longer than others, until it is written.
-    booked: u64,
+    booked: Booked,
     pace: Pace,
     /// `None` while the helper has it, or lost it.
     writing: Option<Box<Writing>>,
@@ -118,7 +118,8 @@ impl Paced {
         let placing = Placing::new(segment, pace.page_bytes, pace.page_records);
         let writing = Box::new(Writing { writer, store, batch, placing, sealed: Vec::new() });
         let (writing, job, failed) = (Some(writing), None, None);
-        Self { helper, account, booked: 0, pace, writing, job, failed }
+        let booked = Booked::none(account, MemoryKind::Buffers);
+        Self { helper, booked, pace, writing, job, failed }
     }
 
     /// Takes the helper's answer, and says whether records can be added.
@@ -132,7 +133,7 @@ impl Paced {
                 Ok(Some((writing, written))) => {
                     self.writing = Some(writing);
                     self.job = None;
-                    self.give_back();
+                    self.booked.give_back();
                     if let Err(error) = written {
                         self.failed = Some(error.message().into());
                         self.writing = None;
@@ -160,19 +161,12 @@ impl Paced {
         }
     }
 
-    /// Nothing long is left to be written.
-    fn give_back(&mut self) {
-        self.account.release(MemoryKind::Buffers, std::mem::take(&mut self.booked));
-    }
-
     /// Books what the archive of a record takes that is longer than others.
     fn book<K: State, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
         let heap = (key.heap_bytes() + value.heap_bytes()) as u64;
         let more = heap.saturating_sub(self.pace.value_bytes);
         let what = "the archive of a value that is larger than max_value";
-        self.account.reserve(MemoryKind::Buffers, more, what)?;
-        self.booked += more;
-        Ok(())
+        self.booked.reserve_more(more, what)
     }
 
     fn writing(&mut self) -> &mut Writing {
@@ -423,7 +417,6 @@ fn guarded(job: impl FnOnce() -> Result<()>) -> Result<()> {
 impl Drop for Paced {
     /// What is of no use is removed, by the helper: a write may be under way.
     fn drop(&mut self) {
-        self.give_back();
         if let Some(writing) = self.writing.take().filter(|_| !self.helper.is_inline()) {
             self.helper.submit(move || drop(writing));
         }
