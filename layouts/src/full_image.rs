@@ -4,17 +4,17 @@
 //! in `Upkeep::checkpoint`, or [`EntryWriter`] in `Upkeep::continue_checkpoint`, [`read_entries`] in `Layout::open`, [`Images`] for what may go.
 
 use std::collections::HashSet;
-use std::rc::Rc;
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    Account, BlobReader, Error, ErrorKind, FooterEntry, Key, LiveSet, Liveness, MemoryKind,
-    PassVisitor, PassedRecord, PlacedAt, Result, SegmentId, SegmentImage, SegmentInfo,
-    SegmentStore, SegmentWriter, State, StateImage, codec, fingerprint, key_text,
+    BlobReader, Error, ErrorKind, FooterEntry, Key, LiveSet, Liveness, MemoryKind, PassVisitor,
+    PassedRecord, PlacedAt, Result, SegmentId, SegmentImage, SegmentInfo, SegmentStore,
+    SegmentWriter, State, StateImage, codec, fingerprint, key_text,
 };
 
+use crate::booked::Booked;
+use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::heap_capture::segment_bytes;
-use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::passing::pass_over;
 use crate::table::{CheckpointOutcome, StateContext, TableStats};
 
@@ -119,8 +119,7 @@ pub(crate) fn chunk_bytes(context: &StateContext) -> usize {
 #[derive(Debug)]
 pub struct EntryWriter {
     paced: Paced,
-    account: Rc<Account>,
-    booked: u64,
+    _booked: Booked,
     entries: u64,
 }
 
@@ -132,11 +131,11 @@ impl EntryWriter {
     /// [`ErrorKind::Unsupported`] in a store without a directory.
     pub fn new<K: Key, V: State>(context: &StateContext) -> Result<Self> {
         let (pace, store) = (pace::<K, V>(context, u64::MAX), context.segment_store()?.clone());
-        let (account, booked) = (context.account.clone(), pace.memory_bytes());
-        account.reserve(MemoryKind::Buffers, booked, "a checkpoint's buffer")?;
+        let (account, bytes) = (context.account.clone(), pace.memory_bytes());
         let who = (context.helper.clone(), account.clone());
+        let booked = Booked::reserve(account, MemoryKind::Buffers, bytes, "a checkpoint's buffer")?;
         let paced = Paced::new(who, store, fingerprint(&context.name), pace);
-        Ok(Self { paced, account, booked, entries: 0 })
+        Ok(Self { paced, _booked: booked, entries: 0 })
     }
 
     /// Whether entries can be added, which they cannot be while the helper writes.
@@ -213,12 +212,6 @@ pub(crate) fn name_large<K: Key>(error: Error, key: &K) -> Error {
     }
 }
 
-impl Drop for EntryWriter {
-    fn drop(&mut self) {
-        self.account.release(MemoryKind::Buffers, self.booked);
-    }
-}
-
 fn write_pages<K: Key, V: State>(
     writer: &mut SegmentWriter,
     page_records: u32,
@@ -291,9 +284,8 @@ fn read_payloads(
     let read = Liveness::load(image, Some(blobs)).and_then(|liveness| {
         let (segments, live) = (&image.segments, None);
         let mut records = LiveEntries {
-            account: &context.account,
             window_bytes: chunk_bytes as u64,
-            booked: 0,
+            booked: Booked::none(context.account.clone(), MemoryKind::Buffers),
             segments,
             liveness: &liveness,
             live,
@@ -317,6 +309,13 @@ pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
     (chunk_bytes + footer) as u64 + 2 * set + BLOCK_BYTES as u64
 }
 
+/// Memory that a checkpoint at this pace writes with, and that reads one of which no record is dead.
+pub(crate) fn room_bytes(context: &StateContext, pace: &Pace) -> u64 {
+    let footer = PAGE_RECORDS_MAX as usize * size_of::<FooterEntry>();
+    let reading = (chunk_bytes(context) + footer) as u64 + pace.value_bytes;
+    pace.memory_bytes().max(reading)
+}
+
 /// What has to stay free of a state in memory, so that it can be checkpointed at this pace, and be read
 /// again.
 pub(crate) fn kept_free(context: &StateContext, pace: &Pace) -> u64 {
@@ -334,10 +333,9 @@ pub(crate) fn set_bytes(image: &StateImage, segment: &SegmentImage) -> u64 {
 
 /// Gives the bytes of the records that are live.
 struct LiveEntries<'i> {
-    account: &'i Account,
     /// The window, and what is booked beside it since a record was longer.
     window_bytes: u64,
-    booked: u64,
+    booked: Booked,
     segments: &'i [SegmentImage],
     liveness: &'i Liveness,
     /// Of the segment at hand: those that are live, unless all are.
@@ -351,18 +349,8 @@ impl LiveEntries<'_> {
     /// Books what the window takes more for a record that it is too short for: it stays as long.
     fn book_window(&mut self, entry: &FooterEntry) -> Result<()> {
         let needed = u64::from(entry.len) + 2 * BLOCK_BYTES as u64;
-        let more = needed.saturating_sub(self.window_bytes + self.booked);
-        if more > 0 {
-            self.account.reserve(MemoryKind::Buffers, more, "the archive of a long value")?;
-            self.booked += more;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for LiveEntries<'_> {
-    fn drop(&mut self) {
-        self.account.release(MemoryKind::Buffers, self.booked);
+        let more = needed.saturating_sub(self.window_bytes + self.booked.bytes());
+        self.booked.reserve_more(more, "the archive of a long value")
     }
 }
 

@@ -14,17 +14,18 @@ use alluvium_pagestore::{
 };
 use hashbrown::HashTable;
 
+use crate::checkpoint::HeapFiles;
+use crate::checkpoint::at_once;
+use crate::checkpoint::{Pace, Paced};
 use crate::expiry::ExpiryPass;
 use crate::full_image::{Images, kept_free, name_large, pace, read_placed};
 use crate::heap_capture::{HeapCapture, LeftOver, Undecided};
 use crate::heap_copies::Copies;
 use crate::heap_entries::{Entries, hash_of};
-use crate::heap_files::HeapFiles;
 use crate::heap_marks::{EntryMarks, Place};
 use crate::lent::{Lent, check_not_overdrawn};
 use crate::out_of_line_unsafe::OutOfLine;
 use crate::oversize::Oversize;
-use crate::paced::{Pace, Paced};
 use crate::split_heap::SplitHeapTable;
 use crate::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
@@ -755,7 +756,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> Upkeep for HeapTable<K
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.take_at_once(blobs)
+        at_once(self, blobs)
     }
 
     fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {

@@ -21,18 +21,19 @@ use alluvium_pagestore::{
 };
 use hashbrown::HashTable;
 
+use crate::checkpoint::InSteps;
+use crate::checkpoint::Pace;
+use crate::checkpoint::{ADDED, Dead, HeapFiles, Named};
+use crate::checkpoint::{Begun, FREE_BYTES, Naming};
+use crate::checkpoint::{Given, Stepped};
+use crate::checkpoint::{Lent, Telling};
 use crate::heap::{HeapTable, Kind};
 use crate::heap_entries::{Entries, hash_of};
-use crate::heap_files::{ADDED, Dead, HeapFiles, Named};
 use crate::heap_marks::{EntryMarks, Marks, Place, bits_bytes};
-use crate::heap_naming::{Begun, FREE_BYTES, Naming};
 use crate::heap_reading::{Left, Memory, Reading, Source};
-use crate::heap_telling::{Lent, Telling};
 use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::out_of_line_unsafe::OutOfLine;
-use crate::paced::Pace;
 use crate::split_table::HashRange;
-use crate::stepped::{Given, Stepped};
 use crate::table::pace::pay;
 use crate::table::{CheckpointOutcome, StateContext};
 
@@ -121,6 +122,13 @@ impl<K, V, S: Entries<K, V>> HeapCapture<K, V, S> {
     /// Bytes of values that a cleared table has still.
     pub fn values_left(&self) -> u64 {
         self.reading.left.as_ref().map_or(0, |left| left.values)
+    }
+}
+
+impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> InSteps for HeapTable<K, V, M, S> {
+    fn pause(&mut self) -> Result<()> {
+        self.capture.iter_mut().for_each(|capture| capture.stepped.pause());
+        Ok(())
     }
 }
 
@@ -235,21 +243,6 @@ impl<K: Key, V: 'static, M: Kind<K, V>, S: Entries<K, V>> HeapTable<K, V, M, S> 
     /// Does a bounded share; the image at the end.
     pub(super) fn continue_capture(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         self.share(blobs).map_err(|error| error.with("state", &self.context.name))
-    }
-
-    /// Takes a checkpoint in one call.
-    pub(super) fn take_at_once(&mut self, blobs: &BlobWriter) -> Result<StateImage> {
-        self.begin_capture()?;
-        loop {
-            match self.continue_capture(blobs) {
-                Ok(Some(image)) => return Ok(image),
-                Ok(None) => self.capture.iter_mut().for_each(|capture| capture.stepped.pause()),
-                Err(error) => {
-                    self.give_up_capture();
-                    return Err(error);
-                }
-            }
-        }
     }
 
     fn share(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {

@@ -14,10 +14,10 @@ use std::rc::Rc;
 use alluvium_pagestore::mailbox::{Mailbox, mailbox};
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, MemoryKind, PlacedAt, Result, State};
 
+use crate::checkpoint::FREE_BYTES;
+use crate::checkpoint::{Paced, Sink};
 use crate::full_image::name_large;
-use crate::heap_naming::FREE_BYTES;
 use crate::own_pages_unsafe::OwnPages;
-use crate::paced::{Paced, Sink};
 
 /// A chunk has such a part of the memory, between so many entries. Each has to wake the helper.
 const CHUNK_SHARE: u64 = 64;

@@ -15,14 +15,12 @@ use alluvium_pagestore::{
 };
 
 use crate::by_hash::ByHash;
-use crate::full_image::{Images, read_placed};
+use crate::checkpoint::{Remembered, at_once};
+use crate::full_image::read_placed;
 use crate::heap::Heap;
-use crate::heap_files::HeapFiles;
-use crate::heap_lists_capture::{ListsCapture, Undecided};
-use crate::heap_lists_reading::Captured;
+use crate::heap_lists_reading::{Captured, Reading};
 use crate::heap_lists_records::{Record, Records};
 use crate::heap_marks::Place;
-use crate::heap_telling::Lent;
 use crate::lists::{Elements, Lists, ListsLayout, span};
 use crate::oversize::Oversize;
 use crate::split_table::{HashRange, SplitTable};
@@ -45,21 +43,10 @@ pub struct HeapLists<K, E> {
     /// What checkpoints that were given up have noted, to be dropped.
     pub(super) notes_left: Vec<Captured<K, E>>,
     len: u64,
-    /// The checkpoint being taken.
-    pub(super) capture: Option<Box<ListsCapture<K, E>>>,
-    /// The one that was taken and is not decided.
-    pub(super) undecided: Option<Box<Undecided>>,
-    /// Of one that was given up: the helper has the list of what has died.
-    pub(super) lent: Option<Lent>,
-    /// The segments of checkpoints.
-    pub(super) files: HeapFiles,
-    /// Whether lists remember their records, and of which epoch.
-    pub(super) remembers: bool,
-    pub(super) epoch: u32,
-    /// Lists that have got elements since the last barrier, at most.
-    pub(super) changed: u64,
-    pub(super) images: Images,
-    pub(super) codec_calls: u64,
+    /// What the checkpoint being taken has to read still.
+    pub(super) reading: Option<Box<Reading<K, E>>>,
+    /// What checkpoints have. Lists that have got elements since the last barrier count as changed.
+    pub(super) remembered: Remembered,
     oversize: Oversize,
     /// What appends leave free for the next checkpoint, and for opening it, beside that of buckets.
     kept: u64,
@@ -98,7 +85,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
         let restored = context.restored.take();
         let mut lists = HeapLists {
             range: HashRange::of(&context.owned, context.key_groups),
-            files: HeapFiles::new(context.account.clone()),
+            remembered: Remembered::new(&context),
             // What a checkpoint has is there, whatever the limit is now.
             oversize: Oversize::new(&context.name, u64::MAX),
             kept: 0,
@@ -107,14 +94,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
             purged: Vec::new(),
             notes_left: Vec::new(),
             len: 0,
-            capture: None,
-            undecided: None,
-            lent: None,
-            remembers: false,
-            epoch: 0,
-            changed: 0,
-            images: Images::default(),
-            codec_calls: 0,
+            reading: None,
         };
         if let Some((image, blobs)) = restored {
             lists.restore(&image, &blobs)?;
@@ -128,26 +108,21 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
 impl<K: Key, E: State> HeapLists<K, E> {
     /// Puts all records of an image into the empty lists, which remember where they are.
     fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
-        self.remembers = self.files.restored(image);
-        let context = self.context.clone();
+        let remembers = self.remembered.begin_restoring(image);
+        let (context, mut records) = (self.context.clone(), 0);
         read_placed(&context, image, blobs, |at, (time, key): (Time, K), elements: Vec<E>| {
-            self.codec_calls += 1;
+            records += 1;
             let count = elements.len() as u32;
             elements
                 .into_iter()
                 .try_for_each(|element| self.append(time, &key, element).map_err(Error::from))?;
             let place = Place::of(at.segment, at.grain);
-            if count > 0 && self.remembers {
+            if count > 0 && remembers {
                 self.remember(time, &key, Record { place, elements: count });
             }
             Ok(())
         })?;
-        self.images.restored(image);
-        self.changed = 0;
-        if self.files.live_records() != image.entries {
-            // Another build's: what is dead in it is not known.
-            self.forget();
-        }
+        self.remembered.end_restoring(image, records);
         Ok(())
     }
 
@@ -156,19 +131,10 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let Some(bucket) = self.buckets.get_mut(&time) else { return };
         let list = bucket.lists.find_mut(key.key_hash(), |list| list.key == *key);
         let Some(list) = list else { return };
-        let account = &self.context.account;
-        if !add_record(account, &mut bucket.values, &mut list.records, (self.epoch, record)) {
-            self.files.break_off();
+        let (account, epoch) = (&self.context.account, self.remembered.epoch());
+        if !add_record(account, &mut bucket.values, &mut list.records, (epoch, record)) {
+            self.remembered.break_off();
         }
-    }
-
-    /// Nothing is remembered of any checkpoint: the next one is full.
-    pub(super) fn forget(&mut self) {
-        self.lent = None;
-        self.files.clear();
-        self.remembers = false;
-        self.epoch += 1;
-        self.changed = 0;
     }
 }
 
@@ -200,7 +166,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         heap: u64,
     ) -> Result<(&mut u64, &mut List<K, E>)> {
         // A checkpoint that is being taken has its part of what is kept.
-        let kept = match self.capture.is_some() {
+        let kept = match self.reading.is_some() {
             true => 0,
             false => self.kept + self.buckets.len() as u64 * BUCKET_BYTES,
         };
@@ -272,7 +238,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     /// Removes a list; its bucket stays.
     pub(super) fn clear_list<Q: Lookup<K> + ?Sized>(&mut self, time: Time, hash: u64, key: &Q) {
-        if self.capture.is_some() {
+        if self.reading.is_some() {
             self.note(time, hash, key);
         }
         if let Some((key, list)) = self.take(time, hash, key) {
@@ -282,16 +248,17 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     /// Drops a bucket, of which no checkpoint reads anything. Its records are not live any more.
     pub(super) fn release(&mut self, bucket: Bucket<K, E>) {
-        let files = &mut self.files;
-        bucket.for_each_record(self.epoch, &mut |place| files.note_dead(place));
+        let remembered = &mut self.remembered;
+        bucket.for_each_record(remembered.epoch(), &mut |place| remembered.note_dead(place));
         bucket.release(&self.context.account);
     }
 
     /// Drops a part of what was purged and no checkpoint reads: its records are not live any more. Gives how many elements
     /// that were, if there was something.
     pub(super) fn drop_some_purged(&mut self) -> Option<u64> {
-        let Self { purged, files, context, epoch, .. } = self;
-        drop_part(purged, &context.account, *epoch, &mut |place| files.note_dead(place))
+        let Self { purged, remembered, context, .. } = self;
+        let epoch = remembered.epoch();
+        drop_part(purged, &context.account, epoch, &mut |place| remembered.note_dead(place))
     }
 
     /// Gives back the table of a bucket in which there is nothing, which stays.
@@ -390,10 +357,10 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     ) -> std::result::Result<(), Rejected<E>> {
         let hash = key.key_hash();
         let heap = if E::NONE { 0 } else { element.heap_bytes() as u64 };
-        if self.capture.is_some() {
+        if self.reading.is_some() {
             self.note(bucket, hash, key);
         }
-        let epoch = self.epoch;
+        let epoch = self.remembered.epoch();
         let is_first = loop {
             match self.make_room(bucket, (hash, key), heap) {
                 Ok((count, List { elements, records, .. })) => {
@@ -411,7 +378,9 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
             }
         };
         self.len += 1;
-        self.changed += u64::from(is_first);
+        if is_first {
+            self.remembered.count_change();
+        }
         Ok(())
     }
 
@@ -442,7 +411,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         };
         let Some(moved) = list_in(self, from).filter(|_| from != to) else { return Ok(()) };
         let joined = list_in(self, to).unwrap_or(0) + moved;
-        if self.capture.is_some() {
+        if self.reading.is_some() {
             self.keep_copy(from, hash, key);
             self.keep_copy(to, hash, key);
         }
@@ -477,7 +446,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         target.elements += more;
         self.len += more;
         // All elements stand elsewhere now.
-        self.changed += 1;
+        self.remembered.count_change();
         self.let_go(to, hash, &key, &records);
         self.drop_if_vacant(from);
         Ok(())
@@ -543,7 +512,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
         // What dies from here on is not dead for a checkpoint that was begun.
-        self.plan_capture();
+        self.remembered.plan();
         let rest = self.buckets.split_off(&before);
         for (time, bucket) in std::mem::replace(&mut self.buckets, rest) {
             self.len -= bucket.elements;
@@ -582,7 +551,7 @@ impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.take_at_once(blobs)
+        at_once(self, blobs)
     }
 
     fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
@@ -594,19 +563,17 @@ impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        self.decide_capture(outcome);
-        self.images.decide(outcome, self.context.segments.as_ref());
+        self.leave_capture();
+        self.remembered.decide(outcome);
     }
 
     fn stats(&self) -> TableStats {
         let mut stats = TableStats {
             live_keys: self.buckets.values().map(|bucket| bucket.lists.len()).sum(),
             live_bytes: self.buckets.values().map(|bucket| bucket.values).sum(),
-            codec_calls: self.codec_calls,
             ..TableStats::default()
         };
-        self.images.describe(&mut stats);
-        stats.live_disk_bytes -= self.files.dead_bytes().min(stats.live_disk_bytes);
+        self.remembered.describe(&mut stats);
         stats
     }
 }
@@ -659,7 +626,7 @@ impl<E> Elements<E> for Joined<'_, E> {
 
 impl<K, E> Drop for HeapLists<K, E> {
     fn drop(&mut self) {
-        self.capture = None;
+        self.reading = None;
         // Tables, and the list of segments, give back what they have booked themselves.
         let account = &self.context.account;
         let buckets = (self.buckets.len() + self.purged.len()) as u64;

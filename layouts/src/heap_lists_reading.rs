@@ -17,17 +17,13 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use alluvium_pagestore::{
-    Account, HeapSize, Key, KeyHash, Lookup, MemoryKind, Result, State, Time,
-};
+use alluvium_pagestore::{Account, HeapSize, Key, Lookup, MemoryKind, Result, State, Time};
 
+use crate::checkpoint::{FREE_BYTES, Recording};
 use crate::full_image::name_large;
-use crate::heap_files::HeapFiles;
 use crate::heap_lists::{Bucket, List, add_record, drop_part, hash_of};
 use crate::heap_lists_records::{Due, Record, Records};
 use crate::heap_marks::Place;
-use crate::heap_naming::{FREE_BYTES, Naming};
-use crate::paced::Paced;
 use crate::split_table::{HashRange, SplitTable};
 
 /// Most elements of a list in one record.
@@ -50,18 +46,12 @@ pub(super) struct Reading<K, E> {
     pub record_bytes: usize,
     /// What is left is read in one call: nothing is noted for later.
     pub at_once: bool,
-    pub encoded: u64,
     pub booked: u64,
-    /// Of the records of lists.
-    pub epoch: u32,
-    pub naming: Naming,
 }
 
-/// What is read, and what is remembered of it.
+/// What is read.
 pub(super) struct Source<'a, K, E> {
     pub buckets: &'a mut BTreeMap<Time, Bucket<K, E>>,
-    pub files: &'a mut HeapFiles,
-    pub changed: &'a mut u64,
     /// Buckets to be dropped, of which nobody reads more.
     pub purged: &'a mut Vec<Bucket<K, E>>,
 }
@@ -191,9 +181,9 @@ impl<K, E> Drop for Captured<K, E> {
 }
 
 impl<K: Key, E: State> Reading<K, E> {
-    /// Due elements of a list, and the records that are kept.
-    pub fn due(&self, list: &List<K, E>) -> Due {
-        Due::of(&list.elements, list.records.of(self.epoch), &self.naming.anew, self.record_bytes)
+    /// Due elements of a list, and the records that are kept, of this epoch; by slot, what is `anew` is due.
+    pub fn due(&self, list: &List<K, E>, epoch: u32, anew: &[bool]) -> Due {
+        Due::of(&list.elements, list.records.of(epoch), anew, self.record_bytes)
     }
 
     /// Begins to write what is due of a list behind the records that it keeps: the others are dead.
@@ -201,30 +191,22 @@ impl<K: Key, E: State> Reading<K, E> {
         &mut self,
         (records, values): (&mut Records, &mut u64),
         keeps: usize,
-        files: &mut HeapFiles,
+        to: &mut Recording<'_>,
     ) -> Result<()> {
         let before = records.memory_bytes();
-        let outdated = records.split_off(self.epoch, keeps);
+        let outdated = records.split_off(to.epoch(), keeps);
         let after = records.memory_bytes();
         self.account.adjust(MemoryKind::Values, before, after);
         *values = *values + after - before;
-        outdated.iter().try_for_each(|record| self.naming.outdate(record.place, files))
+        outdated.iter().try_for_each(|record| to.outdate(record.place))
     }
 
     /// Writes a record of a part or all of what is due of a list; with no place if that cannot be remembered.
-    fn write(
-        &mut self,
-        own: &mut Paced,
-        key: (Time, &K),
-        due: &[E],
-        files: &mut HeapFiles,
-    ) -> Result<Record> {
+    fn write(&self, key: (Time, &K), due: &[E], to: &mut Recording<'_>) -> Result<Record> {
         let part = &due[..record_elements(due, self.record_bytes)];
         let key = (key.0, key.1.clone());
-        let placed = own.place(key.key_hash(), &key, &part.to_vec());
-        let at = placed.map_err(|error| name_large(error, &key.1))?;
-        self.encoded += 1;
-        let place = self.naming.place_of(at, files);
+        let written = to.write(&key, &part.to_vec(), Place::NONE);
+        let place = written.map_err(|error| name_large(error, &key.1))?;
         Ok(Record { place, elements: part.len() as u32 })
     }
 
@@ -233,28 +215,27 @@ impl<K: Key, E: State> Reading<K, E> {
         &self,
         (records, values): (&mut Records, &mut u64),
         record: Record,
-        files: &mut HeapFiles,
+        to: &mut Recording<'_>,
     ) {
         let is_known = record.place != Place::NONE
-            && add_record(&self.account, values, records, (self.epoch, record));
+            && add_record(&self.account, values, records, (to.epoch(), record));
         if !is_known {
-            files.break_off();
+            to.break_off();
         }
     }
 
     /// Reads some lists, or what was noted of one; says whether there was anything.
-    pub fn read_part(&mut self, source: Source<'_, K, E>, own: &mut Paced) -> Result<bool> {
-        let Source { buckets, files, changed, purged } = source;
+    pub fn read_part(&mut self, source: Source<'_, K, E>, to: &mut Recording<'_>) -> Result<bool> {
+        let Source { buckets, purged } = source;
         if !self.purged.is_empty() {
-            return self.drop_some_purged(files).map(|()| true);
+            return self.drop_some_purged(to).map(|()| true);
         }
         let Some(&time) = self.times.get(self.next) else { return Ok(false) };
         let is_gone = self.gone.contains_key(&time);
         let mut gone = if is_gone { self.gone.remove(&time) } else { None };
         let bucket = gone.as_mut().or_else(|| buckets.get_mut(&time));
-        let of = (files, changed);
         let read = match bucket {
-            Some(bucket) => self.read_bucket(time, bucket, of, own),
+            Some(bucket) => self.read_bucket(time, bucket, to),
             None => Ok(false),
         };
         let has_more = matches!(read, Ok(true));
@@ -268,11 +249,11 @@ impl<K: Key, E: State> Reading<K, E> {
     }
 
     /// Drops a part of what was purged before the barrier: its records are not live in this checkpoint.
-    fn drop_some_purged(&mut self, files: &mut HeapFiles) -> Result<()> {
-        let Self { purged, naming, account, epoch, .. } = self;
+    fn drop_some_purged(&mut self, to: &mut Recording<'_>) -> Result<()> {
+        let Self { purged, account, .. } = self;
         let mut noted = Ok(());
-        drop_part(purged, account, *epoch, &mut |place| {
-            let this = naming.outdate(place, files);
+        drop_part(purged, account, to.epoch(), &mut |place| {
+            let this = to.outdate(place);
             if noted.is_ok() {
                 noted = this;
             }
@@ -285,8 +266,7 @@ impl<K: Key, E: State> Reading<K, E> {
         &mut self,
         time: Time,
         bucket: &mut Bucket<K, E>,
-        (files, changed): (&mut HeapFiles, &mut u64),
-        own: &mut Paced,
+        to: &mut Recording<'_>,
     ) -> Result<bool> {
         let Bucket { lists, captured: slot, values, .. } = bucket;
         let Some(captured) = slot else { return Ok(false) };
@@ -300,10 +280,10 @@ impl<K: Key, E: State> Reading<K, E> {
             if !std::mem::replace(&mut note.has_begun, true)
                 && let Some(list) = &mut there
             {
-                let kept = list.records.of(self.epoch).iter().take(note.keeps);
-                kept.for_each(|record| self.naming.sets.insert(record.place));
+                let kept = list.records.of(to.epoch()).iter().take(note.keeps);
+                kept.for_each(|record| to.keep(record.place));
                 if note.from < note.until {
-                    self.begin_list((&mut list.records, values), note.keeps, files)?;
+                    self.begin_list((&mut list.records, values), note.keeps, to)?;
                 }
             }
             if note.from < note.until {
@@ -312,14 +292,16 @@ impl<K: Key, E: State> Reading<K, E> {
                     (None, Some(list)) => &list.elements[note.from..note.until],
                     (None, None) => unreachable!("it is there or was kept"),
                 };
-                let record = self.write(own, (time, &key), due, files)?;
+                let record = self.write((time, &key), due, to)?;
                 note.from += record.elements as usize;
                 match &mut there {
-                    Some(list) => self.remember((&mut list.records, values), record, files),
-                    None => files.note_dead(record.place),
+                    Some(list) => self.remember((&mut list.records, values), record, to),
+                    None => to.note_dead(record.place),
                 }
                 let has_more = there.is_some_and(|list| list.elements.len() > note.until);
-                *changed += u64::from(note.from == note.until && has_more);
+                if note.from == note.until && has_more {
+                    to.count_change();
+                }
             }
             if note.from == note.until {
                 captured.forget(hash, &key);
@@ -338,24 +320,23 @@ impl<K: Key, E: State> Reading<K, E> {
             if !is_new || captured.notes.find(hash, |note| note.key == list.key).is_some() {
                 continue;
             }
-            let (due, len) = (self.due(list), list.elements.len());
+            let due = self.due(list, to.epoch(), to.anew());
+            let len = list.elements.len();
             let rest = &list.elements[due.from..];
             if !rest.is_empty() {
                 let is_short = record_elements(rest, self.record_bytes) == rest.len();
-                let goes_now = self.at_once || (is_short && own.has_room());
+                let goes_now = self.at_once || (is_short && to.has_room());
                 if !goes_now && captured.note(hash, list.key.clone(), len, due) {
                     continue;
                 }
-                self.begin_list((&mut list.records, values), due.keeps, files)?;
+                self.begin_list((&mut list.records, values), due.keeps, to)?;
             }
-            if !self.naming.sets.is_empty() {
-                let kept = list.records.of(self.epoch).iter();
-                kept.for_each(|record| self.naming.sets.insert(record.place));
-            }
+            let kept = list.records.of(to.epoch()).iter();
+            kept.for_each(|record| to.keep(record.place));
             let mut from = due.from;
             while from < len {
-                let record = self.write(own, (time, &list.key), &list.elements[from..], files)?;
-                self.remember((&mut list.records, values), record, files);
+                let record = self.write((time, &list.key), &list.elements[from..], to)?;
+                self.remember((&mut list.records, values), record, to);
                 from += record.elements as usize;
             }
         }
@@ -369,11 +350,6 @@ impl<K, E> Reading<K, E> {
     pub fn take_gone(&mut self) -> impl Iterator<Item = Bucket<K, E>> + use<K, E> {
         let (gone, purged) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.purged));
         gone.into_values().chain(purged)
-    }
-
-    pub fn book(&mut self, bytes: u64) {
-        self.account.charge(MemoryKind::Buffers, bytes);
-        self.booked += bytes;
     }
 }
 

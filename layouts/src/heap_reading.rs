@@ -12,13 +12,13 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, MemoryKind, PlacedAt, Result};
 
+use crate::checkpoint::HeapFiles;
+use crate::checkpoint::Naming;
+use crate::checkpoint::Paced;
 use crate::heap::Kind;
 use crate::heap_copies::Copies;
 use crate::heap_entries::{Entries, Stretch};
-use crate::heap_files::HeapFiles;
 use crate::heap_marks::{EntryMarks, Place};
-use crate::heap_naming::Naming;
-use crate::paced::Paced;
 use crate::split_table::{HashRange, SplitTable};
 
 /// Entries that are kept together are not more, but for those of one hash.
@@ -335,7 +335,7 @@ impl<K: Key, V: 'static, S: Entries<K, V>> Reading<K, V, S> {
                 }
                 word &= word - 1;
                 if !self.is_due_of_next(bucket, memory.marks) {
-                    self.naming.sets.insert(memory.marks.place(bucket));
+                    self.naming.sets.insert_at(memory.marks.place(bucket));
                     continue;
                 }
                 let Some((key, value)) = table.entry(bucket) else { continue };

@@ -6,7 +6,9 @@
 //! that a user can add a backend; [`write_entries`] and [`read_entries`] give it checkpoints.
 
 mod append_log;
+mod booked;
 mod by_hash;
+mod checkpoint;
 mod expiry;
 mod fetch;
 mod full_image;
@@ -16,36 +18,30 @@ mod heap_batches;
 mod heap_capture;
 mod heap_copies;
 mod heap_entries;
-mod heap_files;
 mod heap_lists;
 mod heap_lists_capture;
 mod heap_lists_groups;
 mod heap_lists_reading;
 mod heap_lists_records;
 mod heap_marks;
-mod heap_naming;
 mod heap_reading;
-mod heap_telling;
 mod hybrid_log;
 mod lent;
 mod lists;
 mod out_of_line_unsafe;
 mod oversize;
 mod own_pages_unsafe;
-mod paced;
 mod panes;
 mod parts;
 mod passing;
 mod patient_reads;
 mod prefetch_unsafe;
 mod record_type_unsafe;
-mod remembered;
 mod snapshot;
 mod split_heap;
 mod split_heap_groups;
 mod split_marks;
 mod split_table;
-mod stepped;
 mod system_page;
 mod table;
 mod table_panes;
@@ -59,6 +55,7 @@ pub use tracing;
 
 pub use append_log::{AppendLog, AppendLogLists, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
 pub use by_hash::{ByHash, VisitRun};
+pub use checkpoint::{Recording, Remembered};
 pub use expiry::{ExpiryPass, Touched};
 pub use fetch::{Fetch, Ticket};
 pub use full_image::{EntryWriter, Images, read_entries, write_entries};
@@ -75,7 +72,6 @@ pub use out_of_line_unsafe::OutOfLine;
 pub use oversize::Oversize;
 pub use panes::{Merge, Panes, PanesLayout};
 pub use parts::Part;
-pub use remembered::{Recording, Remembered};
 pub use split_heap::SplitHeapTable;
 pub use table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,

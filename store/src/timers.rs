@@ -241,6 +241,7 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
             pending.remembered = remembered;
             pending.pack();
         }
+        pending.remembered.keep_room::<(Time, K), N>()?;
         Ok(Rc::new(Self(RefCell::new(pending))))
     }
 

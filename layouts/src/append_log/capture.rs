@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use alluvium_pagestore::{
     Error, ErrorKind, Key, MemoryKind, Result, SegmentId, SegmentInfo, State, StateImage, Time,
@@ -25,8 +25,9 @@ use super::jobs::RunName;
 use super::notes::Note;
 use super::run::{RUN_BYTES, StoredRun};
 use super::table::AppendLogLists;
+use crate::checkpoint::InSteps;
+use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::gaps::{GAP_BYTES, Gap};
-use crate::paced::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::snapshot::Snapshot;
 use crate::split_table::FrozenTable;
 use crate::table::CheckpointOutcome;
@@ -93,35 +94,22 @@ struct NotesLeft<K> {
     snapshot: Box<Snapshot<K, Note<K>>>,
 }
 
-impl<K: Key, E: State> AppendLogLists<K, E> {
-    /// Takes a checkpoint in one call.
-    pub(super) fn take_at_once(&mut self) -> Result<StateImage> {
-        let start = Instant::now();
-        self.begin_capture()?;
-        loop {
-            match self.continue_capture() {
-                Ok(Some(image)) => return Ok(image),
-                Ok(None) => {}
-                Err(error) => {
-                    self.decide_checkpoint(CheckpointOutcome::Abandoned);
-                    return Err(error);
-                }
-            }
-            if start.elapsed() > self.sizes.patience.saturating_mul(8) {
-                self.decide_checkpoint(CheckpointOutcome::Abandoned);
-                let message = "storage does not take what a checkpoint writes";
-                return Err(Error::new(ErrorKind::Backpressure, message));
-            }
-            if self.writing > 0 {
-                if let Some(answer) = self.jobs.wait() {
-                    self.take(answer);
-                }
-            } else {
-                std::thread::yield_now();
-            }
+impl<K: Key, E: State> InSteps for AppendLogLists<K, E> {
+    fn pause(&mut self) -> Result<()> {
+        if self.writing == 0 {
+            std::thread::yield_now();
+        } else if let Some(answer) = self.jobs.wait() {
+            self.take(answer);
         }
+        Ok(())
     }
 
+    fn patience(&self) -> Duration {
+        self.sizes.patience.saturating_mul(8)
+    }
+}
+
+impl<K: Key, E: State> AppendLogLists<K, E> {
     /// Everything in the lists now is of the checkpoint.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         self.context.segment_store()?;

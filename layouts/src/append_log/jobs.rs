@@ -5,10 +5,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use alluvium_pagestore::block::{AlignedVec, BorrowedEntry};
-use alluvium_pagestore::mailbox::{Mailbox, Post, mailbox};
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, Helper, Key, RECORD_BYTES_MAX, Result, SegmentId, SegmentInfo,
     SegmentReader, SegmentStore, SegmentWriter, State, Time, key_text,
@@ -18,6 +16,7 @@ use super::chain_unsafe::Iter;
 use super::config::{PAGE_BLOCKS, PAGE_BYTES};
 use super::frozen::{Booked, Frozen};
 use super::run::{BlockAt, StoredRun};
+use crate::checkpoint::Jobs;
 use crate::trace_span;
 
 /// What names a run: its bucket and number.
@@ -72,26 +71,22 @@ pub struct Merging {
 }
 
 /// Hands jobs to the helper and collects answers.
-pub struct Jobs {
-    helper: Helper,
+pub struct ListJobs {
+    jobs: Jobs<Answer>,
     store: Option<SegmentStore>,
     writer: Option<Arc<Mutex<SegmentWriter>>>,
-    reply: Post<Answer>,
-    answers: Mailbox<Answer>,
-    pending: usize,
 }
 
-impl Jobs {
+impl ListJobs {
     /// Jobs for `helper`; runs are written with `writer`.
     pub fn new(helper: Helper, store: Option<SegmentStore>, writer: Option<SegmentWriter>) -> Self {
-        let (reply, answers) = mailbox();
         let writer = writer.map(|writer| Arc::new(Mutex::new(writer)));
-        Self { helper, store, writer, reply, answers, pending: 0 }
+        Self { jobs: Jobs::new(helper), store, writer }
     }
 
     /// Answers still to come.
     pub fn pending(&self) -> usize {
-        self.pending
+        self.jobs.pending()
     }
 
     /// Has runs written, together.
@@ -170,41 +165,24 @@ impl Jobs {
     }
 
     fn submit(&mut self, job: impl FnOnce(Option<&SegmentStore>) -> Answer + Send + 'static) {
-        let (reply, store) = (self.reply.clone(), self.store.clone());
-        self.pending += 1;
-        self.helper.submit(move || {
-            // If the lists are gone nobody minds the answer.
-            reply.send(job(store.as_ref()));
-        });
+        let store = self.store.clone();
+        self.jobs.submit(move || job(store.as_ref()));
     }
 
-    /// An answer, if there is one. An inline helper is driven for it.
+    /// An answer, if there is one.
     pub fn poll(&mut self) -> Option<Answer> {
-        if self.pending == 0 {
-            return None;
-        }
-        let answer = self.answers.try_recv().ok()?;
-        self.pending -= 1;
-        Some(answer)
+        self.jobs.poll()
     }
 
     /// Does a job of an inline helper.
     pub fn drive(&self) -> bool {
-        self.helper.drive()
+        self.jobs.helper().drive()
     }
 
     /// Waits a moment for an answer, doing the work of an inline helper.
     pub fn wait(&mut self) -> Option<Answer> {
-        self.helper.drive();
-        if let Some(answer) = self.poll() {
-            return Some(answer);
-        }
-        if let Some(store) = &self.store {
-            store.device().drive();
-        }
-        let answer = self.answers.recv_timeout(Duration::from_millis(1)).ok()?;
-        self.pending -= 1;
-        Some(answer)
+        let store = &self.store;
+        self.jobs.wait(|| store.iter().for_each(|store| store.device().drive()))
     }
 }
 

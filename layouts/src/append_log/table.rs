@@ -20,10 +20,11 @@ use super::capture::Capture;
 use super::checkpoint::Files;
 use super::config::{AppendLog, Sizes};
 use super::fold::Resume;
-use super::jobs::Jobs;
+use super::jobs::ListJobs;
 use super::kept::Kept;
 use super::run::{Run, RunCursor, Source};
 use crate::by_hash::ByHash;
+use crate::checkpoint::at_once;
 use crate::hybrid_log::Pool;
 use crate::lists::{Elements, Lists, ListsLayout};
 use crate::oversize::Oversize;
@@ -50,7 +51,7 @@ pub struct AppendLogLists<K, E> {
     pub(super) epoch: u64,
     /// Elements, those of runs that were cleared or not.
     pub(super) elements: u64,
-    pub(super) jobs: Jobs,
+    pub(super) jobs: ListJobs,
     /// Where runs are read; `None` without storage.
     pub(super) source: Option<Source>,
     /// How the owner reads them.
@@ -132,7 +133,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
             graves: BTreeMap::new(),
             epoch: 0,
             elements: 0,
-            jobs: Jobs::new(context.helper.clone(), store.clone(), writer),
+            jobs: ListJobs::new(context.helper.clone(), store.clone(), writer),
             source: store.map(|store| Source { store, state, range }),
             reads,
             files: Files::new(context.account.clone()),
@@ -310,8 +311,8 @@ impl<K: Key, E: State> Upkeep for AppendLogLists<K, E> {
         (fixed, self.account.limit())
     }
 
-    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
-        self.take_at_once()
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        at_once(self, blobs)
     }
 
     fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {

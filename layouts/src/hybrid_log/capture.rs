@@ -19,39 +19,28 @@
 //! - While it is taken no record is copied from one segment to another, and no segment is removed that it may name; records in
 //!   memory are taken back from segments that are given up, as if they were changed.
 
-use std::collections::HashSet;
-use std::time::Instant;
+mod looking;
 
-use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
+use std::collections::HashSet;
+use std::time::Duration;
+
 use alluvium_pagestore::{
     BlobRef, BlobWriter, Death, Error, ErrorKind, LiveSet, MemoryKind, Result, SegmentId,
     StateImage,
 };
 
-use super::address::Place;
 use super::core::Core;
-use super::deaths::DeathList;
-use super::live_sets::{Counted, LiveSets};
-use super::log::{INDEX_SEGMENT_SLOTS, Sealing};
+use super::log::Sealing;
 use super::spill::{Next, Reading};
 use super::stored::{SegmentBefore, Stored};
+use crate::checkpoint::{InSteps, Job, Nth};
 use crate::table::CheckpointOutcome;
 
-/// Lists that a checkpoint refers to at most, before it looks at the segments again.
-const LISTS_MAX: usize = 64;
-/// Bytes of a death in a list, about.
-const LISTED_BYTES: u64 = 2;
-/// Slots that a share looks at.
-const SWEPT: u32 = 4096;
 /// Deaths added again at a time.
 const AGAIN: usize = 1024;
-/// Sets begun at a time, and the bytes that are cleared for them, but for the last of these.
-const BEGUN: usize = 16;
-const BEGUN_BYTES: u64 = 128 << 10;
-/// Sets that are made together take at least this part of the memory, if they take less than this part of
-/// what pages take.
-const SETS_OF_MEMORY: u64 = 32;
-const SETS_OF_PAGES: u64 = 4;
+
+/// What the helper has of one.
+const PART: &str = "a part of a checkpoint";
 
 /// A checkpoint being taken, or not decided yet.
 pub struct Capture {
@@ -86,16 +75,16 @@ enum Step {
     /// And then, for what is on storage only, in a part of the index and those after it: whatever leaves
     /// memory meanwhile is there.
     Visiting { from: u32 },
-    /// What has died since the barrier is added again: those before `added` have been.
-    Adding { added: usize, all: usize },
+    /// What has died since the barrier is added again, from a place of its list on and before another.
+    Adding { from: Nth, to: Nth },
     /// And what was kept on storage, part by part.
     Recalling { next: Option<Next>, reading: Option<Reading> },
     /// The sets are complete, and to be written.
     Complete { group: Vec<usize>, bytes: u64, sets: Vec<LiveSet> },
     /// The helper writes the sets.
-    WritingSets { group: Vec<usize>, bytes: u64, answer: Mailbox<WrittenSets> },
+    WritingSets { group: Vec<usize>, bytes: u64, job: Job<WrittenSets> },
     /// The helper writes the list of what died before the barrier.
-    Listing(Mailbox<Listed>),
+    Listing(Job<Listed>),
     /// The image was given.
     Done,
     /// The state was cleared: there is nothing to go on with.
@@ -106,15 +95,15 @@ enum Step {
 pub(super) type WrittenSets = (Vec<LiveSet>, Result<Vec<BlobRef>>);
 
 /// The list of what died before a barrier, and where it was written.
-type Listed = (DeathList, Result<Vec<BlobRef>>);
+type Listed = (Vec<Vec<Death>>, Result<Vec<BlobRef>>);
 
 /// What the helper has of checkpoints that were given up.
 #[derive(Default)]
 pub(super) struct Late {
     /// Sets, and what is booked for them.
-    sets: Vec<(Mailbox<WrittenSets>, u64)>,
+    sets: Vec<(Job<WrittenSets>, u64)>,
     /// The deaths before a barrier, which are of the next checkpoint.
-    list: Option<Mailbox<Listed>>,
+    list: Option<Job<Listed>>,
 }
 
 impl Late {
@@ -132,25 +121,21 @@ impl Capture {
     }
 }
 
-impl Core {
-    /// Takes a checkpoint in one call.
-    pub(super) fn take_at_once(&mut self, blobs: &BlobWriter) -> Result<StateImage> {
-        self.begin_capture(blobs)?;
-        let start = Instant::now();
-        loop {
-            match self.continue_capture(blobs) {
-                Ok(Some(image)) => return Ok(image),
-                Ok(None) if self.log.pending() > 0 => self.log.wait()?,
-                Ok(None) => std::thread::yield_now(),
-                Err(error) => {
-                    self.decide_capture(CheckpointOutcome::Abandoned);
-                    return Err(error);
-                }
-            }
-            self.log.check_patience(start)?;
+impl InSteps for Core {
+    fn pause(&mut self) -> Result<()> {
+        if self.log.pending() > 0 {
+            return self.log.wait();
         }
+        std::thread::yield_now();
+        Ok(())
     }
 
+    fn patience(&self) -> Duration {
+        self.log.sizes.patience
+    }
+}
+
+impl Core {
     /// Everything in the table now is of the checkpoint.
     pub(super) fn begin_capture(&mut self, blobs: &BlobWriter) -> Result<()> {
         self.context.segment_store()?;
@@ -262,24 +247,22 @@ impl Core {
             }),
             Step::Sweeping { frame } => Ok(self.sweep(frame)),
             Step::Visiting { from } => Ok(self.visit_stored(from)),
-            Step::Adding { added, all } => {
-                let end = self.stored_mut().add_again(added, all.min(added + AGAIN));
-                self.log.stats.checkpoint_looks += (end - added) as u64;
-                Ok(match end < all {
-                    true => Step::Adding { added: end, all },
-                    false => self.begin_recalling(),
-                })
+            Step::Adding { from, to } if from != to => {
+                let (added, from) = self.stored_mut().add_again(from, to, AGAIN);
+                self.log.stats.checkpoint_looks += added;
+                Ok(Step::Adding { from, to })
             }
+            Step::Adding { .. } => Ok(self.begin_recalling()),
             Step::Recalling { next, reading } => self.recall(capture, next, reading),
             Step::Complete { group, bytes, sets } => Ok(self.write_sets(group, bytes, sets, blobs)),
-            Step::WritingSets { group, bytes, answer } => match answer.try_recv() {
-                Err(TryRecvError::Empty) => Ok(Step::WritingSets { group, bytes, answer }),
-                Err(TryRecvError::Disconnected) => {
+            Step::WritingSets { group, bytes, job } => match job.poll() {
+                Ok(None) => Ok(Step::WritingSets { group, bytes, job }),
+                Err(error) => {
                     self.release(bytes);
-                    Err((self.cannot_end(), helper_is_lost()))
+                    Err((self.cannot_end(), error))
                 }
-                Ok((sets, Err(error))) => Err((Step::Complete { group, bytes, sets }, error)),
-                Ok((_, Ok(written))) => {
+                Ok(Some((sets, Err(error)))) => Err((Step::Complete { group, bytes, sets }, error)),
+                Ok(Some((_, Ok(written)))) => {
                     self.release(bytes);
                     let mut written = written.into_iter();
                     for at in group {
@@ -292,14 +275,14 @@ impl Core {
                     Ok(Step::Looking)
                 }
             },
-            Step::Listing(answer) => match answer.try_recv() {
-                Err(TryRecvError::Empty) => Ok(Step::Listing(answer)),
-                Err(TryRecvError::Disconnected) => {
+            Step::Listing(job) => match job.poll() {
+                Ok(None) => Ok(Step::Listing(job)),
+                Err(error) => {
                     self.stored_mut().forget_deaths();
                     // What this one would say of the dead is lost: only the next can be whole.
-                    Err((self.cannot_end(), helper_is_lost()))
+                    Err((self.cannot_end(), error))
                 }
-                Ok((deaths, written)) => {
+                Ok(Some((deaths, written))) => {
                     self.log.stored.as_mut().expect("a log with segments").give_back(deaths);
                     match written {
                         Ok(lists) => {
@@ -330,292 +313,8 @@ impl Core {
     /// Something of the checkpoint is lost: whoever tries again is told so.
     fn cannot_end(&mut self) -> Step {
         self.give_sets_up();
-        self.log.sealing = Sealing::Failed;
+        self.log.fail_sealing();
         Step::Writing
-    }
-
-    /// Which segments have to be looked at in full is known of those that there are at the barrier: begins
-    /// sets for all of them, if there is memory that nobody misses; says whether there are some.
-    fn foresee(&mut self, capture: &mut Capture, wanted: &mut Vec<SegmentBefore>) -> bool {
-        capture.segments = self.stored().segments_before();
-        capture.begins_anew = self.are_lists_longer(capture);
-        if capture.begins_anew {
-            capture.deaths.clear();
-        }
-        // What is not sealed grows yet.
-        let is_wanted =
-            |before: &&SegmentBefore| is_looked_at(capture, before) && before.was_sealed;
-        let looked_at: Vec<_> = capture.segments.iter().rev().filter(is_wanted).cloned().collect();
-        self.settle_known(capture);
-        let bytes = self.bytes_of_sets(capture, looked_at.iter());
-        if looked_at.is_empty() || bytes > self.log.account.available() / 2 {
-            return false;
-        }
-        *wanted = looked_at;
-        self.book_sets(capture, wanted.len(), bytes);
-        true
-    }
-
-    /// Of segments that are known and do not change any more nobody asks what dies.
-    fn settle_known(&mut self, capture: &Capture) {
-        let stored = self.log.stored.as_mut().expect("a log with segments");
-        for before in capture.segments.iter().filter(|before| !is_looked_at(capture, before)) {
-            if before.was_sealed {
-                stored.settle(before.number);
-            }
-        }
-    }
-
-    /// Whether the lists of what has died, with the one that is to be written now, are longer than sets of all
-    /// that is live.
-    fn are_lists_longer(&self, capture: &Capture) -> bool {
-        let listed: u64 = capture.deaths.iter().map(|blob| blob.len).sum();
-        // With those that are to be listed now: else the next checkpoint, however small, makes the sets.
-        let listed = listed + LISTED_BYTES * self.stored().count_before();
-        let sets = capture.segments.iter().map(|s| LiveSet::memory_bytes(s.image.bytes));
-        let most = (sets.sum::<u64>() + 4096).min(self.log.sizes.lists_max);
-        capture.deaths.len() >= LISTS_MAX || listed > most
-    }
-
-    /// Everything is written: which segments there are, and which are to be looked at.
-    fn look_over(&mut self, capture: &mut Capture) {
-        capture.segments = self.log.at_barrier.clone();
-        let segments = capture.segments.iter().enumerate();
-        let looked_at = segments.filter(|(_, before)| is_looked_at(capture, before));
-        capture.looked_at = looked_at.map(|(at, _)| at).collect();
-        let sets = self.stored().sets.as_ref();
-        let is_left =
-            |at: &usize| !sets.is_some_and(|sets| sets.has(capture.segments[*at].image.id));
-        capture.left = capture.looked_at.iter().rev().copied().filter(is_left).collect();
-        let looked_at: HashSet<_> =
-            capture.looked_at.iter().map(|&at| capture.segments[at].image.id).collect();
-        self.stored_mut().settle_others(|id| looked_at.contains(&id));
-    }
-
-    /// What sets for segments take, with the table of their numbers.
-    fn bytes_of_sets<'a>(
-        &self,
-        capture: &Capture,
-        segments: impl Iterator<Item = &'a SegmentBefore>,
-    ) -> u64 {
-        LiveSets::places_bytes(numbers_of(capture)) + segments.map(LiveSets::bytes_of).sum::<u64>()
-    }
-
-    fn book_sets(&mut self, capture: &Capture, count: usize, bytes: u64) {
-        self.log.account.charge(MemoryKind::Buffers, bytes);
-        let sets = LiveSets::none(numbers_of(capture), count, bytes);
-        self.log.stored.as_mut().expect("a log with segments").sets = Some(sets);
-    }
-
-    /// Begins to look at as many segments as half of the free memory has room for, or what pages can leave.
-    fn begin_looking(&mut self, capture: &Capture) -> Step {
-        let account = &self.log.account;
-        let of_memory = account.limit() / SETS_OF_MEMORY;
-        let of_pages = account.used_for(MemoryKind::Pages) / SETS_OF_PAGES;
-        let allowance = (account.available() / 2).max(of_memory.min(of_pages));
-        let mut bytes = self.bytes_of_sets(capture, std::iter::empty());
-        let mut count = 0;
-        for &at in capture.left.iter().rev() {
-            let more = LiveSets::bytes_of(&capture.segments[at]);
-            if count > 0 && bytes + more > allowance {
-                break;
-            }
-            bytes += more;
-            count += 1;
-        }
-        Step::Freeing { count, bytes, booked: 0 }
-    }
-
-    /// Books what sets take, a page at a time while memory is short: the stream would take what is free.
-    fn free_some(
-        &mut self,
-        capture: &mut Capture,
-        count: usize,
-        bytes: u64,
-        mut booked: u64,
-    ) -> std::result::Result<Step, (Step, Error)> {
-        let wanted = bytes - booked;
-        if self.log.account.available() < wanted {
-            let freed = match self.log.free_some() {
-                Ok(true) => Ok(()),
-                Ok(false) => self.log.account.ensure(wanted, "a set of live records"),
-                Err(error) => Err(error),
-            };
-            let page = self.log.sizes.frame_bytes.min(self.log.account.available());
-            let more = wanted.min(page);
-            self.log.account.charge(MemoryKind::Buffers, more);
-            booked += more;
-            let step = Step::Freeing { count, bytes, booked };
-            return match freed {
-                Ok(()) => Ok(step),
-                Err(error) => Err((step, error)),
-            };
-        }
-        self.release(booked);
-        self.book_sets(capture, count, bytes);
-        let group = capture.left.split_off(capture.left.len() - count);
-        let wanted = group.into_iter().map(|at| capture.segments[at].clone()).collect();
-        Ok(Step::Beginning { wanted })
-    }
-
-    /// Begins some of the sets that are wanted; says whether those were the last.
-    fn begin_sets(&mut self, wanted: &mut Vec<SegmentBefore>) -> bool {
-        let sets = &mut self.log.stored.as_mut().expect("a log with segments").sets;
-        let sets = sets.as_mut().expect("they are booked");
-        let mut cleared = 0;
-        for _ in 0..BEGUN {
-            let Some(segment) = wanted.pop() else { break };
-            sets.add(&segment);
-            cleared += LiveSet::memory_bytes(segment.image.bytes);
-            if cleared >= BEGUN_BYTES {
-                break;
-            }
-        }
-        wanted.is_empty()
-    }
-
-    /// Adds what frames have of the segments that are looked at.
-    fn sweep(&mut self, mut frame: u32) -> Step {
-        let mut looked = 0;
-        let count = self.log.frames.count() as u32;
-        while frame < count && looked < SWEPT {
-            if !self.log.pay(self.log.sizes.slots.into()) {
-                return Step::Sweeping { frame };
-            }
-            self.log.add_live_of(frame);
-            looked += self.log.sizes.slots;
-            frame += 1;
-        }
-        self.log.stats.checkpoint_looks += u64::from(looked);
-        match frame < count {
-            true => Step::Sweeping { frame },
-            false => Step::Visiting { from: 0 },
-        }
-    }
-
-    /// Adds what a part of the index has of them on storage only.
-    fn visit_stored(&mut self, from: u32) -> Step {
-        if self.log.index.stored() == 0 {
-            return Step::Adding { added: 0, all: self.stored().count_since() };
-        }
-        if !self.log.pay(INDEX_SEGMENT_SLOTS) {
-            return Step::Visiting { from };
-        }
-        let stored = self.log.stored.as_mut().expect("a log with segments");
-        let sets = stored.sets.as_mut().expect("sets are being made");
-        let mut looked = 0;
-        let next = self.log.index.visit(from, |address| {
-            looked += 1;
-            if let Place::Stored(at) = address.place() {
-                sets.insert(at);
-            }
-        });
-        self.log.stats.checkpoint_looks += looked;
-        match next {
-            Some(from) => Step::Visiting { from },
-            None => Step::Adding { added: 0, all: stored.count_since() },
-        }
-    }
-
-    /// What has died and was not noted is added: first what is here, then what is on storage.
-    fn begin_recalling(&mut self) -> Step {
-        let stored = self.log.stored.as_mut().expect("a log with segments");
-        let deaths = stored.spill.in_memory();
-        let sets = stored.sets.as_mut().expect("sets are being made");
-        sets.insert_again(deaths);
-        self.log.stats.checkpoint_looks += deaths.len() as u64;
-        let next = stored.spill.has_written().then_some(Next::Last);
-        Step::Recalling { next, reading: None }
-    }
-
-    /// Adds the next part of it, when it is read.
-    fn recall(
-        &mut self,
-        capture: &Capture,
-        next: Option<Next>,
-        reading: Option<Reading>,
-    ) -> std::result::Result<Step, (Step, Error)> {
-        let stored = self.log.stored.as_mut().expect("a log with segments");
-        if let Err(error) = stored.spill.check() {
-            return Err((self.cannot_end(), error.with("state", &self.context.name)));
-        }
-        let Some(next) = next else { return Ok(self.complete_sets(capture)) };
-        let Some(reading) = reading else {
-            let reading = stored.spill.start_reading(next);
-            return Ok(Step::Recalling { next: Some(next), reading });
-        };
-        match stored.spill.take_read(&reading) {
-            None => Ok(Step::Recalling { next: Some(next), reading: Some(reading) }),
-            Some(Err(error)) => Err((Step::Recalling { next: Some(next), reading: None }, error)),
-            Some(Ok(recalled)) => {
-                self.log.stats.checkpoint_looks += recalled.deaths().len() as u64;
-                let sets = stored.sets.as_mut().expect("sets are being made");
-                sets.insert_again(recalled.deaths());
-                let before = stored.spill.give_back(recalled);
-                Ok(Step::Recalling { next: before.map(Next::At), reading: None })
-            }
-        }
-    }
-
-    /// The sets have all that was live at the barrier: what dies from now on is nobody's concern.
-    fn complete_sets(&mut self, capture: &Capture) -> Step {
-        let stored = self.log.stored.as_mut().expect("a log with segments");
-        let all = stored.sets.take().expect("sets are being made");
-        let bytes = all.bytes;
-        let (mut sets, mut group) = (Vec::new(), Vec::new());
-        for Counted { id, number, set, live } in all.into_sets() {
-            let at = capture.place_of(id);
-            let image = &capture.segments[at].image;
-            assert_eq!(live, image.live_records, "every key has one live record: {image:?}");
-            if image.live_records < image.records {
-                sets.push(set);
-            }
-            stored.settle(number);
-            group.push(at);
-        }
-        Step::Complete { group, bytes, sets }
-    }
-
-    fn write_sets(
-        &mut self,
-        group: Vec<usize>,
-        bytes: u64,
-        sets: Vec<LiveSet>,
-        blobs: &BlobWriter,
-    ) -> Step {
-        let (reply, answer) = mailbox();
-        let blobs = blobs.clone();
-        self.context.helper.submit(move || {
-            let written: Result<_> = sets.iter().map(|set| set.write(&blobs)).collect();
-            // Those that were written are dropped here: the owner would take long where they are many.
-            let left = match written.is_ok() {
-                true => {
-                    drop(sets);
-                    Vec::new()
-                }
-                false => sets,
-            };
-            reply.send((left, written));
-        });
-        Step::WritingSets { group, bytes, answer }
-    }
-
-    fn give_sets_up(&mut self) {
-        let sets = self.log.stored.as_mut().and_then(|stored| stored.sets.take());
-        if let Some(sets) = sets {
-            let bytes = sets.bytes;
-            self.drop_aside(sets, bytes);
-        }
-    }
-
-    /// Has the helper drop sets, which takes a while where they are many.
-    fn drop_aside(&mut self, sets: impl Send + 'static, bytes: u64) {
-        let (reply, answer) = mailbox();
-        self.context.helper.submit(move || {
-            drop(sets);
-            reply.send((Vec::new(), Ok(Vec::new())));
-        });
-        self.late.sets.push((answer, bytes));
     }
 
     fn begin_listing(&mut self, capture: &Capture, blobs: &BlobWriter) -> Step {
@@ -623,16 +322,14 @@ impl Core {
         let looked_at: HashSet<usize> = capture.looked_at.iter().copied().collect();
         let known = capture.segments.iter().enumerate().filter(|(at, _)| !looked_at.contains(at));
         let wanted: HashSet<SegmentId> = known.map(|(_, segment)| segment.image.id).collect();
-        let (reply, answer) = mailbox();
         let blobs = blobs.clone();
-        self.context.helper.submit(move || {
+        Step::Listing(Job::submit(&self.context.helper, PART, move || {
             let lists = deaths
                 .iter_mut()
                 .map(|part| Death::write(part, |id| wanted.contains(&id), &blobs).transpose());
             let written = lists.flatten().collect();
-            reply.send((deaths, written));
-        });
-        Step::Listing(answer)
+            (deaths, written)
+        }))
     }
 
     fn image_of(&mut self, capture: &Capture) -> StateImage {
@@ -679,10 +376,10 @@ impl Core {
     /// Leaves to the helper what it has, until it answers.
     fn leave(&mut self, step: Step) {
         match step {
-            Step::WritingSets { bytes, answer, .. } => self.late.sets.push((answer, bytes)),
+            Step::WritingSets { bytes, job, .. } => self.late.sets.push((job, bytes)),
             Step::Complete { bytes, sets, .. } => self.drop_aside(sets, bytes),
             Step::Freeing { booked, .. } => self.release(booked),
-            Step::Listing(answer) => self.late.list = Some(answer),
+            Step::Listing(job) => self.late.list = Some(job),
             Step::Foreseeing { .. }
             | Step::Writing
             | Step::Looking
@@ -701,17 +398,15 @@ impl Core {
     /// # Errors
     /// If it has lost what died before the barrier of one: a checkpoint that is being taken cannot tell it.
     pub(super) fn take_late(&mut self, is_capturing: bool) -> Result<()> {
-        for (answer, bytes) in std::mem::take(&mut self.late.sets) {
-            match answer.try_recv() {
-                Err(TryRecvError::Empty) => self.late.sets.push((answer, bytes)),
-                Ok((sets, _)) if !sets.is_empty() => self.drop_aside(sets, bytes),
+        for (job, bytes) in std::mem::take(&mut self.late.sets) {
+            match job.poll() {
+                Ok(None) => self.late.sets.push((job, bytes)),
+                Ok(Some((sets, _))) if !sets.is_empty() => self.drop_aside(sets, bytes),
                 _ => self.release(bytes),
             }
         }
-        let Some(answer) = &self.late.list else { return Ok(()) };
-        let answer = match answer.try_recv() {
-            Err(TryRecvError::Empty) => return Ok(()),
-            answer => answer,
+        let Some(answer) = self.late.list.as_ref().and_then(|job| job.poll().transpose()) else {
+            return Ok(());
         };
         self.late.list = None;
         let stored = self.log.stored.as_mut().expect("a log with segments");
@@ -723,9 +418,9 @@ impl Core {
                 }
                 Ok(())
             }
-            Err(_) => {
+            Err(error) => {
                 stored.forget_deaths();
-                Err(helper_is_lost().with("state", &self.context.name))
+                Err(error.with("state", &self.context.name))
             }
         }
     }
@@ -766,18 +461,4 @@ impl Core {
         self.stop(step);
         self.capture = Some(capture);
     }
-}
-
-/// Whether a checkpoint makes a set for a segment.
-fn is_looked_at(capture: &Capture, before: &SegmentBefore) -> bool {
-    !before.is_known || capture.begins_anew && before.has_dead
-}
-
-/// One more than the greatest number of a segment.
-fn numbers_of(capture: &Capture) -> u32 {
-    capture.segments.iter().map(|segment| segment.number + 1).max().unwrap_or(0)
-}
-
-fn helper_is_lost() -> Error {
-    Error::new(ErrorKind::Io, "the helper lost a part of a checkpoint")
 }

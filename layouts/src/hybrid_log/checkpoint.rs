@@ -12,7 +12,7 @@ use super::address::{Address, Place, StoredAt};
 use super::config::Sizes;
 use super::core::{Core, TOO_LARGE, Visit, stored_address};
 use super::frame_unsafe::Frame;
-use super::passing::Booked;
+use crate::booked::Booked;
 use crate::record_type_unsafe::RecordRun;
 use crate::table::Cursor;
 
@@ -253,8 +253,8 @@ impl Core {
                     self.log.stats.codec_calls += 1;
                     // The value's half, so that `visit` takes none of it for other states.
                     let value_bytes = longer / 2;
-                    account.reserve(MemoryKind::Values, value_bytes, TOO_LARGE)?;
-                    let _booked = Booked { account, bytes: value_bytes, kind: MemoryKind::Values };
+                    let kind = MemoryKind::Values;
+                    let _booked = Booked::reserve(account, kind, value_bytes, TOO_LARGE)?;
                     self.log
                         .record_type
                         .decode(record.payload, &mut |record| visit(&RecordRun::of(record)))

@@ -23,9 +23,10 @@ use super::expiring::Expiry;
 use super::frame_unsafe::Frame;
 use super::index::{Index, IndexHash, Position};
 use super::log::{Log, QUANTUM};
-use super::passing::Booked;
 use super::rewriter::Rewriter;
 use super::stored::{Read, Stored};
+use crate::booked::Booked;
+use crate::checkpoint::at_once;
 use crate::record_type_unsafe::{RecordRun, RecordType};
 use crate::table::{CheckpointOutcome, Pace, StateContext, TableStats};
 use crate::upkeep::Upkeep;
@@ -318,7 +319,7 @@ impl Upkeep for Core {
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.take_at_once(blobs)
+        at_once(self, blobs)
     }
 
     fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {

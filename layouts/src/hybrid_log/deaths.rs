@@ -8,17 +8,19 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Death, MemoryKind};
 
+use crate::checkpoint::DeadList;
+
 /// Records that have died since the last checkpoint. What there is no room for is not noted: the
 /// segment's numbers do not add up then, and the next checkpoint looks at it in full.
 #[derive(Debug)]
 pub struct Deaths {
     /// Since the last barrier.
-    pub now: DeathList,
+    pub now: DeadList<Death>,
     /// Before it, of the checkpoint being taken or not decided yet.
-    pub before: DeathList,
+    pub before: DeadList<Death>,
     /// Parts that no list has, booked, for those that need one next: to give the memory of a long list back
     /// takes milliseconds.
-    spare: DeathList,
+    spare: Vec<Vec<Death>>,
     /// How many parts are booked.
     booked: usize,
     pub account: Rc<Account>,
@@ -36,12 +38,13 @@ const PARTS_MAX: usize = 32;
 /// index, and in little memory every part counts.
 const PART_MIN: usize = 8192;
 
-/// Deaths in parts of so many, so that no call moves those that are there.
-pub type DeathList = Vec<Vec<Death>>;
-
 impl Deaths {
     pub fn new(account: Rc<Account>, part: usize, floor_bytes: u64) -> Self {
-        let list = || vec![Vec::with_capacity(part)];
+        let list = || {
+            let mut list = DeadList::default();
+            list.add(Vec::with_capacity(part));
+            list
+        };
         Self {
             now: list(),
             before: list(),
@@ -63,26 +66,21 @@ impl Deaths {
     #[inline]
     pub fn note(&mut self, before: bool, death: Death) -> bool {
         let list = if before { &mut self.before } else { &mut self.now };
-        match list.last_mut() {
-            Some(part) if part.len() < self.part => part.push(death),
-            _ => return self.note_in_new(before, death),
-        }
-        true
+        list.push(death) || self.note_in_new(before, death)
     }
 
     /// Whether so many that die now, a part's at most, can be noted.
     pub fn has_room(&self, deaths: usize) -> bool {
-        let left = self.now.last().map_or(0, |part| self.part.saturating_sub(part.len()));
-        let may_begin = self.is_asked && self.part >= PART_MIN && self.now.len() < PARTS_MAX;
+        let may_begin = self.is_asked && self.part >= PART_MIN && self.now.parts() < PARTS_MAX;
         let is_free = || self.account.available() >= self.part_bytes() + self.floor_bytes;
-        deaths <= left || may_begin && (!self.spare.is_empty() || is_free())
+        deaths <= self.now.room() || may_begin && (!self.spare.is_empty() || is_free())
     }
 
     #[cold]
     fn note_in_new(&mut self, before: bool, death: Death) -> bool {
         let bytes = self.part_bytes();
-        let parts = if before { self.before.len() } else { self.now.len() };
-        if !self.is_asked || self.part < PART_MIN || parts >= PARTS_MAX {
+        let list = if before { &self.before } else { &self.now };
+        if !self.is_asked || self.part < PART_MIN || list.parts() >= PARTS_MAX {
             return false;
         }
         let room = self.spare.pop().or_else(|| {
@@ -93,49 +91,40 @@ impl Deaths {
         });
         let Some(mut part) = room else { return false };
         part.push(death);
-        if before {
-            self.before.push(part)
-        } else {
-            self.now.push(part)
-        }
+        let list = if before { &mut self.before } else { &mut self.now };
+        list.add(part);
         true
     }
 
     /// Empties the list of what was before the barrier. Cost: its parts, whatever is in them.
     pub fn clear_before(&mut self) {
-        clear(&mut self.before, &mut self.spare);
+        self.spare.extend(self.before.clear());
         self.share_spare();
     }
 
     /// A list without a part gets one that the other has no use for.
     fn share_spare(&mut self) {
         for list in [&mut self.now, &mut self.before] {
-            if list.is_empty() {
-                list.extend(self.spare.pop());
+            if list.parts() == 0 {
+                self.spare.pop().into_iter().for_each(|part| list.add(part));
             }
         }
-    }
-
-    /// What the helper had of the deaths before the barrier is back.
-    pub fn give_back(&mut self, mut parts: DeathList) {
-        parts.append(&mut self.before);
-        self.before = parts;
     }
 
     /// The deaths before the barrier are of the next checkpoint as well, but for those that are `lost` as there is no room.
     /// Cost: the parts, if they are long, whose places change; else what is in them. No list may have one of its
     /// own after it until there is a spare one, or room.
     pub fn carry_over(&mut self, mut lost: impl FnMut(Death)) {
-        let mut parts = std::mem::take(&mut self.before);
         if self.part >= PART_MIN {
-            let (some, none): (DeathList, _) = parts.into_iter().partition(|p| !p.is_empty());
-            self.now.splice(0..0, some);
+            let parts = self.before.take_parts().into_iter();
+            let (some, none): (Vec<_>, Vec<_>) = parts.partition(|part| !part.is_empty());
+            self.now.give_back(some);
             self.spare.extend(none);
         } else {
-            if self.now.is_empty() {
-                self.now.extend(parts.pop());
+            if self.now.parts() == 0 {
+                self.before.pop_part().into_iter().for_each(|part| self.now.add(part));
             }
-            for mut part in parts {
+            for mut part in self.before.take_parts() {
                 for death in part.drain(..) {
                     if !self.note(false, death) {
                         lost(death);
@@ -149,7 +138,7 @@ impl Deaths {
 
     /// Empties the list of what was since.
     pub fn clear_now(&mut self) {
-        clear(&mut self.now, &mut self.spare);
+        self.spare.extend(self.now.clear());
     }
 
     /// Gives the memory of a part back that no list has, and says how much that is.
@@ -161,42 +150,12 @@ impl Deaths {
         self.account.release(MemoryKind::Tables, self.part_bytes());
         self.part_bytes()
     }
-
-    /// Before which place the last of those since the barrier is. Places of a part that is not full are
-    /// nobody's.
-    pub fn end(&self) -> usize {
-        let others = self.now.len().saturating_sub(1) * self.part;
-        others + self.now.last().map_or(0, Vec::len)
-    }
-
-    /// Those since the barrier at a place and behind it, up to another place and of one part; and the place
-    /// to go on at.
-    pub fn some(&self, from: usize, to: usize) -> (&[Death], usize) {
-        let (number, at) = (from / self.part, from % self.part);
-        let part = self.now.get(number).map_or(&[][..], Vec::as_slice);
-        let end = (at + to.saturating_sub(from)).min(part.len());
-        let deaths = &part[at.min(end)..end];
-        let goes_on = number + 1 < self.now.len();
-        (
-            deaths,
-            if goes_on && end == part.len() {
-                (number + 1) * self.part
-            } else {
-                from + deaths.len()
-            },
-        )
-    }
-}
-
-/// Empties a list but for its first part, whose memory it keeps.
-fn clear(list: &mut DeathList, spare: &mut DeathList) {
-    list.iter_mut().for_each(Vec::clear);
-    spare.extend(list.drain(1.min(list.len())..));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::Nth;
     use alluvium_pagestore::{MIB, SegmentId};
 
     fn death(grain: usize) -> Death {
@@ -215,16 +174,16 @@ mod tests {
             assert!(deaths.note(false, death(grain)));
         }
         deaths.carry_over(|death| panic!("{death:?} has no room"));
-        let (mut found, mut at, mut calls) = (Vec::new(), 0, 0);
-        while at < deaths.end() {
-            let (some, next) = deaths.some(at, deaths.end().min(at + 1000));
-            assert!(next > at && some.len() <= 1000, "{at} of {}", deaths.end());
+        let (mut found, mut at, mut calls) = (Vec::new(), Nth::default(), 0);
+        while at != deaths.now.end() {
+            let (some, next) = deaths.now.some(at, deaths.now.end(), 1000);
+            assert!(next != at && some.len() <= 1000, "{at:?} of {:?}", deaths.now.end());
             found.extend(some.iter().map(|death| death.grain() as usize));
             (at, calls) = (next, calls + 1);
         }
         found.sort_unstable();
         assert!(found.iter().copied().eq(0..2 * PART_MIN), "{}", found.len());
-        assert!(calls < 20, "{calls}");
+        assert!(calls < 25, "{calls}");
     }
 
     /// However often checkpoints are given up, confirmed, or their list comes late: no death is lost where parts are
@@ -247,20 +206,21 @@ mod tests {
                     grain += 1;
                     expected += usize::from(deaths.note(false, death(grain)));
                 }
-                lent.take().into_iter().for_each(|parts| deaths.give_back(parts));
+                lent.take().into_iter().for_each(|parts| deaths.before.give_back(parts));
                 match round % 5 {
                     0 => {
-                        let told: usize = deaths.before.iter().map(Vec::len).sum();
+                        expected -= deaths.before.len() as usize;
                         deaths.clear_before();
-                        expected -= told;
                     }
-                    1 => lent = Some(std::mem::take(&mut deaths.before)),
+                    1 => lent = Some(deaths.before.take_parts()),
                     _ => deaths.carry_over(|_| expected -= 1),
                 }
                 while round % 4 == 3 && deaths.give_spare_up() > 0 {}
-                let lists = [&deaths.now, &deaths.before, &deaths.spare].into_iter().chain(&lent);
                 let (mut parts, mut all) = (0, 0);
-                for list in lists {
+                for list in [&deaths.now, &deaths.before] {
+                    (parts, all) = (parts + list.parts(), all + list.len() as usize);
+                }
+                for list in [&deaths.spare].into_iter().chain(&lent) {
                     parts += list.len();
                     all += list.iter().map(Vec::len).sum::<usize>();
                 }
@@ -300,7 +260,7 @@ mod tests {
             (0..3 * PART_MIN).for_each(|grain| assert!(deaths.note(true, death(grain))));
             assert_eq!(account.used(), 2 * deaths.part_bytes(), "round {round}");
             deaths.clear_before();
-            assert_eq!((deaths.before.len(), deaths.before[0].len()), (1, 0));
+            assert_eq!((deaths.before.parts(), deaths.before.len()), (1, 0));
             assert_eq!(account.used(), 2 * deaths.part_bytes(), "round {round}");
         }
         for left in [1, 0] {

@@ -13,7 +13,6 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-use alluvium_pagestore::mailbox::{Mailbox, Post, TryRecvError, mailbox};
 use alluvium_pagestore::{
     Error, ErrorKind, Helper, Result, SegmentInfo, SegmentStore, SegmentWriter, WrittenPage,
 };
@@ -21,6 +20,7 @@ use alluvium_pagestore::{
 use super::frame_unsafe::{Frame, FrozenFrame};
 use super::log::Copies;
 use super::writers::Writers;
+use crate::checkpoint::Jobs;
 use crate::record_type_unsafe::ErasedTouched;
 use crate::trace_span;
 
@@ -77,12 +77,9 @@ pub enum Answer {
 
 /// Hands frames to the helper and collects answers.
 pub struct Flusher {
-    helper: Helper,
+    jobs: Jobs<Answer>,
     store: SegmentStore,
     writers: Arc<Mutex<Writers>>,
-    reply: Post<Answer>,
-    answers: Mailbox<Answer>,
-    pending: usize,
     /// When a value was touched last, if entries expire.
     touched: Option<ErasedTouched>,
 }
@@ -90,9 +87,8 @@ pub struct Flusher {
 impl Flusher {
     /// A flusher that writes with `writers`.
     pub fn new(helper: Helper, store: SegmentStore, writers: Writers) -> Self {
-        let (reply, answers) = mailbox();
         let writers = Arc::new(Mutex::new(writers));
-        Self { helper, store, writers, reply, answers, pending: 0, touched: None }
+        Self { jobs: Jobs::new(helper), store, writers, touched: None }
     }
 
     /// The state's writers, for the helper only.
@@ -107,109 +103,84 @@ impl Flusher {
 
     /// Answers still to come.
     pub fn pending(&self) -> usize {
-        self.pending
+        self.jobs.pending()
     }
 
     /// Whether nobody waits for the helper any more.
     pub fn is_left_alone(&self) -> bool {
-        self.helper.is_left_alone()
+        self.jobs.helper().is_left_alone()
     }
 
     /// Has a frozen frame written, for whose longest record so many bytes are booked beside those of
     /// the writer.
     pub fn flush(&mut self, number: u32, frozen: FrozenFrame, booked: u64) {
-        let (writers, reply, touched) = (self.writers.clone(), self.reply.clone(), self.touched);
-        self.pending += 1;
-        self.helper.submit(move || {
+        let (writers, touched) = (self.writers.clone(), self.touched);
+        self.jobs.submit(move || {
             let (result, sealed) = write_page(&writers, number, &frozen, touched);
             if booked > 0 {
                 let mut writers = writers.lock().expect("a writer's user does not panic");
                 writers.for_pages().shrink_scratch(0);
             }
-            // If the table is gone nobody minds the answer.
-            reply.send(Answer::Flushed { number, frozen, booked, result, sealed });
+            Answer::Flushed { number, frozen, booked, result, sealed }
         });
     }
 
     /// Has copies of records written.
     pub fn flush_copies(&mut self, mut copies: Copies) {
-        let (writers, reply, touched) = (self.writers.clone(), self.reply.clone(), self.touched);
-        self.pending += 1;
-        self.helper.submit(move || {
+        let (writers, touched) = (self.writers.clone(), self.touched);
+        self.jobs.submit(move || {
             let frozen = copies.frame.freeze();
             let (result, sealed) = write_page(&writers, copies.first, &frozen, touched);
             copies.frame.thaw(frozen);
-            reply.send(Answer::Copied { copies, result, sealed });
+            Answer::Copied { copies, result, sealed }
         });
     }
 
     /// Has a frame's values dropped.
     pub fn reap(&mut self, mut frame: Frame, heap_bytes: u64) {
-        let reply = self.reply.clone();
-        self.pending += 1;
-        self.helper.submit(move || {
+        self.jobs.submit(move || {
             // What panics here panics for nobody: there is no call that it belongs to.
             let _panic = drop_entries(&mut frame);
-            reply.send(Answer::Reaped { frame, heap_bytes });
+            Answer::Reaped { frame, heap_bytes }
         });
     }
 
     /// Has the open segments sealed and made durable; the answer has the epoch.
     pub fn seal(&mut self, epoch: u32) {
-        let (writers, reply) = (self.writers.clone(), self.reply.clone());
-        self.pending += 1;
-        self.helper.submit(move || {
+        let writers = self.writers.clone();
+        self.jobs.submit(move || {
             let mut writers = writers.lock().expect("a writer's user does not panic");
             let result = writers.seal();
             let sealed = writers.take_sealed();
-            reply.send(Answer::Sealed { epoch, result, sealed });
+            Answer::Sealed { epoch, result, sealed }
         });
     }
 
     /// Has the open segments removed: nobody needs what is in them.
     pub fn abandon(&mut self) {
-        let (writers, reply) = (self.writers.clone(), self.reply.clone());
-        self.pending += 1;
-        self.helper.submit(move || {
+        let writers = self.writers.clone();
+        self.jobs.submit(move || {
+            // The writers, which are booked until the answer, are dropped before it.
             writers.lock().expect("a writer's user does not panic").abandon();
-            // They are booked until then.
-            drop(writers);
-            reply.send(Answer::Abandoned);
+            Answer::Abandoned
         });
     }
 
     /// An answer, if there is one.
     pub fn poll(&mut self) -> Option<Answer> {
-        // To look costs more than many calls of the stream have to spare.
-        if self.pending == 0 {
-            return None;
-        }
-        match self.answers.try_recv() {
-            Ok(answer) => {
-                self.pending -= 1;
-                Some(answer)
-            }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.jobs.poll()
     }
 
     /// Does the work of an inline helper.
     pub fn drive(&self) {
-        self.helper.drive();
+        self.jobs.helper().drive();
         self.store.device().drive();
     }
 
     /// Waits a moment for an answer, doing the work of an inline helper.
     pub fn wait(&mut self) -> Option<Answer> {
-        self.helper.drive();
-        if let Some(answer) = self.poll() {
-            return Some(answer);
-        }
-        self.store.device().drive();
-        let patience = std::time::Duration::from_millis(1);
-        let answer = self.answers.recv_timeout(patience).ok()?;
-        self.pending -= 1;
-        Some(answer)
+        let device = self.store.device();
+        self.jobs.wait(|| device.drive())
     }
 }
 

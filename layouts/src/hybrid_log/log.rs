@@ -20,10 +20,12 @@ mod ageing;
 mod barrier;
 mod beside;
 mod copies;
+mod eviction;
+mod freeing;
 mod given_up;
+mod ring;
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -39,18 +41,20 @@ use super::frames_unsafe::{FrameState, Frames, NO_FRAME, Stage};
 use super::index::{Index, IndexHash, Position};
 use super::pool_unsafe::Pool;
 use super::spill::Spill;
-use super::stored::{SegmentBefore, Stored};
+use super::stored::Stored;
 use super::writers::Writers;
 use crate::oversize::Oversize;
 use crate::record_type_unsafe::RecordType;
 use crate::split_table::HashRange;
 use crate::table::{StateContext, TableStats};
-pub use barrier::INDEX_SEGMENT_SLOTS;
+use barrier::Barrier;
+pub use barrier::{INDEX_SEGMENT_SLOTS, Sealing};
 pub use beside::{Beside, Bookings};
 pub use copies::Copies;
+use copies::CopyQueue;
+use eviction::{Eviction, FROZEN_MAX};
+use ring::Ring;
 
-/// Frames with the helper at once.
-const FROZEN_MAX: usize = 4;
 /// Slots redirected per new record while memory is short.
 pub const QUANTUM: u32 = 8;
 /// Copies of frames for a checkpoint that are there at once, at the least.
@@ -89,79 +93,21 @@ pub struct Log {
     pub flusher: Option<Flusher>,
     pub stats: TableStats,
     pub oversize: Oversize,
-    vacant_numbers: Vec<u32>,
-    spares: Vec<Frame>,
     /// Memory for more frames.
     pub pool: Pool,
-    /// Frames in use, oldest first.
-    order: VecDeque<u32>,
-    /// The first so many of `order` are past being mutable or cooling.
-    sealed: usize,
-    frozen: usize,
-    failed: usize,
-    fill: Option<u32>,
-    /// Whether a caller waits for a frame, so that those that are written leave.
-    is_freeing: bool,
-    /// Copies of records that a checkpoint is to have: next to be written, and what has room for more.
-    copies: VecDeque<Copies>,
-    /// The first so many of them are of a checkpoint that was given up.
-    stale_copies: usize,
-    copying: Option<Copies>,
-    /// Slots of records that have not changed that a checkpoint may look at before the stream has made
-    /// more calls; any number if there is none.
-    credit: Option<u64>,
-    /// The same in calls, for copies that the helper is given.
-    page_credit: Option<u64>,
-    /// How much was over of the time of the checkpoint before the last share.
-    gone: u64,
-    /// Records that were on storage nowhere at its barrier.
-    all_due: u64,
-    /// Mutable frames with unused slots.
-    sparse: Vec<u32>,
-    /// The clean frame whose slots are being redirected, and the next slot.
-    evicting: Option<(u32, u32)>,
+    ring: Ring,
+    eviction: Eviction,
+    barrier: Barrier,
+    /// Copies of records that a checkpoint is to have.
+    copies: CopyQueue,
     /// First hash of the owned key groups, and the bits that all their hashes share.
     hashes: HashRange,
-    /// Free memory below which frames are on their way out.
-    want_free: u64,
     tables_booked: u64,
     flush_error: Option<Error>,
     /// The log is over, and the helper removes, or has, what only it knows of.
     is_abandoned: bool,
-    /// How many barriers there were: frames begun before the last one are of the checkpoint that
-    /// began there.
-    epoch: u32,
-    /// Frames of earlier epochs are due: what was fresh in them at the barrier does not change until it is
-    /// copied or written. 0 while no checkpoint is being taken.
-    due_before: u32,
-    /// The epoch of the last checkpoint that was given up: frames of epochs before may have records marked as dead that nobody is
-    /// to have.
-    given_up: u32,
-    /// Records are fresh since this epoch or a later one.
-    fresh_from: u32,
-    /// Frames from this number on are still to be rid of what the last checkpoint that was given up has left.
-    carrying: Option<u32>,
-    /// Whether the segment with the last of the due frames was given to be sealed.
-    pub sealing: Sealing,
-    /// The segments as they were at the barrier, from when they are durable.
-    pub at_barrier: Vec<SegmentBefore>,
     /// What was there before it was cleared, until it is dropped.
     pub beside: Option<Rc<RefCell<dyn Beside>>>,
-}
-
-/// How far the due frames of a checkpoint are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sealing {
-    /// No checkpoint is being taken, or all of its frames are there to be read.
-    Idle,
-    /// Frames are to be frozen yet.
-    Freezing,
-    /// All are with the helper, and so is their segment.
-    Handed,
-    /// Their segments are durable.
-    Sealed,
-    /// Not all could be written.
-    Failed,
 }
 
 impl Log {
@@ -190,7 +136,7 @@ impl Log {
         let want_free = sizes.headroom_bytes
             + (2 * sizes.frame_bytes).max(account.limit() / 32).max(WANT_FREE_MIN);
         let (frames_max, spares_max) = (sizes.frames_max as usize, sizes.spares_max);
-        let copies = VecDeque::with_capacity(sizes.copies_max);
+        let copies = CopyQueue::new(sizes.copies_max);
         let (stored, flusher) = storage.unzip();
         let (slots, helper) = (sizes.slots, Some(context.helper.clone()));
         let layout = Frame::layout(record_type, slots);
@@ -207,35 +153,14 @@ impl Log {
             flusher,
             stats: TableStats::default(),
             oversize: Oversize::new(&context.name, context.max_value_bytes),
-            vacant_numbers: Vec::with_capacity(frames_max),
-            spares: Vec::with_capacity(spares_max),
-            order: VecDeque::with_capacity(frames_max),
-            sealed: 0,
-            frozen: 0,
-            failed: 0,
-            fill: None,
-            is_freeing: false,
+            ring: Ring::new(frames_max, spares_max),
+            eviction: Eviction::new(want_free),
+            barrier: Barrier::default(),
             copies,
-            stale_copies: 0,
-            copying: None,
-            credit: None,
-            page_credit: None,
-            gone: 0,
-            all_due: 0,
-            sparse: Vec::with_capacity(frames_max / 4 + 1),
-            evicting: None,
             hashes,
-            want_free,
             tables_booked: 0,
             flush_error: None,
             is_abandoned: false,
-            epoch: 0,
-            due_before: 0,
-            given_up: 0,
-            fresh_from: 0,
-            carrying: None,
-            sealing: Sealing::Idle,
-            at_barrier: Vec::new(),
             beside: None,
         };
         assert!(
@@ -282,7 +207,7 @@ impl Log {
 
     /// The slots of a frame before this one are being left: the index has their records on storage.
     pub fn left_before(&self, number: u32) -> u32 {
-        self.evicting.filter(|(evicting, _)| *evicting == number).map_or(0, |(_, next)| next)
+        self.eviction.left_before(number)
     }
 
     #[inline(always)]
@@ -293,7 +218,7 @@ impl Log {
     /// Whether new records go to this frame.
     #[cfg(test)]
     pub fn is_fill(&self, number: u32) -> bool {
-        self.fill == Some(number)
+        self.ring.is_fill(number)
     }
 
     /// The hash of the key in a slot, if the slot is used.
@@ -343,7 +268,7 @@ impl Log {
     /// The next slot of the fill frame, if there is one and memory is not short: then there is
     /// nothing to make room for, and no record moves.
     pub fn slot_at_hand(&mut self) -> Option<(u32, u32)> {
-        if self.account.available() < self.want_free {
+        if self.account.available() < self.eviction.want_free() {
             return None;
         }
         self.vacant_slot()
@@ -351,7 +276,7 @@ impl Log {
 
     #[inline(always)]
     fn vacant_slot(&mut self) -> Option<(u32, u32)> {
-        let number = self.fill?;
+        let number = self.ring.fill()?;
         if self.frames.state(number).heap_bytes > self.sizes.frame_heap_bytes {
             return None;
         }
@@ -361,7 +286,7 @@ impl Log {
     #[inline(always)]
     fn make_room_for(&mut self, new_entry: Option<IndexHash>) -> Result<(u32, u32)> {
         for _ in 0..ROUNDS_MAX {
-            if self.account.available() < self.want_free {
+            if self.account.available() < self.eviction.want_free() {
                 self.relieve()?;
             }
             if let Some(hash) = new_entry {
@@ -409,7 +334,7 @@ impl Log {
     pub fn is_kept(&self, number: u32, slot: u32) -> bool {
         let due = self.frames.epoch().due();
         self.stage(number) == Stage::Frozen
-            || self.due_before > 0 && self.frame(number).is_due(slot, due)
+            || self.barrier.is_open() && self.frame(number).is_due(slot, due)
     }
 
     /// Whether the record in a slot can be changed where it is.
@@ -440,7 +365,7 @@ impl Log {
 
     /// Marks an entry that is kept as dead.
     pub fn leave_for_dead(&mut self, number: u32, slot: u32) {
-        let epoch = self.epoch;
+        let epoch = self.barrier.epoch();
         // Others there may be marked since a checkpoint that was given up.
         self.drop_given_up(number);
         // What is not on storage yet dies when it is.
@@ -477,8 +402,8 @@ impl Log {
             used <= slots - slots.div_ceil(8) && heap_bytes <= heap_max - heap_max / 8
         };
         let is_wanted = self.frames.state(number).is_awaited
-            || self.fill == Some(number)
-            || self.evicting.map(|e| e.0) == Some(number);
+            || self.ring.is_fill(number)
+            || self.eviction.is_of(number);
         if used == 0 && !is_wanted {
             self.retire(number);
         } else if stage == Stage::Mutable
@@ -486,9 +411,7 @@ impl Log {
             && !has_room(used + 1, heap_after + heap)
         {
             // Passed on the way down: an eighth of the slots, and of the heap, is free now.
-            if self.sparse.len() < self.sparse.capacity() {
-                self.sparse.push(number);
-            }
+            self.ring.offer(number);
         }
     }
 
@@ -497,12 +420,12 @@ impl Log {
     fn turn_page(&mut self) -> Result<()> {
         self.carry_some_over();
         self.drop_some_beside();
-        while let Some(number) = self.sparse.pop() {
+        while let Some(number) = self.ring.take_offered() {
             let state = self.frames.state(number);
             let vacant = state.frame.as_ref().is_some_and(|f| f.used() < f.slots())
                 && state.heap_bytes <= self.sizes.frame_heap_bytes;
-            if state.stage == Stage::Mutable && vacant && self.fill != Some(number) {
-                self.fill = Some(number);
+            if state.stage == Stage::Mutable && vacant && !self.ring.is_fill(number) {
+                self.ring.fill_again(number);
                 return Ok(());
             }
         }
@@ -510,7 +433,7 @@ impl Log {
             self.poll()?;
             // No new records without memory for the segments that they go to.
             let booked = self.book_tables();
-            match self.spares.pop() {
+            match self.ring.take_spare() {
                 Some(frame) if booked => break frame,
                 Some(frame) => {
                     drop(frame);
@@ -529,12 +452,12 @@ impl Log {
             frame: Some(frame),
             stage: Stage::Mutable,
             heap_bytes: 0,
-            epoch: self.epoch,
+            epoch: self.barrier.epoch(),
             dead: 0,
             is_awaited: false,
             next_copied: NO_FRAME,
         };
-        let number = match self.vacant_numbers.pop() {
+        let number = match self.ring.take_number() {
             Some(number) => {
                 *self.frames.state_mut(number) = state;
                 number
@@ -542,8 +465,7 @@ impl Log {
             None => self.frames.push(state),
         };
         self.frames.shorten(number);
-        self.order.push_back(number);
-        self.fill = Some(number);
+        self.ring.add(number);
         Ok(())
     }
 }
@@ -560,9 +482,8 @@ impl Drop for Log {
             let _ = self.wait();
         }
         self.frames.clear();
-        self.spares.clear();
+        self.ring.drop_spares();
         self.copies.clear();
-        self.copying = None;
         self.pool.close();
         for kind in [MemoryKind::Pages, MemoryKind::Values, MemoryKind::Tables] {
             self.account.release(kind, self.account.used_for(kind));

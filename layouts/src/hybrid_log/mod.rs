@@ -21,7 +21,6 @@ mod frame_unsafe;
 mod frames_unsafe;
 mod index;
 mod leaving;
-mod live_sets;
 mod log;
 mod marks;
 mod passing;

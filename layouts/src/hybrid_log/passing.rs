@@ -7,16 +7,15 @@
 //! What it keeps true: each entry of the index is visited once, as nothing moves meanwhile. Memory is
 //! booked before, and room for a value that is read with it.
 
-use std::rc::Rc;
-
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, FooterEntry, MemoryKind, PassVisitor, PassedRecord, Result,
-    SegmentInfo, SegmentPass, SegmentStore, fingerprint,
+    Error, ErrorKind, FooterEntry, PassVisitor, PassedRecord, Result, SegmentInfo, SegmentPass,
+    SegmentStore, fingerprint,
 };
 
 use super::core::{Core, Visit, stored_address};
 use super::frames_unsafe::Stage;
+use crate::booked::Booked;
 use crate::full_image::PAGE_RECORDS_MAX;
 use crate::record_type_unsafe::RecordRun;
 use crate::table::Cursor;
@@ -27,28 +26,6 @@ const BUFFER_BYTES_MIN: u64 = 8 << 10;
 const BUFFER_BYTES_MAX: u64 = 1 << 20;
 /// Window for directories, and for images that are longer than a buffer.
 const WINDOW_BYTES: usize = 2 * BLOCK_BYTES;
-
-/// Memory that is booked while it lives.
-pub(super) struct Booked {
-    pub(super) account: Rc<Account>,
-    pub(super) bytes: u64,
-    pub(super) kind: MemoryKind,
-}
-
-impl Booked {
-    /// Memory for buffers, which is free.
-    pub(super) fn buffers(account: Rc<Account>, bytes: u64) -> Self {
-        let kind = MemoryKind::Buffers;
-        account.charge(kind, bytes);
-        Self { account, bytes, kind }
-    }
-}
-
-impl Drop for Booked {
-    fn drop(&mut self) {
-        self.account.release(self.kind, self.bytes);
-    }
-}
 
 impl Core {
     pub(super) fn visit_where_they_are(&mut self, visit: Visit<'_>) -> Result<()> {

@@ -8,10 +8,8 @@
 //! the original. So every decision is the owner's and no step takes more than its fuel, and a frame.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use alluvium_pagestore::io::BLOCK_BYTES;
-use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError, TryRecvError, mailbox};
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, Progress, RECORD_HEADER_BYTES, Result, Rewrite,
     SegmentDirectory, SegmentId, SegmentMeta, SegmentReader, WrittenPage, fingerprint,
@@ -20,39 +18,41 @@ use alluvium_pagestore::{
 use super::address::StoredAt;
 use super::core::{Core, stored_address};
 use super::leaving::{Leaving, SegmentSet};
-use super::passing::Booked;
+use crate::booked::Booked;
+use crate::checkpoint::Job;
 
 /// The rewrite under way, if there is one, and the segments that are given up with it.
 #[derive(Default)]
 pub struct Rewriter {
-    job: Option<Job>,
+    job: Option<Rewriting>,
     leaving: Leaving,
     /// Segments that the end of the checkpoint being taken is awaited for.
     put_off: SegmentSet,
     /// The rewrite that a checkpoint has interrupted. It goes on where it was: checkpoints in quick
     /// succession would have it begin again for ever otherwise.
-    interrupted: Option<Job>,
+    interrupted: Option<Rewriting>,
     /// Whether steps wait for the helper.
     patient: bool,
     /// Copies of long records that nobody waits for any more, and their memory.
-    given_up: Vec<(Mailbox<Result<Copied>>, Booked)>,
+    given_up: Vec<(Job<Result<Copied>>, Booked)>,
 }
 
 impl Rewriter {
     /// Gives up what is under way. The memory that the helper has for it comes back when it is through.
     fn give_up_job(&mut self) {
-        if let Some(Job { step: Step::Copying(answer, Some(booked)), .. }) = self.job.take() {
-            self.given_up.push((answer, booked));
+        if let Some(Rewriting { step: Step::Copying(copying, Some(booked)), .. }) = self.job.take()
+        {
+            self.given_up.push((copying, booked));
         }
         self.settle();
     }
 
     fn settle(&mut self) {
-        self.given_up.retain(|(answer, _)| matches!(answer.try_recv(), Err(TryRecvError::Empty)));
+        self.given_up.retain(|(copying, _)| matches!(copying.poll(), Ok(None)));
     }
 }
 
-struct Job {
+struct Rewriting {
     /// Number and id of the segment.
     segment: u32,
     id: SegmentId,
@@ -64,17 +64,23 @@ struct Job {
     step: Step,
 }
 
+/// A segment's directory, and the entries of one of its images.
+type Footer = (Arc<SegmentDirectory>, Vec<FooterEntry>);
+
+/// What the helper has of one.
+const PART: &str = "a part of a rewrite";
+
 enum Step {
     /// Frames are looked through for records of the segments that are given up.
     Sweeping,
     /// The next image's footer is to be read.
     Next,
     /// The helper reads the directory or a footer.
-    Reading(Mailbox<Result<(Arc<SegmentDirectory>, Vec<FooterEntry>)>>),
+    Reading(Job<Result<Footer>>),
     /// The owner looks which entries are live: those before `looked` that are stand at the front.
     Filtering { entries: Vec<FooterEntry>, looked: usize, live: usize },
     /// The helper copies.
-    Copying(Mailbox<Result<Copied>>, Option<Booked>),
+    Copying(Job<Result<Copied>>, Option<Booked>),
     /// The owner installs the copies from `next` on.
     Installing { copied: Copied, segment: u32, next: usize },
 }
@@ -123,14 +129,14 @@ impl Rewrite for Core {
         };
         let is_over = stored.is_over(number, self.expired_to());
         if let Some(job) = self.rewriter.interrupted.take_if(|job| job.id == id) {
-            self.rewriter.job = Some(Job { is_over, ..job });
+            self.rewriter.job = Some(Rewriting { is_over, ..job });
             return Ok(());
         }
         if !self.rewriter.leaving.has(number) {
             self.foresee(&[segment]);
         }
         let step = if self.rewriter.leaving.has(number) { Step::Sweeping } else { Step::Next };
-        let job = Job { segment: number, id, is_over, directory: None, image: 0, step };
+        let job = Rewriting { segment: number, id, is_over, directory: None, image: 0, step };
         self.rewriter.job = Some(job);
         Ok(())
     }
@@ -209,7 +215,7 @@ impl Core {
     pub(super) fn put_rewrite_off(&mut self) {
         self.rewriter.put_off = SegmentSet::default();
         self.forget_sweep();
-        let is_put_off = |job: &mut Job| !matches!(job.step, Step::Sweeping);
+        let is_put_off = |job: &mut Rewriting| !matches!(job.step, Step::Sweeping);
         let Some(mut job) = self.rewriter.job.take_if(is_put_off) else { return };
         let old = job.segment;
         job.step = match job.step {
@@ -232,7 +238,7 @@ impl Core {
         self.rewriter.interrupted = Some(job);
     }
 
-    fn advance(&mut self, job: &mut Job, fuel: usize) -> Result<Progress> {
+    fn advance(&mut self, job: &mut Rewriting, fuel: usize) -> Result<Progress> {
         let (mut spent, patient) = (0, self.rewriter.patient);
         loop {
             // On an error the image is begun again.
@@ -267,17 +273,19 @@ impl Core {
                     }
                     job.step = Step::Reading(self.start_reading(job));
                 }
-                Step::Reading(answer) => match self.answer(&answer, patient)? {
-                    Some(read) => {
-                        let (directory, entries) = read?;
-                        job.directory = Some(directory);
-                        job.step = Step::Filtering { entries, looked: 0, live: 0 };
+                Step::Reading(answer) => {
+                    match answer.poll_driving(&self.context.helper, patient)? {
+                        Some(read) => {
+                            let (directory, entries) = read?;
+                            job.directory = Some(directory);
+                            job.step = Step::Filtering { entries, looked: 0, live: 0 };
+                        }
+                        None => {
+                            job.step = Step::Reading(answer);
+                            return Ok(Progress::Working { spent });
+                        }
                     }
-                    None => {
-                        job.step = Step::Reading(answer);
-                        return Ok(Progress::Working { spent });
-                    }
-                },
+                }
                 Step::Filtering { mut entries, mut looked, mut live } => {
                     let end = entries.len().min(looked + fuel - spent);
                     spent += end - looked;
@@ -308,21 +316,23 @@ impl Core {
                         job.step = Step::Copying(answer, booked);
                     }
                 }
-                Step::Copying(answer, booked) => match self.answer(&answer, patient)? {
-                    Some(copied) => {
-                        let copied = copied?;
-                        let stored = self.log.stored.as_mut().expect("a log with segments");
-                        let segment = match &copied.page {
-                            Some(page) => stored.update(&page.segment, 0)?,
-                            None => job.segment,
-                        };
-                        job.step = Step::Installing { copied, segment, next: 0 };
+                Step::Copying(answer, booked) => {
+                    match answer.poll_driving(&self.context.helper, patient)? {
+                        Some(copied) => {
+                            let copied = copied?;
+                            let stored = self.log.stored.as_mut().expect("a log with segments");
+                            let segment = match &copied.page {
+                                Some(page) => stored.update(&page.segment, 0)?,
+                                None => job.segment,
+                            };
+                            job.step = Step::Installing { copied, segment, next: 0 };
+                        }
+                        None => {
+                            job.step = Step::Copying(answer, booked);
+                            return Ok(Progress::Working { spent });
+                        }
                     }
-                    None => {
-                        job.step = Step::Copying(answer, booked);
-                        return Ok(Progress::Working { spent });
-                    }
-                },
+                }
                 Step::Installing { copied, segment, mut next } => {
                     let end = copied.entries.len().min(next + fuel - spent);
                     spent += end - next;
@@ -344,50 +354,25 @@ impl Core {
         }
     }
 
-    /// The helper's answer, if it is there, or comes within a moment while the caller is patient.
-    fn answer<T: 'static>(&self, answer: &Mailbox<T>, patient: bool) -> Result<Option<T>> {
-        let mut has_run = self.context.helper.drive();
-        // One that runs on this thread may have other jobs to do before.
-        while patient && has_run && answer.is_empty() {
-            has_run = self.context.helper.drive();
-        }
-        let patience = if patient { Duration::from_millis(1) } else { Duration::ZERO };
-        match answer.recv_timeout(patience) {
-            Ok(answer) => Ok(Some(answer)),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => {
-                Err(Error::new(ErrorKind::Io, "the helper lost a part of a rewrite"))
-            }
-        }
-    }
-
     fn reader(&self) -> SegmentReader {
         let store = self.context.segments.clone().expect("a log with segments");
         SegmentReader::new(store, fingerprint(&self.context.name), self.log.sizes.window_bytes)
     }
 
-    fn start_reading(
-        &self,
-        job: &Job,
-    ) -> Mailbox<Result<(Arc<SegmentDirectory>, Vec<FooterEntry>)>> {
-        let (reply, answer) = mailbox();
+    fn start_reading(&self, job: &Rewriting) -> Job<Result<Footer>> {
         let (mut reader, image, known) = (self.reader(), job.image, job.directory.clone());
         let info = self.log.stored.as_ref().expect("a log with segments").info(job.segment).clone();
-        self.context.helper.submit(move || {
-            let read = || {
-                let directory = match known {
-                    Some(directory) => directory,
-                    None => Arc::new(reader.open(&info)?),
-                };
-                let mut entries = Vec::new();
-                if let Some(image) = directory.images().get(image) {
-                    reader.footer(&directory, image, &mut entries)?;
-                }
-                Ok((directory, entries))
+        Job::submit(&self.context.helper, PART, move || {
+            let directory = match known {
+                Some(directory) => directory,
+                None => Arc::new(reader.open(&info)?),
             };
-            reply.send(read());
-        });
-        answer
+            let mut entries = Vec::new();
+            if let Some(image) = directory.images().get(image) {
+                reader.footer(&directory, image, &mut entries)?;
+            }
+            Ok((directory, entries))
+        })
     }
 
     /// Books what the longest record takes beyond the window that others are read through.
@@ -407,13 +392,12 @@ impl Core {
         Ok(Some(Booked::buffers(self.log.account.clone(), more)))
     }
 
-    fn start_copying(&self, segment: u32, entries: Vec<FooterEntry>) -> Mailbox<Result<Copied>> {
-        let (reply, answer) = mailbox();
+    fn start_copying(&self, segment: u32, entries: Vec<FooterEntry>) -> Job<Result<Copied>> {
         let mut reader = self.reader();
         let info = self.log.stored.as_ref().expect("a log with segments").info(segment).clone();
         let writers = self.log.flusher.as_ref().expect("a log with segments").writers();
         let (expiry, record_type) = (self.expiry, self.log.record_type);
-        self.context.helper.submit(move || {
+        Job::submit(&self.context.helper, PART, move || {
             let mut writers = writers.lock().expect("a writer's user does not panic");
             let writer = writers.for_copies();
             let mut copy = || {
@@ -444,11 +428,9 @@ impl Core {
             // dropped if the rewrite is given up, and may be taken before those to flushes whose
             // records are in them.
             let copied = copy();
-            // Its memory may be given back with the answer.
-            drop(reader);
-            reply.send(copied.map(|(grains, page)| Copied { entries, grains, page }));
-        });
-        answer
+            // The memory of the reader, which goes first, may be given back with the answer.
+            copied.map(|(grains, page)| Copied { entries, grains, page })
+        })
     }
 
     /// Says whether a record is to be copied. One that is in memory is marked to be written again from there.

@@ -16,24 +16,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use alluvium_pagestore::io::Patience;
-use alluvium_pagestore::mailbox::{Mailbox, Post, TryRecvError, mailbox};
 use alluvium_pagestore::{
     BlobReader, BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, Result, SegmentStore,
 };
+
+use crate::checkpoint::{Job, Jobs};
 
 /// Parts that are filled or written: one, and those that the helper has.
 const PARTS: usize = 3;
 /// Bytes of a part on storage before its deaths: where the one before is.
 const HEAD_BYTES: usize = 28;
 const DEATH_BYTES: usize = 8;
-/// Between two looks whether the helper has written one.
-const MOMENT: Duration = Duration::from_millis(1);
 
 /// Deaths on storage, of the checkpoint being taken.
 #[derive(Debug)]
 pub struct Spill {
     store: SegmentStore,
-    helper: Helper,
     patience: Duration,
     /// Deaths in a part.
     part: usize,
@@ -41,8 +39,7 @@ pub struct Spill {
     empty: Vec<Vec<Death>>,
     /// What is read again.
     read: Vec<Death>,
-    reply: Post<Written>,
-    answers: Mailbox<Written>,
+    jobs: Jobs<Written>,
     /// How many checkpoints had one: what is written for others is nobody's.
     generation: u64,
     /// While a checkpoint is taken.
@@ -85,23 +82,20 @@ pub enum Next {
 }
 
 /// The answer of a read.
-pub type Reading = Mailbox<(Vec<Death>, Result<Option<BlobRef>>)>;
+pub type Reading = Job<(Vec<Death>, Result<Option<BlobRef>>)>;
 
 impl Spill {
     /// Nothing yet; parts of so many deaths, which the caller has booked.
     pub fn new(store: SegmentStore, helper: Helper, patience: Duration, part: usize) -> Self {
-        let (reply, answers) = mailbox();
         let new = || Vec::with_capacity(part);
         Self {
             store,
-            helper,
             patience,
             part,
             filling: new(),
             empty: (1..PARTS).map(|_| new()).collect(),
             read: new(),
-            reply,
-            answers,
+            jobs: Jobs::new(helper),
             generation: 0,
             chain: None,
             has_written: false,
@@ -173,11 +167,11 @@ impl Spill {
         let mut part = std::mem::replace(&mut self.filling, empty);
         let Some(chain) = self.chain.clone() else { return false };
         self.has_written = true;
-        let (reply, generation) = (self.reply.clone(), self.generation);
-        self.helper.submit(move || {
+        let generation = self.generation;
+        self.jobs.submit(move || {
             let result = chain.write(&part);
             part.clear();
-            reply.send(Written { generation, part, result });
+            Written { generation, part, result }
         });
         true
     }
@@ -193,11 +187,9 @@ impl Spill {
             if let Some(part) = self.empty.pop() {
                 return Some(part);
             }
-            self.helper.drive();
             let device = self.store.device();
-            device.drive();
             let patience = patience.get_or_insert_with(|| Patience::new(self.patience, device));
-            if let Ok(written) = self.answers.recv_timeout(MOMENT) {
+            if let Some(written) = self.jobs.wait(|| device.drive()) {
                 self.take(written);
             } else if patience.is_over(device) {
                 let error = patience.error("deaths are still being written; begin it again");
@@ -207,7 +199,7 @@ impl Spill {
     }
 
     fn take_answers(&mut self) {
-        while let Ok(written) = self.answers.try_recv() {
+        while let Some(written) = self.jobs.poll() {
             self.take(written);
         }
     }
@@ -235,27 +227,22 @@ impl Spill {
         let chain = self.chain.clone()?;
         let mut deaths = std::mem::take(&mut self.read);
         let reader = BlobReader::new(self.store.shared_device());
-        let (reply, answer) = mailbox();
-        self.helper.submit(move || {
+        Some(Job::submit(self.jobs.helper(), "what has died", move || {
             let read = chain.read(&reader, next, &mut deaths);
-            reply.send((deaths, read));
-        });
-        Some(answer)
+            (deaths, read)
+        }))
     }
 
     /// The part that was read, if it was; `None` while it is not.
-    pub fn take_read(&mut self, answer: &Reading) -> Option<Result<Recalled>> {
-        match answer.try_recv() {
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => {
-                Some(Err(Error::new(ErrorKind::Io, "the helper lost what has died")))
-            }
-            Ok((deaths, Ok(before))) => Some(Ok(Recalled { deaths, before })),
-            Ok((deaths, Err(error))) => {
+    pub fn take_read(&mut self, reading: &Reading) -> Option<Result<Recalled>> {
+        let read = reading.poll().transpose()?;
+        Some(read.and_then(|(deaths, before)| match before {
+            Ok(before) => Ok(Recalled { deaths, before }),
+            Err(error) => {
                 self.read = deaths;
-                Some(Err(error))
+                Err(error)
             }
-        }
+        }))
     }
 
     /// Takes back what was read, when it is used; gives where those before it are.
@@ -335,7 +322,7 @@ mod tests {
         while let Some(at) = next {
             let reading = spill.start_reading(at).expect("a checkpoint is being taken");
             let recalled = loop {
-                spill.helper.drive();
+                spill.jobs.helper().drive();
                 if let Some(read) = spill.take_read(&reading) {
                     break read?;
                 }

@@ -21,8 +21,8 @@ use super::address::SEGMENTS_MAX;
 use super::deaths::Deaths;
 use super::frame_set::FrameSet;
 use super::leaving::SegmentSet;
-use super::live_sets::LiveSets;
 use super::spill::Spill;
+use crate::checkpoint::LiveSets;
 
 pub use self::reading::Read;
 

@@ -837,7 +837,7 @@ fn notes_of_deaths_make_room_also_after_a_checkpoint_was_given_up() {
         let noted = |table: &HybridLogTable<u64, u64>| {
             table.core.log.stored.as_ref().unwrap().count_since()
         };
-        assert!(noted(&table) >= KEYS as usize / 2, "{}", noted(&table));
+        assert!(noted(&table) >= KEYS / 2, "{}", noted(&table));
         let used = store.used_for(MemoryKind::Tables);
         // Other states want all that it can do without.
         let error = loop {

@@ -6,14 +6,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use alluvium_pagestore::mailbox::{Mailbox, Post, mailbox};
 use alluvium_pagestore::{Helper, Key, Result, SegmentId, SegmentStore, SegmentWriter, State};
 
 use super::config::Sizes;
 use super::run::Run;
 use super::writing::{Removed, Written, give_up, panicked, write_merged, write_table};
+use crate::checkpoint::Jobs;
 use crate::split_table::FrozenTable;
 use crate::trace_span;
 
@@ -41,34 +40,20 @@ pub struct Storage {
 
 /// Hands work to the helper and collects answers.
 pub struct Background<K, A> {
-    pub helper: Helper,
+    pub jobs: Jobs<Answer<K, A>>,
     pub storage: Option<Storage>,
-    reply: Post<Answer<K, A>>,
-    answers: Mailbox<Answer<K, A>>,
-    /// Answers still to come.
-    pub pending: usize,
 }
 
 impl<K: Key, A: State> Background<K, A> {
     /// Nothing to do yet.
     pub fn new(helper: Helper, storage: Option<Storage>) -> Self {
-        let (reply, answers) = mailbox();
-        Self { helper, storage, reply, answers, pending: 0 }
-    }
-
-    fn submit(&mut self, job: impl FnOnce() -> Answer<K, A> + Send + 'static) {
-        let reply = self.reply.clone();
-        self.pending += 1;
-        self.helper.submit(move || {
-            // If the state is gone nobody minds the answer.
-            reply.send(job());
-        });
+        Self { jobs: Jobs::new(helper), storage }
     }
 
     /// Has a table written as a run.
     pub fn write(&mut self, job: u64, table: Frozen<K, A>, sizes: Sizes) {
         let storage = self.storage.clone().expect("a state with storage");
-        self.submit(move || {
+        self.jobs.submit(move || {
             trace_span!(DEBUG, "spill", entries = table.len());
             let result = storage.with(|writer, store| write_table(writer, store, &sizes, &table));
             Answer::Written { job, table, result }
@@ -78,7 +63,7 @@ impl<K: Key, A: State> Background<K, A> {
     /// Has runs made one.
     pub fn merge(&mut self, job: u64, runs: Vec<Arc<Run>>, removed: Removed<K>, sizes: Sizes) {
         let storage = self.storage.clone().expect("a state with storage");
-        self.submit(move || {
+        self.jobs.submit(move || {
             trace_span!(DEBUG, "merge runs", runs = runs.len());
             let result = storage
                 .with(|writer, store| write_merged::<K, A>(writer, store, &sizes, &runs, &removed));
@@ -88,7 +73,7 @@ impl<K: Key, A: State> Background<K, A> {
 
     /// Has a table dropped; this is the last use of it.
     pub fn drop_table(&mut self, table: Frozen<K, A>) {
-        self.submit(move || {
+        self.jobs.submit(move || {
             let table_bytes = table.memory_bytes();
             let heap_bytes = heap_of(&table);
             // What panics here panics for nobody: there is no call that it belongs to.
@@ -100,7 +85,7 @@ impl<K: Key, A: State> Background<K, A> {
     /// Has files removed. A file that cannot be removed now is removed at the next open.
     pub fn remove(&mut self, files: Vec<(SegmentId, u64)>) {
         let store = self.storage.as_ref().expect("a state with storage").store.clone();
-        self.submit(move || {
+        self.jobs.submit(move || {
             for (id, _) in &files {
                 let _ = store.remove(*id);
             }
@@ -108,29 +93,10 @@ impl<K: Key, A: State> Background<K, A> {
         });
     }
 
-    /// An answer, if there is one.
-    #[inline]
-    pub fn poll(&mut self) -> Option<Answer<K, A>> {
-        if self.pending == 0 {
-            return None;
-        }
-        let answer = self.answers.try_recv().ok()?;
-        self.pending -= 1;
-        Some(answer)
-    }
-
     /// Waits a moment for an answer, doing the work of an inline helper.
     pub fn wait(&mut self) -> Option<Answer<K, A>> {
-        self.helper.drive();
-        if let Some(answer) = self.poll() {
-            return Some(answer);
-        }
-        if let Some(storage) = &self.storage {
-            storage.store.device().drive();
-        }
-        let answer = self.answers.recv_timeout(Duration::from_millis(1)).ok()?;
-        self.pending -= 1;
-        Some(answer)
+        let storage = &self.storage;
+        self.jobs.wait(|| storage.iter().for_each(|storage| storage.store.device().drive()))
     }
 }
 

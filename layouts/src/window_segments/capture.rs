@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use alluvium_pagestore::{
     Error, ErrorKind, Key, Lookup, MemoryKind, Result, SegmentImage, SegmentInfo, State,
@@ -30,9 +30,9 @@ use super::table::SegmentPanes;
 use super::tables::{TableGroup, ToldTables, WrittenTable};
 use super::telling::Telling;
 use super::writing::{Cut, Written};
+use crate::checkpoint::{InSteps, Paced};
 use crate::full_image::name_large;
 use crate::gaps::Gaps;
-use crate::paced::Paced;
 use crate::snapshot::{Entry, Snapshot};
 use crate::table::CheckpointOutcome;
 
@@ -117,33 +117,23 @@ impl<K, A> Capture<K, A> {
     }
 }
 
-impl<K: Key, A: State> SegmentPanes<K, A> {
-    /// Takes a checkpoint in one call.
-    pub(super) fn take_at_once(&mut self) -> Result<StateImage> {
-        self.begin_capture()?;
-        let since = Instant::now();
-        loop {
-            match self.continue_capture() {
-                Ok(Some(image)) => return Ok(image),
-                Ok(None) if since.elapsed() > self.sizes.patience.saturating_mul(8) => {
-                    self.decide_checkpoint(CheckpointOutcome::Abandoned);
-                    let message = "storage does not take what a checkpoint writes";
-                    return Err(Error::new(ErrorKind::Backpressure, message)
-                        .with("state", &self.context.name));
-                }
-                Ok(None) if self.writing != 0 => {
-                    // What fails here is tried again, or told by the next step.
-                    let _ = self.wait_once();
-                }
-                Ok(None) => std::thread::yield_now(),
-                Err(error) => {
-                    self.decide_checkpoint(CheckpointOutcome::Abandoned);
-                    return Err(error);
-                }
-            }
+impl<K: Key, A: State> InSteps for SegmentPanes<K, A> {
+    fn pause(&mut self) -> Result<()> {
+        if self.writing == 0 {
+            std::thread::yield_now();
+        } else {
+            // What fails here is tried again, or told by the next step.
+            let _ = self.wait_once();
         }
+        Ok(())
     }
 
+    fn patience(&self) -> Duration {
+        self.sizes.patience.saturating_mul(8)
+    }
+}
+
+impl<K: Key, A: State> SegmentPanes<K, A> {
     /// Everything in the panes now is of the checkpoint.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         let store = self.context.segment_store()?.clone();
@@ -195,7 +185,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let files = runs.flat_map(|run| &run.segments).map(|segment| segment.id);
         let named = groups.iter().flat_map(|group| &group.segments).map(|segment| segment.id);
         self.files.take(files.chain(named), Vec::new());
-        let helper = self.background.helper.clone();
+        let helper = self.background.jobs.helper().clone();
         let state = fingerprint(&self.context.name);
         self.capture = Some(Box::new(Capture {
             slices,

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::files::NAME_BYTES;
 use super::run::Run;
+use crate::checkpoint::{BATCH_BYTES_MAX, Pace};
 use crate::hybrid_log::PATIENCE;
-use crate::paced::{BATCH_BYTES_MAX, Pace};
 
 /// Keeps accumulators by slice of event time: native in memory, a table per slice; what does not
 /// fit goes to files of its slice, the slices that are read last first. A slice is dropped whole.

@@ -73,7 +73,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 self.account.release(MemoryKind::Tables, Self::SLICE_BYTES);
                 self.fund.went(SLICE_SHARE_BYTES);
                 fuel -= 1;
-            } else if !self.background.helper.is_inline() {
+            } else if !self.background.jobs.helper().is_inline() {
                 self.background.drop_table(Arc::new(slice.active.freeze()));
                 fuel -= 1;
             } else if let Some(part) = slice.active.take_part() {

@@ -22,7 +22,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     /// Takes in what the helper has done, without waiting.
     #[inline]
     pub(super) fn settle(&mut self) {
-        while let Some(answer) = self.background.poll() {
+        while let Some(answer) = self.background.jobs.poll() {
             let _told_when_it_matters = self.apply(answer);
         }
         self.settle_reads();
@@ -50,7 +50,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 continue;
             }
             let more = self.spill()?;
-            if !more && self.background.pending == 0 && !self.is_reading() {
+            if !more && self.background.jobs.pending() == 0 && !self.is_reading() {
                 return self
                     .account
                     .ensure(bytes.max(1), what)
@@ -308,7 +308,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             if self.give_up_what_was_read(wanted) || self.bury(1024) < 1024 {
                 continue;
             }
-            if !self.spill()? && self.background.pending == 0 {
+            if !self.spill()? && self.background.jobs.pending() == 0 {
                 break;
             }
             self.wait_once()?;
@@ -320,7 +320,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     pub(super) fn work_in_background(&mut self, work: usize) -> Result<usize> {
         let left = self.bury(work);
         let mut done = work - left;
-        while done < work && self.background.helper.drive() {
+        while done < work && self.background.jobs.helper().drive() {
             done += 1;
         }
         self.settle();

@@ -24,6 +24,7 @@ use super::slice::Slice;
 use super::slots::RECENT;
 use super::tables::{TableGroups, ToldTables};
 use crate::by_hash::ByHash;
+use crate::checkpoint::at_once;
 use crate::oversize::Oversize;
 use crate::panes::{Merge, Panes, PanesLayout};
 use crate::patient_reads::PatientReads;
@@ -478,8 +479,8 @@ impl<K: Key, A: State> Upkeep for SegmentPanes<K, A> {
         (fixed, self.account.limit())
     }
 
-    fn checkpoint(&mut self, _: &mut BlobWriter) -> Result<StateImage> {
-        self.take_at_once()
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        at_once(self, blobs)
     }
 
     fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
@@ -501,7 +502,8 @@ impl<K: Key, A: State> Upkeep for SegmentPanes<K, A> {
 
 impl<K, A> Drop for SegmentPanes<K, A> {
     fn drop(&mut self) {
-        if let Some(reads) = self.reads.as_ref().filter(|_| !self.background.helper.is_left_alone())
+        if let Some(reads) =
+            self.reads.as_ref().filter(|_| !self.background.jobs.helper().is_left_alone())
         {
             reads.wait_to_close();
         }

@@ -9,7 +9,7 @@ use super::capture::{Capture, SliceBefore};
 use super::checkpoint::{END, IMAGES_PER_RECORD, OF_GROUP, OF_IMAGES, OF_RUN, OF_SLICE, OF_TABLE};
 use super::run::ImageAt;
 use super::tables::TableGroup;
-use crate::paced::Paced;
+use crate::checkpoint::Paced;
 
 /// What of the catalog comes next.
 #[derive(Clone, Copy, Debug, Default)]

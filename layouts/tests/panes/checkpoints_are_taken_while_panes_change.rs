@@ -12,7 +12,7 @@ use alluvium_layouts::{CheckpointOutcome, Panes, SegmentPanes, Upkeep, WindowSeg
 use alluvium_pagestore::io::{CrashPolicy, Device, Faults, Simulated};
 use alluvium_pagestore::{ErrorKind, KIB, MIB, Result, StateImage, Time};
 
-use super::common::{Accumulator, Items, Model, Place, Random, fold, put, settle};
+use super::common::{Accumulator, Items, Model, Place, Random, fold, put};
 
 fn layout() -> WindowSegments {
     WindowSegments::new().image(8 * KIB).runs_max(3)

@@ -1,13 +1,14 @@
 //! States in the least memory that they open with, and a little more: what is accepted can be checkpointed, opened again
 //! with the same configuration, and read. A write that would leave too little for that is refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
     Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Error, ErrorKind, Helpers, HybridLog,
-    KIB, List, MIB, Map, Result, Store, Time, TimeMap, WindowSegments, Windows, nanos, process,
+    KIB, List, MIB, Map, Result, Store, Time, TimeMap, Timers, WindowSegments, Windows, nanos,
+    process,
 };
 
 use crate::counting::alone;
@@ -323,6 +324,38 @@ impl Kind for Segments {
     }
 }
 
+struct Pending(Timers<u64>);
+
+impl Kind for Pending {
+    const NAME: &'static str = "timers";
+    const OF_STORE: bool = true;
+    type Model = BTreeSet<(i64, u64)>;
+
+    fn open(store: &Store, _: u64) -> Result<Self> {
+        Ok(Self(store.timers("s")?))
+    }
+
+    fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
+        for _ in 0..16 {
+            let (key, at) = (dice.below(1000), dice.below(1000) as i64);
+            if dice.below(8) == 0 {
+                assert_eq!(self.0.cancel(key, Time(at)), model.remove(&(at, key)));
+            } else {
+                self.0.set(key, Time(at))?;
+                model.insert((at, key));
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, model: &Self::Model, what: &str) -> Result<()> {
+        let left = std::iter::from_fn(|| self.0.pop_first());
+        let left: BTreeSet<_> = left.map(|(at, key, ())| (at.0, key)).collect();
+        assert_eq!(left, *model, "{what}");
+        Ok(())
+    }
+}
+
 fn store<K: Kind>(device: &Simulated, memory: u64) -> Result<Store> {
     let all = if K::OF_STORE { memory } else { 8 * MIB };
     let builder = Store::in_memory().memory(all).max_value(4 * KIB);
@@ -415,6 +448,51 @@ fn hybrid_logs_open_again_in_the_least_memory() {
     play::<Plain<1>>();
     play::<Plain<2>>();
     play::<Owning>();
+}
+
+#[test]
+fn timers_open_again_in_the_least_memory() {
+    let _alone = alone();
+    play::<Pending>();
+}
+
+/// Timers are set until memory is full, and a log has the rest: their checkpoints lack none.
+#[test]
+fn timers_are_checkpointed_while_a_log_has_all_other_memory() {
+    let _alone = alone();
+    let device = Simulated::new(1, Faults::none());
+    let open = || -> Result<_> {
+        let kept = store::<Pending>(&device, 500 * KIB)?;
+        let map = kept.map::<u64, u64>("map").layout(log(200 * KIB)).open()?;
+        Ok((Pending::open(&kept, 0)?, map, kept))
+    };
+    let (mut timers, mut map, kept) = open().unwrap();
+    let mut model = BTreeSet::new();
+    for round in 0..3u64 {
+        for key in 0..10_000 {
+            if let Err(rejected) = map.put(key, round) {
+                assert!(is_lack(&rejected.error), "{}", rejected.error);
+            }
+        }
+        let full = (0..1_000_000u64).find_map(|n| {
+            let (key, at) = (n * 7919 % 100_003, (n * 31 % 1009) as i64);
+            match timers.0.set(key, Time(at)) {
+                Ok(_) => drop(model.insert((at, key))),
+                Err(error) => return Some(error),
+            }
+            None
+        });
+        assert_eq!(full.expect("memory is full").kind(), ErrorKind::OverBudget);
+        kept.checkpoint(round).unwrap();
+        let some: Vec<_> = model.iter().copied().step_by(3).take(500).collect();
+        for (at, key) in some {
+            assert!(timers.0.cancel(key, Time(at)) && model.remove(&(at, key)));
+        }
+    }
+    kept.checkpoint(9).unwrap();
+    drop((timers, map, kept));
+    let (mut timers, _map, _kept) = open().unwrap();
+    timers.compare(&model, "opened again").unwrap();
 }
 
 #[test]

@@ -128,7 +128,7 @@ impl Core {
     fn booked_for_log(&self) -> Bookings {
         let stored = self.log.stored.as_ref();
         let reads = stored.map_or(0, |it| self.log.sizes.read_buffer_bytes() + it.left_bytes());
-        let left_pass = self.left_pass.as_ref().map_or(0, |(_, booked)| booked.bytes);
+        let left_pass = self.left_pass.as_ref().map_or(0, |(_, booked)| booked.bytes());
         let asked = self.expiry.map_or(0, |expiry| {
             expiry.booked_bytes(self.log.record_type, self.context.max_value_bytes)
         });

@@ -1,17 +1,14 @@
-//! How frames leave memory, and how memory is made free.
+//! How frames leave memory.
 //!
 //! A frame is frozen, written by the flusher, clean, and then evicted: its index entries are turned
-//! to where its records are on storage, a few with each call. Whoever needs memory sends the oldest
-//! frames that way, and waits for one only if none is free.
+//! to where its records are on storage, a few with each call.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 
-use super::{FROZEN_MAX, Log, QUANTUM, SPARES_MIN, Sealing};
+use super::{FROZEN_MAX, Log, SPARES_MIN, Sealing};
 use crate::hybrid_log::address::{Address, Place, StoredAt};
-use crate::hybrid_log::config::FRAMES_MIN;
 use crate::hybrid_log::flush::{Answer, Flusher, drop_entries};
 use crate::hybrid_log::frame_unsafe::Frame;
 use crate::hybrid_log::frames_unsafe::Stage;
@@ -24,9 +21,6 @@ use crate::trace_event;
 const SWEEP_MAX: u64 = 32;
 /// What taking back a record is worth, in slots that are looked at.
 const TAKEN_BACK_WORTH: usize = 4;
-
-/// So many bytes have to be free, and for what.
-pub type Needed = (u64, &'static str);
 
 impl Log {
     /// Takes an empty frame out of use.
@@ -51,14 +45,14 @@ impl Log {
         let Some((position, address)) = self.index.find(hash, is_it) else { return false };
         let Place::Memory(address) = address.place() else { return true };
         let (number, slot) = self.slot_of(address);
-        let is_evicted = self.evicting.is_some_and(|(evicted, _)| evicted == number);
+        let is_evicted = self.eviction.is_of(number);
         if !is_evicted && self.stage(number) != Stage::Frozen {
             self.take_back(number, slot);
             return false;
         }
         // On its way out, or being written: this one goes before the others.
         self.index.set(position, Address::stored(at));
-        let epoch = self.epoch;
+        let epoch = self.barrier.epoch();
         let state = self.frames.state_mut(number);
         state.dead += 1;
         state.frame.as_mut().expect("a frame in use").mark_dead(slot, epoch);
@@ -71,19 +65,19 @@ impl Log {
     pub fn take_back_some(&mut self, leaving: &mut Leaving, slots: usize) -> usize {
         let mut looked = 0;
         while looked < slots.max(1) && !leaving.is_over() {
-            if self.due_before > 0 && !self.has_room_to_note() {
+            if self.barrier.is_open() && !self.has_room_to_note() {
                 // They would be written to storage.
                 break;
             }
             let number = leaving.next_frame();
             looked += 1;
-            let is_evicted = self.evicting.is_some_and(|(evicted, _)| evicted == number);
+            let is_evicted = self.eviction.is_of(number);
             if is_evicted || !leaving.may_be_in(number) {
                 continue;
             }
             match self.stage(number) {
                 Stage::Vacant | Stage::Frozen => continue,
-                Stage::Cooling | Stage::Failed | Stage::Clean if self.due_before > 0 => {
+                Stage::Cooling | Stage::Failed | Stage::Clean if self.barrier.is_open() => {
                     leaving.skip();
                     continue;
                 }
@@ -104,7 +98,7 @@ impl Log {
     fn take_back(&mut self, number: u32, slot: u32) {
         if self.stage(number) == Stage::Clean {
             self.frames.state_mut(number).stage = Stage::Failed;
-            self.failed += 1;
+            self.eviction.fail();
         }
         self.freshen(number, slot);
     }
@@ -118,7 +112,7 @@ impl Log {
         for slot in start..frame.slots() {
             let stored = frame.stored(slot).filter(|_| frame.death(slot).is_none());
             if let Some((segment, grain)) = stored {
-                sets.insert(StoredAt { segment, grain });
+                sets.insert(segment, grain);
             }
         }
     }
@@ -132,7 +126,7 @@ impl Log {
             leaving.add(segment, stored.frames_of(segment));
             records += stored.info(segment).records.max(64);
         }
-        let slots = leaving.frames().min(self.order.len() as u64) * u64::from(self.sizes.slots);
+        let slots = leaving.frames().min(self.ring.len() as u64) * u64::from(self.sizes.slots);
         if slots <= SWEEP_MAX * records { leaving } else { Leaving::default() }
     }
 
@@ -153,21 +147,13 @@ impl Log {
 
     /// Removes a frame from the order and gives its number back.
     pub(super) fn leave(&mut self, number: u32) {
-        let at = self.order.iter().position(|&n| n == number).expect("a frame in order");
-        self.order.remove(at);
-        if at < self.sealed {
-            self.sealed -= 1;
-        }
+        self.ring.remove(number);
         let state = self.frames.state_mut(number);
         if state.stage == Stage::Failed {
-            self.failed -= 1;
+            self.eviction.retry();
         }
         debug_assert!(!state.is_awaited, "copies of it are on their way");
         state.stage = Stage::Vacant;
-        if self.fill == Some(number) {
-            self.fill = None;
-        }
-        self.vacant_numbers.push(number);
     }
 
     pub(super) fn keep_or_drop(&mut self, frame: Frame) {
@@ -175,237 +161,13 @@ impl Log {
         // What is in use: a checkpoint copies as many at most, and a state that has shrunk leaves its memory to others.
         let spares_max = match self.is_short() {
             true => SPARES_MIN,
-            false => self.sizes.spares_max.min(SPARES_MIN.max(self.order.len())),
+            false => self.sizes.spares_max.min(SPARES_MIN.max(self.ring.len())),
         };
-        if self.spares.len() < spares_max && !tight {
-            self.spares.push(frame);
+        if self.ring.spares() < spares_max && !tight {
+            self.ring.keep_spare(frame);
         } else {
             drop(frame);
             self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
-        }
-    }
-
-    /// Whether memory is short, here or in the store, so that frames are on their way out.
-    pub fn is_short(&self) -> bool {
-        let is_short = self.is_freeing || self.account.available() < self.want_free;
-        self.flusher.is_some() && is_short
-    }
-
-    /// While memory is short: a bounded share of the work that frees some, and, if values could
-    /// not grow any more, as much as it takes.
-    #[cold]
-    pub fn relieve(&mut self) -> Result<()> {
-        self.poll()?;
-        if self.give_room_for_notes_up() || self.relieve_beside() {
-            return self.make_headroom();
-        }
-        self.send_some_out();
-        self.make_headroom()
-    }
-
-    /// Turns some records of a page that was written to storage, and has the next page written.
-    pub(super) fn send_some_out(&mut self) {
-        if self.evicting.is_some() || self.first_clean().is_some() {
-            self.evict(QUANTUM);
-        }
-        let on_the_way = (self.sealed - self.failed.min(self.sealed)) as u64;
-        let target = (self.want_free / self.sizes.frame_bytes.max(1)).max(2) + 1;
-        let backlog = self.flusher.as_ref().map_or(usize::MAX, Flusher::pending);
-        let plenty = self.order.len() - self.sealed > 2;
-        if plenty && on_the_way < target && self.frozen < FROZEN_MAX && backlog < 2 * FROZEN_MAX {
-            self.freeze_oldest();
-        }
-    }
-
-    /// Frees memory until a value can grow, or be read, without passing the budget.
-    pub fn make_headroom(&mut self) -> Result<()> {
-        self.make_free((self.sizes.headroom_bytes, "a value that grows or is read"))
-    }
-
-    /// Frees memory until so many bytes are.
-    pub fn make_free(&mut self, needed: Needed) -> Result<()> {
-        while self.account.available() < needed.0 {
-            if !self.drop_spare() && !self.give_room_for_notes_up() {
-                self.free_a_frame(needed)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives up about `bytes` of frames to other states, and says how many; keeps the least frames. What a value
-    /// needs to grow they give back when it is asked for.
-    #[cold]
-    pub fn give_memory_up(&mut self, bytes: u64) -> Result<u64> {
-        let before = self.account.used();
-        loop {
-            let given = before.saturating_sub(self.account.used());
-            if given >= bytes || self.flusher.is_none() {
-                return Ok(given);
-            }
-            if self.drop_spare() || self.give_room_for_notes_up() {
-                continue;
-            } else if self.has_more_than(self.sizes.pages_bytes_min()) {
-                self.free_a_frame(self.needed_for_others())?;
-            } else {
-                return Ok(given);
-            }
-        }
-    }
-
-    /// Gives up some of the room for notes that no note needs now; says whether there was any.
-    pub(super) fn give_room_for_notes_up(&mut self) -> bool {
-        self.stored.as_mut().is_some_and(|stored| stored.give_spare_notes_up() > 0)
-    }
-
-    /// Whether a frame can be given up, with the heap that its entries own, and what the log needs to
-    /// work is left.
-    pub(super) fn has_more_than_it_needs(&self) -> bool {
-        self.has_more_than(self.floor_bytes())
-    }
-
-    /// Whether a frame can be given up, with the heap that its entries own, and so many bytes are left.
-    fn has_more_than(&self, least: u64) -> bool {
-        let next = self.evicting.map(|(number, _)| number).or_else(|| self.first_clean());
-        let Some(next) = next.or_else(|| self.order.front().copied()) else { return false };
-        let freed = self.sizes.frame_bytes + self.frames.state(next).heap_bytes;
-        self.elastic_bytes() >= least + freed
-    }
-
-    #[cold]
-    pub(super) fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
-        while error.kind() == ErrorKind::OverBudget {
-            // Where no page is in the way, the index beside may be.
-            let is_given = self.index.is_held_back() && self.force_one_beside()?;
-            if !is_given && !self.drop_spare() {
-                let has_more =
-                    self.order.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs();
-                if !has_more && !self.free_one_beside()? && !self.force_one_beside()? {
-                    break;
-                }
-                if !has_more {
-                    // Something beside was given up.
-                } else if let Err(cause) = self.free_a_frame(self.needed_for_others()) {
-                    // Storage that takes nothing is the cause, and not how much memory there is.
-                    return Err(if cause.kind() == ErrorKind::OverBudget { error } else { cause });
-                }
-            }
-            match self.index.prepare(hash) {
-                Ok(()) => return Ok(()),
-                Err(again) => error = again,
-            }
-        }
-        Err(error)
-    }
-
-    /// What is needed by others, who say themselves how much that is: a page's memory more.
-    pub(super) fn needed_for_others(&self) -> Needed {
-        (self.account.available() + self.sizes.frame_bytes, "the memory of a page")
-    }
-
-    /// What has to be free for another page: that of the table of segments, if it is not booked, or of the page.
-    pub(super) fn needed_for_page(&self) -> Needed {
-        match self.tables_lacking() {
-            0 => (self.sizes.frame_bytes, "a page"),
-            lacking => {
-                let elastic = self.elastic_bytes();
-                let wanted = (lacking + self.sizes.kept_bytes()).saturating_sub(elastic);
-                (lacking.max(wanted), "the table of segments")
-            }
-        }
-    }
-
-    /// Frees one frame, waiting for storage if it must.
-    ///
-    /// # Errors
-    /// [`ErrorKind::OverBudget`] if nothing can be freed, of what the caller needs, which is not free then.
-    #[cold]
-    pub fn free_a_frame(&mut self, needed: Needed) -> Result<()> {
-        self.is_freeing = true;
-        let freed = self.free_one(needed);
-        self.is_freeing = false;
-        freed
-    }
-
-    /// Gives the memory of an empty frame up; says whether there was one.
-    pub(super) fn drop_spare(&mut self) -> bool {
-        let Some(frame) = self.spares.pop() else { return false };
-        drop(frame);
-        self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
-        true
-    }
-
-    /// Sends frames on their way out of memory, or takes one out, and waits for nothing; says whether there are
-    /// some.
-    ///
-    /// # Errors
-    /// Those of storage; [`ErrorKind::Poisoned`] if a key that leaves panics while it is hashed.
-    pub fn free_some(&mut self) -> Result<bool> {
-        if self.give_room_for_notes_up() || self.drop_spare() {
-            return Ok(true);
-        }
-        self.is_freeing = true;
-        // Who frees this is not who has the key: a panic is an error here.
-        let freed = catch_unwind(AssertUnwindSafe(|| {
-            if self.evicting.is_none() && self.first_clean().is_none() {
-                return self.frozen > 0 || self.freeze_oldest() || self.pending() > 0;
-            }
-            self.evict(u32::MAX);
-            // At once: the stream would begin a page in it before the next share.
-            self.drop_spare();
-            true
-        }));
-        self.is_freeing = false;
-        let is_some = freed.map_err(|_| {
-            let what = "a key panicked while a page left memory";
-            Error::new(ErrorKind::Poisoned, what).with("state", &self.name)
-        })?;
-        if let Some(flusher) = &self.flusher {
-            flusher.drive();
-        }
-        self.poll().map(|()| is_some)
-    }
-
-    fn free_one(&mut self, needed: Needed) -> Result<()> {
-        if self.give_room_for_notes_up() || self.free_one_beside()? {
-            return Ok(());
-        }
-        if self.flusher.is_none() {
-            let what = "a page of the hybrid log, in a store without a directory,";
-            return Err(self.account.over_budget(self.sizes.frame_bytes, what));
-        }
-        let start = Instant::now();
-        let mut stalled = false;
-        let (spares, booked) = (self.spares.len(), self.account.used());
-        loop {
-            if self.evicting.is_some() || self.first_clean().is_some() {
-                self.evict(u32::MAX);
-            }
-            self.poll()?;
-            if self.spares.len() > spares || self.account.used() < booked {
-                return Ok(());
-            }
-            if self.frozen == 0 && !self.freeze_oldest() && self.pending() == 0 {
-                // Of a checkpoint that was given up the helper may have had pages: it needs none.
-                let is_sealing = self.due_before > 0;
-                let notes = self.stored.as_mut().map_or(0, |stored| match is_sealing {
-                    false => stored.give_notes_up(),
-                    true => 0,
-                });
-                if notes > 0 || self.force_one_beside()? {
-                    return Ok(());
-                }
-                // Nothing of its own is left to give up: other states may have some.
-                return self.account.ensure(needed.0, needed.1);
-            }
-            if self.pending() > 0 {
-                if !stalled {
-                    self.stats.stalls += 1;
-                    trace_event!(DEBUG, "waiting for storage", state = &*self.name);
-                    stalled = true;
-                }
-                self.wait()?;
-            }
-            self.check_patience(start)?;
         }
     }
 
@@ -446,7 +208,7 @@ impl Log {
             Answer::Flushed { number, frozen, booked, result, sealed } => {
                 self.account.release(MemoryKind::Buffers, booked);
                 self.take_sealed(&sealed);
-                self.frozen -= 1;
+                self.eviction.thaw();
                 let due = self.frame_mut(number).thaw(frozen);
                 let is_due = self.is_due(number);
                 match self.page_written(number, result) {
@@ -455,12 +217,11 @@ impl Log {
                         self.settle_page(number, &parts, due);
                     }
                     Err(error) => {
-                        if is_due && self.sealing == Sealing::Handed {
-                            // It would be written among frames of the next checkpoint.
-                            self.sealing = Sealing::Failed;
+                        if is_due {
+                            self.barrier.page_failed();
                         }
                         self.frames.state_mut(number).stage = Stage::Failed;
-                        self.failed += 1;
+                        self.eviction.fail();
                         self.page_failed(error);
                         if !is_due && self.frames.state(number).dead > 0 {
                             // Marks tell only this epoch's deaths from those of the one before.
@@ -483,12 +244,10 @@ impl Log {
             Answer::Sealed { epoch, result, sealed } => {
                 self.take_sealed(&sealed);
                 // Not for one that was given up since.
-                if self.sealing == Sealing::Handed && epoch == self.epoch {
-                    let sealed = result.is_ok();
-                    self.sealing = if sealed { Sealing::Sealed } else { Sealing::Failed };
+                if self.barrier.awaits_seal(epoch) {
                     // Now, before the answers of pages that were written after those.
                     let stored = self.stored.as_ref().expect("a flusher has a store");
-                    self.at_barrier = stored.segments_before();
+                    self.barrier.sealed(result.is_ok(), stored.segments_before());
                 }
                 if let Err(error) = result {
                     self.flush_error = Some(error.with("state", &self.name));
@@ -520,21 +279,20 @@ impl Log {
             self.hand_over();
         }
         let failed = |log: &Self, n: u32| log.stage(n) == Stage::Failed;
-        let again = if self.failed > 0 {
-            self.order.iter().take(self.sealed).copied().find(|&n| failed(self, n))
-        } else {
-            None
+        let again = match self.eviction.failed() {
+            0 => None,
+            _ => self.ring.sealed_frames().find(|&n| failed(self, n)),
         };
         if again.is_some_and(|number| self.drop_given_up(number)) {
             return true;
         }
         let number = match again {
             Some(number) => {
-                self.failed -= 1;
+                self.eviction.retry();
                 number
             }
             None => {
-                let Some(&number) = self.order.get(self.sealed) else { return false };
+                let Some(number) = self.ring.next_unsealed() else { return false };
                 if self.frames.state(number).is_awaited {
                     return false;
                 }
@@ -547,14 +305,12 @@ impl Log {
                     self.renew(number);
                     return true;
                 }
-                if self.fill == Some(number) {
-                    self.fill = None;
-                }
+                self.ring.leave_fill(number);
                 if self.frame(number).used() == 0 {
                     self.retire(number);
                     return true;
                 }
-                self.sealed += 1;
+                self.ring.seal_next();
                 number
             }
         };
@@ -575,14 +331,14 @@ impl Log {
         }
         let is_of_checkpoint = is_due || again.is_some();
         assert!(
-            is_of_checkpoint || self.sealing != Sealing::Freezing,
+            is_of_checkpoint || self.barrier.sealing() != Sealing::Freezing,
             "it would stand in its segments"
         );
         let booked = match self.book_longest(number) {
             Ok(booked) => booked,
             Err(error) => {
                 self.frames.state_mut(number).stage = Stage::Failed;
-                self.failed += 1;
+                self.eviction.fail();
                 self.page_failed(error);
                 return true;
             }
@@ -591,7 +347,7 @@ impl Log {
         state.stage = Stage::Frozen;
         let frame = state.frame.as_mut().expect("a frame in use");
         let frozen = if is_due { frame.freeze_for(due) } else { frame.freeze() };
-        self.frozen += 1;
+        self.eviction.freeze();
         self.stats.pages_flushed += 1;
         self.flusher.as_mut().expect("looked at above").flush(number, frozen, booked);
         true
@@ -616,27 +372,27 @@ impl Log {
 
     /// Marks the oldest unsealed frames as cooling.
     fn cool(&mut self) {
-        let unsealed = self.order.len() - self.sealed;
-        let cooling = unsealed * self.sizes.cooling_percent as usize / 100;
-        for at in self.sealed..self.sealed + cooling {
-            let number = self.order[at];
-            if self.fill != Some(number) {
-                self.frames.state_mut(number).stage = Stage::Cooling;
-            }
+        let Self { ring, frames, sizes, .. } = self;
+        let unsealed = ring.len() - ring.sealed();
+        let cooling = unsealed * sizes.cooling_percent as usize / 100;
+        for number in ring.unsealed_frames().take(cooling).filter(|&n| !ring.is_fill(n)) {
+            frames.state_mut(number).stage = Stage::Cooling;
         }
     }
 
     pub(super) fn first_clean(&self) -> Option<u32> {
-        let sealed = self.order.iter().take(self.sealed).copied();
+        let sealed = self.ring.sealed_frames();
         // Frames are written in order, so that a clean one is at the front unless one failed.
-        sealed.take(FROZEN_MAX + self.failed + 1).find(|&n| self.stage(n) == Stage::Clean)
+        sealed
+            .take(FROZEN_MAX + self.eviction.failed() + 1)
+            .find(|&n| self.stage(n) == Stage::Clean)
     }
 
     /// Redirects index entries of the oldest clean frame to storage, `slots` slots of it, and
     /// recycles the frame at its end.
     pub(super) fn evict(&mut self, slots: u32) {
         let Some((number, start)) =
-            self.evicting.or_else(|| self.first_clean().map(|number| (number, 0)))
+            self.eviction.under_way().or_else(|| self.first_clean().map(|number| (number, 0)))
         else {
             return;
         };
@@ -652,16 +408,16 @@ impl Log {
                 assert!(replaced, "a live record of page {number} is not in the index");
             }
             // Hashing is user code, which may panic: then this goes on here.
-            self.evicting = Some((number, slot + 1));
+            self.eviction.leave_before(number, slot + 1);
             if !self.needs_reaper() {
                 self.frame_mut(number).drop_entry(slot);
             }
         }
         if end < self.sizes.slots {
-            self.evicting = Some((number, end));
+            self.eviction.leave_before(number, end);
             return;
         }
-        self.evicting = None;
+        self.eviction.end();
         trace_event!(DEBUG, "page evicted", state = &*self.name, page = number);
         let state = self.frames.state_mut(number);
         let frame = state.frame.take().expect("a frame in use");
@@ -680,7 +436,7 @@ impl Log {
     pub fn clear(&mut self) -> Result<()> {
         self.wait_for_all()?;
         while self.end_stale_copies() {}
-        self.carrying = None;
+        self.barrier.stop_carrying();
         let segments: Vec<u32> = self.stored.iter().flat_map(Stored::numbers).collect();
         if let Some(stored) = &mut self.stored {
             for number in segments {
@@ -688,18 +444,18 @@ impl Log {
             }
         }
         self.index.clear();
-        self.evicting = None;
+        self.eviction.end();
         let mut panicked = None;
         while let Some(dropped) = self.drop_oldest() {
             panicked = panicked.or(dropped.err());
         }
-        self.sparse.clear();
+        self.ring.leave_all();
         panicked.map_or(Ok(()), |panic| std::panic::resume_unwind(panic))
     }
 
     /// Drops the oldest frame with all that is in it, if there is one, and gives the panic of a value.
     pub(super) fn drop_oldest(&mut self) -> Option<std::thread::Result<()>> {
-        let number = *self.order.front()?;
+        let number = self.ring.oldest()?;
         let state = self.frames.state_mut(number);
         let mut frame = state.frame.take().expect("a frame in use");
         let heap = std::mem::take(&mut state.heap_bytes);
@@ -718,56 +474,5 @@ impl Log {
         }
         let message = format!("storage has not taken what was given to it for {patience:?}");
         Err(Error::new(ErrorKind::Backpressure, message).with("state", &self.name))
-    }
-
-    /// Books what the tables take now, and the next growth of the table of segments, and says
-    /// whether it could: not while memory is short, and not if frames, all given up, would leave too
-    /// little for a value to be read and for the least frames. No frame is begun then: what is in
-    /// memory can be written still.
-    pub fn book_tables(&mut self) -> bool {
-        self.book_tables_leaving(self.sizes.kept_bytes())
-    }
-
-    /// [`book_tables`](Log::book_tables) of a log that is opened: what reading its checkpoint takes is not there yet, and
-    /// need not be where it stands beside one that was cleared.
-    pub(super) fn book_first_tables(&mut self) -> bool {
-        self.book_tables_leaving(self.sizes.headroom_bytes + FRAMES_MIN * self.sizes.frame_bytes)
-    }
-
-    fn book_tables_leaving(&mut self, kept: u64) -> bool {
-        let lacking = self.tables_lacking();
-        if lacking == 0 {
-            return true;
-        }
-        let available = self.account.available();
-        if available < lacking || available + self.elastic_bytes() < lacking + kept {
-            return false;
-        }
-        self.account.charge(MemoryKind::Tables, lacking);
-        self.tables_are_booked(lacking);
-        true
-    }
-
-    /// [`book_tables`](Log::book_tables) while the log is restored, when no value is read yet.
-    pub fn reserve_tables(&mut self) -> Result<()> {
-        let lacking = self.tables_lacking();
-        self.account.reserve(MemoryKind::Tables, lacking, "the table of segments")?;
-        self.tables_are_booked(lacking);
-        Ok(())
-    }
-
-    fn tables_are_booked(&mut self, bytes: u64) {
-        self.tables_booked += bytes;
-        self.index.set_floor(self.floor_bytes());
-    }
-
-    fn tables_lacking(&self) -> u64 {
-        let segments = self.stored.as_ref().map_or(0, Stored::tables_bytes);
-        (self.sizes.tables_bytes + segments).saturating_sub(self.tables_booked)
-    }
-
-    /// What the index and other states must leave.
-    pub fn floor_bytes(&self) -> u64 {
-        self.sizes.floor_bytes(self.tables_booked.saturating_sub(self.sizes.tables_bytes))
     }
 }

@@ -22,11 +22,11 @@ use std::time::Instant;
 
 use alluvium_pagestore::{Error, Result};
 
-use super::{FROZEN_MAX, Log, Sealing};
+use super::{FROZEN_MAX, Log};
 use crate::hybrid_log::flush::Written;
 use crate::hybrid_log::frame_unsafe::{Due, Epoch};
 use crate::hybrid_log::frames_unsafe::Stage;
-use crate::hybrid_log::stored::Stored;
+use crate::hybrid_log::stored::SegmentBefore;
 use crate::table::Pace;
 use crate::table::pace::pay;
 use crate::trace_event;
@@ -57,48 +57,199 @@ enum Passed {
     Not,
 }
 
+/// How far the due frames of a checkpoint are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sealing {
+    /// No checkpoint is being taken, or all of its frames are there to be read.
+    #[default]
+    Idle,
+    /// Frames are to be frozen yet.
+    Freezing,
+    /// All are with the helper, and so is their segment.
+    Handed,
+    /// Their segments are durable.
+    Sealed,
+    /// Not all could be written.
+    Failed,
+}
+
+/// What is known of the last barrier, and of the checkpoint that is being taken from there.
+#[derive(Debug, Default)]
+pub(super) struct Barrier {
+    /// How many there were: frames begun before the last one are of the checkpoint that began there.
+    epoch: u32,
+    /// Frames of earlier epochs are due: what was fresh in them at the barrier does not change until it is
+    /// copied or written. 0 while no checkpoint is being taken.
+    due_before: u32,
+    /// The epoch of the last checkpoint that was given up: frames of epochs before may have records marked as dead that nobody is
+    /// to have.
+    given_up: u32,
+    /// Records are fresh since this epoch or a later one.
+    fresh_from: u32,
+    /// Frames from this number on are still to be rid of what the last checkpoint that was given up has left.
+    carrying: Option<u32>,
+    /// Whether the segment with the last of the due frames was given to be sealed.
+    sealing: Sealing,
+    /// The segments as they were at the barrier, from when they are durable.
+    segments: Vec<SegmentBefore>,
+    /// Slots of records that have not changed that a checkpoint may look at before the stream has made
+    /// more calls; any number if there is none.
+    credit: Option<u64>,
+    /// The same in calls, for copies that the helper is given.
+    page_credit: Option<u64>,
+    /// How much was over of the time of the checkpoint before the last share.
+    gone: u64,
+    /// Records that were on storage nowhere at its barrier.
+    all_due: u64,
+}
+
+impl Barrier {
+    #[inline]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Whether a checkpoint is being taken.
+    #[inline(always)]
+    pub fn is_open(&self) -> bool {
+        self.due_before > 0
+    }
+
+    /// Whether a frame of this epoch is yet to be written for a checkpoint.
+    pub fn is_due(&self, epoch: u32) -> bool {
+        epoch < self.due_before
+    }
+
+    pub fn sealing(&self) -> Sealing {
+        self.sealing
+    }
+
+    /// The last of the due frames was given to be sealed.
+    pub fn hand_over(&mut self) {
+        self.sealing = Sealing::Handed;
+    }
+
+    /// Not all could be written.
+    pub fn fail(&mut self) {
+        self.sealing = Sealing::Failed;
+    }
+
+    /// A page could not be written. If the order to seal is given, it would be written among frames of the next checkpoint.
+    pub fn page_failed(&mut self) {
+        if self.sealing == Sealing::Handed {
+            self.fail();
+        }
+    }
+
+    /// The segments of the checkpoint of this epoch are durable, or could not be made so.
+    pub fn sealed(&mut self, is_sealed: bool, segments: Vec<SegmentBefore>) {
+        self.sealing = if is_sealed { Sealing::Sealed } else { Sealing::Failed };
+        self.segments = segments;
+    }
+
+    /// Whether the helper has the order to seal the segments of the checkpoint of this epoch.
+    pub fn awaits_seal(&self, epoch: u32) -> bool {
+        self.sealing == Sealing::Handed && epoch == self.epoch
+    }
+
+    /// Whether numbers of epochs come again after the next barrier.
+    fn is_last(&self) -> bool {
+        self.epoch - self.fresh_from + 2 > Epoch::COUNT
+    }
+
+    /// Another barrier, at which so many records were on storage nowhere.
+    fn begin(&mut self, all_due: u64) {
+        self.epoch += 1;
+        self.due_before = self.epoch;
+        self.sealing = Sealing::Freezing;
+        (self.credit, self.page_credit, self.gone) = (None, None, 0);
+        self.all_due = all_due;
+    }
+
+    /// The checkpoint has its image, or is given up; the helper has frames of it still.
+    fn end(&mut self, given_up: bool, has_frozen: bool) {
+        self.due_before = 0;
+        if given_up {
+            self.given_up = self.epoch;
+            self.carrying = Some(0);
+        } else {
+            // Nothing is fresh since before.
+            self.fresh_from = self.epoch;
+        }
+        // Frames that are with the helper are waited for by the next barrier.
+        self.sealing = if given_up && has_frozen { Sealing::Failed } else { Sealing::Idle };
+    }
+
+    /// The epoch of the last checkpoint that was given up.
+    pub fn given_up(&self) -> u32 {
+        self.given_up
+    }
+
+    /// The frame that is next to be rid of what the last checkpoint that was given up has left.
+    pub fn carrying(&self) -> Option<u32> {
+        self.carrying
+    }
+
+    /// The next one is.
+    pub fn carry_on(&mut self) {
+        self.carrying = self.carrying.map(|number| number + 1);
+    }
+
+    /// None is any more.
+    pub fn stop_carrying(&mut self) {
+        self.carrying = None;
+    }
+
+    /// Nothing is fresh since before this epoch.
+    pub fn is_carried(&mut self) {
+        self.fresh_from = self.epoch;
+    }
+}
+
 impl Log {
     /// A checkpoint begins: what is in memory now is of it. Cost: O(1), but for frames that a
     /// checkpoint that was given up has left with the helper. Once in [`Epoch::COUNT`] of those that were given up
     /// one after the other: a look at each slot.
     pub fn barrier(&mut self) -> Result<()> {
         let start = Instant::now();
-        let is_last = self.epoch - self.fresh_from + 2 > Epoch::COUNT;
-        while (self.sealing != Sealing::Idle || is_last) && self.frozen > 0 {
+        let is_last = self.barrier.is_last();
+        let is_idle = self.barrier.sealing == Sealing::Idle;
+        while (!is_idle || is_last) && self.eviction.frozen() > 0 {
             self.wait()?;
             self.check_patience(start)?;
         }
         if is_last {
             self.carry_all_over();
         }
-        self.carrying = None;
-        self.stored.as_mut().expect("a stored log").barrier();
-        self.epoch += 1;
-        self.due_before = self.epoch;
-        self.sealing = Sealing::Freezing;
-        (self.credit, self.page_credit, self.gone) = (None, None, 0);
-        let on_storage = self.stored.as_ref().map_or(0, Stored::live_records);
-        self.all_due = self.index.len().saturating_sub(on_storage);
+        self.barrier.stop_carrying();
+        let stored = self.stored.as_mut().expect("a stored log");
+        stored.barrier();
+        self.barrier.begin(self.index.len().saturating_sub(stored.live_records()));
         // A key that panicked while a frame was freed has left it.
-        self.is_freeing = false;
-        self.fill = None;
-        self.sparse.clear();
+        self.eviction.set_freeing(false);
+        self.ring.leave_all();
         self.frames.next_epoch();
         Ok(())
     }
 
-    /// Whether the frame at a place of the order is due.
-    pub(super) fn is_due_at(&self, at: usize) -> bool {
-        self.order.get(at).is_some_and(|&n| self.is_due(n))
+    /// The segments as they were at the barrier, from when they are durable.
+    pub fn segments_at_barrier(&self) -> &[SegmentBefore] {
+        &self.barrier.segments
+    }
+
+    /// The checkpoint being taken cannot be ended.
+    pub fn fail_sealing(&mut self) {
+        self.barrier.fail();
+    }
+
+    /// Whether the oldest frame that is not sealed is due.
+    pub(super) fn is_next_due(&self) -> bool {
+        self.ring.next_unsealed().is_some_and(|number| self.is_due(number))
     }
 
     /// Whether the frame is yet to be written for a checkpoint.
     pub(super) fn is_due(&self, number: u32) -> bool {
-        self.frames.state(number).epoch < self.due_before
-    }
-
-    fn has_no_copies(&self) -> bool {
-        self.copies.is_empty() && self.copying.is_none()
+        self.barrier.is_due(self.frames.state(number).epoch)
     }
 
     /// How many records of a frame the checkpoint is to have from there.
@@ -108,61 +259,63 @@ impl Log {
 
     /// Whether nothing is left to be given to the helper for the checkpoint but the order to seal.
     pub(super) fn is_all_given(&self) -> bool {
-        let is_freezing = self.sealing == Sealing::Freezing;
-        is_freezing && self.failed == 0 && self.has_no_copies() && !self.is_due_at(self.sealed)
+        let is_freezing = self.barrier.sealing == Sealing::Freezing;
+        let is_written = self.eviction.failed() == 0 && self.copies.is_none();
+        is_freezing && is_written && !self.is_next_due()
     }
 
     /// The stream has come so far since the last share of the checkpoint, which follows it: by its calls, or by
     /// the time that is over, whichever says more.
     pub fn pace(&mut self, pace: Pace) {
-        let Some(earned) = pace.earned(&mut self.gone) else {
-            (self.credit, self.page_credit) = (None, None);
+        let barrier = &mut self.barrier;
+        let Some(earned) = pace.earned(&mut barrier.gone) else {
+            (barrier.credit, barrier.page_credit) = (None, None);
             return;
         };
         let (slots, per_record) = (u64::from(self.sizes.slots), self.sizes.calls_per_record);
-        let all_slots = self.order.len() as u64 * slots;
+        let all_slots = self.ring.len() as u64 * slots;
         let most = INDEX_SEGMENT_SLOTS.max(CREDIT_FRAMES_MAX * slots);
-        self.credit = earned.add(self.credit, SLOTS_PER_CALL, all_slots, most);
-        let all_due = self.all_due.saturating_mul(per_record);
+        barrier.credit = earned.add(barrier.credit, SLOTS_PER_CALL, all_slots, most);
+        let all_due = barrier.all_due.saturating_mul(per_record);
         let pages = FROZEN_MAX as u64 * slots * per_record;
-        self.page_credit = earned.add(self.page_credit, 1, all_due, pages);
+        barrier.page_credit = earned.add(barrier.page_credit, 1, all_due, pages);
     }
 
     /// Whether the helper may have the next copies now: not before the stream has made some calls for each,
     /// unless copies fill the memory that there is for them. Pays for them.
     fn may_give(&mut self) -> bool {
-        let Some(next) = self.copies.front() else { return false };
-        let Some(credit) = self.page_credit else { return true };
-        let is_full = self.copies.len() + self.frozen >= self.sizes.copies_max;
+        let Some(next) = self.copies.next() else { return false };
+        let Some(credit) = self.barrier.page_credit else { return true };
+        let is_full = self.copies.len() + self.eviction.frozen() >= self.sizes.copies_max;
         let left = credit.checked_sub(u64::from(next.frame.used()) * self.sizes.calls_per_record);
-        self.page_credit = Some(left.unwrap_or(if is_full { 0 } else { credit }));
+        self.barrier.page_credit = Some(left.unwrap_or(if is_full { 0 } else { credit }));
         left.is_some() || is_full || self.is_short()
     }
 
     /// Takes what looking at so many slots is worth from what there is; says whether there was as much.
     pub fn pay(&mut self, slots: u64) -> bool {
-        pay(&mut self.credit, slots)
+        pay(&mut self.barrier.credit, slots)
     }
 
     /// Does a bounded share of writing what was in memory at the barrier, and says how far it is.
     pub fn seal_some(&mut self) -> Result<Sealing> {
         self.poll()?;
         let mut left = SHARE;
-        while self.sealing == Sealing::Freezing && left > 0 {
-            let has_room = self.frozen < FROZEN_MAX;
+        while self.barrier.sealing == Sealing::Freezing && left > 0 {
+            let has_room = self.eviction.may_freeze();
             let spent = if self.end_stale_copies() {
                 LOOK
             } else if self.is_all_given() {
                 self.hand_over();
                 left
-            } else if has_room && (self.failed > 0 || self.may_give()) {
+            } else if has_room && (self.eviction.failed() > 0 || self.may_give()) {
                 self.freeze_oldest();
                 1
             } else {
                 match self.pass_next() {
                     Passed::Worth(spent) => spent,
                     Passed::Later => left,
-                    Passed::Not if has_room && self.copies.is_empty() => {
+                    Passed::Not if has_room && self.copies.len() == 0 => {
                         usize::from(self.freeze_oldest()).max(1)
                     }
                     Passed::Not => left,
@@ -172,14 +325,15 @@ impl Log {
         }
         self.flusher.as_mut().expect("a stored log").drive();
         self.poll()?;
-        Ok(self.sealing)
+        Ok(self.barrier.sealing)
     }
 
     /// Passes over the next due frame, if it has nothing to be written, or copies what it has, if
     /// that can be done.
     fn pass_next(&mut self) -> Passed {
-        let Some(&number) = self.order.get(self.sealed).filter(|&&n| self.is_due(n)) else {
-            return if self.close_copies() { Passed::Worth(1) } else { Passed::Not };
+        let next = self.ring.next_unsealed();
+        let Some(number) = next.filter(|&number| self.is_due(number)) else {
+            return if self.copies.close() { Passed::Worth(1) } else { Passed::Not };
         };
         if self.drop_given_up(number) {
             return Passed::Worth(LOOK);
@@ -211,11 +365,8 @@ impl Log {
 
     /// A frame has nothing more to be written for the checkpoint: its records change where they are.
     pub(super) fn renew(&mut self, number: u32) {
-        let at = self.order.iter().position(|&n| n == number).expect("a frame in order");
-        self.order.remove(at);
-        self.sealed -= usize::from(at < self.sealed);
-        self.order.push_back(number);
-        let epoch = self.epoch;
+        self.ring.renew(number);
+        let epoch = self.barrier.epoch;
         let state = self.frames.state_mut(number);
         (state.stage, state.epoch) = (Stage::Mutable, epoch);
         if state.dead > 0 {
@@ -235,8 +386,8 @@ impl Log {
         let heap_max = self.sizes.frame_heap_bytes;
         let has_room =
             used <= slots - slots.div_ceil(8) && state.heap_bytes <= heap_max - heap_max / 8;
-        if has_room && self.sparse.len() < self.sparse.capacity() {
-            self.sparse.push(number);
+        if has_room {
+            self.ring.offer(number);
         }
     }
 
@@ -286,7 +437,7 @@ impl Log {
         let (marked, is_due) = (state.dead, self.is_due(number));
         if marked > 0 {
             // Once a checkpoint is given up, what died before its barrier is of the next one as well.
-            let odd_before = (self.due_before > 0).then_some(self.epoch % 2 == 0);
+            let odd_before = self.barrier.is_open().then_some(self.barrier.epoch % 2 == 0);
             let frame = state.frame.as_ref().expect("a frame in use");
             let stored = self.stored.as_mut().expect("a clean frame is stored");
             for (segment, slots) in parts {
@@ -329,25 +480,17 @@ impl Log {
 
     /// All due frames are with the helper: what it writes from now on is of the next checkpoint.
     pub(super) fn hand_over(&mut self) {
-        self.flusher.as_mut().expect("a stored log").seal(self.epoch);
-        self.sealing = Sealing::Handed;
+        self.flusher.as_mut().expect("a stored log").seal(self.barrier.epoch);
+        self.barrier.hand_over();
     }
 
     /// The checkpoint has its image, or is given up: frames change again. Cost: O(1). What a checkpoint that was given
     /// up has left goes frame by frame: [when it is passed](Log::drop_given_up) or is to be written, when a record in it
     /// is marked again, or [meanwhile](Log::carry_some_over).
     pub fn end_sealing(&mut self, given_up: bool) {
-        self.due_before = 0;
         if given_up {
-            self.close_copies();
-            self.stale_copies = self.copies.len();
-            self.given_up = self.epoch;
-            self.carrying = Some(0);
-        } else {
-            // Nothing is fresh since before.
-            self.fresh_from = self.epoch;
+            self.copies.give_up();
         }
-        // Frames that are with the helper are waited for by the next barrier.
-        self.sealing = if given_up && self.frozen > 0 { Sealing::Failed } else { Sealing::Idle };
+        self.barrier.end(given_up, self.eviction.frozen() > 0);
     }
 }

@@ -58,7 +58,9 @@ impl Log {
         let Some(beside) = &self.beside else { return Ok(false) };
         match beside.borrow_mut().give_one() {
             // What is on its way out here may need no storage any more.
-            Err(_) if self.evicting.is_some() || self.first_clean().is_some() => Ok(false),
+            Err(_) if self.eviction.under_way().is_some() || self.first_clean().is_some() => {
+                Ok(false)
+            }
             given => given,
         }
     }
@@ -112,7 +114,7 @@ impl Log {
     pub fn free_at_once(&mut self, bytes: u64) -> bool {
         while self.account.available() < bytes {
             let gave = self.give_room_for_notes_up() || self.drop_spare();
-            if !gave && self.evicting.is_none() && self.first_clean().is_none() {
+            if !gave && self.eviction.under_way().is_none() && self.first_clean().is_none() {
                 return false;
             }
             if !gave {
@@ -126,14 +128,14 @@ impl Log {
     pub fn is_little(&self) -> bool {
         let few = QUANTUM as usize;
         let files = self.stored.as_ref().map_or(0, |stored| stored.numbers().len());
-        let pages = self.order.len() + self.copies.len();
+        let pages = self.ring.len() + self.copies.len();
         self.pending() == 0 && pages <= few && self.index.segments() <= few && files <= few
     }
 
     /// Drops the next part of what is in memory, of a log that is over and of which the helper has no page: a segment of the
     /// index, or a page. Says whether there was one.
     pub fn drop_part(&mut self) -> bool {
-        self.evicting = None;
+        self.eviction.end();
         // A value that panics while it is dropped panics for nobody: there is no call that it belongs to.
         let is_dropped =
             self.index.drop_one() || self.end_stale_copies() || self.drop_oldest().is_some();
@@ -154,7 +156,7 @@ impl Log {
     /// Waits for the pages that the helper has.
     pub fn wait_for_all(&mut self) -> Result<()> {
         let start = Instant::now();
-        while self.frozen > 0 || self.pending() > 0 {
+        while self.eviction.frozen() > 0 || self.pending() > 0 {
             self.wait()?;
             self.check_patience(start)?;
         }

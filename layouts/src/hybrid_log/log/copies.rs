@@ -9,9 +9,9 @@
 //!   from the first to the last, in the order of their copies.
 //! - A frame of which copies are on their way stays, empty or not; it is not frozen and not copied again.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use alluvium_pagestore::{MemoryKind, Result};
 
@@ -27,18 +27,71 @@ pub struct Copies {
     last: u32,
 }
 
+/// Copies of a checkpoint on their way to the helper: next to be written, and what has room for more.
+pub(super) struct CopyQueue {
+    queue: VecDeque<Copies>,
+    /// The first so many of them are of a checkpoint that was given up.
+    stale: usize,
+    open: Option<Copies>,
+}
+
+impl CopyQueue {
+    /// None; room for so many.
+    pub fn new(most: usize) -> Self {
+        Self { queue: VecDeque::with_capacity(most), stale: 0, open: None }
+    }
+
+    /// Frames of copies that are full.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether there are no copies, and nothing that has room for more.
+    pub fn is_none(&self) -> bool {
+        self.queue.is_empty() && self.open.is_none()
+    }
+
+    pub fn next(&self) -> Option<&Copies> {
+        self.queue.front()
+    }
+
+    /// The frame of copies that was being filled is to be written; says whether there was one.
+    pub fn close(&mut self) -> bool {
+        let open = self.open.take();
+        let was_open = open.is_some();
+        self.queue.extend(open);
+        was_open
+    }
+
+    /// All of them are of a checkpoint that was given up.
+    pub fn give_up(&mut self) {
+        self.close();
+        self.stale = self.queue.len();
+    }
+
+    fn take_stale(&mut self) -> Option<Copies> {
+        self.stale = self.stale.checked_sub(1)?;
+        self.queue.pop_front()
+    }
+
+    pub fn clear(&mut self) {
+        (self.open, self.stale) = (None, 0);
+        self.queue.clear();
+    }
+}
+
 impl Log {
     /// Copies what is due in a frame; says whether a frame was made for that, and `None` if it could not: not without
     /// memory.
     pub(super) fn copy_due(&mut self, number: u32) -> Option<bool> {
         let due = self.due_of(number);
         let has_room = |copies: &Copies| copies.frame.used() + due <= copies.frame.slots();
-        if self.copying.as_ref().is_some_and(|copies| !has_room(copies)) {
-            self.close_copies();
+        if self.copies.open.as_ref().is_some_and(|copies| !has_room(copies)) {
+            self.copies.close();
         }
-        let (open, mut is_new) = (self.copying.take(), false);
+        let (open, mut is_new) = (self.copies.open.take(), false);
         let mut copies = open.or_else(|| {
-            is_new = self.spares.is_empty();
+            is_new = self.ring.spares() == 0;
             let (first, last) = (NO_FRAME, NO_FRAME);
             self.frame_to_copy_to().map(|frame| Copies { frame, first, last })
         })?;
@@ -58,7 +111,7 @@ impl Log {
         }
         match copies.last {
             NO_FRAME => self.drop_copies(copies.frame),
-            _ => self.copying = Some(copies),
+            _ => self.copies.open = Some(copies),
         }
         copied.is_ok().then_some(is_new)
     }
@@ -66,34 +119,26 @@ impl Log {
     /// An empty frame for copies, if memory is not short.
     fn frame_to_copy_to(&mut self) -> Option<Frame> {
         let bytes = self.sizes.frame_bytes;
-        let is_full = self.copies.len() + self.frozen >= self.sizes.copies_max;
-        if is_full || self.account.available() < self.want_free + bytes {
+        let is_full = self.copies.len() + self.eviction.frozen() >= self.sizes.copies_max;
+        if is_full || self.account.available() < self.eviction.want_free() + bytes {
             return None;
         }
-        if let Some(frame) = self.spares.pop() {
+        if let Some(frame) = self.ring.take_spare() {
             return Some(frame);
         }
         let is_booked = self.account.try_reserve(MemoryKind::Pages, bytes);
         is_booked.then(|| Frame::new(self.record_type, self.sizes.slots, self.pool.take()))
     }
 
-    /// The frame of copies that was being filled is to be written.
-    pub(super) fn close_copies(&mut self) -> bool {
-        let open = self.copying.take();
-        let was_open = open.is_some();
-        self.copies.extend(open);
-        was_open
-    }
-
     /// Gives the next copies to the helper, if there are some.
     pub(super) fn give_copies(&mut self) -> bool {
         // The last of them are not waited for, and nothing overtakes them.
-        let is_last = self.is_short() || !self.is_due_at(self.sealed);
-        if self.copies.is_empty() && is_last {
-            self.close_copies();
+        let is_last = self.is_short() || !self.is_next_due();
+        if self.copies.len() == 0 && is_last {
+            self.copies.close();
         }
-        let Some(copies) = self.copies.pop_front() else { return false };
-        self.frozen += 1;
+        let Some(copies) = self.copies.queue.pop_front() else { return false };
+        self.eviction.freeze();
         self.stats.pages_flushed += 1;
         self.flusher.as_mut().expect("a stored log").flush_copies(copies);
         true
@@ -101,7 +146,7 @@ impl Log {
 
     /// Copies were written, or could not be.
     pub(super) fn take_copies(&mut self, copies: Copies, result: Result<Vec<Written>>) {
-        self.frozen -= 1;
+        self.eviction.thaw();
         match self.page_written(copies.first, result) {
             Ok(parts) => {
                 self.settle_copies(&copies, &parts);
@@ -109,14 +154,11 @@ impl Log {
             }
             Err(error) => {
                 self.page_failed(error);
-                if self.sealing == Sealing::Freezing {
-                    self.copies.push_front(copies);
+                if self.barrier.sealing() == Sealing::Freezing {
+                    self.copies.queue.push_front(copies);
                     return;
                 }
-                if self.sealing == Sealing::Handed {
-                    // It would be written among frames of the next checkpoint.
-                    self.sealing = Sealing::Failed;
-                }
+                self.barrier.page_failed();
                 self.end_copies(copies);
             }
         }
@@ -154,7 +196,7 @@ impl Log {
             let next = self.frames.end_copies(number);
             let state = self.frames.state(number);
             let is_empty = state.frame.as_ref().is_some_and(|frame| frame.used() == 0);
-            if is_empty && self.fill != Some(number) {
+            if is_empty && !self.ring.is_fill(number) {
                 self.retire(number);
             } else {
                 self.frames.shorten(number);
@@ -166,11 +208,7 @@ impl Log {
 
     /// Drops a frame of copies of a checkpoint that was given up, if there is one; they stand before the others.
     pub(super) fn end_stale_copies(&mut self) -> bool {
-        if self.stale_copies == 0 {
-            return false;
-        }
-        self.stale_copies -= 1;
-        let copies = self.copies.pop_front().expect("as many as were counted");
+        let Some(copies) = self.copies.take_stale() else { return false };
         self.end_copies(copies);
         true
     }

@@ -20,7 +20,7 @@ impl Log {
     /// Drops what is marked as dead in a frame since a checkpoint that was given up; says whether there was
     /// something. It may be left empty, and out of use.
     pub(super) fn drop_given_up(&mut self, number: u32) -> bool {
-        let (state, given_up) = (self.frames.state(number), self.given_up);
+        let (state, given_up) = (self.frames.state(number), self.barrier.given_up());
         // Marks in a frame that is or was being written are its page's.
         if state.epoch >= given_up || matches!(state.stage, Stage::Frozen | Stage::Clean) {
             return false;
@@ -37,7 +37,7 @@ impl Log {
     /// Goes on with ridding frames of what the last checkpoint that was given up has left: a few of them.
     pub(super) fn carry_some_over(&mut self) {
         for _ in 0..FRAMES_PER_PAGE {
-            if self.carrying.is_some() {
+            if self.barrier.carrying().is_some() {
                 self.carry_next_over();
             }
         }
@@ -48,18 +48,18 @@ impl Log {
         if self.end_stale_copies() {
             return true;
         }
-        let Some(number) = self.carrying else { return false };
+        let Some(number) = self.barrier.carrying() else { return false };
         if number as usize == self.frames.count() {
             // None has been begun since that would have an epoch before.
-            self.carrying = None;
-            self.fresh_from = self.epoch;
+            self.barrier.stop_carrying();
+            self.barrier.is_carried();
             return false;
         }
         if self.stage(number) == Stage::Frozen {
             // If it cannot be written it is as it was.
             return false;
         }
-        self.carrying = Some(number + 1);
+        self.barrier.carry_on();
         self.carry_over(number);
         true
     }
@@ -82,6 +82,6 @@ impl Log {
         for number in 0..self.frames.count() as u32 {
             self.carry_over(number);
         }
-        self.fresh_from = self.epoch;
+        self.barrier.is_carried();
     }
 }

@@ -9,8 +9,9 @@
 use alluvium_pagestore::{BlobRef, Death, ErrorKind, SegmentId, SegmentImage};
 
 use super::{Segment, SegmentBefore, Stored};
+use crate::checkpoint::Nth;
 use crate::hybrid_log::address::StoredAt;
-use crate::hybrid_log::deaths::{DeathList, Deaths};
+use crate::hybrid_log::deaths::Deaths;
 
 impl Stored {
     /// A record is not live any more.
@@ -31,7 +32,9 @@ impl Stored {
     /// A record that was live at the barrier has died, and is not noted.
     #[cold]
     fn was_live(&mut self, at: StoredAt) {
-        if !self.sets.as_mut().is_some_and(|sets| sets.insert(at)) && self.is_asked_of(at.segment) {
+        if !self.sets.as_mut().is_some_and(|sets| sets.insert(at.segment, at.grain))
+            && self.is_asked_of(at.segment)
+        {
             self.spill.push(Death::of(self.info(at.segment).id, at.grain));
         }
     }
@@ -140,7 +143,7 @@ impl Stored {
     /// A checkpoint begins: what dies from now on is of the next one.
     pub fn barrier(&mut self) {
         self.is_looked_over = false;
-        let decided = self.deaths.before.iter().all(Vec::is_empty);
+        let decided = self.deaths.before.is_empty();
         assert!(decided, "the last checkpoint is not decided");
         self.epoch += 1;
         std::mem::swap(&mut self.deaths.now, &mut self.deaths.before);
@@ -178,34 +181,40 @@ impl Stored {
     }
 
     /// The deaths before the barrier, to be written; [`give_back`](Stored::give_back) them.
-    pub fn lend_deaths(&mut self) -> DeathList {
+    pub fn lend_deaths(&mut self) -> Vec<Vec<Death>> {
         self.has_lent = true;
-        std::mem::take(&mut self.deaths.before)
+        self.deaths.before.take_parts()
     }
 
     /// The list that was lent.
-    pub fn give_back(&mut self, deaths: DeathList) {
+    pub fn give_back(&mut self, deaths: Vec<Vec<Death>>) {
         self.has_lent = false;
-        self.deaths.give_back(deaths);
+        self.deaths.before.give_back(deaths);
     }
 
-    /// Before which place the last of the deaths since the barrier is that are noted.
-    pub fn count_since(&self) -> usize {
-        self.deaths.end()
+    /// How many deaths since the barrier are noted.
+    #[cfg(test)]
+    pub fn count_since(&self) -> u64 {
+        self.deaths.now.len()
+    }
+
+    /// Behind the last of the deaths since the barrier that are noted.
+    pub fn end_since(&self) -> Nth {
+        self.deaths.now.end()
     }
 
     /// How many deaths before the barrier are noted.
     pub fn count_before(&self) -> u64 {
-        self.deaths.before.iter().map(|part| part.len() as u64).sum()
+        self.deaths.before.len()
     }
 
     /// Adds to the sets some of the deaths since the barrier that are noted, from one place on and before
-    /// another, and says at which to go on.
-    pub fn add_again(&mut self, from: usize, to: usize) -> usize {
-        let (deaths, next) = self.deaths.some(from, to);
+    /// another, so many at most. Says how many it added and at which to go on.
+    pub fn add_again(&mut self, from: Nth, to: Nth, most: usize) -> (u64, Nth) {
+        let (deaths, next) = self.deaths.now.some(from, to, most);
         let sets = self.sets.as_mut().expect("sets are being made");
         sets.insert_again(deaths);
-        next
+        (deaths.len() as u64, next)
     }
 
     /// The checkpoint is one that can be restored: it knows of the deaths before its barrier, and
@@ -239,8 +248,8 @@ impl Stored {
     /// and says how many bytes are free for it now, of a part; 0 while a checkpoint needs it. The next checkpoint looks at
     /// every segment.
     pub fn give_notes_up(&mut self) -> u64 {
-        let is_needed = !self.deaths.before.iter().all(Vec::is_empty);
-        if is_needed || self.has_lent || self.deaths.now.len() < 2 {
+        let is_needed = !self.deaths.before.is_empty();
+        if is_needed || self.has_lent || self.deaths.now.parts() < 2 {
             return 0;
         }
         self.deaths.clear_now();

@@ -1,11 +1,12 @@
 //! What a checkpoint of heap state names: segments of before, less what is written anew, and its own.
 //!
-//! It is planned at the barrier; what is told of it at the end is in `heap_telling.rs`.
+//! It is planned at the barrier; what is told of it at the end is in `telling.rs`.
 
 use alluvium_pagestore::{Account, Death, Error, ErrorKind, PlacedAt, Result};
 use std::rc::Rc;
 
-use crate::heap_files::{Dead, HeapFiles, LiveSets, Plan};
+use super::ledger::{Dead, HeapFiles, Plan};
+use super::live_sets::LiveSets;
 use crate::heap_marks::Place;
 
 /// Bytes that are left free beside what is kept.

@@ -8,14 +8,15 @@
 //! - A set has as many records as are live.
 //! - What the helper is lent comes back, also if the checkpoint is given up meanwhile.
 
-use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{
-    BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, LiveSet, Result, SegmentInfo,
+    BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, LiveSet, Result, SegmentId, SegmentInfo,
 };
 
-use crate::heap_files::{DeadPlaces, HeapFiles, Named, Nth};
+use super::dead::Nth;
+use super::job::Job;
+use super::ledger::{DeadPlaces, HeapFiles, Named};
+use super::naming::Naming;
 use crate::heap_marks::Place;
-use crate::heap_naming::Naming;
 use crate::table::StateContext;
 
 /// What is named by a checkpoint of which all is written, and how far it is told.
@@ -31,16 +32,15 @@ enum Step {
     /// What has died since the barrier is added to sets, from a place of its list on and before another.
     Adding { from: Nth, to: Nth },
     /// The helper writes sets, or a list.
-    Writing { has_sets: bool, answer: Mailbox<Told> },
+    Writing { has_sets: bool, job: Job<Told> },
     /// All is told, or could not be.
     Over,
 }
 
-/// The helper's answer: the list of deaths; of each set its slot and its number of records; and the
-/// places it was lent.
+/// The helper's answer: the list of deaths; of each segment its set; and the places it was lent.
 struct Told {
     list: Result<Option<BlobRef>>,
-    sets: Result<Vec<(usize, u64, BlobRef)>>,
+    sets: Result<Vec<(SegmentId, BlobRef)>>,
     lent: Vec<Vec<Place>>,
 }
 
@@ -87,8 +87,8 @@ impl Telling {
                 Ok(false)
             }
             Step::Adding { .. } => {
-                let answer = self.begin_writing((context, files), naming, blobs);
-                self.step = Step::Writing { has_sets, answer };
+                let job = self.begin_writing((context, files), naming, blobs);
+                self.step = Step::Writing { has_sets, job };
                 Ok(false)
             }
             Step::Writing { .. } => self.is_written(&context.helper, &mut naming.dead.places),
@@ -108,53 +108,44 @@ impl Telling {
         (context, files): (&StateContext, &HeapFiles),
         naming: &mut Naming,
         blobs: &BlobWriter,
-    ) -> Mailbox<Told> {
+    ) -> Job<Told> {
         let sets = std::mem::take(&mut naming.sets);
         // Sets tell all of it.
         let ids = if sets.is_empty() { files.ids(&self.named) } else { Vec::new() };
         let sets = files.whole_sets(&self.named, sets);
         let lent = naming.dead.places.lend();
-        let (blobs, (reply, answer)) = (blobs.clone(), mailbox());
-        context.helper.submit(move || {
-            let death = |at: &Place| Some(Death::of((*ids.get(at.slot())?)?, at.grain()));
-            let mut deaths: Vec<Death> = Vec::with_capacity(lent.iter().map(Vec::len).sum());
-            deaths.extend(lent.iter().flatten().filter_map(death));
-            let list = Death::write(&mut deaths, |_| true, &blobs);
-            let write = |(slot, set): (usize, LiveSet)| Ok((slot, set.len(), set.write(&blobs)?));
-            let sets = sets.into_iter().map(write).collect();
-            reply.send(Told { list, sets, lent });
-        });
-        answer
+        let blobs = blobs.clone();
+        Job::submit(
+            &context.helper,
+            "which records are live; begin the checkpoint again",
+            move || {
+                let death = |at: &Place| Some(Death::of((*ids.get(at.slot())?)?, at.grain()));
+                let mut deaths: Vec<Death> = Vec::with_capacity(lent.iter().map(Vec::len).sum());
+                deaths.extend(lent.iter().flatten().filter_map(death));
+                let list = Death::write(&mut deaths, |_| true, &blobs);
+                let write = |(id, set): (SegmentId, LiveSet)| Ok((id, set.write(&blobs)?));
+                let sets = sets.into_iter().map(write).collect();
+                Told { list, sets, lent }
+            },
+        )
     }
 
     /// Whether the helper has written it. What it was lent is given back then.
     fn is_written(&mut self, helper: &Helper, dead: &mut DeadPlaces) -> Result<bool> {
-        helper.drive();
-        let Step::Writing { has_sets, answer } = &self.step else {
-            unreachable!("it was given it")
-        };
-        let told = match answer.try_recv() {
-            Ok(told) => told,
-            Err(TryRecvError::Empty) => return Ok(false),
-            Err(TryRecvError::Disconnected) => {
-                let message = "the helper lost which records are live; begin the checkpoint again";
-                return Err(Error::new(ErrorKind::Io, message));
-            }
-        };
+        let Step::Writing { has_sets, job } = &self.step else { unreachable!("it was given it") };
+        let Some(told) = job.poll_driving(helper, false)? else { return Ok(false) };
         let has_sets = *has_sets;
         dead.give_back(told.lent);
         self.step = Step::Over;
         let (list, sets) = (told.list?, told.sets?);
-        let Named { image, slots } = &mut self.named;
+        let image = &mut self.named.image;
         if has_sets {
             image.deaths = Vec::new();
         }
         image.deaths.extend(list);
-        for (slot, live, blob) in sets {
-            let nth = slots.iter().position(|of| *of == Some(slot)).expect("it is named");
-            let segment = &mut image.segments[nth];
-            assert_eq!(live, segment.live_records, "every key has one live record: {segment:?}");
-            segment.live = Some(blob);
+        for (id, blob) in sets {
+            let segment = image.segments.iter_mut().find(|segment| segment.id == id);
+            segment.expect("it is named").live = Some(blob);
         }
         Ok(true)
     }
@@ -171,7 +162,7 @@ impl Telling {
             let _ = context.segments.as_ref().map(|store| store.remove(segment.id));
         }
         match self.step {
-            Step::Writing { answer, .. } => Some(Lent(answer)),
+            Step::Writing { job, .. } => Some(Lent(job)),
             Step::Adding { .. } | Step::Over => None,
         }
     }
@@ -179,16 +170,16 @@ impl Telling {
 
 /// What the helper was lent for a checkpoint that was given up.
 #[derive(Debug)]
-pub(crate) struct Lent(Mailbox<Told>);
+pub(crate) struct Lent(Job<Told>);
 
 impl Lent {
     /// Takes it back before the next checkpoint. If the helper has it still, that one is full.
     pub fn take_back(self, helper: &Helper, files: &mut HeapFiles) {
         // Without a thread it is here that it does it.
         while helper.is_inline() && self.0.is_empty() && helper.drive() {}
-        match self.0.try_recv() {
-            Ok(told) => files.give_back(told.lent),
-            Err(_) => files.break_off(),
+        match self.0.poll() {
+            Ok(Some(told)) => files.give_back(told.lent),
+            Ok(None) | Err(_) => files.break_off(),
         }
     }
 }

@@ -17,6 +17,9 @@ use alluvium_pagestore::{
     Account, BlobRef, LiveSet, MemoryKind, SegmentId, SegmentImage, SegmentInfo, StateImage,
 };
 
+use super::dead::{DeadList, Nth};
+use super::live_sets::LiveSets;
+use crate::booked::Booked;
 use crate::heap_marks::Place;
 
 /// Records on storage for each that is live, at most: above, segments are written anew.
@@ -66,7 +69,8 @@ struct Stored {
 pub(crate) struct HeapFiles {
     account: Rc<Account>,
     slots: Vec<Slot>,
-    booked: u64,
+    /// For slots.
+    booked: Booked,
     lists: Vec<BlobRef>,
     /// Since the last barrier.
     dead: DeadPlaces,
@@ -90,37 +94,6 @@ pub(crate) struct Plan {
     pub makes_sets: bool,
     /// Whether all is written anew. Then no deaths are noted.
     pub is_full: bool,
-}
-
-/// Which records are live, by slot of their segment, if sets are made. Each is made with its first record, as all at once
-/// take a while.
-#[derive(Debug, Default)]
-pub(crate) struct LiveSets(Vec<Option<(u64, Option<LiveSet>)>>);
-
-impl LiveSets {
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// A record is live, if there is a set for its segment.
-    #[inline]
-    pub fn insert(&mut self, place: Place) {
-        if place != Place::NONE
-            && let Some(Some((bytes, set))) = self.0.get_mut(place.slot())
-        {
-            set.get_or_insert_with(|| LiveSet::new(*bytes)).insert(place.grain());
-        }
-    }
-
-    /// Drops one; says whether there was one.
-    pub fn drop_one(&mut self) -> bool {
-        self.0.pop().is_some()
-    }
-
-    fn take(&mut self, slot: usize) -> Option<LiveSet> {
-        let (bytes, set) = self.0.get_mut(slot)?.take()?;
-        Some(set.unwrap_or_else(|| LiveSet::new(bytes)))
-    }
 }
 
 /// Records that are dead in a checkpoint: they died before its barrier, or it has written newer ones.
@@ -149,8 +122,9 @@ pub(crate) struct Named {
 impl HeapFiles {
     pub fn new(account: Rc<Account>) -> Self {
         let dead = DeadPlaces::new(account.clone());
+        let booked = Booked::none(account.clone(), MemoryKind::Tables);
         let (slots, lists, is_broken) = (Vec::new(), Vec::new(), false);
-        Self { account, slots, booked: 0, lists, dead, is_broken, again: 0 }
+        Self { account, slots, booked, lists, dead, is_broken, again: 0 }
     }
 
     /// Forgets all: the next checkpoint is full.
@@ -202,11 +176,10 @@ impl HeapFiles {
         if self.slots.len() == self.slots.capacity() {
             let bytes = (SLOTS * size_of::<Slot>()) as u64;
             let fits = self.slots.len() < Place::SLOTS_MAX;
-            if !fits || !self.account.try_reserve(MemoryKind::Tables, bytes) {
+            if !fits || !self.booked.try_reserve_more(bytes) {
                 self.is_broken = true;
                 return None;
             }
-            self.booked += bytes;
             self.slots.reserve_exact(SLOTS);
         }
         Some(())
@@ -301,18 +274,17 @@ impl HeapFiles {
 
     /// Empty sets of what is live in each segment that is not written anew.
     pub fn empty_sets(&self, plan: &Plan) -> LiveSets {
-        let mut sets = LiveSets::default();
-        sets.0.resize_with(self.slots.len(), || None);
-        for (slot, image, _) in self.stored().filter(|(slot, ..)| !plan.anew[*slot]) {
-            sets.0[slot] = Some((image.bytes, None));
-        }
+        let left = || self.stored().filter(|(slot, ..)| !plan.anew[*slot]);
+        let mut sets = LiveSets::none(self.slots.len() as u32, left().count(), 0);
+        left().for_each(|(slot, image, _)| sets.add(slot as u32, image.id, image.bytes));
         sets
     }
 
     /// Memory that those take.
     pub fn sets_bytes(&self, plan: &Plan) -> u64 {
         let stored = self.stored().filter(|(slot, ..)| !plan.anew[*slot]);
-        stored.map(|(_, image, _)| LiveSet::memory_bytes(image.bytes)).sum()
+        let sets: u64 = stored.map(|(_, image, _)| LiveSets::bytes_of(image.bytes)).sum();
+        sets + LiveSets::places_bytes(self.slots.len() as u32)
     }
 
     /// Memory that reading the lists of what has died takes, of a checkpoint that does as planned; see
@@ -331,7 +303,7 @@ impl HeapFiles {
     pub fn follow(&mut self, plan: &Plan) -> Option<Dead> {
         let noted = plan.outdated;
         // What a checkpoint that was given up has left may have room enough.
-        let lacking = if self.dead.room() < noted { noted } else { 0 };
+        let lacking = if (self.dead.list.room() as u64) < noted { noted } else { 0 };
         let room = DeadPlaces::with_room(self.account.clone(), lacking)?;
         let mut places = std::mem::replace(&mut self.dead, DeadPlaces::new(self.account.clone()));
         places.append(room);
@@ -426,18 +398,30 @@ impl HeapFiles {
     /// Adds to the sets some of the records that have died since the barrier, from a place of their list on and before
     /// another; says at which to go on.
     pub fn add_dead(&self, sets: &mut LiveSets, from: Nth, to: Nth) -> Nth {
-        let (some, next) = self.dead.some(from, to);
-        some.iter().for_each(|place| sets.insert(*place));
+        let (some, next) = self.dead.list.some(from, to, ADDED);
+        some.iter().for_each(|place| sets.insert_at(*place));
         next
     }
 
     /// Which records are live in segments of before that have dead ones, by slot: those that were found
     /// by who looked at all entries that there are still, and those that have [died](HeapFiles::add_dead) since the barrier.
-    pub fn whole_sets(&self, named: &Named, mut sets: LiveSets) -> Vec<(usize, LiveSet)> {
-        let with_dead = named.slots.iter().zip(&named.image.segments);
-        let with_dead = with_dead.filter(|(_, segment)| segment.live_records < segment.records);
-        let of = |slot: &Option<usize>| sets.take((*slot)?).zip(*slot);
-        with_dead.map(|(slot, _)| slot).filter_map(of).map(|(set, slot)| (slot, set)).collect()
+    ///
+    /// # Panics
+    /// If a set does not have as many records as are live.
+    pub fn whole_sets(&self, named: &Named, sets: LiveSets) -> Vec<(SegmentId, LiveSet)> {
+        let mut whole = Vec::new();
+        for set in sets.into_sets() {
+            let segment = named.image.segments.iter().find(|segment| segment.id == set.id);
+            let Some(segment) = segment else { continue };
+            assert_eq!(
+                set.live, segment.live_records,
+                "every key has one live record: {segment:?}"
+            );
+            if segment.live_records < segment.records {
+                whole.push((segment.id, set.into_set()));
+            }
+        }
+        whole
     }
 
     /// By slot, the segments that are named and stored.
@@ -489,7 +473,7 @@ impl HeapFiles {
 
     /// Parts come back that were lent for a checkpoint that was given up since.
     pub fn give_back(&mut self, parts: Vec<Vec<Place>>) {
-        self.dead.parts.splice(0..0, parts);
+        self.dead.give_back(parts);
     }
 
     /// Bytes of records that are dead, about.
@@ -501,30 +485,17 @@ impl HeapFiles {
     }
 }
 
-impl Drop for HeapFiles {
-    fn drop(&mut self) {
-        self.account.release(MemoryKind::Tables, self.booked);
-    }
-}
-
-/// Where one stands in a list of the dead.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Nth {
-    part: usize,
-    at: usize,
-}
-
-/// Places of records that are dead, in parts, so that noting one moves no others. All booked.
+/// Places of records that are dead. All booked.
 #[derive(Debug)]
 pub(crate) struct DeadPlaces {
-    account: Rc<Account>,
-    parts: Vec<Vec<Place>>,
-    booked: u64,
+    list: DeadList<Place>,
+    booked: Booked,
 }
 
 impl DeadPlaces {
     pub fn new(account: Rc<Account>) -> Self {
-        Self { account, parts: Vec::new(), booked: 0 }
+        let booked = Booked::none(account, MemoryKind::Tables);
+        Self { list: DeadList::default(), booked }
     }
 
     /// None, and room for so many.
@@ -535,82 +506,47 @@ impl DeadPlaces {
 
     fn add_part(&mut self, count: usize) -> bool {
         let bytes = (count * size_of::<Place>() + 64) as u64;
-        if self.account.available() < bytes || !self.account.try_reserve(MemoryKind::Tables, bytes)
-        {
-            return false;
+        let is_booked = self.booked.try_reserve_more(bytes);
+        if is_booked {
+            self.list.add(Vec::with_capacity(count));
         }
-        self.booked += bytes;
-        self.parts.push(Vec::with_capacity(count));
-        true
+        is_booked
     }
 
     /// Adds one; says whether there was room.
     #[inline]
     pub fn push(&mut self, place: Place) -> bool {
-        match self.parts.last_mut() {
-            Some(part) if part.len() < part.capacity() => part.push(place),
-            _ => return self.push_in_new(place),
-        }
-        true
+        self.list.push(place) || self.push_in_new(place)
     }
 
     #[cold]
     fn push_in_new(&mut self, place: Place) -> bool {
-        let count = self.parts.last().map_or(0, |part| 2 * part.capacity());
-        let is_added = self.add_part(count.clamp(DEAD_MIN, DEAD_MAX));
-        if is_added && let Some(part) = self.parts.last_mut() {
-            part.push(place);
-        }
-        is_added
+        let count = self.list.last_capacity().map_or(0, |capacity| 2 * capacity);
+        self.add_part(count.clamp(DEAD_MIN, DEAD_MAX)) && self.list.push(place)
     }
 
     pub fn len(&self) -> u64 {
-        self.parts.iter().map(|part| part.len() as u64).sum()
-    }
-
-    /// How many more there is room for without another part.
-    fn room(&self) -> u64 {
-        self.parts.last().map_or(0, |part| part.capacity() - part.len()) as u64
+        self.list.len()
     }
 
     /// Behind all of them.
     pub fn end(&self) -> Nth {
-        let last = self.parts.len().saturating_sub(1);
-        Nth { part: last, at: self.parts.get(last).map_or(0, Vec::len) }
-    }
-
-    /// Some from a place on and before another, [`ADDED`] at most and of one part; and the place to go on at.
-    fn some(&self, from: Nth, to: Nth) -> (&[Place], Nth) {
-        // Without such a part there are no more: they were forgotten since.
-        let Some(part) = self.parts.get(from.part) else { return (&[], to) };
-        let end = if from.part == to.part { to.at.min(part.len()) } else { part.len() };
-        let next = end.min(from.at + ADDED);
-        let some = &part[from.at.min(next)..next];
-        match next == end && from.part < to.part {
-            true => (some, Nth { part: from.part + 1, at: 0 }),
-            false => (some, Nth { part: from.part, at: next }),
-        }
+        self.list.end()
     }
 
     /// Takes the parts out to have them written; what they take stays booked while this lives.
     pub fn lend(&mut self) -> Vec<Vec<Place>> {
-        std::mem::take(&mut self.parts)
+        self.list.take_parts()
     }
 
     /// Takes parts back that were lent.
     pub fn give_back(&mut self, parts: Vec<Vec<Place>>) {
-        self.parts = parts;
+        self.list.give_back(parts);
     }
 
-    fn append(&mut self, mut other: Self) {
-        self.booked += std::mem::take(&mut other.booked);
-        self.parts.append(&mut other.parts);
-    }
-}
-
-impl Drop for DeadPlaces {
-    fn drop(&mut self) {
-        self.account.release(MemoryKind::Tables, self.booked);
+    fn append(&mut self, other: Self) {
+        self.booked.append(other.booked);
+        self.list.append(other.list);
     }
 }
 

@@ -11,11 +11,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use alluvium_pagestore::block::AlignedVec;
-use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{
     Account, Error, ErrorKind, Helper, MemoryKind, PlacedAt, Placing, RECORD_BYTES_MAX, Result,
     SegmentInfo, SegmentStore, SegmentWriter, State,
 };
+
+use super::job::Job;
+use crate::booked::Booked;
 
 /// Most bytes of a batch.
 pub const BATCH_BYTES_MAX: usize = 32 << 10;
@@ -52,13 +54,12 @@ impl Pace {
 #[derive(Debug)]
 pub struct Paced {
     helper: Helper,
-    account: Rc<Account>,
     /// Booked for a record that is longer than others, until it is written.
-    booked: u64,
+    booked: Booked,
     pace: Pace,
     /// `None` while the helper has it, or lost it.
     writing: Option<Box<Writing>>,
-    answer: Option<Mailbox<(Box<Writing>, Result<()>)>>,
+    job: Option<Job<(Box<Writing>, Result<()>)>>,
     failed: Option<String>,
 }
 
@@ -97,7 +98,7 @@ impl std::fmt::Debug for Writing {
 }
 
 /// What the helper does with what it is given to write.
-type Job = Box<dyn FnOnce(&mut Writing, &Pace) -> Result<()> + Send>;
+type Work = Box<dyn FnOnce(&mut Writing, &Pace) -> Result<()> + Send>;
 
 impl Paced {
     /// Nothing written yet. `state` is the fingerprint of the state's name.
@@ -116,8 +117,9 @@ impl Paced {
         };
         let placing = Placing::new(segment, pace.page_bytes, pace.page_records);
         let writing = Box::new(Writing { writer, store, batch, placing, sealed: Vec::new() });
-        let (writing, answer, failed) = (Some(writing), None, None);
-        Self { helper, account, booked: 0, pace, writing, answer, failed }
+        let (writing, job, failed) = (Some(writing), None, None);
+        let booked = Booked::none(account, MemoryKind::Buffers);
+        Self { helper, booked, pace, writing, job, failed }
     }
 
     /// Takes the helper's answer, and says whether records can be added.
@@ -126,22 +128,22 @@ impl Paced {
     /// Why the last batch, or an earlier one, could not be written.
     pub fn is_ready(&mut self) -> Result<bool> {
         self.helper.drive();
-        if let Some(answer) = &self.answer {
-            match answer.try_recv() {
-                Ok((writing, written)) => {
+        if let Some(job) = &self.job {
+            match job.poll() {
+                Ok(Some((writing, written))) => {
                     self.writing = Some(writing);
-                    self.answer = None;
-                    self.give_back();
+                    self.job = None;
+                    self.booked.give_back();
                     if let Err(error) = written {
                         self.failed = Some(error.message().into());
                         self.writing = None;
                         return Err(error);
                     }
                 }
-                Err(TryRecvError::Empty) => return Ok(false),
-                Err(TryRecvError::Disconnected) => {
-                    self.answer = None;
-                    self.failed = Some("the helper lost a part of a checkpoint".into());
+                Ok(None) => return Ok(false),
+                Err(error) => {
+                    self.job = None;
+                    self.failed = Some(error.message().into());
                 }
             }
         }
@@ -159,19 +161,12 @@ impl Paced {
         }
     }
 
-    /// Nothing long is left to be written.
-    fn give_back(&mut self) {
-        self.account.release(MemoryKind::Buffers, std::mem::take(&mut self.booked));
-    }
-
     /// Books what the archive of a record takes that is longer than others.
     fn book<K: State, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
         let heap = (key.heap_bytes() + value.heap_bytes()) as u64;
         let more = heap.saturating_sub(self.pace.value_bytes);
         let what = "the archive of a value that is larger than max_value";
-        self.account.reserve(MemoryKind::Buffers, more, what)?;
-        self.booked += more;
-        Ok(())
+        self.booked.reserve_more(more, what)
     }
 
     fn writing(&mut self) -> &mut Writing {
@@ -283,21 +278,19 @@ impl Paced {
         self.hand_over(Box::new(|writing, pace| job(&mut Sink { writing, pace })));
     }
 
-    fn hand_over(&mut self, job: Job) {
+    fn hand_over(&mut self, work: Work) {
         let mut writing = self.writing.take().expect("it was ready");
-        let (reply, answer) = mailbox();
         let pace = self.pace;
-        self.answer = Some(answer);
-        self.helper.submit(move || {
-            let written = guarded(|| job(&mut writing, &pace));
-            // If the owner has given up, what was written goes with the answer.
-            reply.send((writing, written));
-        });
+        // If the owner has given up, what was written goes with the answer.
+        self.job = Some(Job::submit(&self.helper, "a part of a checkpoint", move || {
+            let written = guarded(|| work(&mut writing, &pace));
+            (writing, written)
+        }));
     }
 
     /// Waits a moment for the helper.
     pub fn pause(&mut self) {
-        if !self.helper.drive() && self.answer.as_ref().is_some_and(Mailbox::is_empty) {
+        if !self.helper.drive() && self.job.as_ref().is_some_and(Job::is_empty) {
             std::thread::yield_now();
         }
     }
@@ -424,7 +417,6 @@ fn guarded(job: impl FnOnce() -> Result<()>) -> Result<()> {
 impl Drop for Paced {
     /// What is of no use is removed, by the helper: a write may be under way.
     fn drop(&mut self) {
-        self.give_back();
         if let Some(writing) = self.writing.take().filter(|_| !self.helper.is_inline()) {
             self.helper.submit(move || drop(writing));
         }

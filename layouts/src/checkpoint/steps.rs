@@ -4,11 +4,10 @@
 //! writes; behind the last batch goes the order to make all of it durable. What is read when, and what
 //! is kept of what changes meanwhile, is left to others.
 
-use std::rc::Rc;
+use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result, SegmentInfo, fingerprint};
 
-use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, SegmentInfo, fingerprint};
-
-use crate::paced::{Pace, Paced};
+use super::writer::{Pace, Paced};
+use crate::booked::Booked;
 use crate::table::StateContext;
 
 /// Parts that a step reads at most: there may be nothing in many.
@@ -30,11 +29,11 @@ pub(crate) enum Given {
 /// The steps of a checkpoint.
 #[derive(Debug)]
 pub(crate) struct Stepped {
-    account: Rc<Account>,
     /// Made when it is needed.
     own: Option<Paced>,
-    /// Booked for it.
-    booked: u64,
+    /// Booked for it, beside what the state has booked: so many bytes.
+    booked: Booked,
+    kept: u64,
     /// All was given to the helper.
     is_ending: bool,
     is_lost: bool,
@@ -46,9 +45,17 @@ impl Stepped {
     /// # Errors
     /// [`ErrorKind::Unsupported`] in a store without a directory.
     pub fn new(context: &StateContext) -> Result<Self> {
+        Self::with_room(context, 0)
+    }
+
+    /// The same for a state that has booked so many bytes for it.
+    ///
+    /// # Errors
+    /// As for `new`.
+    pub fn with_room(context: &StateContext, kept: u64) -> Result<Self> {
         context.segment_store()?;
-        let account = context.account.clone();
-        Ok(Self { account, own: None, booked: 0, is_ending: false, is_lost: false })
+        let booked = Booked::none(context.account.clone(), MemoryKind::Buffers);
+        Ok(Self { own: None, booked, kept, is_ending: false, is_lost: false })
     }
 
     /// Does a bounded share; what was written, at the end. `read` adds a part to the batch, and says
@@ -181,19 +188,11 @@ impl Stepped {
     fn writer(&mut self, context: &StateContext, pace: Pace) -> Result<&mut Paced> {
         if self.own.is_none() {
             let (bytes, store) = (pace.memory_bytes(), context.segment_store()?.clone());
-            self.account.reserve(MemoryKind::Buffers, bytes, "a checkpoint's buffer")?;
-            self.booked = bytes;
+            self.booked.reserve_more(bytes.saturating_sub(self.kept), "a checkpoint's buffer")?;
             let state = fingerprint(&context.name);
-            let who = (context.helper.clone(), self.account.clone());
+            let who = (context.helper.clone(), context.account.clone());
             self.own = Some(Paced::new(who, store, state, pace));
         }
         Ok(self.own.as_mut().expect("made above"))
-    }
-}
-
-impl Drop for Stepped {
-    fn drop(&mut self) {
-        self.own = None;
-        self.account.release(MemoryKind::Buffers, self.booked);
     }
 }

@@ -1,11 +1,11 @@
-//! Checkpoints of a state in memory whose entries come and go and never change, as those of a set do: each
-//! writes the entries that have come since the last one, and tells which records have died.
+//! The driver of checkpoints of state in memory: begin, step, decide, give up. Each checkpoint writes what has come
+//! since the last one, and tells which records have died.
 //!
-//! The state keeps a [place](Place) beside each entry: where its record is, or none. What has a place is on
+//! The state keeps a [place](Place) for each record: where it is, or none. What has a place is on
 //! storage as it is. So nothing is noted of an entry that comes and goes between two checkpoints, and of one that
-//! goes later that its record is dead. Segments of before are named again, as those of heap tables are
-//! (`heap_files.rs`). In which order entries are read, and what is kept of those that go before they were read, is left
-//! to the state.
+//! goes later that its record is dead. Segments of before are named again (see [`HeapFiles`]).
+//! The state says how to read its next stretch; in which order, and what is kept of entries that go before they were
+//! read, is left to it.
 //!
 //! What it keeps true:
 //! - An image has of each entry of the barrier one live record.
@@ -20,14 +20,15 @@ use alluvium_pagestore::{
     StateImage,
 };
 
-use crate::full_image::{Images, pace, read_placed, reading_bytes};
+use super::ledger::{Dead, HeapFiles, Named};
+use super::naming::{Begun, Naming};
+use super::steps::Stepped;
+use super::telling::{Lent, Telling};
+use super::writer::{Pace, Paced};
+use crate::booked::Booked;
+use crate::full_image::{Images, pace, read_placed, reading_bytes, room_bytes};
 use crate::heap_capture::segment_bytes;
-use crate::heap_files::{Dead, HeapFiles, Named};
 use crate::heap_marks::Place;
-use crate::heap_naming::{Begun, Naming};
-use crate::heap_telling::{Lent, Telling};
-use crate::paced::{Pace, Paced};
-use crate::stepped::Stepped;
 use crate::table::{CheckpointOutcome, StateContext, TableStats};
 
 /// Bytes of a record beside what its entry owns, about.
@@ -48,14 +49,20 @@ pub struct Remembered {
     undecided: Option<Box<Undecided>>,
     /// Of one that was given up: the helper has the list of what has died.
     lent: Option<Lent>,
+    /// Booked for the buffers of checkpoints, and of whoever opens the state again.
+    room: Booked,
+    /// Entries that have changed since the last barrier, at most, of a state that counts them.
+    changed: u64,
     codec_calls: u64,
 }
 
 /// A checkpoint being taken.
 #[derive(Debug)]
 struct Taking {
-    /// At the barrier.
-    entries: u64,
+    /// At the barrier; not known of a state whose entries have several records.
+    entries: Option<u64>,
+    /// Entries that have changed between the last barrier and this one, of a state that counts them.
+    changed: u64,
     stepped: Stepped,
     pace: Pace,
     /// Whether it is decided what is written: no record has died since the barrier before that.
@@ -68,8 +75,7 @@ struct Taking {
 /// What a checkpoint writes.
 #[derive(Debug)]
 struct Part {
-    account: Rc<Account>,
-    booked: u64,
+    booked: Booked,
     naming: Naming,
     encoded: u64,
 }
@@ -80,13 +86,22 @@ struct Undecided {
     named: Named,
     dead: Dead,
     is_first: bool,
-    /// Entries that it has written.
+    again: Again,
+}
+
+/// What counts again once a checkpoint is given up.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    /// Entries that it has written, of a state that does not count changes.
     written: u64,
+    /// Entries that had changed, of one that does.
+    changed: u64,
 }
 
 impl Part {
     fn new(account: Rc<Account>) -> Self {
-        Self { naming: Naming::first(account.clone()), account, booked: 0, encoded: 0 }
+        let booked = Booked::none(account.clone(), MemoryKind::Buffers);
+        Self { naming: Naming::first(account), booked, encoded: 0 }
     }
 
     fn is_due(&self, place: Place) -> bool {
@@ -94,9 +109,11 @@ impl Part {
     }
 }
 
-impl Drop for Part {
-    fn drop(&mut self) {
-        self.account.release(MemoryKind::Buffers, self.booked);
+impl Taking {
+    fn again(&self) -> Again {
+        // A state that counts changes counts those that were written, too.
+        let written = self.entries.map_or(0, |_| self.part.encoded);
+        Again { written, changed: self.changed }
     }
 }
 
@@ -106,6 +123,8 @@ pub struct Recording<'a> {
     own: &'a mut Paced,
     part: &'a mut Part,
     files: &'a mut HeapFiles,
+    epoch: u32,
+    changed: &'a mut u64,
 }
 
 impl Recording<'_> {
@@ -125,7 +144,7 @@ impl Recording<'_> {
     /// # Errors
     /// Those of encoding and of writing.
     pub fn write<K: Key, V: State>(&mut self, key: &K, value: &V, before: Place) -> Result<Place> {
-        let Self { own, part, files } = self;
+        let Self { own, part, files, .. } = self;
         let at = own.place(key.key_hash(), key, value)?;
         part.encoded += 1;
         part.naming.outdate(before, files)?;
@@ -134,12 +153,40 @@ impl Recording<'_> {
 
     /// An entry of the barrier is at this place, and stays there.
     pub fn keep(&mut self, place: Place) {
-        self.part.naming.sets.insert(place);
+        self.part.naming.sets.insert_at(place);
     }
 
     /// The entry that was [written](Recording::write) there is gone since the barrier.
     pub fn note_dead(&mut self, place: Place) {
         self.files.note_dead(place);
+    }
+
+    /// A record is not live in this checkpoint: it has a newer one, or its entry was gone before the barrier.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Overtaken`] if there is no room to note it.
+    pub(crate) fn outdate(&mut self, place: Place) -> Result<()> {
+        self.part.naming.outdate(place, self.files)
+    }
+
+    /// By slot, whether what is live in a segment is written anew. Empty if no segment is.
+    pub(crate) fn anew(&self) -> &[bool] {
+        &self.part.naming.anew
+    }
+
+    /// Whether places of this epoch count.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The state cannot remember a place: the next checkpoint writes all.
+    pub(crate) fn break_off(&mut self) {
+        self.files.break_off();
+    }
+
+    /// An entry has changed since the barrier.
+    pub(crate) fn count_change(&mut self) {
+        *self.changed += 1;
     }
 }
 
@@ -149,14 +196,34 @@ impl Remembered {
         Self {
             context: context.clone(),
             files: HeapFiles::new(context.account.clone()),
+            room: Booked::none(context.account.clone(), MemoryKind::Buffers),
             images: Images::default(),
             is_on: false,
             epoch: 1,
             taking: None,
             undecided: None,
             lent: None,
+            changed: 0,
             codec_calls: 0,
         }
+    }
+
+    /// Books what a checkpoint writes with, and an open reads with, for as long as the state lives: whatever it accepts can
+    /// be checkpointed and opened again, also while other states take all other memory. Forgets the last checkpoint if
+    /// there is no room otherwise: the next one writes all.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if there is no room.
+    pub fn keep_room<K: Key, V: State>(&mut self) -> Result<()> {
+        if self.context.segments.is_none() {
+            return Ok(());
+        }
+        let room = room_bytes(&self.context, &pace::<K, V>(&self.context, u64::MAX));
+        let what = "the buffers of checkpoints";
+        self.room.reserve_more(room, what).or_else(|_| {
+            self.forget();
+            self.room.reserve_more(room, what)
+        })
     }
 
     /// Gives all entries of an image to `entry`, with their places.
@@ -169,19 +236,32 @@ impl Remembered {
         blobs: &BlobReader,
         mut entry: impl FnMut(K, V, Place) -> Result<()>,
     ) -> Result<()> {
-        self.is_on = self.files.restored(image);
-        let Self { context, is_on, codec_calls, .. } = self;
-        read_placed(context, image, blobs, |at, key, value| {
-            *codec_calls += 1;
-            let place = if *is_on { Place::of(at.segment, at.grain) } else { Place::NONE };
+        self.begin_restoring(image);
+        let (is_on, mut read) = (self.is_on, 0);
+        read_placed(&self.context, image, blobs, |at, key, value| {
+            read += 1;
+            let place = if is_on { Place::of(at.segment, at.grain) } else { Place::NONE };
             entry(key, value, place)
         })?;
+        self.end_restoring(image, read);
+        Ok(())
+    }
+
+    /// The state is about to read an image. Says whether it is to remember where records are.
+    pub(crate) fn begin_restoring(&mut self, image: &StateImage) -> bool {
+        self.is_on = self.files.restored(image);
+        self.is_on
+    }
+
+    /// So many records of the image were read.
+    pub(crate) fn end_restoring(&mut self, image: &StateImage, records: u64) {
+        self.codec_calls += records;
+        self.changed = 0;
         self.images.restored(image);
         if self.files.live_records() != image.entries {
             // Another build's: what is dead in it is not known.
             self.forget();
         }
-        Ok(())
     }
 
     /// Places that were given in another epoch are none. No epoch is 0, and a later one is greater.
@@ -213,22 +293,54 @@ impl Remembered {
         }
     }
 
+    /// An entry of a state that counts changes has changed, once for each barrier at least.
+    #[inline]
+    pub(crate) fn count_change(&mut self) {
+        self.changed += 1;
+    }
+
+    /// The state cannot remember a place: the next checkpoint writes all.
+    pub(crate) fn break_off(&mut self) {
+        self.files.break_off();
+    }
+
+    /// By slot, whether the checkpoint being taken writes anew what is live in a segment. Empty if none is taken.
+    pub(crate) fn anew(&self) -> &[bool] {
+        self.taking.as_ref().map_or(&[], |taking| &taking.part.naming.anew)
+    }
+
+    /// Whether the checkpoint being taken cannot be ended.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.taking.as_ref().is_some_and(|taking| taking.stepped.is_lost())
+    }
+
     /// Begins a checkpoint of so many entries, which own so many bytes. Cost: O(1).
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] in a store without a directory.
     pub fn begin<K: Key, V: State>(&mut self, entries: u64, bytes: u64) -> Result<()> {
-        let stepped = Stepped::new(&self.context)?;
+        let segment_bytes = segment_bytes(bytes + entries * RECORD_BYTES);
+        let pace = Pace { segment_bytes, ..pace::<K, V>(&self.context, entries) };
+        self.begin_at(Some(entries), pace)
+    }
+
+    /// [`begin`](Remembered::begin) at a pace. Without the number of entries, what the state counts as changed is
+    /// written, and the records are counted.
+    ///
+    /// # Errors
+    /// As for `begin`.
+    pub(crate) fn begin_at(&mut self, entries: Option<u64>, pace: Pace) -> Result<()> {
+        let stepped = Stepped::with_room(&self.context, self.room.bytes())?;
         self.give_up();
         if self.undecided.take().is_some() {
             // Nobody knows which segments are those of the last checkpoint.
             self.files.break_off();
         }
-        let segment_bytes = segment_bytes(bytes + entries * RECORD_BYTES);
         self.taking = Some(Box::new(Taking {
             entries,
+            changed: std::mem::take(&mut self.changed),
             stepped,
-            pace: Pace { segment_bytes, ..pace::<K, V>(&self.context, entries) },
+            pace,
             is_planned: false,
             part: Part::new(self.context.account.clone()),
             telling: None,
@@ -254,16 +366,23 @@ impl Remembered {
             self.is_on = true;
         }
         let Some(taking) = &mut self.taking else { return };
-        let Taking { entries, pace, part, .. } = &mut **taking;
+        let Taking { entries, changed, pace, part, .. } = &mut **taking;
         if !is_first {
-            // What was written by one that was given up counts as well.
-            let changed = entries.saturating_sub(self.files.live_records());
-            let (account, counts) = (&self.context.account, (*entries, changed));
-            let reading = reading_bytes(&self.context, pace.segment_bytes);
-            let begun =
-                Begun::of_new(&mut self.files, account, counts, pace.segment_bytes, reading);
-            account.charge(MemoryKind::Buffers, begun.bytes);
-            part.booked += begun.bytes;
+            let (account, live, segment_bytes) =
+                (&self.context.account, self.files.live_records(), pace.segment_bytes);
+            let begun = match *entries {
+                Some(entries) => {
+                    // What was written by one that was given up counts as well.
+                    let counts = (entries, entries.saturating_sub(live));
+                    let reading = reading_bytes(&self.context, segment_bytes);
+                    Begun::of_new(&mut self.files, account, counts, segment_bytes, reading)
+                }
+                None => {
+                    let counts = (live + *changed, *changed);
+                    Begun::of(&mut self.files, account, counts, segment_bytes)
+                }
+            };
+            part.booked.charge(begun.bytes);
             part.naming = begun.naming;
         }
         taking.is_planned = true;
@@ -302,9 +421,10 @@ impl Remembered {
             return self.tell_some(blobs);
         }
         let Taking { stepped, pace, part, .. } = &mut **taking;
-        let files = &mut self.files;
+        let Self { files, epoch, changed, .. } = self;
         let sealed = stepped.step(&self.context, *pace, |own| {
-            read(&mut Recording { own, part: &mut *part, files: &mut *files })
+            let (part, files, changed) = (&mut *part, &mut *files, &mut *changed);
+            read(&mut Recording { own, part, files, epoch: *epoch, changed })
         })?;
         match sealed {
             Some(sealed) => {
@@ -321,9 +441,10 @@ impl Remembered {
         self.plan();
         let Some(taking) = &mut self.taking else { return };
         let Taking { stepped, pace, part, .. } = &mut **taking;
-        let files = &mut self.files;
+        let Self { files, epoch, changed, .. } = self;
         stepped.read_rest(&self.context, *pace, |own| {
-            read(&mut Recording { own, part: &mut *part, files: &mut *files })
+            let (part, files, changed) = (&mut *part, &mut *files, &mut *changed);
+            read(&mut Recording { own, part, files, epoch: *epoch, changed })
         });
     }
 
@@ -336,7 +457,9 @@ impl Remembered {
     fn begin_telling(&mut self, sealed: Vec<SegmentInfo>) {
         let taking = self.taking.as_mut().expect("it is written");
         let Taking { entries, part: Part { naming, .. }, .. } = &mut **taking;
-        let named = self.files.name(*entries, &naming.dead, &sealed, &naming.slots);
+        let count = || self.files.count_live(&naming.dead, &sealed);
+        let entries = entries.unwrap_or_else(count);
+        let named = self.files.name(entries, &naming.dead, &sealed, &naming.slots);
         taking.telling = Some(Telling::new(&self.files, named, sealed));
     }
 
@@ -352,36 +475,42 @@ impl Remembered {
 
     /// The checkpoint is taken.
     fn end(&mut self) -> StateImage {
-        let Taking { mut part, telling, .. } = *self.taking.take().expect("it was taken");
+        let mut taking = *self.taking.take().expect("it was taken");
+        let (again, telling) = (taking.again(), taking.telling.take());
+        let part = &mut taking.part;
         let named = telling.expect("it is told of").into_named();
         self.codec_calls += part.encoded;
         self.images.taken(&named.image);
         let image = named.image.clone();
-        let (is_first, written) = (part.naming.is_first, part.encoded);
+        let is_first = part.naming.is_first;
         let dead = part.naming.take_dead(&self.context.account);
-        self.undecided = Some(Box::new(Undecided { named, dead, is_first, written }));
+        self.undecided = Some(Box::new(Undecided { named, dead, is_first, again }));
         image
     }
 
     /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments.
-    fn give_up(&mut self) {
-        let Some(mut taking) = self.taking.take().filter(|taking| taking.is_planned) else {
+    pub(crate) fn give_up(&mut self) {
+        let Some(mut taking) = self.taking.take() else { return };
+        let again = taking.again();
+        if !taking.is_planned {
+            self.changed += again.changed;
             return;
-        };
+        }
         if let Some(telling) = taking.telling.take() {
             self.lent = telling.give_up(&self.context);
         }
-        let Part { naming, encoded, .. } = &mut taking.part;
+        let naming = &mut taking.part.naming;
         let dead = naming.take_dead(&self.context.account);
-        self.go_back(naming.is_first, dead, *encoded);
+        self.go_back(naming.is_first, dead, again);
     }
 
-    /// What a checkpoint has written, so many entries, is of no use.
-    fn go_back(&mut self, is_first: bool, dead: Dead, written: u64) {
+    /// What a checkpoint has written is of no use.
+    fn go_back(&mut self, is_first: bool, dead: Dead, again: Again) {
         if is_first || self.files.is_broken() {
             self.forget();
         } else {
-            self.files.given_up(dead, written);
+            self.files.given_up(dead, again.written);
+            self.changed += again.changed;
         }
     }
 
@@ -390,10 +519,10 @@ impl Remembered {
         self.give_up();
         self.images.decide(outcome, self.context.segments.as_ref());
         let Some(undecided) = self.undecided.take() else { return };
-        let Undecided { named, dead, is_first, written } = *undecided;
+        let Undecided { named, dead, is_first, again } = *undecided;
         match outcome {
             CheckpointOutcome::Committed if !self.files.is_broken() => self.files.confirmed(named),
-            CheckpointOutcome::Abandoned => self.go_back(is_first, dead, written),
+            CheckpointOutcome::Abandoned => self.go_back(is_first, dead, again),
             // Those that it names are not known to be there, or not remembered.
             CheckpointOutcome::Committed | CheckpointOutcome::Unknown => self.forget(),
         }

@@ -1,0 +1,28 @@
+//! The checkpoint engine: what layouts share of taking a checkpoint in steps while the stream goes on.
+//!
+//! A layout reads its next stretch, and reports which records are about to change and which have died.
+//! The engine hands work to the helper, writes batches of records, keeps the ledger of segments with the records
+//! that have died, plans what is written anew, and tells which records are live. State in memory is driven by
+//! [`Remembered`]; any state takes a checkpoint in one call by [`at_once`].
+
+mod at_once;
+mod dead;
+mod job;
+mod ledger;
+mod live_sets;
+mod naming;
+mod remembered;
+mod steps;
+mod telling;
+mod writer;
+
+pub(crate) use at_once::{InSteps, at_once};
+pub(crate) use dead::{DeadList, Nth};
+pub(crate) use job::{Job, Jobs};
+pub(crate) use ledger::{ADDED, Dead, HeapFiles, Named};
+pub(crate) use live_sets::LiveSets;
+pub(crate) use naming::{Begun, FREE_BYTES, Naming};
+pub use remembered::{Recording, Remembered};
+pub(crate) use steps::{Given, Stepped};
+pub(crate) use telling::{Lent, Telling};
+pub(crate) use writer::{BATCH_BYTES_MAX, Pace, Paced, Sink};

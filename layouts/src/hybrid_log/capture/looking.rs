@@ -1,0 +1,335 @@
+//! Looking at segments in full: the sets of what is live in those of which not all deaths were noted.
+//!
+//! Sets are begun for as many segments as there is memory for. The records in frames are added to them, then those
+//! that only the index knows of on storage, and then what has died since the barrier, from the notes and from what was
+//! [kept on storage](crate::hybrid_log::spill).
+
+use std::collections::HashSet;
+
+use alluvium_pagestore::{BlobWriter, Error, LiveSet, MemoryKind, Result};
+
+use super::{Capture, PART, Step};
+use crate::checkpoint::{Job, LiveSets, Nth};
+use crate::hybrid_log::address::Place;
+use crate::hybrid_log::core::Core;
+use crate::hybrid_log::log::INDEX_SEGMENT_SLOTS;
+use crate::hybrid_log::spill::{Next, Reading};
+use crate::hybrid_log::stored::SegmentBefore;
+
+/// Lists that a checkpoint refers to at most, before it looks at the segments again.
+const LISTS_MAX: usize = 64;
+/// Bytes of a death in a list, about.
+const LISTED_BYTES: u64 = 2;
+/// Slots that a share looks at.
+const SWEPT: u32 = 4096;
+/// Sets begun at a time, and the bytes that are cleared for them, but for the last of these.
+const BEGUN: usize = 16;
+const BEGUN_BYTES: u64 = 128 << 10;
+/// Sets that are made together take at least this part of the memory, if they take less than this part of
+/// what pages take.
+const SETS_OF_MEMORY: u64 = 32;
+const SETS_OF_PAGES: u64 = 4;
+
+impl Core {
+    /// Which segments have to be looked at in full is known of those that there are at the barrier: begins
+    /// sets for all of them, if there is memory that nobody misses; says whether there are some.
+    pub(super) fn foresee(
+        &mut self,
+        capture: &mut Capture,
+        wanted: &mut Vec<SegmentBefore>,
+    ) -> bool {
+        capture.segments = self.stored().segments_before();
+        capture.begins_anew = self.are_lists_longer(capture);
+        if capture.begins_anew {
+            capture.deaths.clear();
+        }
+        // What is not sealed grows yet.
+        let is_wanted =
+            |before: &&SegmentBefore| is_looked_at(capture, before) && before.was_sealed;
+        let looked_at: Vec<_> = capture.segments.iter().rev().filter(is_wanted).cloned().collect();
+        self.settle_known(capture);
+        let bytes = self.bytes_of_sets(capture, looked_at.iter());
+        if looked_at.is_empty() || bytes > self.log.account.available() / 2 {
+            return false;
+        }
+        *wanted = looked_at;
+        self.book_sets(capture, wanted.len(), bytes);
+        true
+    }
+
+    /// Of segments that are known and do not change any more nobody asks what dies.
+    pub(super) fn settle_known(&mut self, capture: &Capture) {
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        for before in capture.segments.iter().filter(|before| !is_looked_at(capture, before)) {
+            if before.was_sealed {
+                stored.settle(before.number);
+            }
+        }
+    }
+
+    /// Whether the lists of what has died, with the one that is to be written now, are longer than sets of all
+    /// that is live.
+    pub(super) fn are_lists_longer(&self, capture: &Capture) -> bool {
+        let listed: u64 = capture.deaths.iter().map(|blob| blob.len).sum();
+        // With those that are to be listed now: else the next checkpoint, however small, makes the sets.
+        let listed = listed + LISTED_BYTES * self.stored().count_before();
+        let sets = capture.segments.iter().map(|s| LiveSet::memory_bytes(s.image.bytes));
+        let most = (sets.sum::<u64>() + 4096).min(self.log.sizes.lists_max);
+        capture.deaths.len() >= LISTS_MAX || listed > most
+    }
+
+    /// Everything is written: which segments there are, and which are to be looked at.
+    pub(super) fn look_over(&mut self, capture: &mut Capture) {
+        capture.segments = self.log.segments_at_barrier().to_vec();
+        let segments = capture.segments.iter().enumerate();
+        let looked_at = segments.filter(|(_, before)| is_looked_at(capture, before));
+        capture.looked_at = looked_at.map(|(at, _)| at).collect();
+        let sets = self.stored().sets.as_ref();
+        let is_left =
+            |at: &usize| !sets.is_some_and(|sets| sets.has(capture.segments[*at].image.id));
+        capture.left = capture.looked_at.iter().rev().copied().filter(is_left).collect();
+        let looked_at: HashSet<_> =
+            capture.looked_at.iter().map(|&at| capture.segments[at].image.id).collect();
+        self.stored_mut().settle_others(|id| looked_at.contains(&id));
+    }
+
+    /// What sets for segments take, with the table of their numbers.
+    pub(super) fn bytes_of_sets<'a>(
+        &self,
+        capture: &Capture,
+        segments: impl Iterator<Item = &'a SegmentBefore>,
+    ) -> u64 {
+        LiveSets::places_bytes(numbers_of(capture)) + segments.map(bytes_of_set).sum::<u64>()
+    }
+
+    pub(super) fn book_sets(&mut self, capture: &Capture, count: usize, bytes: u64) {
+        self.log.account.charge(MemoryKind::Buffers, bytes);
+        let sets = LiveSets::none(numbers_of(capture), count, bytes);
+        self.log.stored.as_mut().expect("a log with segments").sets = Some(sets);
+    }
+
+    /// Begins to look at as many segments as half of the free memory has room for, or what pages can leave.
+    pub(super) fn begin_looking(&mut self, capture: &Capture) -> Step {
+        let account = &self.log.account;
+        let of_memory = account.limit() / SETS_OF_MEMORY;
+        let of_pages = account.used_for(MemoryKind::Pages) / SETS_OF_PAGES;
+        let allowance = (account.available() / 2).max(of_memory.min(of_pages));
+        let mut bytes = self.bytes_of_sets(capture, std::iter::empty());
+        let mut count = 0;
+        for &at in capture.left.iter().rev() {
+            let more = bytes_of_set(&capture.segments[at]);
+            if count > 0 && bytes + more > allowance {
+                break;
+            }
+            bytes += more;
+            count += 1;
+        }
+        Step::Freeing { count, bytes, booked: 0 }
+    }
+
+    /// Books what sets take, a page at a time while memory is short: the stream would take what is free.
+    pub(super) fn free_some(
+        &mut self,
+        capture: &mut Capture,
+        count: usize,
+        bytes: u64,
+        mut booked: u64,
+    ) -> std::result::Result<Step, (Step, Error)> {
+        let wanted = bytes - booked;
+        if self.log.account.available() < wanted {
+            let freed = match self.log.free_some() {
+                Ok(true) => Ok(()),
+                Ok(false) => self.log.account.ensure(wanted, "a set of live records"),
+                Err(error) => Err(error),
+            };
+            let page = self.log.sizes.frame_bytes.min(self.log.account.available());
+            let more = wanted.min(page);
+            self.log.account.charge(MemoryKind::Buffers, more);
+            booked += more;
+            let step = Step::Freeing { count, bytes, booked };
+            return match freed {
+                Ok(()) => Ok(step),
+                Err(error) => Err((step, error)),
+            };
+        }
+        self.release(booked);
+        self.book_sets(capture, count, bytes);
+        let group = capture.left.split_off(capture.left.len() - count);
+        let wanted = group.into_iter().map(|at| capture.segments[at].clone()).collect();
+        Ok(Step::Beginning { wanted })
+    }
+
+    /// Begins some of the sets that are wanted; says whether those were the last.
+    pub(super) fn begin_sets(&mut self, wanted: &mut Vec<SegmentBefore>) -> bool {
+        let sets = &mut self.log.stored.as_mut().expect("a log with segments").sets;
+        let sets = sets.as_mut().expect("they are booked");
+        let mut cleared = 0;
+        for _ in 0..BEGUN {
+            let Some(segment) = wanted.pop() else { break };
+            let SegmentBefore { number, image, .. } = segment;
+            sets.add_made(number, image.id, image.bytes);
+            cleared += LiveSet::memory_bytes(image.bytes);
+            if cleared >= BEGUN_BYTES {
+                break;
+            }
+        }
+        wanted.is_empty()
+    }
+
+    /// Adds what frames have of the segments that are looked at.
+    pub(super) fn sweep(&mut self, mut frame: u32) -> Step {
+        let mut looked = 0;
+        let count = self.log.frames.count() as u32;
+        while frame < count && looked < SWEPT {
+            if !self.log.pay(self.log.sizes.slots.into()) {
+                return Step::Sweeping { frame };
+            }
+            self.log.add_live_of(frame);
+            looked += self.log.sizes.slots;
+            frame += 1;
+        }
+        self.log.stats.checkpoint_looks += u64::from(looked);
+        match frame < count {
+            true => Step::Sweeping { frame },
+            false => Step::Visiting { from: 0 },
+        }
+    }
+
+    /// Adds what a part of the index has of them on storage only.
+    pub(super) fn visit_stored(&mut self, from: u32) -> Step {
+        if self.log.index.stored() == 0 {
+            return Step::Adding { from: Nth::default(), to: self.stored().end_since() };
+        }
+        if !self.log.pay(INDEX_SEGMENT_SLOTS) {
+            return Step::Visiting { from };
+        }
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        let sets = stored.sets.as_mut().expect("sets are being made");
+        let mut looked = 0;
+        let next = self.log.index.visit(from, |address| {
+            looked += 1;
+            if let Place::Stored(at) = address.place() {
+                sets.insert(at.segment, at.grain);
+            }
+        });
+        self.log.stats.checkpoint_looks += looked;
+        match next {
+            Some(from) => Step::Visiting { from },
+            None => Step::Adding { from: Nth::default(), to: stored.end_since() },
+        }
+    }
+
+    /// What has died and was not noted is added: first what is here, then what is on storage.
+    pub(super) fn begin_recalling(&mut self) -> Step {
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        let deaths = stored.spill.in_memory();
+        let sets = stored.sets.as_mut().expect("sets are being made");
+        sets.insert_again(deaths);
+        self.log.stats.checkpoint_looks += deaths.len() as u64;
+        let next = stored.spill.has_written().then_some(Next::Last);
+        Step::Recalling { next, reading: None }
+    }
+
+    /// Adds the next part of it, when it is read.
+    pub(super) fn recall(
+        &mut self,
+        capture: &Capture,
+        next: Option<Next>,
+        reading: Option<Reading>,
+    ) -> std::result::Result<Step, (Step, Error)> {
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        if let Err(error) = stored.spill.check() {
+            return Err((self.cannot_end(), error.with("state", &self.context.name)));
+        }
+        let Some(next) = next else { return Ok(self.complete_sets(capture)) };
+        let Some(reading) = reading else {
+            let reading = stored.spill.start_reading(next);
+            return Ok(Step::Recalling { next: Some(next), reading });
+        };
+        match stored.spill.take_read(&reading) {
+            None => Ok(Step::Recalling { next: Some(next), reading: Some(reading) }),
+            Some(Err(error)) => Err((Step::Recalling { next: Some(next), reading: None }, error)),
+            Some(Ok(recalled)) => {
+                self.log.stats.checkpoint_looks += recalled.deaths().len() as u64;
+                let sets = stored.sets.as_mut().expect("sets are being made");
+                sets.insert_again(recalled.deaths());
+                let before = stored.spill.give_back(recalled);
+                Ok(Step::Recalling { next: before.map(Next::At), reading: None })
+            }
+        }
+    }
+
+    /// The sets have all that was live at the barrier: what dies from now on is nobody's concern.
+    pub(super) fn complete_sets(&mut self, capture: &Capture) -> Step {
+        let stored = self.log.stored.as_mut().expect("a log with segments");
+        let all = stored.sets.take().expect("sets are being made");
+        let bytes = all.bytes;
+        let (mut sets, mut group) = (Vec::new(), Vec::new());
+        for set in all.into_sets() {
+            let at = capture.place_of(set.id);
+            let image = &capture.segments[at].image;
+            assert_eq!(set.live, image.live_records, "every key has one live record: {image:?}");
+            stored.settle(set.number);
+            if image.live_records < image.records {
+                sets.push(set.into_set());
+            }
+            group.push(at);
+        }
+        Step::Complete { group, bytes, sets }
+    }
+
+    pub(super) fn write_sets(
+        &mut self,
+        group: Vec<usize>,
+        bytes: u64,
+        sets: Vec<LiveSet>,
+        blobs: &BlobWriter,
+    ) -> Step {
+        let blobs = blobs.clone();
+        let job = Job::submit(&self.context.helper, PART, move || {
+            let written: Result<_> = sets.iter().map(|set| set.write(&blobs)).collect();
+            // Those that were written are dropped here: the owner would take long where they are many.
+            let left = match written.is_ok() {
+                true => {
+                    drop(sets);
+                    Vec::new()
+                }
+                false => sets,
+            };
+            (left, written)
+        });
+        Step::WritingSets { group, bytes, job }
+    }
+
+    pub(super) fn give_sets_up(&mut self) {
+        let sets = self.log.stored.as_mut().and_then(|stored| stored.sets.take());
+        if let Some(sets) = sets {
+            let bytes = sets.bytes;
+            self.drop_aside(sets, bytes);
+        }
+    }
+
+    /// Has the helper drop sets, which takes a while where they are many.
+    pub(super) fn drop_aside(&mut self, sets: impl Send + 'static, bytes: u64) {
+        let job = Job::submit(&self.context.helper, PART, move || {
+            drop(sets);
+            (Vec::new(), Ok(Vec::new()))
+        });
+        self.late.sets.push((job, bytes));
+    }
+}
+
+/// Whether a checkpoint makes a set for a segment.
+fn is_looked_at(capture: &Capture, before: &SegmentBefore) -> bool {
+    !before.is_known || capture.begins_anew && before.has_dead
+}
+
+/// What a set for a segment takes.
+fn bytes_of_set(segment: &SegmentBefore) -> u64 {
+    LiveSets::bytes_of(segment.image.bytes)
+}
+
+/// One more than the greatest number of a segment.
+fn numbers_of(capture: &Capture) -> u32 {
+    capture.segments.iter().map(|segment| segment.number + 1).max().unwrap_or(0)
+}

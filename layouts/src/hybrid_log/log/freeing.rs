@@ -1,0 +1,298 @@
+//! How memory is made free.
+//!
+//! Whoever needs memory has room for notes and empty frames given up first, then sends the oldest frames out of
+//! memory, and waits for one only if none is free.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
+
+use super::{FROZEN_MAX, Log, QUANTUM};
+use crate::hybrid_log::config::FRAMES_MIN;
+use crate::hybrid_log::flush::Flusher;
+use crate::hybrid_log::index::IndexHash;
+use crate::hybrid_log::stored::Stored;
+use crate::trace_event;
+
+/// So many bytes have to be free, and for what.
+pub type Needed = (u64, &'static str);
+
+impl Log {
+    /// Whether memory is short, here or in the store, so that frames are on their way out.
+    pub fn is_short(&self) -> bool {
+        let is_short =
+            self.eviction.is_freeing() || self.account.available() < self.eviction.want_free();
+        self.flusher.is_some() && is_short
+    }
+
+    /// While memory is short: a bounded share of the work that frees some, and, if values could
+    /// not grow any more, as much as it takes.
+    #[cold]
+    pub fn relieve(&mut self) -> Result<()> {
+        self.poll()?;
+        if self.give_room_for_notes_up() || self.relieve_beside() {
+            return self.make_headroom();
+        }
+        self.send_some_out();
+        self.make_headroom()
+    }
+
+    /// Turns some records of a page that was written to storage, and has the next page written.
+    pub(super) fn send_some_out(&mut self) {
+        if self.eviction.under_way().is_some() || self.first_clean().is_some() {
+            self.evict(QUANTUM);
+        }
+        let on_the_way = self.ring.sealed().saturating_sub(self.eviction.failed()) as u64;
+        let target = (self.eviction.want_free() / self.sizes.frame_bytes.max(1)).max(2) + 1;
+        let backlog = self.flusher.as_ref().map_or(usize::MAX, Flusher::pending);
+        let plenty = self.ring.len() - self.ring.sealed() > 2;
+        let may_freeze = self.eviction.may_freeze();
+        if plenty && on_the_way < target && may_freeze && backlog < 2 * FROZEN_MAX {
+            self.freeze_oldest();
+        }
+    }
+
+    /// Frees memory until a value can grow, or be read, without passing the budget.
+    pub fn make_headroom(&mut self) -> Result<()> {
+        self.make_free((self.sizes.headroom_bytes, "a value that grows or is read"))
+    }
+
+    /// Frees memory until so many bytes are.
+    pub fn make_free(&mut self, needed: Needed) -> Result<()> {
+        while self.account.available() < needed.0 {
+            if !self.drop_spare() && !self.give_room_for_notes_up() {
+                self.free_a_frame(needed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up about `bytes` of frames to other states, and says how many; keeps the least frames. What a value
+    /// needs to grow they give back when it is asked for.
+    #[cold]
+    pub fn give_memory_up(&mut self, bytes: u64) -> Result<u64> {
+        let before = self.account.used();
+        loop {
+            let given = before.saturating_sub(self.account.used());
+            if given >= bytes || self.flusher.is_none() {
+                return Ok(given);
+            }
+            if self.drop_spare() || self.give_room_for_notes_up() {
+                continue;
+            } else if self.has_more_than(self.sizes.pages_bytes_min()) {
+                self.free_a_frame(self.needed_for_others())?;
+            } else {
+                return Ok(given);
+            }
+        }
+    }
+
+    /// Gives up some of the room for notes that no note needs now; says whether there was any.
+    pub(super) fn give_room_for_notes_up(&mut self) -> bool {
+        self.stored.as_mut().is_some_and(|stored| stored.give_spare_notes_up() > 0)
+    }
+
+    /// Whether a frame can be given up, with the heap that its entries own, and what the log needs to
+    /// work is left.
+    pub(super) fn has_more_than_it_needs(&self) -> bool {
+        self.has_more_than(self.floor_bytes())
+    }
+
+    /// Whether a frame can be given up, with the heap that its entries own, and so many bytes are left.
+    fn has_more_than(&self, least: u64) -> bool {
+        let next =
+            self.eviction.under_way().map(|(number, _)| number).or_else(|| self.first_clean());
+        let Some(next) = next.or_else(|| self.ring.oldest()) else { return false };
+        let freed = self.sizes.frame_bytes + self.frames.state(next).heap_bytes;
+        self.elastic_bytes() >= least + freed
+    }
+
+    #[cold]
+    pub(super) fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
+        while error.kind() == ErrorKind::OverBudget {
+            // Where no page is in the way, the index beside may be.
+            let is_given = self.index.is_held_back() && self.force_one_beside()?;
+            if !is_given && !self.drop_spare() {
+                let has_more = self.ring.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs();
+                if !has_more && !self.free_one_beside()? && !self.force_one_beside()? {
+                    break;
+                }
+                if !has_more {
+                    // Something beside was given up.
+                } else if let Err(cause) = self.free_a_frame(self.needed_for_others()) {
+                    // Storage that takes nothing is the cause, and not how much memory there is.
+                    return Err(if cause.kind() == ErrorKind::OverBudget { error } else { cause });
+                }
+            }
+            match self.index.prepare(hash) {
+                Ok(()) => return Ok(()),
+                Err(again) => error = again,
+            }
+        }
+        Err(error)
+    }
+
+    /// What is needed by others, who say themselves how much that is: a page's memory more.
+    pub(super) fn needed_for_others(&self) -> Needed {
+        (self.account.available() + self.sizes.frame_bytes, "the memory of a page")
+    }
+
+    /// What has to be free for another page: that of the table of segments, if it is not booked, or of the page.
+    pub(super) fn needed_for_page(&self) -> Needed {
+        match self.tables_lacking() {
+            0 => (self.sizes.frame_bytes, "a page"),
+            lacking => {
+                let elastic = self.elastic_bytes();
+                let wanted = (lacking + self.sizes.kept_bytes()).saturating_sub(elastic);
+                (lacking.max(wanted), "the table of segments")
+            }
+        }
+    }
+
+    /// Frees one frame, waiting for storage if it must.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if nothing can be freed, of what the caller needs, which is not free then.
+    #[cold]
+    pub fn free_a_frame(&mut self, needed: Needed) -> Result<()> {
+        self.eviction.set_freeing(true);
+        let freed = self.free_one(needed);
+        self.eviction.set_freeing(false);
+        freed
+    }
+
+    /// Gives the memory of an empty frame up; says whether there was one.
+    pub(super) fn drop_spare(&mut self) -> bool {
+        let Some(frame) = self.ring.take_spare() else { return false };
+        drop(frame);
+        self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
+        true
+    }
+
+    /// Sends frames on their way out of memory, or takes one out, and waits for nothing; says whether there are
+    /// some.
+    ///
+    /// # Errors
+    /// Those of storage; [`ErrorKind::Poisoned`] if a key that leaves panics while it is hashed.
+    pub fn free_some(&mut self) -> Result<bool> {
+        if self.give_room_for_notes_up() || self.drop_spare() {
+            return Ok(true);
+        }
+        self.eviction.set_freeing(true);
+        // Who frees this is not who has the key: a panic is an error here.
+        let freed = catch_unwind(AssertUnwindSafe(|| {
+            if self.eviction.under_way().is_none() && self.first_clean().is_none() {
+                return self.eviction.frozen() > 0 || self.freeze_oldest() || self.pending() > 0;
+            }
+            self.evict(u32::MAX);
+            // At once: the stream would begin a page in it before the next share.
+            self.drop_spare();
+            true
+        }));
+        self.eviction.set_freeing(false);
+        let is_some = freed.map_err(|_| {
+            let what = "a key panicked while a page left memory";
+            Error::new(ErrorKind::Poisoned, what).with("state", &self.name)
+        })?;
+        if let Some(flusher) = &self.flusher {
+            flusher.drive();
+        }
+        self.poll().map(|()| is_some)
+    }
+
+    fn free_one(&mut self, needed: Needed) -> Result<()> {
+        if self.give_room_for_notes_up() || self.free_one_beside()? {
+            return Ok(());
+        }
+        if self.flusher.is_none() {
+            let what = "a page of the hybrid log, in a store without a directory,";
+            return Err(self.account.over_budget(self.sizes.frame_bytes, what));
+        }
+        let start = Instant::now();
+        let mut stalled = false;
+        let (spares, booked) = (self.ring.spares(), self.account.used());
+        loop {
+            if self.eviction.under_way().is_some() || self.first_clean().is_some() {
+                self.evict(u32::MAX);
+            }
+            self.poll()?;
+            if self.ring.spares() > spares || self.account.used() < booked {
+                return Ok(());
+            }
+            if self.eviction.frozen() == 0 && !self.freeze_oldest() && self.pending() == 0 {
+                // Of a checkpoint that was given up the helper may have had pages: it needs none.
+                let is_sealing = self.barrier.is_open();
+                let notes = self.stored.as_mut().map_or(0, |stored| match is_sealing {
+                    false => stored.give_notes_up(),
+                    true => 0,
+                });
+                if notes > 0 || self.force_one_beside()? {
+                    return Ok(());
+                }
+                // Nothing of its own is left to give up: other states may have some.
+                return self.account.ensure(needed.0, needed.1);
+            }
+            if self.pending() > 0 {
+                if !stalled {
+                    self.stats.stalls += 1;
+                    trace_event!(DEBUG, "waiting for storage", state = &*self.name);
+                    stalled = true;
+                }
+                self.wait()?;
+            }
+            self.check_patience(start)?;
+        }
+    }
+
+    /// Books what the tables take now, and the next growth of the table of segments, and says
+    /// whether it could: not while memory is short, and not if frames, all given up, would leave too
+    /// little for a value to be read and for the least frames. No frame is begun then: what is in
+    /// memory can be written still.
+    pub fn book_tables(&mut self) -> bool {
+        self.book_tables_leaving(self.sizes.kept_bytes())
+    }
+
+    /// [`book_tables`](Log::book_tables) of a log that is opened: what reading its checkpoint takes is not there yet, and
+    /// need not be where it stands beside one that was cleared.
+    pub(super) fn book_first_tables(&mut self) -> bool {
+        self.book_tables_leaving(self.sizes.headroom_bytes + FRAMES_MIN * self.sizes.frame_bytes)
+    }
+
+    fn book_tables_leaving(&mut self, kept: u64) -> bool {
+        let lacking = self.tables_lacking();
+        if lacking == 0 {
+            return true;
+        }
+        let available = self.account.available();
+        if available < lacking || available + self.elastic_bytes() < lacking + kept {
+            return false;
+        }
+        self.account.charge(MemoryKind::Tables, lacking);
+        self.tables_are_booked(lacking);
+        true
+    }
+
+    /// [`book_tables`](Log::book_tables) while the log is restored, when no value is read yet.
+    pub fn reserve_tables(&mut self) -> Result<()> {
+        let lacking = self.tables_lacking();
+        self.account.reserve(MemoryKind::Tables, lacking, "the table of segments")?;
+        self.tables_are_booked(lacking);
+        Ok(())
+    }
+
+    fn tables_are_booked(&mut self, bytes: u64) {
+        self.tables_booked += bytes;
+        self.index.set_floor(self.floor_bytes());
+    }
+
+    fn tables_lacking(&self) -> u64 {
+        let segments = self.stored.as_ref().map_or(0, Stored::tables_bytes);
+        (self.sizes.tables_bytes + segments).saturating_sub(self.tables_booked)
+    }
+
+    /// What the index and other states must leave.
+    pub fn floor_bytes(&self) -> u64 {
+        self.sizes.floor_bytes(self.tables_booked.saturating_sub(self.sizes.tables_bytes))
+    }
+}
