@@ -1,0 +1,6 @@
+//! One program, so that the generic code is compiled once.
+
+#[path = "operators/accesses_are_those_computed_by_hand.rs"]
+mod accesses_are_those_computed_by_hand;
+#[path = "operators/every_engine_gives_the_models_answers.rs"]
+mod every_engine_gives_the_models_answers;
