@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::event::{Stream, Watermarks};
+use crate::event::{Side, Stream, Watermarks};
 use crate::generator::Generator;
 use crate::operator::{Name, Options};
 use crate::random::{Amount, KeyShape};
-use crate::rows::{Columns, Names, stream_of};
+use crate::rows::{Columns, Names, Row, stream_of};
 use crate::{Error, Result};
 
 /// Where events come from.
@@ -136,6 +136,31 @@ impl InputArgs {
             _ => return Err(Error::Usage("--size: only constant:X with --input".to_owned())),
         };
         Ok(stream_of(&left, &right, self.watermark, bytes))
+    }
+
+    /// The rows of both streams for an operator, and the names of their keys.
+    ///
+    /// # Errors
+    /// As [`stream`](Self::stream).
+    pub fn rows(&self, operator: Name) -> Result<(Vec<Row>, Vec<Row>, Names)> {
+        let mut names = Names::default();
+        if let Some(input) = &self.input {
+            let left = input.read(self.unit_us, &mut names)?;
+            let right = self.input_right.iter().filter(|_| operator.joins());
+            let right = right.map(|right| right.read(self.unit_us, &mut names)).next();
+            return Ok((left, right.transpose()?.unwrap_or_default(), names));
+        }
+        let rows = |side| -> Result<Vec<Row>> {
+            let of_side = |event: &&crate::event::Event| event.side == side;
+            let stream = self.stream(operator)?;
+            let row = |event: &crate::event::Event| Row {
+                key: event.key,
+                time: event.time,
+                finishes: event.finishes,
+            };
+            Ok(stream.events.iter().filter(of_side).map(row).collect())
+        };
+        Ok((rows(Side::Left)?, rows(Side::Right)?, names))
     }
 
     /// The generator for an operator.

@@ -8,9 +8,10 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::args::{EngineArgs, InputArgs, OperatorArgs};
 use crate::cell::{self, Cell, Outcome, Plan, Work};
+use crate::compat;
 use crate::engine::Kind;
 use crate::native;
-use crate::operator::Name;
+use crate::operator::{Name, Options};
 use crate::run::{Report, no_such_engine};
 use crate::{Error, Result};
 
@@ -103,6 +104,9 @@ struct TraceArgs {
     /// Write all accesses, one a line: kind and key
     #[arg(long)]
     dump: bool,
+    /// The original's operations and keys, its mistakes included
+    #[arg(long)]
+    gadget_compat: bool,
     #[command(flatten)]
     input: InputArgs,
     #[command(flatten)]
@@ -158,7 +162,7 @@ fn report(args: RunArgs, kinds: &[Kind]) -> Result<Report> {
     }
     if args.smoke {
         (rounds, accesses, engine.seconds) = (1, 20_000, 5.0);
-        (input.keys, engine.memory) = (500, "64MiB".to_owned());
+        input.keys = 500;
     }
     if !args.engines.is_empty() {
         engines = args.engines;
@@ -225,6 +229,9 @@ fn one(args: &CellArgs, kinds: &[Kind]) -> Result<Cell> {
 
 fn trace(args: &TraceArgs) -> Result<()> {
     let options = args.numbers.options();
+    if args.gadget_compat {
+        return compat_trace(args, &options);
+    }
     let began = std::time::Instant::now();
     let stream = args.input.stream(args.operator)?;
     let made = began.elapsed();
@@ -261,6 +268,38 @@ fn trace(args: &TraceArgs) -> Result<()> {
         work.generated_per_s / 1e6
     )
     .map_err(written)
+}
+
+fn compat_trace(args: &TraceArgs, options: &Options) -> Result<()> {
+    options.check()?;
+    let (left, right, names) = args.input.rows(args.operator)?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut written = Ok(());
+    let operations =
+        compat::run(args.operator, options, &left, &right, &names, &mut |kind, key| {
+            if args.dump && written.is_ok() {
+                written = writeln!(out, "{kind} {key}");
+            }
+        });
+    let failed = |error| Error::io("standard output".as_ref(), "write to", error);
+    written.map_err(failed)?;
+    if args.dump {
+        return Ok(());
+    }
+    let counts = operations.counts.iter().map(|(kind, count)| format!("{count} {kind}"));
+    let counts: Vec<_> = counts.collect();
+    writeln!(
+        out,
+        "{} as Gadget: {} events, {} of them without operations, {} operations ({}), hash {:016x}, {} stale sessions",
+        args.operator,
+        left.len() + right.len(),
+        operations.silent_events,
+        operations.total(),
+        counts.join(", "),
+        operations.hash,
+        operations.stale_sessions
+    )
+    .map_err(failed)
 }
 
 fn list(kinds: &[Kind]) {

@@ -11,6 +11,7 @@ pub mod access;
 pub mod args;
 pub mod cell;
 pub mod cli;
+pub mod compat;
 pub mod engine;
 pub mod event;
 pub mod generator;
