@@ -21,7 +21,7 @@ use alluvium_pagestore::{
 };
 
 use crate::full_image::{Images, pace, read_placed, reading_bytes};
-use crate::heap_capture::segment_bytes;
+use crate::heap::segment_bytes;
 use crate::heap_files::{Dead, HeapFiles, Named};
 use crate::heap_marks::Place;
 use crate::heap_naming::{Begun, Naming};
