@@ -14,7 +14,7 @@ use alluvium_pagestore::{
 
 use crate::booked::Booked;
 use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
-use crate::heap_capture::segment_bytes;
+use crate::heap::segment_bytes;
 use crate::passing::pass_over;
 use crate::table::{CheckpointOutcome, StateContext, TableStats};
 
@@ -77,11 +77,12 @@ pub(crate) fn write_each<K: Key, V: State>(
 /// How the records of a checkpoint are written in steps, of which there are so many at most: small state takes no more
 /// memory for that than it needs.
 pub(crate) fn pace<K: Key, V: State>(context: &StateContext, records: u64) -> Pace {
-    let plain = K::NONE && V::NONE;
-    let value_bytes = match plain {
-        true => 2 * size_of::<(K, V)>() as u64,
-        false => context.max_value_bytes,
-    };
+    pace_of(context, records, (K::NONE && V::NONE).then_some(size_of::<(K, V)>()))
+}
+
+/// [`pace`] of records whose entries have so many bytes, and own no heap, or may own some.
+pub(crate) fn pace_of(context: &StateContext, records: u64, plain_bytes: Option<usize>) -> Pace {
+    let value_bytes = plain_bytes.map_or(context.max_value_bytes, |bytes| 2 * bytes as u64);
     let whole = chunk_bytes(context);
     let all = records.saturating_mul(value_bytes + RECORD_BYTES_MIN as u64);
     let all = usize::try_from(all).unwrap_or(usize::MAX).clamp(CHUNK_BYTES_MIN as usize, whole);

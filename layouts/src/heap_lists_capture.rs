@@ -17,7 +17,7 @@ use alluvium_pagestore::{
 
 use crate::checkpoint::{FREE_BYTES, InSteps, Pace};
 use crate::full_image::{kept_free, pace};
-use crate::heap_capture::segment_bytes;
+use crate::heap::segment_bytes;
 use crate::heap_lists::{Bucket, HeapLists};
 use crate::heap_lists_reading::{Captured, Reading, Source};
 use crate::heap_lists_records::{Due, Records};

@@ -9,11 +9,12 @@ use alluvium_pagestore::{Account, Key, MemoryKind, Result};
 
 use crate::heap::Kind;
 use crate::oversize::Oversize;
+use crate::record_type_unsafe::Entry;
 
 /// A value lent to a user's closure; books the change of its heap when dropped, also by a panic, and
 /// tells if it is too large then.
 pub(crate) struct Lent<'a, K: Key, V, M: Kind<K, V>> {
-    pub entry: &'a mut (K, V),
+    pub entry: &'a mut Entry<K, V>,
     before: u64,
     account: &'a Account,
     oversize: &'a mut Oversize,
@@ -22,30 +23,30 @@ pub(crate) struct Lent<'a, K: Key, V, M: Kind<K, V>> {
 
 impl<'a, K: Key, V, M: Kind<K, V>> Lent<'a, K, V, M> {
     pub fn new(
-        entry: &'a mut (K, V),
+        entry: &'a mut Entry<K, V>,
         account: &'a Account,
         oversize: &'a mut Oversize,
     ) -> Result<Self> {
         let lent = Self::new_of_any_size(entry, account, oversize);
         if lent.oversize.is_seen() {
-            lent.oversize.check(&lent.entry.0, lent.before)?;
+            lent.oversize.check(&lent.entry.key, lent.before)?;
         }
         Ok(lent)
     }
 
     /// A value that may be too large already, for a change that takes no heap.
     pub fn new_of_any_size(
-        entry: &'a mut (K, V),
+        entry: &'a mut Entry<K, V>,
         account: &'a Account,
         oversize: &'a mut Oversize,
     ) -> Self {
-        let before = M::heap_bytes(&entry.0, &entry.1);
+        let before = M::heap_bytes(&entry.key, &entry.value);
         Self { entry, before, account, oversize, kind: PhantomData }
     }
 
     /// The value of a new entry, which was made by a closure too.
     pub fn new_made(
-        entry: &'a mut (K, V),
+        entry: &'a mut Entry<K, V>,
         account: &'a Account,
         oversize: &'a mut Oversize,
     ) -> Self {
@@ -55,11 +56,11 @@ impl<'a, K: Key, V, M: Kind<K, V>> Lent<'a, K, V, M> {
 
 impl<K: Key, V, M: Kind<K, V>> Drop for Lent<'_, K, V, M> {
     fn drop(&mut self) {
-        let after = M::heap_bytes(&self.entry.0, &self.entry.1);
+        let after = M::heap_bytes(&self.entry.key, &self.entry.value);
         if after != self.before {
             self.account.adjust(MemoryKind::Values, self.before, after);
             if after > self.before {
-                self.oversize.grown(&self.entry.0, after);
+                self.oversize.grown(&self.entry.key, after);
             }
         }
     }

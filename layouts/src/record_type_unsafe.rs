@@ -7,7 +7,7 @@
 //!
 //! What makes it sound:
 //! - [`RecordType::of`] takes [`Key`] and [`State`], which are `Send` and `Sync`: every function may run on a helper's
-//!   thread.
+//!   thread. Records of a [volatile](RecordType::volatile) type never leave their table's.
 //! - A [`RecordRef`] is made by who owns the memory, and only of an initialised entry of its record type. Whoever
 //!   asks for native types gets them after a look at their ids.
 
@@ -15,7 +15,10 @@ use std::alloc::Layout;
 use std::any::TypeId;
 use std::marker::PhantomData;
 
-use alluvium_pagestore::{HeapSize, Key, Result, SegmentWriter, State, Time, codec, key_text};
+use alluvium_pagestore::block::AlignedVec;
+use alluvium_pagestore::{
+    HeapSize, Key, Result, SegmentWriter, State, Time, Trials, codec, key_text,
+};
 
 use crate::expiry::Touched;
 
@@ -43,13 +46,21 @@ pub(crate) struct RecordType {
     // SAFETY of the functions: the caller promises an initialised entry of these types at each place it gives, and
     // for `clone_into` a target that is memory for one.
     hash: unsafe fn(*const u8) -> u64,
+    has_same_key: unsafe fn(*const u8, *const u8) -> bool,
     heap_bytes: unsafe fn(*const u8) -> u64,
     key_text: unsafe fn(*const u8) -> String,
     clone_into: unsafe fn(*const u8, *mut u8),
     drop: unsafe fn(*mut u8),
     encode: unsafe fn(*const u8, &mut SegmentWriter) -> Result<usize>,
+    encode_to: unsafe fn(*const u8, &mut Trials, &mut AlignedVec) -> Result<()>,
     decode: fn(&'static RecordType, &[u8], Decoded<'_>) -> Result<()>,
     touched: unsafe fn(fn(), *const u8) -> Time,
+}
+
+impl std::fmt::Debug for RecordType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RecordType({:?})", self.layout)
+    }
 }
 
 /// Takes a record that was decoded, which is dropped afterwards.
@@ -92,29 +103,70 @@ impl<K: Key, V: State> Of<K, V> {
         needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
         id: TypeId::of::<(K, V)>,
         hash: Self::hash,
+        has_same_key: Self::has_same_key,
         heap_bytes: Self::heap_bytes,
         key_text: Self::key_text,
         clone_into: Self::clone_into,
         drop: Self::drop,
         encode: Self::encode,
+        encode_to: Self::encode_to,
         decode: Self::decode,
         touched: Self::touched,
     };
 
-    unsafe fn hash(entry: *const u8) -> u64 {
+    unsafe fn encode_to(entry: *const u8, trials: &mut Trials, to: &mut AlignedVec) -> Result<()> {
         // SAFETY: as said above.
-        unsafe { Self::entry(entry) }.key.key_hash()
+        let Entry { key, value } = unsafe { Self::entry(entry) };
+        trials.encode(to, key, value)
+    }
+}
+
+/// Of any keys.
+impl<K: Key, V: 'static> Of<K, V> {
+    /// Of records that never leave the thread of their table, nor memory: they are neither cloned nor encoded.
+    const VOLATILE: RecordType = RecordType {
+        layout: Layout::new::<Entry<K, V>>(),
+        is_plain: K::NONE,
+        needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
+        id: TypeId::of::<(K, V)>,
+        hash: Self::hash,
+        has_same_key: Self::has_same_key,
+        heap_bytes: Self::key_bytes,
+        key_text: Self::key_text,
+        clone_into: |_, _| unreachable!("volatile state is not cloned"),
+        drop: Self::drop,
+        encode: |_, _| unreachable!("volatile state is not stored"),
+        encode_to: |_, _, _| unreachable!("volatile state is not stored"),
+        decode: |_, _, _| unreachable!("volatile state is not stored"),
+        touched: |_, _| unreachable!("volatile state is asked itself"),
+    };
+
+    unsafe fn key_bytes(entry: *const u8) -> u64 {
+        // SAFETY: as said above.
+        unsafe { Self::entry(entry) }.key.heap_bytes() as u64
     }
 
-    unsafe fn heap_bytes(entry: *const u8) -> u64 {
-        // SAFETY: as said above.
-        let entry = unsafe { Self::entry(entry) };
-        heap_of(&entry.key, &entry.value)
+    unsafe fn has_same_key(entry: *const u8, other: *const u8) -> bool {
+        // SAFETY: as said above, of both.
+        unsafe { Self::entry(entry).key == Self::entry(other).key }
     }
 
     unsafe fn key_text(entry: *const u8) -> String {
         // SAFETY: as said above.
         key_text(&unsafe { Self::entry(entry) }.key)
+    }
+
+    unsafe fn hash(entry: *const u8) -> u64 {
+        // SAFETY: as said above.
+        unsafe { Self::entry(entry) }.key.key_hash()
+    }
+}
+
+impl<K: Key, V: State> Of<K, V> {
+    unsafe fn heap_bytes(entry: *const u8) -> u64 {
+        // SAFETY: as said above.
+        let entry = unsafe { Self::entry(entry) };
+        heap_of(&entry.key, &entry.value)
     }
 
     unsafe fn encode(entry: *const u8, writer: &mut SegmentWriter) -> Result<usize> {
@@ -142,6 +194,11 @@ impl RecordType {
     /// That of keys `K` and values `V`.
     pub(crate) fn of<K: Key, V: State>() -> &'static Self {
         const { &Of::<K, V>::TYPE }
+    }
+
+    /// That of keys `K` and values `V` of a table whose records never leave it.
+    pub(crate) fn volatile<K: Key, V: 'static>() -> &'static Self {
+        const { &Of::<K, V>::VOLATILE }
     }
 
     /// Whether its keys are `K` and its values `V`.
@@ -255,6 +312,17 @@ impl<'a> RecordRef<'a> {
         unsafe { (self.record_type.hash)(self.entry) }
     }
 
+    /// Whether both have one key.
+    ///
+    /// # Panics
+    /// If they are of other types.
+    #[inline]
+    pub(crate) fn has_key_of(self, other: RecordRef<'_>) -> bool {
+        assert!(self.record_type.is_like(other.record_type), "a record of other types");
+        // SAFETY: entries of these types are there.
+        unsafe { (self.record_type.has_same_key)(self.entry, other.entry) }
+    }
+
     /// Heap that key and value own.
     #[inline]
     pub(crate) fn heap_bytes(self) -> u64 {
@@ -270,6 +338,12 @@ impl<'a> RecordRef<'a> {
     pub(crate) fn key_text(self) -> String {
         // SAFETY: an entry of these types is there.
         unsafe { (self.record_type.key_text)(self.entry) }
+    }
+
+    /// Encodes the record.
+    pub(crate) fn encode_to(self, trials: &mut Trials, to: &mut AlignedVec) -> Result<()> {
+        // SAFETY: an entry of these types is there.
+        unsafe { (self.record_type.encode_to)(self.entry, trials, to) }
     }
 
     /// Encodes the record, which is to be appended next; says how many bytes that takes.
@@ -392,14 +466,45 @@ pub(crate) mod in_memory {
             needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
             id: TypeId::of::<(K, V)>,
             hash: |_| unreachable!("not hashed"),
+            has_same_key: |_, _| unreachable!("not compared"),
             heap_bytes: |_| 0,
             key_text: |_| String::new(),
             clone_into: Self::clone_into,
             drop: Self::drop,
             encode: |_, _| unreachable!("not stored"),
+            encode_to: |_, _, _| unreachable!("not stored"),
             decode: |_, _, _| unreachable!("not stored"),
             touched: |_, _| unreachable!("not asked"),
         };
+    }
+
+    /// Tells the hash of a key.
+    pub(crate) trait HashBy<K> {
+        fn hash(key: &K) -> u64;
+    }
+
+    struct Hashed<K, V, H>(PhantomData<(K, V, H)>);
+
+    impl<K, V, H: HashBy<K>> Hashed<K, V, H>
+    where
+        K: Clone + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+    {
+        const TYPE: RecordType = RecordType { hash: Self::hash, ..Of::<K, V>::IN_MEMORY };
+
+        unsafe fn hash(entry: *const u8) -> u64 {
+            // SAFETY: as said above.
+            H::hash(&unsafe { Of::<K, V>::entry(entry) }.key)
+        }
+    }
+
+    /// That of any keys and values, which are hashed as `H` does.
+    pub(crate) fn hashed<K, V, H: HashBy<K>>() -> &'static RecordType
+    where
+        K: Clone + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+    {
+        const { &Hashed::<K, V, H>::TYPE }
     }
 
     /// That of any keys and values.

@@ -34,21 +34,6 @@ const ALIKE_MAX: u32 = 8;
 /// Bits of a [bucket's number](bucket_of) for the place in its part.
 const PLACE_BITS: u32 = 32;
 
-/// What is known of entries beside a table, by the [numbers](bucket_of) of their buckets: it moves with them.
-pub(crate) trait Beside {
-    /// The entries of a part are going to move: what is known of them is kept aside, and no more at their buckets.
-    fn lift(&mut self, part: u32);
-    /// The entry that was at a place of the part that was lifted last is now in that bucket.
-    fn put(&mut self, from: usize, bucket: usize);
-}
-
-/// Nothing is known beside the table.
-impl Beside for () {
-    fn lift(&mut self, _: u32) {}
-
-    fn put(&mut self, _: usize, _: usize) {}
-}
-
 /// Tells the hash of an entry. A pointer, and no type of its own: what moves entries is compiled once for each type of
 /// entry, and not for each caller.
 pub(crate) type HashOf<T> = fn(&T) -> u64;
@@ -84,6 +69,11 @@ impl HashRange {
     #[inline(always)]
     pub fn place(self, hash: u64) -> u64 {
         hash.wrapping_sub(self.lo) << self.shift
+    }
+
+    /// Bits that all hashes share once the lowest is taken away.
+    pub(crate) fn shift(self) -> u32 {
+        self.shift
     }
 
     /// The hash that stands at a place.
@@ -153,18 +143,6 @@ impl<T> SplitTable<T> {
         self.parts.all[part].entries.find_mut(spread(hash), is)
     }
 
-    /// The entry with this hash that `is` it, to be changed, and the [number](bucket_of) of its bucket.
-    #[inline]
-    pub fn find_with_bucket(
-        &mut self,
-        hash: u64,
-        is: impl FnMut(&T) -> bool,
-    ) -> Option<(usize, &mut T)> {
-        let part = self.parts.part_of(hash)?;
-        let found = self.parts.all[part].entries.find_entry(spread(hash), is).ok()?;
-        Some((bucket_of(part, found.bucket_index()), found.into_mut()))
-    }
-
     /// Where the entry with this hash probably is, if there is one, and has it fetched into the
     /// cache: reads what leads to entries, but none of them.
     #[inline]
@@ -200,18 +178,11 @@ impl<T> SplitTable<T> {
         hash_of: HashOf<T>,
         make: impl FnOnce() -> T,
     ) -> Result<&mut T> {
-        let part = self.make_room(hash, hash_of, &mut ())?;
+        let part = self.make_room(hash, hash_of)?;
         // Before anything is counted: it may panic.
-        Ok(self.add(part, hash, make(), hash_of).1)
-    }
-
-    /// Adds an entry that is not there yet to the part in which [room was made](SplitTable::make_room) for it, and
-    /// returns it with the [number](bucket_of) of its bucket.
-    #[inline]
-    pub fn add(&mut self, part: usize, hash: u64, entry: T, hash_of: HashOf<T>) -> (usize, &mut T) {
+        let entry = make();
         self.len += 1;
-        let (place, entry) = add(&mut self.parts.all[part].entries, hash, entry, hash_of);
-        (bucket_of(part, place), entry)
+        Ok(add(&mut self.parts.all[part].entries, hash, entry, hash_of))
     }
 
     /// The most that an insert of this hash takes of the account.
@@ -239,14 +210,6 @@ impl<T> SplitTable<T> {
     pub fn get_bucket_mut(&mut self, bucket: usize) -> Option<&mut T> {
         let (part, place) = part_and_place(bucket);
         self.parts.all.get_mut(part)?.entries.get_bucket_mut(place)
-    }
-
-    /// Removes the entry in a bucket.
-    pub fn remove_at(&mut self, bucket: usize) -> Option<T> {
-        let (part, place) = part_and_place(bucket);
-        let entry = self.parts.all.get_mut(part)?.entries.get_bucket_entry(place).ok()?;
-        self.len -= 1;
-        Some(entry.remove().0)
     }
 
     /// The hashes of entries from `place` to `last`, those of the part at `place`, sorted; and where
@@ -309,18 +272,12 @@ impl<T> SplitTable<T> {
         FrozenTable::new(parts, std::mem::take(&mut self.len), std::mem::take(&mut self.booked))
     }
 
-    /// The part for an insert, which has room then; what is known `beside` entries that have to move for that moves with
-    /// them.
+    /// The part for an insert, which has room then.
     ///
     /// # Errors
     /// As for [`insert`](SplitTable::insert).
     #[inline]
-    pub(crate) fn make_room(
-        &mut self,
-        hash: u64,
-        hash_of: HashOf<T>,
-        beside: &mut dyn Beside,
-    ) -> Result<usize> {
+    fn make_room(&mut self, hash: u64, hash_of: HashOf<T>) -> Result<usize> {
         loop {
             let Some(part) = self.parts.part_of(hash) else {
                 self.begin()?;
@@ -333,10 +290,10 @@ impl<T> SplitTable<T> {
             let directory_max = (DIRECTORY_SHARE * self.parts.all.len()) << self.alike;
             let is_deep = *depth == self.parts.depth && self.parts.directory.len() >= directory_max;
             if entries.len() < PART_ENTRIES_MAX || is_deep {
-                self.grow(part, hash_of, beside)?;
+                self.grow(part, hash_of)?;
                 return Ok(part);
             }
-            self.split(part, hash, hash_of, beside)?;
+            self.split(part, hash, hash_of)?;
         }
     }
 
@@ -353,7 +310,7 @@ impl<T> SplitTable<T> {
     /// Moves a part to a table twice as large, or as large if it only has traces of what was
     /// removed.
     #[cold]
-    fn grow(&mut self, part: usize, hash_of: HashOf<T>, beside: &mut dyn Beside) -> Result<()> {
+    fn grow(&mut self, part: usize, hash_of: HashOf<T>) -> Result<()> {
         let entries = &mut self.parts.all[part].entries;
         let wanted = match entries.len() {
             len if len < PART_ENTRIES_MAX => (2 * len).clamp(3, PART_ENTRIES_MAX),
@@ -362,12 +319,10 @@ impl<T> SplitTable<T> {
         let before = rounded(entries.allocation_size()) as u64;
         self.account.ensure(table_bytes::<T>(wanted * 8 / 7), "a hash table")?;
         let mut grown = HashTable::with_capacity(wanted);
-        beside.lift(part as u32);
         for from in 0..entries.num_buckets() {
             let Ok(entry) = entries.get_bucket_entry(from) else { continue };
             let entry = entry.remove().0;
-            let (place, _) = add(&mut grown, hash_of(&entry), entry, hash_of);
-            beside.put(from, bucket_of(part, place));
+            add(&mut grown, hash_of(&entry), entry, hash_of);
         }
         *entries = grown;
         let after = rounded(entries.allocation_size()) as u64;
@@ -377,13 +332,7 @@ impl<T> SplitTable<T> {
 
     /// Splits a full part by the next bit.
     #[cold]
-    fn split(
-        &mut self,
-        part: usize,
-        hash: u64,
-        hash_of: HashOf<T>,
-        beside: &mut dyn Beside,
-    ) -> Result<()> {
+    fn split(&mut self, part: usize, hash: u64, hash_of: HashOf<T>) -> Result<()> {
         let depth = self.parts.all[part].depth + 1;
         let directory = if depth > self.parts.depth { self.parts.directory.len() * 8 } else { 0 };
         let parts = if self.parts.all.len() == self.parts.all.capacity() {
@@ -406,17 +355,12 @@ impl<T> SplitTable<T> {
         let new = self.parts.all.len() as u32;
         let lower = &mut self.parts.all[part];
         lower.depth = depth;
-        beside.lift(part as u32);
         for from in 0..lower.entries.num_buckets() {
             let Ok(entry) = lower.entries.get_bucket_entry(from) else { continue };
             let hash = hash_of(entry.get());
-            let bucket = if range.place(hash) & bit == 0 {
-                bucket_of(part, from)
-            } else {
-                let (place, _) = add(&mut upper, hash, entry.remove().0, hash_of);
-                bucket_of(new as usize, place)
-            };
-            beside.put(from, bucket);
+            if range.place(hash) & bit != 0 {
+                add(&mut upper, hash, entry.remove().0, hash_of);
+            }
         }
         let added = rounded(upper.allocation_size()) as u64;
         self.parts.all.push(Part { depth, entries: upper });
@@ -477,11 +421,10 @@ pub(crate) fn spread(hash: u64) -> u64 {
     hash.rotate_left(32)
 }
 
-/// Adds an entry to a part, and says where. In one place: what a hash table does to grow is compiled once for each.
+/// Adds an entry to a part. In one place: what a hash table does to grow is compiled once for each.
 #[inline]
-fn add<T>(part: &mut HashTable<T>, hash: u64, entry: T, hash_of: HashOf<T>) -> (usize, &mut T) {
-    let added = part.insert_unique(spread(hash), entry, move |entry| spread(hash_of(entry)));
-    (added.bucket_index(), added.into_mut())
+fn add<T>(part: &mut HashTable<T>, hash: u64, entry: T, hash_of: HashOf<T>) -> &mut T {
+    part.insert_unique(spread(hash), entry, move |entry| spread(hash_of(entry))).into_mut()
 }
 
 /// Bytes of a hash table of so many buckets, or the next power of two, at most.

@@ -25,8 +25,8 @@ use alluvium_pagestore::{
 
 use self::batches::Item;
 use crate::by_hash::ByHash;
+use crate::heap::GROUP;
 use crate::heap::Heap;
-use crate::heap_batches::GROUP;
 use crate::hybrid_log::HybridLog;
 use crate::panes::{Merge, Panes, PanesLayout};
 use crate::split_table::{HashRange, SplitTable};

@@ -27,7 +27,7 @@ use super::telling::{Lent, Telling};
 use super::writer::{Pace, Paced};
 use crate::booked::Booked;
 use crate::full_image::{Images, pace, read_placed, reading_bytes, room_bytes};
-use crate::heap_capture::segment_bytes;
+use crate::heap::segment_bytes;
 use crate::heap_marks::Place;
 use crate::table::{CheckpointOutcome, StateContext, TableStats};
 

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{
     Account, Error, ErrorKind, Helper, MemoryKind, PlacedAt, Placing, RECORD_BYTES_MAX, Result,
-    SegmentInfo, SegmentStore, SegmentWriter, State,
+    SegmentInfo, SegmentStore, SegmentWriter, State, Trials,
 };
 
 use super::job::Job;
 use crate::booked::Booked;
+use crate::record_type_unsafe::RecordRef;
 
 /// Most bytes of a batch.
 pub const BATCH_BYTES_MAX: usize = 32 << 10;
@@ -97,6 +98,9 @@ impl std::fmt::Debug for Writing {
     }
 }
 
+/// Encodes a record.
+type Encode<'a> = &'a mut dyn FnMut(&mut Trials, &mut AlignedVec) -> Result<()>;
+
 /// What the helper does with what it is given to write.
 type Work = Box<dyn FnOnce(&mut Writing, &Pace) -> Result<()> + Send>;
 
@@ -162,8 +166,7 @@ impl Paced {
     }
 
     /// Books what the archive of a record takes that is longer than others.
-    fn book<K: State, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
-        let heap = (key.heap_bytes() + value.heap_bytes()) as u64;
+    fn book(&mut self, heap: u64) -> Result<()> {
         let more = heap.saturating_sub(self.pace.value_bytes);
         let what = "the archive of a value that is larger than max_value";
         self.booked.reserve_more(more, what)
@@ -200,22 +203,40 @@ impl Paced {
     /// # Panics
     /// As for `push`.
     pub fn place<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<PlacedAt> {
+        let heap = if K::NONE && V::NONE { 0 } else { key.heap_bytes() + value.heap_bytes() };
+        self.place_by((hash, heap as u64), &mut |trials, to| trials.encode(to, key, value))
+    }
+
+    /// [`place`](Paced::place) for a record whose types are erased.
+    ///
+    /// # Errors
+    /// As for `push`.
+    ///
+    /// # Panics
+    /// As for `push`.
+    pub fn place_record(&mut self, record: RecordRef<'_>) -> Result<PlacedAt> {
+        let of = (record.hash(), record.heap_bytes());
+        self.place_by(of, &mut |trials, to| record.encode_to(trials, to))
+    }
+
+    /// Places a record with this hash, that owns so much heap.
+    fn place_by(&mut self, of: (u64, u64), encode: Encode<'_>) -> Result<PlacedAt> {
         self.check()?;
-        let added = self.add(hash, key, value);
+        let added = self.add(of, encode);
         self.note(added)
     }
 
-    fn add<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<PlacedAt> {
+    fn add(&mut self, (hash, heap): (u64, u64), encode: Encode<'_>) -> Result<PlacedAt> {
         if self.writing().batch.large.is_some() {
             self.write_and_wait()?;
         }
-        if !(K::NONE && V::NONE) {
-            self.book(key, value)?;
+        if heap > 0 {
+            self.book(heap)?;
         }
         // The record is not in the batch while what came before it is written.
         let mut record = std::mem::take(&mut self.writing().batch.scratch);
         let trials = self.writing().writer.trials();
-        guarded(|| trials.encode(&mut record, key, value))?;
+        guarded(|| encode(trials, &mut record))?;
         let (length, most) = (record.len(), self.pace.batch_bytes);
         check_length(length)?;
         let Batch { records, bytes, .. } = &self.writing().batch;
@@ -334,9 +355,9 @@ impl Sink<'_> {
     ///
     /// # Errors
     /// Those of encoding and of writing.
-    pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<PlacedAt> {
+    pub fn push(&mut self, hash: u64, record: RecordRef<'_>) -> Result<PlacedAt> {
         let Writing { writer, batch, placing, .. } = &mut *self.writing;
-        writer.trials().encode(&mut batch.scratch, key, value)?;
+        record.encode_to(writer.trials(), &mut batch.scratch)?;
         check_length(batch.scratch.len())?;
         let at = placing.place(batch.scratch.len());
         let record = InBatch { hash, bytes: batch.scratch.len() as u32, grain: at.grain };

@@ -5,7 +5,7 @@ use std::ops::{Deref, Range, RangeInclusive};
 
 use hashbrown::HashTable;
 
-use super::{HashRange, bucket_of, part_and_place, spread};
+use super::{HashRange, bucket_of, spread};
 
 /// The entries of one prefix of the hash.
 #[derive(Debug)]
@@ -58,24 +58,6 @@ impl<T> Parts<T> {
     /// The hashes that the table stands in the order of.
     pub fn range(&self) -> HashRange {
         self.range
-    }
-
-    /// Parts.
-    pub fn parts(&self) -> usize {
-        self.all.len()
-    }
-
-    /// The number of the bucket of the entry with this hash that `is` it.
-    pub fn find_bucket(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<usize> {
-        let part = self.part_of(hash)?;
-        let place = self.all[part].entries.find_bucket_index(spread(hash), is)?;
-        Some(bucket_of(part, place))
-    }
-
-    /// The entry in a bucket.
-    pub fn get_bucket(&self, bucket: usize) -> Option<&T> {
-        let (part, place) = part_and_place(bucket);
-        self.all.get(part)?.entries.get_bucket(place)
     }
 
     /// The numbers of the buckets of the part at `place`, and the place after it, as

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use alluvium_pagestore::{Key, Lookup, MemoryKind, Result, State, Time};
 
 use super::{Placed, TablePanes};
-use crate::heap_batches::{GROUP, NEAR_BYTES};
+use crate::heap::{GROUP, NEAR_BYTES};
 use crate::panes::Panes;
 use crate::table::{BatchError, Cursor, Table};
 

@@ -17,7 +17,7 @@ use alluvium_pagestore::{
 };
 
 use super::{SLICE_BYTES, TablePanes};
-use crate::heap_batches::GROUP;
+use crate::heap::GROUP;
 use crate::split_table::SplitTable;
 use crate::table::{Cursor, Table};
 

@@ -5,7 +5,7 @@
 //! checkpoint that was given up was forgotten; one that comes back; records counted wrong; memory that
 //! is not given back, or not booked; segments that are never given up; checkpoints that write all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -492,21 +492,22 @@ impl KeyHash for Alike {
     }
 }
 
-/// A part that cannot be split is longer than others, and has no marks: all is written, and right.
+/// Entries that cannot be told apart by their hashes are remembered as others are: what has changed is written.
 #[test]
-fn what_cannot_be_remembered_is_written_each_time() {
+fn entries_of_one_hash_are_written_when_they_have_changed() {
     let mut ground = Ground::<SplitHeap, u64>::new(5, 64 << 20);
     let account = ground.account.clone();
     let open =
         |ground: &Ground<_, _>, image| SplitHeap::default().open(ground.context(&account, image));
     let mut table = open(&ground, None).unwrap();
-    let (mut values, mut written) = (Vec::new(), Vec::new());
+    let (mut values, mut written, mut changed) = (Vec::new(), Vec::new(), BTreeSet::new());
     for more in [50, 50, 200, 10, 300, 0] {
         for key in values.len() as u64..values.len() as u64 + more {
             table.put(Alike(key), key).unwrap();
             values.push(key);
+            changed.insert(key);
         }
-        let then = values.clone();
+        let (then, due) = (values.clone(), std::mem::take(&mut changed).len() as u64);
         let before = table.stats().codec_calls;
         let mut blobs = ground.blobs();
         let mut taken = table.begin_checkpoint(&mut blobs).unwrap();
@@ -514,18 +515,20 @@ fn what_cannot_be_remembered_is_written_each_time() {
             let key = ground.below(values.len() as u64);
             table.modify(&Alike(key), |value| *value += 1000).unwrap();
             values[key as usize] += 1000;
+            changed.insert(key);
             taken = table.continue_checkpoint(&mut blobs).unwrap();
         }
         table.checkpointed(CheckpointOutcome::Committed);
-        written.push((then.len() as u64, table.stats().codec_calls - before));
+        written.push((due, table.stats().codec_calls - before));
         let mut restored = open(&ground, taken).unwrap();
         let mut of = |key| *restored.get(&Alike(key)).unwrap().unwrap();
         assert_eq!((0..then.len() as u64).map(&mut of).collect::<Vec<_>>(), then);
         assert_eq!(restored.len(), then.len() as u64);
         drop(restored);
     }
-    assert!(written[1].1 < 100, "of short parts, what has changed: {written:?}");
-    assert!(written[2..].iter().all(|(keys, written)| keys == written), "{written:?}");
+    // More only if a segment is written anew.
+    let exact = written.iter().filter(|(due, written)| due == written).count();
+    assert!(exact >= 4 && written.iter().all(|(due, written)| due <= written), "{written:?}");
     drop(table);
     assert_eq!(account.used(), 0);
 }

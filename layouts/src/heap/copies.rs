@@ -12,12 +12,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use alluvium_pagestore::mailbox::{Mailbox, mailbox};
-use alluvium_pagestore::{Account, Error, ErrorKind, Key, MemoryKind, PlacedAt, Result, State};
+use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result};
 
-use crate::checkpoint::FREE_BYTES;
-use crate::checkpoint::{Paced, Sink};
-use crate::full_image::name_large;
-use crate::own_pages_unsafe::OwnPages;
+use super::records_unsafe::Records;
+use crate::checkpoint::{FREE_BYTES, Paced, Sink};
+use crate::record_type_unsafe::{RecordRef, RecordType};
 
 /// A chunk has such a part of the memory, between so many entries. Each has to wake the helper.
 const CHUNK_SHARE: u64 = 64;
@@ -27,47 +26,20 @@ const CHUNK_MAX: usize = 4096;
 const MEMORY_SHARE: u64 = 8;
 /// So much of it is left to others.
 const FREE_SHARE: u64 = 16;
-/// The bucket of an entry that is to be looked for.
-const NOWHERE: usize = usize::MAX;
-
-/// An entry as it was at the barrier.
-#[derive(Debug)]
-pub struct Copied<K, V> {
-    /// Where it stood.
-    bucket: usize,
-    /// Where its record is, once it is written.
-    pub at: PlacedAt,
-    pub key: K,
-    pub value: V,
-}
-
-/// Some of them.
-#[derive(Debug)]
-pub struct Chunk<K, V> {
-    pub entries: OwnPages<Copied<K, V>>,
-    /// How often entries had moved when they were copied; `None` if they did meanwhile.
-    moved: Option<u64>,
-}
-
-impl<K, V> Chunk<K, V> {
-    /// Where an entry of it stood, if that says anything now.
-    pub fn bucket_of(&self, copied: &Copied<K, V>, moved: u64) -> Option<usize> {
-        (self.moved == Some(moved) && copied.bucket != NOWHERE).then_some(copied.bucket)
-    }
-}
 
 /// All of a checkpoint.
 #[derive(Debug)]
-pub struct Copies<K, V> {
+pub(super) struct Copies {
+    record_type: &'static RecordType,
     account: Rc<Account>,
     /// Entries of a chunk.
     chunk: usize,
-    filling: Option<Chunk<K, V>>,
+    filling: Option<Records>,
     /// To be written, in order.
-    full: VecDeque<Chunk<K, V>>,
-    spare: Vec<Chunk<K, V>>,
+    full: VecDeque<Records>,
+    spare: Vec<Records>,
     /// The one that the helper has, if it has one to write.
-    answer: Option<Mailbox<Option<Chunk<K, V>>>>,
+    answer: Option<Mailbox<Option<Records>>>,
     /// What is booked for chunks, and of that for those that the helper drops.
     booked: u64,
     leaving: u64,
@@ -75,27 +47,37 @@ pub struct Copies<K, V> {
     is_full: bool,
 }
 
-impl<K, V> Copies<K, V> {
+impl Copies {
     /// None yet, of so many entries.
-    pub fn new(account: Rc<Account>, all: u64) -> Self {
-        let (full, spare) = (VecDeque::new(), Vec::new());
-        let entries = account.limit() / CHUNK_SHARE / size_of::<Copied<K, V>>() as u64;
+    pub fn new(record_type: &'static RecordType, account: Rc<Account>, all: u64) -> Self {
+        let each = Records::memory_bytes(record_type, 1) as u64;
+        let entries = account.limit() / CHUNK_SHARE / each;
         let chunk = entries.min(all).clamp(CHUNK_MIN as u64, CHUNK_MAX as u64) as usize;
-        let (filling, answer, booked, leaving) = (None, None, 0, 0);
-        Self { account, chunk, filling, full, spare, answer, booked, leaving, is_full: false }
+        Self {
+            record_type,
+            account,
+            chunk,
+            filling: None,
+            full: VecDeque::new(),
+            spare: Vec::new(),
+            answer: None,
+            booked: 0,
+            leaving: 0,
+            is_full: false,
+        }
     }
 
-    fn bytes_of(entries: usize) -> u64 {
-        (OwnPages::<Copied<K, V>>::memory_bytes(entries) + 64) as u64
+    fn bytes_of(&self, entries: usize) -> u64 {
+        (Records::memory_bytes(self.record_type, entries) + 64) as u64
     }
 
-    /// Whether there is room for so many more entries of a table that has `moved` so often.
+    /// Whether there is room for so many more entries.
     ///
     /// # Errors
     /// [`ErrorKind::OverBudget`] if memory has no room for one chunk.
-    pub fn has_room(&mut self, count: usize, moved: u64) -> Result<bool> {
-        if !self.has_chunk_for(count, moved) {
-            self.filling = self.new_chunk(moved)?;
+    pub fn has_room(&mut self, count: usize) -> Result<bool> {
+        if !self.has_chunk_for(count) {
+            self.filling = self.new_chunk()?;
             self.is_full = self.filling.is_none();
         }
         Ok(!self.is_full)
@@ -103,21 +85,18 @@ impl<K, V> Copies<K, V> {
 
     /// The same for one entry that the stream is about to change, which neither asks others for memory nor takes the last
     /// of it.
-    pub fn has_room_left(&mut self, moved: u64) -> bool {
-        let chunk = Self::bytes_of(self.chunk);
-        self.has_chunk_for(1, moved) || {
+    pub fn has_room_left(&mut self) -> bool {
+        let chunk = self.bytes_of(self.chunk);
+        self.has_chunk_for(1) || {
             let may = !self.spare.is_empty() || self.account.available() >= chunk + FREE_BYTES;
-            may && matches!(self.has_room(1, moved), Ok(true))
+            may && matches!(self.has_room(1), Ok(true))
         }
     }
 
     /// Whether the chunk that is being filled has room.
-    fn has_chunk_for(&mut self, count: usize, moved: u64) -> bool {
-        if let Some(filling) = &mut self.filling {
-            if filling.entries.len() + count <= self.chunk {
-                if filling.moved != Some(moved) {
-                    filling.moved = None;
-                }
+    fn has_chunk_for(&mut self, count: usize) -> bool {
+        if let Some(filling) = &self.filling {
+            if filling.len() + count <= self.chunk {
                 return true;
             }
             self.full.extend(self.filling.take());
@@ -125,12 +104,11 @@ impl<K, V> Copies<K, V> {
         false
     }
 
-    fn new_chunk(&mut self, moved: u64) -> Result<Option<Chunk<K, V>>> {
-        if let Some(mut spare) = self.spare.pop() {
-            spare.moved = Some(moved);
+    fn new_chunk(&mut self) -> Result<Option<Records>> {
+        if let Some(spare) = self.spare.pop() {
             return Ok(Some(spare));
         }
-        let (bytes, account) = (Self::bytes_of(self.chunk), &self.account);
+        let (bytes, account) = (self.bytes_of(self.chunk), &self.account);
         if self.booked == 0 {
             account.reserve(MemoryKind::Buffers, bytes, "copies for a checkpoint")?;
         } else {
@@ -142,29 +120,27 @@ impl<K, V> Copies<K, V> {
             }
         }
         self.booked += bytes;
-        Ok(Some(Chunk { entries: OwnPages::with_capacity(self.chunk), moved: Some(moved) }))
+        Ok(Some(Records::with_capacity(self.record_type, self.chunk)))
     }
 
-    /// Adds a copy of the entry in a bucket, or of one that is to be looked for. There is
-    /// [room](Copies::has_room).
-    pub fn push(&mut self, bucket: Option<usize>, key: K, value: V) {
+    /// Adds a copy of an entry. There is [room](Copies::has_room). Its clone may panic, and then nothing has changed.
+    pub fn push(&mut self, hash: u64, record: RecordRef<'_>) {
         let filling = self.filling.as_mut().expect("there is room");
-        let bucket = bucket.unwrap_or(NOWHERE);
-        let at = PlacedAt { segment: 0, grain: 0 };
-        if filling.entries.len() == filling.entries.capacity() {
-            // More were kept with one hash than chunks are long.
-            let before = filling.entries.capacity();
-            let more = Self::bytes_of(before + self.chunk) - Self::bytes_of(before);
-            self.account.charge(MemoryKind::Buffers, more);
-            self.booked += more;
-            filling.entries.grow(self.chunk);
+        if filling.len() == filling.capacity() {
+            // More entries of a group are to be had than chunks are long.
+            let before = filling.capacity();
+            let more = Records::memory_bytes(self.record_type, before + self.chunk)
+                - Records::memory_bytes(self.record_type, before);
+            self.account.charge(MemoryKind::Buffers, more as u64);
+            self.booked += more as u64;
+            filling.grow(self.chunk);
         }
-        filling.entries.push(Copied { bucket, at, key, value });
+        filling.push(hash, record);
     }
 
     /// Nothing more is copied.
     pub fn end(&mut self) {
-        let last = self.filling.take().filter(|chunk| !chunk.entries.is_empty());
+        let last = self.filling.take().filter(|chunk| !chunk.is_empty());
         self.full.extend(last);
     }
 
@@ -180,7 +156,7 @@ impl<K, V> Copies<K, V> {
 
     /// Records of the chunk that is to be written next.
     pub fn next_len(&self) -> Option<u64> {
-        self.full.front().map(|chunk| chunk.entries.len() as u64)
+        self.full.front().map(|chunk| chunk.len() as u64)
     }
 
     /// Whether nothing is to be written any more, and nothing is with the helper.
@@ -197,11 +173,7 @@ impl<K, V> Copies<K, V> {
     ///
     /// # Errors
     /// If it was lost.
-    pub fn take_written(&mut self) -> Result<Option<Chunk<K, V>>>
-    where
-        K: 'static,
-        V: 'static,
-    {
+    pub fn take_written(&mut self) -> Result<Option<Records>> {
         let Some(answer) = self.answer.take() else { return Ok(None) };
         let lost = |_| Error::new(ErrorKind::Io, "the helper lost a part of a checkpoint");
         let written = answer.try_recv().map_err(lost)?;
@@ -219,14 +191,12 @@ impl<K, V> Copies<K, V> {
     }
 
     /// The places of a chunk's records are known.
-    pub fn give_back(&mut self, mut chunk: Chunk<K, V>) {
-        chunk.entries.clear();
+    pub fn give_back(&mut self, mut chunk: Records) {
+        chunk.clear();
         self.is_full = false;
         self.spare.push(chunk);
     }
-}
 
-impl<K: Key, V: State> Copies<K, V> {
     /// Has the helper encode and write the next chunk, and drop those that are spare but for one; all if there is none to
     /// be written. What it had before was [taken](Copies::take_written).
     pub fn submit(&mut self, own: &mut Paced) {
@@ -235,16 +205,12 @@ impl<K: Key, V: State> Copies<K, V> {
         if chunk.is_none() && gone.is_empty() {
             return;
         }
-        self.leaving = gone.iter().map(|chunk| Self::bytes_of(chunk.entries.capacity())).sum();
+        self.leaving = gone.iter().map(|chunk| self.bytes_of(chunk.capacity())).sum();
         let (reply, answer) = mailbox();
         self.answer = Some(answer);
         own.submit_job(move |sink: &mut Sink<'_>| {
             drop(gone);
-            for copied in chunk.iter_mut().flat_map(|chunk| chunk.entries.iter_mut()) {
-                copied.at = sink
-                    .push(copied.key.key_hash(), &copied.key, &copied.value)
-                    .map_err(|error| name_large(error, &copied.key))?;
-            }
+            chunk.iter_mut().try_for_each(|chunk| write_all(chunk, sink))?;
             // If the checkpoint was given up nobody minds the answer.
             reply.send(chunk);
             Ok(())
@@ -252,7 +218,25 @@ impl<K: Key, V: State> Copies<K, V> {
     }
 }
 
-impl<K, V> Drop for Copies<K, V> {
+/// Writes a chunk, and notes where its records are.
+fn write_all(chunk: &mut Records, sink: &mut Sink<'_>) -> Result<()> {
+    for nth in 0..chunk.len() {
+        let (note, record) = chunk.get(nth);
+        let at = sink.push(note.hash, record).map_err(|error| name_large(error, record))?;
+        chunk.set_place(nth, at);
+    }
+    Ok(())
+}
+
+/// An error of a record that is too large, with its key.
+pub(super) fn name_large(error: Error, record: RecordRef<'_>) -> Error {
+    match error.kind() {
+        ErrorKind::ValueTooLarge | ErrorKind::OverBudget => error.with("key", record.key_text()),
+        _ => error,
+    }
+}
+
+impl Drop for Copies {
     fn drop(&mut self) {
         (self.filling, self.answer) = (None, None);
         (self.full, self.spare) = (VecDeque::new(), Vec::new());

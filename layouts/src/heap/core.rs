@@ -1,0 +1,434 @@
+//! A heap table whose records' types are erased: all of it but the record path. Compiled once.
+
+use alluvium_pagestore::{BlobWriter, Error, ErrorKind, MemoryKind, PlacedAt, Result, StateImage};
+
+use super::capture::{HeapCapture, LeftOver, Undecided};
+use super::raw_table_unsafe::{RawTable, Spot};
+use super::walk::Walk;
+use crate::checkpoint::{HeapFiles, Pace, at_once};
+use crate::expiry::ExpiryPass;
+use crate::full_image::{Images, kept_free, pace_of};
+use crate::heap_marks::Place;
+use crate::lent::check_not_overdrawn;
+use crate::oversize::Oversize;
+use crate::record_type_unsafe::{RecordRef, RecordType};
+use crate::split_table::HashRange;
+use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+use crate::upkeep::Upkeep;
+
+/// Entries that are copied for a checkpoint are no longer: some hundreds of them are copied at a time.
+const COPIED_BYTES_MAX: usize = 64;
+/// Groups that a step of a pass for what has expired looks at.
+const EXPIRY_GROUPS: usize = 4;
+
+/// Whether the records of a heap table can be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    Stored,
+    Volatile,
+}
+
+/// A heap table of records of any types.
+#[derive(Debug)]
+pub(crate) struct HeapCore {
+    pub(super) context: StateContext,
+    pub(super) table: RawTable,
+    durability: Durability,
+    /// So many keys are to come into the empty table.
+    pub(super) expected: u64,
+    /// The checkpoint being taken.
+    pub(super) capture: Option<Box<HeapCapture>>,
+    /// Whether changes concern it, at most.
+    pub(super) reads: bool,
+    /// The one that was taken and is not decided.
+    pub(super) undecided: Option<Box<Undecided>>,
+    pub(super) left_over: LeftOver,
+    /// Notes of deaths that checkpoints looked at.
+    pub(super) looks: u64,
+    pub(super) files: HeapFiles,
+    pub(super) images: Images,
+    pub(super) codec_calls: u64,
+    /// Entries looked at for those of some hashes.
+    pub(super) sought: u64,
+    pub(super) oversize: Oversize,
+    /// What writes leave free for the next checkpoint, and for opening it.
+    kept: u64,
+}
+
+fn table_of(context: &StateContext, record_type: &'static RecordType) -> RawTable {
+    let range = HashRange::of(&context.owned, context.key_groups);
+    let table = RawTable::new(record_type, context.account.clone(), range);
+    table.expect_few_of(context.key_groups)
+}
+
+impl HeapCore {
+    /// An empty one.
+    pub fn new(
+        context: StateContext,
+        record_type: &'static RecordType,
+        durability: Durability,
+    ) -> Self {
+        Self {
+            files: HeapFiles::new(context.account.clone()),
+            oversize: Oversize::new(&context.name, context.max_value_bytes),
+            table: table_of(&context, record_type),
+            context,
+            durability,
+            expected: 0,
+            capture: None,
+            reads: false,
+            undecided: None,
+            left_over: LeftOver::default(),
+            looks: 0,
+            images: Images::default(),
+            codec_calls: 0,
+            sought: 0,
+            kept: 0,
+        }
+    }
+
+    pub(super) fn empty_table(&self) -> RawTable {
+        table_of(&self.context, self.table.record_type())
+    }
+
+    /// Whether a checkpoint copies entries ahead: short ones that own no heap.
+    pub(super) fn is_copied(&self) -> bool {
+        let record_type = self.table.record_type();
+        record_type.is_plain() && record_type.layout().size() <= COPIED_BYTES_MAX
+    }
+
+    /// How a checkpoint is written, if there can be one.
+    pub(super) fn pace(&self) -> Result<Pace> {
+        if self.durability == Durability::Volatile {
+            let message = "volatile heap state cannot be part of a checkpoint";
+            let error = Error::new(ErrorKind::Unsupported, message);
+            return Err(error.with("state", &self.context.name));
+        }
+        Ok(self.pace_of(self.table.len()))
+    }
+
+    fn pace_of(&self, records: u64) -> Pace {
+        let record_type = self.table.record_type();
+        let plain = record_type.is_plain().then_some(record_type.layout().size());
+        pace_of(&self.context, records, plain)
+    }
+
+    /// All that was there before is there: writes from now on leave room for a checkpoint.
+    pub fn keep_free(&mut self) {
+        // Plain entries come and go with their table, which grows in large steps.
+        let keeps = self.durability == Durability::Stored
+            && !self.table.record_type().is_plain()
+            && self.context.segments.is_some();
+        if keeps {
+            let pace = self.pace_of(u64::MAX);
+            self.kept = kept_free(&self.context, &pace) + self.context.max_value_bytes;
+        }
+    }
+
+    /// The entries of an image are going to be put into the empty table.
+    pub fn begin_restore(&mut self, image: &StateImage) {
+        if self.expected > 0 {
+            self.table.expect(self.expected);
+            self.expected = 0;
+        }
+        if self.files.restored(image) {
+            self.table.note_places();
+        }
+    }
+
+    /// An entry that owns so much heap has come from storage.
+    pub fn found(&mut self, heap_bytes: u64) {
+        self.codec_calls += 1;
+        self.oversize.found(heap_bytes);
+    }
+
+    /// The entry that was put last was restored from there. `None` if its key had been put before.
+    pub fn restored(&mut self, spot: Option<Spot>, at: PlacedAt) {
+        if let Some(spot) = spot
+            && self.table.notes_places()
+        {
+            self.table.mark_restored(spot, Place::of(at.segment, at.grain));
+        }
+        self.look_for_lost_places();
+    }
+
+    /// All entries of an image were put.
+    pub fn end_restore(&mut self, image: &StateImage) {
+        self.images.restored(image);
+        if self.table.len() != image.entries {
+            // Another build's: what is dead in it is not known.
+            self.give_up_marks();
+        }
+    }
+
+    /// What a write leaves free now: a checkpoint that is being taken has its part of it.
+    #[inline]
+    pub fn kept(&self) -> u64 {
+        if self.capture.is_some() { 0 } else { self.kept }
+    }
+
+    /// Writes are refused while values have outgrown the memory.
+    #[inline]
+    pub fn check_not_overdrawn(&mut self) -> Result<()> {
+        let account = &self.context.account;
+        // The usual case, which asks nobody.
+        if account.available() > self.kept { Ok(()) } else { self.check_slowly() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_slowly(&mut self) -> Result<()> {
+        loop {
+            match check_not_overdrawn(&self.context.account, self.kept()) {
+                Err(_) if self.give_something_up() => {}
+                checked => return checked,
+            }
+        }
+    }
+
+    /// Gives up memory that nothing visible needs; says whether there was some.
+    fn give_something_up(&mut self) -> bool {
+        self.drop_all_left() || self.give_up_marks()
+    }
+
+    /// Drops what checkpoints that were given up have left; says whether there was something.
+    pub(super) fn drop_all_left(&mut self) -> bool {
+        let is_some = self.drop_some_left();
+        while self.drop_some_left() {}
+        is_some
+    }
+
+    /// Bytes of values of a table that was cleared, which a checkpoint reads still.
+    pub(super) fn values_left(&self) -> u64 {
+        let captured = self.capture.as_ref().map_or(0, |capture| capture.values_left());
+        captured + self.left_over.values_left()
+    }
+
+    /// Does what takes memory; while there is too little, what checkpoints hold or remember is given up.
+    fn with_room<R>(&mut self, take: &mut dyn FnMut(&mut Self) -> Result<R>) -> Result<R> {
+        loop {
+            match take(self) {
+                Err(error) if !self.give_way() => return Err(error),
+                Err(_) => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    /// Gives up what checkpoints that were given up have left, or what one still reads of a table that was cleared, or what
+    /// is remembered of checkpoints, for which one that needs that is read to its end before; says whether there was any.
+    fn give_way(&mut self) -> bool {
+        if self.drop_all_left() {
+            return true;
+        }
+        if self.values_left() > 0 {
+            self.read_rest();
+            return self.values_left() == 0;
+        }
+        if self.give_up_marks() {
+            return true;
+        }
+        if self.table.notes_places() {
+            self.read_rest();
+        }
+        self.give_up_marks()
+    }
+
+    /// Whether another entry that owns no heap has room as it is.
+    #[inline]
+    pub fn has_room(&self, hash: u64) -> bool {
+        let account = &self.context.account;
+        !self.reads && self.table.has_room(hash) && account.available() > self.kept
+    }
+
+    /// Makes room for one more entry that owns so much; changes nothing visible.
+    #[cold]
+    #[inline(never)]
+    pub fn make_room(&mut self, hash: u64, heap_bytes: u64) -> Result<()> {
+        if self.reads {
+            // What is added after the barrier is marked as that.
+            self.plan_capture();
+        }
+        let expected = std::mem::take(&mut self.expected);
+        if expected > 0 && self.capture.is_none() {
+            self.table.expect(expected);
+        }
+        let kept = self.kept();
+        self.with_room(&mut |core| {
+            let needed = heap_bytes + kept + core.table.growth_bytes(hash);
+            core.context.account.ensure(needed, "a new entry")?;
+            core.table.make_room(hash)
+        })
+    }
+
+    /// Makes room for a value to own so much more.
+    #[cold]
+    #[inline(never)]
+    pub fn make_room_for_value(&mut self, more: u64) -> Result<()> {
+        let needed = more + self.kept();
+        let ensure = |core: &mut Self| core.context.account.ensure(needed, "a larger value");
+        self.with_room(&mut { ensure })
+    }
+
+    /// An entry was removed, whose record was there.
+    pub(super) fn note_dead(&mut self, place: Place) {
+        if place != Place::NONE {
+            self.files.note_dead(place);
+        }
+    }
+
+    /// Removes the entry at a spot, and drops it.
+    pub(super) fn remove_at(&mut self, spot: Spot, hash: u64) {
+        self.note_change(spot);
+        let Some(entry) = self.table.entry(spot) else { return };
+        self.context.account.release(MemoryKind::Values, entry.heap_bytes());
+        if let Some(place) = self.table.drop_entry(spot, hash) {
+            self.note_dead(place);
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.leave();
+        self.oversize.forget();
+    }
+
+    /// Visits about so many entries from `cursor` on, all of a block together.
+    pub fn scan(
+        &mut self,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(RecordRef<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut visited = 0;
+        while !cursor.done && visited < fuel.max(1) {
+            let (index, after) = self.table.part_at(cursor.position);
+            for entry in index.into_iter().flat_map(|index| self.table.entries_at(index)) {
+                visit(entry)?;
+                visited += 1;
+            }
+            visited += 1;
+            match after {
+                Some(place) => cursor.position = place,
+                None => cursor.done = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with a pass that removes what has expired.
+    pub fn expire<V>(
+        &mut self,
+        pass: &mut ExpiryPass<V>,
+        fuel: usize,
+        has_expired: &mut dyn FnMut(&mut ExpiryPass<V>, RecordRef<'_>) -> bool,
+    ) {
+        if self.capture.as_ref().is_some_and(|capture| capture.is_reading()) {
+            // What is removed while a checkpoint is taken would be copied for it.
+            return;
+        }
+        let mut cursor = pass.cursor;
+        pass.removed += self.expire_some(&mut cursor, fuel, &mut |entry| has_expired(pass, entry));
+        pass.cursor = cursor;
+    }
+
+    fn expire_some(
+        &mut self,
+        cursor: &mut Cursor,
+        fuel: usize,
+        has_expired: &mut dyn FnMut(RecordRef<'_>) -> bool,
+    ) -> u64 {
+        let mut walk = Walk::at(cursor.position, cursor.version, self.table.moved());
+        let (mut looked, mut removed) = (0, 0);
+        while looked < fuel.max(1) {
+            let Some(run) = walk.next(&self.table, EXPIRY_GROUPS) else { break };
+            looked += RawTable::slots_of_groups(run.groups.len()) / 2;
+            for group in run.groups {
+                for spot in self.table.spots(run.index, group) {
+                    let entry = self.table.entry(spot).expect("it has one");
+                    if has_expired(entry) {
+                        let hash = entry.hash();
+                        self.remove_at(spot, hash);
+                        removed += 1;
+                    }
+                }
+            }
+        }
+        (cursor.position, cursor.version) = walk.position();
+        cursor.done = walk.place.is_none();
+        removed
+    }
+
+    pub fn stats(&self) -> TableStats {
+        let live_keys = self.table.len();
+        let values = self.context.account.used_for(MemoryKind::Values) - self.values_left();
+        let entry_bytes = self.table.record_type().layout().size() as u64;
+        let mut stats = TableStats {
+            live_keys,
+            live_bytes: live_keys * entry_bytes + values,
+            codec_calls: self.codec_calls,
+            sought: self.sought,
+            oversized: self.oversize.told(),
+            checkpoint_looks: self.looks,
+            ..TableStats::default()
+        };
+        self.images.describe(&mut stats);
+        let dead_bytes = self.files.dead_bytes().min(stats.live_disk_bytes);
+        stats.live_disk_bytes -= dead_bytes;
+        stats
+    }
+}
+
+impl Upkeep for HeapCore {
+    fn tick(&mut self, work: usize) -> Result<usize> {
+        self.context.helper.drive();
+        Ok((0..work).take_while(|_| self.drop_some_left()).count())
+    }
+
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
+        let before = self.context.account.used();
+        self.drop_all_left();
+        if before - self.context.account.used() < bytes {
+            self.give_up_marks();
+        }
+        Ok(before - self.context.account.used())
+    }
+
+    fn fixed_bytes(&self) -> (u64, u64) {
+        let account = &self.context.account;
+        (account.used(), account.limit())
+    }
+
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        at_once(self, blobs)
+    }
+
+    fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.begin_capture().map(|()| None)
+    }
+
+    fn pace_checkpoint(&mut self, pace: crate::table::Pace) {
+        self.pace_capture(pace);
+    }
+
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_capture(blobs)
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.decide_capture(outcome);
+        self.images.decide(outcome, self.context.segments.as_ref());
+    }
+
+    fn stats(&self) -> TableStats {
+        HeapCore::stats(self)
+    }
+}
+
+impl Drop for HeapCore {
+    fn drop(&mut self) {
+        self.capture = None;
+        self.left_over = LeftOver::default();
+        let account = &self.context.account;
+        account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
+    }
+}

@@ -1,0 +1,306 @@
+//! How a heap table grows: its only block doubles, or a block is split by the next bit of its hashes.
+//!
+//! What it keeps true: the hashes of all entries that are to move are known before the first does, so that a hash that
+//! panics leaves the table as it was; what is known beside an entry moves with it; no call moves more than the entries
+//! of a block, but for those whose hashes agree in too many bits.
+
+use alluvium_pagestore::{Result, rounded};
+
+use super::group_unsafe::{Block, GROUPS_MAX, SLOTS, Shape};
+use super::raw_table_unsafe::{At, RawTable, entries_max, slots_of};
+
+/// The directory has at most so many places per block: of hashes that agree in more bits, blocks hang behind others.
+const DIRECTORY_SHARE: usize = 16;
+/// Where all keys may be of one key group, this many times two as many.
+const ALIKE_MAX: u32 = 8;
+
+// SAFETY: in all of these, a block was made by this table, with its shape, and `mask + 1` groups; groups are taken below
+// that number, slots below `SLOTS`. No two references to one head are there at once.
+impl RawTable {
+    /// All entries may be of one of so many key groups.
+    pub fn expect_few_of(mut self, groups: u16) -> Self {
+        self.alike = (u16::BITS - groups.saturating_sub(1).leading_zeros()).min(ALIKE_MAX);
+        self
+    }
+
+    /// Whether there is room for an entry with this hash.
+    #[inline]
+    pub fn has_room(&self, hash: u64) -> bool {
+        let mut next = self.directory.get(self.index_of(hash)).copied();
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            let head = unsafe { block.head() };
+            if (head.len as usize) < entries_max(self.mask) {
+                return true;
+            }
+            next = head.next;
+        }
+        false
+    }
+
+    /// Makes room for an entry with this hash.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget); no entry is lost then.
+    #[inline]
+    pub fn make_room(&mut self, hash: u64) -> Result<()> {
+        if self.has_room(hash) { Ok(()) } else { self.grow(hash) }
+    }
+
+    /// The most that making room for an entry takes of the account.
+    pub fn growth_bytes(&self, hash: u64) -> u64 {
+        if self.has_room(hash) { 0 } else { self.next_bytes() }
+    }
+
+    /// The most that the next growth takes.
+    pub fn next_bytes(&self) -> u64 {
+        if self.directory.is_empty() {
+            return self.shape.block_bytes(1) + 64;
+        }
+        let groups = (2 * (self.mask + 1)).min(self.shape.groups_max);
+        let block = self.shape.block_bytes(groups) + Shape::places_bytes(groups);
+        // A split may leave all in one half, which is split again.
+        2 * block + 3 * rounded(2 * size_of_val(&*self.directory)) as u64
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, hash: u64) -> Result<()> {
+        if self.directory.is_empty() {
+            return self.begin(1, 0);
+        }
+        while !self.has_room(hash) {
+            let index = self.index_of(hash);
+            // SAFETY: as said above.
+            let depth = unsafe { self.directory[index].head() }.depth;
+            let directory_max = (DIRECTORY_SHARE * self.blocks) << self.alike;
+            if self.mask + 1 < self.shape.groups_max {
+                self.double()?;
+            } else if depth < self.depth() || self.directory.len() < directory_max {
+                self.split(hash, depth + 1)?;
+            } else {
+                self.hang(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the first blocks, of so many groups, for prefixes of so many bits.
+    fn begin(&mut self, groups: usize, depth: u32) -> Result<()> {
+        // With one bit at least, a shift is less than 64.
+        let (places, blocks) = ((1usize << depth).max(2), 1 << depth);
+        let bytes = rounded(places * size_of::<Block>()) as u64;
+        let block_bytes = self.shape.block_bytes(groups);
+        self.account.ensure(blocks as u64 * block_bytes + bytes, "a hash table")?;
+        let mut directory = Vec::with_capacity(places);
+        self.mask = groups - 1;
+        for _ in 0..blocks {
+            directory.push(self.new_block(depth));
+        }
+        directory.resize(places, directory[0]);
+        (self.directory, self.blocks) = (directory, blocks);
+        self.set_shift();
+        self.book(self.booked + bytes);
+        Ok(())
+    }
+
+    /// A new block, for which there is room.
+    fn new_block(&mut self, depth: u32) -> Block {
+        let groups = self.mask + 1;
+        let block = Block::new(self.shape, groups, depth, self.epoch);
+        self.book(self.booked + self.shape.block_bytes(groups));
+        block
+    }
+
+    /// Makes the blocks of an empty table for so many entries whose hashes are spread evenly, so that none has to move
+    /// while they come; not if that takes more than half of what is free.
+    pub fn expect(&mut self, entries: u64) {
+        let groups = self.shape.groups_max;
+        // Of evenly spread hashes, few blocks get so many more that they are split.
+        let most = (entries_max(groups - 1) * 7 / 8) as u64;
+        if !self.directory.is_empty() || entries <= most {
+            return;
+        }
+        let depth = entries.div_ceil(most).next_power_of_two().trailing_zeros();
+        let bytes = (self.shape.block_bytes(groups) + 8).saturating_mul(1 << depth.min(40));
+        if bytes <= self.account.available() / 2 {
+            // Without the memory they are made as entries come.
+            let _ = self.begin(groups, depth);
+        }
+    }
+
+    /// Moves the entries of the only block to one with twice as many groups.
+    fn double(&mut self) -> Result<()> {
+        debug_assert!(self.blocks == 1, "only the first block grows");
+        let (old, groups) = (self.directory[0], self.mask + 1);
+        // SAFETY: as said above.
+        let (has_places, depth) = unsafe { (old.has_places(), old.head().depth) };
+        let places = if has_places { Shape::places_bytes(2 * groups) } else { 0 };
+        let bytes = self.shape.block_bytes(2 * groups) + places;
+        self.account.ensure(bytes, "a hash table")?;
+        let hashes = self.hashes_of(old);
+        self.mask = 2 * groups - 1;
+        let new = self.new_blocks(1, depth, has_places);
+        for group in 0..groups {
+            for slot in slots_of(self.occupied_in(old, group)) {
+                self.move_entry((old, group, slot), new, hashes[group * SLOTS + slot]);
+            }
+        }
+        self.moved += 1;
+        self.directory.fill(new);
+        self.free_block(old, groups);
+        Ok(())
+    }
+
+    fn occupied_in(&self, block: Block, group: usize) -> u16 {
+        // SAFETY: as said above.
+        unsafe { block.group(self.shape, group) }.occupied()
+    }
+
+    /// The hashes of a block's entries, by group and slot. All of them are there before anything moves.
+    fn hashes_of(&self, block: Block) -> [u64; GROUPS_MAX * SLOTS] {
+        let mut hashes = [0; GROUPS_MAX * SLOTS];
+        for group in 0..=self.mask {
+            for slot in slots_of(self.occupied_in(block, group)) {
+                // SAFETY: as said above; a slot with a tag has an entry.
+                hashes[group * SLOTS + slot] = unsafe { self.record((block, group, slot)) }.hash();
+            }
+        }
+        hashes
+    }
+
+    /// The blocks that hang together behind one.
+    fn hanging(&self, first: Block) -> impl Iterator<Item = Block> + use<> {
+        // SAFETY: as said above.
+        std::iter::successors(Some(first), |block| unsafe { block.head() }.next)
+    }
+
+    /// Splits the blocks at a place of the directory by one more bit of their hashes.
+    fn split(&mut self, hash: u64, depth: u32) -> Result<()> {
+        let (range, lower) = (self.range, self.directory[self.index_of(hash)]);
+        let is_upper = |hash: u64| range.place(hash) << (depth - 1) >> 63 == 1;
+        let mut upper_len = 0;
+        for block in self.hanging(lower) {
+            let hashes = self.hashes_of(block);
+            for group in 0..=self.mask {
+                let slots = slots_of(self.occupied_in(block, group));
+                upper_len += slots.filter(|slot| is_upper(hashes[group * SLOTS + slot])).count();
+            }
+        }
+        let blocks = upper_len.div_ceil(entries_max(self.mask)).max(1);
+        // SAFETY: as said above.
+        let has_places = unsafe { lower.has_places() };
+        self.ensure_blocks(blocks, has_places, depth)?;
+        if depth > self.depth() {
+            self.double_directory();
+        }
+        let upper = self.new_blocks(blocks, depth, has_places);
+        self.blocks += 1;
+        let index = self.index_of(hash);
+        for block in self.hanging(lower) {
+            self.move_upper(index, block, upper, &is_upper);
+        }
+        self.deepen(lower, depth);
+        let longer = self.depth() - depth;
+        let first = (index >> longer | 1) << longer;
+        self.directory[first..first + (1 << longer)].fill(upper);
+        Ok(())
+    }
+
+    /// Moves entries of a block that hangs at an index, if they are `upper`.
+    fn move_upper(&mut self, index: usize, from: Block, to: Block, is_upper: &dyn Fn(u64) -> bool) {
+        let hashes = self.hashes_of(from);
+        for group in 0..=self.mask {
+            for slot in slots_of(self.occupied_in(from, group)) {
+                let hash = hashes[group * SLOTS + slot];
+                if is_upper(hash) {
+                    self.move_entry((from, group, slot), to, hash);
+                    self.vacate(index, (from, group, slot), hash);
+                }
+            }
+        }
+    }
+
+    fn double_directory(&mut self) {
+        let before = rounded(size_of_val(&*self.directory)) as u64;
+        self.directory = self.directory.iter().flat_map(|block| [*block, *block]).collect();
+        self.set_shift();
+        let after = rounded(size_of_val(&*self.directory)) as u64;
+        self.book(self.booked - before + after);
+    }
+
+    fn ensure_blocks(&self, blocks: usize, has_places: bool, depth: u32) -> Result<()> {
+        let groups = self.mask + 1;
+        let places = if has_places { Shape::places_bytes(groups) } else { 0 };
+        let directory = if depth > self.depth() { 2 * self.directory.len() } else { 0 };
+        let bytes = blocks as u64 * (self.shape.block_bytes(groups) + places)
+            + rounded(directory * size_of::<Block>()) as u64;
+        self.account.ensure(bytes, "a hash table")
+    }
+
+    /// New blocks that hang together, for which there is room.
+    fn new_blocks(&mut self, blocks: usize, depth: u32, has_places: bool) -> Block {
+        let mut next = None;
+        for _ in 0..blocks {
+            let block = self.new_block(depth);
+            if has_places {
+                self.book(self.booked + Shape::places_bytes(self.mask + 1));
+                // SAFETY: as said above.
+                unsafe { block.make_places() };
+            }
+            // SAFETY: as said above.
+            unsafe { block.head_mut() }.next = next;
+            next = Some(block);
+        }
+        next.expect("one at least")
+    }
+
+    /// Blocks that hang together are for a longer prefix now; those at the end that are empty go.
+    fn deepen(&mut self, first: Block, depth: u32) {
+        let (mut next, mut last_used) = (Some(first), first);
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            let head = unsafe { block.head_mut() };
+            head.depth = depth;
+            next = head.next;
+            if head.len > 0 {
+                last_used = block;
+            }
+        }
+        // SAFETY: as said above.
+        let mut next = unsafe { last_used.head_mut() }.next.take();
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            next = unsafe { block.head() }.next;
+            self.free_block(block, self.mask + 1);
+        }
+    }
+
+    /// Hangs a block behind those at an index.
+    fn hang(&mut self, index: usize) -> Result<()> {
+        let mut last = self.directory[index];
+        // SAFETY: as said above.
+        unsafe {
+            while let Some(next) = last.head().next {
+                last = next;
+            }
+            self.ensure_blocks(1, last.has_places(), 0)?;
+            let block = self.new_blocks(1, last.head().depth, last.has_places());
+            last.head_mut().next = Some(block);
+        }
+        Ok(())
+    }
+
+    /// Copies an entry to other blocks, with what is known of it. The caller has it forgotten where it was.
+    fn move_entry(&mut self, from: At, to: Block, hash: u64) {
+        let mark = self.lift(from);
+        let (to, _) = self.claim_in(to, self.mask, hash);
+        // SAFETY: as said above; the slots are two, of entries of this size.
+        unsafe {
+            let source = from.0.entry(self.shape, from.1, from.2);
+            let target = to.0.entry(self.shape, to.1, to.2);
+            target.copy_from_nonoverlapping(source, self.record_type.layout().size());
+        }
+        self.put(to, mark);
+    }
+}

@@ -1,0 +1,361 @@
+//! What a heap table knows of its entries for checkpoints: whether each has changed since the last barrier, whether the
+//! checkpoint is to have it still, and the place of its record.
+//!
+//! Bits stand in the heads of groups, beside the tags, so that a change of an entry touches no other cache line; places,
+//! if any are noted, in an array beside each block. A barrier is a number: a group that is touched first after it has
+//! what has changed before [taken over](RawTable::follow) as what the checkpoint is to have. A bit for each group, in the head of
+//! its block, says whether any bit may be set there.
+//!
+//! What it keeps true:
+//! - An entry without a bit is on storage as it is, at its place, if places are noted.
+//! - An entry that is known to have changed since the barrier is not to be had by its checkpoint any more.
+//! - What a checkpoint that was given up was to have, and what it has without a record, the next one is to have.
+
+use alluvium_pagestore::{Account, MemoryKind};
+
+use super::group_unsafe::{Block, SLOTS, Shape};
+use super::raw_table_unsafe::{At, RawTable, Spot, slots_of};
+use crate::heap_marks::Place;
+use crate::prefetch_unsafe::prefetch;
+
+/// Places are noted if they take no more than such a part of what is free.
+const BEGIN_SHARE: u64 = 4;
+
+/// What is known of an entry, and moves with it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mark {
+    place: u32,
+    changed: bool,
+    captured: bool,
+    owed: bool,
+}
+
+// SAFETY: in all of these, a block was made by this table, with its shape, and `mask + 1` groups; groups are taken below
+// that number, slots below `SLOTS`. No two references to one head are there at once.
+impl RawTable {
+    /// A barrier: what has changed until now is to be had by its checkpoint. Cost: O(1).
+    pub fn barrier(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.takes_all = false;
+    }
+
+    /// The checkpoint of the last barrier is to have all entries. Nothing has changed since the barrier.
+    pub fn take_all(&mut self) {
+        self.takes_all = true;
+    }
+
+    /// Whether it is.
+    pub fn takes_all(&self) -> bool {
+        self.takes_all
+    }
+
+    /// Entries that have changed, at most.
+    pub fn marked(&self) -> u64 {
+        self.marked
+    }
+
+    /// Has a group know of the last barrier.
+    #[inline]
+    fn follow(&mut self, block: Block, group: usize) {
+        // SAFETY: as said above.
+        if unsafe { block.group(self.shape, group) }.epoch != self.epoch {
+            self.follow_slowly(block, group);
+        }
+    }
+
+    fn follow_slowly(&mut self, block: Block, group: usize) {
+        let (epoch, takes_all) = (self.epoch, self.takes_all);
+        let head = self.group_mut((block, group));
+        let before =
+            head.changed.count_ones() + head.captured.count_ones() + head.owed.count_ones();
+        head.captured = match takes_all {
+            true => head.occupied(),
+            false => head.changed | head.captured | head.owed,
+        };
+        (head.changed, head.owed, head.epoch) = (0, 0, epoch);
+        let after = head.captured.count_ones();
+        self.marked = self.marked + u64::from(after) - u64::from(before);
+        if after > 0 {
+            self.set_dirty(block, group);
+        }
+    }
+
+    /// The bit of a group in the head of its block.
+    fn dirty_bit(group: usize) -> u64 {
+        1 << (group % 64)
+    }
+
+    fn set_dirty(&mut self, block: Block, group: usize) {
+        // SAFETY: as said above.
+        unsafe { block.head_mut() }.dirty |= Self::dirty_bit(group);
+    }
+
+    /// An entry was added to a slot.
+    pub(super) fn mark_added(&mut self, (block, group, slot): At) {
+        // SAFETY: as said above. What was there before has no place any more.
+        unsafe { block.set_place(group, slot, Place::NONE.word()) };
+        // A group that takes all must not take this one.
+        let bit = 1u16 << slot;
+        self.follow(block, group);
+        let head = self.group_mut((block, group));
+        let was_taken = head.captured & bit != 0;
+        head.captured &= !bit;
+        let is_first = head.changed == 0;
+        head.changed |= bit;
+        self.marked += u64::from(!was_taken);
+        if is_first {
+            self.set_dirty(block, group);
+        }
+    }
+
+    /// The entry in a slot goes: nothing is known of it any more; where its record was.
+    pub(super) fn unmark(&mut self, at: At) -> Place {
+        let mark = self.lift(at);
+        self.marked -= u64::from(mark.changed) + u64::from(mark.captured) + u64::from(mark.owed);
+        Place::from_word(mark.place)
+    }
+
+    /// An entry moves: takes what is known of it.
+    pub(super) fn lift(&mut self, (block, group, slot): At) -> Mark {
+        self.follow(block, group);
+        // SAFETY: as said above.
+        let place = unsafe {
+            let place = block.place(group, slot);
+            block.set_place(group, slot, Place::NONE.word());
+            place
+        };
+        let bit = 1u16 << slot;
+        let head = self.group_mut((block, group));
+        let has = |word: u16| word & bit != 0;
+        let (changed, captured, owed) = (has(head.changed), has(head.captured), has(head.owed));
+        head.changed &= !bit;
+        head.captured &= !bit;
+        head.owed &= !bit;
+        Mark { place, changed, captured, owed }
+    }
+
+    /// An entry has moved to a slot.
+    pub(super) fn put(&mut self, (block, group, slot): At, mark: Mark) {
+        // The slots of new blocks are of this epoch, and nothing is known of them.
+        // SAFETY: as said above.
+        unsafe { block.set_place(group, slot, mark.place) };
+        let head = self.group_mut((block, group));
+        head.changed |= u16::from(mark.changed) << slot;
+        head.captured |= u16::from(mark.captured) << slot;
+        head.owed |= u16::from(mark.owed) << slot;
+        if head.has_bits() {
+            self.set_dirty(block, group);
+        }
+    }
+
+    /// The slot of a spot that has an entry, in a group that knows of the last barrier.
+    fn followed(&mut self, spot: Spot) -> Option<At> {
+        let at = self.occupied(spot)?;
+        self.follow(at.0, at.1);
+        Some(at)
+    }
+
+    /// Has an entry known as one that has changed since the last barrier, and not to be had by its checkpoint.
+    pub fn mark_changed(&mut self, spot: Spot) {
+        if let Some((block, group, slot)) = self.followed(spot) {
+            let bit = 1u16 << slot;
+            let head = self.group_mut((block, group));
+            let is_new = head.changed & bit == 0;
+            let was_taken = head.captured & bit != 0;
+            head.changed |= bit;
+            head.captured &= !bit;
+            self.marked = self.marked + u64::from(is_new) - u64::from(was_taken);
+            if is_new {
+                self.set_dirty(block, group);
+            }
+        }
+    }
+
+    /// Whether the checkpoint is to have an entry because it has changed.
+    pub fn is_captured(&mut self, spot: Spot) -> bool {
+        self.followed(spot).is_some_and(|(block, group, slot)| {
+            self.group_mut((block, group)).captured >> slot & 1 == 1
+        })
+    }
+
+    /// The checkpoint has an entry; its record is not there yet.
+    pub fn owe(&mut self, spot: Spot) {
+        if let Some((block, group, slot)) = self.followed(spot) {
+            let bit = 1u16 << slot;
+            let head = self.group_mut((block, group));
+            let bits = head.captured & bit != 0;
+            let was_owed = head.owed & bit != 0;
+            head.captured &= !bit;
+            head.owed |= bit;
+            self.marked = self.marked + u64::from(!was_owed) - u64::from(bits);
+            self.set_dirty(block, group);
+        }
+    }
+
+    /// The checkpoint has an entry, and its record.
+    pub fn settle(&mut self, spot: Spot) {
+        if let Some((block, group, slot)) = self.followed(spot) {
+            let bit = 1u16 << slot;
+            let head = self.group_mut((block, group));
+            let bits = (head.captured & bit).count_ones() + (head.owed & bit).count_ones();
+            head.captured &= !bit;
+            head.owed &= !bit;
+            self.marked -= u64::from(bits);
+        }
+    }
+
+    /// An entry was restored: it is on storage as it is.
+    pub fn mark_restored(&mut self, spot: Spot, place: Place) {
+        if let Some(at) = self.followed(spot) {
+            self.unmark(at);
+            self.set_place(spot, place);
+        }
+    }
+
+    /// Entries of a group that the checkpoint is to have because they have changed, of `slots`.
+    pub fn captured(&mut self, index: usize, group: usize) -> u16 {
+        let spot = Spot::new(index, group, 0);
+        let Some((block, group)) = self.resolve(spot) else { return 0 };
+        self.follow(block, group);
+        self.group_mut((block, group)).captured
+    }
+
+    /// Slots of a group with an entry.
+    pub fn occupied_slots(&self, index: usize, group: usize) -> u16 {
+        let spot = Spot::new(index, group, 0);
+        // SAFETY: as said above.
+        let of =
+            |(block, group): (Block, usize)| unsafe { block.group(self.shape, group) }.occupied();
+        self.resolve(spot).map_or(0, of)
+    }
+
+    /// Groups at an index, of those from a group to that before another, that may have a bit set, as far as it is known
+    /// without a look at each; the bits of what hangs behind are those of all.
+    pub fn dirty(&self, index: usize) -> u64 {
+        let (mut next, mut dirty) = (Some(self.directory[index]), 0);
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            let head = unsafe { block.head() };
+            (next, dirty) = (head.next, dirty | head.dirty);
+        }
+        dirty
+    }
+
+    /// Whether a group is of those that may have a bit set.
+    pub fn is_dirty_in(&self, dirty: u64, group: usize) -> bool {
+        dirty & Self::dirty_bit(group & self.mask) != 0
+    }
+
+    /// Slots of so many groups.
+    pub fn slots_of_groups(groups: usize) -> usize {
+        groups * SLOTS
+    }
+
+    /// Brings near what a checkpoint that reads a group is going to read.
+    pub fn look_ahead_at_group(&self, index: usize, group: usize, reads_all: bool) {
+        let Some((block, group)) = self.resolve(Spot::new(index, group, 0)) else { return };
+        // SAFETY: as said above; what is brought near is only looked at by the processor.
+        unsafe {
+            let head = block.group(self.shape, group);
+            let slots = if reads_all { head.occupied() } else { head.changed | head.captured };
+            for slot in slots_of(slots) {
+                prefetch(block.entry(self.shape, group, slot).as_ptr());
+            }
+        }
+    }
+
+    /// A group was read: unless a bit is set there, its bit is not any more.
+    pub fn clean(&mut self, index: usize, group: usize) {
+        let spot = Spot::new(index, group, 0);
+        let Some((block, group)) = self.resolve(spot) else { return };
+        if !self.group_mut((block, group)).has_bits() {
+            // SAFETY: as said above.
+            unsafe { block.head_mut() }.dirty &= !Self::dirty_bit(group);
+        }
+    }
+
+    /// Starts to note the places of records, of which none is known; says whether there is memory for that.
+    pub fn note_places(&mut self) -> bool {
+        self.forget_places();
+        let bytes = self.blocks as u64 * Shape::places_bytes(self.mask + 1);
+        self.has_places = bytes <= self.account.available() / BEGIN_SHARE;
+        self.has_places
+    }
+
+    /// Whether places are noted.
+    #[inline]
+    pub fn notes_places(&self) -> bool {
+        self.has_places
+    }
+
+    /// Whether places were lost for want of memory since this was asked last.
+    pub fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.is_lost)
+    }
+
+    /// Gives the memory of places back. Cost: in the number of blocks.
+    pub fn forget_places(&mut self) {
+        if !std::mem::take(&mut self.has_places) {
+            return;
+        }
+        let mut freed = 0;
+        let mut last = None;
+        for first in self.directory.iter().copied() {
+            if last.replace(first) == Some(first) {
+                continue;
+            }
+            let mut next = Some(first);
+            while let Some(block) = next {
+                // SAFETY: as said above.
+                unsafe {
+                    if block.has_places() {
+                        freed += Shape::places_bytes(self.mask + 1);
+                        block.drop_places();
+                    }
+                    next = block.head().next;
+                }
+            }
+        }
+        self.book(self.booked - freed);
+    }
+
+    /// Makes places for a block, which are none; without the memory, all are lost.
+    pub(super) fn make_places(&mut self, block: Block) {
+        let bytes = Shape::places_bytes(self.mask + 1);
+        let has_room = self.account.available() >= bytes;
+        if !has_room || !reserve(&self.account, bytes) {
+            self.forget_places();
+            self.is_lost = true;
+            return;
+        }
+        self.booked += bytes;
+        // SAFETY: as said above.
+        unsafe { block.make_places() };
+    }
+
+    /// The place of an entry's record.
+    pub fn place(&self, spot: Spot) -> Place {
+        let place = |(block, group, slot): At| {
+            // SAFETY: as said above.
+            Place::from_word(unsafe { block.place(group, slot) })
+        };
+        self.occupied(spot).map_or(Place::NONE, place)
+    }
+
+    /// The record of an entry is there now.
+    pub fn set_place(&mut self, spot: Spot, place: Place) {
+        let Some((block, group, slot)) = self.occupied(spot) else { return };
+        // SAFETY: as said above.
+        if self.has_places && place != Place::NONE && !unsafe { block.has_places() } {
+            self.make_places(block);
+        }
+        // SAFETY: as said above.
+        unsafe { block.set_place(group, slot, place.word()) };
+    }
+}
+
+fn reserve(account: &Account, bytes: u64) -> bool {
+    account.try_reserve(MemoryKind::Index, bytes)
+}
+
+const _: () = assert!(SLOTS <= u16::BITS as usize);

@@ -1,0 +1,546 @@
+//! A hash table of records whose types are erased, in the order of the prefixes of its hashes.
+//!
+//! A directory leads from a prefix of the hash to a [block](super::group_unsafe), which has all entries of that prefix.
+//! A block that is full is split in two by the next bit, and half of its entries move. So an insert never moves more
+//! than the entries of a block, a key group is a range of blocks, and a walk in the order of hashes keeps its place
+//! whatever is inserted, removed or split meanwhile. A table of few entries is one block, which doubles. Where too many
+//! hashes agree to be split, further blocks hang behind the first.
+//!
+//! Looking up, which is typed and inlined, is a load from the directory, a comparison of 14 tags, and one of keys. All
+//! else is compiled once: growing is in `growing_unsafe.rs`, what is known beside entries in `marks_unsafe.rs`.
+//!
+//! What it keeps true:
+//! - Each block is reached from exactly the directory's places of its prefix, and all have `mask + 1` groups.
+//! - A group is passed by a look-up if an entry was put behind it.
+//! - All that the table takes is booked.
+
+use std::alloc::Layout;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, MemoryKind};
+
+use super::group_unsafe::{Block, GroupHead, SLOTS, Shape, tag_of};
+use crate::heap_marks::Place;
+use crate::prefetch_unsafe::prefetch;
+use crate::record_type_unsafe::{Entry, RecordRef, RecordType};
+use crate::split_table::HashRange;
+
+/// Where an entry stands until entries move: at a place of the directory, in a group of the blocks there, and a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(super) index: u32,
+    pub(super) group: u32,
+    pub(super) slot: u32,
+}
+
+impl Spot {
+    pub(super) fn new(index: usize, group: usize, slot: usize) -> Self {
+        Self { index: index as u32, group: group as u32, slot: slot as u32 }
+    }
+}
+
+/// A native entry that was found.
+pub(super) struct Found<K, V> {
+    pub entry: NonNull<Entry<K, V>>,
+    head: NonNull<GroupHead>,
+    pub spot: Spot,
+}
+
+/// A slot of a block: its group, and which one.
+pub(super) type At = (Block, usize, usize);
+
+/// The table.
+pub(crate) struct RawTable {
+    pub(super) record_type: &'static RecordType,
+    pub(super) account: Rc<Account>,
+    pub(super) shape: Shape,
+    pub(super) range: HashRange,
+    /// The lowest hash, and how far what a hash is above it is shifted to be an index of the directory.
+    low: u64,
+    shift: u32,
+    /// Groups of a block less one.
+    pub(super) mask: usize,
+    pub(super) directory: Vec<Block>,
+    /// First blocks of prefixes.
+    pub(super) blocks: usize,
+    pub(super) len: u64,
+    /// Bits in which all hashes may be alike: the directory may be longer by so much.
+    pub(super) alike: u32,
+    pub(super) booked: u64,
+    /// How often entries have moved within what a place of the directory leads to.
+    pub(super) moved: u64,
+    /// Bits of marks that are set, and how many barriers there were.
+    pub(super) marked: u64,
+    pub(super) epoch: u32,
+    /// Whether the checkpoint of the last barrier is to have all entries.
+    pub(super) takes_all: bool,
+    /// Whether places are noted, and whether they were lost since that was asked last.
+    pub(super) has_places: bool,
+    pub(super) is_lost: bool,
+}
+
+impl std::fmt::Debug for RawTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RawTable({} entries, {} blocks)", self.len, self.blocks)
+    }
+}
+
+/// The slots of a word of bits.
+pub(super) fn slots_of(mut word: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let slot = word.trailing_zeros() as usize;
+        let is_some = word != 0;
+        word &= word.wrapping_sub(1);
+        is_some.then_some(slot)
+    })
+}
+
+// SAFETY: in all of these, a block was made by this table, with its shape, and `mask + 1` groups; groups are taken below
+// that number, slots below `SLOTS`. No two references to one head are there at once.
+impl RawTable {
+    /// An empty one, which takes no memory yet.
+    pub fn new(record_type: &'static RecordType, account: Rc<Account>, range: HashRange) -> Self {
+        Self {
+            record_type,
+            account,
+            shape: Shape::of(record_type.layout()),
+            range,
+            low: range.hash(0),
+            shift: 0,
+            mask: 0,
+            directory: Vec::new(),
+            blocks: 0,
+            len: 0,
+            alike: 0,
+            booked: 0,
+            moved: 0,
+            marked: 0,
+            epoch: 0,
+            takes_all: false,
+            has_places: false,
+            is_lost: false,
+        }
+    }
+
+    pub fn record_type(&self) -> &'static RecordType {
+        self.record_type
+    }
+
+    /// Entries.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub fn range(&self) -> HashRange {
+        self.range
+    }
+
+    /// Slots, about.
+    pub fn slots(&self) -> u64 {
+        (self.blocks * (self.mask + 1) * SLOTS) as u64
+    }
+
+    /// Bytes booked for the table itself.
+    pub fn memory_bytes(&self) -> u64 {
+        self.booked
+    }
+
+    /// How often entries have moved within what a place of the directory leads to.
+    pub fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    #[inline(always)]
+    pub(super) fn index_of(&self, hash: u64) -> usize {
+        (hash.wrapping_sub(self.low) >> self.shift) as usize
+    }
+
+    /// Bits of a prefix that the directory tells apart.
+    pub(super) fn depth(&self) -> u32 {
+        self.directory.len().trailing_zeros()
+    }
+
+    /// The directory has another length.
+    pub(super) fn set_shift(&mut self) {
+        self.shift = u64::BITS - self.depth() - self.range.shift();
+    }
+
+    pub(super) fn book(&mut self, bytes: u64) {
+        self.account.adjust(MemoryKind::Index, self.booked, bytes);
+        self.booked = bytes;
+    }
+
+    /// The entry with this hash that `is` it. Cost: two cache lines of a large table, beside the key's own.
+    ///
+    /// # Safety
+    /// The table is of these types.
+    #[inline(always)]
+    // SAFETY: the types are the caller's promise.
+    pub unsafe fn probe<K, V>(
+        &self,
+        hash: u64,
+        mut is: impl FnMut(&Entry<K, V>) -> bool,
+    ) -> Option<Found<K, V>> {
+        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
+        let (index, tag) = (self.index_of(hash), tag_of(hash));
+        let (mut block, mut first) = (*self.directory.get(index)?, 0);
+        loop {
+            let mut group = hash as usize & self.mask;
+            for _ in 0..=self.mask {
+                // SAFETY: as said above; a slot with a tag has an entry of these types.
+                unsafe {
+                    let (mut found, is_passed) = block.look(shape, group, tag);
+                    while found != 0 {
+                        let slot = found.trailing_zeros();
+                        let entry = block.entry(shape, group, slot as usize).cast::<Entry<K, V>>();
+                        if is(entry.as_ref()) {
+                            let head = NonNull::from(block.group(shape, group));
+                            let group = (first + group) as u32;
+                            let spot = Spot { index: index as u32, group, slot };
+                            return Some(Found { entry, head, spot });
+                        }
+                        found &= found - 1;
+                    }
+                    if !is_passed {
+                        return None;
+                    }
+                }
+                group = (group + 1) & self.mask;
+            }
+            // SAFETY: as said above.
+            block = unsafe { block.head() }.next?;
+            first += self.mask + 1;
+        }
+    }
+
+    /// Whether an entry that was found is known to have changed since the last barrier.
+    ///
+    /// # Safety
+    /// It was found in this table, in which no entry has moved since.
+    #[inline(always)]
+    // SAFETY: what was found is the caller's promise.
+    pub unsafe fn has_changed<K, V>(&self, found: &Found<K, V>) -> bool {
+        // SAFETY: the head is where it was.
+        let head = unsafe { found.head.as_ref() };
+        head.epoch == self.epoch && head.changed >> found.spot.slot & 1 == 1
+    }
+
+    /// Has the group of a hash, and probably its entry, fetched into the cache.
+    ///
+    /// # Safety
+    /// The table is of these types.
+    #[inline(always)]
+    // SAFETY: the types are the caller's promise.
+    pub unsafe fn look_ahead_native<K, V>(&self, hash: u64) {
+        self.look_ahead_in(const { Shape::of(Layout::new::<Entry<K, V>>()) }, hash);
+    }
+
+    /// The same of a table of any types.
+    pub fn look_ahead(&self, hash: u64) {
+        self.look_ahead_in(self.shape, hash);
+    }
+
+    #[inline(always)]
+    fn look_ahead_in(&self, shape: Shape, hash: u64) {
+        let Some(block) = self.directory.get(self.index_of(hash)) else { return };
+        let group = hash as usize & self.mask;
+        // SAFETY: as said above; both callers know the shape.
+        unsafe {
+            let (found, _) = block.look(shape, group, tag_of(hash));
+            if found != 0 {
+                let entry = block.entry(shape, group, found.trailing_zeros() as usize);
+                prefetch(entry.as_ptr());
+            }
+        }
+    }
+
+    /// The block and its group of a spot, whether or not an entry is there.
+    #[inline]
+    pub(super) fn resolve(&self, spot: Spot) -> Option<(Block, usize)> {
+        let mut block = *self.directory.get(spot.index as usize)?;
+        let mut group = spot.group as usize;
+        while group > self.mask {
+            // SAFETY: as said above.
+            block = unsafe { block.head() }.next?;
+            group -= self.mask + 1;
+        }
+        Some((block, group))
+    }
+
+    /// The slot of a spot, if it has an entry.
+    #[inline]
+    pub(super) fn occupied(&self, spot: Spot) -> Option<At> {
+        let (block, group) = self.resolve(spot)?;
+        let slot = spot.slot as usize;
+        // SAFETY: as said above.
+        let has = slot < SLOTS && unsafe { block.group(self.shape, group) }.has(slot);
+        has.then_some((block, group, slot))
+    }
+
+    /// The entry in a slot that has one.
+    ///
+    /// # Safety
+    /// It has, and nobody changes it while this lives.
+    // SAFETY: the slot is the caller's promise.
+    #[inline]
+    pub(super) unsafe fn record<'a>(&self, (block, group, slot): At) -> RecordRef<'a> {
+        // SAFETY: as said above.
+        unsafe {
+            let entry = block.entry(self.shape, group, slot);
+            RecordRef::new(self.record_type, entry.as_ptr())
+        }
+    }
+
+    /// The entry at a spot.
+    #[inline]
+    pub fn entry(&self, spot: Spot) -> Option<RecordRef<'_>> {
+        let at = self.occupied(spot)?;
+        // SAFETY: the slot has an entry, and `self` is borrowed.
+        Some(unsafe { self.record(at) })
+    }
+
+    /// The entry with this hash that `is` it.
+    pub fn find(&self, hash: u64, is: &mut dyn FnMut(RecordRef<'_>) -> bool) -> Option<Spot> {
+        let index = self.index_of(hash);
+        let (mut block, mut first) = (*self.directory.get(index)?, 0);
+        loop {
+            let mut group = hash as usize & self.mask;
+            for _ in 0..=self.mask {
+                // SAFETY: as said above; slots with a tag have entries.
+                let (found, is_passed) = unsafe { block.look(self.shape, group, tag_of(hash)) };
+                for slot in slots_of(found) {
+                    // SAFETY: as said above.
+                    if is(unsafe { self.record((block, group, slot)) }) {
+                        return Some(Spot::new(index, first + group, slot));
+                    }
+                }
+                if !is_passed {
+                    return None;
+                }
+                group = (group + 1) & self.mask;
+            }
+            // SAFETY: as said above.
+            block = unsafe { block.head() }.next?;
+            first += self.mask + 1;
+        }
+    }
+
+    /// Takes a slot for an entry that is not there yet, for which [room was made](RawTable::make_room). It counts as one
+    /// that has changed.
+    ///
+    /// # Safety
+    /// The caller writes an entry of the table's types with this hash there before anything else happens.
+    ///
+    /// # Panics
+    /// Without room.
+    // SAFETY: the entry is the caller's promise.
+    pub unsafe fn claim(&mut self, hash: u64) -> (NonNull<u8>, Spot) {
+        let index = self.index_of(hash);
+        let (at, chained) = self.claim_in(self.directory[index], self.mask, hash);
+        let (block, group, slot) = at;
+        let group_of = chained * (self.mask + 1) + group;
+        self.len += 1;
+        self.mark_added(at);
+        // SAFETY: as said above.
+        let entry = unsafe { block.entry(self.shape, group, slot) };
+        (entry, Spot::new(index, group_of, slot))
+    }
+
+    /// Takes a slot in the first block with room of those that hang together; which, and in the how manieth.
+    pub(super) fn claim_in(&self, mut block: Block, mask: usize, hash: u64) -> (At, usize) {
+        let mut chained = 0;
+        // SAFETY: as said above; but the caller says how many groups there are.
+        unsafe {
+            while block.head().len as usize >= entries_max(mask) {
+                for group in 0..=mask {
+                    block.group_mut(self.shape, group).pass();
+                }
+                block = block.head().next.expect("room was made");
+                chained += 1;
+            }
+            let mut group = hash as usize & mask;
+            loop {
+                if let Some(slot) = block.group(self.shape, group).free_slot() {
+                    block.fill(self.shape, (group, slot), tag_of(hash));
+                    return ((block, group, slot), chained);
+                }
+                block.group_mut(self.shape, group).pass();
+                group = (group + 1) & mask;
+            }
+        }
+    }
+
+    /// The entry at a spot is not the table's any more: its place in memory, which stays until something else is called,
+    /// and where its record was.
+    ///
+    /// # Safety
+    /// The caller reads or drops the entry before anything else happens.
+    // SAFETY: the entry is the caller's.
+    pub unsafe fn remove(&mut self, spot: Spot, hash: u64) -> Option<(NonNull<u8>, Place)> {
+        let at = self.occupied(spot)?;
+        let place = self.unmark(at);
+        self.vacate(spot.index as usize, at, hash);
+        self.len -= 1;
+        // SAFETY: as said above.
+        Some((unsafe { at.0.entry(self.shape, at.1, at.2) }, place))
+    }
+
+    /// Removes the entry at a spot, and drops it; where its record was.
+    pub fn drop_entry(&mut self, spot: Spot, hash: u64) -> Option<Place> {
+        // SAFETY: it is dropped at once.
+        unsafe {
+            let (entry, place) = self.remove(spot, hash)?;
+            self.record_type.drop_entry(entry.as_ptr());
+            Some(place)
+        }
+    }
+
+    /// Empties a slot of a block that hangs at a place of the directory; groups that led to it are told.
+    pub(super) fn vacate(&mut self, index: usize, (block, group, slot): At, hash: u64) {
+        let mut passed = self.directory[index];
+        // SAFETY: as said above.
+        unsafe {
+            while passed != block {
+                for group in 0..=self.mask {
+                    passed.group_mut(self.shape, group).unpass();
+                }
+                passed = passed.head().next.expect("the block hangs there");
+            }
+            let mut at = hash as usize & self.mask;
+            while at != group {
+                block.group_mut(self.shape, at).unpass();
+                at = (at + 1) & self.mask;
+            }
+            block.vacate(self.shape, (group, slot));
+        }
+    }
+
+    /// What stands at a place of the hashes: its index, and where the next begins; `None` after the last, or in an empty
+    /// table. A walk begins at 0.
+    pub fn part_at(&self, place: u64) -> (Option<usize>, Option<u64>) {
+        if self.directory.is_empty() {
+            return (None, None);
+        }
+        let index = (place >> (u64::BITS - self.depth())) as usize;
+        // SAFETY: as said above.
+        let depth = unsafe { self.directory[index].head() }.depth;
+        let size = if depth == 0 { 0 } else { 1u64 << (u64::BITS - depth) };
+        let end = if depth == 0 { None } else { (place & !(size - 1)).checked_add(size) };
+        (Some(index), end)
+    }
+
+    /// Groups at an index of the directory.
+    pub fn groups_at(&self, index: usize) -> usize {
+        let (mut block, mut groups) = (self.directory[index], self.mask + 1);
+        // SAFETY: as said above.
+        while let Some(next) = unsafe { block.head() }.next {
+            (block, groups) = (next, groups + self.mask + 1);
+        }
+        groups
+    }
+
+    /// Entries at an index of the directory.
+    pub fn len_at(&self, index: usize) -> usize {
+        let (mut next, mut len) = (Some(self.directory[index]), 0);
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            let head: &super::group_unsafe::BlockHead = unsafe { block.head() };
+            (next, len) = (head.next, len + head.len as usize);
+        }
+        len
+    }
+
+    /// The spots of the entries in a group at an index.
+    pub fn spots(&self, index: usize, group: usize) -> impl Iterator<Item = Spot> + use<> {
+        let all = Spot::new(index, group, 0);
+        let occupied = self.resolve(all).map_or(0, |(block, group)| {
+            // SAFETY: as said above.
+            unsafe { block.group(self.shape, group) }.occupied()
+        });
+        slots_of(occupied).map(move |slot| Spot { slot: slot as u32, ..all })
+    }
+
+    /// The entries at an index, in no order.
+    pub fn entries_at(&self, index: usize) -> impl Iterator<Item = RecordRef<'_>> {
+        let groups = 0..self.groups_at(index);
+        let spots = groups.flat_map(move |group| self.spots(index, group));
+        spots.filter_map(|spot| self.entry(spot))
+    }
+
+    /// Gives back some blocks of a table that is of no use any more, and drops their entries; says whether there were
+    /// any. What panics is told by the first of the panics.
+    pub fn drop_some(&mut self, panicked: &mut Option<Box<dyn Any + Send>>) -> bool {
+        let Some(first) = self.directory.pop() else { return false };
+        while self.directory.last() == Some(&first) {
+            self.directory.pop();
+        }
+        let mut next = Some(first);
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            next = unsafe { block.head() }.next;
+            self.drop_entries(block, panicked);
+            self.free_block(block, self.mask + 1);
+        }
+        self.blocks -= 1;
+        if self.directory.is_empty() {
+            self.directory = Vec::new();
+            self.book(0);
+        }
+        true
+    }
+
+    fn drop_entries(&mut self, block: Block, panicked: &mut Option<Box<dyn Any + Send>>) {
+        // SAFETY: as said above.
+        self.len -= u64::from(unsafe { block.head() }.len);
+        if !self.record_type.needs_drop() {
+            return;
+        }
+        for group in 0..=self.mask {
+            // SAFETY: as said above; the block goes, and its tags are not looked at again.
+            for slot in slots_of(unsafe { block.group(self.shape, group) }.occupied()) {
+                // SAFETY: as said above.
+                let entry = unsafe { block.entry(self.shape, group, slot) };
+                // SAFETY: the entry is dropped once.
+                let drop_it = || unsafe { self.record_type.drop_entry(entry.as_ptr()) };
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(drop_it)) {
+                    panicked.get_or_insert(payload);
+                }
+            }
+        }
+    }
+
+    /// Gives a block of so many groups back, which has no entries any more.
+    pub(super) fn free_block(&mut self, block: Block, groups: usize) {
+        // SAFETY: as said above, and nothing leads to it any more.
+        let places = unsafe { block.has_places() };
+        let places = if places { Shape::places_bytes(groups) } else { 0 };
+        // SAFETY: as above.
+        unsafe { block.free(self.shape) };
+        self.book(self.booked - self.shape.block_bytes(groups) - places);
+    }
+
+    /// The head of a group.
+    pub(super) fn group_mut(&mut self, (block, group): (Block, usize)) -> &mut GroupHead {
+        // SAFETY: as said above; the table is borrowed as long.
+        unsafe { block.group_mut(self.shape, group) }
+    }
+}
+
+/// Entries of a full block.
+#[inline]
+pub(super) fn entries_max(mask: usize) -> usize {
+    if mask == 0 { SLOTS } else { (mask + 1) * SLOTS * 13 / 16 }
+}
+
+impl Drop for RawTable {
+    fn drop(&mut self) {
+        let mut panicked = None;
+        while self.drop_some(&mut panicked) {}
+        if let Some(payload) = panicked.filter(|_| !std::thread::panicking()) {
+            resume_unwind(payload);
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! What a checkpoint of a heap table has still to read, and where that goes.
+//!
+//! The table is [walked over](super::walk). What is due is told by the table's [marks](super::marks_unsafe), and by the
+//! segments that are written anew. Short entries that own no heap are [copied](super::copies), others encoded at once.
+//!
+//! What it keeps true: an entry that was read or kept is on its way, and has no place on storage, until it has its new
+//! one. Until then it counts as one that the next checkpoint is to write, if this one is given up.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, MemoryKind, PlacedAt, Result};
+
+use super::copies::{Copies, name_large};
+use super::raw_table_unsafe::{RawTable, Spot, slots_of};
+use super::records_unsafe::Records;
+use super::walk::{Run, Walk};
+use crate::checkpoint::{FREE_BYTES, HeapFiles, Naming, Paced};
+use crate::heap_marks::Place;
+use crate::record_type_unsafe::{RecordRef, RecordType};
+
+/// Entries that are kept together, and about their bytes.
+const KEPT: usize = 64;
+const KEPT_BYTES: usize = 4 << 10;
+/// Groups that are read together.
+const GROUPS: usize = 8;
+/// What an entry that is read alone costs, in slots that are read in order: it is not in the cache.
+const SPARSE_COST: u64 = 4;
+/// Copies of which the helper tells where they are: their entries are brought near so many before it is remembered.
+const COPIES_AHEAD: usize = 16;
+
+/// What is to be read still.
+#[derive(Debug)]
+pub(super) struct Reading {
+    account: Rc<Account>,
+    record_type: &'static RecordType,
+    walk: Walk,
+    /// The table is read.
+    pub is_read: bool,
+    /// What was kept is read, too.
+    pub is_done: bool,
+    /// Entries that changed before they were read, as they were.
+    kept: VecDeque<Records>,
+    pub copies: Copies,
+    /// The table, once it was cleared.
+    pub left: Option<Left>,
+    /// Booked as buffers.
+    booked: u64,
+    /// Entries that are to be written, at most.
+    pub records: u64,
+    /// Entries with records in segments that are written anew are to be read too.
+    pub naming: Naming,
+    /// Records that were given to be written.
+    pub encoded: u64,
+}
+
+/// A table that was cleared, and what is booked for its values.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub table: RawTable,
+    pub values: u64,
+}
+
+/// A table that a checkpoint reads, and its files.
+pub(super) struct Source<'a> {
+    pub table: &'a mut RawTable,
+    pub files: &'a mut HeapFiles,
+}
+
+impl Reading {
+    /// Of all entries.
+    pub fn of_all(table: &RawTable, account: Rc<Account>) -> Self {
+        let (record_type, records) = (table.record_type(), table.len());
+        Self {
+            record_type,
+            walk: Walk::new(),
+            is_read: false,
+            is_done: false,
+            kept: VecDeque::new(),
+            copies: Copies::new(record_type, account.clone(), records),
+            left: None,
+            booked: 0,
+            records,
+            naming: Naming::first(account.clone()),
+            encoded: 0,
+            account,
+        }
+    }
+
+    /// Whether an entry is to be read.
+    pub fn is_due(&self, table: &mut RawTable, spot: Spot) -> bool {
+        table.is_captured(spot) || self.is_anew(table, spot)
+    }
+
+    fn is_anew(&self, table: &RawTable, spot: Spot) -> bool {
+        !self.naming.anew.is_empty() && self.naming.is_anew(table.place(spot))
+    }
+
+    /// Whether each entry has to be looked at, and not only those with a bit.
+    fn looks_at_each(&self, table: &RawTable) -> bool {
+        table.takes_all() || !self.naming.anew.is_empty() || !self.naming.sets.is_empty()
+    }
+
+    /// Passes over blocks of which no bit is set, `most` of them at most, but not over the last one; says how many.
+    pub fn pass_clear(&mut self, table: &RawTable, most: u64) -> u64 {
+        if self.is_read || self.left.is_some() || self.looks_at_each(table) {
+            return 0;
+        }
+        (0..most).take_while(|_| self.walk.pass_clear(table)).count() as u64
+    }
+
+    /// The groups that are read next.
+    fn next_run(&self, table: &RawTable) -> Option<Run> {
+        let mut walk = self.walk;
+        walk.next(self.left.as_ref().map_or(table, |left| &left.table), GROUPS)
+    }
+
+    /// What reading the next part is worth, in slots that are read in order.
+    pub fn cost(&mut self, table: &mut RawTable) -> u64 {
+        let Some(run) = self.next_run(table).filter(|_| !self.is_read) else { return KEPT as u64 };
+        let all = RawTable::slots_of_groups(run.groups.len()) as u64;
+        if self.left.is_some() || self.looks_at_each(table) {
+            return all;
+        }
+        let dirty = table.dirty(run.index);
+        let mut cost = 1;
+        for group in run.groups {
+            if table.is_dirty_in(dirty, group) {
+                let due = table.captured(run.index, group).count_ones();
+                cost += 1 + SPARSE_COST * u64::from(due);
+            }
+        }
+        all.min(cost)
+    }
+
+    /// Copies for which there has to be room before the next part is read.
+    pub fn room(&self, table: &RawTable) -> usize {
+        match self.next_run(table) {
+            Some(run) if !self.is_read => RawTable::slots_of_groups(run.groups.len()),
+            _ => KEPT,
+        }
+    }
+
+    pub fn book(&mut self, bytes: u64) {
+        self.account.charge(MemoryKind::Buffers, bytes);
+        self.booked += bytes;
+    }
+
+    fn unbook(&mut self, bytes: u64) {
+        self.account.release(MemoryKind::Buffers, bytes);
+        self.booked -= bytes;
+    }
+
+    /// Keeps an entry that is due and about to change; says whether there was room.
+    pub fn keep(&mut self, table: &RawTable, spot: Spot) -> bool {
+        let Some(record) = table.entry(spot) else { return true };
+        let capacity = (KEPT_BYTES / self.record_type.layout().size().max(1)).clamp(1, KEPT);
+        let is_full = self.kept.back().is_none_or(|kept| kept.len() == kept.capacity());
+        let chunk = Records::memory_bytes(self.record_type, capacity) as u64 + 64;
+        let more = if is_full { chunk } else { 0 };
+        let bytes = more + record.heap_bytes();
+        if self.account.available() < bytes + FREE_BYTES {
+            return false;
+        }
+        self.book(bytes);
+        if is_full {
+            self.kept.push_back(Records::with_capacity(self.record_type, capacity));
+        }
+        let kept = self.kept.back_mut().expect("made above");
+        kept.push(record.hash(), record);
+        true
+    }
+
+    /// Takes out some of what was kept.
+    fn take_kept(&mut self) -> Option<Records> {
+        let kept = self.kept.pop_front()?;
+        let heap: u64 = (0..kept.len()).map(|nth| kept.get(nth).1.heap_bytes()).sum();
+        let chunk = Records::memory_bytes(self.record_type, kept.capacity()) as u64 + 64;
+        // A clone that panicked was booked, and is not there.
+        self.unbook((heap + chunk).min(self.booked));
+        Some(kept)
+    }
+
+    /// Of a checkpoint that was given up: drops a bounded part of what it has kept; says whether there was something. Values
+    /// that panic when they are dropped do so for nobody.
+    pub fn drop_some(&mut self) -> bool {
+        if self.copies.drop_one() || self.naming.sets.drop_one() {
+            return true;
+        }
+        if let Some(kept) = self.take_kept() {
+            drop(catch_unwind(AssertUnwindSafe(|| drop(kept))));
+            return true;
+        }
+        let Some(Left { table, .. }) = &mut self.left else { return false };
+        if !table.drop_some(&mut None) {
+            self.drop_left();
+        }
+        true
+    }
+
+    /// Drops the table that was cleared.
+    pub fn drop_left(&mut self) {
+        if let Some(Left { table, values }) = self.left.take() {
+            drop(table);
+            self.account.release(MemoryKind::Values, values);
+        }
+    }
+
+    /// The place of a record that was written, for a table that remembers it.
+    fn place_of(&mut self, at: PlacedAt, source: &mut Source<'_>) -> Place {
+        if !source.table.notes_places() {
+            return Place::NONE;
+        }
+        self.naming.place_of(at, source.files)
+    }
+
+    /// An entry has a newer record, there, or is on its way.
+    pub fn outdate(&mut self, spot: Spot, newer: Place, source: &mut Source<'_>) -> Result<()> {
+        let older = source.table.place(spot);
+        source.table.set_place(spot, newer);
+        self.naming.outdate(older, source.files)
+    }
+
+    /// Reads the next groups of the table, or some of what was kept, into the writer's batch, or as copies if there is
+    /// none; there is [room](Reading::room) for them. Says whether there were any.
+    pub fn read_part(&mut self, mut source: Source<'_>, own: Option<&mut Paced>) -> Result<bool> {
+        if self.is_read {
+            self.is_done = !self.read_kept(&mut source, own)?;
+            return Ok(!self.is_done);
+        }
+        let read = match self.left.take() {
+            None => self.read_groups(&mut source, own),
+            Some(mut left) => {
+                let mut of = Source { table: &mut left.table, files: &mut *source.files };
+                let read = self.read_groups(&mut of, own);
+                self.left = Some(left);
+                read
+            }
+        };
+        if self.is_read {
+            self.drop_left();
+        }
+        read.map(|()| true)
+    }
+
+    fn read_groups(&mut self, source: &mut Source<'_>, mut own: Option<&mut Paced>) -> Result<()> {
+        let run = self.walk.next(source.table, GROUPS);
+        self.is_read = self.walk.place.is_none();
+        let Some(Run { index, groups }) = run else { return Ok(()) };
+        let looks_at_each = self.looks_at_each(source.table);
+        let dirty = source.table.dirty(index);
+        let is_looked_at =
+            |table: &RawTable, group| looks_at_each || table.is_dirty_in(dirty, group);
+        for group in groups.clone().filter(|group| is_looked_at(source.table, *group)) {
+            source.table.look_ahead_at_group(index, group, looks_at_each);
+        }
+        for group in groups {
+            if !is_looked_at(source.table, group) {
+                continue;
+            }
+            let captured = source.table.captured(index, group);
+            let slots = match looks_at_each {
+                true => source.table.occupied_slots(index, group),
+                false => captured,
+            };
+            for slot in slots_of(slots) {
+                let spot = Spot::new(index, group, slot);
+                if captured >> slot & 1 == 1 || self.is_anew(source.table, spot) {
+                    self.take(spot, source, own.as_deref_mut())?;
+                } else {
+                    self.naming.sets.insert_at(source.table.place(spot));
+                }
+            }
+            source.table.clean(index, group);
+        }
+        Ok(())
+    }
+
+    /// Takes an entry.
+    fn take(&mut self, spot: Spot, source: &mut Source<'_>, own: Option<&mut Paced>) -> Result<()> {
+        let Some(record) = source.table.entry(spot) else { return Ok(()) };
+        let Some(own) = own else {
+            // Hash and clone may panic, and then nothing has changed.
+            self.copies.push(record.hash(), record);
+            self.encoded += 1;
+            source.table.owe(spot);
+            return self.outdate(spot, Place::NONE, source);
+        };
+        self.encoded += 1;
+        let at = own.place_record(record).map_err(|error| name_large(error, record))?;
+        let newer = self.place_of(at, source);
+        self.outdate(spot, newer, source)?;
+        source.table.settle(spot);
+        Ok(())
+    }
+
+    /// Takes a short entry that is due and about to change, before it is its turn: there is [room](Copies::has_room_left)
+    /// for it.
+    pub fn take_early(&mut self, spot: Spot, source: &mut Source<'_>) -> Result<()> {
+        let Some(record) = source.table.entry(spot) else { return Ok(()) };
+        // Hash and clone may panic, and then nothing has changed.
+        self.copies.push(record.hash(), record);
+        self.encoded += 1;
+        // It has no record until its copy is written.
+        source.table.mark_changed(spot);
+        self.outdate(spot, Place::NONE, source)
+    }
+
+    fn read_kept(&mut self, source: &mut Source<'_>, mut own: Option<&mut Paced>) -> Result<bool> {
+        let Some(kept) = self.take_kept() else { return Ok(false) };
+        for nth in 0..kept.len() {
+            let (note, record) = kept.get(nth);
+            self.encoded += 1;
+            let Some(own) = &mut own else {
+                self.copies.push(note.hash, record);
+                continue;
+            };
+            let at = own.place_record(record).map_err(|error| name_large(error, record))?;
+            let place = self.place_of(at, source);
+            arrive(note.hash, record, place, source);
+        }
+        Ok(true)
+    }
+
+    /// Takes back the chunk that the helper has written, and has the table remember where its records are.
+    pub fn settle(&mut self, mut source: Source<'_>) -> Result<()> {
+        let Some(chunk) = self.copies.take_written()? else { return Ok(()) };
+        // Of a table that was cleared nothing is remembered.
+        let len = if source.table.notes_places() { chunk.len() } else { 0 };
+        for nth in 0..len {
+            if nth + COPIES_AHEAD < len {
+                source.table.look_ahead(chunk.get(nth + COPIES_AHEAD).0.hash);
+            }
+            let (note, record) = chunk.get(nth);
+            let place = self.place_of(note.at, &mut source);
+            arrive(note.hash, record, place, &mut source);
+        }
+        self.copies.give_back(chunk);
+        Ok(())
+    }
+}
+
+/// An entry that was on its way has its record, there. It may be gone, or have changed.
+fn arrive(hash: u64, record: RecordRef<'_>, place: Place, source: &mut Source<'_>) {
+    let spot = source.table.find(hash, &mut |entry| entry.has_key_of(record));
+    match spot {
+        Some(spot) if source.table.notes_places() => {
+            source.table.set_place(spot, place);
+            source.table.settle(spot);
+        }
+        _ => source.files.note_dead(place),
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.drop_left();
+        self.kept.clear();
+        self.account.release(MemoryKind::Buffers, self.booked);
+    }
+}

@@ -1,0 +1,364 @@
+//! The raw table against a map: entries of all sizes and alignments, equal hashes, drop glue, panics.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use alluvium_pagestore::{Account, hash_word};
+
+use super::raw_table_unsafe::{RawTable, Spot};
+use super::walk::Walk;
+use crate::heap_marks::Place;
+use crate::record_type_unsafe::in_memory::{self, HashBy};
+use crate::record_type_unsafe::{Entry, RecordType};
+use crate::split_table::HashRange;
+
+fn table_of(record_type: &'static RecordType, limit: u64) -> RawTable {
+    RawTable::new(record_type, Account::root(limit), HashRange::of(&(0..256), 256))
+}
+
+/// A key whose hash is told by its first byte, and a value made of it.
+trait Item: Clone + Send + Sync + 'static {
+    fn of(n: u64) -> Self;
+    fn is(&self, n: u64) -> bool;
+}
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Wide(u64);
+
+macro_rules! item {
+    ($type:ty, $of:expr, $is:expr) => {
+        impl Item for $type {
+            fn of(n: u64) -> Self {
+                let of: fn(u64) -> Self = $of;
+                of(n)
+            }
+
+            fn is(&self, n: u64) -> bool {
+                let is: fn(&Self, u64) -> bool = $is;
+                is(self, n)
+            }
+        }
+    };
+}
+
+item!((), |_| (), |_, _| true);
+item!(u8, |n| n as u8, |of, n| *of == n as u8);
+item!([u8; 3], |n| [n as u8, (n >> 8) as u8, 7], |of, n| of[1] == (n >> 8) as u8);
+item!([u64; 8], |n| [n; 8], |of, n| *of == [n; 8]);
+item!(Wide, Wide, |of, n| of.0 == n && std::ptr::from_ref(of).addr() % 64 == 0);
+item!(String, |n| n.to_string(), |of, n| *of == n.to_string());
+item!(Box<[u64]>, |n| vec![n; n as usize % 5].into(), |of, n| of.iter().all(|of| *of == n));
+
+/// What stands in the tests' tables: the number is a part of the key, so that it can be compared.
+type Of<V> = Entry<u64, V>;
+
+fn add<V: Item>(table: &mut RawTable, hash: u64, n: u64) -> Spot {
+    table.make_room(hash).unwrap();
+    // SAFETY: the table is of these types, and the entry is written at once.
+    unsafe {
+        let (at, spot) = table.claim(hash);
+        at.cast::<Of<V>>().write(Entry { key: n, value: V::of(n) });
+        spot
+    }
+}
+
+fn find<V: Item>(table: &RawTable, hash: u64, n: u64) -> Option<Spot> {
+    // SAFETY: the table is of these types.
+    let found = unsafe { table.probe(hash, |entry: &Of<V>| entry.key == n) }?;
+    // SAFETY: it is there.
+    assert!(unsafe { found.entry.as_ref() }.value.is(n), "{n} has another value");
+    Some(found.spot)
+}
+
+/// Hashes of the keys of a test: of `alike` keys each is the same.
+fn hash_of(n: u64, alike: u64) -> u64 {
+    hash_word(hash_word(n / alike))
+}
+
+thread_local! {
+    /// How many keys have one hash, for who hashes an entry.
+    static ALIKE: Cell<u64> = const { Cell::new(1) };
+    /// Whether the next hash, or drop, panics.
+    static PANICS: Cell<bool> = const { Cell::new(false) };
+}
+
+struct ByKey;
+
+impl HashBy<u64> for ByKey {
+    fn hash(key: &u64) -> u64 {
+        assert!(!PANICS.get(), "planned");
+        hash_of(*key, ALIKE.get())
+    }
+}
+
+fn record_type<V: Clone + Send + Sync + 'static>() -> &'static RecordType {
+    in_memory::hashed::<u64, V, ByKey>()
+}
+
+/// Seeded inserts, removals and look-ups against a map.
+fn history<V: Item>(keys: u64, alike: u64, steps: u64) {
+    ALIKE.set(alike);
+    let account = Account::root(1 << 30);
+    let range = HashRange::of(&(0..256), 256);
+    let mut table = RawTable::new(record_type::<V>(), account.clone(), range);
+    let mut model = BTreeMap::new();
+    for step in 0..steps {
+        let n = hash_word(hash_word(step) + 1) % keys;
+        let hash = hash_of(n, alike);
+        let found = find::<V>(&table, hash, n);
+        assert_eq!(found.is_some(), model.contains_key(&n), "step {step}, key {n}");
+        let is_same =
+            |spot: Spot| table.find(hash, &mut |r| *r.native::<u64, V>().0 == n) == Some(spot);
+        assert!(found.is_none_or(is_same));
+        match found {
+            Some(spot) if step % 3 > 0 => {
+                assert_eq!(table.place(spot).word(), model[&n]);
+                let place = table.drop_entry(spot, hash).unwrap();
+                assert_eq!(Some(place.word()), model.remove(&n));
+            }
+            Some(_) => {}
+            None => {
+                let spot = add::<V>(&mut table, hash, n);
+                let place = if step % 2 == 0 { Place::of(1, 1 + n as u32) } else { Place::NONE };
+                if step == steps / 2 {
+                    assert!(table.note_places());
+                }
+                let place = if table.notes_places() { place } else { Place::NONE };
+                table.set_place(spot, place);
+                model.insert(n, place.word());
+            }
+        }
+        assert_eq!(table.len(), model.len() as u64);
+    }
+    let mut seen = BTreeMap::new();
+    let (mut walk, mut last) = (Walk::new(), 0);
+    while let Some(run) = walk.next(&table, 3) {
+        for spot in run.groups.flat_map(|group| table.spots(run.index, group)) {
+            let entry = table.entry(spot).unwrap();
+            let (n, value) = entry.native::<u64, V>();
+            assert!(value.is(*n) && seen.insert(*n, table.place(spot).word()).is_none());
+        }
+        assert!(run.index >= last);
+        last = run.index;
+    }
+    if table.notes_places() {
+        assert_eq!(seen, model);
+    }
+    assert_eq!(table.memory_bytes(), account.used());
+    drop(table);
+    assert_eq!(account.used(), 0);
+}
+
+/// How long a history is: a short share under Miri.
+fn steps(of: u64) -> u64 {
+    if cfg!(miri) { of / 50 } else { of }
+}
+
+#[test]
+fn entries_of_all_sizes_and_alignments_are_found_as_in_a_map() {
+    history::<()>(1_000, 1, steps(20_000));
+    history::<u8>(1_000, 1, steps(20_000));
+    history::<[u8; 3]>(3_000, 1, steps(20_000));
+    history::<[u64; 8]>(3_000, 1, steps(20_000));
+    history::<Wide>(1_000, 1, steps(20_000));
+    history::<String>(3_000, 1, steps(20_000));
+    history::<Box<[u64]>>(30, 1, steps(2_000));
+}
+
+#[test]
+fn entries_whose_hashes_agree_are_found_as_in_a_map() {
+    history::<u8>(2_000, 40, steps(20_000));
+    history::<String>(2_000, 700, steps(10_000));
+    history::<Wide>(1_500, u64::MAX, steps(10_000));
+}
+
+/// What is known of entries is theirs wherever they move: against sets, through barriers that are given up or not.
+#[test]
+fn marks_move_with_their_entries() {
+    for seed in 0..if cfg!(miri) { 1 } else { 30 } {
+        ALIKE.set(1 + seed % 2 * 50);
+        let mut table = table_of(record_type::<u8>(), 1 << 30);
+        let (mut changed, mut there) = (BTreeMap::new(), 0u64);
+        for round in 0..8u64 {
+            for step in 0..steps(600) {
+                let n = hash_word(seed << 32 | round << 16 | step) % (there + 40);
+                let hash = hash_of(n, ALIKE.get());
+                match find::<u8>(&table, hash, n) {
+                    Some(spot) => table.mark_changed(spot),
+                    None => {
+                        add::<u8>(&mut table, hash, n);
+                    }
+                }
+                changed.insert(n, ());
+                there = there.max(n + 1);
+            }
+            assert!(table.marked() >= changed.len() as u64);
+            table.barrier();
+            // After one that takes all and is given up the next takes all, too.
+            let takes_all = round == 3;
+            if takes_all {
+                table.take_all();
+            }
+            let mut due = std::mem::take(&mut changed);
+            if takes_all {
+                due = (0..there)
+                    .filter(|n| find::<u8>(&table, hash_of(*n, ALIKE.get()), *n).is_some())
+                    .map(|n| (n, ()))
+                    .collect();
+            }
+            let is_given_up = round % 3 == 1;
+            let (mut walk, mut read) = (Walk::new(), 0);
+            loop {
+                // The stream goes on meanwhile: some change, some come, before and behind.
+                let n = hash_word(seed ^ round << 20 ^ read) % (there + 3);
+                let hash = hash_of(n, ALIKE.get());
+                match find::<u8>(&table, hash, n) {
+                    Some(spot) => {
+                        assert_eq!(table.is_captured(spot), due.contains_key(&n), "{seed}, {n}");
+                        table.mark_changed(spot);
+                        due.remove(&n);
+                    }
+                    None => {
+                        add::<u8>(&mut table, hash, n);
+                    }
+                }
+                there = there.max(n + 1);
+                changed.insert(n, ());
+                let Some(run) = walk.next(&table, 2) else { break };
+                let dirty = table.dirty(run.index);
+                for group in run.groups {
+                    let captured = table.captured(run.index, group);
+                    assert!(captured == 0 || takes_all || table.is_dirty_in(dirty, group));
+                    for slot in super::raw_table_unsafe::slots_of(captured) {
+                        let spot = Spot::new(run.index, group, slot);
+                        let n = *table.entry(spot).unwrap().native::<u64, u8>().0;
+                        assert!(due.remove(&n).is_some(), "seed {seed}, round {round}, {n}");
+                        table.owe(spot);
+                        if n % 2 == 0 || !is_given_up {
+                            table.settle(spot);
+                        } else {
+                            changed.insert(n, ());
+                        }
+                    }
+                    table.clean(run.index, group);
+                }
+                read += 1;
+                if is_given_up && read > 12 {
+                    break;
+                }
+            }
+            assert!(is_given_up || due.is_empty(), "seed {seed}, round {round}");
+            changed.append(&mut due);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    ALIKE.set(1);
+    let mut table = table_of(record_type::<[u64; 8]>(), 40_000);
+    let mut n = 0;
+    let error = loop {
+        match table.make_room(hash_of(n, 1)) {
+            Ok(()) => {
+                add::<[u64; 8]>(&mut table, hash_of(n, 1), n);
+            }
+            Err(error) => break error,
+        }
+        n += 1;
+    };
+    assert_eq!(error.kind(), alluvium_pagestore::ErrorKind::OverBudget);
+    assert!(n > 100 && table.len() == n && table.memory_bytes() <= 40_000);
+    assert!((0..n).all(|n| find::<[u64; 8]>(&table, hash_of(n, 1), n).is_some()));
+}
+
+#[test]
+fn an_expected_table_does_not_grow_in_any_order() {
+    ALIKE.set(1);
+    let mut table = table_of(record_type::<u8>(), 1 << 24);
+    table.expect(20_000);
+    let before = table.memory_bytes();
+    assert!(before > 20_000 * 16);
+    let mut hashes: Vec<_> = (0..20_000).map(|n| (hash_of(n, 1), n)).collect();
+    hashes.sort_unstable();
+    for (hash, n) in hashes {
+        add::<u8>(&mut table, hash, n);
+    }
+    assert!(table.memory_bytes() <= before * 11 / 10);
+}
+
+/// A hash that panics while entries are about to move leaves all of them where they were.
+#[test]
+fn a_hash_that_panics_loses_nothing() {
+    ALIKE.set(1);
+    let mut table = table_of(record_type::<String>(), 1 << 24);
+    let (mut n, mut panics) = (0, 0);
+    while panics < 6 {
+        let hash = hash_of(n, 1);
+        if !table.has_room(hash) && table.len() > 0 {
+            PANICS.set(true);
+            let made = catch_unwind(AssertUnwindSafe(|| table.make_room(hash)));
+            PANICS.set(false);
+            assert!(made.is_err());
+            panics += 1;
+            assert!((0..n).all(|n| find::<String>(&table, hash_of(n, 1), n).is_some()));
+        }
+        add::<String>(&mut table, hash, n);
+        n += 1;
+    }
+    assert_eq!(table.len(), n);
+}
+
+#[derive(Clone)]
+struct Fragile(#[expect(dead_code, reason = "it is counted")] Arc<()>, u64);
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        assert!(self.1 % 7 > 0 || std::thread::panicking(), "planned");
+    }
+}
+
+/// Entries that panic when they are dropped: each is dropped once, and memory comes back.
+#[test]
+fn a_drop_that_panics_drops_the_others() {
+    ALIKE.set(1);
+    let (shared, account) = (Arc::new(()), Account::root(1 << 24));
+    let record_type = record_type::<Fragile>();
+    for in_parts in [false, true] {
+        let range = HashRange::of(&(0..256), 256);
+        let mut table = RawTable::new(record_type, account.clone(), range);
+        for n in 0..2_000 {
+            table.make_room(hash_of(n, 1)).unwrap();
+            // SAFETY: the table is of these types, and the entry is written at once.
+            unsafe {
+                let value = Fragile(shared.clone(), n);
+                table.claim(hash_of(n, 1)).0.cast().write(Entry { key: n, value });
+            }
+        }
+        assert_eq!(Arc::strong_count(&shared), 2_001);
+        let mut panicked = None;
+        let dropped = catch_unwind(AssertUnwindSafe(|| {
+            while in_parts && table.drop_some(&mut panicked) {}
+            drop(table);
+        }));
+        assert_eq!((dropped.is_err(), panicked.is_some()), (!in_parts, in_parts));
+        assert_eq!((Arc::strong_count(&shared), account.used()), (1, 0));
+    }
+}
+
+#[test]
+fn a_comparison_that_panics_changes_nothing() {
+    ALIKE.set(1);
+    let mut table = table_of(record_type::<String>(), 1 << 24);
+    for n in 0..100 {
+        add::<String>(&mut table, hash_of(n, 1), n);
+    }
+    // SAFETY: the table is of these types.
+    let look =
+        || unsafe { table.probe(hash_of(5, 1), |_: &Of<String>| panic!("planned")).is_some() };
+    assert!(catch_unwind(AssertUnwindSafe(look)).is_err());
+    assert!((0..100).all(|n| find::<String>(&table, hash_of(n, 1), n).is_some()));
+}

@@ -1,0 +1,122 @@
+//! The part of a heap table that knows the types of its records: looking one up, changing it, adding and taking it.
+//!
+//! A [`HeapCore`] is compiled once, for records of any type. [`Typed`] is one whose records are known to be of `K` and
+//! `V`; only it reaches native keys and values. This is the record path: a look-up calls nothing by a table of functions,
+//! and a change of an entry that has changed before since the last barrier looks at one more bit.
+//!
+//! What makes it sound: a `Typed<K, V>` is made around a core whose record type is that of `K` and `V`, which is looked
+//! at; its table is replaced by another one of its own record type only.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use alluvium_pagestore::{Account, Key, MemoryKind};
+
+use super::core::HeapCore;
+use super::raw_table_unsafe::Spot;
+use crate::oversize::Oversize;
+use crate::record_type_unsafe::Entry;
+
+/// A core whose records have keys `K` and values `V`.
+#[derive(Debug)]
+pub(crate) struct Typed<K, V> {
+    core: HeapCore,
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+impl<K, V> Deref for Typed<K, V> {
+    type Target = HeapCore;
+
+    #[inline(always)]
+    fn deref(&self) -> &HeapCore {
+        &self.core
+    }
+}
+
+impl<K, V> DerefMut for Typed<K, V> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut HeapCore {
+        &mut self.core
+    }
+}
+
+/// An entry that is about to change, with what that is booked and told by.
+pub(crate) type Changing<'a, K, V> = (&'a mut Entry<K, V>, &'a Account, &'a mut Oversize);
+
+// SAFETY: in all of these the table is one of records of these types, which `new` has looked at.
+impl<K: Key, V: 'static> Typed<K, V> {
+    /// A core that was opened for these types.
+    ///
+    /// # Panics
+    /// If it was opened for others.
+    pub fn new(core: HeapCore) -> Self {
+        assert!(core.table.record_type().is::<K, V>(), "a table of records of other types");
+        Self { core, types: PhantomData }
+    }
+
+    /// The entry with this hash and a key that `is` it.
+    #[inline(always)]
+    pub fn find(&self, hash: u64, is: impl Fn(&K) -> bool) -> Option<&Entry<K, V>> {
+        // SAFETY: as said above; the entry stays while `self` is borrowed.
+        unsafe { Some(self.core.table.probe(hash, |entry| is(&entry.key))?.entry.as_ref()) }
+    }
+
+    /// The entry with this hash and a key that `is` it, which is known as one that has changed from now on.
+    #[inline(always)]
+    pub fn change(&mut self, hash: u64, is: impl Fn(&K) -> bool) -> Option<Changing<'_, K, V>> {
+        // SAFETY: as said above. Noting the change moves and drops no entries of the table, so that the entry is where it
+        // was, and nobody else has a reference to it.
+        unsafe {
+            let table = &self.core.table;
+            let mut found = table.probe(hash, |entry: &Entry<K, V>| is(&entry.key))?;
+            if !table.has_changed(&found) {
+                self.core.note_change(found.spot);
+            }
+            let HeapCore { context, oversize, .. } = &mut self.core;
+            Some((found.entry.as_mut(), &context.account, oversize))
+        }
+    }
+
+    /// Adds an entry that is not there yet, for which [room was made](HeapCore::make_room).
+    #[inline]
+    pub fn add(&mut self, hash: u64, entry: Entry<K, V>) -> (Changing<'_, K, V>, Spot) {
+        // SAFETY: as said above; the entry is written at once.
+        unsafe {
+            let (at, spot) = self.core.table.claim(hash);
+            let mut at = at.cast::<Entry<K, V>>();
+            at.write(entry);
+            let HeapCore { context, oversize, .. } = &mut self.core;
+            ((at.as_mut(), &context.account, oversize), spot)
+        }
+    }
+
+    /// Removes the entry with this hash and a key that `is` it, whose heap has so many `bytes`.
+    #[inline]
+    pub fn take(
+        &mut self,
+        hash: u64,
+        is: impl Fn(&K) -> bool,
+        bytes: impl Fn(&K, &V) -> u64,
+    ) -> Option<Entry<K, V>> {
+        // SAFETY: as said above; the entry is read at once, and is the table's no more.
+        unsafe {
+            let spot = self.core.table.probe(hash, |entry: &Entry<K, V>| is(&entry.key))?.spot;
+            if self.core.reads {
+                self.core.note_change(spot);
+            }
+            let (entry, place) = self.core.table.remove(spot, hash)?;
+            let entry = entry.cast::<Entry<K, V>>().read();
+            self.core.note_dead(place);
+            let heap = bytes(&entry.key, &entry.value);
+            self.core.context.account.release(MemoryKind::Values, heap);
+            Some(entry)
+        }
+    }
+
+    /// Brings near what a look-up of a hash reads.
+    #[inline(always)]
+    pub fn look_ahead(&self, hash: u64) {
+        // SAFETY: as said above.
+        unsafe { self.core.table.look_ahead_native::<K, V>(hash) }
+    }
+}
