@@ -89,6 +89,9 @@ pub struct SplitHeap(Heap);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolatileHeap;
 
+/// What a put says, or key and value.
+type OrBack<T, K, V> = std::result::Result<T, Rejected<(K, V)>>;
+
 /// How a heap table measures its entries, and whether they can be moved.
 pub trait Kind<K, V>: Sized + 'static {
     /// Heap bytes of an entry, as booked.
@@ -277,12 +280,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
 
     /// Puts an entry; says whether the key was there before, and where a new one is.
     #[inline]
-    fn put_at(
-        &mut self,
-        hash: u64,
-        key: K,
-        value: V,
-    ) -> std::result::Result<(bool, Option<Spot>), Rejected<(K, V)>> {
+    fn put_at(&mut self, hash: u64, key: K, value: V) -> OrBack<(bool, Option<Spot>), K, V> {
         let Some((entry, account, _)) = self.core.change(hash, |known| *known == key) else {
             return self.put_new(hash, key, value).map(|spot| (false, Some(spot)));
         };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use alluvium_layouts::{
     AppendLog, BatchError, ByHash, Cursor, ExpiryPass, Fetch, HasUpkeep, Heap, HeapTable,
-    HybridLog, HybridLogTable, Layout, OutOfLine, Peek, SplitHeapTable, StateContext, Table,
-    Ticket, Touched, Upkeep, WindowSegments,
+    HybridLog, HybridLogTable, Layout, OutOfLine, Peek, StateContext, Table, Ticket, Touched,
+    Upkeep, WindowSegments,
 };
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{EntryCodec, Key, Lookup, Rejected, Result, State, Time, description_of};
@@ -69,8 +69,6 @@ from! { Heap HybridLog AppendLog WindowSegments }
 pub enum AnyTable<K: Key, V: State> {
     /// On the heap.
     Heap(OutOfLine<HeapTable<K, V>>),
-    /// On the heap, in the order of hashes.
-    SplitHeap(OutOfLine<SplitHeapTable<K, V>>),
     /// In a hybrid log.
     HybridLog(OutOfLine<Box<HybridLogTable<K, V>>>),
 }
@@ -79,7 +77,6 @@ macro_rules! each {
     ($self:ident, $table:ident => $call:expr) => {
         match $self {
             AnyTable::Heap($table) => $call,
-            AnyTable::SplitHeap($table) => $call,
             AnyTable::HybridLog($table) => $call,
         }
     };
@@ -114,9 +111,6 @@ impl<K: Key, V: State> Layout<K, V> for AnyLayout {
 
     fn open(&self, context: StateContext) -> Result<Self::Table> {
         Ok(match self {
-            AnyLayout::Heap(layout) if context.movable => {
-                AnyTable::SplitHeap(OutOfLine::new(layout.in_order().open(context)?))
-            }
             AnyLayout::Heap(layout) => AnyTable::Heap(OutOfLine::new(layout.open(context)?)),
             AnyLayout::HybridLog(layout) => in_a_log(layout, context)?,
             _ => in_a_log(&HybridLog::new(), context)?,

@@ -238,7 +238,7 @@ impl HeapCore {
     #[inline]
     pub fn has_room(&self, hash: u64) -> bool {
         let account = &self.context.account;
-        !self.reads && self.table.has_room(hash) && account.available() > self.kept
+        self.table.has_room(hash) && account.available() > self.kept
     }
 
     /// Makes room for one more entry that owns so much; changes nothing visible.
@@ -246,7 +246,7 @@ impl HeapCore {
     #[inline(never)]
     pub fn make_room(&mut self, hash: u64, heap_bytes: u64) -> Result<()> {
         if self.reads {
-            // What is added after the barrier is marked as that.
+            // Entries that move are marked as those of before the barrier.
             self.plan_capture();
         }
         let expected = std::mem::take(&mut self.expected);

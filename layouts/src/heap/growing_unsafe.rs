@@ -47,20 +47,21 @@ impl RawTable {
         if self.has_room(hash) { Ok(()) } else { self.grow(hash) }
     }
 
-    /// The most that making room for an entry takes of the account.
+    /// What making room for an entry takes of the account; more only if a split leaves all entries in one half.
     pub fn growth_bytes(&self, hash: u64) -> u64 {
-        if self.has_room(hash) { 0 } else { self.next_bytes() }
-    }
-
-    /// The most that the next growth takes.
-    pub fn next_bytes(&self) -> u64 {
-        if self.directory.is_empty() {
-            return self.shape.block_bytes(1) + 64;
+        if self.has_room(hash) {
+            return 0;
         }
+        let Some(first) = self.directory.get(self.index_of(hash)) else {
+            return self.shape.block_bytes(1) + rounded(2 * size_of::<Block>()) as u64;
+        };
         let groups = (2 * (self.mask + 1)).min(self.shape.groups_max);
-        let block = self.shape.block_bytes(groups) + Shape::places_bytes(groups);
-        // A split may leave all in one half, which is split again.
-        2 * block + 3 * rounded(2 * size_of_val(&*self.directory)) as u64
+        // SAFETY: as said above.
+        let (has_places, depth) = unsafe { (first.has_places(), first.head().depth) };
+        let places = if has_places { Shape::places_bytes(groups) } else { 0 };
+        let doubles = self.mask + 1 == self.shape.groups_max && depth == self.depth();
+        let directory = if doubles { 2 * size_of_val(&*self.directory) } else { 0 };
+        self.shape.block_bytes(groups) + places + rounded(directory) as u64
     }
 
     #[cold]
@@ -112,16 +113,15 @@ impl RawTable {
         block
     }
 
-    /// Makes the blocks of an empty table for so many entries whose hashes are spread evenly, so that none has to move
-    /// while they come; not if that takes more than half of what is free.
+    /// Makes blocks of an empty table for so many entries whose hashes are spread evenly, so that they may come in any
+    /// order: as many as they fill, of which some are split. Not if that takes more than half of what is free.
     pub fn expect(&mut self, entries: u64) {
         let groups = self.shape.groups_max;
-        // Of evenly spread hashes, few blocks get so many more that they are split.
-        let most = (entries_max(groups - 1) * 7 / 8) as u64;
-        if !self.directory.is_empty() || entries <= most {
+        let blocks = entries / entries_max(groups - 1) as u64;
+        if !self.directory.is_empty() || blocks < 2 {
             return;
         }
-        let depth = entries.div_ceil(most).next_power_of_two().trailing_zeros();
+        let depth = blocks.ilog2();
         let bytes = (self.shape.block_bytes(groups) + 8).saturating_mul(1 << depth.min(40));
         if bytes <= self.account.available() / 2 {
             // Without the memory they are made as entries come.

@@ -80,6 +80,10 @@ impl<K: Key, V: 'static> Typed<K, V> {
     /// Adds an entry that is not there yet, for which [room was made](HeapCore::make_room).
     #[inline]
     pub fn add(&mut self, hash: u64, entry: Entry<K, V>) -> (Changing<'_, K, V>, Spot) {
+        if self.core.reads {
+            // What is added after the barrier is marked as that.
+            self.core.plan_capture();
+        }
         // SAFETY: as said above; the entry is written at once.
         unsafe {
             let (at, spot) = self.core.table.claim(hash);

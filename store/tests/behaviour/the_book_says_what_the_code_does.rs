@@ -196,23 +196,20 @@ fn what_a_log_needs_besides_is_as_written() {
 }
 
 #[test]
-fn a_heap_that_grows_needs_room_for_three_tables() {
-    assert!(CHAPTER.contains("room for three times the old one"));
+fn a_heap_that_grows_needs_room_for_one_more_block() {
+    assert!(CHAPTER.contains("room for one block more"));
     let store = store(Heap::new().into());
     let mut map = store.map::<u64, u64>("m").open().unwrap();
-    let mut before = store.stats().unwrap().memory.used;
-    let mut grown = 0;
+    let (mut before, mut grown) = (store.stats().unwrap().memory.used, 0);
     for n in 0..100_000 {
         map.put(n, n).unwrap();
         let memory = store.stats().unwrap().memory;
-        if memory.used > before && before > 100_000 {
-            let times = memory.peak as f64 / before as f64;
-            assert!((2.9..3.1).contains(&times), "{times} times {before}");
-            grown += 1;
-        }
+        grown += u64::from(memory.used > before);
+        // A block, and the directory twice.
+        assert!(memory.peak <= before + (10 << 10) + before / 16, "{} of {before}", memory.peak);
         before = memory.used;
     }
-    assert!(grown > 3, "{grown}");
+    assert!(grown > 100, "{grown}");
 }
 
 /// The chapters that there are, those of the table of contents, and those whose code is run.
