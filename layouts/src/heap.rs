@@ -3,7 +3,7 @@
 //! Nothing is ever on storage but checkpoints, which are taken in steps while the table goes on changing
 //! (see `heap_capture.rs`). They write what has changed since the last one, as far as the table
 //! remembers it: a bit and a place for each bucket (`heap_marks.rs`), and the segments that are named
-//! again (`heap_files.rs`). The table's memory is booked before it grows, the heap of its values as soon as a call returns; growing
+//! again (`checkpoint/ledger.rs`). The table's memory is booked before it grows, the heap of its values as soon as a call returns; growing
 //! rehashes everything at once, which is the stall that the hybrid log avoids.
 
 use std::marker::PhantomData;
