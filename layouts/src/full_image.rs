@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
     BlobReader, Error, ErrorKind, FooterEntry, Key, LiveSet, Liveness, MemoryKind, PassVisitor,
-    PassedRecord, PlacedAt, Result, SegmentId, SegmentImage, SegmentInfo, SegmentStore,
-    SegmentWriter, State, StateImage, codec, fingerprint, key_text,
+    PassedRecord, PlacedAt, Result, SegmentId, SegmentImage, SegmentInfo, SegmentStore, State,
+    StateImage, codec, fingerprint, key_text,
 };
 
 use crate::booked::Booked;
@@ -36,42 +36,21 @@ const BESIDE_BYTES: u64 = 8 << 10;
 /// Bytes after which a segment ends.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
-/// Writes all `entries` to new segments and describes them. Takes 16 to 72 KiB and the
-/// archive of the largest value from the state's budget while it runs.
+/// Writes all `entries` to new segments and describes them. Takes what an [`EntryWriter`] does, and the archive of the
+/// largest value, from the state's budget while it runs.
+///
+/// # Errors
+/// Those of an `EntryWriter`.
 pub fn write_entries<'a, K: Key, V: State>(
     context: &StateContext,
     mut entries: impl Iterator<Item = (&'a K, &'a V)>,
 ) -> Result<StateImage> {
-    write_each::<K, V>(context, |write| entries.try_for_each(|(key, value)| write(key, value)))
-}
-
-/// [`write_entries`] for entries that are made one by one: `entries` gives each to its argument.
-pub(crate) fn write_each<K: Key, V: State>(
-    context: &StateContext,
-    entries: impl FnOnce(&mut dyn FnMut(&K, &V) -> Result<()>) -> Result<()>,
-) -> Result<StateImage> {
-    let store = context.segment_store()?;
-    let plain = K::NONE && V::NONE;
-    let value_bytes = if plain { 2 * size_of::<(K, V)>() as u64 } else { context.max_value_bytes };
-    let chunk_bytes = chunk_bytes(context);
-    let records = page_records(chunk_bytes);
-    let memory = SegmentWriter::memory_bytes(chunk_bytes, records as usize, value_bytes);
-    context.account.reserve(MemoryKind::Buffers, memory, "a checkpoint's buffer")?;
-    let state = fingerprint(&context.name);
-    let mut writer = SegmentWriter::new(store.clone(), state, chunk_bytes, SEGMENT_BYTES);
-    let written = write_pages(&mut writer, records, entries);
-    context.account.release(MemoryKind::Buffers, memory);
-    let mut image = StateImage::default();
-    image.segments.extend(writer.take_sealed().iter().map(|segment| segment.all_live()));
-    match written {
-        Ok(written) => Ok(StateImage { entries: written, ..image }),
-        Err(error) => {
-            // What could not be finished is of no use, and may fill the device.
-            writer.abandon();
-            remove_segments(store, image.segments.iter().map(|segment| segment.id));
-            Err(error)
-        }
-    }
+    let mut writer = EntryWriter::new::<K, V>(context)?;
+    writer.wait()?;
+    entries.try_for_each(|(key, value)| writer.push(key, value))?;
+    writer.submit_end();
+    writer.wait()?;
+    Ok(writer.take_image())
 }
 
 /// How the records of a checkpoint are written in steps, of which there are so many at most: small state takes no more
@@ -211,34 +190,6 @@ pub(crate) fn name_large<K: Key>(error: Error, key: &K) -> Error {
         ErrorKind::ValueTooLarge | ErrorKind::OverBudget => error.with("key", key_text(key)),
         _ => error,
     }
-}
-
-fn write_pages<K: Key, V: State>(
-    writer: &mut SegmentWriter,
-    page_records: u32,
-    entries: impl FnOnce(&mut dyn FnMut(&K, &V) -> Result<()>) -> Result<()>,
-) -> Result<u64> {
-    let mut written = 0;
-    entries(&mut |key, value| {
-        let length = writer.encode(key, value)?;
-        if writer.page_records() > 0 && !writer.has_room(length) {
-            writer.finish_page()?;
-        }
-        if writer.page_records() == 0 {
-            writer.begin_page_for(length)?;
-        }
-        writer.append(key.key_hash())?;
-        written += 1;
-        if writer.page_bytes() >= PAGE_BYTES || writer.page_records() >= page_records {
-            writer.finish_page()?;
-        }
-        Ok(())
-    })?;
-    if writer.page_records() > 0 {
-        writer.finish_page()?;
-    }
-    writer.seal()?;
-    Ok(written)
 }
 
 /// Reads every entry of `image`, verified, in the order written, and gives it to `entry`.

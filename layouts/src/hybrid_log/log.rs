@@ -8,6 +8,9 @@
 //! bounded share of the way out: some slots of the oldest clean frame are redirected to storage, or
 //! one frame is frozen.
 //!
+//! What has a story of its own is a part with private fields: the `ring` of frames, the `eviction`, what is known of the
+//! last `barrier`, and the `copies` on their way to a checkpoint.
+//!
 //! A log knows the types of its records as a [`RecordType`]; what of it is generic is in `typed_unsafe.rs`.
 //!
 //! What it keeps true:

@@ -36,6 +36,13 @@ pub const BARE_RECORD_BYTES: usize = 32;
 /// Bytes of an image's trailer, of a directory entry and of the tail.
 pub const TRAILER_BYTES: usize = 64;
 
+/// The number of the schema that the records of a segment have among those of its state: that of the checkpoint that names
+/// it. No other one is written or read yet.
+const SCHEMA_OF_CHECKPOINT: u32 = 0;
+/// The number of the codec that the images of a segment are written with: none, bytes are as they are. No other one is
+/// written or read yet.
+const CODEC_NONE: u32 = 0;
+
 const HEADER_MAGIC: &[u8; 8] = b"ALVSEG\0H";
 const IMAGE_MAGIC: &[u8; 8] = b"ALVSEG\0I";
 const TAIL_MAGIC: &[u8; 8] = b"ALVSEG\0T";
@@ -263,6 +270,8 @@ pub fn segment_header(id: SegmentId, state: u64) -> [u8; TRAILER_BYTES] {
     out[12..16].copy_from_slice(&crate::HASH_VERSION.to_le_bytes());
     out[16..24].copy_from_slice(&id.0.to_le_bytes());
     out[24..32].copy_from_slice(&state.to_le_bytes());
+    out[32..36].copy_from_slice(&SCHEMA_OF_CHECKPOINT.to_le_bytes());
+    out[36..40].copy_from_slice(&CODEC_NONE.to_le_bytes());
     let crc = checksum(id, 0, &out[..60]);
     out[60..].copy_from_slice(&crc.to_le_bytes());
     out
@@ -292,6 +301,14 @@ pub fn verify_header(file: &FileHandle, id: SegmentId, state: u64, bytes: &[u8])
     }
     if u64_at(bytes, 24) != state {
         return Err(damaged(file, 24, "the segment belongs to another state"));
+    }
+    let numbers = [("schema", 32, SCHEMA_OF_CHECKPOINT), ("codec", 36, CODEC_NONE)];
+    for (what, at, known) in numbers {
+        let number = u32_at(bytes, at);
+        if number != known {
+            let what = format!("records of {what} {number}; this build reads {what} {known}");
+            return Err(Error::new(ErrorKind::FormatVersion, what).with("file", file.name()));
+        }
     }
     Ok(())
 }

@@ -320,6 +320,21 @@ mod tests {
     }
 
     #[test]
+    fn a_schema_or_a_codec_that_is_not_known_is_refused() {
+        let (info, bytes) = sample();
+        for (at, what) in [(32, "schema 1"), (36, "codec 1")] {
+            let mut bytes = bytes.clone();
+            assert_eq!(bytes[at..at + 4], [0; 4]);
+            bytes[at] = 1;
+            let crc = checksum(info.id, 0, &bytes[..60]);
+            bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+            let whole = WholeSegment::open(&info, 7, &bytes);
+            let [damage] = whole.damage() else { panic!("{what}: {:?}", whole.damage()) };
+            assert!(format!("{damage:?}").contains(what), "{damage:?}");
+        }
+    }
+
+    #[test]
     fn all_damage_is_told() {
         let (info, mut bytes) = sample();
         let length = bytes.len();
