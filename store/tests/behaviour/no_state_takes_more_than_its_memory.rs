@@ -203,8 +203,8 @@ fn timers_stay_within_the_budget() {
 
 #[test]
 fn windows_stay_within_the_budget() {
-    try_sizes("window segments", 500 * KIB, 400, &|store| windows(store, WindowSegments::new()));
-    try_sizes("heap", 240 * KIB, 400, &|store| windows(store, Heap::new()));
+    try_sizes("window segments", 600 * KIB, 400, &|store| windows(store, WindowSegments::new()));
+    try_sizes("heap", 320 * KIB, 400, &|store| windows(store, Heap::new()));
 }
 
 /// Of a log, scans and exports are left out: they book what they gather whether it fits or not, so that
