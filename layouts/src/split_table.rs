@@ -71,11 +71,6 @@ impl HashRange {
         hash.wrapping_sub(self.lo) << self.shift
     }
 
-    /// Bits that all hashes share once the lowest is taken away.
-    pub(crate) fn shift(self) -> u32 {
-        self.shift
-    }
-
     /// The hash that stands at a place.
     pub fn hash(self, place: u64) -> u64 {
         self.lo.wrapping_add(place >> self.shift)

@@ -58,8 +58,7 @@ pub(crate) struct RawTable {
     pub(super) account: Rc<Account>,
     pub(super) shape: Shape,
     pub(super) range: HashRange,
-    /// The lowest hash, and how far what a hash is above it is shifted to be an index of the directory.
-    low: u64,
+    /// How far a place of a hash is shifted to be an index of the directory.
     shift: u32,
     /// Groups of a block less one.
     pub(super) mask: usize,
@@ -108,7 +107,6 @@ impl RawTable {
             account,
             shape: Shape::of(record_type.layout()),
             range,
-            low: range.hash(0),
             shift: 0,
             mask: 0,
             directory: Vec::new(),
@@ -155,7 +153,8 @@ impl RawTable {
 
     #[inline(always)]
     pub(super) fn index_of(&self, hash: u64) -> usize {
-        (hash.wrapping_sub(self.low) >> self.shift) as usize
+        // Of a hash that the table does not own, as that of a record about the state itself, it is some index too.
+        (self.range.place(hash) >> self.shift) as usize
     }
 
     /// Bits of a prefix that the directory tells apart.
@@ -165,7 +164,7 @@ impl RawTable {
 
     /// The directory has another length.
     pub(super) fn set_shift(&mut self) {
-        self.shift = u64::BITS - self.depth() - self.range.shift();
+        self.shift = u64::BITS - self.depth();
     }
 
     pub(super) fn book(&mut self, bytes: u64) {

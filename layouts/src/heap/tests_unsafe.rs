@@ -275,6 +275,26 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert!((0..n).all(|n| find::<[u64; 8]>(&table, hash_of(n, 1), n).is_some()));
 }
 
+/// A table that owns few hashes may have entries with others.
+#[test]
+fn hashes_that_are_not_owned_are_found_too() {
+    ALIKE.set(1);
+    for owned in [0..1, 85..171, 255..256] {
+        let range = HashRange::of(&owned, 256);
+        let mut table = RawTable::new(record_type::<u8>(), Account::root(1 << 24), range);
+        for n in 0..2_000 {
+            add::<u8>(&mut table, hash_of(n, 1), n);
+        }
+        assert!((0..2_000).all(|n| find::<u8>(&table, hash_of(n, 1), n).is_some()));
+        let mut walk = Walk::new();
+        let mut seen = 0;
+        while let Some(run) = walk.next(&table, 100) {
+            seen += run.groups.map(|group| table.spots(run.index, group).count()).sum::<usize>();
+        }
+        assert_eq!(seen, 2_000);
+    }
+}
+
 #[test]
 fn an_expected_table_takes_its_entries_in_the_order_of_their_hashes() {
     ALIKE.set(1);

@@ -329,7 +329,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
 impl<K, V, L> StateBuilder<'_, MapOf<K, V>, L> {
     /// Lets key groups of the map come and go with the other states of this unit. Each write takes its
     /// key's hash once more, to see whether its group is here. The layout must keep an order:
-    /// [`AnyLayout`], [`HybridLog`](crate::HybridLog), [`SplitHeap`](crate::SplitHeap).
+    /// [`AnyLayout`], [`HybridLog`](crate::HybridLog), [`Heap`](crate::Heap).
     #[must_use]
     pub fn moved_by(self, mover: &Mover) -> Self {
         self.in_unit_of(mover)
