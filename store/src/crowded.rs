@@ -65,7 +65,7 @@ pub const HYBRID_LOG_BYTES_MIN: u64 = 88 << 10;
 /// The same with one [`AppendLog`](crate::AppendLog).
 pub const APPEND_LOG_BYTES_MIN: u64 = 158 << 10;
 /// The same with windows whose accumulators are in [`WindowSegments`](crate::WindowSegments).
-pub const WINDOW_SEGMENTS_BYTES_MIN: u64 = 150 << 10;
+pub const WINDOW_SEGMENTS_BYTES_MIN: u64 = 156 << 10;
 
 /// How many [`HybridLog`](crate::HybridLog)s one budget carries in a directory: bytes of the budget, logs of plain
 /// values, and logs of values that own heap with the default `max_value`. More are refused when they are opened.

@@ -228,7 +228,7 @@ fn lists_give_memory_up_to_other_states() {
     let (mut model, mut seed) = (Model::new(), 6);
     change(&mut lists, &mut model, &mut seed, 50_000).unwrap();
     let mut map = store.map::<u64, u64>("map").layout(Heap::new()).open().unwrap();
-    for n in 0..20_000 {
+    for n in 0..30_000 {
         map.put(n, n).unwrap();
     }
     let stats = store.stats().unwrap();
