@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use alluvium_layouts::{CheckpointOutcome, Heap, Layout, SplitHeap, Table, Upkeep};
+use alluvium_layouts::{CheckpointOutcome, Cursor, Heap, Layout, SplitHeap, Table, Upkeep};
 use alluvium_pagestore::{BlobWriter, ErrorKind, KeyHash, MemoryKind, hash_word};
 
 use crate::heap_checkpoints_write_what_has_changed::{Ground, Word};
@@ -69,7 +69,7 @@ fn places_lost<L: Layout<u64, String> + Default>() {
 }
 
 thread_local! {
-    /// Whether the next hash of a key panics.
+    /// Whether the next hash of a key, or drop of a value, panics.
     static PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -137,4 +137,60 @@ where
     assert!(model.iter().all(|(key, value)| restored.get(key).unwrap() == Some(value)));
     drop((table, restored));
     assert_eq!(account.used(), 0);
+}
+
+#[derive(Clone, Debug, alluvium_derive::State)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+#[state(crate = alluvium_pagestore)]
+struct Fragile(String);
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking() || !PANICS.replace(false), "planned");
+    }
+}
+
+/// Values that panic when they are dropped as their key groups leave are gone for the next checkpoint, too.
+#[test]
+fn a_value_that_panics_as_it_is_removed_is_dead() {
+    let mut ground = Ground::<SplitHeap, String>::new(5, 64 << 20);
+    let account = ground.account.clone();
+    let layout = SplitHeap::default();
+    let mut table = Layout::<u64, Fragile>::open(&layout, ground.context(&account, None)).unwrap();
+    for key in 0..KEYS {
+        table.put(key, Fragile(String::of(key))).unwrap();
+    }
+    commit(&mut table, &mut ground.blobs());
+    let buffers = account.used_for(MemoryKind::Buffers);
+    let (hashes, mut cursor, mut panics) = (0..=u64::MAX / 4, Cursor::default(), 0);
+    while !cursor.done {
+        let by_hash = table.by_hash().unwrap();
+        PANICS.set(panics < 20);
+        let remove = || by_hash.remove_hashes((), &hashes, &mut cursor, 50);
+        panics += u64::from(catch_unwind(AssertUnwindSafe(remove)).is_err());
+        PANICS.set(false);
+        assert_eq!(account.used_for(MemoryKind::Buffers), buffers);
+    }
+    let left = (0..KEYS).filter(|key| !hashes.contains(&key.key_hash())).count() as u64;
+    assert_eq!((panics, table.len()), (20, left));
+    assert_eq!(commit(&mut table, &mut ground.blobs()), left);
+    drop(table);
+    assert_eq!(account.used(), 0);
+}
+
+/// A visitor that panics gives the memory of its step back.
+#[test]
+fn a_visitor_that_panics_keeps_no_memory() {
+    let ground = Ground::<SplitHeap, u64>::new(5, 64 << 20);
+    let account = ground.account.clone();
+    let layout = SplitHeap::default();
+    let mut table = Layout::<u64, u64>::open(&layout, ground.context(&account, None)).unwrap();
+    (0..KEYS).for_each(|key| assert!(!table.put(key, key).unwrap()));
+    let (used, mut cursor) = (account.used(), Cursor::default());
+    let by_hash = table.by_hash().unwrap();
+    let visit = || {
+        by_hash.visit_hashes((), &(0..=u64::MAX), &mut cursor, 50, &mut |_, _, _| panic!("planned"))
+    };
+    assert!(catch_unwind(AssertUnwindSafe(visit)).is_err());
+    assert_eq!(account.used(), used);
 }
