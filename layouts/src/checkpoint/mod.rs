@@ -23,6 +23,6 @@ pub(crate) use ledger::{ADDED, Dead, HeapFiles, Named};
 pub(crate) use live_sets::LiveSets;
 pub(crate) use naming::{Begun, FREE_BYTES, Naming};
 pub use remembered::{Recording, Remembered};
-pub(crate) use steps::{Given, Stepped};
+pub(crate) use steps::{Given, Stepped, overtaken};
 pub(crate) use telling::{Lent, Telling};
 pub(crate) use writer::{BATCH_BYTES_MAX, Pace, Paced, Sink};

@@ -17,6 +17,11 @@ const PARTS_MAX: usize = 256;
 const LOST: &str = "what the checkpoint has to have of the state could be neither kept nor written; \
     begin it again";
 
+/// The error of a checkpoint that is lost.
+pub(crate) fn overtaken() -> Error {
+    Error::new(ErrorKind::Overtaken, LOST)
+}
+
 /// What the helper was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Given {
@@ -37,6 +42,13 @@ pub(crate) struct Stepped {
     /// All was given to the helper.
     is_ending: bool,
     is_lost: bool,
+}
+
+/// Its writer, and how far it is.
+struct Writer<'a> {
+    own: &'a mut Paced,
+    is_ending: &'a mut bool,
+    is_lost: &'a mut bool,
 }
 
 impl Stepped {
@@ -70,12 +82,11 @@ impl Stepped {
         mut read: impl FnMut(&mut Paced) -> Result<bool>,
     ) -> Result<Option<Vec<SegmentInfo>>> {
         self.check()?;
-        let is_ending = self.is_ending;
-        let own = self.writer(context, pace)?;
+        let Writer { own, is_ending, is_lost } = self.writer(context, pace)?;
         if !own.is_ready()? {
             return Ok(None);
         }
-        if is_ending {
+        if *is_ending {
             return Ok(Some(own.take_sealed()));
         }
         for _ in 0..PARTS_MAX {
@@ -83,15 +94,14 @@ impl Stepped {
                 own.submit();
                 return Ok(None);
             }
-            match read(own) {
-                Ok(true) => {}
-                Ok(false) => {
-                    own.submit_end();
-                    self.is_ending = true;
-                    return Ok(None);
-                }
-                // Of what was read a part may be missing.
-                Err(error) => return Err(self.lost_by(error)),
+            // Of what was read a part may be missing after an error or a panic.
+            *is_lost = true;
+            let is_read = !read(own).map_err(lost_by)?;
+            *is_lost = false;
+            if is_read {
+                own.submit_end();
+                *is_ending = true;
+                return Ok(None);
             }
         }
         Ok(None)
@@ -109,41 +119,51 @@ impl Stepped {
         give: impl FnOnce(&mut Paced) -> Result<Given>,
     ) -> Result<Option<Vec<SegmentInfo>>> {
         self.check()?;
-        let is_ending = self.is_ending;
-        let own = self.writer(context, pace)?;
+        let Writer { own, is_ending, is_lost } = self.writer(context, pace)?;
         if !own.is_ready()? {
             return Ok(None);
         }
-        if is_ending {
+        if *is_ending {
             return Ok(Some(own.take_sealed()));
         }
-        match give(own) {
-            Ok(Given::Some) => {}
-            Ok(Given::All) => {
-                own.submit_end();
-                self.is_ending = true;
-            }
-            // Of what was taken back a part may be missing.
-            Err(error) => return Err(self.lost_by(error)),
+        // Of what was taken back a part may be missing after an error or a panic.
+        *is_lost = true;
+        let given = give(own).map_err(lost_by)?;
+        *is_lost = false;
+        if given == Given::All {
+            own.submit_end();
+            *is_ending = true;
         }
         Ok(None)
     }
 
-    /// Reads all that `read` gives and has it written, at once. If that fails, the checkpoint is lost.
+    /// Reads a part beside the writer. If that fails or panics, the checkpoint is lost.
+    ///
+    /// # Errors
+    /// Those of `read`; the checkpoint has to be begun again.
+    pub fn read_beside<R>(&mut self, read: impl FnOnce() -> Result<R>) -> Result<R> {
+        let was_lost = std::mem::replace(&mut self.is_lost, true);
+        let part = read().map_err(lost_by)?;
+        self.is_lost = was_lost;
+        Ok(part)
+    }
+
+    /// Reads all that `read` gives and has it written, at once. If that fails or panics, the checkpoint is lost.
     pub fn read_rest(
         &mut self,
         context: &StateContext,
         pace: Pace,
         mut read: impl FnMut(&mut Paced) -> Result<bool>,
     ) {
+        let was_lost = std::mem::replace(&mut self.is_lost, true);
         let mut all = || -> Result<()> {
-            let own = self.writer(context, pace)?;
+            let Writer { own, .. } = self.writer(context, pace)?;
             own.wait()?;
             while read(own)? {}
             Ok(())
         };
-        if all().is_err() {
-            self.is_lost = true;
+        if all().is_ok() {
+            self.is_lost = was_lost;
         }
     }
 
@@ -153,21 +173,9 @@ impl Stepped {
     /// [`ErrorKind::Overtaken`] if it is lost.
     pub fn check(&self) -> Result<()> {
         if self.is_lost {
-            return Err(Error::new(ErrorKind::Overtaken, LOST));
+            return Err(overtaken());
         }
         Ok(())
-    }
-
-    /// It cannot be ended after this error: memory that is free later is of no use to it.
-    fn lost_by(&mut self, error: Error) -> Error {
-        self.is_lost = true;
-        match error.kind() {
-            // One that names a key goes with that key alone.
-            ErrorKind::OverBudget if error.context("key").is_none() => {
-                Error::new(ErrorKind::Overtaken, LOST).caused_by(error)
-            }
-            _ => error,
-        }
     }
 
     /// It cannot be ended: something could not be noted.
@@ -185,7 +193,7 @@ impl Stepped {
         self.own.iter_mut().for_each(Paced::pause);
     }
 
-    fn writer(&mut self, context: &StateContext, pace: Pace) -> Result<&mut Paced> {
+    fn writer(&mut self, context: &StateContext, pace: Pace) -> Result<Writer<'_>> {
         if self.own.is_none() {
             let (bytes, store) = (pace.memory_bytes(), context.segment_store()?.clone());
             self.booked.reserve_more(bytes.saturating_sub(self.kept), "a checkpoint's buffer")?;
@@ -193,6 +201,16 @@ impl Stepped {
             let who = (context.helper.clone(), context.account.clone());
             self.own = Some(Paced::new(who, store, state, pace));
         }
-        Ok(self.own.as_mut().expect("made above"))
+        let Self { own, is_ending, is_lost, .. } = self;
+        Ok(Writer { own: own.as_mut().expect("made above"), is_ending, is_lost })
+    }
+}
+
+/// Why a checkpoint is lost after this error: memory that is free later is of no use to it.
+fn lost_by(error: Error) -> Error {
+    match error.kind() {
+        // One that names a key goes with that key alone.
+        ErrorKind::OverBudget if error.context("key").is_none() => overtaken().caused_by(error),
+        _ => error,
     }
 }

@@ -318,7 +318,7 @@ impl HeapCore {
             }
             looked += cost;
             let source = Source { table: &mut self.table, files: &mut self.files };
-            reading.read_part(source, None)?;
+            stepped.read_beside(|| reading.read_part(source, None))?;
         }
         Ok(())
     }

@@ -205,7 +205,10 @@ impl HeapCore {
     }
 
     /// Does what takes memory; while there is too little, what checkpoints hold or remember is given up.
-    fn with_room<R>(&mut self, take: &mut dyn FnMut(&mut Self) -> Result<R>) -> Result<R> {
+    pub(super) fn with_room<R>(
+        &mut self,
+        take: &mut dyn FnMut(&mut Self) -> Result<R>,
+    ) -> Result<R> {
         loop {
             match take(self) {
                 Err(error) if !self.give_way() => return Err(error),
@@ -281,10 +284,11 @@ impl HeapCore {
     pub(super) fn remove_at(&mut self, spot: Spot, hash: u64) {
         self.note_change(spot);
         let Some(entry) = self.table.entry(spot) else { return };
-        self.context.account.release(MemoryKind::Values, entry.heap_bytes());
-        if let Some(place) = self.table.drop_entry(spot, hash) {
-            self.note_dead(place);
-        }
+        let heap = entry.heap_bytes();
+        // The drop may panic, and then the entry is gone, too.
+        self.note_dead(self.table.place(spot));
+        self.context.account.release(MemoryKind::Values, heap);
+        self.table.drop_entry(spot, hash);
     }
 
     pub fn clear(&mut self) {

@@ -10,6 +10,7 @@ use alluvium_pagestore::{Key, MemoryKind, Result, State};
 
 use super::core::HeapCore;
 use super::{HeapTable, Stored};
+use crate::booked::Booked;
 use crate::by_hash::{ByHash, VisitRun};
 use crate::record_type_unsafe::RecordRef;
 use crate::table::Cursor;
@@ -40,7 +41,7 @@ impl<K: Key, V: State> ByHash<K, V> for HeapTable<K, V, Stored> {
         cursor: &mut Cursor,
         fuel: usize,
     ) -> Result<usize> {
-        Ok(self.core.remove_hashes(hashes, cursor, fuel))
+        self.core.remove_hashes(hashes, cursor, fuel)
     }
 }
 
@@ -55,7 +56,7 @@ impl HeapCore {
         let (mut at, mut visited) = (*cursor, 0);
         while !at.done && visited < fuel.max(1) {
             let memory = self.step_bytes(hashes, &at);
-            self.context.account.charge(MemoryKind::Buffers, memory);
+            let booked = self.book_step(memory)?;
             let (found, next) = self.hashes_at(hashes, &at, fuel.max(1) - visited);
             let mut scanned = Ok(());
             if let (Some(first), Some(last)) = (found.first(), found.last()) {
@@ -67,8 +68,7 @@ impl HeapCore {
                 }
             }
             visited += found.len().max(1);
-            drop(found);
-            self.context.account.release(MemoryKind::Buffers, memory);
+            drop((found, booked));
             scanned?;
             match next {
                 Some(place) => at.position = place,
@@ -84,11 +84,11 @@ impl HeapCore {
         hashes: &RangeInclusive<u64>,
         cursor: &mut Cursor,
         fuel: usize,
-    ) -> usize {
+    ) -> Result<usize> {
         let mut removed = 0;
         while !cursor.done && removed < fuel.max(1) {
             let memory = self.step_bytes(hashes, cursor);
-            self.context.account.charge(MemoryKind::Buffers, memory);
+            let booked = self.with_room(&mut |core| core.book_step(memory))?;
             let (found, next) = self.hashes_at(hashes, cursor, fuel.max(1) - removed);
             for hash in &found {
                 if let Some(spot) = self.table.find(*hash, &mut |entry| entry.hash() == *hash) {
@@ -96,14 +96,13 @@ impl HeapCore {
                 }
             }
             removed += found.len().max(1);
-            drop(found);
-            self.context.account.release(MemoryKind::Buffers, memory);
+            drop((found, booked));
             match next {
                 Some(place) => cursor.position = place,
                 None => cursor.done = true,
             }
         }
-        removed
+        Ok(removed)
     }
 
     /// The hashes of entries in the range, the next about so many from `cursor` on, sorted; and where
@@ -133,7 +132,13 @@ impl HeapCore {
         (found, next.filter(|next| *next <= last))
     }
 
-    /// Memory of the hashes of a step, booked while it lasts.
+    /// Books the memory of a step's hashes while it lasts, also if code of the user panics.
+    fn book_step(&self, memory: u64) -> Result<Booked> {
+        let account = self.context.account.clone();
+        Booked::reserve(account, MemoryKind::Buffers, memory, "the hashes of a step")
+    }
+
+    /// Memory of the hashes of a step.
     fn step_bytes(&self, hashes: &RangeInclusive<u64>, cursor: &Cursor) -> u64 {
         let from = cursor.position.max(self.table.range().place(*hashes.start()));
         let index = self.table.part_at(from).0;

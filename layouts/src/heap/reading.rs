@@ -7,7 +7,7 @@
 //! one. Until then it counts as one that the next checkpoint is to write, if this one is given up.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind, PlacedAt, Result};
@@ -16,7 +16,7 @@ use super::copies::{Copies, name_large};
 use super::raw_table_unsafe::{RawTable, Spot, slots_of};
 use super::records_unsafe::Records;
 use super::walk::{Run, Walk};
-use crate::checkpoint::{FREE_BYTES, HeapFiles, Naming, Paced};
+use crate::checkpoint::{FREE_BYTES, HeapFiles, Naming, Paced, overtaken};
 use crate::heap_marks::Place;
 use crate::record_type_unsafe::{RecordRef, RecordType};
 
@@ -172,14 +172,13 @@ impl Reading {
         true
     }
 
-    /// Takes out some of what was kept.
-    fn take_kept(&mut self) -> Option<Records> {
+    /// Takes out some of what was kept; and how much is to be unbooked once it is dropped.
+    fn take_kept(&mut self) -> Option<(Records, u64)> {
         let kept = self.kept.pop_front()?;
         let heap: u64 = (0..kept.len()).map(|nth| kept.get(nth).1.heap_bytes()).sum();
         let chunk = Records::memory_bytes(self.record_type, kept.capacity()) as u64 + 64;
         // A clone that panicked was booked, and is not there.
-        self.unbook((heap + chunk).min(self.booked));
-        Some(kept)
+        Some((kept, (heap + chunk).min(self.booked)))
     }
 
     /// Of a checkpoint that was given up: drops a bounded part of what it has kept; says whether there was something. Values
@@ -188,8 +187,9 @@ impl Reading {
         if self.copies.drop_one() || self.naming.sets.drop_one() {
             return true;
         }
-        if let Some(kept) = self.take_kept() {
+        if let Some((kept, bytes)) = self.take_kept() {
             drop(catch_unwind(AssertUnwindSafe(|| drop(kept))));
+            self.unbook(bytes);
             return true;
         }
         let Some(Left { table, .. }) = &mut self.left else { return false };
@@ -202,8 +202,9 @@ impl Reading {
     /// Drops the table that was cleared.
     pub fn drop_left(&mut self) {
         if let Some(Left { table, values }) = self.left.take() {
-            drop(table);
+            // The drop may panic.
             self.account.release(MemoryKind::Values, values);
+            drop(table);
         }
     }
 
@@ -233,9 +234,10 @@ impl Reading {
             None => self.read_groups(&mut source, own),
             Some(mut left) => {
                 let mut of = Source { table: &mut left.table, files: &mut *source.files };
-                let read = self.read_groups(&mut of, own);
+                // If code of the user panics, the table goes later, in parts.
+                let read = catch_unwind(AssertUnwindSafe(|| self.read_groups(&mut of, own)));
                 self.left = Some(left);
-                read
+                read.unwrap_or_else(|payload| resume_unwind(payload))
             }
         };
         if self.is_read {
@@ -274,6 +276,10 @@ impl Reading {
             }
             source.table.clean(index, group);
         }
+        if !self.naming.is_first && !source.table.notes_places() {
+            // Lost for want of memory: which records of before are outdated is not known any more.
+            return Err(overtaken());
+        }
         Ok(())
     }
 
@@ -308,7 +314,7 @@ impl Reading {
     }
 
     fn read_kept(&mut self, source: &mut Source<'_>, mut own: Option<&mut Paced>) -> Result<bool> {
-        let Some(kept) = self.take_kept() else { return Ok(false) };
+        let Some((kept, bytes)) = self.take_kept() else { return Ok(false) };
         for nth in 0..kept.len() {
             let (note, record) = kept.get(nth);
             self.encoded += 1;
@@ -320,6 +326,8 @@ impl Reading {
             let place = self.place_of(at, source);
             arrive(note.hash, record, place, source);
         }
+        drop(kept);
+        self.unbook(bytes);
         Ok(true)
     }
 

@@ -22,7 +22,7 @@ use alluvium_pagestore::{
 use crate::retained::Retained;
 
 /// A value: one that owns heap is read and encoded at once, another one is copied first.
-trait Word: State + Default + Eq + std::fmt::Debug {
+pub trait Word: State + Default + Eq + std::fmt::Debug {
     fn of(n: u64) -> Self;
     fn update(&mut self);
     fn modify(&mut self);
@@ -56,14 +56,14 @@ impl Word for u64 {
     }
 }
 
-type Model<V> = BTreeMap<u64, V>;
+pub type Model<V> = BTreeMap<u64, V>;
 
 /// A table, what should be in it, and the checkpoints of it that can be restored.
-struct Ground<L, V> {
+pub struct Ground<L, V> {
     layout: PhantomData<L>,
     device: Simulated,
     store: SegmentStore,
-    account: Rc<Account>,
+    pub account: Rc<Account>,
     memory: u64,
     helper: Helper,
     chance: u64,
@@ -72,7 +72,7 @@ struct Ground<L, V> {
 }
 
 impl<L: Layout<u64, V> + Default, V: Word> Ground<L, V> {
-    fn new(seed: u64, memory: u64) -> Self {
+    pub fn new(seed: u64, memory: u64) -> Self {
         let device = Simulated::new(seed, Faults::late(2));
         let store = SegmentStore::new(Arc::new(device.clone()), 1);
         let (account, helper) = (Account::root(memory), Helper::inline());
@@ -90,7 +90,7 @@ impl<L: Layout<u64, V> + Default, V: Word> Ground<L, V> {
         L::default().open(self.context(account, image)).unwrap()
     }
 
-    fn context(&self, account: &Rc<Account>, image: Option<StateImage>) -> StateContext {
+    pub fn context(&self, account: &Rc<Account>, image: Option<StateImage>) -> StateContext {
         let device: Arc<dyn Device> = Arc::new(self.device.clone());
         StateContext {
             name: "table".into(),
@@ -105,7 +105,7 @@ impl<L: Layout<u64, V> + Default, V: Word> Ground<L, V> {
         }
     }
 
-    fn blobs(&mut self) -> BlobWriter {
+    pub fn blobs(&mut self) -> BlobWriter {
         self.number += 1;
         BlobWriter::new(Arc::new(self.device.clone()), self.number, 4096)
     }
