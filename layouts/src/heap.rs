@@ -30,7 +30,7 @@ use std::marker::PhantomData;
 
 use alluvium_pagestore::{
     BlobReader, BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind,
-    Rejected, Result, State, StateImage, description_of,
+    Rejected, Result, State, StateImage, description_of, rounded,
 };
 
 pub(crate) use self::batches::{GROUP, NEAR_BYTES};
@@ -94,6 +94,9 @@ type OrBack<T, K, V> = std::result::Result<T, Rejected<(K, V)>>;
 
 /// How a heap table measures its entries, and whether they can be moved.
 pub trait Kind<K, V>: Sized + 'static {
+    /// Heap that a value which a closure makes is expected to own, so that it is free: an allocation, if any.
+    const MADE_BYTES: u64;
+
     /// Heap bytes of an entry, as booked.
     fn heap_bytes(key: &K, value: &V) -> u64;
 
@@ -113,6 +116,8 @@ pub struct Stored;
 pub struct Volatile;
 
 impl<K: Key, V: State> Kind<K, V> for Stored {
+    const MADE_BYTES: u64 = if V::NONE { 0 } else { rounded(1) as u64 };
+
     #[inline]
     fn heap_bytes(key: &K, value: &V) -> u64 {
         heap_of(key, value)
@@ -124,6 +129,8 @@ impl<K: Key, V: State> Kind<K, V> for Stored {
 }
 
 impl<K: Key, V: 'static> Kind<K, V> for Volatile {
+    const MADE_BYTES: u64 = 0;
+
     #[inline]
     fn heap_bytes(key: &K, _: &V) -> u64 {
         key.heap_bytes() as u64
@@ -257,8 +264,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     ) -> Result<R> {
         let key_bytes = key.heap_bytes() as u64;
         self.core.oversize.check(&key, key_bytes)?;
-        if key_bytes > 0 || !self.core.has_room(hash) {
-            self.core.make_room(hash, key_bytes)?;
+        let heap_bytes = key_bytes + M::MADE_BYTES;
+        if !self.core.has_room(hash, heap_bytes) {
+            self.core.make_room(hash, heap_bytes)?;
         }
         let ((entry, account, oversize), _) = self.core.add(hash, Entry { key, value: init() });
         let lent = Lent::<K, V, M>::new_made(entry, account, oversize);
@@ -320,7 +328,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         value: V,
     ) -> std::result::Result<Spot, Rejected<(K, V)>> {
         let bytes = M::heap_bytes(&key, &value);
-        if (bytes > 0 || !self.core.has_room(hash))
+        if !self.core.has_room(hash, bytes)
             && let Err(error) = self.core.make_room(hash, bytes)
         {
             return Err(Rejected::new(error, (key, value)));

@@ -237,11 +237,11 @@ impl HeapCore {
         self.give_up_marks()
     }
 
-    /// Whether another entry that owns no heap has room as it is.
+    /// Whether another entry that owns so much heap has room as it is.
     #[inline]
-    pub fn has_room(&self, hash: u64) -> bool {
+    pub fn has_room(&self, hash: u64, heap_bytes: u64) -> bool {
         let account = &self.context.account;
-        self.table.has_room(hash) && account.available() > self.kept
+        self.table.has_room(hash) && account.available() > self.kept + heap_bytes
     }
 
     /// Makes room for one more entry that owns so much; changes nothing visible.
