@@ -4,15 +4,19 @@
 //! panics leaves the table as it was; what is known beside an entry moves with it; no call moves more than the entries
 //! of a block, but for those whose hashes agree in too many bits.
 
-use alluvium_pagestore::{Result, rounded};
+use alluvium_pagestore::{MemoryKind, Result, rounded};
 
 use super::group_unsafe::{Block, GROUPS_MAX, SLOTS, Shape};
 use super::raw_table_unsafe::{At, RawTable, entries_max, slots_of};
+use crate::booked::Booked;
 
 /// The directory has at most so many places per block: of hashes that agree in more bits, blocks hang behind others.
 const DIRECTORY_SHARE: usize = 16;
 /// Where all keys may be of one key group, this many times two as many.
 const ALIKE_MAX: u32 = 8;
+
+/// The hashes of a block's entries, by group and slot.
+type Hashes = [u64; GROUPS_MAX * SLOTS];
 
 // SAFETY: in all of these, a block was made by this table, with its shape, and `mask + 1` groups; groups are taken below
 // that number, slots below `SLOTS`. No two references to one head are there at once.
@@ -57,7 +61,7 @@ impl RawTable {
         };
         let groups = (2 * (self.mask + 1)).min(self.shape.groups_max);
         // SAFETY: as said above.
-        let (has_places, depth) = unsafe { (first.has_places(), first.head().depth) };
+        let (has_places, depth) = (self.hanging_places(*first), unsafe { first.head() }.depth);
         let places = if has_places { Shape::places_bytes(groups) } else { 0 };
         let doubles = self.mask + 1 == self.shape.groups_max && depth == self.depth();
         let directory = if doubles { 2 * size_of_val(&*self.directory) } else { 0 };
@@ -157,8 +161,8 @@ impl RawTable {
         unsafe { block.group(self.shape, group) }.occupied()
     }
 
-    /// The hashes of a block's entries, by group and slot. All of them are there before anything moves.
-    fn hashes_of(&self, block: Block) -> [u64; GROUPS_MAX * SLOTS] {
+    /// The hashes of a block's entries. All of them are there before anything moves.
+    fn hashes_of(&self, block: Block) -> Hashes {
         let mut hashes = [0; GROUPS_MAX * SLOTS];
         for group in 0..=self.mask {
             for slot in slots_of(self.occupied_in(block, group)) {
@@ -170,26 +174,54 @@ impl RawTable {
     }
 
     /// The blocks that hang together behind one.
-    fn hanging(&self, first: Block) -> impl Iterator<Item = Block> + use<> {
+    fn hanging(&self, first: Block) -> impl Iterator<Item = Block> + Clone + use<> {
         // SAFETY: as said above.
         std::iter::successors(Some(first), |block| unsafe { block.head() }.next)
+    }
+
+    /// Whether any of the blocks that hang together notes places.
+    fn hanging_places(&self, first: Block) -> bool {
+        // SAFETY: as said above.
+        self.hanging(first).any(|block| unsafe { block.has_places() })
+    }
+
+    /// The hashes of the blocks behind one, with what is booked for them: usually there are none.
+    fn hashes_behind(&self, first: Block) -> Result<(Vec<Hashes>, Booked)> {
+        let count = self.hanging(first).count() - 1;
+        let bytes = rounded(count * size_of::<Hashes>()) as u64;
+        let account = self.account.clone();
+        let booked = Booked::reserve(account, MemoryKind::Buffers, bytes, "a hash table")?;
+        let mut hashes = Vec::with_capacity(count);
+        hashes.extend(self.hanging(first).skip(1).map(|block| self.hashes_of(block)));
+        Ok((hashes, booked))
+    }
+
+    /// Where the entries of a block are that are `upper`, with their hashes.
+    fn upper_of<'a>(
+        &self,
+        block: Block,
+        hashes: &'a Hashes,
+        is_upper: &'a dyn Fn(u64) -> bool,
+    ) -> impl Iterator<Item = (usize, usize, u64)> + use<'a> {
+        let shape = self.shape;
+        (0..=self.mask).flat_map(move |group| {
+            // SAFETY: as said above.
+            let slots = slots_of(unsafe { block.group(shape, group) }.occupied());
+            let all = slots.map(move |slot| (group, slot, hashes[group * SLOTS + slot]));
+            all.filter(move |(.., hash)| is_upper(*hash))
+        })
     }
 
     /// Splits the blocks at a place of the directory by one more bit of their hashes.
     fn split(&mut self, hash: u64, depth: u32) -> Result<()> {
         let (range, lower) = (self.range, self.directory[self.index_of(hash)]);
         let is_upper = |hash: u64| range.place(hash) << (depth - 1) >> 63 == 1;
-        let mut upper_len = 0;
-        for block in self.hanging(lower) {
-            let hashes = self.hashes_of(block);
-            for group in 0..=self.mask {
-                let slots = slots_of(self.occupied_in(block, group));
-                upper_len += slots.filter(|slot| is_upper(hashes[group * SLOTS + slot])).count();
-            }
-        }
+        let (first, (behind, _booked)) = (self.hashes_of(lower), self.hashes_behind(lower)?);
+        let hashed = self.hanging(lower).zip(std::iter::once(&first).chain(&behind));
+        let count = |(block, hashes)| self.upper_of(block, hashes, &is_upper).count();
+        let upper_len: usize = hashed.clone().map(count).sum();
         let blocks = upper_len.div_ceil(entries_max(self.mask)).max(1);
-        // SAFETY: as said above.
-        let has_places = unsafe { lower.has_places() };
+        let has_places = self.hanging_places(lower);
         self.ensure_blocks(blocks, has_places, depth)?;
         if depth > self.depth() {
             self.double_directory();
@@ -197,28 +229,17 @@ impl RawTable {
         let upper = self.new_blocks(blocks, depth, has_places);
         self.blocks += 1;
         let index = self.index_of(hash);
-        for block in self.hanging(lower) {
-            self.move_upper(index, block, upper, &is_upper);
+        for (block, hashes) in hashed {
+            for (group, slot, hash) in self.upper_of(block, hashes, &is_upper) {
+                self.move_entry((block, group, slot), upper, hash);
+                self.vacate(index, (block, group, slot), hash);
+            }
         }
         self.deepen(lower, depth);
         let longer = self.depth() - depth;
         let first = (index >> longer | 1) << longer;
         self.directory[first..first + (1 << longer)].fill(upper);
         Ok(())
-    }
-
-    /// Moves entries of a block that hangs at an index, if they are `upper`.
-    fn move_upper(&mut self, index: usize, from: Block, to: Block, is_upper: &dyn Fn(u64) -> bool) {
-        let hashes = self.hashes_of(from);
-        for group in 0..=self.mask {
-            for slot in slots_of(self.occupied_in(from, group)) {
-                let hash = hashes[group * SLOTS + slot];
-                if is_upper(hash) {
-                    self.move_entry((from, group, slot), to, hash);
-                    self.vacate(index, (from, group, slot), hash);
-                }
-            }
-        }
     }
 
     fn double_directory(&mut self) {
