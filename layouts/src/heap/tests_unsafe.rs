@@ -157,7 +157,12 @@ fn history<V: Item>(keys: u64, alike: u64, steps: u64) {
 
 /// How long a history is: a short share under Miri.
 fn steps(of: u64) -> u64 {
-    if cfg!(miri) { of / 50 } else { of }
+    share(of, 50)
+}
+
+/// Under Miri one in so many.
+fn share(of: u64, one_in: u64) -> u64 {
+    if cfg!(miri) { of / one_in } else { of }
 }
 
 #[test]
@@ -285,16 +290,17 @@ fn hashes_that_are_not_owned_are_found_too() {
     for owned in [0..1, 85..171, 255..256] {
         let range = HashRange::of(&owned, 256);
         let mut table = RawTable::new(record_type::<u8>(), Account::root(1 << 24), range);
-        for n in 0..2_000 {
+        let all = share(2_000, 4);
+        for n in 0..all {
             add::<u8>(&mut table, hash_of(n, 1), n);
         }
-        assert!((0..2_000).all(|n| find::<u8>(&table, hash_of(n, 1), n).is_some()));
+        assert!((0..all).all(|n| find::<u8>(&table, hash_of(n, 1), n).is_some()));
         let mut walk = Walk::new();
         let mut seen = 0;
         while let Some(run) = walk.next(&table, 100) {
             seen += run.groups.map(|group| table.spots(run.index, group).count()).sum::<usize>();
         }
-        assert_eq!(seen, 2_000);
+        assert_eq!(seen as u64, all);
     }
 }
 
@@ -302,16 +308,17 @@ fn hashes_that_are_not_owned_are_found_too() {
 fn an_expected_table_takes_its_entries_in_the_order_of_their_hashes() {
     ALIKE.set(1);
     let mut table = table_of(record_type::<u8>(), 1 << 24);
-    table.expect(20_000);
+    let all = share(20_000, 10);
+    table.expect(all);
     let before = table.memory_bytes();
-    assert!(before > 20_000 * 16 / 2, "half of what they fill at least");
-    let mut hashes: Vec<_> = (0..20_000).map(|n| (hash_of(n, 1), n)).collect();
+    assert!(before > all * 16 / 2, "half of what they fill at least");
+    let mut hashes: Vec<_> = (0..all).map(|n| (hash_of(n, 1), n)).collect();
     hashes.sort_unstable();
     for (hash, n) in hashes {
         add::<u8>(&mut table, hash, n);
     }
     let mut other = table_of(record_type::<u8>(), 1 << 24);
-    (0..20_000).for_each(|n| {
+    (0..all).for_each(|n| {
         add::<u8>(&mut other, hash_of(n, 1), n);
     });
     assert!(table.memory_bytes() <= other.memory_bytes(), "no more than without that");
@@ -329,9 +336,10 @@ fn a_hash_that_panics_loses_nothing() {
 
 fn panics_while_entries_move(alike: u64) {
     ALIKE.set(alike);
+    let all = share(16_000, 20);
     let mut table = table_of(record_type::<String>(), 1 << 24);
     let (mut panics, mut later) = (0, 0);
-    for n in 0..16_000 {
+    for n in 0..all {
         let hash = hash_of(n, alike);
         for after in [0, 1, 200, 400, 600, 800, 1100, 1300, 1600] {
             if table.has_room(hash) {
@@ -349,12 +357,13 @@ fn panics_while_entries_move(alike: u64) {
         }
         add::<String>(&mut table, hash, n);
     }
-    assert_eq!(table.len(), 16_000);
-    assert!(panics > 6 && later > 6, "{panics} panics, {later} of later hashes");
+    assert_eq!(table.len(), all);
+    assert!(cfg!(miri) || panics > 6 && later > 6, "{panics} panics, {later} of later hashes");
 }
 
 /// Places of which the first of the blocks that hang together has none stay with their entries when those are split.
 #[test]
+#[cfg_attr(miri, ignore = "blocks hang together after many entries only")]
 fn places_of_later_blocks_move_with_their_entries() {
     const ALL_ALIKE: u64 = 1_500;
     ALIKE.set(ALL_ALIKE);
@@ -394,7 +403,8 @@ fn a_drop_that_panics_drops_the_others() {
     for in_parts in [false, true] {
         let range = HashRange::of(&(0..256), 256);
         let mut table = RawTable::new(record_type, account.clone(), range);
-        for n in 0..2_000 {
+        let all = share(2_000, 40);
+        for n in 0..all {
             table.make_room(hash_of(n, 1)).unwrap();
             // SAFETY: the table is of these types, and the entry is written at once.
             unsafe {
@@ -402,7 +412,7 @@ fn a_drop_that_panics_drops_the_others() {
                 table.claim(hash_of(n, 1)).0.cast().write(Entry { key: n, value });
             }
         }
-        assert_eq!(Arc::strong_count(&shared), 2_001);
+        assert_eq!(Arc::strong_count(&shared) as u64, all + 1);
         let mut panicked = None;
         let dropped = catch_unwind(AssertUnwindSafe(|| {
             while in_parts && table.drop_some(&mut panicked) {}

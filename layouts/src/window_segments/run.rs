@@ -79,6 +79,12 @@ impl Run {
         self.memory_bytes() + self.share_bytes() + self.names() as u64 * NAME_BYTES
     }
 
+    /// The least that is booked for a run.
+    pub fn booked_bytes_min() -> u64 {
+        let table = size_of::<ImageAt>() + size_of::<SegmentInfo>() + size_of::<Self>() + 16;
+        2 * (table as u64 + FILE_BYTES + NAME_BYTES)
+    }
+
     /// The most that is booked for a run of so many records and bytes.
     pub fn booked_bytes_of(records: u64, bytes: u64, image_bytes: u64, segment_bytes: u64) -> u64 {
         let names = 2 * files_of(bytes, segment_bytes);

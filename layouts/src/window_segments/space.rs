@@ -123,7 +123,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             return Ok(false);
         }
         // The table of a short run may take more than the entries do.
-        if !is_frozen && native <= needed {
+        if !is_frozen && native <= Run::booked_bytes_min() {
             return Ok(false);
         }
         self.book_longest()?;
