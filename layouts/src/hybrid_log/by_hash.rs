@@ -15,7 +15,7 @@ use super::index::{Index, IndexHash};
 use super::passing::Booked;
 use super::table::HybridLogTable;
 use crate::by_hash::{ByHash, VisitRun};
-use crate::record_type_unsafe::RecordRef;
+use crate::record_type_unsafe::RecordRun;
 use crate::table::Cursor;
 
 /// Entries of the index that a step has to do with, and where the next one begins.
@@ -102,9 +102,10 @@ impl Core {
                 visited += found.entries.len().max(1);
                 let mut addresses: Vec<_> = found.entries.iter().map(|entry| entry.1).collect();
                 addresses.sort_unstable_by_key(|address| address.0);
-                let mut wanted = |record: RecordRef<'_>| match hashes.contains(&record.hash()) {
-                    true => visit(record),
-                    false => Ok(()),
+                let record_type = self.log.record_type;
+                let mut wanted = |run: &RecordRun<'_>| {
+                    let wanted = run.records().filter(|record| hashes.contains(&record.hash()));
+                    RecordRun::show(record_type, wanted, visit)
                 };
                 self.visit_addresses(&addresses, &mut wanted).map(|()| found.next)
             });

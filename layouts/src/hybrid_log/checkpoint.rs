@@ -13,6 +13,7 @@ use super::config::Sizes;
 use super::core::{Core, TOO_LARGE, Visit, stored_address};
 use super::frame_unsafe::Frame;
 use super::passing::Booked;
+use crate::record_type_unsafe::RecordRun;
 use crate::table::Cursor;
 
 /// Records that a scan reads in the order in which they stand on storage: as many as there is room for
@@ -199,13 +200,15 @@ impl Core {
         let stored_from = addresses.partition_point(|address| address.is_memory());
         let (resident, stored) = addresses.split_at(stored_from);
         let slot_bytes = Frame::slot_bytes(self.log.record_type);
-        for (nth, address) in resident.iter().enumerate() {
+        let log = &self.log;
+        let records = resident.iter().enumerate().map(|(nth, address)| {
             if let Some(ahead) = resident.get(nth + HINTED) {
-                self.log.frames.prefetch(slot_bytes, ahead.0);
+                log.frames.prefetch(slot_bytes, ahead.0);
             }
-            let (number, slot) = self.log.slot_of(address.0);
-            visit(self.log.frame(number).get(slot).expect("an indexed slot"))?;
-        }
+            let (number, slot) = log.slot_of(address.0);
+            log.frame(number).get(slot).expect("an indexed slot")
+        });
+        RecordRun::show(self.log.record_type, records, visit)?;
         let mut rest = stored;
         while !rest.is_empty() {
             let segments = self.log.stored.as_mut().expect("a log with segments");
@@ -252,7 +255,9 @@ impl Core {
                     let value_bytes = longer / 2;
                     account.reserve(MemoryKind::Values, value_bytes, TOO_LARGE)?;
                     let _booked = Booked { account, bytes: value_bytes, kind: MemoryKind::Values };
-                    self.log.record_type.decode(record.payload, &mut *visit)
+                    self.log
+                        .record_type
+                        .decode(record.payload, &mut |record| visit(&RecordRun::of(record)))
                 }));
                 segments.recycle(read);
                 failed = shown.unwrap_or_else(|panic| {

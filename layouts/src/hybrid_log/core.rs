@@ -26,12 +26,13 @@ use super::log::{Log, QUANTUM};
 use super::passing::Booked;
 use super::rewriter::Rewriter;
 use super::stored::{Read, Stored};
-use crate::record_type_unsafe::{RecordRef, RecordType};
+use crate::record_type_unsafe::{RecordRun, RecordType};
 use crate::table::{CheckpointOutcome, Pace, StateContext, TableStats};
 use crate::upkeep::Upkeep;
 
-/// Takes a record that is shown.
-pub(super) type Visit<'v> = &'v mut dyn FnMut(RecordRef<'_>) -> Result<()>;
+/// Takes records that are shown, a run at a time: a call by a table of functions for each record would double what a scan
+/// of small records in memory costs.
+pub(super) type Visit<'v> = &'v mut dyn FnMut(&RecordRun<'_>) -> Result<()>;
 
 /// An open hybrid log of records of any type.
 pub(super) struct Core {

@@ -18,6 +18,7 @@ use alluvium_pagestore::{
 use super::core::{Core, Visit, stored_address};
 use super::frames_unsafe::Stage;
 use crate::full_image::PAGE_RECORDS_MAX;
+use crate::record_type_unsafe::RecordRun;
 use crate::table::Cursor;
 
 /// Bytes of each buffer: a part of the memory, and what a device reads at its full speed.
@@ -156,7 +157,8 @@ impl Core {
             }
             // Of a frame that is being left, the index has the first records on storage already.
             let from = self.log.left_before(number);
-            self.log.frame(number).live_from(from).try_for_each(&mut *visit)?;
+            let records = self.log.frame(number).live_from(from);
+            RecordRun::show(self.log.record_type, records, visit)?;
         }
         Ok(())
     }
@@ -191,7 +193,8 @@ impl PassVisitor for Records<'_> {
         }
         self.visited += 1;
         log.stats.codec_calls += 1;
-        log.record_type.decode(record.payload(entry)?, &mut *self.visit)
+        let visit = &mut self.visit;
+        log.record_type.decode(record.payload(entry)?, &mut |record| visit(&RecordRun::of(record)))
     }
 
     fn end(&mut self, _: usize) -> Result<()> {

@@ -29,7 +29,7 @@ use crate::by_hash::ByHash;
 use crate::expiry::{ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
 use crate::oversize::Oversize;
-use crate::record_type_unsafe::{ErasedTouched, RecordRef, RecordType, heap_of};
+use crate::record_type_unsafe::{ErasedTouched, RecordRun, RecordType, heap_of};
 use crate::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
 };
@@ -536,9 +536,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     ) -> Result<()> {
         self.core.clear_group();
         let mut panicked = None;
-        let mut guarded = |record: RecordRef<'_>| {
-            let (key, value) = record.get::<K, V>();
-            catch_unwind(AssertUnwindSafe(|| visit(key, value))).unwrap_or_else(|panic| {
+        let mut guarded = |run: &RecordRun<'_>| {
+            let mut each = || run.native::<K, V>().try_for_each(|(key, value)| visit(key, value));
+            catch_unwind(AssertUnwindSafe(&mut each)).unwrap_or_else(|panic| {
                 panicked = Some(panic);
                 Err(Error::new(ErrorKind::Poisoned, "the closure of a scan panicked"))
             })
