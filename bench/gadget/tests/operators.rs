@@ -1,0 +1,10 @@
+//! One program, so that the generic code is compiled once.
+
+#[path = "operators/accesses_are_those_computed_by_hand.rs"]
+mod accesses_are_those_computed_by_hand;
+#[path = "operators/an_operator_of_ones_own.rs"]
+mod an_operator_of_ones_own;
+#[path = "operators/compat_gives_the_originals_operations.rs"]
+mod compat_gives_the_originals_operations;
+#[path = "operators/every_engine_gives_the_models_answers.rs"]
+mod every_engine_gives_the_models_answers;
