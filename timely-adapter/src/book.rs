@@ -21,3 +21,5 @@ mod errors {}
 mod benches {}
 #[doc = include_str!("../../docs/src/limits.md")]
 mod limits {}
+#[doc = include_str!("../../docs/src/stores.md")]
+mod stores {}

@@ -428,15 +428,17 @@ mod tests {
         assert_eq!((store.kept_and_not_booked(), store.available()), (0, 60));
     }
 
-    /// Gives back what it has, and asks for more while it is at it.
-    struct Spare(Rc<Account>, Cell<u64>);
+    /// Gives back what its account has, and asks for more while it is at it. It does not own the account, which is
+    /// below the one that owns it.
+    struct Spare(Weak<Account>, Cell<u64>);
 
     impl Reclaim for Rc<Spare> {
         fn reclaim(&self, bytes: u64) -> Result<()> {
             self.1.set(self.1.get() + 1);
-            assert!(self.0.ensure(1000, "more").is_err(), "nobody is asked twice");
-            let given = bytes.min(self.0.used());
-            self.0.release(MemoryKind::Pages, given);
+            let spare = self.0.upgrade().expect("the test has it");
+            assert!(spare.ensure(1000, "more").is_err(), "nobody is asked twice");
+            let given = bytes.min(spare.used());
+            spare.release(MemoryKind::Pages, given);
             if given < bytes { Err(Error::new(ErrorKind::DiskFull, "no room")) } else { Ok(()) }
         }
     }
@@ -445,7 +447,7 @@ mod tests {
     fn others_are_asked_before_a_reservation_is_refused() {
         let store = Account::root(100);
         let (a, b) = (Account::below(&store, "a", 80), Account::below(&store, "b", 80));
-        let spare = Rc::new(Spare(b.clone(), Cell::new(0)));
+        let spare = Rc::new(Spare(Rc::downgrade(&b), Cell::new(0)));
         a.set_reclaim(Box::new(spare.clone()));
         b.charge(MemoryKind::Pages, 50);
         a.reserve(MemoryKind::Index, 50, "an index").unwrap();

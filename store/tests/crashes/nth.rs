@@ -95,7 +95,7 @@ fn each_call_of_windows_that_join_and_are_told_early_fails_and_is_made_again() {
 }
 
 fn each_call_fails<S: Subject>() {
-    let seeds = if long() { 60 } else { 1 };
+    let seeds = times("ALLUVIUM_HISTORIES", if long() { 60 } else { 1 });
     let first = times("ALLUVIUM_SEED", 1);
     let mut counts: BTreeMap<Kind, [u64; 3]> = BTreeMap::new();
     let mut compared = 0;
@@ -107,6 +107,7 @@ fn each_call_fails<S: Subject>() {
             let calls = kind.count(&clean);
             let share = if long() { 1 } else { (calls / 3).max(1) };
             let all = (1 + seed % share..=calls).step_by(share as usize);
+            println!("seed {seed}: each of {calls} calls of kind {kind:?}, one in {share}");
             // Once, and three times in a row.
             for (n, times) in all.flat_map(|n| [(n, 1), (n, 3)]) {
                 let when = format!("seed {seed}, {kind:?} {n} of {calls}, {times} times");

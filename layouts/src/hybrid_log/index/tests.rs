@@ -21,6 +21,7 @@ fn hash(key: u64) -> IndexHash {
 /// What is imported comes so: the first of four million keys were all taken for alike, and kept
 /// in a list until that was full.
 #[test]
+#[cfg_attr(miri, ignore = "many keys")]
 fn keys_in_the_order_of_their_hashes_are_no_strays_if_they_are_expected() {
     let keys = 60_000u64;
     let mut hashes: Vec<u64> = (0..keys).map(alluvium_pagestore::hash_word).collect();
