@@ -21,7 +21,7 @@ const FUEL: usize = 4096;
 
 /// An operator on our store.
 pub trait Native {
-    /// Takes events, the first of which is at `from`, sent with the watermark `sent`.
+    /// Takes events that were sent with the watermark `sent`; `from` is the index of the first one.
     ///
     /// # Errors
     /// The store's.
