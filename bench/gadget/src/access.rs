@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-/// What is asked of a store.
+/// An operation on a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// The value of a key.
@@ -42,7 +42,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What an access is for: which value is written, what is made of the value read.
+/// Purpose of an access: it tells the value to write, or how to use the value read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Of an accumulator that the event is folded into. The argument is the event.

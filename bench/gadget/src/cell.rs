@@ -99,7 +99,7 @@ pub struct Cell {
 pub struct Figures {
     /// Events that were taken.
     pub events: u64,
-    /// Accesses that were made; of a native row, those that the others make for the same events.
+    /// Number of accesses. A native row makes none: it counts the accesses of the other rows for the same events.
     pub accesses: u64,
     /// How long that took.
     pub seconds: f64,

@@ -86,7 +86,7 @@ impl Generator {
     /// Generates the stream.
     ///
     /// # Errors
-    /// Those of [`check`](Self::check) and of an empirical distribution's file.
+    /// The errors of [`check`](Self::check), and of reading the file of an empirical distribution.
     pub fn stream(&self) -> Result<Stream> {
         Ok(Stream::of(self.arrivals()?, self.watermarks))
     }

@@ -1,6 +1,6 @@
 //! Our store as its users use it: typed state, windows as windows, no bytes and no state keys.
 //!
-//! The answers are those of the same operators; there are no accesses to count.
+//! They give the same answers as the operators on bytes. They make no accesses to count.
 
 use alluvium::{
     Aggregate, Aggregated, AnyLayout, Elements, Holistic, Late, List, Map, Process, Store, Time,
@@ -21,7 +21,7 @@ const FUEL: usize = 4096;
 
 /// An operator on our store.
 pub trait Native {
-    /// Takes events, the first of which is at `from`, sent with the watermark `sent`.
+    /// Takes events that were sent with the watermark `sent`; `from` is the index of the first one.
     ///
     /// # Errors
     /// The store's.

@@ -161,7 +161,7 @@ fn many_chains_in_one_arena_do_not_disturb_each_other_and_reuse_what_is_given_ba
         assert!(chain.iter().eq(model));
     }
     let grown = arena.bytes() - most;
-    assert!(grown < most / 2, "{most} bytes, and {grown} more for as many elements");
+    assert!(cfg!(miri) || grown < most / 2, "{most} bytes, and {grown} more for as many elements");
     // The chains keep what they are in.
     drop(arena);
     assert!(lists.iter().all(|(chain, model)| chain.iter().eq(model)));

@@ -233,7 +233,7 @@ fn lists_give_memory_up_to_other_states() {
     while flushed() == 0 {
         // All of it fits, with what lists give up.
         assert!(n < 28_000, "{}", store.stats().unwrap());
-        (n..n + 500).for_each(|n| drop(map.put(n, n).unwrap()));
+        (n..n + 500).for_each(|n| assert!(!map.put(n, n).unwrap()));
         n += 500;
     }
     let stats = store.stats().unwrap();

@@ -12,7 +12,7 @@
 //! 5. the list of a key's sessions is written with every event;
 //! 6. the interval join hardly ever deletes.
 //!
-//! There are no values: what was made of them depended on none.
+//! There are no values: the original's accesses do not depend on them.
 
 mod joins;
 mod sessions;

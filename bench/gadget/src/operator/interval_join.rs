@@ -2,7 +2,7 @@
 //! other stream's buffer around its time.
 //!
 //! A unit of a stream's buffer is one state key, whose name is the stream, the event key and the
-//! time: those of one key stand in order. A unit is deleted when the watermark has passed the last
+//! time: the units of one key are in order. A unit is deleted when the watermark has passed the last
 //! time at which a partner could come. Late events are dropped.
 
 use std::collections::BTreeMap;
