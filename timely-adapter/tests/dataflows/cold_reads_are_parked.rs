@@ -23,7 +23,7 @@ use timely::worker::Worker;
 use crate::common;
 
 const KEYS: u64 = 3000;
-const MEMORY: u64 = 384 * KIB;
+const MEMORY: u64 = 448 * KIB;
 
 /// The times of a key's rows as text; each row is emitted with its place among its key's rows; a
 /// timer per row, at the next multiple of 16, emits how many rows its key has had before it.
@@ -490,6 +490,7 @@ fn a_full_disk_is_waited_out() {
             worker.step();
         }
         while state.waiting().is_empty() {
+            assert_eq!(state.fault().map(ToString::to_string), None);
             worker.step_or_park(Some(Duration::from_millis(1)));
         }
         assert_eq!(state.waiting()[0].0, "log");
@@ -501,6 +502,7 @@ fn a_full_disk_is_waited_out() {
         device.set_capacity_bytes(None);
         drop(driven.input.take());
         while !driven.probe.done() {
+            assert_eq!(state.fault().map(ToString::to_string), None);
             worker.step_or_park(Some(Duration::from_millis(10)));
         }
         assert!(state.waiting().is_empty() && !state.has_failed());
