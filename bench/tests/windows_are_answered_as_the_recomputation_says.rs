@@ -243,7 +243,7 @@ fn answers_are_right_beyond(
 #[test]
 fn counts_larger_than_memory_in_window_segments() {
     let stream = || Synthetic::new(80_000, 4_000, 60_000, Distribution::Uniform, 7).unwrap();
-    for (memory, length, slide) in [(2 * MIB, 12, 2), (MIB, 15, 15)] {
+    for (memory, length, slide) in [(2 * MIB + 512 * KIB, 12, 2), (MIB, 15, 15)] {
         let windows = Windows::aligned(length * SECOND, slide * SECOND).unwrap();
         answers_are_right_beyond(WindowSegments::new(), memory, Question::Count, windows, stream);
     }

@@ -44,7 +44,12 @@ fn short_of_memory(query: &str, directory: &Path, workers: usize) -> StoreConfig
     let bids = ("expanded-bids/left".to_owned(), HybridLog::new().memory(SHORT + MIB).into());
     // Its rows of one auction are one value.
     let max_value = (query == Q20::NAME).then_some(ByteSize(400 << 10));
-    let worker = if query == Q20::NAME { 3 * SHORT } else { SHORT };
+    let worker = match query {
+        // A set of bidders is one value, which is moved when it grows.
+        Q16::NAME => SHORT + SHORT / 4,
+        Q20::NAME => 3 * SHORT,
+        _ => SHORT,
+    };
     StoreConfig {
         directory: Some(directory.to_owned()),
         memory: ByteSize(workers as u64 * worker),
