@@ -268,10 +268,15 @@ pub(crate) fn room_bytes(context: &StateContext, pace: &Pace) -> u64 {
     pace.memory_bytes().max(reading)
 }
 
+/// What a checkpoint at this pace writes with.
+pub(crate) fn writing_bytes(pace: &Pace) -> u64 {
+    pace.memory_bytes() + BESIDE_BYTES
+}
+
 /// What has to stay free of a state in memory, so that it can be checkpointed at this pace, and be read
 /// again.
 pub(crate) fn kept_free(context: &StateContext, pace: &Pace) -> u64 {
-    let writing = pace.memory_bytes() + BESIDE_BYTES;
+    let writing = writing_bytes(pace);
     let segment_bytes = segment_bytes(context.account.limit());
     let reading = reading_bytes(context, segment_bytes) + pace.value_bytes + BESIDE_BYTES;
     writing.max(reading)

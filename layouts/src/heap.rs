@@ -174,7 +174,7 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
             table.core.expected = image.entries;
             table.restore(&image, &blobs)?;
         }
-        table.core.keep_free();
+        table.core.keep_free()?;
         Ok(table)
     }
 }

@@ -83,6 +83,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
 
     fn open_lists(&self, mut context: StateContext) -> Result<Self::Lists> {
         let restored = context.restored.take();
+        let is_new = restored.is_none();
         let mut lists = HeapLists {
             range: HashRange::of(&context.owned, context.key_groups),
             remembered: Remembered::new(&context),
@@ -101,6 +102,9 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
         }
         lists.oversize = Oversize::new(&lists.context.name, lists.context.max_value_bytes);
         lists.kept = lists.kept_free();
+        if is_new {
+            lists.context.account.ensure(lists.kept, "a checkpoint")?;
+        }
         Ok(lists)
     }
 }

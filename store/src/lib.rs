@@ -77,8 +77,8 @@ pub use config::{
 };
 pub use count::Count;
 pub use crowded::{
-    APPEND_LOG_BYTES_MIN, CROWDED_PERCENT, HYBRID_LOG_BYTES_MIN, HYBRID_LOGS_BY_MEMORY,
-    WINDOW_SEGMENTS_BYTES_MIN,
+    APPEND_LOG_BYTES_MIN, CROWDED_PERCENT, HEAP_BYTES_MIN, HYBRID_LOG_BYTES_MIN,
+    HYBRID_LOGS_BY_MEMORY, WINDOW_SEGMENTS_BYTES_MIN,
 };
 pub use expiring::{
     Clock, ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Timed, Ttl, WallClock,

@@ -81,16 +81,17 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// One of so many entries, of which so many have changed. Without the memory to tell what has died, all is
-    /// written.
+    /// One of so many entries, of which so many have changed. Without the memory to tell what has died,
+    /// beside so many bytes that are left free, all is written.
     pub fn of(
         files: &mut HeapFiles,
         account: &Account,
         counts: (u64, u64),
         segment_bytes: u64,
+        left_bytes: u64,
     ) -> Self {
         let plan = files.plan(counts.0, counts.1, segment_bytes);
-        Self::planned(files, account, counts.0, plan, 0)
+        Self::planned(files, account, counts.0, plan, (0, left_bytes))
     }
 
     /// [`of`](Begun::of) where what has changed is new: no record dies as a newer one is written. All is written, too, if
@@ -105,7 +106,7 @@ impl Begun {
     ) -> Self {
         let plan = Plan { outdated: 0, ..files.plan(counts.0, counts.1, segment_bytes) };
         let reading = reading_bytes + files.reading_bytes(&plan);
-        Self::planned(files, account, counts.0, plan, reading)
+        Self::planned(files, account, counts.0, plan, (reading, 0))
     }
 
     fn planned(
@@ -113,12 +114,12 @@ impl Begun {
         account: &Account,
         entries: u64,
         mut plan: Plan,
-        reading_bytes: u64,
+        (reading_bytes, left_bytes): (u64, u64),
     ) -> Self {
         let sets = if plan.makes_sets { files.sets_bytes(&plan) } else { 0 };
         let deaths = DEATH_BYTES * (files.dead().len() + plan.outdated);
         let mut bytes = if plan.is_full { 0 } else { sets + deaths };
-        let wanted = (bytes + deaths).max(reading_bytes) + 2 * FREE_BYTES;
+        let wanted = (bytes + deaths).max(reading_bytes) + left_bytes + 2 * FREE_BYTES;
         let has_room = account.available() >= wanted;
         if !has_room && !plan.is_full {
             // What has died need not be told if all is written.

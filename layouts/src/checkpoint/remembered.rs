@@ -379,7 +379,7 @@ impl Remembered {
                 }
                 None => {
                     let counts = (live + *changed, *changed);
-                    Begun::of(&mut self.files, account, counts, segment_bytes)
+                    Begun::of(&mut self.files, account, counts, segment_bytes, 0)
                 }
             };
             part.booked.charge(begun.bytes);

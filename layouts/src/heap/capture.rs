@@ -23,8 +23,10 @@ use super::core::HeapCore;
 use super::raw_table_unsafe::Spot;
 use super::reading::{Left, Reading, Source};
 use crate::checkpoint::{
-    ADDED, Begun, Dead, Given, HeapFiles, InSteps, Lent, Named, Naming, Pace, Stepped, Telling,
+    ADDED, Begun, Dead, FREE_BYTES, Given, HeapFiles, InSteps, Lent, Named, Naming, Pace, Stepped,
+    Telling,
 };
+use crate::full_image::writing_bytes;
 use crate::heap_marks::Place;
 use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::table::pace::pay;
@@ -130,13 +132,15 @@ impl HeapCore {
             // Nobody knows which segments are those of the last checkpoint.
             self.files.break_off();
         }
+        let mut reading = Reading::of_all(&self.table, self.context.account.clone());
+        reading.copies.leaves = writing_bytes(&pace);
         self.capture = Some(Box::new(HeapCapture {
             stepped,
             pace,
             entries: self.table.len(),
             is_planned: false,
             follow: Follow::default(),
-            reading: Reading::of_all(&self.table, self.context.account.clone()),
+            reading,
             telling: None,
         }));
         self.table.barrier();
@@ -169,7 +173,8 @@ impl HeapCore {
         }
         let HeapCapture { entries, pace, reading, .. } = &mut **capture;
         let (account, counts) = (&self.context.account, (*entries, self.table.marked()));
-        let begun = Begun::of(&mut self.files, account, counts, pace.segment_bytes);
+        let leaves = reading.copies.leaves;
+        let begun = Begun::of(&mut self.files, account, counts, pace.segment_bytes, leaves);
         reading.book(begun.bytes);
         (reading.naming, reading.records) = (begun.naming, begun.records);
     }
@@ -262,6 +267,7 @@ impl HeapCore {
         let capture = self.capture.as_mut().expect("it is taken");
         let HeapCapture { stepped, pace, reading, .. } = &mut **capture;
         stepped.step(&self.context, *pace, |own| {
+            reading.copies.leaves = FREE_BYTES;
             let source = Source { table: &mut self.table, files: &mut self.files };
             reading.read_part(source, Some(own))
         })
@@ -276,6 +282,7 @@ impl HeapCore {
         stepped.step_by_batches(&self.context, *pace, |own| {
             reading.settle(Source { table: &mut self.table, files: &mut self.files })?;
             let copies = &mut reading.copies;
+            copies.leaves = FREE_BYTES;
             if reading.is_done {
                 copies.end();
                 if copies.is_empty() {

@@ -45,14 +45,30 @@ pub(super) struct Copies {
     leaving: u64,
     /// Whether memory had no room for another one when it was last asked for.
     is_full: bool,
+    /// What is left to the writer, which has not booked its own yet.
+    pub leaves: u64,
+}
+
+/// Entries of a chunk, of so many entries.
+fn chunk_of(record_type: &'static RecordType, account: &Account, all: u64) -> usize {
+    let each = Records::memory_bytes(record_type, 1) as u64;
+    let entries = account.limit() / CHUNK_SHARE / each;
+    entries.min(all).clamp(CHUNK_MIN as u64, CHUNK_MAX as u64) as usize
+}
+
+fn chunk_bytes(record_type: &'static RecordType, entries: usize) -> u64 {
+    (Records::memory_bytes(record_type, entries) + 64) as u64
 }
 
 impl Copies {
+    /// What they take at least.
+    pub fn least_bytes(record_type: &'static RecordType, account: &Account) -> u64 {
+        chunk_bytes(record_type, chunk_of(record_type, account, u64::MAX))
+    }
+
     /// None yet, of so many entries.
     pub fn new(record_type: &'static RecordType, account: Rc<Account>, all: u64) -> Self {
-        let each = Records::memory_bytes(record_type, 1) as u64;
-        let entries = account.limit() / CHUNK_SHARE / each;
-        let chunk = entries.min(all).clamp(CHUNK_MIN as u64, CHUNK_MAX as u64) as usize;
+        let chunk = chunk_of(record_type, &account, all);
         Self {
             record_type,
             account,
@@ -64,11 +80,12 @@ impl Copies {
             booked: 0,
             leaving: 0,
             is_full: false,
+            leaves: FREE_BYTES,
         }
     }
 
     fn bytes_of(&self, entries: usize) -> u64 {
-        (Records::memory_bytes(self.record_type, entries) + 64) as u64
+        chunk_bytes(self.record_type, entries)
     }
 
     /// Whether there is room for so many more entries.
@@ -88,7 +105,7 @@ impl Copies {
     pub fn has_room_left(&mut self) -> bool {
         let chunk = self.bytes_of(self.chunk);
         self.has_chunk_for(1) || {
-            let may = !self.spare.is_empty() || self.account.available() >= chunk + FREE_BYTES;
+            let may = !self.spare.is_empty() || self.account.available() >= chunk + self.leaves;
             may && matches!(self.has_room(1), Ok(true))
         }
     }
@@ -114,7 +131,7 @@ impl Copies {
         } else {
             let limit = account.limit();
             let may = self.booked + bytes <= limit / MEMORY_SHARE
-                && account.available() >= limit / FREE_SHARE + bytes;
+                && account.available() >= self.leaves.max(limit / FREE_SHARE) + bytes;
             if !may || !account.try_reserve(MemoryKind::Buffers, bytes) {
                 return Ok(None);
             }

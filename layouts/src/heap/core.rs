@@ -3,6 +3,8 @@
 use alluvium_pagestore::{BlobWriter, Error, ErrorKind, MemoryKind, PlacedAt, Result, StateImage};
 
 use super::capture::{HeapCapture, LeftOver, Undecided};
+use super::copies::Copies;
+use super::group_unsafe::BLOCK_SLOTS_MAX;
 use super::raw_table_unsafe::{RawTable, Spot};
 use super::walk::Walk;
 use crate::checkpoint::{HeapFiles, Pace, at_once};
@@ -53,6 +55,8 @@ pub(crate) struct HeapCore {
     pub(super) oversize: Oversize,
     /// What writes leave free for the next checkpoint, and for opening it.
     kept: u64,
+    /// Whether what was there before is there.
+    is_open: bool,
 }
 
 fn table_of(context: &StateContext, record_type: &'static RecordType) -> RawTable {
@@ -84,6 +88,7 @@ impl HeapCore {
             codec_calls: 0,
             sought: 0,
             kept: 0,
+            is_open: false,
         }
     }
 
@@ -114,15 +119,32 @@ impl HeapCore {
     }
 
     /// All that was there before is there: writes from now on leave room for a checkpoint.
-    pub fn keep_free(&mut self) {
-        // Plain entries come and go with their table, which grows in large steps.
-        let keeps = self.durability == Durability::Stored
-            && !self.table.record_type().is_plain()
-            && self.context.segments.is_some();
-        if keeps {
-            let pace = self.pace_of(u64::MAX);
-            self.kept = kept_free(&self.context, &pace) + self.context.max_value_bytes;
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if there is none for that of a new table.
+    pub fn keep_free(&mut self) -> Result<()> {
+        self.is_open = true;
+        self.kept = self.kept_for(self.table.slots());
+        match self.table.slots() {
+            0 => self.context.account.ensure(self.kept, "a checkpoint"),
+            _ => Ok(()),
         }
+    }
+
+    /// What a checkpoint of so many entries takes, or reading it.
+    fn kept_for(&self, entries: u64) -> u64 {
+        if self.durability == Durability::Volatile || self.context.segments.is_none() {
+            return 0;
+        }
+        let record_type = self.table.record_type();
+        let is_plain = record_type.is_plain();
+        let pace = self.pace_of(if is_plain { entries } else { u64::MAX });
+        let value = if is_plain { 0 } else { self.context.max_value_bytes };
+        let copies = match self.is_copied() {
+            true => Copies::least_bytes(record_type, &self.context.account),
+            false => 0,
+        };
+        kept_free(&self.context, &pace) + value + copies
     }
 
     /// The entries of an image are going to be put into the empty table.
@@ -255,6 +277,10 @@ impl HeapCore {
         let expected = std::mem::take(&mut self.expected);
         if expected > 0 && self.capture.is_none() {
             self.table.expect(expected);
+        }
+        if self.is_open && !self.table.has_room(hash) {
+            let grown = self.table.slots() + BLOCK_SLOTS_MAX;
+            self.kept = self.kept.max(self.kept_for(grown));
         }
         let kept = self.kept();
         self.with_room(&mut |core| {

@@ -28,6 +28,8 @@ const BLOCK_HEAD_BYTES: usize = 64;
 /// Most groups of a block, and about the most bytes of one.
 pub(super) const GROUPS_MAX: usize = 32;
 const BLOCK_BYTES: usize = 64 << 10;
+/// Most slots of a block.
+pub(super) const BLOCK_SLOTS_MAX: u64 = (GROUPS_MAX * SLOTS) as u64;
 
 /// Where things stand in a block of entries of some layout.
 #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,7 @@ use super::copies::{Copies, name_large};
 use super::raw_table_unsafe::{RawTable, Spot, slots_of};
 use super::records_unsafe::Records;
 use super::walk::{Run, Walk};
-use crate::checkpoint::{FREE_BYTES, HeapFiles, Naming, Paced, overtaken};
+use crate::checkpoint::{HeapFiles, Naming, Paced, overtaken};
 use crate::heap_marks::Place;
 use crate::record_type_unsafe::{RecordRef, RecordType};
 
@@ -160,7 +160,7 @@ impl Reading {
         let chunk = Records::memory_bytes(self.record_type, capacity) as u64 + 64;
         let more = if is_full { chunk } else { 0 };
         let bytes = more + record.heap_bytes();
-        if self.account.available() < bytes + FREE_BYTES {
+        if self.account.available() < bytes + self.copies.leaves {
             return false;
         }
         self.book(bytes);

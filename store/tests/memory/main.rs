@@ -4,6 +4,7 @@ mod counting;
 #[path = "../behaviour/common/dice.rs"]
 mod dice;
 
+mod heap_state_is_there_again_in_the_same_memory;
 mod hybrid_logs_share_one_budget;
 mod late_events_are_booked_before_they_come_in;
 mod real_memory_stays_within_the_budget;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::{
-    APPEND_LOG_BYTES_MIN, AppendLog, CROWDED_PERCENT, ErrorKind, HYBRID_LOG_BYTES_MIN, Heap,
-    Helpers, HybridLog, KIB, MIB, Map, Store, WINDOW_SEGMENTS_BYTES_MIN, WindowSegments, Windows,
-    nanos,
+    APPEND_LOG_BYTES_MIN, AppendLog, CROWDED_PERCENT, ErrorKind, HEAP_BYTES_MIN,
+    HYBRID_LOG_BYTES_MIN, Heap, Helpers, HybridLog, KIB, MIB, Map, Store,
+    WINDOW_SEGMENTS_BYTES_MIN, WindowSegments, Windows, nanos,
 };
 
 fn store(memory: u64) -> Store {
@@ -43,6 +43,10 @@ fn the_least_memory_of_each_layout_is_what_the_book_says() {
         let map = store.map::<u64, u64>("m").layout(HybridLog::new()).open()?;
         map.len().map(drop)
     });
+    let heap = least(|store| {
+        let map = store.map::<u64, u64>("m").layout(Heap::new()).open()?;
+        map.len().map(drop)
+    });
     let lists = least(|store| {
         let list = store.list::<u64, u64>("l").layout(AppendLog::new()).open()?;
         list.len().map(drop)
@@ -52,12 +56,15 @@ fn the_least_memory_of_each_layout_is_what_the_book_says() {
         let open = open.layout(WindowSegments::new());
         open.open(Windows::tumbling(nanos(10)), alluvium::Counting).map(drop)
     });
-    println!("hybrid log {log}, append log {lists}, window segments {panes}");
+    println!("heap {heap}, hybrid log {log}, append log {lists}, window segments {panes}");
     is_floor("hybrid log", HYBRID_LOG_BYTES_MIN, log);
+    is_floor("heap", HEAP_BYTES_MIN, heap);
     is_floor("append log", APPEND_LOG_BYTES_MIN, lists);
     is_floor("window segments", WINDOW_SEGMENTS_BYTES_MIN, panes);
     let book = include_str!("../../../docs/src/sizing.md");
-    for told in [HYBRID_LOG_BYTES_MIN, APPEND_LOG_BYTES_MIN, WINDOW_SEGMENTS_BYTES_MIN] {
+    for told in
+        [HEAP_BYTES_MIN, HYBRID_LOG_BYTES_MIN, APPEND_LOG_BYTES_MIN, WINDOW_SEGMENTS_BYTES_MIN]
+    {
         assert!(book.contains(&format!("| {} KiB |", told / KIB)), "{told} is not in the book");
     }
 }

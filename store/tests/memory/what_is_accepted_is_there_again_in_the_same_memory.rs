@@ -15,7 +15,7 @@ use crate::counting::alone;
 use crate::dice::{Dice, times};
 
 /// A state of one kind, in `memory` bytes, and what is to be found in it.
-trait Kind: Sized {
+pub(crate) trait Kind: Sized {
     const NAME: &'static str;
     /// Whether the memory is that of the store, and not that of the state's layout.
     const OF_STORE: bool = false;
@@ -379,7 +379,7 @@ fn least<K: Kind>() -> u64 {
     high
 }
 
-fn play<K: Kind>() {
+pub(crate) fn play<K: Kind>() {
     let (least, first) = (least::<K>(), times("ALLUVIUM_SEED", 1));
     let seeds = times("ALLUVIUM_HISTORIES", 12);
     let (mut short, mut failures) = (0, Vec::new());
