@@ -1,14 +1,15 @@
 //! The open sessions of a key, in order of time.
 //!
-//! Most keys have one or two: these are a vector. From [`CHUNK_MAX`] sessions on they are in chunks, so
-//! that one that comes or goes moves the sessions of its chunk, and not all after it. On storage both
-//! are the bytes of a vector.
+//! Most keys have one, which stands in the value itself; a few are a vector. From [`CHUNK_MAX`] sessions on they are in
+//! chunks, so that one that comes or goes moves the sessions of its chunk, and not all after it. On storage all are the
+//! bytes of a vector.
 
-use alluvium_pagestore::{HeapSize, Schema, Time};
+use alluvium_pagestore::{HeapSize, Schema, Time, rounded};
 use rkyv::rancor::Fallible;
 use rkyv::ser::{Allocator, Writer};
 use rkyv::vec::{ArchivedVec, VecResolver};
 use rkyv::{Archive, Deserialize, Place, Serialize};
+use smallvec::SmallVec;
 
 /// One session: the times of its first and last event, when its timer is set for, whether its
 /// result has come out, and what is kept of it.
@@ -23,53 +24,55 @@ pub struct SessionSet<P>(Sessions<P>);
 
 #[derive(Clone, Debug)]
 enum Sessions<P> {
-    Few(Vec<Session<P>>),
+    Few(SmallVec<[Session<P>; 1]>),
     /// None of the chunks is empty.
     Many(Vec<Vec<Session<P>>>),
 }
 
 impl<P> SessionSet<P> {
     pub(crate) fn new() -> Self {
-        Self(Sessions::Few(Vec::new()))
+        Self(Sessions::Few(SmallVec::new()))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.chunks().iter().all(Vec::is_empty)
-    }
-
-    fn chunks(&self) -> &[Vec<Session<P>>] {
         match &self.0 {
-            Sessions::Few(all) => std::slice::from_ref(all),
-            Sessions::Many(chunks) => chunks,
-        }
-    }
-
-    fn chunks_mut(&mut self) -> &mut [Vec<Session<P>>] {
-        match &mut self.0 {
-            Sessions::Few(all) => std::slice::from_mut(all),
-            Sessions::Many(chunks) => chunks,
+            Sessions::Few(all) => all.is_empty(),
+            Sessions::Many(_) => false,
         }
     }
 
     /// All of them, in order.
     pub(crate) fn iter(&self) -> Iter<'_, P> {
-        let mut chunks = self.chunks().iter();
-        let left = self.chunks().iter().map(Vec::len).sum();
-        let now = chunks.next().map_or(&[][..], |chunk| chunk).iter();
-        Iter { chunks, now, left }
+        let (now, chunks) = match &self.0 {
+            Sessions::Few(all) => (&all[..], &[][..]),
+            Sessions::Many(chunks) => (&[][..], &chunks[..]),
+        };
+        let left = now.len() + chunks.iter().map(Vec::len).sum::<usize>();
+        Iter { chunks: chunks.iter(), now: now.iter(), left }
     }
 
     /// Those from the `first` on, in order.
     pub(crate) fn iter_from(&self, first: usize) -> impl Iterator<Item = &Session<P>> {
-        let (chunk, at) = self.place(first);
-        let rest = self.chunks().get(chunk..).unwrap_or_default();
-        rest.iter().flatten().skip(at)
+        let (now, rest) = match &self.0 {
+            Sessions::Few(all) => (all.get(first..), &[][..]),
+            Sessions::Many(chunks) => {
+                let (chunk, at) = place(chunks, first);
+                (
+                    chunks.get(chunk).and_then(|now| now.get(at..)),
+                    chunks.get(chunk + 1..).unwrap_or_default(),
+                )
+            }
+        };
+        now.unwrap_or_default().iter().chain(rest.iter().flatten())
     }
 
     /// How many come before the first for which `is_before` is false; it is true of all before that.
     /// Cost: O(log n), and a look at the length of each chunk.
     pub(crate) fn partition_point(&self, is_before: impl Fn(&Session<P>) -> bool) -> usize {
-        let chunks = self.chunks();
+        let chunks = match &self.0 {
+            Sessions::Few(all) => return all.partition_point(is_before),
+            Sessions::Many(chunks) => chunks,
+        };
         let whole = |chunk: &Vec<Session<P>>| chunk.last().is_some_and(&is_before);
         let chunk = chunks.partition_point(whole);
         let before: usize = chunks[..chunk].iter().map(Vec::len).sum();
@@ -77,61 +80,79 @@ impl<P> SessionSet<P> {
     }
 
     pub(crate) fn get_mut(&mut self, n: usize) -> Option<&mut Session<P>> {
-        let (chunk, at) = self.place(n);
-        self.chunks_mut().get_mut(chunk)?.get_mut(at)
+        match &mut self.0 {
+            Sessions::Few(all) => all.get_mut(n),
+            Sessions::Many(chunks) => {
+                let (chunk, at) = place(chunks, n);
+                chunks.get_mut(chunk)?.get_mut(at)
+            }
+        }
     }
 
     /// Puts a session in as the `n`th.
     pub(crate) fn insert(&mut self, n: usize, session: Session<P>) {
-        let (mut chunk, mut at) = self.place(n);
-        if chunk == self.chunks().len() {
-            // After the last.
-            chunk -= 1;
-            at = self.chunks()[chunk].len();
-        }
-        let sessions = &mut self.chunks_mut()[chunk];
-        sessions.insert(at, session);
-        if sessions.len() > CHUNK_MAX {
-            // What comes in order fills chunks whole.
-            let from = if at + 1 == sessions.len() { at } else { sessions.len() / 2 };
-            let rest = sessions.split_off(from);
-            match &mut self.0 {
-                Sessions::Few(first) => {
-                    self.0 = Sessions::Many(vec![std::mem::take(first), rest]);
+        match &mut self.0 {
+            Sessions::Few(all) => {
+                all.insert(n.min(all.len()), session);
+                if all.len() > CHUNK_MAX {
+                    let mut chunks = vec![std::mem::take(all).into_vec()];
+                    split(&mut chunks, 0, n);
+                    self.0 = Sessions::Many(chunks);
                 }
-                Sessions::Many(chunks) => chunks.insert(chunk + 1, rest),
+            }
+            Sessions::Many(chunks) => {
+                let (mut chunk, mut at) = place(chunks, n);
+                if chunk == chunks.len() {
+                    // After the last.
+                    chunk -= 1;
+                    at = chunks[chunk].len();
+                }
+                chunks[chunk].insert(at, session);
+                if chunks[chunk].len() > CHUNK_MAX {
+                    split(chunks, chunk, at);
+                }
             }
         }
     }
 
     /// Takes the `n`th out.
     pub(crate) fn remove(&mut self, n: usize) -> Option<Session<P>> {
-        let (chunk, at) = self.place(n);
-        let sessions = self.chunks_mut().get_mut(chunk).filter(|sessions| at < sessions.len())?;
+        let chunks = match &mut self.0 {
+            Sessions::Few(all) => return (n < all.len()).then(|| all.remove(n)),
+            Sessions::Many(chunks) => chunks,
+        };
+        let (chunk, at) = place(chunks, n);
+        let sessions = chunks.get_mut(chunk).filter(|sessions| at < sessions.len())?;
         let session = sessions.remove(at);
-        let is_empty = sessions.is_empty();
-        if let Sessions::Many(chunks) = &mut self.0 {
-            if is_empty {
-                chunks.remove(chunk);
-            }
-            if chunks.len() == 1 {
-                self.0 = Sessions::Few(chunks.pop().unwrap_or_default());
-            }
+        if sessions.is_empty() {
+            chunks.remove(chunk);
+        }
+        if chunks.len() == 1 {
+            self.0 = Sessions::Few(chunks.pop().unwrap_or_default().into());
         }
         Some(session)
     }
+}
 
-    /// The chunk of the `n`th, and where it is there; after the last chunk if there are not so many.
-    fn place(&self, n: usize) -> (usize, usize) {
-        let mut at = n;
-        for (chunk, sessions) in self.chunks().iter().enumerate() {
-            if at < sessions.len() {
-                return (chunk, at);
-            }
-            at -= sessions.len();
+/// The chunk of the `n`th, and where it is there; after the last chunk if there are not so many.
+fn place<P>(chunks: &[Vec<Session<P>>], n: usize) -> (usize, usize) {
+    let mut at = n;
+    for (chunk, sessions) in chunks.iter().enumerate() {
+        if at < sessions.len() {
+            return (chunk, at);
         }
-        (self.chunks().len(), 0)
+        at -= sessions.len();
     }
+    (chunks.len(), 0)
+}
+
+/// Splits a chunk, into which a session was put last at a place.
+fn split<P>(chunks: &mut Vec<Vec<Session<P>>>, chunk: usize, at: usize) {
+    let sessions = &mut chunks[chunk];
+    // What comes in order fills chunks whole.
+    let from = if at + 1 == sessions.len() { at } else { sessions.len() / 2 };
+    let rest = sessions.split_off(from);
+    chunks.insert(chunk + 1, rest);
 }
 
 impl<P> FromIterator<Session<P>> for SessionSet<P> {
@@ -146,7 +167,7 @@ impl<P> FromIterator<Session<P>> for SessionSet<P> {
             chunks.push(chunk);
         }
         match chunks.len() {
-            0 | 1 => Self(Sessions::Few(chunks.pop().unwrap_or_default())),
+            0 | 1 => Self(Sessions::Few(chunks.pop().unwrap_or_default().into())),
             _ => Self(Sessions::Many(chunks)),
         }
     }
@@ -189,9 +210,19 @@ impl<P: HeapSize> HeapSize for SessionSet<P> {
     const NONE: bool = false;
 
     /// Cost: a look at each chunk, unless the parts own heap.
+    #[inline]
     fn heap_bytes(&self) -> usize {
         match &self.0 {
-            Sessions::Few(all) => all.heap_bytes(),
+            Sessions::Few(all) => {
+                let bytes =
+                    if all.spilled() { all.capacity() * size_of::<Session<P>>() } else { 0 };
+                let owned = if P::NONE {
+                    0
+                } else {
+                    all.iter().map(|session| session.3.heap_bytes()).sum()
+                };
+                rounded(bytes) + owned
+            }
             Sessions::Many(chunks) => chunks.heap_bytes(),
         }
     }

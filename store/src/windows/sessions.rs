@@ -594,14 +594,13 @@ where
             self.telling.pop_front();
         }
         while let Some(key) = self.emptied.pop() {
-            let is_empty = self.sets.read(&key, |set| set.is_some_and(SessionSet::is_empty));
-            let done = is_empty.and_then(|empty| match empty {
-                true => self.sets.remove(&key).map(drop),
-                false => Ok(()),
-            });
-            if let Err(error) = done {
-                self.emptied.push(key);
-                return Err(error);
+            match self.sets.take(&key) {
+                // Nothing was added since.
+                Ok(set) => debug_assert!(set.is_none_or(|set| set.is_empty())),
+                Err(error) => {
+                    self.emptied.push(key);
+                    return Err(error);
+                }
             }
         }
         Ok(())
