@@ -53,7 +53,8 @@ pub struct InputArgs {
     /// Seed of the generator
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// Read events from FILE:KEY:TIME[:TYPE] instead, columns counted from 0, times in microseconds
+    /// Read events from FILE:KEY:TIME or FILE:KEY:TIME:TYPE instead, columns counted from 0, times in
+    /// microseconds
     #[arg(long, value_parser = columns)]
     pub input: Option<Columns>,
     /// The right stream of a join, likewise
