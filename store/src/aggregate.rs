@@ -9,6 +9,34 @@ use alluvium_pagestore::State;
 /// sliding window the parts are folded in the order of event time; of sessions that an event
 /// joins, in the order of their starts. A late event may have to wait until windows have fired: events
 /// that come meanwhile are folded before it.
+///
+/// ```
+/// use alluvium::Aggregate;
+///
+/// /// The highest price.
+/// struct Highest;
+///
+/// impl Aggregate<i64> for Highest {
+///     type Acc = i64;
+///     type Out = i64;
+///
+///     fn init(&self) -> i64 {
+///         i64::MIN
+///     }
+///
+///     fn add(&self, highest: &mut i64, price: &i64) {
+///         *highest = (*price).max(*highest);
+///     }
+///
+///     fn merge(&self, highest: &mut i64, later: &i64) {
+///         *highest = (*later).max(*highest);
+///     }
+///
+///     fn out(&self, highest: &i64) -> Option<i64> {
+///         Some(*highest)
+///     }
+/// }
+/// ```
 pub trait Aggregate<E>: 'static {
     /// What is kept.
     type Acc: State;

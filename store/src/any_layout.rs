@@ -13,6 +13,27 @@ use serde::{Deserialize, Serialize};
 
 /// Any of the built-in layouts; the default of every primitive. Which one is told by code or by
 /// the store's configuration. A call costs one predictable branch more than on the layout itself.
+///
+/// ```
+/// use alluvium::{AnyLayout, HybridLog, MIB, Store, StoreConfig};
+///
+/// // By code:
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// let layout = AnyLayout::from(HybridLog::new().memory(4 * MIB));
+/// let mut counts = store.map::<u64, u64>("counts").layout(layout).open()?;
+/// counts.put(7, 1)?;
+///
+/// // By configuration, where code leaves it open:
+/// let config: StoreConfig = toml::from_str(r#"
+///     memory = "16 MiB"
+///     [states.counts]
+///     kind = "heap"
+/// "#).unwrap();
+/// let store = Store::from_config(config).open()?;
+/// let counts = store.map::<u64, u64>("counts").open()?;
+/// # drop(counts);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum AnyLayout {

@@ -17,6 +17,20 @@ use crate::store::Store;
 use alluvium_pagestore::{IntoByteSize, KIB};
 
 /// Collects options and opens a [`Store`]; start with [`Store::builder`].
+///
+/// ```
+/// use alluvium::{KIB, MIB, Store};
+///
+/// # let place = tempfile::tempdir().unwrap();
+/// # let directory = place.path();
+/// let store = Store::builder(directory)
+///     .memory(64 * MIB) // for all states: indexes, pages, buffers, the heap of values
+///     .max_value(64 * KIB) // a value with its key; larger ones are refused
+///     .retain(3) // checkpoints that can be restored
+///     .open()?;
+/// assert_eq!(store.memory_bytes(), 64 * MIB);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct StoreBuilder {
     config: StoreConfig,

@@ -11,6 +11,17 @@ use crate::map::Map;
 
 /// A signed counter per key (`ManagedCount` of the founding papers); an absent key counts 0. Open
 /// one with [`Store::count`](crate::Store::count).
+///
+/// ```
+/// use alluvium::{MIB, Store};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// let mut words = store.count::<String>("words").open()?;
+/// assert_eq!(words.add("be", 1)?, 1);
+/// assert_eq!(words.add("be", 1)?, 2);
+/// assert_eq!(words.get("question")?, 0);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Count<K: Key, L: Layout<K, i64> = AnyLayout>(pub(crate) Map<K, i64, L>);
 

@@ -1,4 +1,8 @@
-//! A workload-aware state store for stream processors: typed state over selectable layouts.
+//! A state store for stream processors: typed states in native Rust values, one writer, one memory budget, and a
+//! layout per state.
+//!
+//! A [`Store`] is one worker's states under one directory and one memory budget. Open states from it, use them on the
+//! same thread, and take checkpoints:
 //!
 //! ```
 //! use alluvium::{MIB, Store};
@@ -11,6 +15,46 @@
 //! assert_eq!(words.get("be")?, 2);
 //! # Ok::<(), alluvium::Error>(())
 //! ```
+//!
+//! # States
+//!
+//! | you keep | state |
+//! |---|---|
+//! | a value per key | [`Map`]; [`Count`] for counters; [`Value`] for one value; [`ExpiringMap`] with a [`Ttl`] |
+//! | elements per key | [`List`]; [`TimeMap`] reads them by ranges of event time |
+//! | calls at a time | [`Timers`] |
+//! | windows | [`Aggregated`] folds events by an [`Aggregate`]; [`Holistic`] keeps them for a [`Process`]. [`Windows`] says which, [`Emit`] when results come |
+//!
+//! Keys are any [`Key`], values any [`State`]: derive both with `#[derive(State)]` and `#[derive(KeyHash)]` beside rkyv's
+//! derives, or use serde with `#[state(serde)]`.
+//!
+//! # Layouts
+//!
+//! Each state lies in one [`Layout`]: [`HybridLog`] (the default of maps), [`AppendLog`] (of lists and holistic windows),
+//! [`WindowSegments`] (of folded windows), or [`Heap`]. Choose by `.layout(..)` or, with [`AnyLayout`], in the
+//! configuration ([`StoreConfig`]). All but the heap hold more than memory.
+//!
+//! # Memory
+//!
+//! Every byte that the store allocates is reserved before it is used. A write that does not fit is refused with
+//! [`ErrorKind::OverBudget`], which names the state and the memory that would do; nothing is changed then.
+//! [`Store::stats`] shows what each state holds.
+//!
+//! # Checkpoints
+//!
+//! [`Store::checkpoint`] makes all states durable at a position of the input; [`Store::seal`] does it in bounded steps
+//! while the stream goes on. Opening the directory again restores the last one, and
+//! [`Store::restored_position`] tells where the input resumes. A crash loses what came after it.
+//!
+//! # Moving state
+//!
+//! Key groups restore into any number of stores ([`StoreBuilder::restore_from`]), and [`Mover`] moves them between running
+//! ones. [`Store::export`] and [`Store::import`] move states between layouts and machines.
+//!
+//! # Errors
+//!
+//! One [`Error`], with an [`ErrorKind`] that says what to do. An operation happens in full or changes nothing, unless its
+//! page says otherwise. A closure that panics poisons its state: checkpoints are refused until you clear it.
 
 mod aggregate;
 mod any_layout;

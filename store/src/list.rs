@@ -21,6 +21,19 @@ const BATCH: usize = 256;
 /// Elements are native Rust values, in order of arrival; they are never changed. An append never
 /// reads storage. With the default layout, lists that do not fit memory go to storage, and a
 /// read merges what is there with what is in memory.
+///
+/// ```
+/// use alluvium::{MIB, Store};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// let mut pages = store.list::<u64, String>("pages").open()?;
+/// for page in ["/", "/cart", "/pay"] {
+///     pages.append(&7, page.to_owned())?;
+/// }
+/// assert_eq!(pages.drain(&7)?, ["/", "/cart", "/pay"]);
+/// assert!(pages.is_empty()?);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub struct List<K: Key, E: State, L: ListsLayout<K, E> = AnyLayout> {
     cell: Held<ListsCell<K, E, L::Lists>>,
 }

@@ -22,6 +22,20 @@ const LOAD_BATCH: usize = 64;
 /// Values are native Rust values, changed in place. A call either happens in full or changes
 /// nothing. A panic in a closure leaves the value as the closure left it and poisons the state:
 /// reads and writes go on, checkpoints are refused until [`clear_poison`](Map::clear_poison).
+///
+/// ```
+/// use alluvium::{MIB, Store};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// let mut best = store.map::<u64, i64>("best-bid").open()?;
+/// for (auction, price) in [(7, 30), (8, 12), (7, 45)] {
+///     best.update(&auction, || price, |best| *best = price.max(*best))?;
+/// }
+/// assert_eq!(best.get(&7)?.as_deref(), Some(&45));
+/// assert_eq!(best.take(&8)?, Some(12));
+/// assert_eq!(best.len()?, 1);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub struct Map<K: Key, V: 'static, L: Layout<K, V> = AnyLayout> {
     cell: Held<StateCell<K, V, L::Table>>,
 }

@@ -14,6 +14,19 @@ use crate::crowded::{enough, is_crowded};
 /// What a store holds and has done since it was opened; read by [`Store::stats`](crate::Store::stats).
 ///
 /// `{}` prints a table with a line per state and their total.
+///
+/// ```
+/// use alluvium::{MIB, Store};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// let mut counts = store.map::<u64, u64>("counts").open()?;
+/// counts.put(7, 1)?;
+/// let stats = store.stats()?;
+/// println!("{stats}");
+/// assert!(stats.memory.peak <= 16 * MIB);
+/// assert_eq!(stats.state("counts").unwrap().table.live_keys, 1);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoreStats {
     /// The budget: that of the states, and what the store itself has booked.

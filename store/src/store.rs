@@ -52,6 +52,25 @@ pub(crate) use taking::{Pane, put, put_all};
 /// concerns all of them: checkpoints, statistics, the lock. A state has one handle at a time. When that is
 /// dropped the state stays in memory and in checkpoints as it is, and can be opened again: as the same types,
 /// in the same layout and of the same definition, or of one that a checkpoint may be gone on with.
+///
+/// ```
+/// use alluvium::{MIB, Store};
+///
+/// # let place = tempfile::tempdir().unwrap();
+/// # let directory = place.path();
+/// let store = Store::builder(directory).memory(16 * MIB).open()?;
+/// let mut words = store.count::<String>("words").open()?;
+/// words.add("be", 2)?;
+/// store.checkpoint(1)?; // 1: where the input resumes
+/// words.add("lost", 1)?;
+/// drop((words, store));
+///
+/// let store = Store::builder(directory).memory(16 * MIB).open()?;
+/// assert_eq!(store.restored_position(), Some(1));
+/// let mut words = store.count::<String>("words").open()?;
+/// assert_eq!((words.get("be")?, words.get("lost")?), (2, 0));
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Store(pub(crate) Rc<Inner>);
 

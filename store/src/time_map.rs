@@ -26,6 +26,26 @@ pub struct TimeMapOf<K, V>(PhantomData<(K, V)>);
 
 /// Values by key and time; a key may have several values of one time, in order of insertion. Open
 /// one with [`Store::time_map`](crate::Store::time_map).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use alluvium::{MIB, Store, Time};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// // In slices of a second, each of which is purged at once.
+/// let mut bids = store.time_map::<u64, i64>("bids").open(Duration::from_secs(1))?;
+/// for (at, price) in [(10, 30), (20, 12), (30, 45)] {
+///     bids.insert(&7, Time(at), price)?;
+/// }
+/// let mut found = Vec::new();
+/// bids.range(&7, Time(15)..Time(31), |at, price| {
+///     found.push((at, *price));
+///     Ok(())
+/// })?;
+/// assert_eq!(found, [(Time(20), 12), (Time(30), 45)]);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub struct TimeMap<K: Key, V: State, L: ListsLayout<K, (Time, V)> = AnyLayout> {
     cell: Held<ListsCell<K, (Time, V), L::Lists>>,
     account: Rc<Account>,

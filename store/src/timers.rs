@@ -29,6 +29,19 @@ use set::{Timer, TimerSet};
 
 /// Pending timers. Open them with [`Store::timers`](crate::Store::timers), with namespaces by
 /// [`Store::timers_in`](crate::Store::timers_in).
+///
+/// ```
+/// use alluvium::{MIB, Store, Time};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// let mut timers = store.timers::<u64>("timeouts")?;
+/// timers.set(7, Time(100))?;
+/// timers.set(8, Time(50))?;
+/// timers.cancel(8, Time(50));
+/// assert_eq!(timers.pop_due(Time(100)), None); // due when the watermark passes it
+/// assert_eq!(timers.pop_due(Time(101)), Some((Time(100), 7)));
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Timers<K: Key + Ord, N: State + Ord = ()> {
     shared: Held<TimersCell<K, N>>,

@@ -9,6 +9,16 @@ use crate::state_cell::ValueRef;
 
 /// One value, absent until set (`ManagedValue` of the founding papers). Open one with
 /// [`Store::value`](crate::Store::value).
+///
+/// ```
+/// use alluvium::{MIB, Store};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// let mut latest = store.value::<u64>("latest").open()?;
+/// latest.update(|| 0, |at| *at = 42.max(*at))?;
+/// assert_eq!(latest.get()?.as_deref(), Some(&42));
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Value<V: State, L: Layout<(), V> = AnyLayout>(pub(crate) Map<(), V, L>);
 

@@ -23,3 +23,7 @@ mod benches {}
 mod limits {}
 #[doc = include_str!("../../docs/src/stores.md")]
 mod stores {}
+#[doc = include_str!("../../docs/src/glossary.md")]
+mod glossary {}
+#[doc = include_str!("../../README.md")]
+mod readme {}

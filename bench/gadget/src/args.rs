@@ -102,6 +102,9 @@ pub struct EngineArgs {
     /// Time one access of so many; 0 chooses by the engine
     #[arg(long, default_value_t = 0)]
     pub sample: u32,
+    /// Bound the page cache: a memory cgroup of the engine's memory and so much more (needs root)
+    #[arg(long)]
+    pub bound: Option<String>,
     /// Directory for engines that write to storage; default: the system's for temporary files
     #[arg(long)]
     pub dir: Option<PathBuf>,
@@ -252,6 +255,14 @@ impl EngineArgs {
         bytes("--memory", &self.memory)
     }
 
+    /// What a cgroup around the engine has beyond its memory, if there is to be one.
+    ///
+    /// # Errors
+    /// A size that cannot be read.
+    pub fn bound_bytes(&self) -> Result<Option<u64>> {
+        self.bound.as_deref().map(|more| bytes("--bound", more)).transpose()
+    }
+
     /// The time limit.
     ///
     /// # Errors
@@ -268,6 +279,9 @@ impl EngineArgs {
         let mut words = vec!["--memory".to_owned(), self.memory.clone()];
         words.extend(["--seconds".to_owned(), self.seconds.to_string()]);
         words.extend(["--sample".to_owned(), self.sample.to_string()]);
+        if let Some(more) = &self.bound {
+            words.extend(["--bound".to_owned(), more.clone()]);
+        }
         if let Some(dir) = &self.dir {
             words.extend(["--dir".to_owned(), dir.display().to_string()]);
         }

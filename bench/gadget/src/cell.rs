@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::Trace;
 use crate::engine::{Kind, Open, bytes_in};
 use crate::event::Stream;
-use crate::measure::{LatencyFigures, Stopwatch, System, Timing, WARM_UP_SHARE};
+use crate::measure::{Bound, LatencyFigures, Stopwatch, System, Timing, WARM_UP_SHARE};
 use crate::native::{self, NativeKind};
 use crate::operator::{Name, Options, trace_of};
 use crate::replay::{Expected, expect, replay, sweep};
@@ -129,6 +129,8 @@ pub struct Figures {
     pub live_bytes: u64,
     /// Time of a checkpoint at the end, where there are checkpoints.
     pub checkpoint_s: Option<f64>,
+    /// Time to open it again after that, where it recovers; every value was compared then.
+    pub recovery_s: Option<f64>,
     /// Answers that were told.
     pub answers: u64,
     /// Their digest.
@@ -150,6 +152,8 @@ pub struct Figures {
 pub struct Plan {
     /// The engine's memory.
     pub memory_bytes: u64,
+    /// What a cgroup around the engine has beyond its memory; `None` without one.
+    pub bound_bytes: Option<u64>,
     /// The time limit.
     pub most: Duration,
     /// Events per second; `None` for a closed loop.
@@ -163,6 +167,11 @@ impl Plan {
         let warm_up = (steps as f64 * WARM_UP_SHARE) as usize;
         let sample = if self.sample == 0 { sample } else { self.sample };
         Timing { most: self.most, sample, rate: self.rate, warm_up }
+    }
+
+    /// Enters a cgroup, if there is to be one.
+    fn bound(&self) -> Result<Option<Bound>> {
+        self.bound_bytes.map(|more| Bound::enter(self.memory_bytes + more)).transpose()
     }
 
     fn open(&self, work: &Work, directory: &Path) -> Open {
@@ -182,6 +191,7 @@ impl Plan {
 /// The engine's; [`Error::Wrong`], naming the access, if a value is wrong.
 pub fn run(work: &Work, kind: &Kind, plan: &Plan, directory: &Path) -> Result<(Outcome, Figures)> {
     let before = System::from_here();
+    let _bound = plan.bound()?;
     let mut engine = kind.open(&plan.open(work, directory))?;
     let (trace, opened) = (&work.trace, System::now());
     let sample = if kind.in_memory { 61 } else { 7 };
@@ -198,6 +208,16 @@ pub fn run(work: &Work, kind: &Kind, plan: &Plan, directory: &Path) -> Result<(O
         sweep(trace, &work.expected, &mut *engine)?;
     }
     let checkpoint_s = timed(|| engine.checkpoint())?;
+    let mut recovery_s = None;
+    if checkpoint_s.is_some() && kind.recovers {
+        drop(engine);
+        let began = Instant::now();
+        engine = kind.open(&plan.open(work, directory))?;
+        recovery_s = Some(began.elapsed().as_secs_f64());
+        if done.is_complete {
+            sweep(trace, &work.expected, &mut *engine)?;
+        }
+    }
     let steps = &trace.steps[..done.steps];
     let events = steps.iter().filter(|step| step.phase == crate::access::Phase::Event).count();
     let mut figures = Figures {
@@ -205,6 +225,7 @@ pub fn run(work: &Work, kind: &Kind, plan: &Plan, directory: &Path) -> Result<(O
         accesses: done.accesses,
         logical_written: done.bytes_written,
         checkpoint_s,
+        recovery_s,
         answers: done.answers.count,
         answers_digest: done.answers.digest,
         values_digest: done.digest,
@@ -237,6 +258,7 @@ pub fn run_native(
 ) -> Result<(Outcome, Figures)> {
     native::check(&work.stream.events)?;
     let before = System::from_here();
+    let _bound = plan.bound()?;
     let (mut native, store) = kind.open(&plan.open(work, directory))?;
     let opened = System::now();
     let stream = &work.stream;
@@ -271,11 +293,16 @@ pub fn run_native(
         return Err(wrong_answers(answers, work.expected.answers));
     }
     let checkpoint_s = timed(|| Ok(store.checkpoint(1).map(|_| true)?))?;
+    drop((native, store));
+    let began = Instant::now();
+    let _again = kind.open(&plan.open(work, directory))?;
+    let recovery_s = Some(began.elapsed().as_secs_f64());
     let share = done as f64 / stream.events.len() as f64;
     let mut figures = Figures {
         events: done as u64,
         accesses: (work.trace.count() as f64 * share) as u64,
         checkpoint_s,
+        recovery_s,
         answers: answers.count,
         answers_digest: answers.digest,
         ..Figures::default()

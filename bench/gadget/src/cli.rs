@@ -182,6 +182,7 @@ fn one(args: &CellArgs, kinds: &[Kind]) -> Result<Cell> {
     }
     let plan = Plan {
         memory_bytes: args.run.memory_bytes()?,
+        bound_bytes: args.run.bound_bytes()?,
         most: args.run.most()?,
         rate: args.rate,
         sample: args.run.sample,

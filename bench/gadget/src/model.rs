@@ -64,7 +64,7 @@ struct Session {
     end: i64,
     /// The ends of sessions before this batch that are part of it now.
     before: Option<(i64, i64)>,
-    folding: Vec<Element>,
+    folding: Folding,
 }
 
 fn sessions(shape: Shape, options: &Options, stream: &Stream) -> Answers {
@@ -84,9 +84,7 @@ fn sessions(shape: Shape, options: &Options, stream: &Stream) -> Answers {
             of_key.retain(|session| {
                 let is_over = session.end < watermark;
                 if is_over {
-                    let mut folding = Folding::default();
-                    session.folding.iter().for_each(|element| folding.add(element));
-                    answers.tell(*key, session.start, folding.told(shape));
+                    answers.tell(*key, session.start, session.folding.told(shape));
                 }
                 !is_over
             });
@@ -101,8 +99,8 @@ fn join(of_key: &mut Vec<Session>, event: &Event, place: u32, watermark: i64, ga
     if end < watermark && !of_key.iter().any(|session| session.before.is_some_and(touches)) {
         return;
     }
-    let mut joined = Session { start, end, before: None, folding: Vec::new() };
-    of_key.retain_mut(|session| {
+    let mut joined = Session { start, end, before: None, folding: Folding::default() };
+    of_key.retain(|session| {
         let is_joined = touches((session.start, session.end));
         if is_joined {
             joined.start = joined.start.min(session.start);
@@ -111,11 +109,11 @@ fn join(of_key: &mut Vec<Session>, event: &Event, place: u32, watermark: i64, ga
                 (Some(one), Some(two)) => Some((one.0.min(two.0), one.1.max(two.1))),
                 (one, two) => one.or(two),
             };
-            joined.folding.append(&mut session.folding);
+            joined.folding.merge(&session.folding);
         }
         !is_joined
     });
-    joined.folding.push(Element::of(event, place));
+    joined.folding.add(&Element::of(event, place));
     of_key.push(joined);
 }
 

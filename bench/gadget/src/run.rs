@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::args::{EngineArgs, InputArgs, OperatorArgs};
 use crate::cell::{Cell, Outcome};
 use crate::engine::Kind;
 use crate::generator::Generator;
-use crate::measure::{Environment, environment};
+use crate::measure::{Bound, Environment, environment};
 use crate::native;
 use crate::operator::{Name, trace_of};
 use crate::report;
@@ -24,6 +25,8 @@ use crate::{Error, Result};
 
 /// Events of which the accesses an event makes are estimated.
 const ESTIMATED_EVENTS: usize = 50_000;
+/// What a cell says that its cgroup has killed.
+const KILLED: &str = "killed: its memory and the bound were not enough for it";
 /// Beyond its time limit a cell gets so long for generating, checking and closing.
 const GRACE: Duration = Duration::from_secs(180);
 
@@ -103,6 +106,10 @@ impl Report {
     fn check(&self, kinds: &[Kind]) -> Result<()> {
         self.numbers.options().check()?;
         self.engine.most()?;
+        if let Some(more) = self.engine.bound_bytes()? {
+            // Refused before work starts where it cannot be done.
+            drop(Bound::enter(more + (1 << 30))?);
+        }
         let memory = self.engine.memory_bytes()?;
         for name in &self.engines {
             if native::KINDS.iter().any(|kind| kind.name == name) {
@@ -152,9 +159,14 @@ impl Report {
             (name.to_owned(), version.to_owned(), note.to_owned())
         };
         let directory = self.engine.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let page_cache = match self.wrap.is_empty() {
-            true => "not bounded".to_owned(),
-            false => format!("bounded with each cell's memory by `{}`", self.wrap.join(" ")),
+        let page_cache = match (&self.engine.bound, self.wrap.is_empty()) {
+            (Some(more), _) => {
+                format!("bounded by a cgroup of the engine's memory and {more} more")
+            }
+            (None, true) => "not bounded".to_owned(),
+            (None, false) => {
+                format!("bounded with each cell's memory by `{}`", self.wrap.join(" "))
+            }
         };
         About {
             options: self.options(),
@@ -270,6 +282,9 @@ impl Report {
                 Ok(cell) => Cell { command: line.join(" "), ..cell },
                 Err(error) => failed(format!("what the cell printed cannot be read: {error}")),
             },
+            Err(why) if why == KILLED => {
+                Cell { outcome: Outcome::Refused(why), ..failed(String::new()) }
+            }
             Err(why) => failed(why),
         }
     }
@@ -317,10 +332,13 @@ impl Report {
                 Err(error) => return Err(error.to_string()),
             }
         };
+        Bound::clear(child.id());
         let (output, errors) =
             (output.join().unwrap_or_default(), errors.join().unwrap_or_default());
+        let is_killed = status.signal() == Some(9) && self.engine.bound.is_some();
         match status.success() {
             true => Ok(output),
+            false if is_killed => Err(KILLED.to_owned()),
             false => Err(format!("{status}: {}", errors.trim())),
         }
     }

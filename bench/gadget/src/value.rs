@@ -122,6 +122,15 @@ impl Folding {
         self.digest = self.digest.wrapping_add(hash_word(word ^ place.rotate_left(20)));
     }
 
+    /// Takes what another has.
+    pub fn merge(&mut self, other: &Folding) {
+        for side in 0..2 {
+            self.counts[side] += other.counts[side];
+            self.sums[side] += other.sums[side];
+        }
+        self.digest = self.digest.wrapping_add(other.digest);
+    }
+
     /// What came out; `None` if there is nothing to tell.
     pub fn told(&self, shape: Shape) -> Option<[u64; 3]> {
         let ([left, right], [of_left, of_right]) = (self.counts, self.sums);

@@ -58,7 +58,9 @@ fn kind(
 ) -> Kind {
     let refuses: fn(Name, &Options) -> Option<&'static str> = |_, _| None;
     let (updates, memory_min, open) = (false, mib_min << 20, Ok(open));
-    Kind { name, version, note, in_memory: false, updates, memory_min, open, refuses }
+    // LMDB opens a file once in a process, and the shim of FASTER makes nothing durable.
+    let recovers = !matches!(name, "lmdb" | "faster");
+    Kind { name, version, note, in_memory: false, updates, recovers, memory_min, open, refuses }
 }
 
 /// The version of a crate, as the lock file has it.

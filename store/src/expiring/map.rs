@@ -30,6 +30,23 @@ pub struct ExpiringMapOf<K, V>(PhantomData<(K, V)>);
 /// bytes more. In processing time each call fails with [`ErrorKind::Input`], and changes nothing, while
 /// the clock is farther ahead of the state's time than
 /// [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use alluvium::{MIB, Store, Time, Ttl};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// let ttl = Ttl::event_time(Duration::from_secs(60));
+/// let mut seen = store.expiring_map::<u64, u32>("seen").open(ttl)?;
+/// seen.advance(Time(0))?;
+/// seen.put(7, 1)?;
+/// seen.advance(Time(59_000_000_000))?;
+/// assert!(seen.contains(&7)?);
+/// seen.advance(Time(61_000_000_000))?;
+/// assert!(!seen.contains(&7)?);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub struct ExpiringMap<K: Key, V: 'static, L: Layout<K, Timed<V>> = AnyLayout> {
     map: Map<K, Timed<V>, L>,
     lifetime: Held<Lifetime>,

@@ -48,6 +48,27 @@ pub struct AggregatedOf<K, E, A>(PhantomData<(K, E, A)>);
 /// An event is written once, whatever the length of windows and how many of them it is in. It
 /// counts for the windows that are open at the time it is sent with: those whose end, and the
 /// allowed lateness, that time has not passed.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use alluvium::{Counting, MIB, Store, Time, Windows};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// let second = Duration::from_secs(1);
+/// let mut visits = store
+///     .aggregated::<u64, (), Counting>("visits")
+///     .open(Windows::tumbling(second), Counting)?;
+/// let mut batch = vec![(7, Time(100), ()), (7, Time(200), ()), (8, Time(300), ())];
+/// visits.add_batch(Time(0), &mut batch, &mut |late| panic!("{late:?}"), &mut |_, _, _, _| ())?;
+/// let mut rows = Vec::new();
+/// visits.advance_all(Time(1_000_000_000), &mut |key, window, count, diff| {
+///     rows.push((*key, window.end, count, diff));
+/// })?;
+/// rows.sort();
+/// assert_eq!(rows, [(7, Time(1_000_000_000), 2, 1), (8, Time(1_000_000_000), 1, 1)]);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub struct Aggregated<K, E, A, L = AnyLayout>
 where
     K: Key + Ord,

@@ -101,6 +101,32 @@ pub struct HolisticOf<K, E>(PhantomData<(K, E)>);
 /// among others depends on how far the watermark was advanced; among late events that were sent with one
 /// time it is that in which they were added. A function that must not depend on it sorts what it
 /// reads.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use alluvium::{Elements, MIB, Store, Time, Window, Windows, process};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// // The median price of each auction and second.
+/// let median = |_: &u64, _: Window, prices: &mut dyn Elements<i64>, emit: &mut dyn FnMut(i64)| {
+///     let mut all = Vec::new();
+///     while let Some(price) = prices.next()? {
+///         all.push(*price);
+///     }
+///     all.sort();
+///     emit(all[all.len() / 2]);
+///     Ok(())
+/// };
+/// let windows = Windows::tumbling(Duration::from_secs(1));
+/// let mut prices = store.holistic::<u64, i64>("prices").open(windows, process(median))?;
+/// let mut batch = vec![(7, Time(1), 30), (7, Time(2), 12), (7, Time(3), 45)];
+/// prices.add_batch(Time(0), &mut batch, &mut |late| panic!("{late:?}"), &mut |_, _, _, _| ())?;
+/// let mut rows = Vec::new();
+/// prices.advance_all(Time::MAX, &mut |key, _, median, _| rows.push((*key, median)))?;
+/// assert_eq!(rows, [(7, 30)]);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub struct Holistic<K, E, F, L = AnyLayout>
 where
     K: Key + Ord,

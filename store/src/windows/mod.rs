@@ -53,6 +53,17 @@ pub struct Window {
 }
 
 /// When results come out. Added up, with their differences, all ways give the same.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use alluvium::{Emit, Windows};
+///
+/// let minute = Duration::from_secs(60);
+/// // A result when the window ends, corrected by events up to 10 s late.
+/// let windows = Windows::tumbling(minute).lateness(Duration::from_secs(10)).emit(Emit::OnWatermark);
+/// # let _ = windows;
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Emit {

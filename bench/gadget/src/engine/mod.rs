@@ -111,6 +111,8 @@ pub struct Kind {
     pub in_memory: bool,
     /// Whether an update is one call of it: otherwise a get and a put.
     pub updates: bool,
+    /// Whether what was made durable is there when it is opened again.
+    pub recovers: bool,
     /// The least memory it works with.
     pub memory_min: u64,
     /// Opens it, or says why it is missing.
@@ -128,7 +130,17 @@ impl Kind {
     ) -> Kind {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let (open, refuses): (_, fn(Name, &Options) -> _) = (Ok(open), |_, _| None);
-        Kind { name, version, note, in_memory: true, updates: true, memory_min: 0, open, refuses }
+        Kind {
+            name,
+            version,
+            note,
+            in_memory: true,
+            updates: true,
+            recovers: false,
+            memory_min: 0,
+            open,
+            refuses,
+        }
     }
 
     /// A row for a store that is not there, with what to do about it.
@@ -141,6 +153,7 @@ impl Kind {
             note: why,
             in_memory: false,
             updates: false,
+            recovers: false,
             memory_min: 0,
             open,
             refuses,

@@ -27,7 +27,9 @@ pub(super) fn kinds() -> Vec<Kind> {
     };
     lists.updates = false;
     let mut kinds = vec![heap, log, lists];
-    kinds.iter_mut().for_each(|kind| kind.memory_min = 2 << 20);
+    for kind in &mut kinds {
+        (kind.memory_min, kind.recovers) = (2 << 20, true);
+    }
     kinds
 }
 

@@ -1,6 +1,7 @@
 //! Clocks around a replay: latencies by kind of access and by phase, due times, warm-up, processor
 //! time, memory, and what the device saw.
 
+mod bound;
 mod clock_unsafe;
 mod latencies;
 mod system;
@@ -16,6 +17,7 @@ use crate::replay::Watch;
 use clock_unsafe::fenced;
 use latencies::Latencies;
 
+pub use bound::Bound;
 pub use latencies::LatencyFigures;
 pub use system::{Environment, System, environment};
 

@@ -189,9 +189,9 @@ pub(super) fn mib(bytes: f64) -> String {
 fn costs(text: &mut String, rows: &[&Row<'_>]) {
     let _ = writeln!(
         text,
-        "\n| engine | CPU ns/access | memory MiB | device written MiB | device read MiB | files MiB | live MiB at most | written per byte put | checkpoint |"
+        "\n| engine | CPU ns/access | memory MiB | device written MiB | device read MiB | files MiB | live MiB at most | written per byte put | checkpoint | opened again |"
     );
-    let _ = writeln!(text, "|---|---|---|---|---|---|---|---|---|");
+    let _ = writeln!(text, "|---|---|---|---|---|---|---|---|---|---|");
     for row in rows.iter().filter(|row| !row.runs.is_empty()) {
         let median = |figure: fn(&Figures) -> f64| row.median(figure).unwrap_or(0.0);
         let logical = median(|figures| figures.logical_written as f64);
@@ -199,10 +199,13 @@ fn costs(text: &mut String, rows: &[&Row<'_>]) {
             true => format!("{:.2}", median(|figures| figures.device_written as f64) / logical),
             false => String::new(),
         };
-        let checkpoint = Spread::of(row.runs.iter().filter_map(|figures| figures.checkpoint_s));
+        let seconds = |figure: fn(&Figures) -> Option<f64>| {
+            let spread = Spread::of(row.runs.iter().filter_map(|figures| figure(figures)));
+            spread.map_or(String::new(), |spread| time(spread.median * 1e9))
+        };
         let _ = writeln!(
             text,
-            "| {} | {:.0} | {} | {} | {} | {} | {} | {amplified} | {} |",
+            "| {} | {:.0} | {} | {} | {} | {} | {} | {amplified} | {} | {} |",
             row.engine,
             median(|figures| figures.cpu_ns_per_access),
             mib(median(|figures| figures.resident_bytes_max as f64)),
@@ -210,7 +213,8 @@ fn costs(text: &mut String, rows: &[&Row<'_>]) {
             mib(median(|figures| figures.device_read as f64)),
             mib(median(|figures| figures.file_bytes as f64)),
             mib(median(|figures| figures.live_bytes_max as f64)),
-            checkpoint.map_or(String::new(), |spread| time(spread.median * 1e9))
+            seconds(|figures| figures.checkpoint_s),
+            seconds(|figures| figures.recovery_s)
         );
     }
 }
