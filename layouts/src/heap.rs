@@ -29,8 +29,8 @@ mod walk;
 use std::marker::PhantomData;
 
 use alluvium_pagestore::{
-    BlobReader, BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind,
-    Rejected, Result, State, StateImage, description_of, rounded,
+    BlobReader, ByteSize, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result,
+    State, StateImage, description_of, rounded,
 };
 
 pub(crate) use self::batches::{GROUP, NEAR_BYTES};
@@ -43,10 +43,8 @@ use crate::expiry::ExpiryPass;
 use crate::full_image::read_placed;
 use crate::lent::Lent;
 use crate::record_type_unsafe::{Entry, RecordType, heap_of};
-use crate::table::{
-    BatchError, CheckpointOutcome, Cursor, Layout, Peek, StateContext, Table, TableStats,
-};
-use crate::upkeep::Upkeep;
+use crate::table::{BatchError, Cursor, Layout, Peek, StateContext, Table};
+use crate::upkeep::{HasUpkeep, Upkeep};
 
 /// Keeps a state in a hash table on the heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -451,40 +449,12 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     }
 }
 
-impl<K: Key, V: 'static, M: 'static> Upkeep for HeapTable<K, V, M> {
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        self.core.tick(work)
+impl<K: Key, V: 'static, M: 'static> HasUpkeep for HeapTable<K, V, M> {
+    fn upkeep(&self) -> &dyn Upkeep {
+        &*self.core
     }
 
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        self.core.reclaim(bytes)
-    }
-
-    fn fixed_bytes(&self) -> (u64, u64) {
-        self.core.fixed_bytes()
-    }
-
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.core.checkpoint(blobs)
-    }
-
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.core.begin_checkpoint(blobs)
-    }
-
-    fn pace_checkpoint(&mut self, pace: crate::table::Pace) {
-        self.core.pace_checkpoint(pace);
-    }
-
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.core.continue_checkpoint(blobs)
-    }
-
-    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        self.core.checkpointed(outcome);
-    }
-
-    fn stats(&self) -> TableStats {
-        self.core.stats()
+    fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        &mut *self.core
     }
 }

@@ -69,6 +69,22 @@ pub trait Upkeep: 'static {
     fn fixed_bytes(&self) -> (u64, u64) {
         (0, u64::MAX)
     }
+
+    /// The state that does all this: another one, where this one [leaves](HasUpkeep) it to that.
+    fn innermost(&self) -> &dyn Upkeep
+    where
+        Self: Sized,
+    {
+        self
+    }
+
+    /// [`innermost`](Upkeep::innermost), to be worked on.
+    fn innermost_mut(&mut self) -> &mut dyn Upkeep
+    where
+        Self: Sized,
+    {
+        self
+    }
 }
 
 /// What leaves its upkeep to the state that it holds: one of several, chosen at run time.
@@ -129,5 +145,13 @@ impl<T: HasUpkeep> Upkeep for T {
 
     fn fixed_bytes(&self) -> (u64, u64) {
         self.upkeep().fixed_bytes()
+    }
+
+    fn innermost(&self) -> &dyn Upkeep {
+        self.upkeep()
+    }
+
+    fn innermost_mut(&mut self) -> &mut dyn Upkeep {
+        self.upkeep_mut()
     }
 }

@@ -286,10 +286,10 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
 
 impl<K: Key, V: State> HasUpkeep for AnyTable<K, V> {
     fn upkeep(&self) -> &dyn Upkeep {
-        each!(self, table => &**table)
+        each!(self, table => table.innermost())
     }
 
     fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
-        each!(self, table => &mut **table)
+        each!(self, table => table.innermost_mut())
     }
 }

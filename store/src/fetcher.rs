@@ -8,7 +8,7 @@ use alluvium_layouts::{Fetch, Table, Ticket};
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{Key, Result};
 
-use crate::state_cell::StateCell;
+use crate::cells::MapCell;
 
 /// The reads of one keyed state, apart from its handle. Get one with
 /// [`Map::fetcher`](crate::Map::fetcher) or [`Count::fetcher`](crate::Count::fetcher).
@@ -51,7 +51,7 @@ pub trait Fetcher<K: Key> {
     fn wake_with(&self, waker: Arc<Waker>) -> Result<()>;
 }
 
-impl<K: Key, V: 'static, T: Table<K, V>> Fetcher<K> for StateCell<K, V, T> {
+impl<K: Key, V: 'static, T: Table<K, V>> Fetcher<K> for MapCell<K, V, T> {
     fn is_resident(&self) -> Result<bool> {
         Ok(self.enter()?.is_resident())
     }
@@ -82,7 +82,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> Fetcher<K> for StateCell<K, V, T> {
 
 /// A state's fetcher.
 pub(crate) fn of<K: Key, V: 'static, T: Table<K, V>>(
-    cell: &Rc<StateCell<K, V, T>>,
+    cell: &Rc<MapCell<K, V, T>>,
 ) -> Rc<dyn Fetcher<K>> {
     cell.clone()
 }

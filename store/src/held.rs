@@ -3,6 +3,7 @@
 //! What it keeps true: a state has one handle at a time. When that is dropped the state stays in the store
 //! as it is, in memory and in checkpoints, until it is opened again.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::rc::{Rc, Weak};
@@ -53,6 +54,15 @@ pub(crate) trait Grouped {
 impl<C> Held<C> {
     pub(crate) fn new(cell: Rc<C>, claim: Claim) -> Self {
         Self { cell, own: None, _claim: claim }
+    }
+
+    /// That of a state whose type was looked at.
+    pub(crate) fn of((cell, claim): (Rc<dyn Any>, Claim)) -> Self
+    where
+        C: 'static,
+    {
+        let Ok(cell) = cell.downcast() else { unreachable!("a state of another type") };
+        Self::new(cell, claim)
     }
 
     /// Takes no other keys from now on.

@@ -45,7 +45,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
 
     /// The state's name.
     pub fn name(&self) -> &str {
-        self.cell.0.name()
+        self.cell.name()
     }
 
     /// Elements of all lists. Those that were cleared on storage may count until they are gone
@@ -54,7 +54,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// # Errors
     /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) from a closure of the same state.
     pub fn len(&self) -> Result<u64> {
-        Ok(self.cell.0.enter()?.len())
+        Ok(self.cell.enter()?.len())
     }
 
     /// Whether [`len`](List::len) is 0.
@@ -80,7 +80,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
         let checked = self.cell.check(|| key.key_hash());
-        match checked.and_then(|()| self.cell.0.enter_for(1)) {
+        match checked.and_then(|()| self.cell.enter_for(1)) {
             Ok(mut lists) => lists.append(STAYING, key, element),
             Err(error) => Err(Rejected::new(error, element)),
         }
@@ -93,7 +93,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// As for [`append`](List::append).
     pub fn append_batch(&mut self, batch: &mut Vec<(K, E)>) -> Result<()> {
         self.cell.check_all(batch.iter().map(|(key, _)| key.key_hash()))?;
-        let mut lists = self.cell.0.enter_for(batch.len())?;
+        let mut lists = self.cell.enter_for(batch.len())?;
         let mut rest = std::mem::take(batch).into_iter();
         let mut some = Vec::with_capacity(rest.len().min(BATCH));
         loop {
@@ -119,7 +119,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         key: &Q,
         mut visit: impl FnMut(&E) -> Result<()>,
     ) -> Result<u64> {
-        self.cell.0.run(1, |lists| lists.read(STAYING, key, &mut visit))?
+        self.cell.run(1, |lists| lists.read(STAYING, key, &mut visit))?
     }
 
     /// The elements of `key`. Takes memory for all of them that is not booked; for long lists
@@ -186,7 +186,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) and those of storage, if there is no memory to note it.
     pub fn clear<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<()> {
         self.cell.check(|| key.key_hash())?;
-        self.cell.0.enter_for(1)?.clear_key(STAYING, key)
+        self.cell.enter_for(1)?.clear_key(STAYING, key)
     }
 
     /// Visits all elements, those of each key together and in order; the order of keys is
@@ -195,7 +195,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// # Errors
     /// As for [`read`](List::read).
     pub fn for_each(&mut self, mut visit: impl FnMut(&K, &E) -> Result<()>) -> Result<()> {
-        let mut lists = self.cell.0.enter()?;
+        let mut lists = self.cell.enter()?;
         let mut cursor = Cursor::default();
         while !cursor.done {
             lists.fold(STAYING..STAYING, &mut cursor, 4096, &mut |key, elements| {
@@ -222,6 +222,6 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
 
 impl<K: Key, E: State, L: ListsLayout<K, E>> fmt::Debug for List<K, E, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "List({})", self.cell.0.name())
+        write!(f, "List({})", self.cell.name())
     }
 }

@@ -8,10 +8,11 @@ use alluvium_layouts::{BatchError, Cursor, Fetch, Layout, Peek, Table, TableStat
 use alluvium_pagestore::{Key, Lookup, Rejected, Result};
 
 use crate::any_layout::AnyLayout;
+use crate::cells::MapCell;
 use crate::fetcher::{self, Fetcher};
 use crate::held::{Grouped, Held};
 use crate::moving::Groups;
-use crate::state_cell::{StateCell, ValueRef};
+use crate::state_cell::{Hooks, ValueRef};
 
 /// Entries that are loaded at once.
 const LOAD_BATCH: usize = 64;
@@ -37,28 +38,28 @@ const LOAD_BATCH: usize = 64;
 /// # Ok::<(), alluvium::Error>(())
 /// ```
 pub struct Map<K: Key, V: 'static, L: Layout<K, V> = AnyLayout> {
-    cell: Held<StateCell<K, V, L::Table>>,
+    cell: Held<MapCell<K, V, L::Table>>,
 }
 
 impl<K: Key, V: 'static, L: Layout<K, V>> fmt::Debug for Map<K, V, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Map({})", self.cell.name)
+        write!(f, "Map({})", self.cell.name())
     }
 }
 
 impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
-    pub(crate) fn new(cell: Held<StateCell<K, V, L::Table>>) -> Self {
+    pub(crate) fn new(cell: Held<MapCell<K, V, L::Table>>) -> Self {
         Self { cell }
     }
 
     /// What the handle shares with the store.
-    pub(crate) fn cell(&self) -> &StateCell<K, V, L::Table> {
+    pub(crate) fn cell(&self) -> &MapCell<K, V, L::Table> {
         &self.cell
     }
 
     /// The state's name.
     pub fn name(&self) -> &str {
-        &self.cell.name
+        self.cell.name()
     }
 
     /// Keys present. Cost: O(1).
@@ -74,7 +75,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// The value of `key`; may read from storage. The state can be used again once the returned
     /// borrow is dropped. [`read`](Map::read) saves a second look-up.
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
-        if self.cell.enter_to_read(1)?.get(key)?.is_none() {
+        if self.cell.enter_for(1)?.get(key)?.is_none() {
             return Ok(None);
         }
         // `get` has made the value resident.
@@ -92,7 +93,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: &Q,
         read: impl FnOnce(Option<&V>) -> R,
     ) -> Result<R> {
-        let mut table = self.cell.enter_to_read(1)?;
+        let mut table = self.cell.enter_for(1)?;
         Ok(read(table.get(key)?))
     }
 
@@ -108,7 +109,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Whether `key` is present; may read from storage.
     pub fn contains<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
-        Ok(self.cell.enter_to_read(1)?.get(key)?.is_some())
+        Ok(self.cell.enter_for(1)?.get(key)?.is_some())
     }
 
     /// Read-modify-write: applies `change` to the value of `key` in place, after putting `init()`
@@ -121,7 +122,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
         self.cell.check(|| key.key_hash())?;
-        self.cell.run(1, |table| table.update(key, init, change))?
+        self.cell.run_to_write(1, |table| table.update(key, init, change))?
     }
 
     /// Applies `change` to the value of `key` in place; does nothing if the key is absent.
@@ -132,7 +133,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
         self.cell.check(|| key.key_hash())?;
-        self.cell.run(1, |table| table.modify(key, change))?
+        self.cell.run_to_write(1, |table| table.modify(key, change))?
     }
 
     /// [`modify`](Map::modify) for a change that takes no heap, also of a value that is too large.
@@ -143,7 +144,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
         self.cell.check(|| key.key_hash())?;
-        self.cell.run(1, |table| table.touch(key, change))?
+        self.cell.run_to_write(1, |table| table.touch(key, change))?
     }
 
     /// [`modify`](Map::modify) that puts a clone of the old value back if `change` panics.
@@ -217,7 +218,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
             let checked = self.cell.check_all(batch.iter().map(|item| key(item).key_hash()));
             checked.map_err(|error| BatchError { applied: 0, error })?;
         }
-        let done = self.cell.run(batch.len(), |table| table.update_batch(batch, key, init, change));
+        let done = self
+            .cell
+            .run_to_write(batch.len(), |table| table.update_batch(batch, key, init, change));
         done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
     }
 
@@ -229,7 +232,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: impl Fn(&T) -> &Q,
         read: impl FnMut(&T, Option<&V>),
     ) -> std::result::Result<(), BatchError> {
-        let done = self.cell.run_to_read(batch.len(), |table| table.read_batch(batch, key, read));
+        let done = self.cell.run(batch.len(), |table| table.read_batch(batch, key, read));
         done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
     }
 
@@ -280,13 +283,13 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         fuel: usize,
         mut visit: impl FnMut(&K, &V) -> Result<()>,
     ) -> Result<()> {
-        self.cell.run_to_read(0, |table| table.scan(cursor, fuel, &mut visit))?
+        self.cell.run(0, |table| table.scan(cursor, fuel, &mut visit))?
     }
 
     /// Visits all entries, in no useful order. Cost: a pass over the state, with all its reads, which
     /// are in the order of storage where that saves some.
     pub fn for_each(&mut self, mut visit: impl FnMut(&K, &V) -> Result<()>) -> Result<()> {
-        self.cell.run_to_read(0, |table| table.visit_all(&mut visit))?
+        self.cell.run(0, |table| table.visit_all(&mut visit))?
     }
 
     /// Puts all entries, in order: of several of one key the last is there in the end. Sorted or not
@@ -326,7 +329,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Counters and gauges.
     pub fn stats(&self) -> Result<TableStats> {
-        self.cell.statistics()
+        self.cell.stats()
     }
 
     /// Whether a closure panicked in this state since it was opened or last cleared.

@@ -3,6 +3,7 @@
 //! Here is what concerns all of them: memory, checkpoints, statistics, helpers. How single states are
 //! opened is in the modules below.
 
+mod being_opened;
 mod dropping;
 mod expiring;
 mod opening;
@@ -42,7 +43,7 @@ use crate::stats::{StateStats, StoreStats};
 pub(crate) use dropping::{Dropped, kept};
 pub(crate) use opening::not_encoded;
 pub use states::{CountOf, ListOf, MapOf, StateBuilder, ValueOf};
-pub(crate) use taking::{Pane, put, put_all};
+pub(crate) use taking::{Pane, put, put_all, put_panes, put_records};
 
 /// One worker's states under one memory budget and one directory. Cheap to clone; stays on its
 /// thread.

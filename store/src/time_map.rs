@@ -56,7 +56,7 @@ pub struct TimeMap<K: Key, V: State, L: ListsLayout<K, (Time, V)> = AnyLayout> {
 
 impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> fmt::Debug for TimeMap<K, V, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TimeMap({})", self.cell.0.name())
+        write!(f, "TimeMap({})", self.cell.name())
     }
 }
 
@@ -102,7 +102,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         // The state may be in use: then the value has not been given to anybody yet.
         let mut value = Some((at, value));
         let appended =
-            self.cell.0.run(1, |lists| lists.append(slice, key, value.take().expect("given once")));
+            self.cell.run(1, |lists| lists.append(slice, key, value.take().expect("given once")));
         match (appended, value) {
             (Ok(Ok(())), _) => Ok(()),
             (Ok(Err(Rejected { error, value: (_, value), .. })), _) => {
@@ -154,13 +154,13 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         for end in [times.start, times.end] {
             if end != Time::MAX && self.slice_of(end) != end {
                 let message = format!("{} is not the end of a slice of {} ns", end.0, self.width);
-                return Err(Error::new(ErrorKind::Input, message).with("state", self.cell.0.name()));
+                return Err(Error::new(ErrorKind::Input, message).with("state", self.cell.name()));
             }
         }
         self.cell.check(|| key.key_hash())?;
         let mut from = times.start;
         while let Some(slice) = self.next_slice(from)?.filter(|slice| *slice < times.end) {
-            self.cell.0.run(1, |lists| lists.clear_key(slice, key))??;
+            self.cell.run(1, |lists| lists.clear_key(slice, key))??;
             from = slice.plus(1);
         }
         Ok(())
@@ -180,23 +180,23 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
     pub fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
         let slice = if before == Time::MAX { before } else { self.slice_of(before) };
         let slice = slice.max(self.owed.unwrap_or(Time::MIN));
-        if self.cell.0.groups().is_some_and(|groups| groups.is_any_under_way()) {
+        if self.cell.groups().is_some_and(|groups| groups.is_any_under_way()) {
             self.owed = Some(slice);
             return Ok(true);
         }
-        let done = self.cell.0.run(0, |lists| lists.purge(slice, fuel))??;
+        let done = self.cell.run(0, |lists| lists.purge(slice, fuel))??;
         self.owed = None;
         Ok(done)
     }
 
     /// Tells that values before `until` will be read soon.
     pub fn prefetch(&mut self, until: Time) -> Result<()> {
-        self.cell.0.run(0, |lists| lists.prefetch(until))?
+        self.cell.run(0, |lists| lists.prefetch(until))?
     }
 
     /// Values, in memory and on storage.
     pub fn len(&self) -> Result<u64> {
-        Ok(self.cell.0.enter()?.len())
+        Ok(self.cell.enter()?.len())
     }
 
     /// Whether there is none.
@@ -206,7 +206,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
 
     /// Makes the state usable for checkpoints again after a closure of the caller's panicked.
     pub fn clear_poison(&mut self) {
-        self.cell.0.clear_poison();
+        self.cell.clear_poison();
     }
 
     /// Where the slice begins that has `at`; the first one begins where time does, and the last has the
@@ -217,7 +217,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
     }
 
     fn next_slice(&self, from: Time) -> Result<Option<Time>> {
-        Ok(self.cell.0.enter()?.next_bucket(from))
+        Ok(self.cell.enter()?.next_bucket(from))
     }
 
     /// What `key` has in a slice at times in `times`, in order of time.
@@ -228,7 +228,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         times: &Range<Time>,
     ) -> Result<Found<V>> {
         let mut found = Found { values: Vec::new(), bytes: 0, account: self.account.clone() };
-        self.cell.0.run(1, |lists| {
+        self.cell.run(1, |lists| {
             lists.read(slice, key, &mut |(at, value)| {
                 if has(times, *at) { found.push(*at, value) } else { Ok(()) }
             })

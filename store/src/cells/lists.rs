@@ -1,127 +1,117 @@
 //! Lists of a store.
 
+use std::fmt;
 use std::marker::PhantomData;
-use std::rc::Rc;
+use std::ops::RangeInclusive;
 
-use alluvium_layouts::{CheckpointOutcome, Lists, TableStats, for_each_list};
-use alluvium_pagestore::{
-    BlobWriter, Encoded, Key, KeyGroup, Result, State, StateImage, Time, codec,
-};
+use alluvium_layouts::{Cursor, Lists, Part, Upkeep, for_each_list};
+use alluvium_pagestore::{Encoded, Key, Result, State, Time, codec};
 
-use super::{Shared, each_of_group};
-use crate::export::{Entry, Visit, check_hash};
-use crate::held::Grouped;
-use crate::moving::{Arriving, Groups, Place, in_order};
-use crate::pacing::Stream;
-use crate::state_cell::{Hooks, Lock};
+use crate::export::{Entry, check_hash};
+use crate::moving::{Arriving, in_order};
+use crate::state_cell::{Contents, Core, Kept, Outgoing, StateCell};
 
 /// [`Lists`] of a store.
-#[derive(Debug)]
-pub(crate) struct ListsCell<K, E, L>(pub(crate) Shared<L>, PhantomData<(K, E)>);
+pub(crate) type ListsCell<K, E, L> = StateCell<Kept<L, WaysOfLists<K, E>>>;
 
-impl<K: Key, V: State, T: Lists<K, V>> ListsCell<K, V, T> {
-    pub(crate) fn new(name: &str, inner: T, lock: Option<Lock>) -> Self {
-        Self(Shared::new(name, inner, lock), PhantomData)
-    }
+/// Says what lists are of.
+pub(crate) struct WaysOfLists<K, E>(PhantomData<(K, E)>);
 
-    /// The same for lists whose key groups move.
-    pub(crate) fn in_groups(self, groups: Option<Rc<Groups>>) -> Self {
-        Self(Shared { groups, ..self.0 }, self.1)
+impl<K, E> Default for WaysOfLists<K, E> {
+    fn default() -> Self {
+        Self(PhantomData)
     }
 }
 
-impl<K, E, L> Grouped for ListsCell<K, E, L> {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    #[inline]
-    fn groups(&self) -> Option<&Groups> {
-        self.0.groups()
+impl<K, E> fmt::Debug for WaysOfLists<K, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WaysOfLists")
     }
 }
 
-impl<K: Key, V: State, T: Lists<K, V>> Hooks for ListsCell<K, V, T> {
-    fn poisoned(&self) -> bool {
-        self.0.poisoned.get()
+impl<K: Key, E: State, L: Lists<K, E>> Contents for Kept<L, WaysOfLists<K, E>> {
+    fn upkeep(&self) -> &dyn Upkeep {
+        self.inner.layout.innermost()
     }
 
-    fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.0.checkpoint(blobs)
+    fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        self.inner.layout.innermost_mut()
     }
 
-    fn begin_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.0.begin_checkpoint(blobs)
+    fn finds_groups(&mut self) -> bool {
+        self.inner.layout.by_hash().is_some()
     }
 
-    fn calls(&self) -> u64 {
-        self.0.calls.get()
+    fn take(&mut self, part: &Part) -> Result<()> {
+        let lists = &mut self.inner.layout;
+        part.for_each_element(|bucket, key: &K, element: &E| {
+            Ok(lists.append(bucket, key, element.clone())?)
+        })
     }
 
-    fn pace_checkpoint(&self, stream: Stream) -> Result<()> {
-        self.0.pace_checkpoint(stream)
+    fn len(&self) -> u64 {
+        self.inner.layout.len()
     }
 
-    fn continue_checkpoint(&self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.0.continue_checkpoint(blobs)
+    fn purge(&mut self) -> Result<()> {
+        self.inner.layout.purge(Time::MAX, 1).map(drop)
     }
 
-    fn checkpointed(&self, outcome: CheckpointOutcome) {
-        self.0.checkpointed(outcome);
+    fn export(&mut self, to: &mut Outgoing<'_>) -> Result<()> {
+        for_each_list(&mut self.inner.layout, &mut |bucket, key: &K, elements| {
+            codec::encode_one(&mut to.encoded.key, key)?;
+            while let Some(element) = elements.next()? {
+                codec::encode_one(&mut to.encoded.value, element)?;
+                to.give(key.key_hash(), bucket)?;
+            }
+            Ok(())
+        })
     }
 
-    fn tick(&self, work: usize) -> Result<usize> {
-        self.0.tick(work)
+    fn next_part(&self, from: Time) -> Option<Time> {
+        self.inner.layout.next_bucket(from)
     }
 
-    fn reclaim(&self, bytes: u64) -> Result<u64> {
-        self.0.reclaim(bytes, |inner| inner.purge(Time::MAX, 1))
-    }
-
-    fn fixed_bytes(&self) -> (u64, u64) {
-        self.0.fixed_bytes()
-    }
-
-    fn stats(&self) -> Result<TableStats> {
-        self.0.stats()
-    }
-
-    /// Gives elements of a key group in runs, bucket by bucket: each run with how many elements of its
-    /// list come before it.
-    fn extract(
-        &self,
-        group: KeyGroup,
-        at: &mut Place,
+    /// In runs: each with how many elements of its list come before it.
+    fn visit_hashes(
+        &mut self,
+        part: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
         fuel: usize,
-        visit: Visit<'_>,
-    ) -> Result<()> {
-        let hashes = self.0.hashes_of(group);
-        let (mut encoded, lists) = (Encoded::default(), &mut *self.0.enter()?);
-        at.is_exact = true;
-        each_of_group(at, fuel, lists, T::next_bucket, |lists, bucket, cursor, fuel| {
-            let (lists, mut count) = (in_order(lists.by_hash())?, 0);
-            lists.visit_hashes(bucket, &hashes, cursor, fuel, &mut |key, from, run| {
-                count += run.len();
-                encoded.set(key, &(from, run.to_vec()))?;
-                visit(Entry::of(key.key_hash(), bucket.0, &encoded))
-            })?;
-            Ok(count)
-        })
+        to: &mut Outgoing<'_>,
+    ) -> Result<usize> {
+        let (lists, mut count) = (in_order(self.inner.layout.by_hash())?, 0);
+        lists.visit_hashes(part, hashes, cursor, fuel, &mut |key, from, run| {
+            count += run.len();
+            to.encoded.set(key, &(from, run.to_vec()))?;
+            to.give(key.key_hash(), part)
+        })?;
+        Ok(count)
     }
 
-    fn forget(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
-        let hashes = self.0.hashes_of(group);
-        let lists = &mut *self.0.enter()?;
-        each_of_group(at, fuel, lists, T::next_bucket, |lists, bucket, cursor, fuel| {
-            in_order(lists.by_hash())?.remove_hashes(bucket, &hashes, cursor, fuel)
-        })
+    fn remove_hashes(
+        &mut self,
+        part: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        in_order(self.inner.layout.by_hash())?.remove_hashes(part, hashes, cursor, fuel)
+    }
+
+    fn import(&mut self, _: &Core, entry: Entry<'_>) -> Result<()> {
+        let (key, element) = Encoded::get::<K, E>(entry.key, entry.value)?;
+        check_hash(entry.hash, key.key_hash())?;
+        Ok(self.inner.layout.append(Time(entry.order), &key, element)?)
     }
 
     /// Appends a run, the first of a list in the place of what may be there of it.
-    fn install(&self, entry: Entry<'_>, arriving: &mut Arriving) -> Result<()> {
-        let (key, (from, run)) = Encoded::get::<K, (u64, Vec<V>)>(entry.key, entry.value)?;
+    fn install(&mut self, core: &Core, entry: Entry<'_>, arriving: &mut Arriving) -> Result<()> {
+        let (key, (from, run)) = Encoded::get::<K, (u64, Vec<E>)>(entry.key, entry.value)?;
         check_hash(entry.hash, key.key_hash())?;
-        let (bucket, mut lists) = (Time(entry.order), self.0.enter_for(1)?);
+        core.count(1);
+        let (bucket, lists) = (Time(entry.order), &mut self.inner.layout);
         if arriving.is_anew && from == 0 && arriving.done == 0 {
             lists.clear_key(bucket, &key)?;
         }
@@ -130,23 +120,5 @@ impl<K: Key, V: State, T: Lists<K, V>> Hooks for ListsCell<K, V, T> {
             arriving.done += 1;
         }
         Ok(())
-    }
-
-    fn export(&self, visit: Visit<'_>) -> Result<()> {
-        let mut encoded = Encoded::default();
-        for_each_list(&mut *self.0.enter()?, &mut |bucket, key: &K, elements| {
-            codec::encode_one(&mut encoded.key, key)?;
-            while let Some(element) = elements.next()? {
-                codec::encode_one(&mut encoded.value, element)?;
-                visit(Entry::of(key.key_hash(), bucket.0, &encoded))?;
-            }
-            Ok(())
-        })
-    }
-
-    fn import(&self, entry: Entry<'_>) -> Result<()> {
-        let (key, element) = Encoded::get::<K, V>(entry.key, entry.value)?;
-        check_hash(entry.hash, key.key_hash())?;
-        Ok(self.0.enter()?.append(Time(entry.order), &key, element)?)
     }
 }

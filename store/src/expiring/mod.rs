@@ -14,7 +14,7 @@ mod value;
 
 pub(crate) use lifetime::{Lifetime, Record, Rules};
 pub use map::{ExpiringMap, ExpiringMapOf};
-pub(crate) use sweeping::Sweeping;
+pub(crate) use sweeping::{Pass, Sweeping};
 pub use timed::Timed;
 pub use ttl::{Clock, Ttl, WallClock};
 pub use value::{ExpiringValue, ExpiringValueOf};

@@ -9,8 +9,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use alluvium_layouts::{ExpiryPass, Table, Touched};
-use alluvium_pagestore::{Key, Result, Time};
+use alluvium_layouts::{Cursor, ExpiryPass, Touched};
+use alluvium_pagestore::{Result, Time};
 
 use super::lifetime::Lifetime;
 
@@ -19,35 +19,72 @@ const PASSES: i64 = 8;
 
 /// How the entries of one table are removed when they are over.
 #[derive(Debug)]
-pub(crate) struct Sweeping<V> {
+pub(crate) struct Sweeping {
     lifetime: Rc<Lifetime>,
-    touched: Touched<V>,
     /// The pass under way.
-    pass: RefCell<Option<ExpiryPass<V>>>,
+    pass: RefCell<Option<Pass>>,
     /// What the last pass, or the one under way, was for.
     swept_to: Cell<Time>,
     /// Whether it may have missed some.
     again: Cell<bool>,
 }
 
-impl<V> Sweeping<V> {
-    pub(crate) fn new(lifetime: Rc<Lifetime>, touched: Touched<V>) -> Self {
-        let (swept_to, again) = (Cell::new(Time::MIN), Cell::new(false));
-        Self { lifetime, touched, pass: RefCell::new(None), swept_to, again }
+/// An [`ExpiryPass`] between two steps, whatever the values are.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    to: Time,
+    pub(crate) cursor: Cursor,
+    least: Time,
+    is_whole: bool,
+    looked: u64,
+    removed: u64,
+}
+
+impl Pass {
+    fn of<V>(pass: &ExpiryPass<V>) -> Self {
+        let &ExpiryPass { to, cursor, least, is_whole, looked, removed, .. } = pass;
+        Self { to, cursor, least, is_whole, looked, removed }
     }
 
-    /// Whether a value is over at this moment.
-    pub(crate) fn is_over(&self) -> impl Fn(&V) -> bool {
-        let (over, touched) = (self.lifetime.known().over, self.touched);
-        move |value| touched(value) < over
+    fn new(to: Time) -> Self {
+        let (cursor, least) = (Cursor::default(), Time::MAX);
+        Self { to, cursor, least, is_whole: true, looked: 0, removed: 0 }
+    }
+
+    /// Goes on with it over values that were touched last when `touched` says.
+    pub(crate) fn go_on<V>(
+        &mut self,
+        touched: Touched<V>,
+        step: impl FnOnce(&mut ExpiryPass<V>) -> Result<()>,
+    ) -> Result<()> {
+        let &mut Self { to, cursor, least, is_whole, looked, removed } = self;
+        let mut pass = ExpiryPass { touched, to, cursor, least, is_whole, looked, removed };
+        let stepped = step(&mut pass);
+        *self = Self::of(&pass);
+        stepped
+    }
+}
+
+/// Removes some entries of a table that are over.
+type Step<'s> = &'s mut dyn FnMut(&mut Pass, usize) -> Result<()>;
+
+impl Sweeping {
+    pub(crate) fn new(lifetime: Rc<Lifetime>) -> Self {
+        let (swept_to, again) = (Cell::new(Time::MIN), Cell::new(false));
+        Self { lifetime, pass: RefCell::new(None), swept_to, again }
+    }
+
+    /// What was touched last before this is over at this moment.
+    pub(crate) fn over(&self) -> Time {
+        self.lifetime.known().over
     }
 
     /// A value came from elsewhere: the time was at least when it was touched.
     ///
     /// # Errors
     /// Those of a time that jumps too far.
-    pub(crate) fn saw(&self, value: &V) -> Result<()> {
-        self.lifetime.advance((self.touched)(value))
+    pub(crate) fn saw(&self, touched: Time) -> Result<()> {
+        self.lifetime.advance(touched)
     }
 
     /// Entries that were removed, and those that were looked at.
@@ -55,14 +92,9 @@ impl<V> Sweeping<V> {
         (self.lifetime.removed.get(), self.lifetime.looked.get())
     }
 
-    /// Looks at about `fuel` entries of `table`, if a pass is under way or due; says at how many.
+    /// Has `step` look at about `fuel` entries, if a pass is under way or due; says at how many.
     /// `idle`: there is time to go over again what a pass may have missed.
-    pub(crate) fn step<K: Key>(
-        &self,
-        table: &mut impl Table<K, V>,
-        fuel: usize,
-        idle: bool,
-    ) -> Result<usize> {
+    pub(crate) fn step(&self, fuel: usize, idle: bool, step: Step<'_>) -> Result<usize> {
         let mut under_way = self.pass.borrow_mut();
         if under_way.is_none() {
             let over = self.lifetime.moment()?.over;
@@ -70,11 +102,11 @@ impl<V> Sweeping<V> {
                 return Ok(0);
             }
             self.swept_to.set(over);
-            *under_way = Some(ExpiryPass::new(self.touched, over));
+            *under_way = Some(Pass::new(over));
         }
         let pass = under_way.as_mut().expect("begun above");
         let (looked, removed, position) = (pass.looked, pass.removed, pass.cursor.position);
-        let stepped = table.expire(pass, fuel);
+        let stepped = step(pass, fuel);
         let lifetime = &self.lifetime;
         lifetime.looked.set(lifetime.looked.get() + pass.looked - looked);
         lifetime.removed.set(lifetime.removed.get() + pass.removed - removed);

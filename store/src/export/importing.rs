@@ -7,7 +7,6 @@ use alluvium_pagestore::{Account, Error, ErrorKind, KeyGroup, Result};
 
 use super::file::{FileReader, Item, StateHeader};
 use super::{Entry, Imported};
-use crate::batch::Batch;
 use crate::store::{OpenState, Store};
 
 /// Entries of one state.
@@ -18,10 +17,18 @@ pub(crate) trait Entries {
     fn account(&self) -> &Rc<Account>;
 }
 
+/// A batch of entries on their way into a state.
+pub(crate) trait Gathering {
+    /// Takes an entry, decoded; says whether that is enough.
+    fn take(&mut self, entry: Entry<'_>) -> Result<bool>;
+    /// Puts what was taken.
+    fn put(&mut self) -> Result<()>;
+}
+
 /// Puts entries one by one.
 pub(crate) fn each(
     entries: &mut dyn Entries,
-    mut put: impl FnMut(Entry<'_>) -> Result<()>,
+    put: &mut dyn FnMut(Entry<'_>) -> Result<()>,
 ) -> Result<()> {
     while let Some(entry) = entries.next() {
         put(entry)?;
@@ -29,31 +36,20 @@ pub(crate) fn each(
     Ok(())
 }
 
-/// Puts entries in batches of what `decode` makes of them, or by `one` where no memory is left for a batch:
-/// all, or those before one that cannot be decoded.
-pub(crate) fn in_batches<T>(
-    entries: &mut dyn Entries,
-    mut decode: impl FnMut(Entry<'_>) -> Result<T>,
-    mut put: impl FnMut(&mut Batch<T>) -> Result<()>,
-    one: impl FnMut(Entry<'_>) -> Result<()>,
-) -> Result<()> {
-    let Ok(mut batch) = Batch::begin(entries.account()) else { return each(entries, one) };
-    let mut decoded = Ok(());
+/// Puts entries in batches: all, or those before one that cannot be decoded.
+pub(crate) fn in_batches(entries: &mut dyn Entries, batch: &mut dyn Gathering) -> Result<()> {
+    let mut taken = Ok(());
     while let Some(entry) = entries.next() {
-        let bytes = entry.key.len() + entry.value.len();
-        match decode(entry) {
-            Ok(item) => {
-                if batch.push(item, bytes) {
-                    put(&mut batch)?;
-                }
-            }
+        match batch.take(entry) {
+            Ok(true) => batch.put()?,
+            Ok(false) => {}
             Err(error) => {
-                decoded = Err(error);
+                taken = Err(error);
                 break;
             }
         }
     }
-    put(&mut batch).and(decoded)
+    batch.put().and(taken)
 }
 
 /// What comes after the entries of a state.

@@ -21,7 +21,7 @@ use crate::store::{OpenState, Store};
 use file::{FileReader, FileWriter, StateHeader};
 use sort::Sorter;
 
-pub(crate) use importing::{Entries, each, in_batches};
+pub(crate) use importing::{Entries, Gathering, each, in_batches};
 
 /// One entry of a state in its canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

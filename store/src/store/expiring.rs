@@ -1,6 +1,6 @@
 //! Opening state whose entries expire.
 
-use alluvium_layouts::{Layout, Touched};
+use alluvium_layouts::Layout;
 use alluvium_pagestore::{Key, Result, State, Time, description_of};
 
 use super::opening::manifest;
@@ -10,12 +10,6 @@ use crate::expiring::{
 };
 use crate::held::Held;
 use crate::moving::Mover;
-
-/// How the entries of a table expire.
-pub(super) struct Expiry<V> {
-    pub(super) lifetime: Held<Lifetime>,
-    pub(super) touched: Touched<V>,
-}
 
 impl Store {
     /// The map `name`, whose entries expire.
@@ -55,9 +49,8 @@ impl Store {
             left.go_on(ttl)?;
             return Ok(left);
         }
-        let context = self.0.context(&name, None)?;
-        let context = self.0.with_restored(context, &manifest)?;
-        let account = context.account.clone();
+        let mut opening = self.0.begin_opening(manifest, None, None)?;
+        opening.go_along_with(mover);
         let (is_own, stored) = self.0.stored(&name);
         let over = match (is_own, stored, &self.0.sources) {
             (true, stored, _) => stored.and_then(|stored| stored.over),
@@ -71,15 +64,10 @@ impl Store {
             jump_max: self.0.config.time_jump_max_nanos(),
             over: over.unwrap_or(Time::MIN),
         };
-        let opened = Lifetime::open(state, rules, context.clone());
+        let opened = Lifetime::open(state, rules, opening.context().clone());
         let lifetime = opened.map_err(|e| e.with("state", &name))?;
-        self.0.take_parts(&context, &manifest, 0, &mut |part| {
-            part.read(|part| lifetime.take(part))
-        })?;
-        if let Some(mover) = mover {
-            mover.add(&manifest, lifetime.clone());
-        }
-        Ok(self.0.register(None, manifest, account, lifetime))
+        opening.take_parts(0, &mut |part| part.read(|part| lifetime.take(part)))?;
+        Ok(opening.register(lifetime))
     }
 }
 
@@ -93,13 +81,13 @@ impl<P, L> StateBuilder<'_, P, L> {
         L: Layout<K, Timed<V>>,
     {
         ttl.nanos().map_err(|e| e.with("state", self.name()))?;
-        let (store, name, mover) = (self.store(), self.name().to_owned(), self.mover.clone());
+        let (store, name, mover) = (self.store(), self.name().to_owned(), self.mover().cloned());
         let primitive = format!("{primitive} expiring in {}", ttl.kind());
         let mut opened = None;
-        let map = self.open_map_with(&primitive, || {
+        let map = self.open_map_with(&primitive, Some(Timed::touched), &mut || {
             let lifetime = store.open_lifetime(&name, ttl, mover.as_ref())?;
             opened = Some(lifetime.clone());
-            Ok(Some(Expiry { lifetime, touched: Timed::touched }))
+            Ok(Some(lifetime))
         })?;
         Ok(ExpiringMap::new(map, opened.expect("opened with the map")))
     }

@@ -3,7 +3,7 @@
 //! What it keeps true: a state has one handle at a time, and its next handle finds it as the last one left
 //! it; a state is opened with the types it was stored with, or refused.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -112,10 +112,13 @@ impl Inner {
 
     /// What became of opening a state. Reads that were given up keep their memory until they end.
     pub(super) fn opened<S>(&self, opened: Result<S>, name: &str) -> Result<S> {
-        opened.map_err(|error| {
-            self.book_left();
-            error.with("state", name)
-        })
+        opened.map_err(|error| self.not_opened(error, name))
+    }
+
+    #[cold]
+    fn not_opened(&self, error: Error, name: &str) -> Error {
+        self.book_left();
+        error.with("state", name)
     }
 
     /// Books what the device has of requests that were given up while a state was opened or exported.
@@ -181,18 +184,32 @@ impl Inner {
         asked: &StateManifest,
         mover: Option<&Mover>,
     ) -> Result<Option<Held<C>>> {
+        let left = self.left_as(TypeId::of::<C>(), asked, mover)?;
+        Ok(left.map(Held::of))
+    }
+
+    /// [`left`](Inner::left) of the type of Rust with this id.
+    pub(super) fn left_as(
+        &self,
+        id: TypeId,
+        asked: &StateManifest,
+        mover: Option<&Mover>,
+    ) -> Result<Option<(Rc<dyn Any>, Claim)>> {
         let Some((cell, claim)) = self.claim(asked, mover)? else { return Ok(None) };
-        let Ok(cell) = cell.downcast::<C>() else {
-            let message = "the state is in memory in other types of Rust, which are stored alike: \
-                           open it with those that it had, or open the store anew";
-            return Err(Error::new(ErrorKind::Mismatch, message).with("state", &asked.name));
-        };
+        if (*cell).type_id() != id {
+            return Err(is_of_other_types(&asked.name));
+        }
+        self.redefine(asked);
+        Ok(Some((cell, claim)))
+    }
+
+    /// Has the next checkpoint say of the state that `asked` names that it is of this definition.
+    fn redefine(&self, asked: &StateManifest) {
         self.states
             .borrow_mut()
             .iter_mut()
             .filter(|state| state.manifest.name == asked.name)
             .for_each(|state| state.manifest.definition.clone_from(&asked.definition));
-        Ok(Some(Held::new(cell, claim)))
     }
 
     /// [`left`](Inner::left), whatever its types of Rust are.
@@ -270,29 +287,7 @@ impl Inner {
     }
 
     /// Adds a state to those that are open, with its first handle.
-    pub(super) fn register<C: Hooks + 'static>(
-        &self,
-        groups: Option<Rc<Groups>>,
-        manifest: StateManifest,
-        account: Rc<Account>,
-        cell: Rc<C>,
-    ) -> Held<C> {
-        let claim = self.add(groups, (manifest, account), (cell.clone(), cell.clone()), false);
-        Held::new(cell, claim)
-    }
-
-    /// The same for one that can be made again.
-    pub(super) fn register_derived<C: Hooks + 'static>(
-        &self,
-        manifest: StateManifest,
-        account: Rc<Account>,
-        cell: Rc<C>,
-    ) -> Held<C> {
-        let claim = self.add(None, (manifest, account), (cell.clone(), cell.clone()), true);
-        Held::new(cell, claim)
-    }
-
-    fn add(
+    pub(super) fn add(
         &self,
         groups: Option<Rc<Groups>>,
         (manifest, account): (StateManifest, Rc<Account>),
@@ -306,6 +301,13 @@ impl Inner {
         self.states.borrow_mut().push(state);
         claim
     }
+}
+
+#[cold]
+fn is_of_other_types(name: &str) -> Error {
+    let message = "the state is in memory in other types of Rust, which are stored alike: \
+                   open it with those that it had, or open the store anew";
+    Error::new(ErrorKind::Mismatch, message).with("state", name)
 }
 
 #[cold]

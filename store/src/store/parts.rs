@@ -2,28 +2,28 @@
 
 use std::rc::Rc;
 
-use alluvium_layouts::{Lists, ListsLayout, Merge, Panes, PanesLayout, StateContext};
+use alluvium_layouts::{ListsLayout, Merge, PanesLayout, StateContext};
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, description_of};
 
 use super::Store;
+use super::being_opened::{Asked, Frame, Made};
 use super::opening::manifest;
-use super::taking::{Pane, put_panes};
-use crate::batch::Batch;
-use crate::cells::{ListsCell, PanesCell};
+use crate::cells::{ListsCell, PanesCell, WaysOfLists, WaysOfPanes};
 use crate::definition;
 use crate::held::Held;
 use crate::moving::Mover;
+use crate::state_cell::{Kind, StateCell};
 use crate::windows::{ProgressCell, Record, Windows};
 
-/// What a state is opened with whose key groups come and go: its tables are for all of them.
-fn of_all_groups(context: &StateContext) -> StateContext {
-    let owned = if context.movable { 0..context.key_groups } else { context.owned.clone() };
-    StateContext { owned, ..context.clone() }
-}
-
-pub(super) fn cannot_move(layout: &str, name: &str) -> Error {
-    let message = format!("in the layout {layout} as it is, key groups cannot move");
-    Error::new(ErrorKind::Unsupported, message).with("state", name)
+/// Has a layout open panes, and makes their cell.
+fn panes_in<K: Key, A: State, L: PanesLayout<K, A>>(
+    layout: &L,
+    merge: &Merge<A>,
+    Frame { context, core, lock }: Frame,
+) -> Result<Made> {
+    let panes = layout.open_panes(context, merge.clone())?;
+    let ways = WaysOfPanes::<K, A>::new(merge.clone());
+    Ok(Made::new(StateCell::new(core, panes, ways, lock)))
 }
 
 impl Store {
@@ -52,34 +52,10 @@ impl Store {
     ) -> Result<Held<PanesCell<K, A, L::Panes>>> {
         let types = (description_of::<K>(), description_of::<A>());
         let manifest = manifest(name, "panes", layout.name(), types);
-        if let Some(left) = self.0.left(&manifest, mover)? {
-            return Ok(left);
-        }
-        let mut context = self.0.context(name, layout.memory_limit())?;
-        context.movable = mover.is_some();
-        let context = self.0.with_restored(context, &manifest)?;
-        let account = context.account.clone();
-        let groups = self.0.groups_in(mover, name)?;
-        let opened = layout.open_panes(of_all_groups(&context), merge.clone());
-        let mut panes = self.0.opened(opened, name)?;
-        if groups.is_some() && panes.by_hash().is_none() {
-            return Err(cannot_move(layout.name(), name));
-        }
-        let batch = Batch::<Pane<K, A>>::memory_bytes();
-        panes.begin_filling();
-        self.0.take_parts(&context, &manifest, batch, &mut |part| {
-            part.read(|part| {
-                panes.expect(panes.len() + part.entries_likely());
-                put_panes(part, &merge, &mut panes)
-            })
-        })?;
-        self.0.opened(panes.end_filling(), name)?;
-        let cell = PanesCell::new(name, panes, merge, self.0.lock.clone());
-        let cell = Rc::new(cell.in_groups(groups.clone()));
-        if let Some(mover) = mover {
-            mover.add(&manifest, cell.clone());
-        }
-        Ok(self.0.register(groups, manifest, account, cell))
+        let (kind, limit) = (Kind::Panes, layout.memory_limit());
+        let open_lifetime = &mut || Ok(None);
+        let mut asked = Asked { manifest, kind, limit, mover, open_lifetime };
+        self.0.open_cell(&mut asked, &mut |frame| panes_in(layout, &merge, frame))
     }
 
     /// Panes that can be made again from others: no checkpoint has them.
@@ -92,15 +68,10 @@ impl Store {
     ) -> Result<Held<PanesCell<K, A, L::Panes>>> {
         let types = (description_of::<K>(), description_of::<A>());
         let manifest = manifest(name, "derived panes", layout.name(), types);
-        // One without a handle is made again.
-        let _: Option<Held<PanesCell<K, A, L::Panes>>> = self.0.left(&manifest, None)?;
-        let mut context = self.0.context(name, layout.memory_limit())?;
-        context.movable = mover.is_some();
-        let account = context.account.clone();
-        let opened = layout.open_panes(of_all_groups(&context), merge.clone());
-        let panes = self.0.opened(opened, name)?;
-        let cell = Rc::new(PanesCell::derived(name, panes, merge, self.0.lock.clone()));
-        Ok(self.0.register_derived(manifest, account, cell))
+        let (kind, limit) = (Kind::Panes, layout.memory_limit());
+        let open_lifetime = &mut || Ok(None);
+        let mut asked = Asked { manifest, kind, limit, mover, open_lifetime };
+        self.0.derive_cell(&mut asked, &mut |frame| panes_in(layout, &merge, frame))
     }
 
     /// Lists, as a part of windowed state.
@@ -124,32 +95,13 @@ impl Store {
         let types = (description_of::<K>(), description_of::<E>());
         let mut manifest = manifest(name, primitive, layout.name(), types);
         manifest.definition = definition.map(Into::into);
-        if let Some(left) = self.0.left(&manifest, mover)? {
-            return Ok(left);
-        }
-        let mut context = self.0.context(name, layout.memory_limit())?;
-        context.movable = mover.is_some();
-        let context = self.0.with_restored(context, &manifest)?;
-        let account = context.account.clone();
-        let groups = self.0.groups_in(mover, name)?;
-        let opened = layout.open_lists(of_all_groups(&context));
-        let mut lists = self.0.opened(opened, name)?;
-        if groups.is_some() && lists.by_hash().is_none() {
-            return Err(cannot_move(layout.name(), name));
-        }
-        self.0.take_parts(&context, &manifest, 0, &mut |part| {
-            part.read(|part| {
-                part.for_each_element(|bucket, key: &K, element: &E| {
-                    Ok(lists.append(bucket, key, element.clone())?)
-                })
-            })
-        })?;
-        let cell = ListsCell::new(name, lists, self.0.lock.clone());
-        let cell = Rc::new(cell.in_groups(groups.clone()));
-        if let Some(mover) = mover {
-            mover.add(&manifest, cell.clone());
-        }
-        Ok(self.0.register(groups, manifest, account, cell))
+        let (kind, limit) = (Kind::Lists, layout.memory_limit());
+        let open_lifetime = &mut || Ok(None);
+        let mut asked = Asked { manifest, kind, limit, mover, open_lifetime };
+        self.0.open_cell(&mut asked, &mut |Frame { context, core, lock }| {
+            let lists = layout.open_lists(context)?;
+            Ok(Made::new(StateCell::new(core, lists, WaysOfLists::default(), lock)))
+        })
     }
 
     /// The account of an open state.
@@ -176,16 +128,12 @@ impl Store {
             left.go_on(*windows)?;
             return Ok(left);
         }
-        let context = self.0.context(name, None)?;
-        let context = self.0.with_restored(context, &manifest)?;
-        let account = context.account.clone();
+        let mut opening = self.0.begin_opening(manifest, None, None)?;
+        opening.go_along_with(mover);
         let groups = mover.map(|mover| mover.groups().clone());
-        let opened = ProgressCell::open(name, *windows, context.clone(), groups);
-        let cell = self.0.opened(opened, name)?;
-        self.0.take_parts(&context, &manifest, 0, &mut |part| part.read(|part| cell.take(part)))?;
-        if let Some(mover) = mover {
-            mover.add(&manifest, cell.clone());
-        }
-        Ok(self.0.register(None, manifest, account, cell))
+        let opened = ProgressCell::open(name, *windows, opening.context().clone(), groups);
+        let cell = opening.opened(opened)?;
+        opening.take_parts(0, &mut |part| part.read(|part| cell.take(part)))?;
+        Ok(opening.register(cell))
     }
 }

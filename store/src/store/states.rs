@@ -1,27 +1,22 @@
 //! The states of a store by name: which primitive, in which layout, moved with which others.
 
 use std::marker::PhantomData;
-use std::rc::Rc;
 
-use alluvium_compaction::SpacePolicy;
-use alluvium_layouts::{Layout, ListsLayout, Table, trace_span};
+use alluvium_layouts::{Layout, ListsLayout, OutOfLine, Touched, trace_span};
 use alluvium_pagestore::{Key, Result, State, Time, description_of};
 
 use super::Store;
-use super::expiring::Expiry;
-use super::opening::{manifest, not_encoded};
-use super::parts::cannot_move;
-use super::taking::put_records;
+use super::being_opened::{Asked, Frame, Made, OpenLifetime};
+use super::opening::manifest;
 use crate::aggregate::Aggregate;
 use crate::any_layout::AnyLayout;
-use crate::batch::Batch;
+use crate::cells::WaysOfMap;
 use crate::count::Count;
-use crate::expiring::Sweeping;
 use crate::list::List;
 use crate::map::Map;
 use crate::moving::Mover;
 use crate::own_keys::{OwnKeys, RowKeys};
-use crate::state_cell::StateCell;
+use crate::state_cell::{Kind, StateCell};
 use crate::time_map::TimeMapOf;
 use crate::timers::{Timers, TimersCell};
 use crate::value::Value;
@@ -137,18 +132,11 @@ impl Store {
         if let Some(left) = self.0.left::<TimersCell<K, N>>(&manifest, mover)? {
             return Ok(Timers::new(left));
         }
-        let mut context = self.0.context(name, None)?;
-        context.movable = mover.is_some();
-        let context = self.0.with_restored(context, &manifest)?;
-        let groups = self.0.groups_in(mover, name)?;
-        let account = context.account.clone();
-        let opened = TimersCell::open(context.clone(), groups.clone());
-        let cell = self.0.opened(opened, name)?;
-        self.0.take_parts(&context, &manifest, 0, &mut |part| part.read(|part| cell.take(part)))?;
-        if let Some(mover) = mover {
-            mover.add(&manifest, cell.clone());
-        }
-        Ok(Timers::new(self.0.register(groups, manifest, account, cell)))
+        let opening = self.0.begin_opening(manifest, None, mover)?;
+        let opened = TimersCell::open(opening.context().clone(), opening.groups());
+        let cell = opening.opened(opened)?;
+        opening.take_parts(0, &mut |part| part.read(|part| cell.take(part)))?;
+        Ok(Timers::new(opening.register(cell)))
     }
 }
 
@@ -156,16 +144,46 @@ impl Store {
 /// [`Store::list`] and [`Store::value`].
 #[derive(Debug)]
 pub struct StateBuilder<'a, P, L = AnyLayout> {
+    wishes: OutOfLine<Wishes<'a>>,
+    layout: L,
+    primitive: PhantomData<P>,
+}
+
+/// What is asked of a state, but for its types and layout.
+#[derive(Debug)]
+struct Wishes<'a> {
     store: &'a Store,
     name: String,
-    layout: L,
-    pub(super) mover: Option<Mover>,
+    mover: Option<Mover>,
     /// Whether keys of other stores are refused.
     keeps_to_own: bool,
     /// Keys of other rows than these are.
     rows: Option<RowKeys>,
     definition: Option<String>,
-    primitive: PhantomData<P>,
+}
+
+impl<'a> Wishes<'a> {
+    fn new(store: &'a Store, name: &str) -> Self {
+        let (name, mover, rows, definition) = (name.into(), None, None, None);
+        Self { store, name, mover, keeps_to_own: false, rows, definition }
+    }
+
+    /// The layout that the configuration gives for the state's name, else for the store.
+    fn configured_layout(&self) -> AnyLayout {
+        let config = &self.store.0.config;
+        config.states.get(&self.name).unwrap_or(&config.layout).clone()
+    }
+
+    /// The keys that it takes, if these are not all.
+    fn own_keys(&self) -> Option<OwnKeys> {
+        let own = if self.keeps_to_own { self.store.own_keys() } else { OwnKeys::default() };
+        OwnKeys { rows: self.rows.clone(), ..own }.if_any()
+    }
+
+    /// The keys that a map takes, if these are not all: a single value has none.
+    fn own_keys_of(&self, primitive: &str) -> Option<OwnKeys> {
+        if primitive.starts_with("value") { None } else { self.own_keys() }
+    }
 }
 
 /// The primitive of a [`Map`].
@@ -183,18 +201,8 @@ pub struct ValueOf<V>(PhantomData<V>);
 
 impl<'a, P> StateBuilder<'a, P> {
     pub(super) fn new(store: &'a Store, name: &str) -> Self {
-        let config = &store.0.config;
-        let layout = config.states.get(name).unwrap_or(&config.layout).clone();
-        Self {
-            store,
-            name: name.into(),
-            layout,
-            mover: None,
-            keeps_to_own: false,
-            rows: None,
-            definition: None,
-            primitive: PhantomData,
-        }
+        let wishes = OutOfLine::new(Wishes::new(store, name));
+        Self { layout: wishes.configured_layout(), wishes, primitive: PhantomData }
     }
 }
 
@@ -203,8 +211,8 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     /// configuration gives for the state's name, else for the store.
     #[must_use]
     pub fn layout<M>(self, layout: M) -> StateBuilder<'a, P, M> {
-        let Self { store, name, mover, keeps_to_own, rows, definition, primitive, .. } = self;
-        StateBuilder { store, name, layout, mover, keeps_to_own, rows, definition, primitive }
+        let Self { wishes, primitive, .. } = self;
+        StateBuilder { wishes, layout, primitive }
     }
 
     /// Refuses to write keys whose key groups are not among those that the store
@@ -214,7 +222,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     /// apart; a single value has none.
     #[must_use]
     pub fn own_keys_only(self) -> Self {
-        Self { keeps_to_own: true, ..self }
+        self.wish(|wishes| wishes.keeps_to_own = true)
     }
 
     /// Refuses to write keys that are none of the rows at hand, while an operator's closure is called with
@@ -223,26 +231,31 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     /// keys of events that are added.
     #[must_use]
     pub fn keys_of(self, rows: &RowKeys) -> Self {
-        Self { rows: Some(rows.clone()), ..self }
+        self.wish(|wishes| wishes.rows = Some(rows.clone()))
+    }
+
+    /// The same with another wish.
+    fn wish(mut self, wish: impl FnOnce(&mut Wishes<'a>)) -> Self {
+        wish(&mut self.wishes);
+        self
     }
 
     /// The keys that it takes, if these are not all.
     pub(crate) fn own_keys(&self) -> Option<OwnKeys> {
-        let own = if self.keeps_to_own { self.store.own_keys() } else { OwnKeys::default() };
-        OwnKeys { rows: self.rows.clone(), ..own }.if_any()
+        self.wishes.own_keys()
     }
 
     /// Has its key groups come and go with the other states of this unit.
     pub(super) fn in_unit_of(self, mover: &Mover) -> Self {
-        Self { mover: Some(mover.clone()), ..self }
+        self.wish(|wishes| wishes.mover = Some(mover.clone()))
     }
 
     pub(crate) fn name(&self) -> &str {
-        &self.name
+        &self.wishes.name
     }
 
     pub(crate) fn store(&self) -> &'a Store {
-        self.store
+        self.wishes.store
     }
 
     pub(crate) fn chosen_layout(&self) -> &L {
@@ -250,79 +263,44 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     }
 
     pub(crate) fn definition(&self) -> Option<&str> {
-        self.definition.as_deref()
+        self.wishes.definition.as_deref()
     }
 
     pub(crate) fn mover(&self) -> Option<&Mover> {
-        self.mover.as_ref()
+        self.wishes.mover.as_ref()
     }
 
     fn open_map<K: Key, V: 'static>(self, primitive: &str) -> Result<Map<K, V, L>>
     where
         L: Layout<K, V>,
     {
-        self.open_map_with(primitive, || Ok(None))
+        self.open_map_with(primitive, None, &mut || Ok(None))
     }
 
-    /// Opens a map, whose entries expire as `expiry` says, which is asked when the table is open.
+    /// Opens a map. If its entries expire, `touched` says when a value was touched last, and
+    /// `open_lifetime`, which is called when the table is open, opens their time.
     pub(super) fn open_map_with<K: Key, V: 'static>(
         self,
         primitive: &str,
-        expiry: impl FnOnce() -> Result<Option<Expiry<V>>>,
+        touched: Option<Touched<V>>,
+        open_lifetime: OpenLifetime<'_>,
     ) -> Result<Map<K, V, L>>
     where
         L: Layout<K, V>,
     {
-        let inner = &self.store.0;
-        let own_keys = self.own_keys().filter(|_| !primitive.starts_with("value"));
         let types = (description_of::<K>(), self.layout.value_description());
-        let manifest = manifest(&self.name, primitive, self.layout.name(), types);
-        if let Some(left) =
-            inner.left::<StateCell<K, V, L::Table>>(&manifest, self.mover.as_ref())?
-        {
-            expiry()?;
-            return Ok(Map::new(left.keeping_to(own_keys)));
-        }
-        let mut context = inner.context(&self.name, self.layout.memory_limit())?;
-        context.movable = self.mover.is_some();
-        let context = inner.with_restored(context, &manifest)?;
-        let account = context.account.clone();
-        let groups = inner.groups_in(self.mover.as_ref(), &self.name)?;
-        let mut own = context.clone();
-        if groups.is_some() {
-            own.owned = 0..context.key_groups;
-        }
-        let mut table = {
+        let ways = WaysOfMap { codec: self.layout.codec(), touched };
+        let mut make = |Frame { context, core, lock }: Frame| {
             let restored = context.restored.is_some();
-            trace_span!(INFO, "open", state = self.name.as_str(), restored = restored);
-            inner.opened(self.layout.open(own), &self.name)?
+            trace_span!(INFO, "open", state = core.name(), restored = restored);
+            let table = self.layout.open(context)?;
+            Ok(Made::new(StateCell::new(core, table, ways, lock)))
         };
-        let expiry = expiry()?;
-        if let Some(expiry) = &expiry {
-            table.stamp_with(expiry.touched, expiry.lifetime.known().now);
-        }
-        let sweeping =
-            expiry.map(|expiry| Sweeping::new(expiry.lifetime.cell().clone(), expiry.touched));
-        let codec = self.layout.codec();
-        if groups.is_some() && (codec.is_none() || table.by_hash().is_none()) {
-            return Err(cannot_move(self.layout.name(), &self.name));
-        }
-        inner.take_parts(&context, &manifest, Batch::<(K, V)>::memory_bytes(), &mut |part| {
-            let Some(codec) = codec else { return Err(not_encoded("restored by key groups")) };
-            part.read(|part| {
-                table.expect(table.len() + part.entries_likely());
-                put_records(part, &codec, &mut table)
-            })
-        })?;
-        let cell = StateCell::new(&self.name, table, codec, inner.lock.clone());
-        let policy = SpacePolicy::with_limit(inner.config.space_amplification)?;
-        let cell = cell.compacting(policy).sweeping(sweeping).in_groups(groups.clone());
-        let cell = Rc::new(cell);
-        if let Some(mover) = &self.mover {
-            mover.add(&manifest, cell.clone());
-        }
-        let held = inner.register(groups, manifest, account, cell);
-        Ok(Map::new(held.keeping_to(own_keys)))
+        let manifest = manifest(self.name(), primitive, self.layout.name(), types);
+        let (kind, limit) = (Kind::Map, self.layout.memory_limit());
+        let mut asked = Asked { manifest, kind, limit, mover: self.mover(), open_lifetime };
+        let cell = self.store().0.open_cell(&mut asked, &mut make)?;
+        Ok(Map::new(cell.keeping_to(self.wishes.own_keys_of(primitive))))
     }
 }
 
@@ -338,7 +316,7 @@ impl<K, V, L> StateBuilder<'_, MapOf<K, V>, L> {
 
 impl<K, V, L> StateBuilder<'_, MapOf<K, V>, L> {
     pub(crate) fn maybe_moved_by(self, mover: Option<&Mover>) -> Self {
-        Self { mover: mover.cloned(), ..self }
+        self.wish(|wishes| wishes.mover = mover.cloned())
     }
 }
 
@@ -365,7 +343,7 @@ impl<K, V, L> StateBuilder<'_, TimeMapOf<K, V>, L> {
     /// stored with another definition is refused, naming both. Default: none, which is not checked.
     #[must_use]
     pub fn defined_as(self, definition: impl Into<String>) -> Self {
-        Self { definition: Some(definition.into()), ..self }
+        self.wish(|wishes| wishes.definition = Some(definition.into()))
     }
 
     /// As for a list. While a key group is on its way nothing is [purged](crate::TimeMap::purge).
@@ -429,8 +407,8 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     /// As for a map; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) also if another layout has
     /// stored them.
     pub fn open(self) -> Result<List<K, E, L>> {
-        let mover = self.mover.as_ref();
-        let cell = self.store.open_lists_as(("list", None), &self.name, &self.layout, mover)?;
+        let (store, name, mover) = (self.store(), self.name(), self.mover());
+        let cell = store.open_lists_as(("list", None), name, &self.layout, mover)?;
         Ok(List::new(cell.keeping_to(self.own_keys())))
     }
 }

@@ -55,20 +55,25 @@ impl Inner {
 }
 
 /// Puts the wanted records of a part into a table.
-pub(super) fn put_records<K: Key, V: 'static>(
+pub(crate) fn put_records<K: Key, V: 'static>(
     part: &Part,
     codec: &EntryCodec<K, V>,
     table: &mut impl Table<K, V>,
 ) -> Result<()> {
-    let account = &part.context.account;
-    let mut batch = Batch::begin(account)?;
-    let put = part.for_each_record(|record| {
-        match batch.push(codec.decode_record(record)?, record.len()) {
-            true => table.put_batch(&mut batch.items),
-            false => Ok(()),
-        }
-    });
-    put.and_then(|()| lent_again(part, || table.put_batch(&mut batch.items)))
+    let mut batch = Batch::begin(&part.context.account)?;
+    each_record(part, &mut |record| {
+        let is_enough = match record {
+            Some(record) => batch.push(codec.decode_record(record)?, record.len()),
+            None => true,
+        };
+        if is_enough { table.put_batch(&mut batch.items) } else { Ok(()) }
+    })
+}
+
+/// Gives the wanted records of a part, and then none.
+fn each_record(part: &Part, give: &mut dyn FnMut(Option<&[u8]>) -> Result<()>) -> Result<()> {
+    part.for_each_record(|record| give(Some(record)))?;
+    lent_again(part, || give(None))
 }
 
 /// Reading has just given its memory back: who puts what is left is not to grow into it.
@@ -84,7 +89,7 @@ fn lent_again<R>(part: &Part, put: impl FnOnce() -> R) -> R {
 pub(crate) type Pane<K, A> = (Time, K, Cell<Option<A>>);
 
 /// Puts the wanted accumulators of a part into panes.
-pub(super) fn put_panes<K: Key, A: State>(
+pub(crate) fn put_panes<K: Key, A: State>(
     part: &Part,
     merge: &Merge<A>,
     panes: &mut impl Panes<K, A>,

@@ -53,7 +53,7 @@ where
     /// Begins what is kept of the last window anew if key groups have come or gone. Not while a window is
     /// told, which none does meanwhile.
     fn regroup(&mut self) -> Result<()> {
-        let changes = self.panes.0.changes();
+        let changes = self.panes.changes();
         if self.changes != changes {
             match &mut self.running {
                 Running::Nothing => {}
@@ -113,7 +113,7 @@ where
             None => *whole = Some(part.clone()),
             Some(whole) => aggregate.merge(whole, part),
         };
-        let mut panes = self.panes.0.enter()?;
+        let mut panes = self.panes.enter()?;
         let mut next = panes.next_slice(slices.start);
         // The second from the slice on in which they differ.
         let (mut whole, mut with) = (None, None);
@@ -158,7 +158,7 @@ where
     fn add_batch(&mut self, grid: &Grid, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
         let aggregate = &*self.aggregate;
         let slices = SliceCache::new(grid);
-        let done = self.panes.0.run(batch.len(), |panes| {
+        let done = self.panes.run(batch.len(), |panes| {
             panes.update_batch(
                 batch,
                 |(key, at, _)| (slices.slice_of(*at), key),
@@ -184,13 +184,13 @@ where
         };
         let mut is_new = false;
         if totals.is_some() {
-            match self.panes.0.enter().and_then(|mut panes| panes.get(slice, key)) {
+            match self.panes.enter().and_then(|mut panes| panes.get(slice, key)) {
                 Ok(known) => is_new = known.is_none(),
                 Err(error) => return Err(Rejected::new(error, item)),
             }
         }
         let add = |acc: &mut A::Acc| aggregate.merge(acc, &item);
-        let done = self.panes.0.run(1, |panes| panes.update(slice, key, || aggregate.init(), add));
+        let done = self.panes.run(1, |panes| panes.update(slice, key, || aggregate.init(), add));
         match done {
             Ok(Ok(())) => {
                 // It is in. What is derived from the slices can be made again.
@@ -209,7 +209,7 @@ where
     }
 
     fn next_slice(&self, from: Time) -> Result<Option<Time>> {
-        Ok(self.panes.0.enter()?.next_slice(from))
+        Ok(self.panes.enter()?.next_slice(from))
     }
 
     fn begin_window(&mut self) -> Result<()> {
@@ -230,9 +230,9 @@ where
         }
         let aggregate = &*self.aggregate;
         let Some(told) = self.told.as_ref().filter(|_| may_be_told) else {
-            self.panes.0.run(0, |panes| {
+            self.panes.run(0, |panes| {
                 panes.fold(slices, cursor, left.max(1), &mut |key, acc| {
-                    if !self.panes.0.counts(key) {
+                    if !self.panes.counts(key) {
                         return Ok(());
                     }
                     aggregate.out(&acc).into_iter().for_each(|row| out(key, window, row, 1));
@@ -249,9 +249,9 @@ where
         // Taken out first: what is visited may not come again, and telling it may fail.
         if self.telling.is_empty() {
             let telling = &mut self.telling;
-            self.panes.0.run(0, |panes| {
+            self.panes.run(0, |panes| {
                 panes.fold(slices, &mut self.fold, fuel, &mut |key, acc| {
-                    if self.panes.0.counts(key) {
+                    if self.panes.counts(key) {
                         telling.push_back((key.clone(), acc, None));
                     }
                     Ok(())
@@ -259,7 +259,7 @@ where
             })??;
         }
         while let Some((key, acc, was)) = self.telling.front_mut() {
-            let mut told = told.0.enter()?;
+            let mut told = told.enter()?;
             if was.is_none() {
                 *was = Some(told.get(window.end, key)?);
             }
@@ -316,23 +316,23 @@ where
             return Ok(false);
         }
         if let Some(told) = &self.told
-            && !told.0.enter()?.purge(open, fuel)?
+            && !told.enter()?.purge(open, fuel)?
         {
             return Ok(false);
         }
-        self.panes.0.enter()?.purge(before, fuel)
+        self.panes.enter()?.purge(before, fuel)
     }
 
     fn prefetch(&mut self, until: Time) -> Result<()> {
-        self.panes.0.enter()?.prefetch(until)
+        self.panes.enter()?.prefetch(until)
     }
 
     fn clear_poison(&mut self) {
-        self.panes.0.clear_poison();
-        self.told.iter().for_each(|told| told.0.clear_poison());
+        self.panes.clear_poison();
+        self.told.iter().for_each(|told| told.clear_poison());
         match &mut self.running {
             Running::Nothing => {}
-            Running::Totals(totals) => totals.panes.0.clear_poison(),
+            Running::Totals(totals) => totals.panes.clear_poison(),
             Running::Stacks(stacks, _) => stacks.clear_poison(),
         }
     }

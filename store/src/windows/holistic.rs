@@ -192,7 +192,7 @@ where
                     Emit::OnClose | Emit::OnWatermark => None,
                 };
                 let grid = Grid::new(length, slide, offset);
-                lists.0.enter()?.fold_at_once(grid.length());
+                lists.enter()?.fold_at_once(grid.length());
                 let contents = Kept {
                     process,
                     lists,

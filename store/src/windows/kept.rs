@@ -54,7 +54,7 @@ where
     /// The elements of a key in some slices, and how many each slice has of them.
     fn collect(&self, slices: &Range<Time>, key: &K) -> Result<(Vec<E>, Counts)> {
         let (mut elements, mut counts) = (Vec::new(), Counts::new());
-        let mut lists = self.lists.0.enter()?;
+        let mut lists = self.lists.enter()?;
         let mut next = lists.next_bucket(slices.start);
         while let Some(bucket) = next.filter(|bucket| slices.contains(bucket)) {
             let count = lists.read(bucket, key, &mut |element| {
@@ -79,7 +79,7 @@ where
     ) -> Result<()> {
         let Some(told) = self.told.clone() else { return Ok(()) };
         if was.is_none() {
-            *was = Some(told.0.enter()?.get(window.end, key)?);
+            *was = Some(told.enter()?.get(window.end, key)?);
         }
         let old = was.iter().flatten().next();
         let (elements, counts) = self.collect(slices, key)?;
@@ -98,7 +98,7 @@ where
             rows.push((row, 1));
         })?;
         // Put anew, not changed: a part of the old may be on storage.
-        let mut told = told.0.enter()?;
+        let mut told = told.enter()?;
         told.remove(window.end, key)?;
         told.update(window.end, key, || counts, |_| ())?;
         rows.into_iter().for_each(|(row, diff)| out(key, window, row, diff));
@@ -143,7 +143,7 @@ where
         for (_, at, _) in batch.iter_mut() {
             *at = slices.slice_of(*at);
         }
-        let done = self.lists.0.run(batch.len(), |lists| lists.append_batch(batch))?;
+        let done = self.lists.run(batch.len(), |lists| lists.append_batch(batch))?;
         for ((_, place, _), at) in batch.iter_mut().rev().zip(self.times.iter().rev()) {
             *place = *at;
         }
@@ -151,14 +151,14 @@ where
     }
 
     fn put(&mut self, slice: Time, key: &K, item: E) -> std::result::Result<(), Rejected<E>> {
-        match self.lists.0.enter() {
+        match self.lists.enter() {
             Ok(mut lists) => lists.append(slice, key, item),
             Err(error) => Err(Rejected::new(error, item)),
         }
     }
 
     fn next_slice(&self, from: Time) -> Result<Option<Time>> {
-        Ok(self.lists.0.enter()?.next_bucket(from))
+        Ok(self.lists.enter()?.next_bucket(from))
     }
 
     fn fire(
@@ -172,9 +172,9 @@ where
             // Taken out first: what is visited may not come again, and telling it may fail.
             if self.telling.is_empty() {
                 let telling = &mut self.telling;
-                self.lists.0.run(0, |lists| {
+                self.lists.run(0, |lists| {
                     lists.fold(slices.clone(), &mut self.fold, fuel, &mut |key, _| {
-                        if self.lists.0.counts(key) {
+                        if self.lists.counts(key) {
                             telling.push_back((key.clone(), None));
                         }
                         Ok(())
@@ -193,9 +193,9 @@ where
             return Ok(0);
         }
         let process = &mut self.process;
-        self.lists.0.run(0, |lists| {
+        self.lists.run(0, |lists| {
             lists.fold(slices, cursor, fuel, &mut |key, elements| {
-                if !self.lists.0.counts(key) {
+                if !self.lists.counts(key) {
                     return Ok(());
                 }
                 process.process(key, window, elements, &mut |row| out(key, window, row, 1))
@@ -231,19 +231,19 @@ where
 
     fn purge(&mut self, before: Time, open: Time, fuel: usize) -> Result<bool> {
         if let Some(told) = &self.told
-            && !told.0.enter()?.purge(open, fuel)?
+            && !told.enter()?.purge(open, fuel)?
         {
             return Ok(false);
         }
-        self.lists.0.enter()?.purge(before, fuel)
+        self.lists.enter()?.purge(before, fuel)
     }
 
     fn prefetch(&mut self, until: Time) -> Result<()> {
-        self.lists.0.enter()?.prefetch(until)
+        self.lists.enter()?.prefetch(until)
     }
 
     fn clear_poison(&mut self) {
-        self.lists.0.clear_poison();
-        self.told.iter().for_each(|told| told.0.clear_poison());
+        self.lists.clear_poison();
+        self.told.iter().for_each(|told| told.clear_poison());
     }
 }

@@ -65,7 +65,7 @@ impl<K: Key, I: State> LateEvents<K, I> {
         at: Time,
         item: I,
     ) -> std::result::Result<(), Rejected<(Time, I)>> {
-        match self.lists.0.enter() {
+        match self.lists.enter() {
             Ok(mut lists) => lists.append(sent, key, (at, item)),
             Err(error) => Err(Rejected::new(error, (at, item))),
         }
@@ -74,7 +74,7 @@ impl<K: Key, I: State> LateEvents<K, I> {
     /// Those of a key that were sent before `before`, in the order in which they come in: the time each
     /// was sent with, and its own. Those that come in now may be among them. Cost: O(n).
     pub(crate) fn of_key(&self, key: &K, before: Time) -> Result<Vec<(Time, Time)>> {
-        let (mut lists, mut all) = (self.lists.0.enter()?, Vec::new());
+        let (mut lists, mut all) = (self.lists.enter()?, Vec::new());
         let mut next = lists.next_bucket(Time::MIN);
         while let Some(sent) = next.filter(|sent| *sent < before) {
             lists.read(sent, key, &mut |(at, _)| {
@@ -88,7 +88,7 @@ impl<K: Key, I: State> LateEvents<K, I> {
 
     /// The time that the first were sent with.
     pub(crate) fn first(&self) -> Result<Option<Time>> {
-        Ok(self.lists.0.enter()?.next_bucket(Time::MIN))
+        Ok(self.lists.enter()?.next_bucket(Time::MIN))
     }
 
     /// Lets those come that were sent with `sent`, the first.
@@ -133,7 +133,7 @@ impl<K: Key, I: State> LateEvents<K, I> {
     pub(crate) fn unload(&mut self, fuel: usize) -> Result<bool> {
         let Some((sent, mut cursor)) = self.unloading else { return Ok(false) };
         let shared = self.lists.clone();
-        let (shared, mut lists) = (&shared.0, shared.0.enter()?);
+        let mut lists = shared.enter()?;
         if !cursor.done {
             // In runs, as a key may have any number of them.
             let all = self.hashes.clone();

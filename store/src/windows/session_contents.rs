@@ -126,14 +126,14 @@ where
 
     fn keep(&mut self, key: &K, last: Time, item: &E) -> Result<()> {
         let bucket = self.bucket(last);
-        Ok(self.lists.0.enter_for(1)?.append(bucket, key, item.clone())?)
+        Ok(self.lists.enter_for(1)?.append(bucket, key, item.clone())?)
     }
 
     fn move_before(&mut self, key: &K, from: Time, to: Time) -> Result<()> {
         let (from, to) = (self.bucket(from), self.bucket(to));
         match from == to {
             true => Ok(()),
-            false => self.lists.0.enter()?.relocate(from, to, key),
+            false => self.lists.enter()?.relocate(from, to, key),
         }
     }
 
@@ -162,7 +162,7 @@ where
         out: Out<'_, K, F::Row>,
     ) -> Result<()> {
         let (bucket, process) = (self.bucket(last), &mut self.process);
-        self.lists.0.run(0, |lists| {
+        self.lists.run(0, |lists| {
             lists.stream(bucket, key, &mut |elements| {
                 process.process(key, window, elements, &mut |row| out(key, window, row, diff))
             })
@@ -170,11 +170,11 @@ where
     }
 
     fn forget(&mut self, key: &K, last: Time) -> Result<()> {
-        self.lists.0.enter()?.clear_key(self.bucket(last), key)
+        self.lists.enter()?.clear_key(self.bucket(last), key)
     }
 
     fn prefetch(&mut self, until: Time) -> Result<()> {
-        self.lists.0.enter()?.prefetch(until)
+        self.lists.enter()?.prefetch(until)
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
@@ -183,6 +183,6 @@ where
             Time::MAX => Time::MAX,
             _ => super::clipped(self.floor(before)),
         };
-        self.lists.0.enter()?.purge(before, fuel)
+        self.lists.enter()?.purge(before, fuel)
     }
 }

@@ -25,7 +25,7 @@ use super::contents::Out;
 use super::totals::Total;
 use super::{Window, clipped};
 use crate::aggregate::Aggregate;
-use crate::cells::{PanesCell, Shared};
+use crate::cells::PanesCell;
 use crate::held::Held;
 
 /// Where the sums of the back are, among panes. What was there before a slice came is at a time
@@ -92,7 +92,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
         fuel: &mut usize,
         out: Out<'_, K, R>,
     ) -> Result<bool> {
-        self.panes.0.keep();
+        self.panes.keep();
         if self.telling == Cursor::default() {
             self.look_after_drop();
             if self.is_stale {
@@ -106,7 +106,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
             return Ok(false);
         }
         let telling = &mut self.telling;
-        self.panes.0.run(0, |panes| {
+        self.panes.run(0, |panes| {
             panes.fold(BACK..END, telling, *fuel, &mut |key, (acc, _)| {
                 aggregate.out(&acc).into_iter().for_each(|row| out(key, window, row, 1));
                 Ok(())
@@ -115,7 +115,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
         let done = telling.done;
         if done {
             self.telling = Cursor::default();
-            self.panes.0.may_drop();
+            self.panes.may_drop();
         }
         Ok(done)
     }
@@ -145,7 +145,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
     pub(crate) fn clear(&mut self, fuel: &mut usize) -> Result<bool> {
         self.is_stale = true;
         spend(fuel, 1);
-        self.panes.0.enter()?.purge(END, (*fuel).max(1))
+        self.panes.enter()?.purge(END, (*fuel).max(1))
     }
 
     /// Key groups have come or gone: the next window begins anew.
@@ -155,7 +155,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
 
     /// A user's merge panicked: a sum may be half there.
     pub(crate) fn clear_poison(&mut self) {
-        self.panes.0.clear_poison();
+        self.panes.clear_poison();
         self.is_stale = true;
     }
 
@@ -168,15 +168,15 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
         before: Time,
         fuel: &mut usize,
     ) -> Result<bool> {
-        self.panes.0.keep();
+        self.panes.keep();
         self.look_after_drop();
-        let is_used = !self.is_stale && slices.0.enter()?.next_slice(before).is_some();
+        let is_used = !self.is_stale && slices.enter()?.next_slice(before).is_some();
         let done = match is_used {
             // The front is left for the next window to turn over.
             true => self.reach(aggregate, slices, &(before.min(self.turned)..Time::MIN), fuel)?,
             false => self.clear(fuel)?,
         };
-        self.panes.0.may_drop();
+        self.panes.may_drop();
         Ok(done)
     }
 
@@ -210,7 +210,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
     }
 
     fn look_after_drop(&mut self) {
-        self.is_stale |= self.panes.0.was_dropped();
+        self.is_stale |= self.panes.was_dropped();
     }
 
     /// Drops everything; the slices from `start` on are to come.
@@ -238,7 +238,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
         loop {
             if self.is_clearing {
                 spend(fuel, 1);
-                self.is_clearing = !self.panes.0.enter()?.purge(END, (*fuel).max(1))?;
+                self.is_clearing = !self.panes.enter()?.purge(END, (*fuel).max(1))?;
                 if self.is_clearing {
                     return Ok(false);
                 }
@@ -282,7 +282,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
                 break;
             };
             let done = self.step(
-                &slices.0,
+                slices,
                 slice,
                 fuel,
                 |acc| (acc, 1),
@@ -297,7 +297,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
                             aggregate.merge(&mut front.0, &sum.0);
                         }
                     };
-                    this.panes.0.run(1, |panes| panes.update(FRONT, key, init, add))?
+                    this.panes.run(1, |panes| panes.update(FRONT, key, init, add))?
                 },
             )?;
             if !done {
@@ -326,12 +326,12 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
             };
             let place = self.place(slice);
             let done = self.step(
-                &slices.0,
+                slices,
                 slice,
                 fuel,
                 |acc| (acc, 1),
                 |this, key, sum| {
-                    let old = this.panes.0.enter()?.get(BACK, key)?;
+                    let old = this.panes.enter()?.get(BACK, key)?;
                     this.push(aggregate, place, key, &sum.0, old);
                     Ok(())
                 },
@@ -376,7 +376,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
                 break;
             };
             let done = self.step(
-                &panes.0,
+                &panes,
                 place,
                 fuel,
                 |sum| sum,
@@ -392,7 +392,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
             self.removed = Time(self.turned.0.saturating_add(place.0)).plus(1);
         }
         // What is left of it goes with the next.
-        panes.0.enter()?.purge(self.place(before), (*fuel).max(1))?;
+        panes.enter()?.purge(self.place(before), (*fuel).max(1))?;
         Ok(true)
     }
 
@@ -400,7 +400,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
     /// so that the next call goes on.
     fn step<B: State>(
         &mut self,
-        source: &Shared<impl Panes<K, B>>,
+        source: &PanesCell<K, B, impl Panes<K, B>>,
         slice: Time,
         fuel: &mut usize,
         sum_of: impl Fn(B) -> Sum<A>,
@@ -445,7 +445,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
     /// Puts sums in the place of what was there, which may be on storage: so it goes first.
     fn put_changes(&mut self) -> Result<()> {
         while let Some((place, key, sum)) = self.changes.front() {
-            let mut panes = self.panes.0.enter()?;
+            let mut panes = self.panes.enter()?;
             panes.remove(*place, key)?;
             if let Some(sum) = sum {
                 panes.update(*place, key, || sum.clone(), |_| ())?;
@@ -465,7 +465,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
         let mut sum: Option<Sum<A>> = None;
         let mut from = self.turned;
         while let Some(slice) = first_slice(slices, from..self.added)? {
-            let acc = slices.0.enter()?.get(slice, key)?;
+            let acc = slices.enter()?.get(slice, key)?;
             match (&mut sum, acc) {
                 (_, None) => {}
                 (None, Some(acc)) => sum = Some((acc, 1)),
@@ -485,7 +485,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
     ) -> Result<()> {
         let (mut before, mut sum) = (self.turned, None);
         while let Some(slice) = last_slice(slices, self.removed..before)? {
-            let acc = slices.0.enter()?.get(slice, key)?;
+            let acc = slices.enter()?.get(slice, key)?;
             if let Some(acc) = acc {
                 self.push(aggregate, self.place(slice), key, &acc, sum);
                 sum = self.changes.back().and_then(|(.., sum)| sum.clone());
@@ -511,7 +511,7 @@ fn first_slice<K: Key, A: State>(
     slices: &PanesCell<K, A, impl Panes<K, A>>,
     range: Range<Time>,
 ) -> Result<Option<Time>> {
-    let next = slices.0.enter()?.next_slice(range.start);
+    let next = slices.enter()?.next_slice(range.start);
     Ok(next.filter(|slice| range.contains(slice)))
 }
 

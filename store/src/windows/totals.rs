@@ -59,7 +59,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
     /// its slices. Not while a window is told.
     pub(crate) fn begin_anew(&mut self) -> Result<()> {
         // Out of sight at once; the memory comes back as windows fire.
-        self.panes.0.enter()?.purge(SLICE.plus(1), 1)?;
+        self.panes.enter()?.purge(SLICE.plus(1), 1)?;
         (self.added, self.removed) = (Time::MIN, Time::MIN);
         self.moving = None;
         self.moved.clear();
@@ -90,7 +90,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             aggregate.merge(&mut total.0, item);
             total.1 += i64::from(is_new);
         };
-        self.panes.0.run(1, |panes| panes.update(SLICE, key, || (aggregate.init(), 0), change))?
+        self.panes.run(1, |panes| panes.update(SLICE, key, || (aggregate.init(), 0), change))?
     }
 
     /// Takes out what [`add`](Totals::add) added.
@@ -105,7 +105,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             aggregate.subtract(&mut total.0, item);
             total.1 -= i64::from(was_new);
         };
-        self.panes.0.run(1, |panes| panes.update(SLICE, key, || (aggregate.init(), 0), change))?
+        self.panes.run(1, |panes| panes.update(SLICE, key, || (aggregate.init(), 0), change))?
     }
 
     /// Takes the slices before `before` out; says whether that is done.
@@ -146,7 +146,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
     ) -> Result<bool> {
         let has_some = self.next_slice(slices, self.removed..self.added)?.is_some();
         let before = if has_some { SLICE } else { SLICE.plus(1) };
-        self.panes.0.enter()?.purge(before, fuel)
+        self.panes.enter()?.purge(before, fuel)
     }
 
     /// Adds the slices before `before`; says whether that is done.
@@ -181,7 +181,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         if let Some((slice, _)) = self.moving {
             return Ok(Some(slice));
         }
-        let next = slices.0.enter()?.next_slice(range.start);
+        let next = slices.enter()?.next_slice(range.start);
         Ok(next.filter(|slice| range.contains(slice)))
     }
 
@@ -199,9 +199,9 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
                 return Ok(false);
             }
             let moved = &mut self.moved;
-            let done = slices.0.run(0, |panes| {
+            let done = slices.run(0, |panes| {
                 panes.fold(slice..slice.plus(1), &mut cursor, *fuel, &mut |key, acc| {
-                    if slices.0.counts(key) {
+                    if slices.counts(key) {
                         moved.push_back((key.clone(), acc));
                     }
                     Ok(())
@@ -232,7 +232,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         let empty = &mut self.empty;
         let telling = &mut self.telling;
         if !telling.done {
-            self.panes.0.run(0, |panes| {
+            self.panes.run(0, |panes| {
                 panes.fold(SLICE..SLICE.plus(1), telling, fuel, &mut |key, (acc, slices)| {
                     if slices == 0 {
                         empty.push(key.clone());
@@ -247,7 +247,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             }
         }
         while let Some(key) = empty.last() {
-            self.panes.0.enter()?.remove(SLICE, key)?;
+            self.panes.enter()?.remove(SLICE, key)?;
             empty.pop();
         }
         *telling = Cursor::default();
