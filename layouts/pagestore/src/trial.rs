@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn what_has_no_order_is_decoded_only() {
-        let pairs = || (0..50u64).map(|n| (n, vec![format!("{n}"); n as usize % 3]));
+        let many = if cfg!(miri) { 8 } else { 50u64 };
+        let pairs = || (0..many).map(|n| (n, vec![format!("{n}"); n as usize % 3]));
         let (mut trials, mut scratch) = (Trials::default(), AlignedVec::new());
         for number in 0..FIRST {
             trials.encode(&mut scratch, &number, &pairs().collect::<HashMap<_, _>>()).unwrap();

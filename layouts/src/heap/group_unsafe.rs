@@ -155,7 +155,7 @@ pub(super) fn tag_of(hash: u64) -> u8 {
 
 /// Slots with a tag, and bits of what is behind the slots.
 #[inline(always)]
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(target_arch = "x86_64")]
 fn matches(tags: &[u8; 16], tag: u8) -> u16 {
     use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
     // SAFETY: all processors of this kind have SSE2, and 16 bytes are there.
@@ -166,14 +166,14 @@ fn matches(tags: &[u8; 16], tag: u8) -> u16 {
 }
 
 #[inline(always)]
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[cfg(not(target_arch = "x86_64"))]
 fn matches(tags: &[u8; 16], tag: u8) -> u16 {
     tags.iter().rev().fold(0, |bits, found| bits << 1 | u16::from(*found == tag))
 }
 
 /// Slots of a group with a tag, and whether an entry may be behind the group.
 #[inline(always)]
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(target_arch = "x86_64")]
 fn look(tags: &[u8; 16], tag: u8) -> (u16, bool) {
     use std::arch::x86_64::{_mm_extract_epi16, _mm_loadu_si128};
     // SAFETY: as above. Of the last two bytes the second is always 0.
@@ -182,7 +182,7 @@ fn look(tags: &[u8; 16], tag: u8) -> (u16, bool) {
 }
 
 #[inline(always)]
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[cfg(not(target_arch = "x86_64"))]
 fn look(tags: &[u8; 16], tag: u8) -> (u16, bool) {
     (matches(tags, tag) & ALL, tags[SLOTS] != 0)
 }

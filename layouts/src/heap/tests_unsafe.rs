@@ -353,12 +353,14 @@ fn panics_while_entries_move(alike: u64) {
             later += u64::from(made.is_err() && after > 0);
             // Of keys that are alike one split may be made before another one panics.
             assert!(made.is_ok() || alike > 1 || table.memory_bytes() == before);
-            assert!((0..n).all(|n| find::<String>(&table, hash_of(n, alike), n).is_some()));
+            let mut looked_for = (0..n).step_by(if cfg!(miri) { 97 } else { 1 });
+            assert!(looked_for.all(|n| find::<String>(&table, hash_of(n, alike), n).is_some()));
         }
         add::<String>(&mut table, hash, n);
     }
     assert_eq!(table.len(), all);
-    assert!(cfg!(miri) || panics > 6 && later > 6, "{panics} panics, {later} of later hashes");
+    println!("{panics} panics, {later} of later hashes");
+    assert!(panics > 6 && later > 6, "{panics} panics, {later} of later hashes");
 }
 
 /// Places of which the first of the blocks that hang together has none stay with their entries when those are split.

@@ -370,6 +370,7 @@ impl Chunk {
 mod tests {
     use super::*;
 
+    #[cfg(all(target_os = "linux", not(miri)))]
     fn chunk_of(piece: &Piece) -> Option<*const Chunk> {
         match &piece.origin {
             Origin::Chunk(chunk) => Some(Arc::as_ptr(chunk)),

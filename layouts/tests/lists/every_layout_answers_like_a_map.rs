@@ -232,7 +232,13 @@ fn simulated(seed: u64) -> Ground {
     Ground::new(Some(Arc::new(device)), 768 << 10, seed % 2 == 0)
 }
 
-const KIND: Kind = Kind { steps: 3_000, keys: 60, buckets: 5, checkpoints: true, groups: 0 };
+const KIND: Kind = Kind {
+    steps: if cfg!(miri) { 60 } else { 3_000 },
+    keys: 60,
+    buckets: 5,
+    checkpoints: true,
+    groups: 0,
+};
 
 fn words(n: u64) -> String {
     format!("{n} ").repeat(1 + n as usize % 5)
@@ -269,8 +275,9 @@ fn append_log_in_little_memory_on_a_simulated_device() {
 
 #[test]
 fn append_log_of_values_with_heap_in_little_memory() {
-    for seed in 0..8 {
-        let kind = Kind { steps: 2_000, ..KIND };
+    // Odd seeds have a helper inline: one with a thread has Miri wait for it.
+    for seed in if cfg!(miri) { 1..2 } else { 0..8 } {
+        let kind = Kind { steps: KIND.steps.min(2_000), ..KIND };
         history(&AppendLog::new(), &mut simulated(seed), &kind, seed, words, words);
     }
 }

@@ -26,13 +26,22 @@ fn long() -> bool {
 /// One history; tells how many checkpoints were compared with the model.
 fn history<V: Value>(seed: u64, threads: bool) -> u64 {
     let mut log = Log::<V>::new(seed, threads);
-    log.play(if threads { 150 } else { 400 });
+    log.play(match threads {
+        _ if cfg!(miri) => 40,
+        true => 150,
+        false => 400,
+    });
     log.end()
 }
 
 /// Histories of so many seeds, of which each tells how many checkpoints it compared.
 fn of_seeds(seeds: u64, history: impl Fn(u64) -> u64) {
-    let seeds = if long() { 60 * seeds } else { seeds };
+    let seeds = match seeds {
+        // Which takes Miri a minute.
+        _ if cfg!(miri) => 1,
+        seeds if long() => 60 * seeds,
+        seeds => seeds,
+    };
     // One seed of interest: `ALLUVIUM_SEED=7`.
     let one = std::env::var("ALLUVIUM_SEED").ok().and_then(|seed| seed.parse().ok());
     let mut compared = 0;
