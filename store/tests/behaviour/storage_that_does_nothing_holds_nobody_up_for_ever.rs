@@ -36,17 +36,21 @@ struct States {
 }
 
 fn open(device: &Simulated, helpers: Helpers) -> States {
+    open_with(device, helpers, PATIENCE)
+}
+
+fn open_with(device: &Simulated, helpers: Helpers, patience: Duration) -> States {
     let store = Store::in_memory()
         .memory(4 * MIB)
         .max_value(KIB)
         .helpers(helpers)
-        .patience(PATIENCE)
+        .patience(patience)
         .device(Arc::new(device.clone()))
         .open()
         .unwrap();
-    let log = common::tiny().memory(256 * KIB).patience(PATIENCE);
-    let append = AppendLog::new().memory(400 * KIB).patience(PATIENCE);
-    let segments = WindowSegments::new().memory(400 * KIB).patience(PATIENCE);
+    let log = common::tiny().memory(256 * KIB).patience(patience);
+    let append = AppendLog::new().memory(400 * KIB).patience(patience);
+    let segments = WindowSegments::new().memory(400 * KIB).patience(patience);
     let tumbling = Windows::tumbling(nanos(10));
     let mut states = States {
         heap: store.map("heap").layout(Heap::new().into()).open().unwrap(),
@@ -307,13 +311,15 @@ fn a_store_that_is_dropped_while_a_file_is_removed_leaves_it_to_its_helper() {
 /// there, and the next one can be taken.
 #[test]
 fn an_error_at_each_step_of_confirming_leaves_one_of_the_two() {
+    // Nothing is stuck here, and a loaded machine is slow.
+    let open_inline = |device: &Simulated| open_with(device, Helpers::Inline, FOR_EVER);
     let (mut failed, mut was_new, mut reopened) = (0, 0, 0);
     for fault in [Fault::Error, Fault::DiskFull] {
         for aim in [Aim::Write, Aim::Sync, Aim::Directory] {
             for nth in 1.. {
                 let when = format!("{fault:?} at {aim:?} {nth}");
                 let device = Simulated::new(nth, Faults::none());
-                let mut states = open(&device, Helpers::Inline);
+                let mut states = open_inline(&device);
                 states.put(1);
                 states.store.checkpoint(1).unwrap();
                 states.put(2);
@@ -328,7 +334,7 @@ fn an_error_at_each_step_of_confirming_leaves_one_of_the_two() {
                     assert!(kinds.contains(&error.kind()), "{when}: {error:?}");
                 }
                 let crashed = device.crash(CrashPolicy::Everything);
-                let found = open(&crashed, Helpers::Inline);
+                let found = open_inline(&crashed);
                 let position = found.store.restored_position().unwrap();
                 assert!(position == 2 || !is_confirmed && position == 1, "{when}: {position}");
                 was_new += u64::from(position == 2 && !is_confirmed);
@@ -337,9 +343,9 @@ fn an_error_at_each_step_of_confirming_leaves_one_of_the_two() {
                 if !is_confirmed && nth % 2 == 0 {
                     drop(states);
                     device.forget_scripts();
-                    let opened = open(&device, Helpers::Inline).store.restored_position();
+                    let opened = open_inline(&device).store.restored_position();
                     assert_eq!(opened, Some(position), "{when}");
-                    let found = open(&device.crash(CrashPolicy::Nothing), Helpers::Inline);
+                    let found = open_inline(&device.crash(CrashPolicy::Nothing));
                     assert_eq!(found.store.restored_position(), opened, "{when}");
                     found.check_restored(&[1, 2][..position as usize], &when);
                     reopened += 1;
@@ -353,7 +359,7 @@ fn an_error_at_each_step_of_confirming_leaves_one_of_the_two() {
                 }
                 states.check(&[1, 2, 3], &when);
                 drop(states);
-                let found = open(&device.crash(CrashPolicy::Nothing), Helpers::Inline);
+                let found = open_inline(&device.crash(CrashPolicy::Nothing));
                 assert_eq!(found.store.restored_position(), Some(3), "{when}");
                 found.check_restored(&[1, 2, 3], &when);
                 if is_confirmed && nth > 8 {
