@@ -55,7 +55,7 @@ pub(crate) struct HeapCore {
     pub(super) oversize: Oversize,
     /// What writes leave free for the next checkpoint, and for opening it.
     kept: u64,
-    /// Whether what was there before is there.
+    /// Whether what was there before is there, and writes leave room for a checkpoint.
     is_open: bool,
 }
 
