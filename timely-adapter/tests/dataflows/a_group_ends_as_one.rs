@@ -68,7 +68,7 @@ fn count(worker: &mut Worker, state: &WorkerState, accident: Accident) -> Result
 
 fn node(directory: &std::path::Path, accident: Accident) -> NodeConfig {
     let small = accident == Accident::State;
-    let layout = if small { Heap::new().memory(64 * KIB) } else { Heap::new() };
+    let layout = if small { Heap::new().memory(128 * KIB) } else { Heap::new() };
     let (layout, directory) = (AnyLayout::from(layout), Some(directory.to_owned()));
     StoreConfig { layout, directory, ..StoreConfig::default() }.into()
 }
