@@ -49,9 +49,9 @@ pub(super) fn reading(about: &About) -> Vec<String> {
          that of the part that was done."
             .to_owned(),
         "Steady rates leave out the first quarter of the events. CPU is that of all threads. \
-         Memory is the most that was resident less what was there before the engine was opened. \
-         Native rows make no accesses: their accesses per second are those that the others make for \
-         the same events."
+         Memory is the peak of resident bytes beyond those before the engine was opened. \
+         Native rows make no accesses: for them accesses/s counts the accesses of the other engines \
+         for the same events."
             .to_owned(),
         "Latencies are sampled, one access of 61 in memory and of 7 otherwise, firings all; they \
          include two readings of the clock. Native rows take up to 256 events at once, and each is \
@@ -289,8 +289,8 @@ fn pairs(text: &mut String, rows: &Rows<'_>) {
     }
     let _ = writeln!(
         text,
-        "\n## The same engine twice\n\nRatio of the medians of two runs of one engine in each round: what \
-         is nearer to 1 than these says nothing.\n\n| operator | engine | again / once |\n|---|---|---|"
+        "\n## The same engine twice\n\nOne engine runs twice in each round. The ratio of both medians is the noise: \
+         a ratio nearer to 1 says nothing.\n\n| operator | engine | again / once |\n|---|---|---|"
     );
     for (operator, engine, ratio) in pairs {
         let _ = writeln!(text, "| {operator} | {engine} | {ratio:.2} |");
