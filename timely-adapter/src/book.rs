@@ -1,6 +1,6 @@
 //! The pages of the book in `docs/`, compiled and run as doc-tests. No part of the library.
 
-#[doc = include_str!("../../docs/src/index.md")]
+#[doc = include_str!("../../docs/index.md")]
 mod index {}
 #[doc = include_str!("../../docs/src/first-job.md")]
 mod first_job {}
