@@ -3,7 +3,7 @@
 //! One address space over memory and storage: native records in page-sized [frames](frame_unsafe),
 //! updated in place; the oldest frames written to [segments](stored) by a helper and then
 //! recycled. One [index] entry per key leads to the record wherever it is. `docs/design/hybrid-log.md`
-//! has the design and its reasons, `docs/design/checkpoints-hybrid-log.md` those of its checkpoints.
+//! has the design, its reasons, and its checkpoints.
 
 mod address;
 mod batches;
