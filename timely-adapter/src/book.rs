@@ -5,6 +5,8 @@
 mod index {}
 #[doc = include_str!("../../docs/src/layouts.md")]
 mod layouts {}
+#[doc = include_str!("../../docs/src/own-layout.md")]
+mod own_layout {}
 #[doc = include_str!("../../docs/src/sizing.md")]
 mod sizing {}
 #[doc = include_str!("../../docs/src/ttl.md")]

@@ -130,7 +130,7 @@ impl<K: Key> Prepared<K> {
     /// Its parked records do not fit into memory.
     pub(crate) fn new<T: Timestamp, D>(
         worker: &WorkerState,
-        states: &OperatorState<'_>,
+        states: &OperatorState<'_, impl Clone>,
     ) -> Result<Self> {
         let mut fetchers = states.fetchers::<K>();
         fetchers.retain(|fetcher| fetcher.has_storage());

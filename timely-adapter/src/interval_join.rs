@@ -1,6 +1,6 @@
 //! The join of rows that are close in time.
 
-use alluvium::{Error, ErrorKind, Key, Result, State, Time, TimeMap, nanos};
+use alluvium::{Error, ErrorKind, Key, ListsLayout, Result, State, Time, TimeMap, nanos};
 use timely::ExchangeData;
 use timely::dataflow::operators::core::Concat;
 use timely::dataflow::operators::generic::operator::Operator;
@@ -33,30 +33,31 @@ pub trait IntervalJoin<'scope, T: EventTime, K: Key, A> {
     /// [`ErrorKind::Config`] if the second bound is before the first; [`ErrorKind::Mismatch`] for a
     /// checkpoint of a join with other bounds, as rows are gone by the stored ones; opening the states
     /// failed.
-    fn interval_join<B, G, R>(
+    fn interval_join<B, G, R, L>(
         self,
         at: impl Fn(&A) -> Time + 'static,
         other: Keyed<'scope, T, B, G>,
         other_at: impl Fn(&B) -> Time + 'static,
         bounds: (i64, i64),
-        spec: Spec,
+        spec: Spec<L>,
         pair: impl Fn(&K, &A, &B) -> R + 'static,
     ) -> Result<Changes<'scope, T, R>>
     where
         B: ExchangeData + State,
         G: Fn(&B) -> K + 'static,
-        R: Clone + 'static;
+        R: Clone + 'static,
+        L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>;
 }
 
 /// One side: rows by their times, each with the time it was sent with.
-struct Side<K: Key, V: State> {
-    rows: TimeMap<K, (Time, V)>,
+struct Side<K: Key, V: State, L: ListsLayout<K, (Time, (Time, V))>> {
+    rows: TimeMap<K, (Time, V), L>,
     /// Rows of the other side that pair with one of this are so far after it, from and to.
     from: i64,
     to: i64,
 }
 
-impl<K: Key, V: State> Side<K, V> {
+impl<K: Key, V: State, L: ListsLayout<K, (Time, (Time, V))>> Side<K, V, L> {
     /// Calls `visit` with the rows of this side that pair with one of the other at `at`, sent with
     /// `sent`.
     fn partners(
@@ -98,19 +99,20 @@ where
     A: ExchangeData + State,
     F: Fn(&A) -> K + 'static,
 {
-    fn interval_join<B, G, R>(
+    fn interval_join<B, G, R, L>(
         self,
         at: impl Fn(&A) -> Time + 'static,
         other: Keyed<'scope, T, B, G>,
         other_at: impl Fn(&B) -> Time + 'static,
         bounds: (i64, i64),
-        spec: Spec,
+        spec: Spec<L>,
         pair: impl Fn(&K, &A, &B) -> R + 'static,
     ) -> Result<Changes<'scope, T, R>>
     where
         B: ExchangeData + State,
         G: Fn(&B) -> K + 'static,
         R: Clone + 'static,
+        L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
     {
         let (lower, upper) = bounds;
         if upper < lower {
@@ -141,7 +143,7 @@ where
         let pact = owner_pact(&worker, &key);
         let scope = stream.scope();
         let mut found = Vec::new();
-        let mut apply = move |sides: &mut (Side<K, A>, Side<K, B>),
+        let mut apply = move |sides: &mut (Side<K, A, L>, Side<K, B, L>),
                               right: &Right<'_, T>,
                               work: Work<'_, K, Row<A, B>>,
                               out: &mut Vec<(R, T, i64)>| {

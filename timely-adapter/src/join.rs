@@ -1,6 +1,6 @@
 //! The incremental, unbounded join of two keyed streams.
 
-use alluvium::{Key, Result, State};
+use alluvium::{Key, Layout, Result, State};
 use timely::ExchangeData;
 use timely::dataflow::operators::generic::OutputBuilderSession;
 use timely::dataflow::operators::generic::operator::Operator;
@@ -20,16 +20,17 @@ pub trait Join<'scope, T: Timestamp, K: Key, A> {
     ///
     /// # Errors
     /// Opening the states failed.
-    fn join<B, G, R>(
+    fn join<B, G, R, L>(
         self,
         other: Keyed<'scope, T, B, G>,
-        spec: Spec,
+        spec: Spec<L>,
         pair: impl Fn(&K, &A, &B) -> R + 'static,
     ) -> Result<Changes<'scope, T, R>>
     where
         B: ExchangeData + State,
         G: Fn(&B) -> K + 'static,
-        R: Clone + 'static;
+        R: Clone + 'static,
+        L: Layout<K, Vec<A>> + Layout<K, Vec<B>>;
 }
 
 impl<'scope, T, K, A, F> Join<'scope, T, K, A> for Keyed<'scope, T, A, F>
@@ -39,21 +40,22 @@ where
     A: ExchangeData + State,
     F: Fn(&A) -> K + 'static,
 {
-    fn join<B, G, R>(
+    fn join<B, G, R, L>(
         self,
         other: Keyed<'scope, T, B, G>,
-        spec: Spec,
+        spec: Spec<L>,
         pair: impl Fn(&K, &A, &B) -> R + 'static,
     ) -> Result<Changes<'scope, T, R>>
     where
         B: ExchangeData + State,
         G: Fn(&B) -> K + 'static,
         R: Clone + 'static,
+        L: Layout<K, Vec<A>> + Layout<K, Vec<B>>,
     {
         let name = spec.id().to_owned();
         let states = OperatorState::new(&self.state, spec)?;
         let JoinSides { mut left, mut right } =
-            JoinSides::<K, A, B, R>::new(states.map("left")?, states.map("right")?);
+            JoinSides::<K, A, B, R, L>::new(states.map("left")?, states.map("right")?);
         let prepared = Prepared::<K>::new::<T, Either<A, B>>(&self.state, &states)?;
         let left_pact = owner_pact(&self.state, &self.key);
         let right_pact = owner_pact(&other.state, &other.key);

@@ -2,16 +2,28 @@
 
 use std::cell::Cell;
 
-use alluvium::{Key, Map, Result, State};
+use alluvium::{AnyLayout, Key, Layout, Map, Result, State};
 
 /// The two sides of a [`join`](crate::Join::join) apart from a dataflow: for loops of one's own,
 /// and for measuring what the dataflow costs. Both sides are multisets of rows, kept for ever.
-pub struct JoinSides<K: Key, A: State, B: State, R> {
-    pub(crate) left: Side<K, A, R>,
-    pub(crate) right: Side<K, B, R>,
+pub struct JoinSides<K, A, B, R, L = AnyLayout>
+where
+    K: Key,
+    A: State,
+    B: State,
+    L: Layout<K, Vec<A>> + Layout<K, Vec<B>>,
+{
+    pub(crate) left: Side<K, A, R, L>,
+    pub(crate) right: Side<K, B, R, L>,
 }
 
-impl<K: Key, A: State, B: State, R> std::fmt::Debug for JoinSides<K, A, B, R> {
+impl<K, A, B, R, L> std::fmt::Debug for JoinSides<K, A, B, R, L>
+where
+    K: Key,
+    A: State,
+    B: State,
+    L: Layout<K, Vec<A>> + Layout<K, Vec<B>>,
+{
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("JoinSides")
             .field("left", &self.left.rows)
@@ -20,9 +32,15 @@ impl<K: Key, A: State, B: State, R> std::fmt::Debug for JoinSides<K, A, B, R> {
     }
 }
 
-impl<K: Key, A: State, B: State, R> JoinSides<K, A, B, R> {
+impl<K, A, B, R, L> JoinSides<K, A, B, R, L>
+where
+    K: Key,
+    A: State,
+    B: State,
+    L: Layout<K, Vec<A>> + Layout<K, Vec<B>>,
+{
     /// A join whose rows so far are in the two states.
-    pub fn new(left: Map<K, Vec<A>>, right: Map<K, Vec<B>>) -> Self {
+    pub fn new(left: Map<K, Vec<A>, L>, right: Map<K, Vec<B>, L>) -> Self {
         Self { left: Side::new(left), right: Side::new(right) }
     }
 
@@ -57,16 +75,16 @@ impl<K: Key, A: State, B: State, R> JoinSides<K, A, B, R> {
 
 /// One side of a join: its rows so far, the batch that is being added to them, and the pairs that
 /// the batch makes.
-pub(crate) struct Side<K: Key, A: State, R> {
-    pub(crate) rows: Map<K, Vec<A>>,
+pub(crate) struct Side<K: Key, A: State, R, L: Layout<K, Vec<A>>> {
+    pub(crate) rows: Map<K, Vec<A>, L>,
     /// Rows are moved out through a shared reference, once each.
     batch: Vec<(K, Cell<Option<A>>)>,
     /// Pairs, and which row of the batch made each.
     pairs: Vec<(usize, R)>,
 }
 
-impl<K: Key, A: State, R> Side<K, A, R> {
-    fn new(rows: Map<K, Vec<A>>) -> Self {
+impl<K: Key, A: State, R, L: Layout<K, Vec<A>>> Side<K, A, R, L> {
+    fn new(rows: Map<K, Vec<A>, L>) -> Self {
         Self { rows, batch: Vec::new(), pairs: Vec::new() }
     }
 
@@ -77,10 +95,13 @@ impl<K: Key, A: State, R> Side<K, A, R> {
         rows: &mut Vec<(K, E)>,
         mine: impl Fn(E) -> std::result::Result<A, E>,
         row_of: impl Fn(A) -> E,
-        others: &mut Map<K, Vec<B>>,
+        others: &mut Map<K, Vec<B>, L>,
         mut pair: impl FnMut(&K, &A, &B) -> R,
         mut emit: impl FnMut(R),
-    ) -> Result<()> {
+    ) -> Result<()>
+    where
+        L: Layout<K, Vec<B>>,
+    {
         let mut rest = None;
         let mut taken = rows.drain(..);
         for (key, row) in taken.by_ref() {

@@ -1,6 +1,6 @@
 //! Joins that enrich rows with what a table says at the moment, and keep no rows.
 
-use alluvium::{BatchError, Key, Map, Result, State};
+use alluvium::{BatchError, Key, Layout, Map, Result, State};
 use timely::ExchangeData;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::OutputBuilderSession;
@@ -51,10 +51,10 @@ pub trait LookupJoin<'scope, T: Timestamp, K: Key, D> {
     ///
     /// # Errors
     /// Opening the state failed.
-    fn lookup_join<U, G, V, R>(
+    fn lookup_join<U, G, V, R, L>(
         self,
         updates: Keyed<'scope, T, U, G>,
-        spec: Spec,
+        spec: Spec<L>,
         value: impl Fn(&U) -> Option<V> + 'static,
         pair: impl Fn(&K, &D, Option<&V>) -> Option<R> + 'static,
     ) -> Result<Changes<'scope, T, R>>
@@ -62,7 +62,8 @@ pub trait LookupJoin<'scope, T: Timestamp, K: Key, D> {
         U: ExchangeData,
         G: Fn(&U) -> K + 'static,
         V: State,
-        R: Clone + 'static;
+        R: Clone + 'static,
+        L: Layout<K, V>;
 }
 
 impl<'scope, T, K, D, F> LookupJoin<'scope, T, K, D> for Keyed<'scope, T, D, F>
@@ -97,10 +98,10 @@ where
         })
     }
 
-    fn lookup_join<U, G, V, R>(
+    fn lookup_join<U, G, V, R, L>(
         self,
         updates: Keyed<'scope, T, U, G>,
-        spec: Spec,
+        spec: Spec<L>,
         value: impl Fn(&U) -> Option<V> + 'static,
         pair: impl Fn(&K, &D, Option<&V>) -> Option<R> + 'static,
     ) -> Result<Changes<'scope, T, R>>
@@ -109,6 +110,7 @@ where
         G: Fn(&U) -> K + 'static,
         V: State,
         R: Clone + 'static,
+        L: Layout<K, V>,
     {
         let name = spec.id().to_owned();
         let states = OperatorState::new(&self.state, spec)?;
@@ -183,8 +185,8 @@ impl<D, U> Either<D, U> {
 }
 
 /// Applies updates to the table, in their order, until one fails.
-fn change<K: Key, V: State, D, U>(
-    table: &mut Map<K, V>,
+fn change<K: Key, V: State, L: Layout<K, V>, D, U>(
+    table: &mut Map<K, V, L>,
     updates: &[(K, Either<D, U>)],
     value: &impl Fn(&U) -> Option<V>,
 ) -> std::result::Result<(), BatchError> {

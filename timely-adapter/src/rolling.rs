@@ -1,6 +1,6 @@
 //! Aggregates that answer on every record.
 
-use alluvium::{Aggregate, Key};
+use alluvium::{Aggregate, Key, Layout};
 use timely::ExchangeData;
 use timely::dataflow::operators::generic::OutputBuilderSession;
 use timely::dataflow::operators::generic::operator::Operator;
@@ -22,9 +22,9 @@ pub trait Rolling<'scope, T: Timestamp, K: Key, D> {
     ///
     /// # Errors
     /// Opening the state failed.
-    fn rolling<A: Aggregate<D>>(
+    fn rolling<A: Aggregate<D>, L: Layout<K, A::Acc>>(
         self,
-        spec: Spec,
+        spec: Spec<L>,
         aggregate: A,
     ) -> alluvium::Result<Changes<'scope, T, (K, A::Out)>>;
 }
@@ -36,9 +36,9 @@ where
     D: ExchangeData,
     F: Fn(&D) -> K + 'static,
 {
-    fn rolling<A: Aggregate<D>>(
+    fn rolling<A: Aggregate<D>, L: Layout<K, A::Acc>>(
         self,
-        spec: Spec,
+        spec: Spec<L>,
         aggregate: A,
     ) -> alluvium::Result<Changes<'scope, T, (K, A::Out)>> {
         let name = spec.id().to_owned();

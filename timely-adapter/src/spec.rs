@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use alluvium::{
-    Aggregate, Aggregated, AnyLayout, Count, Error, ErrorKind, ExpiringMap, Fetcher, Holistic, Key,
-    List, Map, Mover, Process, Result, RowKeys, State, StateBuilder, Store, TimeMap, Timers, Ttl,
-    Value, Windows,
+    Aggregate, Aggregated, AnyLayout, Count, Error, ErrorKind, ExpiringMap, Fetcher, Holistic,
+    HolisticLayout, Key, Layout, List, ListsLayout, Map, Mover, Process, Result, RowKeys, State,
+    StateBuilder, Store, Time, TimeMap, Timed, Timers, Ttl, Value, WindowLayout, Windows,
 };
 
 use crate::worker::{Registered, WorkerState};
@@ -20,24 +20,45 @@ use crate::worker::{Registered, WorkerState};
 /// operator is gone, as its dataflow has ended, or could not be built: the next one of this id, with the
 /// same states, goes on where that ended.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct Spec<L = AnyLayout> {
     id: String,
-    layout: Option<AnyLayout>,
+    layout: Choice<L>,
     parked_max: Option<usize>,
     any_keys: bool,
+}
+
+/// The layout of an operator's states: made of the one that is configured for a state, or one for all.
+#[derive(Clone, Copy, Debug)]
+enum Choice<L> {
+    Configured(fn(AnyLayout) -> L),
+    Chosen(L),
 }
 
 impl Spec {
     /// State named `id`, in the layout that the worker's configuration gives.
     pub fn new(id: impl Into<String>) -> Self {
-        Self { id: id.into(), layout: None, parked_max: None, any_keys: false }
+        let layout = Choice::Configured(|configured| configured);
+        Self { id: id.into(), layout, parked_max: None, any_keys: false }
     }
+}
 
-    /// Keeps the operator's state in this layout, whatever the worker and the node say.
+impl<L> Spec<L> {
+    /// Keeps the operator's states in this layout, whatever the worker and the node say: one of ours, or
+    /// any type that implements the traits of [`alluvium::backend`] for the states that the operator opens.
+    /// The operator is compiled for this layout alone. To choose among ours at run time, pass an
+    /// [`AnyLayout`].
+    ///
+    /// ```
+    /// # use alluvium::{AnyLayout, Heap, HybridLog};
+    /// # use alluvium_timely::Spec;
+    /// let log = Spec::new("words").layout(HybridLog::new());
+    /// let named = Spec::new("words").layout(AnyLayout::named("heap").unwrap());
+    /// # let _: (Spec<HybridLog>, Spec) = (log, named);
+    /// ```
     #[must_use]
-    pub fn layout(mut self, layout: impl Into<AnyLayout>) -> Self {
-        self.layout = Some(layout.into());
-        self
+    pub fn layout<M>(self, layout: M) -> Spec<M> {
+        let Self { id, parked_max, any_keys, .. } = self;
+        Spec { id, layout: Choice::Chosen(layout), parked_max, any_keys }
     }
 
     /// Lets so many records and timers wait for reads at a time; more let more reads overlap and
@@ -80,47 +101,63 @@ impl Spec {
 /// and more, such as (auction, bidder) by auction, belongs into a map in the value, or has a
 /// [`KeyHash`](alluvium::KeyHash) of its own that is the row's. What all rows share belongs into a
 /// [`value`](OperatorState::value). In `open` keys of this worker's key groups may be written.
-pub struct OperatorState<'a> {
+///
+/// States are in the layout `L` of the operator's [`Spec`]; [`layout`](OperatorState::layout) opens some in
+/// another one.
+pub struct OperatorState<'a, L = AnyLayout> {
     store: &'a Store,
-    spec: Spec,
+    spec: Spec<L>,
     registered: Rc<Registered>,
     /// The rows at hand, if a user's closures write to the states, whose keys are looked at then.
     rows: Option<RowKeys>,
     /// Moves the operator's key groups.
     mover: Option<Mover>,
     /// `Rc<dyn Fetcher<K>>` of each keyed state.
-    fetchers: RefCell<Vec<Box<dyn Any>>>,
+    fetchers: Rc<RefCell<Vec<Box<dyn Any>>>>,
 }
 
-impl std::fmt::Debug for OperatorState<'_> {
+impl<L> std::fmt::Debug for OperatorState<'_, L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OperatorState").field("spec", &self.spec).finish_non_exhaustive()
+        f.debug_struct("OperatorState").field("id", &self.spec.id).finish_non_exhaustive()
     }
 }
 
-impl<'a> OperatorState<'a> {
-    pub(crate) fn new(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
+impl<'a, L: Clone> OperatorState<'a, L> {
+    pub(crate) fn new(worker: &'a WorkerState, spec: Spec<L>) -> Result<Self> {
         let registered = worker.register(&spec.id)?;
-        let (store, fetchers) = (worker.store(), RefCell::default());
+        let (store, fetchers) = (worker.store(), Rc::default());
         Ok(Self { store, spec, registered, rows: None, mover: None, fetchers })
     }
 
     /// The states of an operator that a user's closures write to.
-    pub(crate) fn of_closures(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
+    pub(crate) fn of_closures(worker: &'a WorkerState, spec: Spec<L>) -> Result<Self> {
         let rows = (!spec.any_keys).then(RowKeys::new);
         Ok(Self { rows, ..Self::new(worker, spec)? })
     }
 
     /// The states of an operator whose key groups move.
-    pub(crate) fn moving(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
+    pub(crate) fn moving(worker: &'a WorkerState, spec: Spec<L>) -> Result<Self> {
         let mover = Some(worker.store().mover(&spec.id)?);
         Ok(Self { mover, ..Self::new(worker, spec)? })
     }
 
     /// The states of an operator whose key groups move, and that a user's closures write to.
-    pub(crate) fn moving_of_closures(worker: &'a WorkerState, spec: Spec) -> Result<Self> {
+    pub(crate) fn moving_of_closures(worker: &'a WorkerState, spec: Spec<L>) -> Result<Self> {
         let rows = (!spec.any_keys).then(RowKeys::new);
         Ok(Self { rows, ..Self::moving(worker, spec)? })
+    }
+
+    /// The same states of the operator, opened in another layout.
+    #[must_use]
+    pub fn layout<M>(&self, layout: M) -> OperatorState<'a, M> {
+        OperatorState {
+            store: self.store,
+            spec: self.spec.clone().layout(layout),
+            registered: self.registered.clone(),
+            rows: self.rows.clone(),
+            mover: self.mover.clone(),
+            fetchers: self.fetchers.clone(),
+        }
     }
 
     /// The rows at hand, whose keys may be written; all may if there is none.
@@ -148,7 +185,10 @@ impl<'a> OperatorState<'a> {
     }
 
     /// A value per key.
-    pub fn map<K: Key, V: State>(&self, name: &str) -> Result<Map<K, V>> {
+    pub fn map<K: Key, V: State>(&self, name: &str) -> Result<Map<K, V, L>>
+    where
+        L: Layout<K, V>,
+    {
         let mut map = self.placed(self.store.map(&self.name_of(name)));
         if let Some(mover) = &self.mover {
             map = map.moved_by(mover);
@@ -164,7 +204,10 @@ impl<'a> OperatorState<'a> {
         &self,
         name: &str,
         ttl: Ttl,
-    ) -> Result<ExpiringMap<K, V>> {
+    ) -> Result<ExpiringMap<K, V, L>>
+    where
+        L: Layout<K, Timed<V>>,
+    {
         let mut map = self.placed(self.store.expiring_map(&self.name_of(name)));
         if let Some(mover) = &self.mover {
             map = map.moved_by(mover);
@@ -175,7 +218,10 @@ impl<'a> OperatorState<'a> {
     }
 
     /// A counter per key.
-    pub fn count<K: Key>(&self, name: &str) -> Result<Count<K>> {
+    pub fn count<K: Key>(&self, name: &str) -> Result<Count<K, L>>
+    where
+        L: Layout<K, i64>,
+    {
         let mut count = self.placed(self.store.count(&self.name_of(name)));
         if let Some(mover) = &self.mover {
             count = count.moved_by(mover);
@@ -186,7 +232,10 @@ impl<'a> OperatorState<'a> {
     }
 
     /// One value of this worker, which is not keyed and so stays with the worker.
-    pub fn value<V: State>(&self, name: &str) -> Result<Value<V>> {
+    pub fn value<V: State>(&self, name: &str) -> Result<Value<V, L>>
+    where
+        L: Layout<(), V>,
+    {
         self.placed(self.store.value(&self.name_of(name))).open()
     }
 
@@ -196,7 +245,10 @@ impl<'a> OperatorState<'a> {
         name: &str,
         windows: Windows,
         aggregate: A,
-    ) -> Result<Aggregated<K, E, A>> {
+    ) -> Result<Aggregated<K, E, A, L>>
+    where
+        L: WindowLayout<K, A::Acc>,
+    {
         self.stays("windows", name)?;
         self.moving_windows(name, windows, aggregate)
     }
@@ -207,7 +259,10 @@ impl<'a> OperatorState<'a> {
         name: &str,
         windows: Windows,
         aggregate: A,
-    ) -> Result<Aggregated<K, E, A>> {
+    ) -> Result<Aggregated<K, E, A, L>>
+    where
+        L: WindowLayout<K, A::Acc>,
+    {
         let mut state = self.placed(self.store.aggregated(&self.name_of(name)));
         if let Some(mover) = &self.mover {
             state = state.moved_by(mover);
@@ -221,7 +276,10 @@ impl<'a> OperatorState<'a> {
         name: &str,
         windows: Windows,
         process: P,
-    ) -> Result<Holistic<K, E, P>> {
+    ) -> Result<Holistic<K, E, P, L>>
+    where
+        L: HolisticLayout<K, E>,
+    {
         self.stays("windows", name)?;
         self.moving_holistic(name, windows, process)
     }
@@ -232,7 +290,10 @@ impl<'a> OperatorState<'a> {
         name: &str,
         windows: Windows,
         process: P,
-    ) -> Result<Holistic<K, E, P>> {
+    ) -> Result<Holistic<K, E, P, L>>
+    where
+        L: HolisticLayout<K, E>,
+    {
         let mut state = self.placed(self.store.holistic(&self.name_of(name)));
         if let Some(mover) = &self.mover {
             state = state.moved_by(mover);
@@ -242,7 +303,14 @@ impl<'a> OperatorState<'a> {
 
     /// Values by key and time, in slices of `width`. What is purged while a key group moves is
     /// dropped by the first purge after that.
-    pub fn time_map<K: Key, V: State>(&self, name: &str, width: Duration) -> Result<TimeMap<K, V>> {
+    pub fn time_map<K: Key, V: State>(
+        &self,
+        name: &str,
+        width: Duration,
+    ) -> Result<TimeMap<K, V, L>>
+    where
+        L: ListsLayout<K, (Time, V)>,
+    {
         self.rows_by_time(name, width, None)
     }
 
@@ -252,7 +320,10 @@ impl<'a> OperatorState<'a> {
         name: &str,
         width: Duration,
         definition: Option<&str>,
-    ) -> Result<TimeMap<K, V>> {
+    ) -> Result<TimeMap<K, V, L>>
+    where
+        L: ListsLayout<K, (Time, V)>,
+    {
         let mut map = self.placed(self.store.time_map(&self.name_of(name)));
         if let Some(definition) = definition {
             map = map.defined_as(definition);
@@ -264,7 +335,10 @@ impl<'a> OperatorState<'a> {
     }
 
     /// A list per key.
-    pub fn list<K: Key, E: State>(&self, name: &str) -> Result<List<K, E>> {
+    pub fn list<K: Key, E: State>(&self, name: &str) -> Result<List<K, E, L>>
+    where
+        L: ListsLayout<K, E>,
+    {
         let mut list = self.placed(self.store.list(&self.name_of(name)));
         if let Some(mover) = &self.mover {
             list = list.moved_by(mover);
@@ -308,7 +382,7 @@ impl<'a> OperatorState<'a> {
         format!("{}/{name}", self.spec.id)
     }
 
-    fn placed<'b, P>(&self, builder: StateBuilder<'b, P>) -> StateBuilder<'b, P> {
+    fn placed<'b, P>(&self, builder: StateBuilder<'b, P>) -> StateBuilder<'b, P, L> {
         let builder = match (&self.rows, &self.mover) {
             (Some(rows), None) => builder.own_keys_only().keys_of(rows),
             // Which groups are the worker's changes, and is looked at by the state itself.
@@ -316,8 +390,8 @@ impl<'a> OperatorState<'a> {
             (None, _) => builder,
         };
         match &self.spec.layout {
-            Some(layout) => builder.layout(layout.clone()),
-            None => builder,
+            Choice::Chosen(layout) => builder.layout(layout.clone()),
+            Choice::Configured(of) => builder.layout_from(of),
         }
     }
 }

@@ -98,16 +98,17 @@ pub trait Stateful<'scope, T: EventTime, K: Key + Ord, D> {
     /// still in it is what the next call gets. After `Ok` everything counts as applied. Of several
     /// writes for one row the last one alone must not be safe to do twice: so a timer is set
     /// before a value is changed, as setting it twice is setting it once.
-    fn stateful<S, R>(
+    fn stateful<S, R, L>(
         self,
-        spec: Spec,
-        open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
+        spec: Spec<L>,
+        open: impl FnOnce(&OperatorState<'_, L>) -> Result<S>,
         rows: impl FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
         due: impl FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
     ) -> Result<Changes<'scope, T, R>>
     where
         S: 'static,
-        R: Clone + 'static;
+        R: Clone + 'static,
+        L: Clone;
 }
 
 impl<'scope, T, K, D, F> Stateful<'scope, T, K, D> for Keyed<'scope, T, D, F>
@@ -117,21 +118,22 @@ where
     D: ExchangeData,
     F: Fn(&D) -> K + 'static,
 {
-    fn stateful<S, R>(
+    fn stateful<S, R, L>(
         self,
-        spec: Spec,
-        open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
+        spec: Spec<L>,
+        open: impl FnOnce(&OperatorState<'_, L>) -> Result<S>,
         rows: impl FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
         due: impl FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
     ) -> Result<Changes<'scope, T, R>>
     where
         S: 'static,
         R: Clone + 'static,
+        L: Clone,
     {
         let name = spec.id().to_owned();
         let opener = OperatorState::of_closures(&self.state, spec)?;
         let (mut body, prepared) =
-            begin::<T, K, D, _, _, _, _>(&self.state, &opener, open, rows, due)?;
+            begin::<T, K, D, _, _, _, _, _>(&self.state, &opener, open, rows, due)?;
         let pact = owner_pact(&self.state, &self.key);
         let (key, scope) = (self.key, self.stream.scope());
         let mut fired: Vec<(Time, K)> = Vec::new();
@@ -174,10 +176,10 @@ where
 type Begun<S, T, K, R, A, B> = (Body<S, T, K, R, A, B>, Prepared<K>);
 
 /// Opens the operator's state and timers, and books what is parked.
-pub(crate) fn begin<T: EventTime, K: Key + Ord, D, S, R, A, B>(
+pub(crate) fn begin<T: EventTime, K: Key + Ord, D, L: Clone, S, R, A, B>(
     worker: &WorkerState,
-    opener: &OperatorState<'_>,
-    open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
+    opener: &OperatorState<'_, L>,
+    open: impl FnOnce(&OperatorState<'_, L>) -> Result<S>,
     rows: A,
     due: B,
 ) -> Result<Begun<S, T, K, R, A, B>> {

@@ -9,8 +9,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use alluvium::{
-    Advanced, Aggregate, Aggregated, Error, ErrorKind, Holistic, Key, Late, Process, Result, State,
-    Time, Window, Windows,
+    Advanced, Aggregate, Aggregated, Error, ErrorKind, Holistic, HolisticLayout, Key, Late,
+    Process, Result, State, Time, Window, WindowLayout, Windows,
 };
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
@@ -131,10 +131,15 @@ where
     ///
     /// # Errors
     /// Opening the state failed.
-    pub fn aggregate<K, A>(self, spec: Spec, aggregate: A) -> Result<Fired<'scope, T, K, A::Out, D>>
+    pub fn aggregate<K, A, L>(
+        self,
+        spec: Spec<L>,
+        aggregate: A,
+    ) -> Result<Fired<'scope, T, K, A::Out, D>>
     where
         K: Key + Ord,
         A: Aggregate<D>,
+        L: WindowLayout<K, A::Acc>,
         F: Fn(&D) -> K + 'static,
     {
         let windows = self.windows;
@@ -148,10 +153,15 @@ where
     ///
     /// # Errors
     /// Opening the state failed.
-    pub fn holistic<K, P>(self, spec: Spec, process: P) -> Result<Fired<'scope, T, K, P::Row, D>>
+    pub fn holistic<K, P, L>(
+        self,
+        spec: Spec<L>,
+        process: P,
+    ) -> Result<Fired<'scope, T, K, P::Row, D>>
     where
         K: Key + Ord,
         D: State,
+        L: HolisticLayout<K, D>,
         P: Process<K, D>,
         P::Row: Clone,
         F: Fn(&D) -> K + 'static,
@@ -168,10 +178,10 @@ where
     /// # Errors
     /// [`ErrorKind::Config`] if the windows of the two sides are not the same, with both; as for
     /// [`holistic`](Windowed::holistic).
-    pub fn join<K, E, H, I, R>(
+    pub fn join<K, E, H, I, R, L>(
         self,
         other: Windowed<'scope, T, E, H, I>,
-        spec: Spec,
+        spec: Spec<L>,
         pair: impl Fn(&K, Window, &D, &E) -> R + 'static,
     ) -> Result<Paired<'scope, T, K, R, D, E>>
     where
@@ -179,6 +189,7 @@ where
         D: State,
         E: ExchangeData + State,
         R: Clone + 'static,
+        L: HolisticLayout<K, (Option<D>, Option<E>)>,
         F: Fn(&D) -> K + 'static,
         H: Fn(&E) -> K + 'static,
         I: Fn(&E) -> Time + 'static,
@@ -238,10 +249,10 @@ where
     }
 
     /// The operator around any windowed state.
-    fn fire<K, S, R>(
+    fn fire<K, S, R, L: Clone>(
         self,
-        spec: Spec,
-        open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
+        spec: Spec<L>,
+        open: impl FnOnce(&OperatorState<'_, L>) -> Result<S>,
     ) -> Result<Fired<'scope, T, K, R, D>>
     where
         K: Key + Ord,
@@ -250,7 +261,7 @@ where
         F: Fn(&D) -> K + 'static,
     {
         let Windowed { keyed, control, windows, at } = self;
-        let body = move |opener: &OperatorState<'_>| Ok(Body::new(open(opener)?, windows, at));
+        let body = move |opener: &OperatorState<'_, L>| Ok(Body::new(open(opener)?, windows, at));
         if let Some(control) = control {
             let (results, late) = fire_moving(keyed, control, spec, body)?.ok_err(|row| row);
             return Ok(Fired { results, late });
@@ -330,9 +341,9 @@ pub(crate) trait Fires<K, D, R>: 'static {
 }
 
 macro_rules! fires {
-    ($windows:ident<$fold:ident: $bound:path> gives $row:ident where $element:path) => {
-        impl<K: Key + Ord, D: $element, $fold: $bound> Fires<K, D, $fold::$row>
-            for $windows<K, D, $fold>
+    ($windows:ident<$fold:ident: $bound:path> in $layout:path, gives $row:ident where $element:path) => {
+        impl<K: Key + Ord, D: $element, $fold: $bound, L: $layout> Fires<K, D, $fold::$row>
+            for $windows<K, D, $fold, L>
         {
             fn add_batch(
                 &mut self,
@@ -360,8 +371,8 @@ macro_rules! fires {
     };
 }
 
-fires! { Aggregated<A: Aggregate<D>> gives Out where ExchangeData }
-fires! { Holistic<P: Process<K, D>> gives Row where State }
+fires! { Aggregated<A: Aggregate<D>> in WindowLayout<K, A::Acc>, gives Out where ExchangeData }
+fires! { Holistic<P: Process<K, D>> in HolisticLayout<K, D>, gives Row where State }
 
 /// A result, or a row that was late.
 pub(crate) type Output<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;

@@ -22,7 +22,7 @@ mod windows;
 
 use std::fmt;
 
-use alluvium::{Aggregate, Key, KeyGroup, Map, Result};
+use alluvium::{Aggregate, Key, KeyGroup, Layout, Map, Result};
 use serde::{Deserialize, Serialize};
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
@@ -111,12 +111,12 @@ where
     D: ExchangeData,
     F: Fn(&D) -> K + 'static,
 {
-    fn rolling<A: Aggregate<D>>(
+    fn rolling<A: Aggregate<D>, L: Layout<K, A::Acc>>(
         self,
-        spec: Spec,
+        spec: Spec<L>,
         aggregate: A,
     ) -> Result<Changes<'scope, T, (K, A::Out)>> {
-        let rows = move |groups: &mut Map<K, A::Acc>,
+        let rows = move |groups: &mut Map<K, A::Acc, L>,
                          rows: &mut Vec<(K, D)>,
                          context: &mut Context<'_, T, K, (K, A::Out)>| {
             while !rows.is_empty() {

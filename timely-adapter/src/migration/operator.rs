@@ -54,22 +54,23 @@ where
     D: ExchangeData,
     F: Fn(&D) -> K + 'static,
 {
-    fn stateful<S, R>(
+    fn stateful<S, R, L>(
         self,
-        spec: Spec,
-        open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
+        spec: Spec<L>,
+        open: impl FnOnce(&OperatorState<'_, L>) -> Result<S>,
         rows: impl FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
         due: impl FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
     ) -> Result<Changes<'scope, T, R>>
     where
         S: 'static,
         R: Clone + 'static,
+        L: Clone,
     {
         let Migratable { keyed, control } = self;
         let name = spec.id().to_owned();
         let opener = OperatorState::moving_of_closures(&keyed.state, spec)?;
         let (mut body, prepared) =
-            begin::<T, K, D, _, _, _, _>(&keyed.state, &opener, open, rows, due)?;
+            begin::<T, K, D, _, _, _, _, _>(&keyed.state, &opener, open, rows, due)?;
         let mover = opener.mover().expect("a moving operator has one").clone();
         let (key, scope, progress) = (keyed.key, keyed.stream.scope(), Progress::new());
         let unit = (name.as_str(), mover.clone());

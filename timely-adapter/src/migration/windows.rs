@@ -65,11 +65,11 @@ where
 }
 
 /// The operator, with the router in front of it.
-pub(crate) fn fire_moving<'scope, T, K, D, F, G, S, R>(
+pub(crate) fn fire_moving<'scope, T, K, D, F, G, S, R, L>(
     keyed: Keyed<'scope, T, D, F>,
     control: StreamVec<'scope, T, MoveGroup>,
-    spec: Spec,
-    body: impl FnOnce(&OperatorState<'_>) -> Result<Body<T, S, G, K, R, D>>,
+    spec: Spec<L>,
+    body: impl FnOnce(&OperatorState<'_, L>) -> Result<Body<T, S, G, K, R, D>>,
 ) -> Result<StreamVec<'scope, T, Output<T, K, R, D>>>
 where
     T: EventTime,
@@ -79,6 +79,7 @@ where
     G: Fn(&D) -> Time + 'static,
     S: Fires<K, D, R>,
     R: Clone + 'static,
+    L: Clone,
 {
     let name = spec.id().to_owned();
     let opener = OperatorState::moving(&keyed.state, spec)?;
