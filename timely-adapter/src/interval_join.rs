@@ -2,14 +2,15 @@
 
 use alluvium::{Error, ErrorKind, Key, ListsLayout, Result, State, Time, TimeMap, nanos};
 use timely::ExchangeData;
+use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::core::Concat;
-use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Map;
 
 use crate::Changes;
-use crate::event_time::{EventTime, watermark};
-use crate::intake::{Prepared, Right, Work};
-use crate::key_by::{Builder, KeyBy, Keyed, owner_pact};
+use crate::event_time::EventTime;
+use crate::intake::{Intake, Prepared, Right, Work};
+use crate::key_by::{KeyBy, Keyed};
+use crate::shell::{Body, Now, Output, advance_under, timed};
 use crate::spec::{OperatorState, Spec};
 
 /// Rows that are dropped each time the operator is scheduled, about.
@@ -137,100 +138,120 @@ where
             Err(row) => right_key(row),
         };
         let both = self.stream.map(Ok).concat(other.stream.map(Err)).key_by(&worker, key);
-        let Keyed { stream, key, .. } = both;
-        type Row<A, B> = std::result::Result<A, B>;
         let prepared = Prepared::<K>::new::<T, Row<A, B>>(&worker, &opener)?;
-        let pact = owner_pact(&worker, &key);
-        let scope = stream.scope();
-        let mut found = Vec::new();
-        let mut apply = move |sides: &mut (Side<K, A, L>, Side<K, B, L>),
-                              right: &Right<'_, T>,
-                              work: Work<'_, K, Row<A, B>>,
-                              out: &mut Vec<(R, T, i64)>| {
-            let Work::Rows(rows) = work else { unreachable!("there are no timers") };
-            let sent = right.time().time();
-            let mut rest = std::mem::take(rows).into_iter();
-            for (key, row) in rest.by_ref() {
-                found.clear();
-                let is_timeless = match &row {
-                    Ok(a) => at(a) == Time::MAX,
-                    Err(b) => other_at(b) == Time::MAX,
-                };
-                if is_timeless {
-                    continue;
+        let (held, found) = (None, Vec::new());
+        let body = Near { left, right, at, other_at, pair, held, found };
+        Ok(timed(both, &name, prepared, body))
+    }
+}
+
+/// A row of one of the two sides.
+type Row<A, B> = std::result::Result<A, B>;
+
+/// Both sides, and what makes pairs of them.
+struct Near<T, K, A, B, R, L, P, Q, M>
+where
+    T: EventTime,
+    K: Key,
+    A: State,
+    B: State,
+    L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
+{
+    left: Side<K, A, L>,
+    right: Side<K, B, L>,
+    at: P,
+    other_at: Q,
+    pair: M,
+    /// At the time up to which rows were dropped: of use only to an operator that fails while it purges.
+    held: Option<Capability<T>>,
+    /// The pairs of a row.
+    found: Vec<R>,
+}
+
+impl<T, K, A, B, R, L, P, Q, M> Near<T, K, A, B, R, L, P, Q, M>
+where
+    T: EventTime,
+    K: Key,
+    A: State,
+    B: State,
+    L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
+    P: Fn(&A) -> Time,
+    Q: Fn(&B) -> Time,
+    M: Fn(&K, &A, &B) -> R,
+{
+    /// Finds the pairs of a row that was sent with `sent`, and keeps it. Partners first: what fails leaves
+    /// nothing done.
+    fn meet(&mut self, key: &K, row: &Row<A, B>, sent: Time) -> Result<()> {
+        let (pair, found) = (&self.pair, &mut self.found);
+        found.clear();
+        match row {
+            Ok(a) => {
+                let at = (self.at)(a);
+                if at == Time::MAX {
+                    return Ok(());
                 }
-                // Partners first: what fails leaves nothing done.
-                let done =
-                    match &row {
-                        Ok(a) => {
-                            let at = at(a);
-                            let meet = |b: &B| found.push(pair(&key, a, b));
-                            sides.1.partners(&key, (at, sent), meet).and_then(|()| {
-                                Ok(sides.0.rows.insert(&key, at, (sent, a.clone()))?)
-                            })
-                        }
-                        Err(b) => {
-                            let at = other_at(b);
-                            let meet = |a: &A| found.push(pair(&key, a, b));
-                            sides.0.partners(&key, (at, sent), meet).and_then(|()| {
-                                Ok(sides.1.rows.insert(&key, at, (sent, b.clone()))?)
-                            })
-                        }
-                    };
-                if let Err(error) = done {
-                    rows.push((key, row));
-                    rows.extend(rest);
-                    return Err(error);
-                }
-                out.extend(found.drain(..).map(|row| (row, right.time().clone(), 1)));
+                self.right.partners(key, (at, sent), |b| found.push(pair(key, a, b)))?;
+                Ok(self.left.rows.insert(key, at, (sent, a.clone()))?)
             }
-            Ok(())
-        };
-        let stream = stream.unary_frontier::<Builder<_>, _, _, _>(pact, &name, |first, info| {
-            let mut intake = prepared.start::<T, Row<A, B>>(scope, &info);
-            let activator = scope.activator_for(info.address.clone());
-            // Of use only to an operator that fails while it purges.
-            let mut held = Some(first);
-            let mut sides = (left, right);
-            let mut out = Vec::new();
-            move |(input, frontier), output| {
-                intake.resume(|right, work| {
-                    let done = apply(&mut sides, right, work, &mut out);
-                    output.session(right).give_iterator(out.drain(..));
-                    done
-                });
-                intake.take_in(
-                    input,
-                    |row| (key(&row), row),
-                    |right, work| {
-                        let done = apply(&mut sides, right, work, &mut out);
-                        output.session(right).give_iterator(out.drain(..));
-                        done
-                    },
-                );
-                let watermark = watermark(frontier);
-                let limit = intake.horizon().map_or(watermark, |time| time.time().min(watermark));
-                let Some(capability) = held.clone().filter(|_| intake.takes_timers()) else {
-                    return;
-                };
-                let mut done = None;
-                intake.attempt(&capability, || {
-                    done = Some(sides.0.purge(limit)? & sides.1.purge(limit)?);
-                    Ok(())
-                });
-                match done {
-                    Some(true) if frontier.is_empty() && limit == Time::MAX => held = None,
-                    Some(true) => {
-                        let time = T::from_time(limit);
-                        if let Some(held) = held.as_mut().filter(|held| *held.time() < time) {
-                            held.downgrade(&time);
-                        }
-                    }
-                    Some(false) => activator.activate(),
-                    None => {}
+            Err(b) => {
+                let at = (self.other_at)(b);
+                if at == Time::MAX {
+                    return Ok(());
                 }
+                self.left.partners(key, (at, sent), |a| found.push(pair(key, a, b)))?;
+                Ok(self.right.rows.insert(key, at, (sent, b.clone()))?)
             }
-        });
-        Ok(stream)
+        }
+    }
+}
+
+impl<T, K, A, B, R, L, P, Q, M> Body<T, K, Row<A, B>> for Near<T, K, A, B, R, L, P, Q, M>
+where
+    T: EventTime,
+    K: Key,
+    A: ExchangeData + State,
+    B: ExchangeData + State,
+    R: Clone + 'static,
+    L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
+    P: Fn(&A) -> Time + 'static,
+    Q: Fn(&B) -> Time + 'static,
+    M: Fn(&K, &A, &B) -> R + 'static,
+{
+    type Row = (R, T, i64);
+
+    fn apply(
+        &mut self,
+        right: &Right<'_, T>,
+        work: Work<'_, K, Row<A, B>>,
+        output: &mut Output<'_, T, Self::Row>,
+    ) -> Result<()> {
+        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let mut session = output.session(right);
+        let mut rest = std::mem::take(rows).into_iter();
+        for (key, row) in rest.by_ref() {
+            if let Err(error) = self.meet(&key, &row, right.time().time()) {
+                rows.push((key, row));
+                rows.extend(rest);
+                return Err(error);
+            }
+            session.give_iterator(self.found.drain(..).map(|row| (row, right.time().clone(), 1)));
+        }
+        Ok(())
+    }
+
+    fn advance(
+        &mut self,
+        now: Now,
+        intake: &mut Intake<T, K, Row<A, B>>,
+        _: &mut Output<'_, T, Self::Row>,
+    ) -> bool {
+        let (left, right) = (&mut self.left, &mut self.right);
+        advance_under(&mut self.held, now, intake, |_| {
+            Ok(left.purge(now.limit)? & right.purge(now.limit)?)
+        })
+    }
+
+    fn begin(&mut self, first: Capability<T>) {
+        self.held = Some(first);
     }
 }

@@ -2,14 +2,13 @@
 
 use alluvium::{Key, Layout, Result, State};
 use timely::ExchangeData;
-use timely::dataflow::operators::generic::OutputBuilderSession;
-use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 
 use crate::Changes;
 use crate::intake::{Prepared, Right, Work};
 use crate::join_sides::JoinSides;
-use crate::key_by::{Builder, Keyed, owner_pact};
+use crate::key_by::Keyed;
+use crate::shell::{Output, untimed_of_two};
 use crate::spec::{OperatorState, Spec};
 
 /// Extension trait: joins.
@@ -57,12 +56,9 @@ where
         let JoinSides { mut left, mut right } =
             JoinSides::<K, A, B, R, L>::new(states.map("left")?, states.map("right")?);
         let prepared = Prepared::<K>::new::<T, Either<A, B>>(&self.state, &states)?;
-        let left_pact = owner_pact(&self.state, &self.key);
-        let right_pact = owner_pact(&other.state, &other.key);
-        let (left_key, right_key, scope) = (self.key, other.key, self.stream.scope());
-        let mut apply = move |at: &Right<'_, T>,
-                              work: Work<'_, K, Either<A, B>>,
-                              output: &mut OutputBuilderSession<'_, T, Builder<(R, T, i64)>>|
+        let apply = move |at: &Right<'_, T>,
+                          work: Work<'_, K, Either<A, B>>,
+                          output: &mut Output<'_, T, (R, T, i64)>|
               -> Result<()> {
             let Work::Rows(rows) = work else { unreachable!("there are no timers") };
             let mut session = output.session(at);
@@ -88,29 +84,8 @@ where
             }
             Ok(())
         };
-        let stream = self.stream.binary::<_, Builder<(R, T, i64)>, _, _, _, _>(
-            other.stream,
-            left_pact,
-            right_pact,
-            &name,
-            |_, info| {
-                let mut intake = prepared.start::<T, Either<A, B>>(scope, &info);
-                move |left_input, right_input, output| {
-                    intake.resume(|at, work| apply(at, work, output));
-                    intake.take_in(
-                        left_input,
-                        |a| (left_key(&a), Either::Left(a)),
-                        |at, work| apply(at, work, output),
-                    );
-                    intake.take_in(
-                        right_input,
-                        |b| (right_key(&b), Either::Right(b)),
-                        |at, work| apply(at, work, output),
-                    );
-                }
-            },
-        );
-        Ok(stream)
+        let (left, right) = ((self, Either::Left), (other, Either::Right));
+        Ok(untimed_of_two(left, right, &name, prepared, apply))
     }
 }
 

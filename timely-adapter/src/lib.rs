@@ -126,6 +126,7 @@ mod parking;
 mod place;
 mod rolling;
 mod shared_table;
+mod shell;
 mod sink;
 mod spec;
 mod staged;

@@ -3,14 +3,14 @@
 use alluvium::{BatchError, Key, Layout, Map, Result, State};
 use timely::ExchangeData;
 use timely::dataflow::channels::pact::Pipeline;
-use timely::dataflow::operators::generic::OutputBuilderSession;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 
 use crate::Changes;
 use crate::intake::{Prepared, Right, Work};
-use crate::key_by::{Builder, Keyed, owner_pact};
+use crate::key_by::{Builder, Keyed};
 use crate::shared_table::SharedTable;
+use crate::shell::{Output, untimed_of_two};
 use crate::spec::{OperatorState, Spec};
 
 /// Extension trait: look-ups of keyed rows in tables.
@@ -116,12 +116,9 @@ where
         let states = OperatorState::new(&self.state, spec)?;
         let mut table = states.map::<K, V>("table")?;
         let prepared = Prepared::<K>::new::<T, Either<D, U>>(&self.state, &states)?;
-        let rows_pact = owner_pact(&self.state, &self.key);
-        let updates_pact = owner_pact(&updates.state, &updates.key);
-        let (row_key, update_key, scope) = (self.key, updates.key, self.stream.scope());
-        let mut apply = move |right: &Right<'_, T>,
-                              work: Work<'_, K, Either<D, U>>,
-                              output: &mut OutputBuilderSession<'_, T, Builder<(R, T, i64)>>|
+        let apply = move |right: &Right<'_, T>,
+                          work: Work<'_, K, Either<D, U>>,
+                          output: &mut Output<'_, T, (R, T, i64)>|
               -> Result<()> {
             let Work::Rows(rows) = work else { unreachable!("there are no timers") };
             let mut session = output.session(right);
@@ -146,29 +143,8 @@ where
             }
             Ok(())
         };
-        let stream = self.stream.binary::<_, Builder<(R, T, i64)>, _, _, _, _>(
-            updates.stream,
-            rows_pact,
-            updates_pact,
-            &name,
-            |_, info| {
-                let mut intake = prepared.start::<T, Either<D, U>>(scope, &info);
-                move |rows, updates, output| {
-                    intake.resume(|right, work| apply(right, work, output));
-                    intake.take_in(
-                        updates,
-                        |update| (update_key(&update), Either::Update(update)),
-                        |right, work| apply(right, work, output),
-                    );
-                    intake.take_in(
-                        rows,
-                        |row| (row_key(&row), Either::Row(row)),
-                        |right, work| apply(right, work, output),
-                    );
-                }
-            },
-        );
-        Ok(stream)
+        let (updates, rows) = ((updates, Either::Update), (self, Either::Row));
+        Ok(untimed_of_two(updates, rows, &name, prepared, apply))
     }
 }
 

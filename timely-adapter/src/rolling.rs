@@ -2,13 +2,12 @@
 
 use alluvium::{Aggregate, Key, Layout};
 use timely::ExchangeData;
-use timely::dataflow::operators::generic::OutputBuilderSession;
-use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 
 use crate::Changes;
 use crate::intake::{Prepared, Right, Work};
-use crate::key_by::{Builder, Keyed, owner_pact};
+use crate::key_by::Keyed;
+use crate::shell::{Output, untimed};
 use crate::spec::{OperatorState, Spec};
 
 /// Rows after which changes are passed on: so many changes stay in the cache until then.
@@ -45,50 +44,35 @@ where
         let states = OperatorState::new(&self.state, spec)?;
         let mut groups = states.map::<K, A::Acc>("groups")?;
         let prepared = Prepared::<K>::new::<T, D>(&self.state, &states)?;
-        let pact = owner_pact(&self.state, &self.key);
-        let (key, scope) = (self.key, self.stream.scope());
         let mut changes = Vec::new();
-        let mut apply =
-            move |right: &Right<'_, T>,
-                  work: Work<'_, K, D>,
-                  output: &mut OutputBuilderSession<'_, T, Builder<_>>| {
-                let Work::Rows(rows) = work else { unreachable!("there are no timers") };
-                let (mut session, time) = (output.session(right), right.time());
-                let (mut applied, mut done) = (0, Ok(()));
-                for part in rows.chunks(PART) {
-                    // A short loop: the fewer instructions there are between two keys, the more of
-                    // their cache misses overlap.
-                    let change = |(key, row): &(K, D), acc: &mut A::Acc| {
-                        aggregate.fold(acc, row, |out, diff| {
-                            changes.push(((key.clone(), out), time.clone(), diff));
-                        });
-                    };
-                    let folded =
-                        groups.update_batch(part, |row| &row.0, |_| aggregate.init(), change);
-                    session.give_iterator(changes.drain(..));
-                    match folded {
-                        Ok(()) => applied += part.len(),
-                        Err(error) => {
-                            applied += error.applied;
-                            done = Err(error.error);
-                            break;
-                        }
+        let apply = move |right: &Right<'_, T>,
+                          work: Work<'_, K, D>,
+                          output: &mut Output<'_, T, _>| {
+            let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+            let (mut session, time) = (output.session(right), right.time());
+            let (mut applied, mut done) = (0, Ok(()));
+            for part in rows.chunks(PART) {
+                // A short loop: the fewer instructions there are between two keys, the more of
+                // their cache misses overlap.
+                let change = |(key, row): &(K, D), acc: &mut A::Acc| {
+                    aggregate.fold(acc, row, |out, diff| {
+                        changes.push(((key.clone(), out), time.clone(), diff));
+                    });
+                };
+                let folded = groups.update_batch(part, |row| &row.0, |_| aggregate.init(), change);
+                session.give_iterator(changes.drain(..));
+                match folded {
+                    Ok(()) => applied += part.len(),
+                    Err(error) => {
+                        applied += error.applied;
+                        done = Err(error.error);
+                        break;
                     }
                 }
-                rows.drain(..applied);
-                done
-            };
-        let stream = self.stream.unary::<Builder<_>, _, _, _>(pact, &name, |_, info| {
-            let mut intake = prepared.start::<T, D>(scope, &info);
-            move |input, output| {
-                intake.resume(|right, work| apply(right, work, output));
-                intake.take_in(
-                    input,
-                    |row| (key(&row), row),
-                    |right, work| apply(right, work, output),
-                );
             }
-        });
-        Ok(stream)
+            rows.drain(..applied);
+            done
+        };
+        Ok(untimed(self, &name, prepared, apply))
     }
 }

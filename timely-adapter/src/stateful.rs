@@ -7,13 +7,12 @@
 use alluvium::{Key, Result, RowKeys, Time, Timers};
 use timely::ExchangeData;
 use timely::dataflow::operators::Capability;
-use timely::dataflow::operators::generic::OutputBuilderSession;
-use timely::dataflow::operators::generic::operator::Operator;
 
 use crate::Changes;
-use crate::event_time::{EventTime, watermark};
+use crate::event_time::EventTime;
 use crate::intake::{Intake, Prepared, Right, Work};
-use crate::key_by::{Builder, Keyed, owner_pact};
+use crate::key_by::Keyed;
+use crate::shell::{self, Body as _, Now, Output, timed};
 use crate::spec::{OperatorState, Spec};
 use crate::worker::WorkerState;
 
@@ -132,44 +131,9 @@ where
     {
         let name = spec.id().to_owned();
         let opener = OperatorState::of_closures(&self.state, spec)?;
-        let (mut body, prepared) =
+        let (body, prepared) =
             begin::<T, K, D, _, _, _, _, _>(&self.state, &opener, open, rows, due)?;
-        let pact = owner_pact(&self.state, &self.key);
-        let (key, scope) = (self.key, self.stream.scope());
-        let mut fired: Vec<(Time, K)> = Vec::new();
-        let stream =
-            self.stream.unary_frontier::<Builder<_>, _, _, _>(pact, &name, |first, info| {
-                let mut intake = prepared.start::<T, D>(scope, &info);
-                let activator = scope.activator_for(info.address.clone());
-                body.hold_restored(first);
-                move |(input, frontier), output| {
-                    let owed = body.owed();
-                    let watermark = owed.unwrap_or_else(|| watermark(frontier));
-                    let limit = limit_of(watermark, &intake);
-                    intake.resume(|right, work| body.apply(limit, right, work, output));
-                    if owed.is_some() {
-                        // Input waits until the timers have fired that were due before it.
-                        let limit = limit_of(watermark, &intake);
-                        body.fire(limit, &mut fired, &mut intake, output);
-                        body.hold_next(frontier.is_empty());
-                        body.owe(watermark, limit);
-                        activator.activate();
-                        return;
-                    }
-                    intake.take_in(
-                        input,
-                        |row| (key(&row), row),
-                        |right, work| body.apply(watermark, right, work, output),
-                    );
-                    let limit = limit_of(watermark, &intake);
-                    body.fire(limit, &mut fired, &mut intake, output);
-                    body.hold_next(frontier.is_empty());
-                    if body.owe(watermark, limit) {
-                        activator.activate();
-                    }
-                }
-            });
-        Ok(stream)
+        Ok(timed(self, &name, prepared, body))
     }
 }
 
@@ -186,16 +150,22 @@ pub(crate) fn begin<T: EventTime, K: Key + Ord, D, L: Clone, S, R, A, B>(
     let state = open(opener)?;
     let timers = opener.timers()?;
     let prepared = Prepared::<K>::new::<T, D>(worker, opener)?;
-    let (held, changes, waiting) = (None, Vec::new(), Vec::new());
-    let (in_step, owed, arriving, keys) = (0, None, Time::MAX, opener.rows());
-    let body =
-        Body { state, timers, keys, held, changes, waiting, in_step, owed, arriving, rows, due };
+    let body = Body {
+        state,
+        timers,
+        keys: opener.rows(),
+        held: None,
+        changes: Vec::new(),
+        fired: Vec::new(),
+        waiting: Vec::new(),
+        in_step: 0,
+        owed: None,
+        seen: Time::MIN,
+        arriving: Time::MAX,
+        rows,
+        due,
+    };
     Ok((body, prepared))
-}
-
-/// How far the operator's own time is: the watermark, but not past what was not applied yet.
-pub(crate) fn limit_of<T: EventTime, K: Key, D>(watermark: Time, intake: &Intake<T, K, D>) -> Time {
-    intake.horizon().map_or(watermark, |time| time.time().min(watermark))
 }
 
 /// The operator's state and closures.
@@ -207,80 +177,41 @@ pub(crate) struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
     /// Of the earliest timer, or earlier.
     held: Option<Capability<T>>,
     changes: Vec<(R, T, i64)>,
+    /// Timers that are being handed over.
+    fired: Vec<(Time, K)>,
     /// Timers that are due and whose keys wait, while others are looked at.
     waiting: Vec<(Time, K)>,
     /// Timers that have fired in this step.
     in_step: usize,
     /// The watermark of a step that had no more fuel for its timers.
     owed: Option<Time>,
+    /// The watermark that is seen.
+    seen: Time,
     /// The least time of what waits outside of the intake, as for key groups that are on their way.
     arriving: Time,
     rows: A,
     due: B,
 }
 
-pub(crate) type Output<'a, T, R> = OutputBuilderSession<'a, T, Builder<(R, T, i64)>>;
-
-impl<S, T, K, R, A, B> Body<S, T, K, R, A, B>
+impl<S, T, K, D, R, A, B> shell::Body<T, K, D> for Body<S, T, K, R, A, B>
 where
+    S: 'static,
     T: EventTime,
     K: Key + Ord,
+    D: 'static,
     R: Clone + 'static,
+    A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
+    B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
 {
-    /// From now on rows before `arriving` wait for their key groups: what is applied sees no later time.
-    pub(crate) fn wait_for(&mut self, arriving: Time) {
-        self.arriving = arriving;
-    }
-
-    /// The watermark up to which timers were to fire in the last step, if some are left of these.
-    pub(crate) fn owed(&self) -> Option<Time> {
-        self.owed
-    }
-
-    /// Ends a step at `watermark`, whose timers before `limit` were to fire. Says whether some are left.
-    pub(crate) fn owe(&mut self, watermark: Time, limit: Time) -> bool {
-        let is_cut = std::mem::take(&mut self.in_step) >= STEP_MAX;
-        let is_due = |at: Time| at < limit;
-        self.owed = (is_cut && self.timers.next_time().is_some_and(is_due)).then_some(watermark);
-        self.owed.is_some()
-    }
-
-    /// Timers of a restored checkpoint fire at their times.
-    pub(crate) fn hold_restored(&mut self, first: Capability<T>) {
-        let earliest = self.timers.next_time();
-        self.held = earliest.map(|at| first.delayed(&at_least(at, first.time())));
-    }
-
-    /// Timers have come, none of them before the time of this capability.
-    pub(crate) fn hold_for_timers(&mut self, right: &Capability<T>) {
-        let Some(earliest) = self.timers.next_time() else { return };
-        let at = at_least(earliest, right.time());
-        if self.held.as_ref().is_none_or(|held| *held.time() > at) {
-            self.held = Some(right.delayed(&at));
-        }
-    }
-
-    /// Holds the time of the next timer, and no earlier one.
-    pub(crate) fn hold_next(&mut self, is_last: bool) {
-        match (self.timers.next_time(), &mut self.held) {
-            // Timers at the end of time never fire and must not keep the dataflow alive.
-            (Some(next), Some(held)) if !(is_last && next == Time::MAX) => downgrade(held, next),
-            _ => self.held = None,
-        }
-    }
+    type Row = (R, T, i64);
 
     /// Hands rows or timers to their closure and emits what comes of it.
-    pub(crate) fn apply<D>(
+    fn apply(
         &mut self,
-        limit: Time,
         right: &Right<'_, T>,
         work: Work<'_, K, D>,
-        output: &mut Output<'_, T, R>,
-    ) -> Result<()>
-    where
-        A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()>,
-        B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()>,
-    {
+        output: &mut Output<'_, T, Self::Row>,
+    ) -> Result<()> {
         let waiting = right.least_waiting().map_or(Time::MAX, T::time).min(self.arriving);
         let are_timers = matches!(work, Work::Timers(_));
         match (&self.keys, &work) {
@@ -293,7 +224,7 @@ where
             (None, _) => {}
         }
         let mut context = Context {
-            watermark: limit.min(waiting),
+            watermark: self.seen.min(waiting),
             time: right.time().clone(),
             timers: &mut self.timers,
             earliest_set: None,
@@ -307,7 +238,7 @@ where
             Work::Timers(timers) => {
                 // A timer sees that its time is over, though rows of other keys wait that are before it.
                 let last = timers.iter().map(|(at, _)| *at).max().unwrap_or(Time::MIN);
-                context.watermark = limit.min(waiting.max(last.plus(1)));
+                context.watermark = self.seen.min(waiting.max(last.plus(1)));
                 (self.due)(&mut self.state, timers, &mut context)
             }
         };
@@ -324,18 +255,81 @@ where
         done
     }
 
-    /// Hands over the timers before `limit`. Those whose keys wait stay among the others, in their
-    /// order: rows that wait before them may set others, or withdraw them.
-    pub(crate) fn fire<D>(
+    fn advance(
         &mut self,
-        limit: Time,
-        fired: &mut Vec<(Time, K)>,
+        now: Now,
         intake: &mut Intake<T, K, D>,
-        output: &mut Output<'_, T, R>,
+        output: &mut Output<'_, T, Self::Row>,
+    ) -> bool {
+        self.seen = now.limit;
+        self.fire(intake, output);
+        self.hold_next(now.has_ended);
+        self.owe(now)
+    }
+
+    /// Timers of a restored checkpoint fire at their times.
+    fn begin(&mut self, first: Capability<T>) {
+        let earliest = self.timers.next_time();
+        self.held = earliest.map(|at| first.delayed(&at_least(at, first.time())));
+    }
+
+    fn owed(&self) -> Option<Time> {
+        self.owed
+    }
+
+    fn see(&mut self, watermark: Time) {
+        self.seen = watermark;
+    }
+
+    fn wait_for(&mut self, arriving: Time) {
+        self.arriving = arriving;
+    }
+
+    /// Timers have come with it, none of them before the time of this capability.
+    fn has_come(&mut self, right: &Capability<T>) {
+        let Some(earliest) = self.timers.next_time() else { return };
+        let at = at_least(earliest, right.time());
+        if self.held.as_ref().is_none_or(|held| *held.time() > at) {
+            self.held = Some(right.delayed(&at));
+        }
+    }
+}
+
+impl<S, T, K, R, A, B> Body<S, T, K, R, A, B>
+where
+    S: 'static,
+    T: EventTime,
+    K: Key + Ord,
+    R: Clone + 'static,
+{
+    /// Ends a step, whose timers before the limit were to fire. Says whether some are left.
+    fn owe(&mut self, now: Now) -> bool {
+        let is_cut = std::mem::take(&mut self.in_step) >= STEP_MAX;
+        let is_left = is_cut && self.timers.next_time().is_some_and(|at| at < now.limit);
+        self.owed = is_left.then_some(now.watermark);
+        is_left
+    }
+
+    /// Holds the time of the next timer, and no earlier one.
+    fn hold_next(&mut self, is_last: bool) {
+        match (self.timers.next_time(), &mut self.held) {
+            // Timers at the end of time never fire and must not keep the dataflow alive.
+            (Some(next), Some(held)) if !(is_last && next == Time::MAX) => downgrade(held, next),
+            _ => self.held = None,
+        }
+    }
+
+    /// Hands over the timers before the time that is seen. Those whose keys wait stay among the others, in
+    /// their order: rows that wait before them may set others, or withdraw them.
+    fn fire<D: 'static>(
+        &mut self,
+        intake: &mut Intake<T, K, D>,
+        output: &mut Output<'_, T, (R, T, i64)>,
     ) where
-        A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()>,
-        B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()>,
+        A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
+        B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
     {
+        let mut fired = std::mem::take(&mut self.fired);
         // Of the first that waits.
         let mut first: Option<Capability<T>> = None;
         while intake.takes_timers() && self.waiting.len() < WAITING_MAX && self.in_step < STEP_MAX {
@@ -346,7 +340,7 @@ where
                 && outcome.is_ok()
                 && intake.takes_timers()
             {
-                let Some((at, key)) = self.timers.pop_due(limit) else { break };
+                let Some((at, key)) = self.timers.pop_due(self.seen) else { break };
                 let right = || capability.delayed(&at_least(at, capability.time()));
                 match intake.parks_timer(&key, right) {
                     Ok(true) => {
@@ -367,8 +361,12 @@ where
             downgrade(&mut capability, earliest);
             self.in_step += fired.len();
             match outcome {
-                Ok(()) => intake
-                    .fire(&capability, fired, |right, work| self.apply(limit, right, work, output)),
+                Ok(()) => {
+                    let apply = |right: &Right<'_, T>, work: Work<'_, K, D>| {
+                        self.apply(right, work, output)
+                    };
+                    intake.fire(&capability, &mut fired, apply);
+                }
                 Err(error) => intake.stop(&Right::held(&capability), error),
             }
             for (at, key) in fired.drain(..) {
@@ -381,6 +379,7 @@ where
                 self.held = Some(capability);
             }
         }
+        self.fired = fired;
         // A key may have found all buffers taken by reads that have ended: no end of a read will have
         // the operator scheduled for it.
         intake.show();

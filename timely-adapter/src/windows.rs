@@ -16,14 +16,14 @@ use timely::ExchangeData;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::core::{Concat, OkErr};
-use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Map;
 
 use crate::Changes;
-use crate::event_time::{EventTime, watermark};
-use crate::intake::{Prepared, Right, Work};
-use crate::key_by::{Builder, KeyBy, Keyed, owner_pact};
-use crate::migration::{MoveGroup, fire_moving};
+use crate::event_time::EventTime;
+use crate::intake::{Intake, Prepared, Right, Work};
+use crate::key_by::{KeyBy, Keyed};
+use crate::migration::{MoveGroup, moving};
+use crate::shell::{self, Now, Output, advance_under, timed};
 use crate::spec::{OperatorState, Spec};
 
 /// Keys that are looked at each time the operator is scheduled, when windows fire.
@@ -261,67 +261,28 @@ where
         F: Fn(&D) -> K + 'static,
     {
         let Windowed { keyed, control, windows, at } = self;
-        let body = move |opener: &OperatorState<'_, L>| Ok(Body::new(open(opener)?, windows, at));
-        if let Some(control) = control {
-            let (results, late) = fire_moving(keyed, control, spec, body)?.ok_err(|row| row);
-            return Ok(Fired { results, late });
-        }
-        let Keyed { stream, state: worker, key } = keyed;
         let name = spec.id().to_owned();
-        let opener = OperatorState::new(&worker, spec)?;
-        let mut body = body(&opener)?;
-        let prepared = Prepared::<K>::new::<T, D>(&worker, &opener)?;
-        let pact = owner_pact(&worker, &key);
-        let scope = stream.scope();
-        let both = stream.unary_frontier::<Builder<_>, _, _, _>(pact, &name, |first, info| {
-            let mut intake = prepared.start::<T, D>(scope, &info);
-            let activator = scope.activator_for(info.address.clone());
-            // What a checkpoint holds fires at its time.
-            body.held = Some(first);
-            move |(input, frontier), output| {
-                intake.resume(|right, work| {
-                    let done = body.apply(right, work);
-                    output.session(right).give_iterator(body.out.drain(..));
-                    done
-                });
-                intake.take_in(
-                    input,
-                    |row| (key(&row), row),
-                    |right, work| {
-                        let done = body.apply(right, work);
-                        output.session(right).give_iterator(body.out.drain(..));
-                        done
-                    },
-                );
-                let watermark = watermark(frontier);
-                let limit = intake.horizon().map_or(watermark, |time| time.time().min(watermark));
-                let Some(held) = body.held.clone().filter(|_| intake.takes_timers()) else {
-                    return;
-                };
-                let mut advanced = None;
-                intake.attempt(&held, || {
-                    advanced = Some(body.advance(limit, &held)?);
-                    Ok(())
-                });
-                output.session(&held).give_iterator(body.out.drain(..));
-                match advanced {
-                    Some(Advanced { done: true }) if frontier.is_empty() && limit == Time::MAX => {
-                        body.held = None;
-                    }
-                    Some(Advanced { done: true }) => body.downgrade(limit),
-                    Some(Advanced { done: false }) => activator.activate(),
-                    // It failed: what holds the times of a failed operator does the rest.
-                    None => {}
-                }
-            }
-        });
-        let (results, late) = both.ok_err(|row| row);
+        let told = if let Some(control) = control {
+            let opener = OperatorState::moving(&keyed.state, spec)?;
+            let mut body = Body::new(open(&opener)?, windows, at);
+            // All are at one watermark, also before the first schedule.
+            body.go_to_first()?;
+            let prepared = Prepared::<K>::new::<T, D>(&keyed.state, &opener)?;
+            let mover = opener.mover().expect("a moving operator has one").clone();
+            moving((keyed, control), (&name, mover), prepared, body, true)?
+        } else {
+            let opener = OperatorState::new(&keyed.state, spec)?;
+            let body = Body::new(open(&opener)?, windows, at);
+            let prepared = Prepared::<K>::new::<T, D>(&keyed.state, &opener)?;
+            timed(keyed, &name, prepared, body)
+        };
+        let (results, late) = told.ok_err(|row| row);
         Ok(Fired { results, late })
     }
 }
 
 /// Windowed state, whatever its kind.
-pub(crate) trait Fires<K, D, R>: 'static {
+trait Fires<K, D, R>: 'static {
     fn add_batch(
         &mut self,
         sent: Time,
@@ -375,9 +336,10 @@ fires! { Aggregated<A: Aggregate<D>> in WindowLayout<K, A::Acc>, gives Out where
 fires! { Holistic<P: Process<K, D>> in HolisticLayout<K, D>, gives Row where State }
 
 /// A result, or a row that was late.
-pub(crate) type Output<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;
+type Told<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;
 
-pub(crate) struct Body<T: EventTime, S, G, K, R, D> {
+/// Windowed state, and what its rows wait for.
+struct Body<T: EventTime, S, G, K, R, D> {
     state: S,
     windows: Windows,
     at: Rc<G>,
@@ -387,8 +349,61 @@ pub(crate) struct Body<T: EventTime, S, G, K, R, D> {
     /// by the time they were sent with.
     early: BTreeMap<Time, (T, Vec<(K, D)>)>,
     /// At the watermark up to which all has fired.
-    pub(crate) held: Option<Capability<T>>,
-    pub(crate) out: Vec<Output<T, K, R, D>>,
+    held: Option<Capability<T>>,
+    /// The least time of what waits outside of the intake, as for key groups that are on their way.
+    arriving: Time,
+    out: Vec<Told<T, K, R, D>>,
+}
+
+impl<T, S, G, K, R, D> shell::Body<T, K, D> for Body<T, S, G, K, R, D>
+where
+    T: EventTime,
+    K: Key,
+    S: Fires<K, D, R>,
+    G: Fn(&D) -> Time + 'static,
+    R: Clone + 'static,
+    D: 'static,
+{
+    type Row = Told<T, K, R, D>;
+
+    fn apply(
+        &mut self,
+        right: &Right<'_, T>,
+        work: Work<'_, K, D>,
+        output: &mut Output<'_, T, Self::Row>,
+    ) -> Result<()> {
+        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        self.put_early_aside(right.time(), rows);
+        let done = self.add(right.time(), rows);
+        output.session(right).give_iterator(self.out.drain(..));
+        done
+    }
+
+    fn advance(
+        &mut self,
+        now: Now,
+        intake: &mut Intake<T, K, D>,
+        output: &mut Output<'_, T, Self::Row>,
+    ) -> bool {
+        let now = Now { limit: now.limit.min(self.arriving), ..now };
+        let mut held = self.held.take();
+        let is_left = advance_under(&mut held, now, intake, |held| {
+            let advanced = self.fire(now.limit, held);
+            output.session(held).give_iterator(self.out.drain(..));
+            Ok(advanced?.done)
+        });
+        self.held = held;
+        is_left
+    }
+
+    /// What a checkpoint holds fires at its time.
+    fn begin(&mut self, first: Capability<T>) {
+        self.held = Some(first);
+    }
+
+    fn wait_for(&mut self, arriving: Time) {
+        self.arriving = arriving;
+    }
 }
 
 impl<T, S, G, K, R, D> Body<T, S, G, K, R, D>
@@ -398,25 +413,25 @@ where
     S: Fires<K, D, R>,
     G: Fn(&D) -> Time,
 {
-    pub(crate) fn new(state: S, windows: Windows, at: Rc<G>) -> Self {
-        let settled = state.watermark();
-        Self { state, windows, at, settled, early: BTreeMap::new(), held: None, out: Vec::new() }
+    fn new(state: S, windows: Windows, at: Rc<G>) -> Self {
+        let (settled, early) = (state.watermark(), BTreeMap::new());
+        let (held, arriving, out) = (None, Time::MAX, Vec::new());
+        Self { state, windows, at, settled, early, held, arriving, out }
     }
 
-    pub(crate) fn apply(&mut self, right: &Right<'_, T>, work: Work<'_, K, D>) -> Result<()> {
-        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
-        let sent = right.time();
-        if self.settled < sent.time() {
-            let (at, windows) = (self.at.clone(), self.windows);
-            let is_early = |row: &(K, D)| windows.counts_only_with_others(at(&row.1), sent.time());
-            let mut early = rows.extract_if(.., |row| is_early(row)).peekable();
-            if early.peek().is_some() {
-                let (_, waiting) =
-                    self.early.entry(sent.time()).or_insert_with(|| (sent.clone(), Vec::new()));
-                waiting.extend(early);
-            }
+    /// Has rows wait on which those decide that were sent before them.
+    fn put_early_aside(&mut self, sent: &T, rows: &mut Vec<(K, D)>) {
+        if self.settled >= sent.time() {
+            return;
         }
-        self.add(sent, rows)
+        let (at, windows) = (self.at.clone(), self.windows);
+        let is_early = |row: &(K, D)| windows.counts_only_with_others(at(&row.1), sent.time());
+        let mut early = rows.extract_if(.., |row| is_early(row)).peekable();
+        if early.peek().is_some() {
+            let (_, waiting) =
+                self.early.entry(sent.time()).or_insert_with(|| (sent.clone(), Vec::new()));
+            waiting.extend(early);
+        }
     }
 
     /// Adds rows that were sent with `sent`; an error leaves those that were not added.
@@ -441,7 +456,8 @@ where
         done
     }
 
-    pub(crate) fn advance(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
+    /// Fires what is due at `watermark`, some of it.
+    fn fire(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
         while let Some((sent, _)) = self.early.first_key_value().filter(|(s, _)| **s <= watermark) {
             // What was sent before them is there, and what was over for them has fired.
             let advanced = self.advance_to(*sent, held)?;
@@ -473,7 +489,7 @@ where
 
     /// Goes to the first time of all, unless a checkpoint had come further. What comes out of that is to be
     /// sent by the first schedule.
-    pub(crate) fn begin(&mut self) -> Result<()> {
+    fn go_to_first(&mut self) -> Result<()> {
         let (out, windows, first) = (&mut self.out, self.windows, T::minimum().time());
         while self.state.watermark() <= first {
             let advanced = self.state.advance(first, FUEL, &mut |key, window, row, diff| {
@@ -486,12 +502,5 @@ where
             }
         }
         Ok(())
-    }
-
-    pub(crate) fn downgrade(&mut self, watermark: Time) {
-        let time = T::from_time(watermark);
-        if let Some(held) = self.held.as_mut().filter(|held| *held.time() < time) {
-            held.downgrade(&time);
-        }
     }
 }

@@ -18,7 +18,6 @@ mod operator;
 mod progress;
 mod router;
 mod routes;
-mod windows;
 
 use std::fmt;
 
@@ -34,7 +33,7 @@ use crate::rolling::{PART, Rolling};
 use crate::spec::Spec;
 use crate::stateful::{Context, Stateful};
 pub(crate) use barrier::Barrier;
-pub(crate) use windows::fire_moving;
+pub(crate) use operator::moving;
 
 /// A move of a key group, at the time of the record that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
