@@ -28,10 +28,10 @@ use timely::dataflow::StreamVec;
 
 use crate::Changes;
 use crate::event_time::EventTime;
-use crate::key_by::Keyed;
-use crate::rolling::{PART, Rolling};
-use crate::spec::Spec;
-use crate::stateful::{Context, Stateful};
+use crate::operators::key_by::Keyed;
+use crate::operators::rolling::{PART, Rolling};
+use crate::operators::spec::Spec;
+use crate::operators::stateful::{Context, Stateful};
 pub(crate) use barrier::Barrier;
 pub(crate) use operator::moving;
 

@@ -19,11 +19,11 @@ use super::{Chunk, Migratable, MoveGroup, Routed, router};
 use crate::Changes;
 use crate::event_time::{EventTime, watermark};
 use crate::intake::{Prepared, Right, Work};
-use crate::key_by::{Builder, Keyed};
-use crate::shell::{Body, Now, Output, limit_of};
-use crate::spec::{OperatorState, Spec};
-use crate::stateful::{Context, Stateful, begin};
-use crate::windows::{Windowed, Windowing};
+use crate::operators::key_by::{Builder, Keyed};
+use crate::operators::shell::{Body, Now, Output, limit_of};
+use crate::operators::spec::{OperatorState, Spec};
+use crate::operators::stateful::{Context, Stateful, begin};
+use crate::operators::windows::{Windowed, Windowing};
 
 /// The operator while a group arrives.
 struct At<'a, 'o, T: EventTime, B, R: 'static> {

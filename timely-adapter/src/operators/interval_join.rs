@@ -9,9 +9,9 @@ use timely::dataflow::operators::vec::Map;
 use crate::Changes;
 use crate::event_time::EventTime;
 use crate::intake::{Intake, Prepared, Right, Work};
-use crate::key_by::{KeyBy, Keyed};
-use crate::shell::{Body, Now, Output, advance_under, timed};
-use crate::spec::{OperatorState, Spec};
+use crate::operators::key_by::{KeyBy, Keyed};
+use crate::operators::shell::{Body, Now, Output, advance_under, timed};
+use crate::operators::spec::{OperatorState, Spec};
 
 /// Rows that are dropped each time the operator is scheduled, about.
 const FUEL: usize = 8192;

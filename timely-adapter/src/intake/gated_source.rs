@@ -20,9 +20,9 @@ use timely::dataflow::{InputHandleVec, Scope, StreamVec};
 use timely::scheduling::Activator;
 use timely::worker::Worker;
 
-use crate::admission::Gate;
-use crate::checkpoints::Sent;
 use crate::event_time::EventTime;
+use crate::intake::admission::Gate;
+use crate::job::checkpoints::Sent;
 
 /// How often a worker tells the others where its inputs are, at most.
 const TELL_EVERY: Duration = Duration::from_millis(5);

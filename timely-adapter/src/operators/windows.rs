@@ -21,10 +21,10 @@ use timely::dataflow::operators::vec::Map;
 use crate::Changes;
 use crate::event_time::EventTime;
 use crate::intake::{Intake, Prepared, Right, Work};
-use crate::key_by::{KeyBy, Keyed};
 use crate::migration::{MoveGroup, moving};
-use crate::shell::{self, Now, Output, advance_under, timed};
-use crate::spec::{OperatorState, Spec};
+use crate::operators::key_by::{KeyBy, Keyed};
+use crate::operators::shell::{self, Now, Output, advance_under, timed};
+use crate::operators::spec::{OperatorState, Spec};
 
 /// Keys that are looked at each time the operator is scheduled, when windows fire.
 const FUEL: usize = 8192;

@@ -10,7 +10,7 @@ use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Exchange;
 use timely::progress::Timestamp;
 
-use crate::worker::WorkerState;
+use crate::job::worker::WorkerState;
 
 /// Extension trait: keys for the rows of a stream.
 pub trait KeyBy<'scope, T: Timestamp, D> {

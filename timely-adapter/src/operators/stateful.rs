@@ -11,10 +11,10 @@ use timely::dataflow::operators::Capability;
 use crate::Changes;
 use crate::event_time::EventTime;
 use crate::intake::{Intake, Prepared, Right, Work};
-use crate::key_by::Keyed;
-use crate::shell::{self, Body as _, Now, Output, timed};
-use crate::spec::{OperatorState, Spec};
-use crate::worker::WorkerState;
+use crate::job::worker::WorkerState;
+use crate::operators::key_by::Keyed;
+use crate::operators::shell::{self, Body as _, Now, Output, timed};
+use crate::operators::spec::{OperatorState, Spec};
 
 /// Most timers that are handed over in one call; a batch whose state accesses overlap.
 const DUE_BATCH: usize = 1024;

@@ -12,15 +12,15 @@ use alluvium::io::Device;
 use alluvium::{AnyLayout, Error, ErrorKind, Key, KeyGroup, KeyGroups, Result, State, Store};
 use timely::worker::Worker;
 
-use crate::checkpoints::{COMMITTED, JobCheckpoint, WorkerCheckpoint, restore};
-use crate::fault::Fault;
-use crate::group::Group;
+use crate::intake::fault::Fault;
+use crate::job::checkpoints::{COMMITTED, JobCheckpoint, WorkerCheckpoint, restore};
+use crate::job::group::Group;
+use crate::job::node::Node;
+use crate::job::place::Place;
+use crate::job::sink::Sealed;
+use crate::job::stats_log::StatsLog;
 use crate::migration::Barrier;
-use crate::node::Node;
-use crate::place::Place;
-use crate::shared_table::SharedTable;
-use crate::sink::Sealed;
-use crate::stats_log::StatsLog;
+use crate::operators::shared_table::SharedTable;
 
 /// What one worker does differently from its node.
 #[derive(Clone, Debug, Default)]

@@ -11,7 +11,7 @@ use alluvium::{
     StateBuilder, Store, Time, TimeMap, Timed, Timers, Ttl, Value, WindowLayout, Windows,
 };
 
-use crate::worker::{Registered, WorkerState};
+use crate::job::worker::{Registered, WorkerState};
 
 /// Names an operator's state and may choose its layout.
 ///

@@ -20,9 +20,9 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 use timely::worker::Worker;
 
-use crate::key_by::Builder;
-use crate::node::Node;
-use crate::worker::WorkerState;
+use crate::job::node::Node;
+use crate::job::worker::WorkerState;
+use crate::operators::key_by::Builder;
 
 pub use files::{CommittedFile, FileSink, committed_files};
 

@@ -13,7 +13,7 @@ use timely::container::CapacityContainerBuilder;
 use timely::logging_core::Logger;
 use timely::worker::Worker;
 
-use crate::worker::WorkerState;
+use crate::job::worker::WorkerState;
 
 /// Name of the log stream in Timely's registry.
 pub const STORE_LOG: &str = "store";

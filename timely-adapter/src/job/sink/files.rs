@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use alluvium::{Error, ErrorKind, Result};
 
 use super::{Sink, SinkWork};
-use crate::worker::WorkerState;
+use crate::job::worker::WorkerState;
 
 const PENDING: &str = ".pending";
 const OPEN: &str = ".open";

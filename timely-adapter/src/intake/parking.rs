@@ -14,7 +14,7 @@ use hashbrown::HashTable;
 use timely::dataflow::operators::Capability;
 use timely::progress::Timestamp;
 
-use crate::staged::Times;
+use crate::intake::staged::Times;
 
 /// The operator's states that are read by key.
 pub(crate) type Fetchers<K> = Vec<Rc<dyn Fetcher<K>>>;

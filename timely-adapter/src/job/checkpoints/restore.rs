@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::directories::{Removal, along, leftovers, name_of, names_of, remove, way};
 use super::record::{COMMITTED, JobCheckpoint, Record, WorkerCheckpoint};
-use crate::place::{Home, Place, owned_groups};
+use crate::job::place::{Home, Place, owned_groups};
 
 /// Where a part of a worker's state comes from: a checkpoint of one store.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use alluvium::{ByteSize, Error, ErrorKind, Key, MEMORY_BYTES_MIN, Result, State,
 use timely::CommunicationConfig;
 use timely::worker::Worker;
 
-use crate::fault::Fault;
-use crate::group::Group;
-use crate::shared_table::{Declared, TableLoader, Tables};
+use crate::intake::fault::Fault;
+use crate::job::group::Group;
+use crate::operators::shared_table::{Declared, TableLoader, Tables};
 
 /// Default of [`NodeConfig::connect_within`].
 pub const DEFAULT_CONNECT_WITHIN: Duration = Duration::from_secs(60);

@@ -45,8 +45,8 @@ use timely::ExchangeData;
 use timely::dataflow::{InputHandleVec, ProbeHandle};
 
 use crate::event_time::EventTime;
-use crate::gated_source::GatedSource;
-use crate::worker::WorkerState;
+use crate::intake::gated_source::GatedSource;
+use crate::job::worker::WorkerState;
 use directories::Removal;
 pub use input::JobInput;
 pub(crate) use input::Sent;

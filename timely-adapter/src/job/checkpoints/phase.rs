@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use alluvium::{Aside, Error, ErrorKind, KeyGroups, Result, Seal, Time};
 
 use super::{JobCheckpoint, commit};
-use crate::fault::is_passing;
-use crate::group::Meeting;
+use crate::intake::fault::is_passing;
+use crate::job::group::Meeting;
 
 /// How far a checkpoint of the job is, on one worker.
 pub(super) enum Phase {

@@ -14,7 +14,7 @@ use timely::progress::Timestamp;
 
 use crate::event_time::{EventTime, watermark};
 use crate::intake::{Intake, Prepared, Right, Work};
-use crate::key_by::{Builder, Keyed, owner_pact};
+use crate::operators::key_by::{Builder, Keyed, owner_pact};
 
 /// Where rows come out.
 pub(crate) type Output<'a, T, R> = OutputBuilderSession<'a, T, Builder<R>>;

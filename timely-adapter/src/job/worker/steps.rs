@@ -6,7 +6,7 @@ use alluvium::{Error, Result};
 use timely::worker::Worker;
 
 use super::WorkerState;
-use crate::group::{Meeting, Met};
+use crate::job::group::{Meeting, Met};
 
 /// How long a worker that has nothing to do sleeps at most; it is woken when data or a fault comes.
 const NAP: Duration = Duration::from_millis(10);

@@ -12,10 +12,10 @@ use timely::communication::allocator::zero_copy::initialize::initialize_networki
 use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::worker::Worker;
 
-use crate::group::connect::{Terms, connect};
-use crate::group::{Connected, Group, Links, SILENCE};
-use crate::node::{Node, NodeConfig, install_node};
-use crate::worker::{WorkerOverrides, WorkerState};
+use crate::job::group::connect::{Terms, connect};
+use crate::job::group::{Connected, Group, Links, SILENCE};
+use crate::job::node::{Node, NodeConfig, install_node};
+use crate::job::worker::{WorkerOverrides, WorkerState};
 
 /// How long a worker whose connection broke waits for the reason.
 const REASON_PATIENCE: Duration = Duration::from_secs(3);

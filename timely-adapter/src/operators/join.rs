@@ -6,10 +6,10 @@ use timely::progress::Timestamp;
 
 use crate::Changes;
 use crate::intake::{Prepared, Right, Work};
-use crate::join_sides::JoinSides;
-use crate::key_by::Keyed;
-use crate::shell::{Output, untimed_of_two};
-use crate::spec::{OperatorState, Spec};
+use crate::operators::join_sides::JoinSides;
+use crate::operators::key_by::Keyed;
+use crate::operators::shell::{Output, untimed_of_two};
+use crate::operators::spec::{OperatorState, Spec};
 
 /// Extension trait: joins.
 pub trait Join<'scope, T: Timestamp, K: Key, A> {

@@ -10,7 +10,7 @@ use super::record::{JobCheckpoint, Record, WorkerCheckpoint};
 use super::restore::superseded;
 use super::{JobCheckpoints, Part, Phase, Turn, note_of, of_note, passing};
 use crate::event_time::EventTime;
-use crate::place::owned_groups;
+use crate::job::place::owned_groups;
 
 /// What the first worker says of its attempt to commit.
 const COMMITTED: i64 = 0;

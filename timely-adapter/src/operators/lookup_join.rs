@@ -8,10 +8,10 @@ use timely::progress::Timestamp;
 
 use crate::Changes;
 use crate::intake::{Prepared, Right, Work};
-use crate::key_by::{Builder, Keyed};
-use crate::shared_table::SharedTable;
-use crate::shell::{Output, untimed_of_two};
-use crate::spec::{OperatorState, Spec};
+use crate::operators::key_by::{Builder, Keyed};
+use crate::operators::shared_table::SharedTable;
+use crate::operators::shell::{Output, untimed_of_two};
+use crate::operators::spec::{OperatorState, Spec};
 
 /// Extension trait: look-ups of keyed rows in tables.
 ///

@@ -6,9 +6,9 @@ use timely::progress::Timestamp;
 
 use crate::Changes;
 use crate::intake::{Prepared, Right, Work};
-use crate::key_by::Keyed;
-use crate::shell::{Output, untimed};
-use crate::spec::{OperatorState, Spec};
+use crate::operators::key_by::Keyed;
+use crate::operators::shell::{Output, untimed};
+use crate::operators::spec::{OperatorState, Spec};
 
 /// Rows after which changes are passed on: so many changes stay in the cache until then.
 pub(crate) const PART: usize = 256;

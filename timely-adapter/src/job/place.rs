@@ -9,11 +9,11 @@ use alluvium::io::{Device, DirectoryLock, SureNames};
 use alluvium::{ByteSize, Error, ErrorKind, Result, Store, checkpoint_name};
 use timely::worker::Worker;
 
-use crate::checkpoints::directories::{checkpoints_there, name_of};
-use crate::checkpoints::restore::Basis;
-use crate::checkpoints::{COMMITTED, RETAIN_MIN, Record, restore};
-use crate::node::Node;
-use crate::worker::WorkerOverrides;
+use crate::job::checkpoints::directories::{checkpoints_there, name_of};
+use crate::job::checkpoints::restore::Basis;
+use crate::job::checkpoints::{COMMITTED, RETAIN_MIN, Record, restore};
+use crate::job::node::Node;
+use crate::job::worker::WorkerOverrides;
 
 /// Where a worker's store is to be opened.
 pub(crate) struct Place {

@@ -8,6 +8,12 @@
 //! far the operator's own time may go. What is applied meanwhile learns the least time of what waits
 //! ([`Right::least_waiting`]), so that no row sees time pass while it waits.
 
+pub(crate) mod admission;
+pub(crate) mod fault;
+pub(crate) mod gated_source;
+pub(crate) mod parking;
+pub(crate) mod staged;
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,11 +31,11 @@ use timely::dataflow::operators::{Capability, CapabilitySet, CapabilityTrait, In
 use timely::progress::Timestamp;
 use timely::scheduling::Activator;
 
-use crate::fault::is_passing;
-use crate::parking::{Fetchers, Parking};
-use crate::spec::OperatorState;
-use crate::staged::Staged;
-use crate::worker::{Parked, Registered, WorkerState};
+use crate::intake::fault::is_passing;
+use crate::intake::parking::{Fetchers, Parking};
+use crate::intake::staged::Staged;
+use crate::job::worker::{Parked, Registered, WorkerState};
+use crate::operators::spec::OperatorState;
 
 /// A row with its key, or that a timer of a key is due, which stays among the timers: rows that wait
 /// before it may set others, or withdraw it.
@@ -331,7 +337,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     }
 
     /// Shows what is parked and staged, and asks to be scheduled again if no read will do so. To be
-    /// called after whatever parks: rows do so here, timers in [`Body::fire`](crate::stateful::Body).
+    /// called after whatever parks: rows do so here, timers in [`Body::fire`](crate::operators::stateful::Body).
     pub(crate) fn show(&self) {
         let mut parked = Parked { staged: self.staged.len(), ..Parked::default() };
         if let Some(parking) = &self.parking {
