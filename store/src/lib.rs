@@ -32,7 +32,8 @@
 //!
 //! Each state lies in one [`Layout`]: [`HybridLog`] (the default of maps), [`AppendLog`] (of lists and holistic windows),
 //! [`WindowSegments`] (of folded windows), or [`Heap`]. Choose by `.layout(..)` or, with [`AnyLayout`], in the
-//! configuration ([`StoreConfig`]). All but the heap hold more than memory.
+//! configuration ([`StoreConfig`]). All but the heap hold more than memory. A layout of your own goes wherever these do:
+//! see [`backend`].
 //!
 //! # Memory
 //!
@@ -60,6 +61,7 @@ mod aggregate;
 mod any_layout;
 mod any_windows;
 mod aside;
+pub mod backend;
 mod batch;
 mod builder;
 mod cells;

@@ -10,6 +10,8 @@ mod processor {}
 mod layouts {}
 #[doc = include_str!("../../docs/src/windows.md")]
 mod windows {}
+#[doc = include_str!("../../docs/src/own-layout.md")]
+mod own_layout {}
 #[doc = include_str!("../../docs/src/ttl.md")]
 mod ttl {}
 #[doc = include_str!("../../docs/src/checkpoints.md")]

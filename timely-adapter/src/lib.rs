@@ -105,60 +105,39 @@
 //! [`Gate`] bounds how far an input is ahead of what is done, in time and bytes; a [`GatedSource`] has one
 //! and may be declared idle, so that it does not hold back the watermark.
 
-mod admission;
 #[cfg(doctest)]
 mod book;
-mod checkpoints;
 mod event_time;
-mod execute;
-mod fault;
-mod gated_source;
-mod group;
 mod intake;
-mod interval_join;
-mod join;
-mod join_sides;
-mod key_by;
-mod lookup_join;
+mod job;
 mod migration;
-mod node;
-mod parking;
-mod place;
-mod rolling;
-mod shared_table;
-mod sink;
-mod spec;
-mod staged;
-mod stateful;
-mod stats_log;
-mod windows;
-mod worker;
+mod operators;
 
 use timely::dataflow::StreamVec;
 
-pub use admission::{Gate, IN_FLIGHT_BYTES_MAX};
 pub use alluvium::{Aggregate, Counting};
-pub use checkpoints::{JobCheckpoint, JobCheckpoints, JobInput, Turn, WorkerCheckpoint};
 pub use event_time::EventTime;
-pub use execute::{execute, execute_with};
-pub use fault::Fault;
-pub use gated_source::{GatedSource, Watermarks};
-pub use group::{Meeting, Met};
-pub use interval_join::IntervalJoin;
-pub use join::Join;
-pub use join_sides::JoinSides;
-pub use key_by::{KeyBy, Keyed};
-pub use lookup_join::LookupJoin;
+pub use intake::admission::{Gate, IN_FLIGHT_BYTES_MAX};
+pub use intake::fault::Fault;
+pub use intake::gated_source::{GatedSource, Watermarks};
+pub use job::checkpoints::{JobCheckpoint, JobCheckpoints, JobInput, Turn, WorkerCheckpoint};
+pub use job::execute::{execute, execute_with};
+pub use job::group::{Meeting, Met};
+pub use job::node::{DEFAULT_CONNECT_WITHIN, NodeConfig, install};
+pub use job::sink::{CommittedFile, FileSink, JobSink, Sink, SinkWork, WriteTo, committed_files};
+pub use job::stats_log::{STORE_LOG, StoreEvent, StoreEventBuilder};
+pub use job::worker::{Parked, WorkerOverrides, WorkerState};
 pub use migration::{Migratable, MoveGroup};
-pub use node::{DEFAULT_CONNECT_WITHIN, NodeConfig, install};
-pub use rolling::Rolling;
-pub use shared_table::{SharedTable, TableLoader};
-pub use sink::{CommittedFile, FileSink, JobSink, Sink, SinkWork, WriteTo, committed_files};
-pub use spec::{OperatorState, Spec};
-pub use stateful::{Context, Stateful};
-pub use stats_log::{STORE_LOG, StoreEvent, StoreEventBuilder};
-pub use windows::{Fired, Paired, Windowed, Windowing};
-pub use worker::{Parked, WorkerOverrides, WorkerState};
+pub use operators::interval_join::IntervalJoin;
+pub use operators::join::Join;
+pub use operators::join_sides::JoinSides;
+pub use operators::key_by::{KeyBy, Keyed};
+pub use operators::lookup_join::LookupJoin;
+pub use operators::rolling::Rolling;
+pub use operators::shared_table::{SharedTable, TableLoader};
+pub use operators::spec::{OperatorState, Spec};
+pub use operators::stateful::{Context, Stateful};
+pub use operators::windows::{Fired, Paired, Windowed, Windowing};
 
 /// A stream of changes: a row, when it changes and how many times more (or fewer) it occurs from
 /// then on.

@@ -57,7 +57,7 @@ impl Query for Q105 {
             .stateful(
                 Spec::new("top-auctions").layout(Heap::new()),
                 |states| states.map("first"),
-                |first: &mut Map<u64, Vec<Counted>>, rows, context| {
+                |first: &mut Map<u64, Vec<Counted>, Heap>, rows, context| {
                     first.update(&KEY, Vec::new, |first| {
                         for (_, (counted, ..)) in rows.iter() {
                             record(first, counted, |row, diff| context.emit(row, diff));

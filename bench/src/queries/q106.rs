@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use alluvium::{Heap, KeyHash, Map, State, Time};
+use alluvium::{AnyLayout, Heap, KeyHash, Map, State, Time};
 use alluvium_timely::{Changes, Context, KeyBy, Spec, Stateful, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::{Concat, ToStream};
@@ -184,7 +184,7 @@ impl Query for Q106 {
         let begin = (state.index() == 0).then_some((Final::Begin, i64::MIN, 1));
         let begin = begin.to_stream(scope).container::<Vec<News>>();
         winning::<ById>(events, state)?.concat(begin).key_by(state, |_: &News| KEY).stateful(
-            Spec::new("lowest-final").layout(Heap::new()),
+            Spec::new("lowest-final").layout(AnyLayout::from(Heap::new())),
             |states| states.map("prices"),
             |lowest: &mut Prices, rows, context| apply(lowest, rows, context),
             |_, _, _| Ok(()),

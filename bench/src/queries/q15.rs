@@ -5,7 +5,7 @@
 //! ... and so for the ranks, COUNT(DISTINCT auction) AS total_auctions, ... FROM bid GROUP BY day`,
 //! days in UTC. How distinct ids are kept: see `distinct.rs`.
 
-use alluvium::{Heap, KeyHash};
+use alluvium::{AnyLayout, Heap, KeyHash};
 use alluvium_timely::{Changes, Spec, WorkerState};
 use timely::dataflow::operators::vec::Map;
 
@@ -67,7 +67,7 @@ impl Query for Q15 {
         state: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, DayRow>> {
         // A few bytes a day.
-        let spec = Spec::new("group-figures").layout(Heap::new());
+        let spec = Spec::new("group-figures").layout(AnyLayout::from(Heap::new()));
         let figures = figures::<Day>(events, state, spec)?;
         Ok(figures.map(|((day, figures), time, diff)| (DayRow { day, figures }, time, diff)))
     }

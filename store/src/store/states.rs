@@ -215,6 +215,14 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         StateBuilder { wishes, layout, primitive }
     }
 
+    /// Keeps the state in the layout that `choose` makes of the one so far: at first that is the one of the
+    /// configuration.
+    #[must_use]
+    pub fn layout_from<M>(self, choose: impl FnOnce(L) -> M) -> StateBuilder<'a, P, M> {
+        let Self { wishes, layout, primitive } = self;
+        StateBuilder { wishes, layout: choose(layout), primitive }
+    }
+
     /// Refuses to write keys whose key groups are not among those that the store
     /// [owns](crate::StoreBuilder::owned_groups), with [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch):
     /// no store that is [restored by key groups](crate::StoreBuilder::restore_from) could take them over.

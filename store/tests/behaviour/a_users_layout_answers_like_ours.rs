@@ -1,20 +1,28 @@
-//! A backend of a user's own, made with the public traits only, passes the conformance histories.
+//! Layouts of a user's own, made with the public traits only, pass the conformance histories: one that keeps
+//! keys in their order, and that of the book's chapter, which keeps hashes in their order and can move.
 
 use crate::common;
 use std::sync::Arc;
 
 use crate::common::btree_layout::BTree;
 use crate::common::history::{Op, Value, op, run_on};
-use crate::common::open_on;
+use crate::common::{open_on, quiet_about_planned_panics};
+use crate::{key_groups, own_layout};
+use alluvium::backend::{Account, Layout};
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Heap, KIB, MIB, Source, Store};
+use alluvium::{ErrorKind, Heap, KIB, MIB, Source, Store};
 use proptest::prelude::*;
 
 fn run<V: Value>(seed: u64, ops: &[Op]) {
+    run_in::<V, _>(BTree, seed, ops);
+    run_in::<V, _>(own_layout::BTree, seed, ops);
+}
+
+fn run_in<V: Value, L: Layout<u16, V> + Copy>(layout: L, seed: u64, ops: &[Op]) {
     let device = Simulated::new(seed, Faults::late(3));
     let open = || open_on(Arc::new(device.clone()), Heap::new(), 8 * MIB).unwrap();
-    let map = |store: &Store| store.map("m").layout(BTree).open().unwrap();
-    run_on::<V, BTree>(open, map, 8 * MIB, ops);
+    let map = |store: &Store| store.map("m").layout(layout).open().unwrap();
+    run_on::<V, L>(open, map, 8 * MIB, ops);
 }
 
 proptest! {
@@ -91,4 +99,58 @@ fn its_state_moves_to_other_stores_and_layouts() {
         store.export(&mut bytes).unwrap();
         assert!(bytes == exported);
     }
+}
+
+#[test]
+fn key_groups_of_the_books_layout_are_scanned_and_removed() {
+    for seed in 0..6 {
+        let account = Account::root(8 * MIB);
+        let table = own_layout::BTree.open(key_groups::context(&account, seed)).unwrap();
+        key_groups::history(table, seed, 3000, 400);
+        assert_eq!(account.used(), 0);
+    }
+}
+
+/// What a closure made of a value before it panicked is booked, and a value that is too large is refused.
+#[test]
+fn the_books_layout_books_what_its_values_own() {
+    quiet_about_planned_panics();
+    let device = Arc::new(Simulated::new(5, Faults::none()));
+    let store = open_on(device, Heap::new(), MIB).unwrap();
+    let mut map = store.map::<u64, Vec<u64>>("m").layout(own_layout::BTree).open().unwrap();
+    let booked = || store.stats().unwrap().memory.used;
+    map.put(7, vec![1]).unwrap();
+    let before = booked();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        map.modify(&7, |value| {
+            value.extend(0..100);
+            panic!("planned");
+        })
+    }));
+    assert!(panicked.is_err());
+    map.clear_poison();
+    assert!(booked() >= before + 800, "{} after {before}", booked());
+    let refused = map.put(8, vec![0; KIB as usize]).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::ValueTooLarge);
+    assert_eq!(map.take(&7).unwrap().map(|value| value.len()), Some(101));
+    assert_eq!(map.len().unwrap(), 0);
+    // Values grow until the memory is taken; then nothing is written until some are removed.
+    let mut refused = None;
+    for n in 0..100_000u64 {
+        match map.update(&n, Vec::new, |value| value.extend(0..50)) {
+            Ok(()) => assert!(booked() <= MIB + 500),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::OverBudget);
+                refused = Some(n);
+                break;
+            }
+        }
+    }
+    let refused = refused.expect("the budget ends");
+    assert!(map.modify(&0, |value| value.len()).is_err() || booked() <= MIB);
+    for n in 0..refused / 2 {
+        assert!(map.remove(&n).unwrap());
+    }
+    map.update(&0, Vec::new, |value| value.push(1)).unwrap();
+    drop((map, store));
 }

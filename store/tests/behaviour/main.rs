@@ -1,6 +1,10 @@
 //! What the store promises, tried on every layout. One program: the generic code is compiled once.
 
 mod common;
+#[path = "../../../layouts/tests/common/key_groups.rs"]
+mod key_groups;
+#[path = "../../../timely-adapter/examples/own_layout/btree.rs"]
+mod own_layout;
 
 mod a_checkpoint_that_is_lost_is_told_at_once;
 mod a_checkpoint_writes_little_for_each_counter;

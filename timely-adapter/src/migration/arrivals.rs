@@ -15,8 +15,8 @@ use timely::scheduling::Activator;
 use super::progress::Progress;
 use super::{Chunk, Routed};
 use crate::event_time::EventTime;
+use crate::intake::staged::Times;
 use crate::intake::{Intake, Right, Work};
-use crate::staged::Times;
 
 /// Chunks installed per schedule.
 const INSTALLED: usize = 4;

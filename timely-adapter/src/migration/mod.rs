@@ -18,23 +18,22 @@ mod operator;
 mod progress;
 mod router;
 mod routes;
-mod windows;
 
 use std::fmt;
 
-use alluvium::{Aggregate, Key, KeyGroup, Map, Result};
+use alluvium::{Aggregate, Key, KeyGroup, Layout, Map, Result};
 use serde::{Deserialize, Serialize};
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
 
 use crate::Changes;
 use crate::event_time::EventTime;
-use crate::key_by::Keyed;
-use crate::rolling::{PART, Rolling};
-use crate::spec::Spec;
-use crate::stateful::{Context, Stateful};
+use crate::operators::key_by::Keyed;
+use crate::operators::rolling::{PART, Rolling};
+use crate::operators::spec::Spec;
+use crate::operators::stateful::{Context, Stateful};
 pub(crate) use barrier::Barrier;
-pub(crate) use windows::fire_moving;
+pub(crate) use operator::moving;
 
 /// A move of a key group, at the time of the record that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -111,12 +110,12 @@ where
     D: ExchangeData,
     F: Fn(&D) -> K + 'static,
 {
-    fn rolling<A: Aggregate<D>>(
+    fn rolling<A: Aggregate<D>, L: Layout<K, A::Acc>>(
         self,
-        spec: Spec,
+        spec: Spec<L>,
         aggregate: A,
     ) -> Result<Changes<'scope, T, (K, A::Out)>> {
-        let rows = move |groups: &mut Map<K, A::Acc>,
+        let rows = move |groups: &mut Map<K, A::Acc, L>,
                          rows: &mut Vec<(K, D)>,
                          context: &mut Context<'_, T, K, (K, A::Out)>| {
             while !rows.is_empty() {

@@ -6,45 +6,118 @@
 //! not installed yet holds the time of the move. Timers of a group fire when it is here in full, after
 //! the rows that waited for it.
 
-use alluvium::{Key, Result, Time};
+use alluvium::{Key, Mover, Result, Time, Windows};
 use timely::ExchangeData;
+use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 
 use super::arrivals::{Arrivals, Host};
 use super::progress::{Progress, observe};
-use super::router;
-use super::{Chunk, Migratable, Routed};
+use super::{Chunk, Migratable, MoveGroup, Routed, router};
 use crate::Changes;
 use crate::event_time::{EventTime, watermark};
-use crate::intake::{Right, Work};
-use crate::key_by::Builder;
-use crate::spec::{OperatorState, Spec};
-use crate::stateful::{Body, Context, Output, Stateful, begin, limit_of};
+use crate::intake::{Prepared, Right, Work};
+use crate::operators::key_by::{Builder, Keyed};
+use crate::operators::shell::{Body, Now, Output, limit_of};
+use crate::operators::spec::{OperatorState, Spec};
+use crate::operators::stateful::{Context, Stateful, begin};
+use crate::operators::windows::{Windowed, Windowing};
 
 /// The operator while a group arrives.
-struct At<'a, 'o, S, T: EventTime, K: Key + Ord, R: Clone + 'static, A, B> {
-    body: &'a mut Body<S, T, K, R, A, B>,
-    watermark: Time,
+struct At<'a, 'o, T: EventTime, B, R: 'static> {
+    body: &'a mut B,
     output: &'a mut Output<'o, T, R>,
 }
 
-impl<S, T, K, D, R, A, B> Host<T, K, D> for At<'_, '_, S, T, K, R, A, B>
-where
-    T: EventTime,
-    K: Key + Ord,
-    R: Clone + 'static,
-    A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()>,
-    B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()>,
-{
+impl<T: EventTime, K: Key, D, B: Body<T, K, D>> Host<T, K, D> for At<'_, '_, T, B, B::Row> {
     fn has_come(&mut self, right: &Capability<T>) {
-        self.body.hold_for_timers(right);
+        self.body.has_come(right);
     }
 
     fn apply(&mut self, right: &Right<'_, T>, work: Work<'_, K, D>) -> Result<()> {
-        self.body.apply(self.watermark, right, work, self.output)
+        self.body.apply(right, work, self.output)
     }
+}
+
+/// The operator, with the router in front of it. A group that was sent counts where it goes at once, or from
+/// when it is there on.
+pub(crate) fn moving<'scope, T, K, D, F, B>(
+    (keyed, control): (Keyed<'scope, T, D, F>, StreamVec<'scope, T, MoveGroup>),
+    (name, mover): (&str, Mover),
+    prepared: Prepared<K>,
+    mut body: B,
+    leaves_at_once: bool,
+) -> Result<StreamVec<'scope, T, B::Row>>
+where
+    T: EventTime,
+    K: Key,
+    D: ExchangeData,
+    F: Fn(&D) -> K + 'static,
+    B: Body<T, K, D>,
+{
+    let Keyed { stream, state, key } = keyed;
+    let (scope, progress, groups) = (stream.scope(), Progress::new(), state.key_groups());
+    let unit = (name, mover.clone());
+    let (routed, chunks) =
+        router::route(stream, control, key.clone(), &state, unit, &progress, leaves_at_once)?;
+    let rows_pact = Exchange::<Routed<D>, _>::new(|row: &Routed<D>| u64::from(row.0));
+    let chunks_pact = Exchange::<Chunk, _>::new(|chunk: &Chunk| u64::from(chunk.to));
+    let mut ready = Vec::<(K, D)>::new();
+    let out = routed.binary_frontier::<_, Builder<B::Row>, _, _, _, _>(
+        chunks,
+        rows_pact,
+        chunks_pact,
+        name,
+        |first, info| {
+            let mut intake = prepared.start::<T, D>(scope, &info);
+            let activator = scope.activator_for(info.address.clone());
+            let waker = scope.activator_for(info.address.clone());
+            let mut arrivals = Arrivals::<T, K, D>::new(mover, groups, progress.clone(), waker);
+            body.begin(first);
+            move |(rows, of_rows), (chunks, of_chunks), output| {
+                let owed = body.owed();
+                let now = || watermark(of_rows).min(watermark(of_chunks));
+                let watermark = owed.unwrap_or_else(now);
+                // Nothing sees later time than the rows that wait for their groups.
+                body.wait_for(arrivals.limit());
+                body.see(limit_of(watermark, &intake));
+                intake.resume(|right, work| body.apply(right, work, output));
+                if owed.is_none() {
+                    body.see(watermark);
+                    // Batch by batch, as grouping by time would not keep their order.
+                    chunks.for_each(|capability, batch| {
+                        for chunk in batch.drain(..) {
+                            arrivals.take(capability.retain(0), chunk);
+                        }
+                    });
+                    body.wait_for(arrivals.limit());
+                    let mut at = At { body: &mut body, output: &mut *output };
+                    arrivals.install(&mut intake, &mut at);
+                    rows.for_each(|capability, batch| {
+                        let right = || capability.retain(0);
+                        arrivals.sort(batch.drain(..), &*key, right, &mut ready);
+                        body.wait_for(arrivals.limit());
+                        if !ready.is_empty() {
+                            let apply = |right: &Right<'_, T>, work: Work<'_, K, D>| {
+                                body.apply(right, work, output)
+                            };
+                            intake.offer(&capability, &mut ready, apply);
+                        }
+                    });
+                    body.wait_for(arrivals.limit());
+                }
+                let limit = limit_of(watermark, &intake);
+                let has_ended = of_rows.is_empty() && of_chunks.is_empty();
+                let now = Now { watermark, limit, has_ended };
+                if body.advance(now, &mut intake, output) || owed.is_some() {
+                    activator.activate();
+                }
+            }
+        },
+    );
+    Ok(observe(out, name, progress))
 }
 
 impl<'scope, T, K, D, F> Stateful<'scope, T, K, D> for Migratable<'scope, T, D, F>
@@ -54,97 +127,44 @@ where
     D: ExchangeData,
     F: Fn(&D) -> K + 'static,
 {
-    fn stateful<S, R>(
+    fn stateful<S, R, L>(
         self,
-        spec: Spec,
-        open: impl FnOnce(&OperatorState<'_>) -> Result<S>,
+        spec: Spec<L>,
+        open: impl FnOnce(&OperatorState<'_, L>) -> Result<S>,
         rows: impl FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
         due: impl FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
     ) -> Result<Changes<'scope, T, R>>
     where
         S: 'static,
         R: Clone + 'static,
+        L: Clone,
     {
         let Migratable { keyed, control } = self;
         let name = spec.id().to_owned();
         let opener = OperatorState::moving_of_closures(&keyed.state, spec)?;
-        let (mut body, prepared) =
-            begin::<T, K, D, _, _, _, _>(&keyed.state, &opener, open, rows, due)?;
+        let (body, prepared) =
+            begin::<T, K, D, _, _, _, _, _>(&keyed.state, &opener, open, rows, due)?;
         let mover = opener.mover().expect("a moving operator has one").clone();
-        let (key, scope, progress) = (keyed.key, keyed.stream.scope(), Progress::new());
-        let unit = (name.as_str(), mover.clone());
-        let (routed, chunks) = router::route(
-            keyed.stream,
-            control,
-            key.clone(),
-            &keyed.state,
-            unit,
-            &progress,
-            false,
-        )?;
-        let rows_pact = Exchange::<Routed<D>, _>::new(|row: &Routed<D>| u64::from(row.0));
-        let chunks_pact = Exchange::<Chunk, _>::new(|chunk: &Chunk| u64::from(chunk.to));
-        let groups = keyed.state.key_groups();
-        let mut fired: Vec<(Time, K)> = Vec::new();
-        let mut ready = Vec::<(K, D)>::new();
-        let changes = routed.binary_frontier::<_, Builder<_>, _, _, _, _>(
-            chunks,
-            rows_pact,
-            chunks_pact,
-            &name,
-            |first, info| {
-                let mut intake = prepared.start::<T, D>(scope, &info);
-                let activator = scope.activator_for(info.address.clone());
-                let again = scope.activator_for(info.address.clone());
-                let mut arrivals =
-                    Arrivals::<T, K, D>::new(mover, groups, progress.clone(), activator);
-                body.hold_restored(first);
-                move |(rows, of_rows), (chunks, of_chunks), output| {
-                    let owed = body.owed();
-                    let now = || watermark(of_rows).min(watermark(of_chunks));
-                    let watermark = owed.unwrap_or_else(now);
-                    // Nothing sees later time than the rows that wait for their groups.
-                    body.wait_for(arrivals.limit());
-                    let seen = limit_of(watermark, &intake);
-                    intake.resume(|right, work| body.apply(seen, right, work, output));
-                    if owed.is_some() {
-                        // Input waits until the timers have fired that were due before it.
-                        let limit = limit_of(watermark, &intake);
-                        body.fire(limit, &mut fired, &mut intake, output);
-                        body.hold_next(of_rows.is_empty() && of_chunks.is_empty());
-                        body.owe(watermark, limit);
-                        again.activate();
-                        return;
-                    }
-                    // Batch by batch, as grouping by time would not keep their order.
-                    chunks.for_each(|capability, batch| {
-                        for chunk in batch.drain(..) {
-                            arrivals.take(capability.retain(0), chunk);
-                        }
-                    });
-                    body.wait_for(arrivals.limit());
-                    let mut at = At { body: &mut body, watermark, output: &mut *output };
-                    arrivals.install(&mut intake, &mut at);
-                    rows.for_each(|capability, batch| {
-                        let right = || capability.retain(0);
-                        arrivals.sort(batch.drain(..), &*key, right, &mut ready);
-                        body.wait_for(arrivals.limit());
-                        if !ready.is_empty() {
-                            intake.offer(&capability, &mut ready, |right, work| {
-                                body.apply(watermark, right, work, output)
-                            });
-                        }
-                    });
-                    body.wait_for(arrivals.limit());
-                    let limit = limit_of(watermark, &intake);
-                    body.fire(limit, &mut fired, &mut intake, output);
-                    body.hold_next(of_rows.is_empty() && of_chunks.is_empty());
-                    if body.owe(watermark, limit) {
-                        again.activate();
-                    }
-                }
-            },
-        );
-        Ok(observe(changes, &name, progress))
+        moving((keyed, control), (&name, mover), prepared, body, false)
+    }
+}
+
+/// A group moves at one watermark, the time of the move, to which all workers have advanced and with which they are
+/// done. Where it comes to, no window goes past that time before it is there in full, after the rows that waited for it:
+/// each window of a key fires once, at the worker that has the key at its time.
+impl<'scope, T, K, D, F> Windowing<'scope, T, K, D> for Migratable<'scope, T, D, F>
+where
+    T: EventTime,
+    K: Key,
+    D: ExchangeData,
+    F: Fn(&D) -> K + 'static,
+{
+    type KeyOf = F;
+
+    fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, F, G>
+    where
+        G: Fn(&D) -> Time + 'static,
+    {
+        Windowed::of(self.keyed, Some(self.control), windows, at)
     }
 }

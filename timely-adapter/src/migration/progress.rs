@@ -17,7 +17,7 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::scheduling::Activator;
 
 use crate::event_time::EventTime;
-use crate::key_by::Builder;
+use crate::operators::key_by::Builder;
 
 /// A chunk was installed: the worker that had sent it, and its bytes.
 type Installed = (u32, u64);

@@ -33,8 +33,8 @@ use super::progress::Progress;
 use super::routes::Routes;
 use super::{Chunk, MoveGroup, Routed};
 use crate::event_time::EventTime;
-use crate::fault::is_passing;
-use crate::worker::WorkerState;
+use crate::intake::fault::is_passing;
+use crate::job::worker::WorkerState;
 
 /// Entries of a group that has left that are removed per schedule.
 const FORGOTTEN: usize = 1024;

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{self, Consolidated};
-use alluvium::{AnyLayout, ByteSize, ErrorKind, Heap, HybridLog, KIB, MIB, Result, StoreConfig};
+use crate::own_layout::BTree;
+use alluvium::{
+    AnyLayout, ByteSize, ErrorKind, Heap, HybridLog, KIB, Layout, MIB, Result, StoreConfig,
+};
 use alluvium_timely::{KeyBy, LookupJoin, NodeConfig, Spec, TableLoader, WorkerOverrides, execute};
 use timely::dataflow::operators::Inspect;
 use timely::dataflow::operators::core::OkErr;
@@ -30,6 +33,16 @@ fn look_up(
     batches: Vec<(u64, Vec<Event>)>,
     is_outer: bool,
 ) -> Result<Consolidated<Found>> {
+    look_up_in(|| Spec::new("latest"), workers, node, batches, is_outer)
+}
+
+fn look_up_in<L: Layout<u64, i64>>(
+    spec: impl Fn() -> Spec<L> + Send + Sync + 'static,
+    workers: usize,
+    node: NodeConfig,
+    batches: Vec<(u64, Vec<Event>)>,
+    is_outer: bool,
+) -> Result<Consolidated<Found>> {
     let overrides = WorkerOverrides::default();
     common::run(workers, node, overrides, batches, move |events, state| {
         let (rows, updates) = events.ok_err(|(key, deed): Event| match deed {
@@ -39,7 +52,7 @@ fn look_up(
         let updates = updates.key_by(state, |update: &(u64, Option<i64>)| update.0);
         rows.key_by(state, |row: &(u64, u64)| row.0).lookup_join(
             updates,
-            Spec::new("latest"),
+            spec(),
             |update| update.1,
             move |key, row, value| {
                 (is_outer || value.is_some()).then(|| (*key, row.1, value.copied()))
@@ -107,6 +120,10 @@ fn rows_find_what_updates_before_them_left() {
                 let expected = oracle(&batches, is_outer);
                 let context = format!("{workers} workers, seed {seed}, outer {is_outer}");
                 assert!(expected.keys().any(|(_, _, value)| value.is_some()), "{context}");
+                let users = || Spec::new("latest").layout(BTree);
+                let users =
+                    look_up_in(users, workers, node(Heap::new()), batches.clone(), is_outer);
+                assert_eq!(users.unwrap(), expected, "{context}");
                 let heap = look_up(workers, node(Heap::new()), batches.clone(), is_outer);
                 assert_eq!(heap.unwrap(), expected, "{context}");
                 let log = look_up(workers, node(HybridLog::new()), batches, is_outer);

@@ -1,6 +1,8 @@
 //! Operators run in whole dataflows. One program: the generic code is compiled once.
 
 mod common;
+#[path = "../../examples/own_layout/btree.rs"]
+mod own_layout;
 #[path = "../common/processes.rs"]
 mod processes;
 

@@ -1,5 +1,9 @@
 //! Windows in whole dataflows.
 
+#[path = "../../../store/tests/behaviour/common/btree_layout.rs"]
+mod btree_layout;
+#[path = "../../../store/tests/windows/btree_windows.rs"]
+mod btree_windows;
 #[path = "../dataflows/common/mod.rs"]
 #[expect(dead_code, reason = "shared with the other dataflows")]
 mod common;

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{ErrorKind, Time};
+use alluvium::{ErrorKind, ListsLayout, Time};
 use alluvium_timely::{IntervalJoin, KeyBy, NodeConfig, Spec, WorkerOverrides};
 use timely::dataflow::operators::vec::Filter;
 
+use crate::btree_layout::BTree;
 use crate::common;
 
 /// Time, key and number of a row.
@@ -56,6 +57,18 @@ fn expected(lower: i64, upper: i64) -> BTreeMap<(u64, i64, i64), i64> {
 
 #[test]
 fn rows_within_the_bounds_are_paired_once() {
+    are_paired(|| Spec::new("near"));
+}
+
+#[test]
+fn rows_in_a_layout_of_a_users_are_paired_once() {
+    are_paired(|| Spec::new("near").layout(BTree));
+}
+
+fn are_paired<L>(spec: impl Fn() -> Spec<L> + Copy + Send + Sync + 'static)
+where
+    L: ListsLayout<u64, (Time, (Time, Row))>,
+{
     for (lower, upper) in [(-5, 5), (0, 0), (3, 20), (-20, -1)] {
         let expected = expected(lower, upper);
         assert!(expected.len() > 20, "{}", expected.len());
@@ -70,9 +83,7 @@ fn rows_within_the_bounds_are_paired_once() {
                     let right = rows.filter(|row| !is_left(row)).key_by(state, |row: &Row| row.1);
                     let at = |row: &Row| Time(row.0);
                     let bounds = (lower, upper);
-                    left.interval_join(at, right, at, bounds, Spec::new("near"), |key, a, b| {
-                        (*key, a.2, b.2)
-                    })
+                    left.interval_join(at, right, at, bounds, spec(), |key, a, b| (*key, a.2, b.2))
                 },
             );
             assert_eq!(found.unwrap(), expected, "{lower} to {upper}, {workers} workers");

@@ -13,6 +13,7 @@ use timely::dataflow::operators::Inspect;
 use timely::dataflow::operators::core::Concat;
 use timely::dataflow::operators::vec::{Input, Map};
 
+use crate::btree_layout::BTree;
 use crate::common;
 use crate::told::{Row, Sorted, Told, expected, sorted, windows};
 
@@ -107,6 +108,23 @@ fn holistic_windows() {
             Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).holistic(spec, sort)?))
         },
     );
+}
+
+/// Panes, lists and sessions in layouts of a user's.
+#[test]
+fn windows_in_a_layout_of_a_users() {
+    let emits = [Emit::OnClose, Emit::OnWatermark, Emit::Early(nanos(4))];
+    each_case(&emits, |rows, state, windows, _| {
+        let keyed = rows.key_by(state, |row| row.1).window(windows, |row: &Row| Time(row.0));
+        Ok(told(keyed.aggregate(Spec::new("w").layout(BTree), Sorted(true))?))
+    });
+    each_case(&emits, |rows, state, windows, _| {
+        let keyed = rows.key_by(state, |row| row.1).window(windows, |row: &Row| Time(row.0));
+        let sort = process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(_)| {
+            sorted(rows, emit)
+        });
+        Ok(told(keyed.holistic(Spec::new("w").layout(BTree), sort)?))
+    });
 }
 
 /// No worker waits for the others: rows come before rows of others that were sent before them. Late ones

@@ -1,0 +1,257 @@
+//! The join of rows that are close in time.
+
+use alluvium::{Error, ErrorKind, Key, ListsLayout, Result, State, Time, TimeMap, nanos};
+use timely::ExchangeData;
+use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::core::Concat;
+use timely::dataflow::operators::vec::Map;
+
+use crate::Changes;
+use crate::event_time::EventTime;
+use crate::intake::{Intake, Prepared, Right, Work};
+use crate::operators::key_by::{KeyBy, Keyed};
+use crate::operators::shell::{Body, Now, Output, advance_under, timed};
+use crate::operators::spec::{OperatorState, Spec};
+
+/// Rows that are dropped each time the operator is scheduled, about.
+const FUEL: usize = 8192;
+/// The interval of a join is about so many slices of time long.
+const SLICES: i64 = 4;
+
+/// Extension trait: joins of rows by how far they are apart in time.
+pub trait IntervalJoin<'scope, T: EventTime, K: Key, A> {
+    /// Pairs each row with the rows of the other stream that have its key and whose time is from
+    /// the first to the second of `bounds` after its own, in nanoseconds, both inclusive, and emits what `pair` makes of
+    /// them as a row that comes, at the timestamp of the row that came last.
+    ///
+    /// Each side is kept, in `id/left` and `id/right`, until the frontier says that no row can come
+    /// that it could be paired with. A row that is late, its time before the timestamp it was sent
+    /// with, is paired with rows of the other side that are not over at that timestamp: so that
+    /// the result does not depend on how the streams interleave. A row at [`Time::MAX`], the end of
+    /// time, is at no time: it is paired with none, and not kept.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if the second bound is before the first; [`ErrorKind::Mismatch`] for a
+    /// checkpoint of a join with other bounds, as rows are gone by the stored ones; opening the states
+    /// failed.
+    fn interval_join<B, G, R, L>(
+        self,
+        at: impl Fn(&A) -> Time + 'static,
+        other: Keyed<'scope, T, B, G>,
+        other_at: impl Fn(&B) -> Time + 'static,
+        bounds: (i64, i64),
+        spec: Spec<L>,
+        pair: impl Fn(&K, &A, &B) -> R + 'static,
+    ) -> Result<Changes<'scope, T, R>>
+    where
+        B: ExchangeData + State,
+        G: Fn(&B) -> K + 'static,
+        R: Clone + 'static,
+        L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>;
+}
+
+/// One side: rows by their times, each with the time it was sent with.
+struct Side<K: Key, V: State, L: ListsLayout<K, (Time, (Time, V))>> {
+    rows: TimeMap<K, (Time, V), L>,
+    /// Rows of the other side that pair with one of this are so far after it, from and to.
+    from: i64,
+    to: i64,
+}
+
+impl<K: Key, V: State, L: ListsLayout<K, (Time, (Time, V))>> Side<K, V, L> {
+    /// Calls `visit` with the rows of this side that pair with one of the other at `at`, sent with
+    /// `sent`.
+    fn partners(
+        &mut self,
+        key: &K,
+        (at, sent): (Time, Time),
+        mut visit: impl FnMut(&V),
+    ) -> Result<()> {
+        let (from, to) = (self.from, self.to);
+        // `to` may be as far as time goes: the last point of time is no time of rows.
+        let times = at.plus(to.saturating_neg())..at.plus(from.saturating_neg()).plus(1);
+        self.rows.range(key, times, |own, (own_sent, row)| {
+            // A range to the end of time may have more than the interval; and neither was over when
+            // the other was sent.
+            if own <= at.plus(from.saturating_neg())
+                && own.plus(to) >= sent
+                && at.plus(from.saturating_neg()) >= *own_sent
+            {
+                visit(row);
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Drops rows with which none can be paired that is sent at or after `watermark`.
+    fn purge(&mut self, watermark: Time) -> Result<bool> {
+        match watermark {
+            Time::MAX => self.rows.purge(Time::MAX, FUEL),
+            _ => self.rows.purge(watermark.plus(self.to.saturating_neg()), FUEL),
+        }
+    }
+}
+
+impl<'scope, T, K, A, F> IntervalJoin<'scope, T, K, A> for Keyed<'scope, T, A, F>
+where
+    T: EventTime,
+    K: Key,
+    A: ExchangeData + State,
+    F: Fn(&A) -> K + 'static,
+{
+    fn interval_join<B, G, R, L>(
+        self,
+        at: impl Fn(&A) -> Time + 'static,
+        other: Keyed<'scope, T, B, G>,
+        other_at: impl Fn(&B) -> Time + 'static,
+        bounds: (i64, i64),
+        spec: Spec<L>,
+        pair: impl Fn(&K, &A, &B) -> R + 'static,
+    ) -> Result<Changes<'scope, T, R>>
+    where
+        B: ExchangeData + State,
+        G: Fn(&B) -> K + 'static,
+        R: Clone + 'static,
+        L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
+    {
+        let (lower, upper) = bounds;
+        if upper < lower {
+            let message = format!("an interval from {lower} ns to {upper} ns has no times");
+            return Err(Error::new(ErrorKind::Config, message).with("operator", spec.id()));
+        }
+        let name = spec.id().to_owned();
+        let worker = self.state.clone();
+        let opener = OperatorState::new(&worker, spec)?;
+        let width = nanos((upper.saturating_sub(lower) / SLICES).max(1));
+        let bounds = format!("rows that are {lower} to {upper} ns apart");
+        let rows = opener.rows_by_time("left", width, Some(&bounds))?;
+        let left = Side { rows, from: lower, to: upper };
+        let right = Side {
+            rows: opener.rows_by_time("right", width, Some(&bounds))?,
+            from: upper.saturating_neg(),
+            to: lower.saturating_neg(),
+        };
+        let (left_key, right_key) = (self.key, other.key);
+        let key = move |row: &std::result::Result<A, B>| match row {
+            Ok(row) => left_key(row),
+            Err(row) => right_key(row),
+        };
+        let both = self.stream.map(Ok).concat(other.stream.map(Err)).key_by(&worker, key);
+        let prepared = Prepared::<K>::new::<T, Row<A, B>>(&worker, &opener)?;
+        let (held, found) = (None, Vec::new());
+        let body = Near { left, right, at, other_at, pair, held, found };
+        Ok(timed(both, &name, prepared, body))
+    }
+}
+
+/// A row of one of the two sides.
+type Row<A, B> = std::result::Result<A, B>;
+
+/// Both sides, and what makes pairs of them.
+struct Near<T, K, A, B, R, L, P, Q, M>
+where
+    T: EventTime,
+    K: Key,
+    A: State,
+    B: State,
+    L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
+{
+    left: Side<K, A, L>,
+    right: Side<K, B, L>,
+    at: P,
+    other_at: Q,
+    pair: M,
+    /// At the time up to which rows were dropped: of use only to an operator that fails while it purges.
+    held: Option<Capability<T>>,
+    /// The pairs of a row.
+    found: Vec<R>,
+}
+
+impl<T, K, A, B, R, L, P, Q, M> Near<T, K, A, B, R, L, P, Q, M>
+where
+    T: EventTime,
+    K: Key,
+    A: State,
+    B: State,
+    L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
+    P: Fn(&A) -> Time,
+    Q: Fn(&B) -> Time,
+    M: Fn(&K, &A, &B) -> R,
+{
+    /// Finds the pairs of a row that was sent with `sent`, and keeps it. Partners first: what fails leaves
+    /// nothing done.
+    fn meet(&mut self, key: &K, row: &Row<A, B>, sent: Time) -> Result<()> {
+        let (pair, found) = (&self.pair, &mut self.found);
+        found.clear();
+        match row {
+            Ok(a) => {
+                let at = (self.at)(a);
+                if at == Time::MAX {
+                    return Ok(());
+                }
+                self.right.partners(key, (at, sent), |b| found.push(pair(key, a, b)))?;
+                Ok(self.left.rows.insert(key, at, (sent, a.clone()))?)
+            }
+            Err(b) => {
+                let at = (self.other_at)(b);
+                if at == Time::MAX {
+                    return Ok(());
+                }
+                self.left.partners(key, (at, sent), |a| found.push(pair(key, a, b)))?;
+                Ok(self.right.rows.insert(key, at, (sent, b.clone()))?)
+            }
+        }
+    }
+}
+
+impl<T, K, A, B, R, L, P, Q, M> Body<T, K, Row<A, B>> for Near<T, K, A, B, R, L, P, Q, M>
+where
+    T: EventTime,
+    K: Key,
+    A: ExchangeData + State,
+    B: ExchangeData + State,
+    R: Clone + 'static,
+    L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
+    P: Fn(&A) -> Time + 'static,
+    Q: Fn(&B) -> Time + 'static,
+    M: Fn(&K, &A, &B) -> R + 'static,
+{
+    type Row = (R, T, i64);
+
+    fn apply(
+        &mut self,
+        right: &Right<'_, T>,
+        work: Work<'_, K, Row<A, B>>,
+        output: &mut Output<'_, T, Self::Row>,
+    ) -> Result<()> {
+        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let mut session = output.session(right);
+        let mut rest = std::mem::take(rows).into_iter();
+        for (key, row) in rest.by_ref() {
+            if let Err(error) = self.meet(&key, &row, right.time().time()) {
+                rows.push((key, row));
+                rows.extend(rest);
+                return Err(error);
+            }
+            session.give_iterator(self.found.drain(..).map(|row| (row, right.time().clone(), 1)));
+        }
+        Ok(())
+    }
+
+    fn advance(
+        &mut self,
+        now: Now,
+        intake: &mut Intake<T, K, Row<A, B>>,
+        _: &mut Output<'_, T, Self::Row>,
+    ) -> bool {
+        let (left, right) = (&mut self.left, &mut self.right);
+        advance_under(&mut self.held, now, intake, |_| {
+            Ok(left.purge(now.limit)? & right.purge(now.limit)?)
+        })
+    }
+
+    fn begin(&mut self, first: Capability<T>) {
+        self.held = Some(first);
+    }
+}

@@ -1,0 +1,72 @@
+//! Keyed streams: which worker a row belongs to.
+
+use std::fmt;
+use std::rc::Rc;
+
+use alluvium::Key;
+use timely::ExchangeData;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Exchange;
+use timely::progress::Timestamp;
+
+use crate::job::worker::WorkerState;
+
+/// Extension trait: keys for the rows of a stream.
+pub trait KeyBy<'scope, T: Timestamp, D> {
+    /// Gives each row a key. Nothing moves yet: the operator that follows sends each row to the
+    /// worker that owns the key's group, for which the key is hashed once; with a single worker
+    /// not at all.
+    ///
+    /// `key` must be a function of the row alone. It is called on the sending and on the
+    /// receiving worker, so that keys need not travel.
+    fn key_by<K, F>(self, state: &WorkerState, key: F) -> Keyed<'scope, T, D, F>
+    where
+        K: Key,
+        F: Fn(&D) -> K + 'static;
+}
+
+impl<'scope, T: Timestamp, D: ExchangeData> KeyBy<'scope, T, D> for StreamVec<'scope, T, D> {
+    fn key_by<K, F>(self, state: &WorkerState, key: F) -> Keyed<'scope, T, D, F>
+    where
+        K: Key,
+        F: Fn(&D) -> K + 'static,
+    {
+        Keyed { stream: self, state: state.clone(), key: Rc::new(key) }
+    }
+}
+
+/// A stream whose rows have keys; made by [`KeyBy::key_by`].
+///
+/// What can be done with it: [`Rolling`](crate::Rolling), [`Join`](crate::Join) and
+/// [`Stateful`](crate::Stateful).
+pub struct Keyed<'scope, T: Timestamp, D, F> {
+    pub(crate) stream: StreamVec<'scope, T, D>,
+    pub(crate) state: WorkerState,
+    pub(crate) key: Rc<F>,
+}
+
+impl<T: Timestamp, D, F> fmt::Debug for Keyed<'_, T, D, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyed").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+/// Sends rows to the owner of their key.
+///
+/// It returns the owner's index itself, which Timely's masking and modulo both leave as it is.
+pub(crate) fn owner_pact<K, D, F>(
+    state: &WorkerState,
+    key: &Rc<F>,
+) -> Exchange<D, impl FnMut(&D) -> u64 + use<K, D, F>>
+where
+    K: Key,
+    D: ExchangeData,
+    F: Fn(&D) -> K + 'static,
+{
+    let (route, key) = (state.router(), key.clone());
+    Exchange::<D, _>::new(move |row: &D| route(key(row).key_hash()))
+}
+
+/// The container builder of the operators' outputs.
+pub(crate) type Builder<D> = CapacityContainerBuilder<Vec<D>>;

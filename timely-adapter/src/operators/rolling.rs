@@ -1,0 +1,78 @@
+//! Aggregates that answer on every record.
+
+use alluvium::{Aggregate, Key, Layout};
+use timely::ExchangeData;
+use timely::progress::Timestamp;
+
+use crate::Changes;
+use crate::intake::{Prepared, Right, Work};
+use crate::operators::key_by::Keyed;
+use crate::operators::shell::{Output, untimed};
+use crate::operators::spec::{OperatorState, Spec};
+
+/// Rows after which changes are passed on: so many changes stay in the cache until then.
+pub(crate) const PART: usize = 256;
+
+/// Extension trait: aggregates on arrival.
+pub trait Rolling<'scope, T: Timestamp, K: Key, D> {
+    /// Folds each row into its key's aggregate as it arrives, in no order of times, and emits how
+    /// the result changes: the old one goes, the new one comes. The state, named `id/groups`, has
+    /// one accumulator per key, which stays for ever.
+    ///
+    /// # Errors
+    /// Opening the state failed.
+    fn rolling<A: Aggregate<D>, L: Layout<K, A::Acc>>(
+        self,
+        spec: Spec<L>,
+        aggregate: A,
+    ) -> alluvium::Result<Changes<'scope, T, (K, A::Out)>>;
+}
+
+impl<'scope, T, K, D, F> Rolling<'scope, T, K, D> for Keyed<'scope, T, D, F>
+where
+    T: Timestamp,
+    K: Key,
+    D: ExchangeData,
+    F: Fn(&D) -> K + 'static,
+{
+    fn rolling<A: Aggregate<D>, L: Layout<K, A::Acc>>(
+        self,
+        spec: Spec<L>,
+        aggregate: A,
+    ) -> alluvium::Result<Changes<'scope, T, (K, A::Out)>> {
+        let name = spec.id().to_owned();
+        let states = OperatorState::new(&self.state, spec)?;
+        let mut groups = states.map::<K, A::Acc>("groups")?;
+        let prepared = Prepared::<K>::new::<T, D>(&self.state, &states)?;
+        let mut changes = Vec::new();
+        let apply = move |right: &Right<'_, T>,
+                          work: Work<'_, K, D>,
+                          output: &mut Output<'_, T, _>| {
+            let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+            let (mut session, time) = (output.session(right), right.time());
+            let (mut applied, mut done) = (0, Ok(()));
+            for part in rows.chunks(PART) {
+                // A short loop: the fewer instructions there are between two keys, the more of
+                // their cache misses overlap.
+                let change = |(key, row): &(K, D), acc: &mut A::Acc| {
+                    aggregate.fold(acc, row, |out, diff| {
+                        changes.push(((key.clone(), out), time.clone(), diff));
+                    });
+                };
+                let folded = groups.update_batch(part, |row| &row.0, |_| aggregate.init(), change);
+                session.give_iterator(changes.drain(..));
+                match folded {
+                    Ok(()) => applied += part.len(),
+                    Err(error) => {
+                        applied += error.applied;
+                        done = Err(error.error);
+                        break;
+                    }
+                }
+            }
+            rows.drain(..applied);
+            done
+        };
+        Ok(untimed(self, &name, prepared, apply))
+    }
+}

@@ -1,0 +1,506 @@
+//! Windows of keyed rows.
+//!
+//! The operator keeps rows in windowed state and fires windows as its frontier moves on, some
+//! thousand keys each time it is scheduled. It holds one capability, at the watermark up to which
+//! all has fired, and emits under that.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+use alluvium::{
+    Advanced, Aggregate, Aggregated, Error, ErrorKind, Holistic, HolisticLayout, Key, Late,
+    Process, Result, State, Time, Window, WindowLayout, Windows,
+};
+use timely::ExchangeData;
+use timely::dataflow::StreamVec;
+use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::core::{Concat, OkErr};
+use timely::dataflow::operators::vec::Map;
+
+use crate::Changes;
+use crate::event_time::EventTime;
+use crate::intake::{Intake, Prepared, Right, Work};
+use crate::migration::{MoveGroup, moving};
+use crate::operators::key_by::{KeyBy, Keyed};
+use crate::operators::shell::{self, Now, Output, advance_under, timed};
+use crate::operators::spec::{OperatorState, Spec};
+
+/// Keys that are looked at each time the operator is scheduled, when windows fire.
+const FUEL: usize = 8192;
+
+/// Extension trait: windows of keyed rows.
+pub trait Windowing<'scope, T: EventTime, K: Key, D>: Sized {
+    /// The rows' keys that windows are made of.
+    type KeyOf;
+
+    /// Puts rows into windows by their event times. A row is late if its time is before the
+    /// timestamp it was sent with, never by how far the operator's frontier has come: so which rows
+    /// a result has does not depend on the number of workers, nor on how rows interleave.
+    ///
+    /// Rows of sessions that are too late for a session of their own wait until all rows have come that were
+    /// sent before them: these may have made one that is still open.
+    fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, Self::KeyOf, G>
+    where
+        G: Fn(&D) -> Time + 'static;
+}
+
+impl<'scope, T, K, D, F> Windowing<'scope, T, K, D> for Keyed<'scope, T, D, F>
+where
+    T: EventTime,
+    K: Key,
+    D: ExchangeData,
+    F: Fn(&D) -> K + 'static,
+{
+    type KeyOf = F;
+
+    fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, F, G>
+    where
+        G: Fn(&D) -> Time + 'static,
+    {
+        Windowed::of(self, None, windows, at)
+    }
+}
+
+/// Keyed rows in windows; made by [`Windowing::window`].
+pub struct Windowed<'scope, T: EventTime, D, F, G> {
+    keyed: Keyed<'scope, T, D, F>,
+    /// What moves its key groups, if they move.
+    control: Option<StreamVec<'scope, T, MoveGroup>>,
+    windows: Windows,
+    at: Rc<G>,
+}
+
+impl<T: EventTime, D, F, G> fmt::Debug for Windowed<'_, T, D, F, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Windowed").field("windows", &self.windows).finish_non_exhaustive()
+    }
+}
+
+/// What comes out of a [join](Windowed::join) of windows.
+pub struct Paired<'scope, T: EventTime, K, R, D, E> {
+    /// What was made of the pairs. A pair's time is that at which its window fires.
+    pub results: Changes<'scope, T, R>,
+    /// Rows of the one side that came too late for all of their windows, each once.
+    pub late: StreamVec<'scope, T, Late<K, D>>,
+    /// Those of the other side.
+    pub late_other: StreamVec<'scope, T, Late<K, E>>,
+}
+
+impl<T: EventTime, K, R, D, E> fmt::Debug for Paired<'_, T, K, R, D, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Paired")
+    }
+}
+
+/// What comes out of windows.
+pub struct Fired<'scope, T: EventTime, K, R, D> {
+    /// Results, by key and window. A result's time is that at which its window fires: its end, and
+    /// with [`Emit::OnClose`](alluvium::Emit::OnClose) the allowed lateness after it. An early result's
+    /// time is that to which the watermark had come when it was told.
+    pub results: Changes<'scope, T, (K, Window, R)>,
+    /// Rows that came too late for all of their windows, each once, with how late they were; and rows at
+    /// [`Time::MAX`], the end of time, which is in no window.
+    pub late: StreamVec<'scope, T, Late<K, D>>,
+}
+
+impl<T: EventTime, K, R, D> fmt::Debug for Fired<'_, T, K, R, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fired")
+    }
+}
+
+impl<'scope, T, D, F, G> Windowed<'scope, T, D, F, G>
+where
+    T: EventTime,
+    D: ExchangeData,
+    G: Fn(&D) -> Time + 'static,
+{
+    pub(crate) fn of(
+        keyed: Keyed<'scope, T, D, F>,
+        control: Option<StreamVec<'scope, T, MoveGroup>>,
+        windows: Windows,
+        at: G,
+    ) -> Self {
+        Self { keyed, control, windows, at: Rc::new(at) }
+    }
+
+    /// Folds the rows of each key and window. The state is named `id/windows`. Of rows that are
+    /// [migratable](Keyed::migratable) the windows move with their key groups: at the time of the move
+    /// all that is due has fired where a group was, and what is open goes on where it comes to.
+    ///
+    /// # Errors
+    /// Opening the state failed.
+    pub fn aggregate<K, A, L>(
+        self,
+        spec: Spec<L>,
+        aggregate: A,
+    ) -> Result<Fired<'scope, T, K, A::Out, D>>
+    where
+        K: Key + Ord,
+        A: Aggregate<D>,
+        L: WindowLayout<K, A::Acc>,
+        F: Fn(&D) -> K + 'static,
+    {
+        let windows = self.windows;
+        self.fire(spec, move |states| states.moving_windows("windows", windows, aggregate))
+    }
+
+    /// Keeps the rows and hands all those of a key and window to a function when the window fires.
+    /// The state is named `id/windows`.
+    ///
+    /// Windows of [migratable](Keyed::migratable) rows move as those of [`aggregate`](Windowed::aggregate) do.
+    ///
+    /// # Errors
+    /// Opening the state failed.
+    pub fn holistic<K, P, L>(
+        self,
+        spec: Spec<L>,
+        process: P,
+    ) -> Result<Fired<'scope, T, K, P::Row, D>>
+    where
+        K: Key + Ord,
+        D: State,
+        L: HolisticLayout<K, D>,
+        P: Process<K, D>,
+        P::Row: Clone,
+        F: Fn(&D) -> K + 'static,
+    {
+        let windows = self.windows;
+        self.fire(spec, move |states| states.moving_holistic("windows", windows, process))
+    }
+
+    /// Pairs of rows of the same key and window, one from each side; `pair` makes what comes out of
+    /// them. Rows of both sides are kept in one state, `id/windows`; those of a key and window are
+    /// in memory at once when they are paired. If one side is [migratable](Keyed::migratable), or both are,
+    /// rows of both move, as the control streams say.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if the windows of the two sides are not the same, with both; as for
+    /// [`holistic`](Windowed::holistic).
+    pub fn join<K, E, H, I, R, L>(
+        self,
+        other: Windowed<'scope, T, E, H, I>,
+        spec: Spec<L>,
+        pair: impl Fn(&K, Window, &D, &E) -> R + 'static,
+    ) -> Result<Paired<'scope, T, K, R, D, E>>
+    where
+        K: Key + Ord,
+        D: State,
+        E: ExchangeData + State,
+        R: Clone + 'static,
+        L: HolisticLayout<K, (Option<D>, Option<E>)>,
+        F: Fn(&D) -> K + 'static,
+        H: Fn(&E) -> K + 'static,
+        I: Fn(&E) -> Time + 'static,
+    {
+        if self.windows != other.windows {
+            let (one, two) = (self.windows, other.windows);
+            let message = format!("a join of windows that differ: {one:?} and {two:?}");
+            return Err(Error::new(ErrorKind::Config, message).with("operator", spec.id()));
+        }
+        let control = match (self.control, other.control) {
+            (Some(control), Some(also)) => Some(control.concat(also)),
+            (control, also) => control.or(also),
+        };
+        let (windows, state) = (self.windows, self.keyed.state.clone());
+        let (left_key, right_key) = (self.keyed.key.clone(), other.keyed.key.clone());
+        let (left_at, right_at) = (self.at, other.at);
+        let left = self.keyed.stream.map(|row| (Some(row), None));
+        let right = other.keyed.stream.map(|row| (None, Some(row)));
+        let key = move |row: &(Option<D>, Option<E>)| match row {
+            (Some(row), _) => left_key(row),
+            (_, Some(row)) => right_key(row),
+            (None, None) => unreachable!("a row is of one side"),
+        };
+        let at = move |row: &(Option<D>, Option<E>)| match row {
+            (Some(row), _) => left_at(row),
+            (_, Some(row)) => right_at(row),
+            (None, None) => unreachable!("a row is of one side"),
+        };
+        let both = left.concat(right).key_by(&state, key);
+        let fired = Windowed::of(both, control, windows, at).holistic(
+            spec,
+            alluvium::process(
+                move |key: &K,
+                      window,
+                      rows: &mut dyn alluvium::Elements<(Option<D>, Option<E>)>,
+                      emit: &mut dyn FnMut(R)| {
+                    let (mut left, mut right) = (Vec::new(), Vec::new());
+                    while let Some(row) = rows.next()? {
+                        left.extend(row.0.clone());
+                        right.extend(row.1.clone());
+                    }
+                    for one in &left {
+                        right.iter().for_each(|other| emit(pair(key, window, one, other)));
+                    }
+                    Ok(())
+                },
+            ),
+        )?;
+        let results = fired.results.map(|((_, _, row), time, diff)| (row, time, diff));
+        let (late, late_other) =
+            fired.late.ok_err(|Late { at, key, element, lateness }| match element {
+                (Some(element), _) => Ok(Late { at, key, element, lateness }),
+                (_, Some(element)) => Err(Late { at, key, element, lateness }),
+                (None, None) => unreachable!("a row is of one side"),
+            });
+        Ok(Paired { results, late, late_other })
+    }
+
+    /// The operator around any windowed state.
+    fn fire<K, S, R, L: Clone>(
+        self,
+        spec: Spec<L>,
+        open: impl FnOnce(&OperatorState<'_, L>) -> Result<S>,
+    ) -> Result<Fired<'scope, T, K, R, D>>
+    where
+        K: Key + Ord,
+        S: Fires<K, D, R>,
+        R: Clone + 'static,
+        F: Fn(&D) -> K + 'static,
+    {
+        let Windowed { keyed, control, windows, at } = self;
+        let name = spec.id().to_owned();
+        let told = if let Some(control) = control {
+            let opener = OperatorState::moving(&keyed.state, spec)?;
+            let mut body = Body::new(open(&opener)?, windows, at);
+            // All are at one watermark, also before the first schedule.
+            body.go_to_first()?;
+            let prepared = Prepared::<K>::new::<T, D>(&keyed.state, &opener)?;
+            let mover = opener.mover().expect("a moving operator has one").clone();
+            moving((keyed, control), (&name, mover), prepared, body, true)?
+        } else {
+            let opener = OperatorState::new(&keyed.state, spec)?;
+            let body = Body::new(open(&opener)?, windows, at);
+            let prepared = Prepared::<K>::new::<T, D>(&keyed.state, &opener)?;
+            timed(keyed, &name, prepared, body)
+        };
+        let (results, late) = told.ok_err(|row| row);
+        Ok(Fired { results, late })
+    }
+}
+
+/// Windowed state, whatever its kind.
+trait Fires<K, D, R>: 'static {
+    fn add_batch(
+        &mut self,
+        sent: Time,
+        batch: &mut Vec<(K, Time, D)>,
+        late: &mut dyn FnMut(Late<K, D>),
+        out: &mut dyn FnMut(&K, Window, R, i64),
+    ) -> Result<()>;
+
+    fn advance(
+        &mut self,
+        watermark: Time,
+        fuel: usize,
+        out: &mut dyn FnMut(&K, Window, R, i64),
+    ) -> Result<Advanced>;
+
+    fn watermark(&self) -> Time;
+}
+
+macro_rules! fires {
+    ($windows:ident<$fold:ident: $bound:path> in $layout:path, gives $row:ident where $element:path) => {
+        impl<K: Key + Ord, D: $element, $fold: $bound, L: $layout> Fires<K, D, $fold::$row>
+            for $windows<K, D, $fold, L>
+        {
+            fn add_batch(
+                &mut self,
+                sent: Time,
+                batch: &mut Vec<(K, Time, D)>,
+                late: &mut dyn FnMut(Late<K, D>),
+                out: &mut dyn FnMut(&K, Window, $fold::$row, i64),
+            ) -> Result<()> {
+                $windows::add_batch(self, sent, batch, late, out)
+            }
+
+            fn advance(
+                &mut self,
+                watermark: Time,
+                fuel: usize,
+                out: &mut dyn FnMut(&K, Window, $fold::$row, i64),
+            ) -> Result<Advanced> {
+                $windows::advance(self, watermark, fuel, out)
+            }
+
+            fn watermark(&self) -> Time {
+                $windows::watermark(self)
+            }
+        }
+    };
+}
+
+fires! { Aggregated<A: Aggregate<D>> in WindowLayout<K, A::Acc>, gives Out where ExchangeData }
+fires! { Holistic<P: Process<K, D>> in HolisticLayout<K, D>, gives Row where State }
+
+/// A result, or a row that was late.
+type Told<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;
+
+/// Windowed state, and what its rows wait for.
+struct Body<T: EventTime, S, G, K, R, D> {
+    state: S,
+    windows: Windows,
+    at: Rc<G>,
+    /// Up to where all has fired.
+    settled: Time,
+    /// Late rows that wait for those that were sent before them, on which it depends whether they count:
+    /// by the time they were sent with.
+    early: BTreeMap<Time, (T, Vec<(K, D)>)>,
+    /// At the watermark up to which all has fired.
+    held: Option<Capability<T>>,
+    /// The least time of what waits outside of the intake, as for key groups that are on their way.
+    arriving: Time,
+    out: Vec<Told<T, K, R, D>>,
+}
+
+impl<T, S, G, K, R, D> shell::Body<T, K, D> for Body<T, S, G, K, R, D>
+where
+    T: EventTime,
+    K: Key,
+    S: Fires<K, D, R>,
+    G: Fn(&D) -> Time + 'static,
+    R: Clone + 'static,
+    D: 'static,
+{
+    type Row = Told<T, K, R, D>;
+
+    fn apply(
+        &mut self,
+        right: &Right<'_, T>,
+        work: Work<'_, K, D>,
+        output: &mut Output<'_, T, Self::Row>,
+    ) -> Result<()> {
+        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        self.put_early_aside(right.time(), rows);
+        let done = self.add(right.time(), rows);
+        output.session(right).give_iterator(self.out.drain(..));
+        done
+    }
+
+    fn advance(
+        &mut self,
+        now: Now,
+        intake: &mut Intake<T, K, D>,
+        output: &mut Output<'_, T, Self::Row>,
+    ) -> bool {
+        let now = Now { limit: now.limit.min(self.arriving), ..now };
+        let mut held = self.held.take();
+        let is_left = advance_under(&mut held, now, intake, |held| {
+            let advanced = self.fire(now.limit, held);
+            output.session(held).give_iterator(self.out.drain(..));
+            Ok(advanced?.done)
+        });
+        self.held = held;
+        is_left
+    }
+
+    /// What a checkpoint holds fires at its time.
+    fn begin(&mut self, first: Capability<T>) {
+        self.held = Some(first);
+    }
+
+    fn wait_for(&mut self, arriving: Time) {
+        self.arriving = arriving;
+    }
+}
+
+impl<T, S, G, K, R, D> Body<T, S, G, K, R, D>
+where
+    T: EventTime,
+    K: Key,
+    S: Fires<K, D, R>,
+    G: Fn(&D) -> Time,
+{
+    fn new(state: S, windows: Windows, at: Rc<G>) -> Self {
+        let (settled, early) = (state.watermark(), BTreeMap::new());
+        let (held, arriving, out) = (None, Time::MAX, Vec::new());
+        Self { state, windows, at, settled, early, held, arriving, out }
+    }
+
+    /// Has rows wait on which those decide that were sent before them.
+    fn put_early_aside(&mut self, sent: &T, rows: &mut Vec<(K, D)>) {
+        if self.settled >= sent.time() {
+            return;
+        }
+        let (at, windows) = (self.at.clone(), self.windows);
+        let is_early = |row: &(K, D)| windows.counts_only_with_others(at(&row.1), sent.time());
+        let mut early = rows.extract_if(.., |row| is_early(row)).peekable();
+        if early.peek().is_some() {
+            let (_, waiting) =
+                self.early.entry(sent.time()).or_insert_with(|| (sent.clone(), Vec::new()));
+            waiting.extend(early);
+        }
+    }
+
+    /// Adds rows that were sent with `sent`; an error leaves those that were not added.
+    fn add(&mut self, sent: &T, rows: &mut Vec<(K, D)>) -> Result<()> {
+        let mut batch: Vec<_> = rows
+            .drain(..)
+            .map(|(key, row)| {
+                let at = (self.at)(&row);
+                (key, at, row)
+            })
+            .collect();
+        let out = std::cell::RefCell::new(&mut self.out);
+        let done = self.state.add_batch(
+            sent.time(),
+            &mut batch,
+            &mut |late| out.borrow_mut().push(Err(late)),
+            &mut |key, window, row, diff| {
+                out.borrow_mut().push(Ok(((key.clone(), window, row), sent.clone(), diff)));
+            },
+        );
+        rows.extend(batch.into_iter().map(|(key, _, row)| (key, row)));
+        done
+    }
+
+    /// Fires what is due at `watermark`, some of it.
+    fn fire(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
+        while let Some((sent, _)) = self.early.first_key_value().filter(|(s, _)| **s <= watermark) {
+            // What was sent before them is there, and what was over for them has fired.
+            let advanced = self.advance_to(*sent, held)?;
+            if !advanced.done {
+                return Ok(advanced);
+            }
+            let Some((sent, (time, mut rows))) = self.early.pop_first() else { break };
+            if let Err(error) = self.add(&time, &mut rows) {
+                self.early.insert(sent, (time, rows));
+                return Err(error);
+            }
+        }
+        self.advance_to(watermark, held)
+    }
+
+    fn advance_to(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
+        let (out, windows) = (&mut self.out, self.windows);
+        let advanced = self.state.advance(watermark, FUEL, &mut |key, window, row, diff| {
+            // What comes before the window fires is told at the watermark.
+            let at = windows.fires_at(window).min(watermark);
+            let time = T::from_time(at).max(held.time().clone());
+            out.push(Ok(((key.clone(), window, row), time, diff)));
+        })?;
+        if advanced.done {
+            self.settled = self.settled.max(watermark);
+        }
+        Ok(advanced)
+    }
+
+    /// Goes to the first time of all, unless a checkpoint had come further. What comes out of that is to be
+    /// sent by the first schedule.
+    fn go_to_first(&mut self) -> Result<()> {
+        let (out, windows, first) = (&mut self.out, self.windows, T::minimum().time());
+        while self.state.watermark() <= first {
+            let advanced = self.state.advance(first, FUEL, &mut |key, window, row, diff| {
+                let time = T::from_time(windows.fires_at(window).min(first)).max(T::minimum());
+                out.push(Ok(((key.clone(), window, row), time, diff)));
+            })?;
+            if advanced.done {
+                self.settled = self.settled.max(first);
+                break;
+            }
+        }
+        Ok(())
+    }
+}
