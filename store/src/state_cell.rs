@@ -26,7 +26,7 @@ use crate::moving::Groups;
 pub(crate) use cell_core::{Core, Kind};
 pub(crate) use contents::{Contents, Outgoing};
 pub(crate) use erased::AnyCell;
-pub(crate) use hooks::Hooks;
+pub(crate) use hooks::{Durable, Hooks, Movable, Portable};
 
 /// A state's contents, and what the store knows of it whatever they are.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use crate::export::{Entry, Visit, check_hash};
 use crate::held::Held;
 use crate::moving::{self, Groups};
 use crate::own_keys::{OwnKeys, RowKeys};
-use crate::state_cell::Hooks;
+use crate::state_cell::{Durable, Hooks, Movable, Portable};
 use capture::Capture;
 use set::{Timer, TimerSet};
 
@@ -407,6 +407,44 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
         false
     }
 
+    fn tick(&self, work: usize) -> Result<usize> {
+        let mut pending = self.enter()?;
+        Ok((0..work).take_while(|_| pending.drop_some_left()).count())
+    }
+
+    /// What checkpoints that were given up have kept, and what is noted for the next one, which writes all timers then.
+    fn reclaim(&self, bytes: u64) -> Result<u64> {
+        let Ok(mut pending) = self.enter() else { return Ok(0) };
+        let before = pending.context.account.used();
+        let given = |pending: &Pending<K, N>| before - pending.context.account.used();
+        while given(&pending) < bytes && pending.drop_some_left() {}
+        if given(&pending) < bytes {
+            pending.remembered.make_way();
+        }
+        Ok(given(&pending))
+    }
+
+    fn fixed_bytes(&self) -> (u64, u64) {
+        let account = |pending: &Pending<K, N>| {
+            (pending.context.account.used(), pending.context.account.limit())
+        };
+        self.0.try_borrow().map_or((0, u64::MAX), |pending| account(&pending))
+    }
+
+    fn stats(&self) -> Result<TableStats> {
+        let pending = self.enter()?;
+        let mut stats = TableStats {
+            live_keys: pending.timers.len() as u64,
+            live_bytes: pending.context.account.used_for(MemoryKind::Values),
+            codec_calls: pending.codec_calls,
+            ..TableStats::default()
+        };
+        pending.remembered.describe(&mut stats);
+        Ok(stats)
+    }
+}
+
+impl<K: Key + Ord, N: State + Ord> Durable for TimersCell<K, N> {
     fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage> {
         self.begin_checkpoint(blobs)?;
         loop {
@@ -452,7 +490,9 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
             pending.remembered.decide(outcome);
         }
     }
+}
 
+impl<K: Key + Ord, N: State + Ord> Portable for TimersCell<K, N> {
     fn export(&self, visit: Visit<'_>) -> Result<()> {
         let (pending, mut encoded) = (self.enter()?, Encoded::default());
         pending.timers.iter().try_for_each(|((at, key), namespace)| {
@@ -466,7 +506,9 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
         check_hash(entry.hash, key.key_hash())?;
         self.enter()?.insert(((Time(entry.order), key), namespace)).map(drop)
     }
+}
 
+impl<K: Key + Ord, N: State + Ord> Movable for TimersCell<K, N> {
     fn extract(
         &self,
         group: KeyGroup,
@@ -508,42 +550,6 @@ impl<K: Key + Ord, N: State + Ord> Hooks for TimersCell<K, N> {
         pending.timers.wake(group, awake);
         let account = &pending.context.account;
         account.adjust(MemoryKind::Values, before, pending.timers.memory_bytes());
-    }
-
-    fn tick(&self, work: usize) -> Result<usize> {
-        let mut pending = self.enter()?;
-        Ok((0..work).take_while(|_| pending.drop_some_left()).count())
-    }
-
-    /// What checkpoints that were given up have kept, and what is noted for the next one, which writes all timers then.
-    fn reclaim(&self, bytes: u64) -> Result<u64> {
-        let Ok(mut pending) = self.enter() else { return Ok(0) };
-        let before = pending.context.account.used();
-        let given = |pending: &Pending<K, N>| before - pending.context.account.used();
-        while given(&pending) < bytes && pending.drop_some_left() {}
-        if given(&pending) < bytes {
-            pending.remembered.make_way();
-        }
-        Ok(given(&pending))
-    }
-
-    fn fixed_bytes(&self) -> (u64, u64) {
-        let account = |pending: &Pending<K, N>| {
-            (pending.context.account.used(), pending.context.account.limit())
-        };
-        self.0.try_borrow().map_or((0, u64::MAX), |pending| account(&pending))
-    }
-
-    fn stats(&self) -> Result<TableStats> {
-        let pending = self.enter()?;
-        let mut stats = TableStats {
-            live_keys: pending.timers.len() as u64,
-            live_bytes: pending.context.account.used_for(MemoryKind::Values),
-            codec_calls: pending.codec_calls,
-            ..TableStats::default()
-        };
-        pending.remembered.describe(&mut stats);
-        Ok(stats)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::batch::Batch;
 use crate::expiring::Pass;
 use crate::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
 use crate::moving::in_order;
-use crate::state_cell::{Contents, Core, Hooks, Kept, Outgoing, StateCell};
+use crate::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
 use crate::store::{not_encoded, put_records};
 
 /// A map of a store.

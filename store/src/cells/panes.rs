@@ -12,7 +12,7 @@ use alluvium_pagestore::{Encoded, Key, Result, State, Time};
 use crate::batch::Batch;
 use crate::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
 use crate::moving::{Arriving, in_order};
-use crate::state_cell::{Contents, Core, Hooks, Kept, Outgoing, StateCell};
+use crate::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
 use crate::store::{Pane, put, put_all, put_panes};
 
 /// [`Panes`] of a store.

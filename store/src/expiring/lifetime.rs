@@ -21,7 +21,7 @@ use alluvium_pagestore::{
 use super::ttl::{Clock, Ttl};
 use crate::export::{Entry, Visit};
 use crate::moving::{Arriving, Place};
-use crate::state_cell::Hooks;
+use crate::state_cell::{Durable, Hooks, Movable, Portable};
 
 /// The greatest time that was seen, and the first.
 pub(crate) type Record = (Time, Time);
@@ -233,6 +233,20 @@ impl Hooks for Lifetime {
         false
     }
 
+    fn tick(&self, _: usize) -> Result<usize> {
+        Ok(0)
+    }
+
+    fn stats(&self) -> Result<TableStats> {
+        Ok(self.table.borrow().stats())
+    }
+
+    fn is_unused(&self) -> Result<bool> {
+        Ok(self.time.get() == Time::MIN)
+    }
+}
+
+impl Durable for Lifetime {
     fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage> {
         let mut table = self.table.borrow_mut();
         table.put((), self.record())?;
@@ -249,6 +263,12 @@ impl Hooks for Lifetime {
         self.table.borrow_mut().continue_checkpoint(blobs)
     }
 
+    fn checkpointed(&self, outcome: CheckpointOutcome) {
+        self.table.borrow_mut().checkpointed(outcome);
+    }
+}
+
+impl Portable for Lifetime {
     fn export(&self, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         encoded.set(&(), &self.record())?;
@@ -259,14 +279,16 @@ impl Hooks for Lifetime {
         let ((), record) = Encoded::get::<(), Record>(entry.key, entry.value)?;
         self.join(record)
     }
+}
 
+impl Movable for Lifetime {
     fn over(&self) -> Option<Time> {
         // A clock that is not believed has not moved the time.
         let _ = self.moment();
         Some(self.over.get()).filter(|over| *over > Time::MIN)
     }
 
-    /// As [`import`](Hooks::import), with what is over where it comes from.
+    /// As [`import`](Portable::import), with what is over where it comes from.
     fn install(&self, entry: Entry<'_>, _: &mut Arriving) -> Result<()> {
         let ((), (record, over)) = Encoded::get::<(), (Record, Time)>(entry.key, entry.value)?;
         self.join(record)?;
@@ -288,22 +310,6 @@ impl Hooks for Lifetime {
     fn forget(&self, _: KeyGroup, at: &mut Place, _: usize) -> Result<()> {
         at.cursor.done = true;
         Ok(())
-    }
-
-    fn checkpointed(&self, outcome: CheckpointOutcome) {
-        self.table.borrow_mut().checkpointed(outcome);
-    }
-
-    fn tick(&self, _: usize) -> Result<usize> {
-        Ok(0)
-    }
-
-    fn stats(&self) -> Result<TableStats> {
-        Ok(self.table.borrow().stats())
-    }
-
-    fn is_unused(&self) -> Result<bool> {
-        Ok(self.time.get() == Time::MIN)
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use alluvium_layouts::{Cursor, Part, Upkeep};
 use alluvium_pagestore::{Encoded, Result, Time};
 
-use super::{Core, Hooks, StateCell};
+use super::{Core, Portable, StateCell};
 use crate::expiring::Pass;
 use crate::export::{Entries, Entry, Visit, each};
 use crate::moving::Arriving;

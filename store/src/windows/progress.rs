@@ -16,7 +16,7 @@ use crate::definition;
 use crate::export::{Entry, Visit};
 use crate::moving::{Arriving, Groups, Place};
 use crate::own_keys::OwnKeys;
-use crate::state_cell::Hooks;
+use crate::state_cell::{Durable, Hooks, Movable, Portable};
 
 /// What has been done: the watermark; the watermark for which all was done; the end of the last
 /// window that fired, where there was one.
@@ -205,6 +205,20 @@ impl Hooks for ProgressCell {
         false
     }
 
+    fn tick(&self, _: usize) -> Result<usize> {
+        Ok(0)
+    }
+
+    fn stats(&self) -> Result<TableStats> {
+        Ok(self.table.borrow().stats())
+    }
+
+    fn is_unused(&self) -> Result<bool> {
+        Ok(!self.busy.get() && self.watermark.get() == Time::MIN)
+    }
+}
+
+impl Durable for ProgressCell {
     fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage> {
         let record = self.record()?;
         let mut table = self.table.borrow_mut();
@@ -223,6 +237,12 @@ impl Hooks for ProgressCell {
         self.table.borrow_mut().continue_checkpoint(blobs)
     }
 
+    fn checkpointed(&self, outcome: CheckpointOutcome) {
+        self.table.borrow_mut().checkpointed(outcome);
+    }
+}
+
+impl Portable for ProgressCell {
     fn export(&self, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         encoded.set(&(), &self.record()?)?;
@@ -233,7 +253,9 @@ impl Hooks for ProgressCell {
         let ((), record) = Encoded::get::<(), Record>(entry.key, entry.value)?;
         self.join(record)
     }
+}
 
+impl Movable for ProgressCell {
     fn extract(&self, group: KeyGroup, at: &mut Place, _: usize, visit: Visit<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         let windows =
@@ -262,21 +284,5 @@ impl Hooks for ProgressCell {
 
     fn may_move(&self) -> Result<()> {
         self.record_to_move().map(drop)
-    }
-
-    fn checkpointed(&self, outcome: CheckpointOutcome) {
-        self.table.borrow_mut().checkpointed(outcome);
-    }
-
-    fn tick(&self, _: usize) -> Result<usize> {
-        Ok(0)
-    }
-
-    fn stats(&self) -> Result<TableStats> {
-        Ok(self.table.borrow().stats())
-    }
-
-    fn is_unused(&self) -> Result<bool> {
-        Ok(!self.busy.get() && self.watermark.get() == Time::MIN)
     }
 }

@@ -202,7 +202,7 @@ pub(crate) struct Intake<T: Timestamp, K: Key, D> {
     /// Storage took no writes when it was last tried.
     is_blocked: bool,
     /// Since when that is so.
-    waiting: Option<Waiting>,
+    waiting: Option<Blocked>,
     /// Times not finished by a failed operator.
     failed: CapabilitySet<T>,
     rows: Vec<(K, D)>,
@@ -214,7 +214,7 @@ pub(crate) struct Intake<T: Timestamp, K: Key, D> {
 }
 
 /// Storage lets nobody write for a while.
-struct Waiting {
+struct Blocked {
     since: Instant,
     delay: Duration,
 }
@@ -337,7 +337,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     }
 
     /// Shows what is parked and staged, and asks to be scheduled again if no read will do so. To be
-    /// called after whatever parks: rows do so here, timers in [`Body::fire`](crate::operators::stateful::Body).
+    /// called after whatever parks: rows do so here, timers in `Closures::fire`.
     pub(crate) fn show(&self) {
         let mut parked = Parked { staged: self.staged.len(), ..Parked::default() };
         if let Some(parking) = &self.parking {
@@ -556,7 +556,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
 
     /// A call failed: waits if that passes, else stops for good.
     pub(crate) fn stop(&mut self, right: &Right<'_, T>, error: Error) {
-        let first = Waiting { since: Instant::now(), delay: DELAY_MIN / 2 };
+        let first = Blocked { since: Instant::now(), delay: DELAY_MIN / 2 };
         let waiting = self.waiting.get_or_insert(first);
         if is_passing(error.kind()) && self.worker.fault_policy().waits(waiting.since.elapsed()) {
             waiting.delay = (waiting.delay * 2).min(DELAY_MAX);

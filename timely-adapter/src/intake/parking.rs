@@ -22,7 +22,7 @@ pub(crate) type Fetchers<K> = Vec<Rc<dyn Fetcher<K>>>;
 /// Items that wait.
 pub(crate) struct Parking<T: Timestamp, K: Key, I> {
     states: Fetchers<K>,
-    places: Vec<Option<Place<T, I>>>,
+    places: Vec<Option<Slot<T, I>>>,
     /// Of the items that wait.
     times: Times<T>,
     vacant: Vec<u32>,
@@ -40,7 +40,7 @@ pub(crate) struct Parking<T: Timestamp, K: Key, I> {
 }
 
 /// One item, and the place of the next of its key.
-struct Place<T: Timestamp, I> {
+struct Slot<T: Timestamp, I> {
     item: I,
     capability: Rc<Capability<T>>,
     next: Option<u32>,
@@ -75,7 +75,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
     pub(crate) fn bytes_each() -> u64 {
         let capability = size_of::<Capability<T>>() + 2 * size_of::<usize>() + size_of::<T>() + 64;
         let time = 2 * size_of::<(T, usize)>();
-        let place = size_of::<Option<Place<T, I>>>() + size_of::<u32>() + time;
+        let place = size_of::<Option<Slot<T, I>>>() + size_of::<u32>() + time;
         let queue = 2 * (size_of::<(K, Queue)>() + 1);
         let waited = 2 * (size_of::<K>() + 1);
         (place + capability + queue + waited + 2 * size_of::<(usize, Ticket, K)>() + size_of::<K>())
@@ -160,7 +160,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
         let Some(place) = self.vacant.pop() else { return Err(item) };
         self.times.add(capability.time());
         self.places[place as usize] =
-            Some(Place { item, capability: capability.clone(), next: None });
+            Some(Slot { item, capability: capability.clone(), next: None });
         let queue = queue_of(&mut self.queues, key).expect("the key waits");
         if queue.first == NONE {
             queue.first = place;
@@ -270,7 +270,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
                 continue;
             }
             let place = queue.first;
-            let Place { item, capability, next } =
+            let Slot { item, capability, next } =
                 self.places[place as usize].take().expect("a queued item");
             queue.first = next.unwrap_or(NONE);
             self.vacant.push(place);
@@ -295,7 +295,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
         if next.is_none() {
             queue.last = place;
         }
-        self.places[place as usize] = Some(Place { item, capability: capability.clone(), next });
+        self.places[place as usize] = Some(Slot { item, capability: capability.clone(), next });
         queue.first = place;
     }
 

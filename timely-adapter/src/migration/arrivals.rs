@@ -39,7 +39,7 @@ pub(super) struct Arrivals<T: EventTime, K, D> {
     moves: Vec<u32>,
     chunks: VecDeque<(Capability<T>, Chunk)>,
     progress: Rc<Progress<T>>,
-    waiting: BTreeMap<Stay, Vec<Waiting<T, K, D>>>,
+    waiting: BTreeMap<Stay, Vec<RowsOfStay<T, K, D>>>,
     /// Of the chunks, and of the rows.
     times: Times<T>,
     activator: Activator,
@@ -49,7 +49,7 @@ pub(super) struct Arrivals<T: EventTime, K, D> {
 type Stay = (u16, u32);
 
 /// Rows of one stay.
-struct Waiting<T: EventTime, K, D> {
+struct RowsOfStay<T: EventTime, K, D> {
     right: Capability<T>,
     rows: Vec<(K, D)>,
 }
@@ -120,7 +120,7 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
             Some(last) if last.right.time() == right.time() => last.rows.push(row),
             _ => {
                 self.times.add(right.time());
-                waiting.push(Waiting { right, rows: vec![row] });
+                waiting.push(RowsOfStay { right, rows: vec![row] });
             }
         }
     }
@@ -170,7 +170,8 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
     /// Gives the rows on that waited for a group that is here now.
     fn release(&mut self, group: u16, intake: &mut Intake<T, K, D>, host: &mut impl Host<T, K, D>) {
         let now = self.moves[usize::from(group)];
-        for Waiting { right, mut rows } in self.waiting.remove(&(group, now)).into_iter().flatten()
+        for RowsOfStay { right, mut rows } in
+            self.waiting.remove(&(group, now)).into_iter().flatten()
         {
             self.times.remove(right.time());
             intake.give(&right, &mut rows, |right, work| host.apply(right, work));

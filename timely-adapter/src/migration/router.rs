@@ -53,7 +53,7 @@ struct Shipment<T: EventTime> {
 }
 
 /// Moves that were told, of one time.
-struct Told<T: EventTime> {
+struct TimedMoves<T: EventTime> {
     right: Capability<T>,
     moves: BTreeMap<u16, u32>,
 }
@@ -76,7 +76,7 @@ struct Router<T: EventTime> {
     progress: Rc<Progress<T>>,
     activator: Activator,
     routes: Routes<T>,
-    told: BTreeMap<T, Told<T>>,
+    told: BTreeMap<T, TimedMoves<T>>,
     shipments: VecDeque<Shipment<T>>,
     /// Groups that were sent, and when.
     sent: VecDeque<(T, KeyGroup)>,
@@ -213,7 +213,7 @@ impl<T: EventTime> Router<T> {
     ) {
         let (groups, peers) = (self.routes.groups(), self.worker.peers());
         let told = self.told.entry(time.clone());
-        let told = told.or_insert_with(|| Told { right: right(), moves: BTreeMap::new() });
+        let told = told.or_insert_with(|| TimedMoves { right: right(), moves: BTreeMap::new() });
         let mut wrong = None;
         for MoveGroup { group, to } in moves {
             if group.0 >= groups || to as usize >= peers {

@@ -51,14 +51,14 @@ pub trait IntervalJoin<'scope, T: EventTime, K: Key, A> {
 }
 
 /// One side: rows by their times, each with the time it was sent with.
-struct Side<K: Key, V: State, L: ListsLayout<K, (Time, (Time, V))>> {
+struct TimedSide<K: Key, V: State, L: ListsLayout<K, (Time, (Time, V))>> {
     rows: TimeMap<K, (Time, V), L>,
     /// Rows of the other side that pair with one of this are so far after it, from and to.
     from: i64,
     to: i64,
 }
 
-impl<K: Key, V: State, L: ListsLayout<K, (Time, (Time, V))>> Side<K, V, L> {
+impl<K: Key, V: State, L: ListsLayout<K, (Time, (Time, V))>> TimedSide<K, V, L> {
     /// Calls `visit` with the rows of this side that pair with one of the other at `at`, sent with
     /// `sent`.
     fn partners(
@@ -126,8 +126,8 @@ where
         let width = nanos((upper.saturating_sub(lower) / SLICES).max(1));
         let bounds = format!("rows that are {lower} to {upper} ns apart");
         let rows = opener.rows_by_time("left", width, Some(&bounds))?;
-        let left = Side { rows, from: lower, to: upper };
-        let right = Side {
+        let left = TimedSide { rows, from: lower, to: upper };
+        let right = TimedSide {
             rows: opener.rows_by_time("right", width, Some(&bounds))?,
             from: upper.saturating_neg(),
             to: lower.saturating_neg(),
@@ -157,8 +157,8 @@ where
     B: State,
     L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
 {
-    left: Side<K, A, L>,
-    right: Side<K, B, L>,
+    left: TimedSide<K, A, L>,
+    right: TimedSide<K, B, L>,
     at: P,
     other_at: Q,
     pair: M,

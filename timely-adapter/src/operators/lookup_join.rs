@@ -115,9 +115,9 @@ where
         let name = spec.id().to_owned();
         let states = OperatorState::new(&self.state, spec)?;
         let mut table = states.map::<K, V>("table")?;
-        let prepared = Prepared::<K>::new::<T, Either<D, U>>(&self.state, &states)?;
+        let prepared = Prepared::<K>::new::<T, Arrival<D, U>>(&self.state, &states)?;
         let apply = move |right: &Right<'_, T>,
-                          work: Work<'_, K, Either<D, U>>,
+                          work: Work<'_, K, Arrival<D, U>>,
                           output: &mut Output<'_, T, (R, T, i64)>|
               -> Result<()> {
             let Work::Rows(rows) = work else { unreachable!("there are no timers") };
@@ -126,8 +126,8 @@ where
                 let is_row = first.is_row();
                 let alike = rows.iter().take_while(|(_, next)| next.is_row() == is_row).count();
                 let done = if is_row {
-                    let give = |(key, row): &(K, Either<D, U>), value: Option<&V>| {
-                        let Either::Row(row) = row else { return };
+                    let give = |(key, row): &(K, Arrival<D, U>), value: Option<&V>| {
+                        let Arrival::Row(row) = row else { return };
                         if let Some(out) = pair(key, row, value) {
                             session.give((out, right.time().clone(), 1));
                         }
@@ -143,31 +143,31 @@ where
             }
             Ok(())
         };
-        let (updates, rows) = ((updates, Either::Update), (self, Either::Row));
+        let (updates, rows) = ((updates, Arrival::Update), (self, Arrival::Row));
         Ok(untimed_of_two(updates, rows, &name, prepared, apply))
     }
 }
 
 /// What comes to the owner of a key.
-enum Either<D, U> {
+enum Arrival<D, U> {
     Row(D),
     Update(U),
 }
 
-impl<D, U> Either<D, U> {
+impl<D, U> Arrival<D, U> {
     fn is_row(&self) -> bool {
-        matches!(self, Either::Row(_))
+        matches!(self, Arrival::Row(_))
     }
 }
 
 /// Applies updates to the table, in their order, until one fails.
 fn change<K: Key, V: State, L: Layout<K, V>, D, U>(
     table: &mut Map<K, V, L>,
-    updates: &[(K, Either<D, U>)],
+    updates: &[(K, Arrival<D, U>)],
     value: &impl Fn(&U) -> Option<V>,
 ) -> std::result::Result<(), BatchError> {
     for (applied, (key, update)) in updates.iter().enumerate() {
-        let Either::Update(update) = update else { continue };
+        let Arrival::Update(update) = update else { continue };
         let done = match value(update) {
             Some(value) => table.put(key.clone(), value).map_err(|rejected| rejected.error),
             None => table.remove(key),

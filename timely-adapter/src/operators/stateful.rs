@@ -13,7 +13,7 @@ use crate::event_time::EventTime;
 use crate::intake::{Intake, Prepared, Right, Work};
 use crate::job::worker::WorkerState;
 use crate::operators::key_by::Keyed;
-use crate::operators::shell::{self, Body as _, Now, Output, timed};
+use crate::operators::shell::{Body, Now, Output, timed};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Most timers that are handed over in one call; a batch whose state accesses overlap.
@@ -137,7 +137,7 @@ where
     }
 }
 
-type Begun<S, T, K, R, A, B> = (Body<S, T, K, R, A, B>, Prepared<K>);
+type Begun<S, T, K, R, A, B> = (Closures<S, T, K, R, A, B>, Prepared<K>);
 
 /// Opens the operator's state and timers, and books what is parked.
 pub(crate) fn begin<T: EventTime, K: Key + Ord, D, L: Clone, S, R, A, B>(
@@ -150,7 +150,7 @@ pub(crate) fn begin<T: EventTime, K: Key + Ord, D, L: Clone, S, R, A, B>(
     let state = open(opener)?;
     let timers = opener.timers()?;
     let prepared = Prepared::<K>::new::<T, D>(worker, opener)?;
-    let body = Body {
+    let body = Closures {
         state,
         timers,
         keys: opener.rows(),
@@ -169,7 +169,7 @@ pub(crate) fn begin<T: EventTime, K: Key + Ord, D, L: Clone, S, R, A, B>(
 }
 
 /// The operator's state and closures.
-pub(crate) struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
+pub(crate) struct Closures<S, T: EventTime, K: Key + Ord, R, A, B> {
     state: S,
     timers: Timers<K>,
     /// The only keys that the closures may write, if these are not all.
@@ -193,7 +193,7 @@ pub(crate) struct Body<S, T: EventTime, K: Key + Ord, R, A, B> {
     due: B,
 }
 
-impl<S, T, K, D, R, A, B> shell::Body<T, K, D> for Body<S, T, K, R, A, B>
+impl<S, T, K, D, R, A, B> Body<T, K, D> for Closures<S, T, K, R, A, B>
 where
     S: 'static,
     T: EventTime,
@@ -295,7 +295,7 @@ where
     }
 }
 
-impl<S, T, K, R, A, B> Body<S, T, K, R, A, B>
+impl<S, T, K, R, A, B> Closures<S, T, K, R, A, B>
 where
     S: 'static,
     T: EventTime,

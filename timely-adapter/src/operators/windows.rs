@@ -23,7 +23,7 @@ use crate::event_time::EventTime;
 use crate::intake::{Intake, Prepared, Right, Work};
 use crate::migration::{MoveGroup, moving};
 use crate::operators::key_by::{KeyBy, Keyed};
-use crate::operators::shell::{self, Now, Output, advance_under, timed};
+use crate::operators::shell::{Body, Now, Output, advance_under, timed};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Keys that are looked at each time the operator is scheduled, when windows fire.
@@ -264,7 +264,7 @@ where
         let name = spec.id().to_owned();
         let told = if let Some(control) = control {
             let opener = OperatorState::moving(&keyed.state, spec)?;
-            let mut body = Body::new(open(&opener)?, windows, at);
+            let mut body = Firing::new(open(&opener)?, windows, at);
             // All are at one watermark, also before the first schedule.
             body.go_to_first()?;
             let prepared = Prepared::<K>::new::<T, D>(&keyed.state, &opener)?;
@@ -272,7 +272,7 @@ where
             moving((keyed, control), (&name, mover), prepared, body, true)?
         } else {
             let opener = OperatorState::new(&keyed.state, spec)?;
-            let body = Body::new(open(&opener)?, windows, at);
+            let body = Firing::new(open(&opener)?, windows, at);
             let prepared = Prepared::<K>::new::<T, D>(&keyed.state, &opener)?;
             timed(keyed, &name, prepared, body)
         };
@@ -336,10 +336,10 @@ fires! { Aggregated<A: Aggregate<D>> in WindowLayout<K, A::Acc>, gives Out where
 fires! { Holistic<P: Process<K, D>> in HolisticLayout<K, D>, gives Row where State }
 
 /// A result, or a row that was late.
-type Told<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;
+type FiredRow<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;
 
 /// Windowed state, and what its rows wait for.
-struct Body<T: EventTime, S, G, K, R, D> {
+struct Firing<T: EventTime, S, G, K, R, D> {
     state: S,
     windows: Windows,
     at: Rc<G>,
@@ -352,10 +352,10 @@ struct Body<T: EventTime, S, G, K, R, D> {
     held: Option<Capability<T>>,
     /// The least time of what waits outside of the intake, as for key groups that are on their way.
     arriving: Time,
-    out: Vec<Told<T, K, R, D>>,
+    out: Vec<FiredRow<T, K, R, D>>,
 }
 
-impl<T, S, G, K, R, D> shell::Body<T, K, D> for Body<T, S, G, K, R, D>
+impl<T, S, G, K, R, D> Body<T, K, D> for Firing<T, S, G, K, R, D>
 where
     T: EventTime,
     K: Key,
@@ -364,7 +364,7 @@ where
     R: Clone + 'static,
     D: 'static,
 {
-    type Row = Told<T, K, R, D>;
+    type Row = FiredRow<T, K, R, D>;
 
     fn apply(
         &mut self,
@@ -406,7 +406,7 @@ where
     }
 }
 
-impl<T, S, G, K, R, D> Body<T, S, G, K, R, D>
+impl<T, S, G, K, R, D> Firing<T, S, G, K, R, D>
 where
     T: EventTime,
     K: Key,
