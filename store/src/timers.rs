@@ -209,7 +209,7 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
     /// Drops a part of what checkpoints that were given up have kept; says whether there was something.
     fn drop_some_left(&mut self) -> bool {
         let Some(capture) = self.given_up.last_mut() else { return false };
-        let is_some = capture.drop_some();
+        let is_some = capture.drop_step();
         if !capture.has_kept() {
             self.given_up.pop();
         }

@@ -248,7 +248,7 @@ impl Seal {
         let store = self.store.clone();
         let mut patience = store.0.patience();
         loop {
-            if let Some(checkpoint) = self.confirm_some()? {
+            if let Some(checkpoint) = self.confirm_step()? {
                 return Ok(checkpoint);
             }
             if patience.is_over(store.0.device()) {
@@ -270,7 +270,7 @@ impl Seal {
     ///
     /// # Errors
     /// As [`confirm`](Seal::confirm); then it is decided. [`ErrorKind::Config`] if it was already.
-    pub fn confirm_some(&mut self) -> Result<Option<Checkpoint>> {
+    pub fn confirm_step(&mut self) -> Result<Option<Checkpoint>> {
         if self.decided {
             let message = "the checkpoint was confirmed, or could not be";
             return Err(Error::new(ErrorKind::Config, message));
@@ -374,7 +374,7 @@ impl Drop for Seal {
         let inner = &*store.0;
         let mut patience = inner.patience();
         // What is being confirmed is not given up.
-        while self.committing.is_some() && matches!(self.confirm_some(), Ok(None)) {
+        while self.committing.is_some() && matches!(self.confirm_step(), Ok(None)) {
             self.stalled |= patience.is_over(inner.device());
             if self.stalled {
                 // Which of the two it is will be known when storage goes on.

@@ -221,7 +221,7 @@ macro_rules! lying {
         struct $name($inner);
 
         impl HeapSize for $name {
-            const NONE: bool = true;
+            const NO_HEAP: bool = true;
             fn heap_bytes(&self) -> usize {
                 0
             }

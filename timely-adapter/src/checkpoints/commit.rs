@@ -108,7 +108,7 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// A step of confirming the store's part. It counts whether its store lists it or not: an open
     /// finds it by its number. What passes by itself is no reason to end the run.
     pub(super) fn confirm(mut seal: Seal) -> Result<(Phase, Option<Turn>)> {
-        Ok(match passing(seal.confirm_some())? {
+        Ok(match passing(seal.confirm_step())? {
             Ok(None) => (Phase::Confirming(seal), Some(Turn::Go)),
             Ok(Some(_)) | Err(_) => (Phase::Idle, None),
         })

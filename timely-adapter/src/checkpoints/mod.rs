@@ -50,7 +50,7 @@ use crate::worker::WorkerState;
 use directories::Removal;
 pub use input::JobInput;
 pub(crate) use input::Sent;
-use phase::{Part, Phase, finish_some, is_of_one, note_of, of_note, passing};
+use phase::{Part, Phase, drop_finished, is_of_one, note_of, of_note, passing};
 pub(crate) use record::{COMMITTED, Record};
 pub use record::{JobCheckpoint, WorkerCheckpoint};
 
@@ -286,7 +286,7 @@ impl<T: EventTime> JobCheckpoints<T> {
         if self.removal.as_mut().is_some_and(Removal::step) {
             self.removal = None;
         }
-        finish_some(&mut self.showing)?;
+        drop_finished(&mut self.showing)?;
         if self.state.group().has_ended_workers() && !ended {
             self.tell_stand(at.max(self.stood_at));
         }
@@ -449,7 +449,7 @@ impl<T: EventTime> JobCheckpoints<T> {
                 Err(error) => return Err(error),
             }
         }
-        finish_some(&mut part.rows)?;
+        drop_finished(&mut part.rows)?;
         if !part.rows.is_empty() {
             return Ok((Phase::Writing(part), Some(Turn::Go)));
         }

@@ -59,7 +59,7 @@ pub(super) fn passing<R>(result: Result<R>) -> Result<std::result::Result<R, Err
 ///
 /// # Errors
 /// Those of what is done.
-pub(super) fn finish_some(asides: &mut Vec<Aside<()>>) -> Result<()> {
+pub(super) fn drop_finished(asides: &mut Vec<Aside<()>>) -> Result<()> {
     let mut failed = Ok(());
     asides.retain(|aside| match aside.poll() {
         None => true,
