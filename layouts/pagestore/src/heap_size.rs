@@ -37,11 +37,17 @@ pub const fn rounded(bytes: usize) -> usize {
     least.div_ceil(16) * 16
 }
 
-/// Heap bytes owned by a value, as the allocator rounds them.
+/// Heap bytes that a value owns, rounded as the allocator rounds them.
 ///
 /// The store calls [`heap_bytes`](HeapSize::heap_bytes) before and after each closure that may
-/// change a value, unless [`NO_HEAP`](HeapSize::NO_HEAP) says that the type never owns heap memory, in
-/// which case all accounting folds away.
+/// change a value. If [`NO_HEAP`](HeapSize::NO_HEAP) is true, the accounting compiles to nothing.
+///
+/// ```
+/// use alluvium_pagestore::HeapSize;
+///
+/// assert!(<(u64, [u32; 4])>::NO_HEAP);
+/// assert!(!String::NO_HEAP && "tea".to_owned().heap_bytes() > 0);
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be state: the heap that it owns is not known",
     label = "`HeapSize` is not implemented for `{Self}`",
