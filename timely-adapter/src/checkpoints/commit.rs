@@ -99,7 +99,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             }
             // Either may count: both are left in place, and the next run reads which it is.
             _ => {
-                let message = "the job's record may have been replaced or not; start again";
+                let message = "it is unknown whether the job's record was replaced; start again";
                 Err(Error::new(ErrorKind::Io, message).caused_by(why.clone()))
             }
         }
@@ -124,7 +124,8 @@ impl<T: EventTime> JobCheckpoints<T> {
             seal.abort();
         }
         if is_needed {
-            let message = "the last checkpoint failed, and sinks do not show all; start again";
+            let message =
+                "the last checkpoint failed before the sinks showed all rows; start again";
             return Err(Error::new(ErrorKind::Io, message).caused_by(why));
         }
         self.abandoned = Some(why);

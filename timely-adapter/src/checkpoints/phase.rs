@@ -78,6 +78,6 @@ pub(super) fn note_of(said: &impl serde::Serialize) -> String {
 
 pub(super) fn of_note<R: serde::de::DeserializeOwned>(note: &str) -> Result<R> {
     serde_json::from_str(note).map_err(|error| {
-        Error::new(ErrorKind::Input, "a worker says what is not understood").caused_by(error)
+        Error::new(ErrorKind::Input, "cannot parse what a worker sent").caused_by(error)
     })
 }
