@@ -163,7 +163,7 @@ fn a_process_that_is_killed_ends_the_others_which_name_it() {
         for (process, child) in children.into_iter().enumerate() {
             let output = end(child);
             if process != victim {
-                let expected = format!("{} went away before its end", cluster.place(victim));
+                let expected = format!("{} disconnected before its end", cluster.place(victim));
                 assert!(message(&output).contains(&expected), "{process}: {}", errors(&output));
             }
         }
@@ -224,7 +224,7 @@ fn processes_that_do_not_fit_together_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::local(dir.path(), 2);
     let alone = end(cluster.start(1, "--query q0 --events 10 --connect-within 1"));
-    let expected = format!("{} has not come within 1 s", cluster.place(0));
+    let expected = format!("{} did not connect within 1 s", cluster.place(0));
     assert!(message(&alone).contains(&expected), "{}", errors(&alone));
     for (other, expected) in [
         ("--query q0 --events 10 --workers 2", "processes of 2 workers"),
@@ -243,7 +243,7 @@ fn processes_that_do_not_fit_together_are_refused() {
     let options = format!("--query q0 --events 10 --connect-within 10 --dir {}", state.display());
     let messages = cluster.run(&options).iter().map(message).collect::<Vec<_>>().join("\n");
     assert!(messages.contains("the directory is in use by "), "{messages}");
-    assert!(messages.contains("has not come within 10 s"), "{messages}");
+    assert!(messages.contains("did not connect within 10 s"), "{messages}");
     let one = |options: &str| message(&end(cluster.start(5, options)));
     assert!(one("--query q0 --events 10").contains("--process is 5, of 2 processes"));
     let few = Cluster { dir: dir.path().to_owned(), hosts: vec![String::new(); 3] };

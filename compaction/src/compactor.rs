@@ -20,10 +20,10 @@ use crate::space::{Space, SpacePolicy};
 /// Segments whose metadata are read for one unit of fuel when planning.
 pub const SEGMENTS_PER_FUEL: usize = 16;
 
-/// Who has found nothing to do rests until one of so many live records may have died.
+/// After a plan without work, the next one waits until one of so many live records may have died.
 pub const LIVE_PER_REST: u64 = 256;
 
-/// Fuel for the removal of one file.
+/// Fuel for removing one file.
 pub const UNLINK_FUEL: usize = 64;
 
 /// Keeps space amplification at a policy's limit, and small segments few. One per log.
@@ -46,31 +46,32 @@ pub struct Compactor {
     segments: Vec<SegmentMeta>,
 }
 
-/// What one [`Compactor::tick`] did.
+/// Work of one [`Compactor::tick`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Fuel used, including debt of earlier calls that was paid. At most the fuel given.
+    /// Fuel used, including paid debt of earlier calls. At most the fuel given.
     pub fuel: usize,
-    /// Segments whose rewriting was finished, or put off.
+    /// Number of segments that were completely rewritten, or put off.
     pub rewritten: usize,
-    /// Segments removed.
+    /// Number of segments removed.
     pub unlinked: usize,
-    /// True if there is nothing to do now, or nothing that can go on before the target has moved.
+    /// True if there is nothing to do now, or nothing can continue before the target changes.
     pub idle: bool,
 }
 
 impl Compactor {
-    /// A compactor with this policy.
+    /// Makes a compactor with this policy.
     pub fn new(policy: SpacePolicy) -> Self {
         Self { policy, ..Self::default() }
     }
 
-    /// Works for about `fuel` on `target`: unlinks dead segments, goes on with the segment being
-    /// rewritten, plans when there is none. Returns early if there is nothing to do. With
-    /// [`PATIENT_FUEL`] and more it may wait for the target's helper.
+    /// Works for about `fuel` on `target`: unlinks dead segments, continues the current rewrite,
+    /// plans if there is none. Returns early if there is nothing to do. With [`PATIENT_FUEL`] or
+    /// more it may wait for the target's helper.
     ///
-    /// Errors are the target's. Nothing is lost by one; the next call tries the same step again,
-    /// and [`park`](Compactor::park) gives up a segment that can never be read.
+    /// # Errors
+    /// Those of the target. They lose nothing: the next call tries the same step again.
+    /// [`park`](Compactor::park) gives up a segment that can never be read.
     pub fn tick(&mut self, target: &mut (impl Rewrite + ?Sized), fuel: usize) -> Result<Spent> {
         let mut spent = Spent::default();
         let mut left = fuel;
@@ -103,10 +104,10 @@ impl Compactor {
         Ok(spent)
     }
 
-    /// Whether nothing can be to do, after so many more writes, since the last plan found nothing:
-    /// less than one of [`LIVE_PER_REST`] live records may have died since. Who pays with writes asks
-    /// before each [`tick`](Compactor::tick): planning each time would cost more than the writes, of a
-    /// population of many segments.
+    /// Returns whether there can be no work after so many more writes since the last plan found
+    /// none: fewer than one of [`LIVE_PER_REST`] live records may have died. Ask it before each
+    /// [`tick`](Compactor::tick) that pays for writes: with many segments, planning each time would
+    /// cost more than the writes.
     pub fn rests(&mut self, writes: usize) -> bool {
         self.merging.earn(writes);
         let rests = self.rest > writes as u64;
@@ -114,7 +115,7 @@ impl Compactor {
         rests
     }
 
-    /// Something has changed that no write tells of, such as the end of a checkpoint for which something was put off.
+    /// Plans again soon, after a change that no write reports, such as the end of a checkpoint.
     pub fn look_again(&mut self) {
         self.rest = 0;
     }
@@ -155,8 +156,8 @@ impl Compactor {
         self.debt = due - paid;
     }
 
-    /// Never chooses `segment` again, and gives up rewriting it if that is under way; for a
-    /// segment that cannot be read. It is still removed when its last record dies.
+    /// Never chooses `segment` again, and stops rewriting it. For a segment that cannot be read. It
+    /// is still removed when its last record dies.
     pub fn park(&mut self, segment: u64) {
         self.parked.insert(segment);
         if self.rewriting == Some(segment) {
@@ -164,22 +165,23 @@ impl Compactor {
         }
     }
 
-    /// The segment that is being rewritten.
+    /// Returns the segment that is being rewritten.
     pub fn rewriting(&self) -> Option<u64> {
         self.rewriting
     }
 
-    /// Whether small segments are being merged: false at the latest when a plan has found none.
+    /// Returns whether small segments are being merged; false after a plan that finds none.
     pub fn is_merging(&self) -> bool {
         self.merging.is_under_way()
     }
 
-    /// What the population looked like when it was last planned.
+    /// Returns the space of the segments as of the last plan.
     pub fn space(&self) -> Space {
         self.space
     }
 
-    /// Heap bytes held for planning: one [`SegmentMeta`] per segment, and the list of dead ones.
+    /// Returns the heap bytes for planning: one [`SegmentMeta`] per segment, and the list of dead
+    /// ones.
     pub fn heap_bytes(&self) -> usize {
         use alluvium_pagestore::rounded;
         rounded(self.segments.capacity() * size_of::<SegmentMeta>())

@@ -35,7 +35,7 @@ pub const FAN_IN: usize = 8;
 /// Tiers of small segments.
 pub const TIERS: usize = 6;
 
-/// Records that merging moves at most, in each tier, for each that is written.
+/// Most records that merging moves per written record, in each tier.
 pub const COPIES_PER_WRITE: u64 = 2;
 
 /// What is being merged, and what may be: by tier.

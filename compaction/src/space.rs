@@ -46,19 +46,28 @@ use std::collections::BinaryHeap;
 
 use alluvium_pagestore::{Error, ErrorKind, Result, SegmentMeta};
 
-/// Limit of space amplification unless another is chosen.
+/// Default limit of space amplification.
 pub const DEFAULT_MAX_AMPLIFICATION: f64 = 1.5;
 
-/// Least part of a segment that must be garbage for it to be rewritten, unless another is chosen.
+/// Default of the least fraction of garbage for which a segment is rewritten.
 pub const DEFAULT_MIN_YIELD: f64 = 0.2;
 
-/// At most so many segments are chosen together.
+/// Most segments of one plan.
 pub const CHOSEN_MAX: usize = 256;
 
 /// Lets limits such as 1.25 and 0.2 pass that are equal but for rounding.
 const ROUNDING: f64 = 1e-9;
 
-/// Bounds space amplification by rewriting; see the head of this file for what it guarantees.
+/// Bounds space amplification by rewriting segments.
+///
+/// ```
+/// use alluvium_compaction::SpacePolicy;
+///
+/// let policy = SpacePolicy::with_limit(1.25)?;
+/// assert_eq!(policy.max_amplification(), 1.25);
+/// assert!(SpacePolicy::new(1.25, 0.5).is_err()); // no limit of 1.25 if half must be garbage
+/// # Ok::<(), alluvium_pagestore::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpacePolicy {
     max_amplification: f64,
@@ -71,20 +80,20 @@ impl Default for SpacePolicy {
     }
 }
 
-/// What to do next.
+/// Next actions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Dead segments that nothing needs: remove them.
     pub unlink: Vec<u64>,
-    /// The segments to rewrite next, in this order: one whose records have all expired; else, if space
-    /// amplification is above the limit, of those that yield enough as many as hold it again, up to
-    /// [`CHOSEN_MAX`].
+    /// Segments to rewrite next, in this order: one whose records have all expired. Otherwise,
+    /// above the limit of space amplification, as many with enough garbage as restore the limit, up
+    /// to [`CHOSEN_MAX`].
     pub rewrite: Vec<u64>,
-    /// What the population looks like once `unlink` is carried out.
+    /// Space once `unlink` is carried out.
     pub space: Space,
 }
 
-/// Bytes of a population of segments, without those that can be removed at once.
+/// Bytes of a set of segments, without those that can be removed at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Bytes of the segments that are not dead.
@@ -93,14 +102,14 @@ pub struct Space {
     pub live_bytes: u64,
     /// Estimated bytes that the live records in memory alone would take.
     pub unstored_bytes: u64,
-    /// Bytes of dead segments that wait for a checkpoint or a read to let go of them.
+    /// Bytes of dead segments that a checkpoint or a read still holds.
     pub waiting_bytes: u64,
-    /// Bytes of segments all of whose records have expired, still to be looked through.
+    /// Bytes of segments whose records have all expired and that are still to be inspected.
     pub expired_bytes: u64,
 }
 
 impl Space {
-    /// Bytes occupied per byte of live state, segments that wait not counted; 1 if nothing is
+    /// Returns bytes occupied per byte of live state, without waiting segments; 1 if nothing is
     /// stored. Below 1 while much is in memory alone.
     pub fn amplification(&self) -> f64 {
         let state_bytes = self.live_bytes + self.unstored_bytes;
@@ -109,12 +118,14 @@ impl Space {
 }
 
 impl SpacePolicy {
-    /// A policy with these limits.
+    /// Makes a policy with these limits.
     ///
     /// A larger `max_amplification` takes more space and copies less. A larger `min_yield` copies
-    /// less per byte freed; it must be at most `1 - 1 / max_amplification`, or the limit could not
-    /// be held. Defaults: [`DEFAULT_MAX_AMPLIFICATION`], [`DEFAULT_MIN_YIELD`]. Fails with
-    /// [`ErrorKind::Config`] otherwise.
+    /// less per byte freed. It must be at most `1 - 1 / max_amplification`, or the policy could not
+    /// hold the limit. Defaults: [`DEFAULT_MAX_AMPLIFICATION`], [`DEFAULT_MIN_YIELD`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for other limits.
     pub fn new(max_amplification: f64, min_yield: f64) -> Result<Self> {
         // Written so that NaN fails too.
         if !(max_amplification > 1.0 && max_amplification.is_finite()) {
@@ -132,26 +143,29 @@ impl SpacePolicy {
         Ok(Self { max_amplification, min_yield })
     }
 
-    /// A policy with this limit, and the default least yield or the highest the limit allows.
-    /// Fails as [`SpacePolicy::new`] does.
+    /// Makes a policy with this limit, and the default least yield or the highest that the limit
+    /// allows.
+    ///
+    /// # Errors
+    /// As [`SpacePolicy::new`].
     pub fn with_limit(max_amplification: f64) -> Result<Self> {
         let highest = 1.0 - 1.0 / max_amplification;
         Self::new(max_amplification, highest.min(DEFAULT_MIN_YIELD))
     }
 
-    /// The limit of space amplification.
+    /// Returns the limit of space amplification.
     pub fn max_amplification(&self) -> f64 {
         self.max_amplification
     }
 
-    /// The least part of a segment that must be garbage for it to be rewritten.
+    /// Returns the least fraction of garbage for which a segment is rewritten.
     pub fn min_yield(&self) -> f64 {
         self.min_yield
     }
 
-    /// What to do with these segments, in any order, of a log whose live records in memory alone
-    /// would take `unstored_bytes`. Cost: one pass, 6 to 16 ns per segment at a million of them, and a second one
-    /// above the limit; no allocation unless there is something to do.
+    /// Plans for these segments, in any order. The log's live records that are in memory alone
+    /// would take `unstored_bytes`. Cost: one pass, 6 to 16 ns per segment at a million of them,
+    /// and a second above the limit. Allocates only if there is something to do.
     pub fn plan(&self, segments: &[SegmentMeta], unstored_bytes: u64) -> Plan {
         let mut plan = Plan::default();
         plan.space.unstored_bytes = unstored_bytes;

@@ -56,7 +56,7 @@ pub fn write_entries<'a, K: Key, V: State>(
 /// How the records of a checkpoint are written in steps, of which there are so many at most: small state takes no more
 /// memory for that than it needs.
 pub(crate) fn pace<K: Key, V: State>(context: &StateContext, records: u64) -> Pace {
-    pace_of(context, records, (K::NONE && V::NONE).then_some(size_of::<(K, V)>()))
+    pace_of(context, records, (K::NO_HEAP && V::NO_HEAP).then_some(size_of::<(K, V)>()))
 }
 
 /// [`pace`] of records whose entries have so many bytes, and own no heap, or may own some.

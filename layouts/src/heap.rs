@@ -114,7 +114,7 @@ pub struct Stored;
 pub struct Volatile;
 
 impl<K: Key, V: State> Kind<K, V> for Stored {
-    const MADE_BYTES: u64 = if V::NONE { 0 } else { rounded(1) as u64 };
+    const MADE_BYTES: u64 = if V::NO_HEAP { 0 } else { rounded(1) as u64 };
 
     #[inline]
     fn heap_bytes(key: &K, value: &V) -> u64 {
@@ -173,7 +173,7 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
             table.restore(&image, &blobs)?;
         }
         // One plain entry is next to nothing: it stands beside a state that keeps more.
-        if size_of::<K>() > 0 || !V::NONE {
+        if size_of::<K>() > 0 || !V::NO_HEAP {
             table.core.keep_free()?;
         }
         Ok(table)

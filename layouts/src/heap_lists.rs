@@ -200,7 +200,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
             *values += key_bytes;
         }
         let found = lists.find_mut(hash, |list| key.is(&list.key)).expect("inserted above");
-        if !(K::NONE && E::NONE) {
+        if !(K::NO_HEAP && E::NO_HEAP) {
             self.oversize.check(&found.key, found.key.heap_bytes() as u64 + heap)?;
         }
         let list = &mut found.elements;
@@ -360,7 +360,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
         let hash = key.key_hash();
-        let heap = if E::NONE { 0 } else { element.heap_bytes() as u64 };
+        let heap = if E::NO_HEAP { 0 } else { element.heap_bytes() as u64 };
         if self.reading.is_some() {
             self.note(bucket, hash, key);
         }

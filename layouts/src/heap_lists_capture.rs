@@ -91,7 +91,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     fn pace(&self) -> Pace {
         let pace = pace::<(Time, K), Vec<E>>(&self.context, u64::MAX);
-        let element = if E::NONE { 0 } else { self.context.max_value_bytes };
+        let element = if E::NO_HEAP { 0 } else { self.context.max_value_bytes };
         Pace { value_bytes: record_bytes(&pace) as u64 + element + 256, ..pace }
     }
 
@@ -172,7 +172,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let list = lists.find(hash, |list| key.is(&list.key));
         let (Some(note), Some(list)) = (note, list) else { return };
         let due = &list.elements[note.from..note.until];
-        let owned: usize = if E::NONE { 0 } else { due.iter().map(E::heap_bytes).sum() };
+        let owned: usize = if E::NO_HEAP { 0 } else { due.iter().map(E::heap_bytes).sum() };
         let most = (rounded(size_of_val(due)) + owned) as u64;
         if captured.account.available() < most + FREE_BYTES {
             return self.read_rest();
@@ -239,7 +239,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     /// Drops a part of what checkpoints that were given up have left; says whether there was something.
     pub(super) fn drop_some_left(&mut self) -> bool {
         if let Some(captured) = self.notes_left.last_mut() {
-            if !captured.drop_some() {
+            if !captured.drop_step() {
                 self.notes_left.pop();
             }
             return true;

@@ -156,7 +156,7 @@ impl<K: Key, E: State> Captured<K, E> {
 
     /// Of a checkpoint that was given up: drops a part of the notes; says whether there was one. What panics when it is
     /// dropped does so for nobody.
-    pub fn drop_some(&mut self) -> bool {
+    pub fn drop_step(&mut self) -> bool {
         let Some(part) = self.notes.take_part() else { return false };
         for note in part {
             let bytes = note.heap_bytes();
@@ -363,7 +363,7 @@ impl<K, E> Drop for Reading<K, E> {
 /// How many of these elements make a record: one at least, if there is one.
 pub(super) fn record_elements<E: State>(list: &[E], bytes_max: usize) -> usize {
     let most = list.len().min(RECORD_ELEMENTS);
-    if E::NONE {
+    if E::NO_HEAP {
         return most.min((bytes_max / size_of::<E>().max(1)).max(1));
     }
     let mut bytes = 0;

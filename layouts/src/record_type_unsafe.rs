@@ -32,7 +32,7 @@ pub(crate) struct Entry<K, V> {
 /// Heap bytes of an entry.
 #[inline(always)]
 pub(crate) fn heap_of<K: HeapSize, V: HeapSize>(key: &K, value: &V) -> u64 {
-    if K::NONE && V::NONE { 0 } else { (key.heap_bytes() + value.heap_bytes()) as u64 }
+    if K::NO_HEAP && V::NO_HEAP { 0 } else { (key.heap_bytes() + value.heap_bytes()) as u64 }
 }
 
 /// The types of a table's records, erased.
@@ -99,7 +99,7 @@ impl<K: 'static, V: 'static> Of<K, V> {
 impl<K: Key, V: State> Of<K, V> {
     const TYPE: RecordType = RecordType {
         layout: Layout::new::<Entry<K, V>>(),
-        is_plain: K::NONE && V::NONE,
+        is_plain: K::NO_HEAP && V::NO_HEAP,
         needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
         id: TypeId::of::<(K, V)>,
         hash: Self::hash,
@@ -126,7 +126,7 @@ impl<K: Key, V: 'static> Of<K, V> {
     /// Of records that never leave the thread of their table, nor memory: they are neither cloned nor encoded.
     const VOLATILE: RecordType = RecordType {
         layout: Layout::new::<Entry<K, V>>(),
-        is_plain: K::NONE,
+        is_plain: K::NO_HEAP,
         needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
         id: TypeId::of::<(K, V)>,
         hash: Self::hash,

@@ -38,21 +38,21 @@ use alluvium_pagestore::State;
 /// }
 /// ```
 pub trait Aggregate<E>: 'static {
-    /// What is kept.
+    /// Accumulator that the state keeps.
     type Acc: State;
-    /// What comes out.
+    /// Result.
     type Out: Clone + PartialEq + 'static;
 
-    /// The accumulator of no elements.
+    /// Returns the accumulator of no elements.
     fn init(&self) -> Self::Acc;
 
     /// Folds one element in.
     fn add(&self, acc: &mut Self::Acc, element: &E);
 
-    /// Folds in what was folded into `later`, as if its elements came now.
+    /// Folds in the elements of `later`, as if they came now.
     fn merge(&self, acc: &mut Self::Acc, later: &Self::Acc);
 
-    /// The result; `None` if there is none, as before the first element.
+    /// Returns the result, or `None` if there is none, as before the first element.
     fn out(&self, acc: &Self::Acc) -> Option<Self::Out>;
 
     /// Folds one element in and tells how the result changes: the old one goes, the new one comes.
@@ -82,7 +82,7 @@ pub trait Aggregate<E>: 'static {
     }
 }
 
-/// The number of elements.
+/// Counts elements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counting;
 

@@ -16,7 +16,8 @@ use crate::sources::Source;
 use crate::store::Store;
 use alluvium_pagestore::{IntoByteSize, KIB};
 
-/// Collects options and opens a [`Store`]; start with [`Store::builder`].
+/// Options of a store; [`Store::builder`] makes one, [`open`](StoreBuilder::open) opens the
+/// [`Store`].
 ///
 /// ```
 /// use alluvium::{KIB, MIB, Store};
@@ -44,7 +45,7 @@ pub struct StoreBuilder {
     refused: Option<Error>,
 }
 
-/// The least [`StoreBuilder::memory`] that opens a store; each state needs more, by layout.
+/// Least [`StoreBuilder::memory`] that opens a store. Each state needs more, by its layout.
 pub const MEMORY_BYTES_MIN: u64 = 16 * KIB;
 
 impl StoreBuilder {
@@ -54,9 +55,9 @@ impl StoreBuilder {
         Self { config, device, owned, restore, sources, clock, helper, refused: None }
     }
 
-    /// Memory the store may hold: indexes, pages, buffers and the heap of values together. More
-    /// memory means fewer reads from storage. Bytes, or as a configuration has it, such as `"64MiB"`; a
-    /// text that is no size is refused when the store is opened. Default:
+    /// Sets the memory that the store may hold: indexes, pages, buffers and heap of values
+    /// together. More memory means fewer reads from storage. Takes bytes, or text such as
+    /// `"64MiB"`; `open` refuses text that is no size. Default:
     /// [`DEFAULT_MEMORY_BYTES`](crate::DEFAULT_MEMORY_BYTES).
     #[must_use]
     pub fn memory(mut self, bytes: impl IntoByteSize) -> Self {
@@ -73,26 +74,28 @@ impl StoreBuilder {
         self
     }
 
-    /// Key groups of the job; fixed for the life of a directory. Default: 256.
+    /// Sets the number of key groups of the job; fixed for the life of a directory. Default: 256.
     #[must_use]
     pub fn key_groups(mut self, groups: u16) -> Self {
         self.config.key_groups = groups;
         self
     }
 
-    /// The key groups this store owns. Default: all.
+    /// Sets the key groups that this store owns. Default: all.
     #[must_use]
     pub fn owned_groups(mut self, owned: Range<u16>) -> Self {
         self.owned = Some(owned);
         self
     }
 
-    /// The most heap that a value, or an element of a list, may own together with its key; so much of
-    /// the budget is kept free for values to grow into. Bytes, or such as `"64KiB"`. Calls that bring a
-    /// larger one fail with [`ErrorKind::ValueTooLarge`]. A value that a closure has made larger is told
-    /// in [statistics](crate::TableStats::oversized), and changes no more until it is taken, replaced or
-    /// removed. At most 31 MiB, which is what the format takes. Default: a sixteenth of the memory,
-    /// between 4 KiB and 1 MiB.
+    /// Sets the most heap that a value, or an element of a list, may own together with its key. The
+    /// store keeps this much of the budget free for values to grow into. Takes bytes, or text such
+    /// as `"64KiB"`.
+    ///
+    /// A call with a larger value fails with [`ErrorKind::ValueTooLarge`]. A value that a closure
+    /// makes larger is counted in the [statistics](crate::TableStats::oversized), and refuses
+    /// changes until it is taken, replaced or removed. At most 31 MiB, the limit of the format.
+    /// Default: a sixteenth of the memory, between 4 KiB and 1 MiB.
     #[must_use]
     pub fn max_value(mut self, bytes: impl IntoByteSize) -> Self {
         match bytes.into_byte_size() {
@@ -102,14 +105,14 @@ impl StoreBuilder {
         self
     }
 
-    /// The layout of states that name none. Default: the hybrid log.
+    /// Sets the layout of states that name none. Default: the hybrid log.
     #[must_use]
     pub fn layout(mut self, layout: impl Into<AnyLayout>) -> Self {
         self.config.layout = layout.into();
         self
     }
 
-    /// Where background work runs. Default: [`Helpers::Thread`].
+    /// Sets where background work runs. Default: [`Helpers::Thread`].
     #[must_use]
     pub fn helpers(mut self, helpers: Helpers) -> Self {
         self.config.helpers = helpers;
@@ -125,21 +128,21 @@ impl StoreBuilder {
         self
     }
 
-    /// How files are read and written.
+    /// Sets how files are read and written.
     #[must_use]
     pub fn io(mut self, io: IoOptions) -> Self {
         self.config.io = io;
         self
     }
 
-    /// Keeps files on `device` instead of in a directory: for tests and for storage of one's own.
+    /// Keeps files on `device` instead of in a directory: for tests and for storage of your own.
     #[must_use]
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
         self.device = Some(device);
         self
     }
 
-    /// The clock of states whose entries expire in [processing time](crate::Ttl::processing_time).
+    /// Sets the clock of states that expire in [processing time](crate::Ttl::processing_time).
     /// Default: [`WallClock`].
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -147,21 +150,21 @@ impl StoreBuilder {
         self
     }
 
-    /// How many checkpoints are kept that can be restored; see [`StoreConfig::retain`].
+    /// Sets how many checkpoints stay restorable; see [`StoreConfig::retain`].
     #[must_use]
     pub fn retain(mut self, checkpoints: usize) -> Self {
         self.config.retain = checkpoints;
         self
     }
 
-    /// How long a call waits for storage that does nothing; see [`StoreConfig::patience_ms`].
+    /// Sets how long a call waits for a hung device; see [`StoreConfig::patience_ms`].
     #[must_use]
     pub fn patience(mut self, most: Duration) -> Self {
         self.config.patience_ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
         self
     }
 
-    /// How far the time of a state whose entries expire may move at once; see
+    /// Sets how far the time of an expiring state may move at once; see
     /// [`StoreConfig::time_jump_max_ms`].
     #[must_use]
     pub fn time_jump(mut self, most: Duration) -> Self {
@@ -169,41 +172,43 @@ impl StoreBuilder {
         self
     }
 
-    /// The most bytes on storage per byte of live state; see [`StoreConfig::space_amplification`].
+    /// Sets the most bytes on storage per byte of live state; see
+    /// [`StoreConfig::space_amplification`].
     #[must_use]
     pub fn space_amplification(mut self, most: f64) -> Self {
         self.config.space_amplification = most;
         self
     }
 
-    /// Restores the checkpoint of this number instead of the last: one of those retained
-    /// ([`Store::checkpoints`]), or one that was [sealed](Store::seal) in full but not confirmed
+    /// Restores the checkpoint with this number instead of the last. Take one that is retained
+    /// ([`Store::checkpoints`]), or one that was completely [sealed](Store::seal) but not confirmed
     /// before a crash.
     ///
-    /// This chooses a branch: from now on an open without a number goes on from this checkpoint, also
-    /// after a crash. To go back to a later one, restore that by its number. All checkpoints that are
-    /// whole stay, whatever becomes of this run, until the next checkpoint is confirmed: it
-    /// continues this branch, and the later ones are removed.
+    /// This chooses a branch: later opens without a number continue from this checkpoint, also
+    /// after a crash. To return to a later checkpoint, restore it by its number. Every complete
+    /// checkpoint stays until this branch confirms its next one; that removes the later checkpoints
+    /// of the other branch.
     ///
-    /// If the manifest is damaged, any checkpoint can be restored whose files are all there, and nothing
-    /// is removed until the store is opened again. The error of an open without a number names them.
+    /// If the manifest is damaged, a checkpoint can be restored if all its files exist. Nothing is
+    /// removed until the store is opened again. The error of an open without a number names these
+    /// checkpoints.
     #[must_use]
     pub fn restore(mut self, checkpoint: u64) -> Self {
         self.restore = Some(checkpoint);
         self
     }
 
-    /// Makes a new store of checkpoints of other stores: each state that is opened takes what they
-    /// have of the [key groups owned](StoreBuilder::owned_groups). Stores of any number can so become
-    /// stores of any other number, in other layouts too. The other directories are only read: none
-    /// of them may be open in a store meanwhile, but any number of new stores may read one at the
-    /// same time, and what each makes of it is its own. (To go on in the directory itself, open it.)
+    /// Creates a store from checkpoints of other stores. Each state that you open takes their
+    /// records of the [key groups owned](StoreBuilder::owned_groups). So any number of stores can
+    /// become any other number, also in other layouts. The store only reads the other directories.
+    /// Several new stores may read one at the same time, but no store may have it open. To continue
+    /// in a directory, open it instead.
     ///
-    /// The store's own directory must have no checkpoint. States are restored when they are opened,
-    /// which reads what is wanted of the sources and writes it here as far as it does not fit into
-    /// memory; the sources are let go with the last. No checkpoint is taken before all states that
-    /// the sources have are open, or [left out](Store::leave_out). A [`Value`](crate::Value) belongs
-    /// to the store that owns the key group of `()`.
+    /// The store's own directory must have no checkpoint. Opening a state restores it: the store
+    /// reads its part of the sources, and writes here what does not fit into memory. It releases
+    /// the sources after the last state. It takes no checkpoint until every state of the sources is
+    /// open or [left out](Store::leave_out). A [`Value`](crate::Value) belongs to the store that
+    /// owns the key group of `()`.
     ///
     /// ```no_run
     /// # use alluvium::Store;
@@ -220,19 +225,21 @@ impl StoreBuilder {
         self
     }
 
-    /// Opens the store: takes the directory's lock, reads the last checkpoint (that was confirmed, or
-    /// [restored](StoreBuilder::restore) by its number since) and removes what a crash left over.
-    /// States are restored when they are opened.
+    /// Opens the store: takes the directory's lock, reads the last checkpoint (the last that was
+    /// confirmed, or [restored](StoreBuilder::restore) by its number since) and removes leftovers
+    /// of a crash. Opening a state restores it.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for options that cannot work, [`ErrorKind::Locked`] if the directory
-    /// is in use, [`ErrorKind::Corrupt`] and [`ErrorKind::FormatVersion`] for a manifest or
-    /// checkpoint that cannot be read (the message names the checkpoints that are there beside it),
-    /// [`ErrorKind::Missing`] if the checkpoint asked for is not there, [`ErrorKind::Mismatch`] for
-    /// other key groups than the directory's. With [`restore_from`](StoreBuilder::restore_from) also
-    /// [`ErrorKind::Mismatch`] for key groups that none or two of the sources have, for sources with
-    /// another number of key groups or with states of different types, and if the directory has a
-    /// checkpoint; the same errors as for the directory for each source, naming it.
+    /// [`ErrorKind::Config`] for impossible options. [`ErrorKind::Locked`] if the directory is in
+    /// use. [`ErrorKind::Corrupt`] and [`ErrorKind::FormatVersion`] for a manifest or checkpoint
+    /// that cannot be read; the message names the other checkpoints there. [`ErrorKind::Missing`]
+    /// if the requested checkpoint does not exist. [`ErrorKind::Mismatch`] if the directory has
+    /// other key groups.
+    ///
+    /// With [`restore_from`](StoreBuilder::restore_from) the same errors for each source, naming
+    /// it. Also [`ErrorKind::Mismatch`] if no source or two have a key group, if sources differ in
+    /// their number of key groups or in the types of a state, and if the directory has a
+    /// checkpoint.
     pub fn open(self) -> Result<Store> {
         if let Some(refused) = self.refused {
             return Err(refused);
@@ -241,32 +248,37 @@ impl StoreBuilder {
         let bad = |message: String| Err(Error::new(ErrorKind::Config, message));
         if config.memory.0 < MEMORY_BYTES_MIN {
             let given = config.memory;
-            return bad(format!("memory is {given}; a store needs {MEMORY_BYTES_MIN} bytes"));
+            return bad(format!(
+                "memory is {given}; a store needs at least {MEMORY_BYTES_MIN} bytes"
+            ));
         }
         if config.key_groups == 0 || config.key_groups > 1 << 15 {
-            return bad(format!("key_groups is {}; 1 to 32768 are possible", config.key_groups));
+            return bad(format!("key_groups is {}; it must be 1 to 32768", config.key_groups));
         }
         let owned = self.owned.unwrap_or(0..config.key_groups);
         if owned.is_empty() || owned.end > config.key_groups {
-            return bad(format!("key groups {owned:?} of {} cannot be owned", config.key_groups));
+            return bad(format!(
+                "owned_groups {owned:?} is empty or exceeds the {} key groups",
+                config.key_groups
+            ));
         }
         if config.retain == 0 {
-            return bad("no checkpoint would be retained; 1 is the least".into());
+            return bad("retain is 0; it must be at least 1".into());
         }
         SpacePolicy::with_limit(config.space_amplification)?;
         if config.time_jump_max_ms == 0 {
-            return bad("time_jump_max_ms is 0, so that no time could move; 1 is the least".into());
+            return bad("time_jump_max_ms is 0; it must be at least 1".into());
         }
         if config.max_value_bytes() >= config.memory.0 {
             let (value, memory) = (config.max_value_bytes(), config.memory);
             return bad(format!(
-                "max_value is {value} bytes, which a memory of {memory} cannot hold"
+                "max_value is {value} bytes and does not fit into the memory of {memory}"
             ));
         }
         if config.max_value_bytes() > RECORD_BYTES_MAX {
             let value = config.max_value_bytes();
             return bad(format!(
-                "max_value is {value} bytes; the format of files takes {RECORD_BYTES_MAX} at most"
+                "max_value is {value} bytes; the file format takes {RECORD_BYTES_MAX} at most"
             ));
         }
         let device = match (self.device, &config.directory) {
@@ -275,7 +287,7 @@ impl StoreBuilder {
             (None, None) => None,
         };
         if self.sources.is_some() && (self.restore.is_some() || device.is_none()) {
-            return bad("a store that is restored from others is a new one, in a directory".into());
+            return bad("restore_from needs a new directory, and no restore beside it".into());
         }
         Store::open(config, device, self.helper, owned, self.restore, self.sources, self.clock)
     }

@@ -33,7 +33,7 @@ pub use seal::Seal;
 /// Between two looks whether the helper has answered.
 pub(crate) const MOMENT: Duration = Duration::from_micros(100);
 
-/// What [`Store::checkpoint`](crate::Store::checkpoint) made.
+/// A completed checkpoint; see [`Store::checkpoint`](crate::Store::checkpoint).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Its number, from 1.
@@ -44,15 +44,31 @@ pub struct Checkpoint {
     pub entries: u64,
 }
 
-/// A checkpoint that can be restored, and what it keeps on storage.
+/// A checkpoint that can be restored, and the storage that it occupies.
+///
+/// ```
+/// use alluvium::{MIB, Store};
+///
+/// # let place = tempfile::tempdir().unwrap();
+/// # let directory = place.path();
+/// let store = Store::builder(directory).memory(16 * MIB).retain(2).open()?;
+/// let mut words = store.count::<String>("words").open()?;
+/// for position in [10, 20, 30] {
+///     words.add("be", 1)?;
+///     store.checkpoint(position)?;
+/// }
+/// let kept: Vec<_> = store.checkpoints().iter().map(|kept| kept.checkpoint.position).collect();
+/// assert_eq!(kept, [20, 30]);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetainedCheckpoint {
-    /// What it is.
+    /// Its number, position and entries.
     pub checkpoint: Checkpoint,
     /// Bytes of the segments it names.
     pub bytes: u64,
-    /// Of these, bytes of segments that no other retained checkpoint names. Those of the newest are
-    /// mostly in use; those of an older one go with it.
+    /// Bytes of segments that no other retained checkpoint names. Removing an older checkpoint
+    /// frees them; those of the newest are mostly in use.
     pub pinned_bytes: u64,
 }
 
@@ -191,7 +207,7 @@ impl Checkpoints {
         if !all.any(|retained| retained.file.number == number) {
             let there = self.retained.iter().map(|retained| retained.file.number.to_string());
             let there = there.collect::<Vec<_>>().join(", ");
-            let message = format!("checkpoint {number} is not there to be held");
+            let message = format!("there is no checkpoint {number} to hold");
             let error = Error::new(ErrorKind::Missing, message);
             return Err(error.with("can be restored", there));
         }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::any_layout::AnyLayout;
 use alluvium_pagestore::{ByteSize, KIB, MIB};
 
-/// What a store is opened with. Unknown options are refused.
+/// Options of a store. Unknown options are refused.
 ///
 /// ```toml
 /// directory = "state"
@@ -24,46 +24,55 @@ use alluvium_pagestore::{ByteSize, KIB, MIB};
 /// kind = "heap"
 /// memory = "64MiB"
 /// ```
+///
+/// ```
+/// use alluvium::{Store, StoreConfig};
+///
+/// let config: StoreConfig = toml::from_str(r#"memory = "64MiB""#).unwrap();
+/// let store = Store::from_config(config).open()?;
+/// assert_eq!(store.memory_bytes(), 64 << 20);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct StoreConfig {
-    /// Where segments and checkpoints live; none keeps everything in memory.
+    /// Directory of segments and checkpoints; `None` keeps everything in memory.
     pub directory: Option<PathBuf>,
-    /// Memory the store may hold: indexes, pages, buffers and what values own together. More
+    /// Memory that the store may hold: indexes, pages, buffers and heap of values together. More
     /// memory means fewer reads from storage. Default: [`DEFAULT_MEMORY_BYTES`].
     pub memory: ByteSize,
-    /// Key groups of the job: the smallest unit that is assigned to a worker. Fixed for the life
-    /// of a directory. Default: 256.
+    /// Number of key groups of the job. A key group is the smallest unit that a worker owns. Fixed
+    /// for the life of a directory. Default: 256.
     pub key_groups: u16,
-    /// The most heap that a value, or an element of a list, may own together with its key; so much of
-    /// the budget is kept free for values to grow into. At most 31 MiB, which is what the format
-    /// takes. Default: a sixteenth of the memory, between 4 KiB and 1 MiB.
+    /// Most heap that a value, or an element of a list, may own together with its key. The store
+    /// keeps this much of the budget free for values to grow into. At most 31 MiB, the limit of the
+    /// format. Default: a sixteenth of the memory, between 4 KiB and 1 MiB.
     pub max_value: Option<ByteSize>,
-    /// How many checkpoints are kept that can be restored. Each keeps the files it names, also those
-    /// that nothing else needs any more. With 1, damage to a file of the newest leaves nothing to go
-    /// back to. Default: [`DEFAULT_RETAIN`].
+    /// Number of checkpoints that stay restorable. Each keeps the files that it names, also those
+    /// that nothing else needs. With 1, damage to a file of the newest checkpoint leaves nothing to
+    /// go back to. Default: [`DEFAULT_RETAIN`].
     pub retain: usize,
-    /// The most bytes that segments of a [`HybridLog`](crate::HybridLog) may take on storage per byte
-    /// of live state, without those that only a checkpoint needs: beyond that compaction rewrites
-    /// them. Nearer to 1 it copies more. Default: [`DEFAULT_SPACE_AMPLIFICATION`].
+    /// Most bytes that segments of a [`HybridLog`](crate::HybridLog) may take on storage per byte
+    /// of live state; segments that only a checkpoint needs do not count. Beyond that, compaction
+    /// rewrites them. A value nearer to 1 copies more. Default: [`DEFAULT_SPACE_AMPLIFICATION`].
     pub space_amplification: f64,
     /// How files are read and written.
     pub io: IoOptions,
     /// Where background work runs.
     pub helpers: Helpers,
-    /// Milliseconds after which a call that waits for storage, which does nothing at all, fails with
-    /// [`ErrorKind::Backpressure`]: for checkpoints, opening, restoring and exports. Layouts have a patience of their own. Default:
-    /// [`DEFAULT_PATIENCE_MS`].
+    /// Milliseconds after which a call that waits for a hung device fails with
+    /// [`ErrorKind::Backpressure`]: checkpoints, opening, restoring and exports. Layouts have
+    /// timeouts of their own. Default: [`DEFAULT_PATIENCE_MS`].
     pub patience_ms: u64,
-    /// Milliseconds by which the time of a state whose entries expire may move at one reading of the
-    /// clock, one [`advance`](crate::ExpiringMap::advance) or with one entry that comes from another
-    /// store; beyond that the call fails with [`ErrorKind::Input`], and nothing is over by it. A clock
-    /// that is wrong by more would end all entries, for good. More than the longest time for which a
-    /// job may stand still. Default: [`DEFAULT_TIME_JUMP_MAX_MS`].
+    /// Milliseconds by which the time of an expiring state may move at once: by one reading of the
+    /// clock, one [`advance`](crate::ExpiringMap::advance), or one entry from another store. A
+    /// larger jump fails with [`ErrorKind::Input`] and expires nothing; otherwise a wrong clock
+    /// would expire all entries for good. Set it above the longest time for which a job may stand
+    /// still. Default: [`DEFAULT_TIME_JUMP_MAX_MS`].
     pub time_jump_max_ms: u64,
-    /// The layout of states that name none.
+    /// Layout of states that name none.
     pub layout: AnyLayout,
-    /// Layouts of single states, by name; these win over code that asks for [`AnyLayout`].
+    /// Layouts of single states, by name; they override code that asks for [`AnyLayout`].
     pub states: BTreeMap<String, AnyLayout>,
 }
 
@@ -121,7 +130,7 @@ impl StoreConfig {
         let text = std::fs::read_to_string(path)
             .map_err(|e| Error::io("read the configuration", path.display(), e))?;
         toml::from_str(&text).map_err(|e| {
-            Error::new(ErrorKind::Config, "the configuration is not understood")
+            Error::new(ErrorKind::Config, "cannot parse the configuration")
                 .with("file", path.display())
                 .caused_by(e)
         })
@@ -132,7 +141,7 @@ impl StoreConfig {
         self.time_jump_max_ms.saturating_mul(1_000_000)
     }
 
-    /// The cap on what one value may own.
+    /// Returns the most heap that one value may own.
     pub fn max_value_bytes(&self) -> u64 {
         let default = (self.memory.0 / 16).clamp(4 * KIB, MIB);
         self.max_value.map_or(default, |size| size.0)

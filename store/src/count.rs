@@ -39,12 +39,12 @@ impl<K: Key, L: Layout<K, i64>> Count<K, L> {
         )
     }
 
-    /// The count of `key`.
+    /// Returns the count of `key`.
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<i64> {
         self.0.read(key, |count| count.copied().unwrap_or(0))
     }
 
-    /// Forgets `key` and returns its count.
+    /// Removes `key` and returns its count.
     pub fn reset<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<i64> {
         Ok(self.0.take(key)?.unwrap_or(0))
     }
@@ -54,7 +54,7 @@ impl<K: Key, L: Layout<K, i64>> Count<K, L> {
         self.0.fetcher()
     }
 
-    /// The counters as a map, for batches, scans and statistics.
+    /// Returns the counters as a map, for batches, scans and statistics.
     pub fn as_map(&mut self) -> &mut Map<K, i64, L> {
         &mut self.0
     }

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use alluvium_layouts::trace_event;
 use alluvium_pagestore::ByteSize;
 
-/// Parts of a hundred of the memory from which on there is a warning.
+/// Percentage of unevictable memory from which on there is a warning.
 pub const CROWDED_PERCENT: u64 = 80;
 
 /// Whether so much of so much memory is crowded.
@@ -69,9 +69,9 @@ pub const HEAP_BYTES_MIN: u64 = 58 << 10;
 /// The same with windows whose accumulators are in [`WindowSegments`](crate::WindowSegments).
 pub const WINDOW_SEGMENTS_BYTES_MIN: u64 = 156 << 10;
 
-/// How many [`HybridLog`](crate::HybridLog)s one budget carries in a directory: bytes of the budget, logs of plain
-/// values, and logs of values that own heap with the default `max_value`. More are refused when they are opened.
-/// Keys take memory of the index beside that.
+/// How many [`HybridLog`](crate::HybridLog)s fit a budget in a directory: bytes of the budget, logs
+/// of plain values, and logs of values that own heap with the default `max_value`. Opening more
+/// fails. Keys also take memory of the index.
 pub const HYBRID_LOGS_BY_MEMORY: [(u64, u64, u64); 6] = [
     (256 << 10, 3, 2),
     (1 << 20, 8, 4),

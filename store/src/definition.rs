@@ -39,7 +39,7 @@ pub(crate) fn check_change(stored: &StateManifest, asked: &StateManifest) -> Res
         _ => "what is kept, and what is gone, is by the stored one",
     };
     let message =
-        format!("the stored definition is {}, asked for is {}: {why}", told(before), told(after));
+        format!("the stored definition is {}, requested is {}: {why}", told(before), told(after));
     Err(Error::new(ErrorKind::Mismatch, message).with("state", &asked.name))
 }
 

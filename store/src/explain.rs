@@ -15,16 +15,25 @@ use crate::any_layout::AnyLayout;
 use crate::store::{ListOf, MapOf, StateBuilder};
 use crate::windows::{AggregatedOf, HolisticLayout, HolisticOf, SessionSet, WindowLayout, Windows};
 
-/// Which layouts fit a state: what `explain` of a [`StateBuilder`] says. Shown as a short table.
+/// Which layouts fit a state, and why: the result of `explain` of a [`StateBuilder`]. Prints as a
+/// short table.
+///
+/// ```
+/// use alluvium::{MIB, Store};
+///
+/// let store = Store::in_memory().memory(64 * MIB).open()?;
+/// println!("{}", store.list::<u64, String>("pages").explain());
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// The state's name.
     pub state: String,
-    /// What it is, such as `a map`.
+    /// Its kind, such as `a map`.
     pub what: &'static str,
-    /// The layout that [`AnyLayout::Auto`] takes.
+    /// Layout that [`AnyLayout::Auto`] chooses.
     pub auto: &'static str,
-    /// The layout that opening would take as things are.
+    /// Layout that opening would choose now.
     pub chosen: &'static str,
     /// Each layout, and whether it fits.
     pub layouts: Vec<Fit>,
@@ -33,12 +42,12 @@ pub struct Explanation {
 /// Whether a layout fits a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// The layout, as [`AnyLayout::named`] knows it.
+    /// The layout's name, as for [`AnyLayout::named`].
     pub layout: &'static str,
-    /// It can be opened now and keeps the state itself. If not, opening fails, or keeps the state in
-    /// another layout instead.
+    /// True if it can be opened now and keeps the state itself. If false, opening fails, or keeps
+    /// the state in another layout.
     pub fits: bool,
-    /// Why, in words.
+    /// Reason in words.
     pub reason: String,
 }
 

@@ -10,7 +10,7 @@ use alluvium_pagestore::{Key, Result};
 
 use crate::cells::MapCell;
 
-/// The reads of one keyed state, apart from its handle. Get one with
+/// Reads of one keyed state, apart from its handle. Get one with
 /// [`Map::fetcher`](crate::Map::fetcher) or [`Count::fetcher`](crate::Count::fetcher).
 ///
 /// Its calls fail with [`ErrorKind::InUse`](crate::ErrorKind::InUse) while a value of the state is

@@ -18,9 +18,9 @@ const BATCH: usize = 256;
 /// A list per key (`ManagedList` of the founding papers). Open one with
 /// [`Store::list`](crate::Store::list).
 ///
-/// Elements are native Rust values, in order of arrival; they are never changed. An append never
-/// reads storage. With the default layout, lists that do not fit memory go to storage, and a
-/// read merges what is there with what is in memory.
+/// Elements are native Rust values in order of arrival. They never change. An append never reads
+/// storage. With the default layout, lists that do not fit memory go to storage; a read merges
+/// their stored and resident parts.
 ///
 /// ```
 /// use alluvium::{MIB, Store};
@@ -43,13 +43,13 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         Self { cell }
     }
 
-    /// The state's name.
+    /// Returns the state's name.
     pub fn name(&self) -> &str {
         self.cell.name()
     }
 
-    /// Elements of all lists. Those that were cleared on storage may count until they are gone
-    /// there. Cost: O(1).
+    /// Returns the number of elements in all lists. Cleared elements on storage may count until a
+    /// merge drops them. Cost: O(1).
     ///
     /// # Errors
     /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) from a closure of the same state.
@@ -57,7 +57,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         Ok(self.cell.enter()?.len())
     }
 
-    /// Whether [`len`](List::len) is 0.
+    /// Returns whether [`len`](List::len) is 0.
     ///
     /// # Errors
     /// As for [`len`](List::len).
@@ -65,14 +65,16 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         Ok(self.len()? == 0)
     }
 
-    /// Appends an element to the list of `key`. Never reads storage; may wait for it to take older
-    /// elements when memory is full.
+    /// Appends an element to the list of `key`. Never reads storage. If memory is full it may wait
+    /// until storage has taken older elements.
     ///
     /// # Errors
-    /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) where nothing can be spilled, [`ErrorKind::Backpressure`](crate::ErrorKind::Backpressure) and
-    /// [`ErrorKind::DiskFull`](crate::ErrorKind::DiskFull) where storage does not take what is spilled;
-    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) or [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch)
-    /// if the key's group is being moved, or is elsewhere. The element comes back and nothing has changed.
+    /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) if nothing can be spilled.
+    /// [`ErrorKind::Backpressure`](crate::ErrorKind::Backpressure) and
+    /// [`ErrorKind::DiskFull`](crate::ErrorKind::DiskFull) if storage does not take what is
+    /// spilled. [`ErrorKind::InUse`](crate::ErrorKind::InUse) while the key's group moves,
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) if another store owns it. Each returns
+    /// the element and changes nothing.
     #[inline]
     pub fn append<Q: Lookup<K> + ?Sized>(
         &mut self,
@@ -86,8 +88,8 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         }
     }
 
-    /// [`append`](List::append) for each item of `batch`, in order. What was not appended, because
-    /// of an error, is left in it.
+    /// Does [`append`](List::append) for each item of `batch`, in order. After an error the batch
+    /// holds the items that were not appended.
     ///
     /// # Errors
     /// As for [`append`](List::append).
@@ -109,11 +111,12 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         }
     }
 
-    /// Visits the elements of `key`, in order, and says how many there are. Cost: about one read of
-    /// storage for each of the few runs there.
+    /// Visits the elements of `key` in order and returns their number. Cost: about one read of
+    /// storage for each of the few stored runs.
     ///
     /// # Errors
-    /// Those of `visit` and of storage; [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if what is stored is damaged.
+    /// Those of `visit` and of storage. [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for
+    /// damaged segments.
     pub fn read<Q: Lookup<K> + ?Sized>(
         &mut self,
         key: &Q,
@@ -122,8 +125,8 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         self.cell.run(1, |lists| lists.read(STAYING, key, &mut visit))?
     }
 
-    /// The elements of `key`. Takes memory for all of them that is not booked; for long lists
-    /// there is [`read`](List::read).
+    /// Returns the elements of `key`. Their memory is not reserved; use [`read`](List::read) for
+    /// long lists.
     ///
     /// # Errors
     /// As for [`read`](List::read).
@@ -136,9 +139,8 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         Ok(all)
     }
 
-    /// Folds the elements of `key`, in order, without keeping them: a merge of appended parts that
-    /// is done when it is asked for. Elements may be partial results of the caller's own, as long as
-    /// its merge is associative; that it is, is the caller's promise.
+    /// Folds the elements of `key` in order without keeping them: a merge at read time. Elements
+    /// may be your own partial results if their merge is associative.
     ///
     /// ```
     /// # use alluvium::Store;
@@ -170,7 +172,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// Removes the list of `key` and returns its elements.
     ///
     /// # Errors
-    /// As for [`read`](List::read) and [`clear`](List::clear); nothing was removed then.
+    /// As for [`read`](List::read) and [`clear`](List::clear). An error removes nothing.
     pub fn drain<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Vec<E>> {
         let all = self.to_vec(key)?;
         if !all.is_empty() {
@@ -179,18 +181,19 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         Ok(all)
     }
 
-    /// Removes the list of `key`, without reading it: memory is free at once, storage when what is
-    /// there is merged.
+    /// Removes the list of `key` without reading it. Frees memory at once, and storage at the next
+    /// merge of its run.
     ///
     /// # Errors
-    /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) and those of storage, if there is no memory to note it.
+    /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) and those of storage if memory has
+    /// no room to record the removal.
     pub fn clear<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<()> {
         self.cell.check(|| key.key_hash())?;
         self.cell.enter_for(1)?.clear_key(STAYING, key)
     }
 
-    /// Visits all elements, those of each key together and in order; the order of keys is
-    /// unspecified. Cost: a pass over the state, with all its reads.
+    /// Visits all elements: those of a key together and in order, keys in unspecified order. Cost:
+    /// a pass over the state with all its reads.
     ///
     /// # Errors
     /// As for [`read`](List::read).
@@ -211,7 +214,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         Ok(())
     }
 
-    /// Counters and gauges.
+    /// Returns counters and gauges.
     ///
     /// # Errors
     /// As for [`len`](List::len).

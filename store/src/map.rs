@@ -20,9 +20,9 @@ const LOAD_BATCH: usize = 64;
 /// A value per key (`ManagedMap` of the founding papers). Open one with
 /// [`Store::map`](crate::Store::map).
 ///
-/// Values are native Rust values, changed in place. A call either happens in full or changes
-/// nothing. A panic in a closure leaves the value as the closure left it and poisons the state:
-/// reads and writes go on, checkpoints are refused until [`clear_poison`](Map::clear_poison).
+/// Values are native Rust values, changed in place. A call takes effect in full or changes nothing.
+/// A closure that panics leaves the value as it was at the panic and poisons the state: reads and
+/// writes continue, but checkpoints fail until [`clear_poison`](Map::clear_poison).
 ///
 /// ```
 /// use alluvium::{MIB, Store};
@@ -57,23 +57,23 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         &self.cell
     }
 
-    /// The state's name.
+    /// Returns the state's name.
     pub fn name(&self) -> &str {
         self.cell.name()
     }
 
-    /// Keys present. Cost: O(1).
+    /// Returns the number of keys. Cost: O(1).
     pub fn len(&self) -> Result<u64> {
         Ok(self.cell.enter()?.len())
     }
 
-    /// Whether no key is present.
+    /// Returns whether there is no key.
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// The value of `key`; may read from storage. The state can be used again once the returned
-    /// borrow is dropped. [`read`](Map::read) saves a second look-up.
+    /// Returns the value of `key`; may read from storage. Drop the returned borrow before you use
+    /// the state again. [`read`](Map::read) saves a second look-up.
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
         if self.cell.enter_for(1)?.get(key)?.is_none() {
             return Ok(None);
@@ -97,8 +97,8 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         Ok(read(table.get(key)?))
     }
 
-    /// The value of `key` if it is in memory; `None` both for an absent key and for one that only
-    /// storage knows.
+    /// Returns the value of `key` if it is in memory. `None` means that the key is absent or only
+    /// on storage.
     pub fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
         let found = Ref::filter_map(self.cell.look()?, |table| match table.peek(key) {
             Peek::Resident(value) => Some(value),
@@ -107,13 +107,13 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         Ok(found.ok().map(ValueRef))
     }
 
-    /// Whether `key` is present; may read from storage.
+    /// Returns whether `key` is present; may read from storage.
     pub fn contains<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
         Ok(self.cell.enter_for(1)?.get(key)?.is_some())
     }
 
-    /// Read-modify-write: applies `change` to the value of `key` in place, after putting `init()`
-    /// there if the key is absent.
+    /// Applies `change` to the value of `key` in place: a read-modify-write. Inserts `init()` first
+    /// if the key is absent.
     #[inline]
     pub fn update<Q: Lookup<K> + ?Sized, R>(
         &mut self,
@@ -125,7 +125,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         self.cell.run_to_write(1, |table| table.update(key, init, change))?
     }
 
-    /// Applies `change` to the value of `key` in place; does nothing if the key is absent.
+    /// Applies `change` to the value of `key` in place, if the key is present.
     #[inline]
     pub fn modify<Q: Lookup<K> + ?Sized, R>(
         &mut self,
@@ -147,7 +147,8 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         self.cell.run_to_write(1, |table| table.touch(key, change))?
     }
 
-    /// [`modify`](Map::modify) that puts a clone of the old value back if `change` panics.
+    /// Applies `change` as [`modify`](Map::modify) does, and puts a clone of the old value back if
+    /// `change` panics.
     pub fn modify_or_restore<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         key: &Q,
@@ -173,8 +174,8 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         })
     }
 
-    /// Sets the value of `key` and says whether the key was there. On an error key and value come
-    /// back in it.
+    /// Sets the value of `key` and returns whether the key was present. An error returns key and
+    /// value.
     #[inline]
     pub fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         match self.cell.check(|| key.key_hash()).and_then(|()| self.cell.enter_to_write(1)) {
@@ -189,23 +190,24 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         self.cell.enter_to_write(1)?.take(key)
     }
 
-    /// Removes `key` and says whether it was there.
+    /// Removes `key` and returns whether it was present.
     pub fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
         self.cell.check(|| key.key_hash())?;
         self.cell.enter_to_write(1)?.remove(key)
     }
 
-    /// Removes all keys. Cost: on the heap, that of dropping them. On a hybrid log, that of an empty one: what was there is
-    /// dropped in parts by later calls, and stays booked until then; where memory has no room for an empty one beside it, as
-    /// much as that takes is dropped at once, for which storage may be waited for.
+    /// Removes all keys. Cost on the heap: dropping them. Cost on a hybrid log: creating an empty
+    /// one. Later calls drop the old log step by step, and its memory stays reserved until then. If
+    /// memory has no room for an empty log beside the old one, this call drops as much as it needs,
+    /// and may wait for storage.
     pub fn clear(&mut self) -> Result<()> {
         self.cell.groups().map_or(Ok(()), Groups::are_settled)?;
         self.cell.enter()?.clear()
     }
 
-    /// [`update`](Map::update) for each item of `batch`, in order per key; the memory and storage
-    /// accesses of the batch overlap. On an error the items before
-    /// [`applied`](BatchError::applied) are done and the rest is untouched.
+    /// Does [`update`](Map::update) for each item of `batch`, in order per key. Accesses of memory
+    /// and storage overlap. On an error the first [`applied`](BatchError::applied) items are done
+    /// and the others are untouched.
     #[inline]
     pub fn update_batch<T, Q: Lookup<K> + ?Sized>(
         &mut self,
@@ -224,7 +226,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
     }
 
-    /// Calls `read` with the value of each item's key, in order; accesses overlap.
+    /// Calls `read` with the value of each item's key, in order. Accesses overlap.
     #[inline]
     pub fn read_batch<T, Q: Lookup<K> + ?Sized>(
         &mut self,
@@ -236,12 +238,12 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
     }
 
-    /// Starts reading the value of `key`, if it is on storage only, and does not wait.
+    /// Starts reading the value of `key` if it is only on storage. Does not wait.
     ///
-    /// [`Fetch::Ready`] means that a call for the key finds what it needs in memory. What was read
-    /// keeps one of the state's read buffers, which is why there can be [`Fetch::Busy`], until a
-    /// call for the key uses it or the ticket is [released](Map::release). A read that failed
-    /// fails that call.
+    /// [`Fetch::Ready`] means that a call for the key will find its data in memory. The data of a
+    /// read occupies one of the state's read buffers until a call for the key uses it or you
+    /// [release](Map::release) the ticket. [`Fetch::Busy`] means that all buffers are taken. If the
+    /// read fails, the next call for the key fails.
     ///
     /// ```
     /// # use alluvium::{Fetch, Store};
@@ -249,8 +251,8 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// # let mut counts = store.map::<u64, u64>("counts").open()?;
     /// match counts.fetch(&7)? {
     ///     Fetch::Ready => counts.update(&7, || 0, |count| *count += 1)?,
-    ///     Fetch::Pending(ticket) => { /* Put the record aside until `fetched` tells the ticket. */ }
-    ///     Fetch::Busy => { /* Use what was fetched first. */ }
+    ///     Fetch::Pending(ticket) => { /* Set the record aside until `fetched` has its ticket. */ }
+    ///     Fetch::Busy => { /* Use fetched data first. */ }
     /// }
     /// # Ok::<(), alluvium::Error>(())
     /// ```
@@ -258,25 +260,26 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         Ok(self.cell.enter()?.fetch(key))
     }
 
-    /// Tells the tickets whose reads have ended since the last time, each once.
+    /// Reports the tickets of reads that have ended since the last call, each once.
     pub fn fetched(&mut self, mut tell: impl FnMut(Ticket)) -> Result<()> {
         self.cell.enter()?.fetched(&mut tell);
         Ok(())
     }
 
-    /// Gives up a read that was started; nothing happens if it was used already.
+    /// Cancels a read. Does nothing if a call has used its data.
     pub fn release(&mut self, ticket: Ticket) -> Result<()> {
         self.cell.enter()?.release(ticket);
         Ok(())
     }
 
-    /// The state's reads apart from its handle, for whoever drives the handle's owner.
+    /// Returns a handle to the state's reads, for code that drives the owner of this handle.
     pub fn fetcher(&self) -> Rc<dyn Fetcher<K>> {
         fetcher::of(self.cell.cell())
     }
 
-    /// Visits about `fuel` entries from `cursor` on; the cursor says when all were visited. What
-    /// is present from the first step to the last is visited exactly once, in no useful order.
+    /// Visits about `fuel` entries from `cursor` on; the cursor tells when all were visited. Visits
+    /// each entry that is present from the first step to the last exactly once, in unspecified
+    /// order.
     pub fn scan(
         &mut self,
         cursor: &mut Cursor,
@@ -286,22 +289,22 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         self.cell.run(0, |table| table.scan(cursor, fuel, &mut visit))?
     }
 
-    /// Visits all entries, in no useful order. Cost: a pass over the state, with all its reads, which
-    /// are in the order of storage where that saves some.
+    /// Visits all entries in unspecified order. Cost: a pass over the state with all its reads, in
+    /// the order of storage if that saves some.
     pub fn for_each(&mut self, mut visit: impl FnMut(&K, &V) -> Result<()>) -> Result<()> {
         self.cell.run(0, |table| table.visit_all(&mut visit))?
     }
 
-    /// Puts all entries, in order: of several of one key the last is there in the end. Sorted or not
-    /// makes no difference. Says how many there were.
+    /// Puts all entries and returns their number. Of several entries of a key the last one stays.
+    /// They need not be sorted.
     ///
-    /// Cost: a put per entry, of which 64 overlap their memory accesses; these 64 entries are the
-    /// caller's until they are in. A key that is not there yet is not looked for on storage, unless
-    /// its hash is that of one that is.
+    /// Cost: a put per entry, of which 64 overlap their memory accesses. These 64 entries belong to
+    /// the caller's memory until they are in the state. A new key causes no read from storage,
+    /// unless its hash equals that of a stored key.
     ///
     /// # Errors
-    /// Those of [`put`](Map::put). Entries that were taken from the iterator and are not in come
-    /// back, in order; those before them are in.
+    /// Those of [`put`](Map::put). The error returns the entries of the failed batch that are not
+    /// in the state, in order. All entries before them are in.
     pub fn load(
         &mut self,
         entries: impl IntoIterator<Item = (K, V)>,
@@ -327,17 +330,17 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         }
     }
 
-    /// Counters and gauges.
+    /// Returns counters and gauges.
     pub fn stats(&self) -> Result<TableStats> {
         self.cell.stats()
     }
 
-    /// Whether a closure panicked in this state since it was opened or last cleared.
+    /// Returns whether a closure has panicked in this state since it was opened or last cleared.
     pub fn is_poisoned(&self) -> bool {
         self.cell.is_poisoned()
     }
 
-    /// Declares the values sound again after a panic.
+    /// Declares the values correct again after a panic.
     pub fn clear_poison(&mut self) {
         self.cell.clear_poison();
     }

@@ -71,9 +71,8 @@ fn not_of_rows() -> Error {
     Error::new(ErrorKind::Mismatch, message)
 }
 
-/// The keys of the rows that an operator's closure is called with: states that are
-/// [opened with them](crate::StateBuilder::keys_of) refuse writes of other keys during the call. Cheap to
-/// clone.
+/// The keys of the rows that an operator's closure gets. States [opened with
+/// them](crate::StateBuilder::keys_of) refuse writes of other keys during the call. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct RowKeys(Rc<RefCell<Rows>>);
 
@@ -95,12 +94,13 @@ struct Rows {
 const NONE: u32 = u32::MAX;
 
 impl RowKeys {
-    /// None yet: until the first call any key may be written.
+    /// Makes an empty set: until the first call, any key may be written.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A closure is called with rows whose keys have these hashes. Cost: about that of taking the hashes.
+    /// Begins a call with rows whose keys have these hashes. Cost: about that of computing the
+    /// hashes.
     pub fn begin(&self, hashes: impl Iterator<Item = u64>) {
         let rows = &mut *self.0.borrow_mut();
         rows.hashes.clear();
@@ -110,8 +110,8 @@ impl RowKeys {
         (rows.is_called, rows.is_indexed, rows.at) = (true, false, usize::MAX);
     }
 
-    /// The closure has returned. After an error its keys stay among those that may be written, until a call
-    /// of the same kind, of two, succeeds.
+    /// Ends the call. After an error its keys may still be written, until a call of the same kind
+    /// (of two) succeeds.
     pub fn end(&self, is_second_kind: bool, has_succeeded: bool) {
         let rows = &mut *self.0.borrow_mut();
         rows.is_called = false;

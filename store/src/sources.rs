@@ -28,8 +28,24 @@ use crate::checkpoints::{Checkpoint, damaged_manifest, entries_of, whole_checkpo
 use crate::config::StoreConfig;
 use crate::definition;
 
-/// A checkpoint of another store, to restore from; see
+/// A checkpoint of another store, for
 /// [`StoreBuilder::restore_from`](crate::StoreBuilder::restore_from).
+///
+/// ```
+/// use alluvium::{MIB, Source, Store};
+///
+/// # let place = tempfile::tempdir().unwrap();
+/// let (old, new) = (place.path().join("old"), place.path().join("new"));
+/// let store = Store::builder(&old).memory(16 * MIB).open()?;
+/// store.count::<String>("words").open()?.add("be", 2)?;
+/// let first = store.checkpoint(1)?.number;
+/// drop(store);
+///
+/// let source = Source::directory(&old).checkpoint(first);
+/// let store = Store::builder(&new).memory(16 * MIB).restore_from([source]).open()?;
+/// assert_eq!(store.count::<String>("words").open()?.get("be")?, 2);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Source {
     place: Place,
@@ -43,18 +59,18 @@ enum Place {
 }
 
 impl Source {
-    /// The checkpoint that an open of this directory goes on from: the last that was confirmed, or
-    /// [restored](crate::StoreBuilder::restore) by its number since.
+    /// Takes the checkpoint that an open of this directory would restore: the last that was
+    /// confirmed, or the last [restored](crate::StoreBuilder::restore) by its number.
     pub fn directory(path: impl Into<PathBuf>) -> Self {
         Self { place: Place::Directory(path.into()), checkpoint: None }
     }
 
-    /// The same of the store on this device.
+    /// Takes the same of the store on this device.
     pub fn device(device: Arc<dyn Device>) -> Self {
         Self { place: Place::Device(device), checkpoint: None }
     }
 
-    /// This checkpoint instead: one that is retained, or sealed in full.
+    /// Takes this checkpoint instead: one that is retained, or was completely sealed.
     #[must_use]
     pub fn checkpoint(mut self, number: u64) -> Self {
         self.checkpoint = Some(number);
@@ -76,14 +92,14 @@ impl<P: Into<PathBuf>> From<(P, Option<u64>)> for Source {
     }
 }
 
-/// What a store was restored from.
+/// A checkpoint that a store was restored from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredFrom {
     /// The directory.
     pub source: String,
     /// The checkpoint there.
     pub checkpoint: Checkpoint,
-    /// The key groups that its store owned.
+    /// Key groups that its store owned.
     pub owned: Range<u16>,
 }
 
@@ -192,7 +208,7 @@ impl Sources {
             let one = one.map_err(|error| error.with("source", source.name(nth)))?;
             if one.image.key_groups != config.key_groups {
                 let (theirs, ours) = (one.image.key_groups, config.key_groups);
-                let message = format!("the source has {theirs} key groups, asked for are {ours}");
+                let message = format!("the source has {theirs} key groups, this store has {ours}");
                 return Err(Error::new(ErrorKind::Mismatch, message).with("source", one.name));
             }
             opened.push(Rc::new(one));

@@ -187,7 +187,7 @@ impl<C: ?Sized> Grouped for StateCell<C> {
     }
 }
 
-/// A value borrowed from a state. The state can be used again once it is dropped.
+/// A value borrowed from a state. Drop it before you use the state again.
 #[derive(Debug)]
 pub struct ValueRef<'a, V>(pub(crate) Ref<'a, V>);
 

@@ -29,36 +29,49 @@ use crate::crowded::{enough, is_crowded};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoreStats {
-    /// The budget: that of the states, and what the store itself has booked.
+    /// The budget: memory of the states and of the store itself.
     pub memory: AccountStats,
     /// The device's counters; zero without a directory.
     pub io: IoStats,
-    /// The open states, in the order they were opened in.
+    /// The open states, in the order of opening.
     pub states: Vec<StateStats>,
-    /// The last error of each state's compaction, which concerns no write and is tried again.
+    /// The last compaction error of each state. It affects no write, and compaction retries.
     pub compaction_errors: Vec<(String, String)>,
-    /// Memory that no eviction frees, with the least that the states work with.
+    /// Memory that no eviction frees, including the minimum of each state.
     #[serde(default)]
     pub fixed_bytes: u64,
 }
 
-/// What one state holds and has done since it was opened.
+/// Gauges and counters of one state since it was opened.
+///
+/// ```
+/// use alluvium::{MIB, Store};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// let mut counts = store.map::<u64, u64>("counts").open()?;
+/// counts.put(7, 1)?;
+/// let stats = store.stats()?;
+/// for state in &stats.states {
+///     println!("{} in {}: {} bytes", state.name, state.layout, state.memory.used);
+/// }
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StateStats {
     /// Its name.
     pub name: String,
-    /// Its primitive: `map`, `count`, `value`, `timers`.
+    /// Its kind: `map`, `count`, `value`, `timers`.
     pub primitive: String,
     /// Its layout.
     pub layout: String,
     /// Its part of the budget.
     pub memory: AccountStats,
-    /// What its layout says.
+    /// Counters and gauges of its layout.
     pub table: TableStats,
 }
 
 impl StoreStats {
-    /// The sum over all states.
+    /// Returns the sum over all states.
     pub fn total(&self) -> TableStats {
         let mut sum = TableStats::default();
         for state in &self.states {
@@ -67,13 +80,13 @@ impl StoreStats {
         sum
     }
 
-    /// Whether [`CROWDED_PERCENT`](crate::CROWDED_PERCENT) of the memory hold what no eviction frees:
-    /// soon there is no room for more keys, or hardly any for values.
+    /// Returns whether [`CROWDED_PERCENT`](crate::CROWDED_PERCENT) of the memory hold what no
+    /// eviction frees. Soon there is no room for more keys, or hardly any for values.
     pub fn is_crowded(&self) -> bool {
         self.memory.limit > 0 && is_crowded((self.fixed_bytes, self.memory.limit))
     }
 
-    /// The open state of this name.
+    /// Returns the open state of this name.
     pub fn state(&self, name: &str) -> Option<&StateStats> {
         self.states.iter().find(|state| state.name == name)
     }

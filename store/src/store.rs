@@ -48,11 +48,11 @@ pub(crate) use taking::{Pane, put, put_all, put_panes, put_records};
 /// One worker's states under one memory budget and one directory. Cheap to clone; stays on its
 /// thread.
 ///
-/// Handles ([`Map`](crate::Map), [`Value`](crate::Value), [`Count`](crate::Count),
-/// [`Timers`](crate::Timers)) own the record path and can be moved into operators; the store keeps what
-/// concerns all of them: checkpoints, statistics, the lock. A state has one handle at a time. When that is
-/// dropped the state stays in memory and in checkpoints as it is, and can be opened again: as the same types,
-/// in the same layout and of the same definition, or of one that a checkpoint may be gone on with.
+/// State handles ([`Map`](crate::Map), [`Value`](crate::Value), [`Count`](crate::Count),
+/// [`Timers`](crate::Timers)) own the record path; move them into operators. The store owns
+/// checkpoints, statistics and the lock. A state has one handle at a time. A state whose handle you
+/// drop stays in memory and in checkpoints, and can be opened again with the same types, the same
+/// layout, and a definition that can continue it.
 ///
 /// ```
 /// use alluvium::{MIB, Store};
@@ -151,7 +151,17 @@ impl Reclaim for Elastic {
     }
 }
 
-/// Memory booked with [`Store::reserve`]; given back when dropped.
+/// Memory that [`Store::reserve`] has reserved; dropping it returns the memory.
+///
+/// ```
+/// use alluvium::{KIB, MIB, Store};
+///
+/// let store = Store::in_memory().memory(MIB).open()?;
+/// let held = store.reserve(100 * KIB, "rows that wait")?;
+/// assert_eq!(held.bytes(), 100 * KIB);
+/// assert!(store.reserve(2 * MIB, "rows that wait").is_err());
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Reservation {
     account: Rc<Account>,
@@ -159,7 +169,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// How much it is.
+    /// Returns the size.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -175,17 +185,18 @@ impl Drop for Reservation {
 pub(crate) const BLOB_CHUNK_BYTES: usize = 4 << 10;
 
 impl Store {
-    /// A builder for a store in `directory`, which is created if missing.
+    /// Returns a builder for a store in `directory`, which `open` creates if it is missing.
     pub fn builder(directory: impl Into<PathBuf>) -> StoreBuilder {
         StoreBuilder::new(StoreConfig { directory: Some(directory.into()), ..Default::default() })
     }
 
-    /// A builder for a store without a directory: everything stays in memory, nothing is durable.
+    /// Returns a builder for a store without a directory: everything stays in memory and nothing is
+    /// durable.
     pub fn in_memory() -> StoreBuilder {
         StoreBuilder::new(StoreConfig::default())
     }
 
-    /// A builder with the options of a configuration.
+    /// Returns a builder with the options of a configuration.
     pub fn from_config(config: StoreConfig) -> StoreBuilder {
         StoreBuilder::new(config)
     }
@@ -248,14 +259,14 @@ impl Store {
         Ok(Store(Rc::new(inner)))
     }
 
-    /// Waits until all that was given to the helper is done, such as files that are to be removed. The
-    /// directory is free again when the handles of its states are gone, too. A store that is dropped does
-    /// the same, and cannot say how that went.
+    /// Waits until the helper has finished, for instance removing files. The directory is free when
+    /// the last handle of a state is gone too. Dropping the store does the same but reports no
+    /// error.
     ///
     /// # Errors
-    /// [`ErrorKind::Backpressure`] if storage does nothing for as long as
-    /// [`StoreConfig::patience_ms`] says: what is left to do is done when it goes on, and the directory
-    /// stays locked until then. Nobody waits for that any more.
+    /// [`ErrorKind::Backpressure`] if the device hangs for [`StoreConfig::patience_ms`]. The
+    /// remaining work runs when the device continues. Until then the directory stays locked, and no
+    /// call waits for it.
     pub fn close(self) -> Result<()> {
         match self.0.segments {
             Some(_) => self.0.wait_for_helper(),
@@ -263,13 +274,13 @@ impl Store {
         }
     }
 
-    /// Makes all states durable as of now: [`seal`](Store::seal) and [`confirm`](Seal::confirm) in
-    /// one, waiting for all that has to be written. States that are in the directory but not open
-    /// are carried over. Small segments that are being merged are merged before, if that takes no more
-    /// than some milliseconds; who seals leaves that to later writes and [ticks](Store::tick).
+    /// Makes all states durable as they are now: [`seal`](Store::seal) and
+    /// [`confirm`](Seal::confirm) in one call, which waits for all writes. Carries over states that
+    /// are in the directory but not open. Merges small segments first if that takes no more than
+    /// some milliseconds; with `seal`, later writes and [ticks](Store::tick) do it.
     ///
-    /// `position` is the caller's: how much of the input the states reflect. It comes back from
-    /// [`restored_position`](Store::restored_position).
+    /// `position` is yours: how much of the input the states reflect.
+    /// [`restored_position`](Store::restored_position) returns it.
     ///
     /// # Errors
     /// Those of [`seal`](Store::seal) and [`confirm`](Seal::confirm).
@@ -280,34 +291,33 @@ impl Store {
         self.seal(position)?.confirm()
     }
 
-    /// Begins a checkpoint of all states as of now. The states can be used at once; what they are
-    /// becomes durable while [`Seal::advance`] is called. Nothing is restored from it before it is
-    /// [confirmed](Seal::confirm); one that is dropped is aborted.
+    /// Starts a checkpoint of all states as they are now. You can use the states at once. Their
+    /// contents become durable while you call [`Seal::advance`]. An open restores the checkpoint
+    /// only after [`Seal::confirm`]. Dropping the seal aborts it.
     ///
-    /// All states' parts are taken in steps while the stream goes on, see
-    /// `docs/design/checkpoints.md`; a layout of a user's that takes no steps writes its part in this
+    /// Each state writes its part in steps while the stream continues; see
+    /// `docs/design/checkpoints.md`. A layout of your own without steps writes its part in this
     /// call.
     ///
     /// # Errors
-    /// [`ErrorKind::Poisoned`] if a closure panicked in a state, [`ErrorKind::InUse`] if a value is
-    /// borrowed, a closure is running, another checkpoint is under way or a key group is on its way
-    /// between this store and [another](crate::Mover),
-    /// [`ErrorKind::Unsupported`] without a directory. The states and the checkpoints there are stay
-    /// as they were.
+    /// [`ErrorKind::Poisoned`] if a closure has panicked in a state. [`ErrorKind::InUse`] if a
+    /// value is borrowed, a closure runs, another checkpoint is in progress, or a key group moves
+    /// between this store and [another](crate::Mover). [`ErrorKind::Unsupported`] without a
+    /// directory. States and existing checkpoints stay as they were.
     pub fn seal(&self, position: u64) -> Result<Seal> {
         Seal::begin(self, position)
     }
 
-    /// The checkpoints that can be restored, the oldest first, with what each keeps on storage.
+    /// Lists the checkpoints that can be restored, oldest first, with the storage that each
+    /// occupies.
     pub fn checkpoints(&self) -> Vec<RetainedCheckpoint> {
         self.0.checkpoints.borrow().describe()
     }
 
-    /// Keeps a checkpoint that is there, and all that it names, until it is
-    /// [released](Store::release_checkpoint) or the store is closed, however many others are
-    /// [retained](StoreBuilder::retain): for whoever commits the checkpoints of several stores as one,
-    /// and has named this one. One that is being sealed can be held from when it is
-    /// [kept](Seal::keep) on.
+    /// Keeps a checkpoint and all files it names until you [release](Store::release_checkpoint) it
+    /// or close the store, however many others are [retained](StoreBuilder::retain). Use it to
+    /// commit checkpoints of several stores as one. A checkpoint in progress can be held after
+    /// [`Seal::keep`].
     ///
     /// # Errors
     /// [`ErrorKind::Missing`] if there is no such checkpoint.
@@ -315,39 +325,40 @@ impl Store {
         self.0.checkpoints.borrow_mut().hold(number)
     }
 
-    /// Holds a checkpoint no more: it goes when as many newer ones are confirmed as are retained.
+    /// Releases a held checkpoint. It is removed once enough newer ones are confirmed.
     pub fn release_checkpoint(&self, number: u64) {
         self.0.checkpoints.borrow_mut().release(number);
     }
 
-    /// The position of the last checkpoint, or of the one this store was opened from; of several it
-    /// was [restored from](StoreBuilder::restore_from) if they all have the same.
+    /// Returns the position of the checkpoint that this store was opened from, or of its last one
+    /// since. For a store [restored from several](StoreBuilder::restore_from), returns it if all
+    /// agree.
     pub fn restored_position(&self) -> Option<u64> {
         let own = self.0.checkpoints.borrow().base().map(|image| image.position);
         own.or_else(|| self.0.sources.as_ref()?.position())
     }
 
-    /// The checkpoints of other stores that this one was restored from, those that have key groups
-    /// of it.
+    /// Returns the checkpoints of other stores that this one was restored from, if they have key
+    /// groups of it.
     pub fn restored_from(&self) -> &[RestoredFrom] {
         self.0.sources.as_ref().map_or(&[], |sources| &sources.restored_from)
     }
 
-    /// Says that a state which the checkpoints have that this store is
-    /// [restored from](StoreBuilder::restore_from) will not be opened: it is given up here.
+    /// Gives up a state of the checkpoints that this store is [restored
+    /// from](StoreBuilder::restore_from): it will not be opened.
     ///
     /// # Errors
-    /// [`ErrorKind::UnknownState`] if they have none of this name that is not open.
+    /// [`ErrorKind::UnknownState`] if they have no unopened state of this name.
     pub fn leave_out(&self, state: &str) -> Result<()> {
         if self.0.sources.as_ref().is_some_and(|sources| sources.done_with(state)) {
             return Ok(());
         }
-        let message = "there is no such state to be restored";
+        let message = "there is no such state to restore";
         Err(Error::new(ErrorKind::UnknownState, message).with("state", state))
     }
 
-    /// Does up to `work` units of background work over all states and says how many were done; 0
-    /// means that there is nothing to do now.
+    /// Does up to `work` units of background work over all states and returns how many it did; 0
+    /// means that nothing is left to do now.
     pub fn tick(&self, work: usize) -> Result<usize> {
         let mut done = 0;
         self.watch();
@@ -367,8 +378,8 @@ impl Store {
         fixed
     }
 
-    /// Books memory of the store's budget for what its user keeps beside the states, such as records
-    /// that wait for a read; `what` names it in the error.
+    /// Reserves memory of the store's budget for data that you keep beside the states, such as
+    /// records that wait for a read. An error names it `what`.
     ///
     /// # Errors
     /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) with the numbers.
@@ -394,21 +405,21 @@ impl Store {
         carried.chain(sources).collect()
     }
 
-    /// The memory this store may hold, in bytes.
+    /// Returns the memory this store may hold, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.0.config.memory.0
     }
 
-    /// Whether states of this store can be on storage.
+    /// Returns whether states of this store can be on storage.
     pub fn has_storage(&self) -> bool {
         self.0.segments.is_some()
     }
 
-    /// Counters and gauges, of the store and of each open state. Cost: a pass over the states and
-    /// their segments; none while nobody asks.
+    /// Returns counters and gauges of the store and of each open state. Cost: a pass over the
+    /// states and their segments.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if a value is borrowed or a closure is running.
+    /// [`ErrorKind::InUse`] if a value is borrowed or a closure runs.
     pub fn stats(&self) -> Result<StoreStats> {
         self.0.book_left();
         let open = self.0.states.borrow();
@@ -424,7 +435,7 @@ impl Store {
         Ok(StoreStats { memory, io, states, compaction_errors, fixed_bytes })
     }
 
-    /// The I/O engine in use, and why it is not the one asked for.
+    /// Returns the I/O engine in use, and why it is not the requested one.
     pub fn engine(&self) -> (&'static str, Option<String>) {
         match &self.0.segments {
             Some(segments) => (segments.device().engine(), segments.device().fallback_reason()),
@@ -432,7 +443,7 @@ impl Store {
         }
     }
 
-    /// Files that a crash had left over and that opening removed.
+    /// Returns how many leftover files of a crash the open has removed.
     pub fn leftovers(&self) -> u64 {
         self.0.leftovers
     }

@@ -61,13 +61,13 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> fmt::Debug for TimeMap<K, V
 }
 
 impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<K, V>, L> {
-    /// Opens the map, restoring it from the last checkpoint. `width` is that of a slice of time:
-    /// what is dropped at once, and sorted when it is read. A width about as long as
-    /// the ranges that are asked for is a good one.
+    /// Opens the map and restores it from the last checkpoint. `width` is the length of a slice:
+    /// the unit that is dropped whole, and that a read sorts. Choose about the length of your
+    /// ranges.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if the width is 0 or 292 years or more, [`ErrorKind::Mismatch`] if it was another
-    /// one before; and those of [`Store::map`](crate::Store::map).
+    /// [`ErrorKind::Config`] for a width of 0, or of 292 years or more. [`ErrorKind::Mismatch`] if
+    /// the stored width differs. Those of [`Store::map`](crate::Store::map).
     pub fn open(self, width: Duration) -> Result<TimeMap<K, V, L>> {
         let (store, name) = (self.store(), self.name());
         let Some(width @ 1..) = count_nanos(width) else {
@@ -88,7 +88,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<
 }
 
 impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
-    /// Adds a value of `key` at `at`. On an error the value comes back. Never reads storage.
+    /// Adds a value of `key` at `at`. Never reads storage. An error returns the value.
     pub fn insert<Q: Lookup<K> + ?Sized>(
         &mut self,
         key: &Q,
@@ -113,13 +113,13 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         }
     }
 
-    /// Visits the values of `key` at times in `times`, in order of time, and says how many there
-    /// are. A range that ends at [`Time::MAX`] has the end of time too. Cost: what the key has in the slices that `times` touches, one slice after the other;
-    /// that of one slice is in memory meanwhile.
+    /// Visits the values of `key` at times in `times`, in order of time, and returns their number.
+    /// A range that ends at [`Time::MAX`] includes the end of time. Cost: reading the key's values
+    /// in all slices that `times` touches, one slice in memory at a time.
     ///
     /// # Errors
-    /// Those of storage and of `visit`; [`ErrorKind::OverBudget`] if what the key has in a slice
-    /// does not fit into memory.
+    /// Those of storage and of `visit`. [`ErrorKind::OverBudget`] if the key's values of one slice
+    /// do not fit into memory.
     pub fn range<Q: Lookup<K> + ?Sized>(
         &mut self,
         key: &Q,
@@ -140,12 +140,12 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         Ok(visited)
     }
 
-    /// Removes the values of `key` at times in `times`, whose ends are ends of slices: multiples of
-    /// the width, [`Time::MIN`] or [`Time::MAX`], which has the end of time too.
+    /// Removes the values of `key` at times in `times`. Both ends must be ends of slices: multiples
+    /// of the width, [`Time::MIN`], or [`Time::MAX`], which includes the end of time.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] for other ends; nothing is removed then. Those of storage; slices
-    /// before the one that failed are removed then.
+    /// [`ErrorKind::Input`] for other ends; then nothing is removed. Those of storage; then the
+    /// slices before the failed one are removed.
     pub fn remove_range<Q: Lookup<K> + ?Sized>(
         &mut self,
         key: &Q,
@@ -166,14 +166,13 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         Ok(())
     }
 
-    /// Drops the slices that end at or before `before`, about `fuel` values' worth of memory per
-    /// call, and says whether that is done. They are no longer seen after the first call.
+    /// Drops the slices that end at or before `before`: about `fuel` values' worth of memory per
+    /// call. Returns whether it is done. All of them are invisible from the first call on.
     ///
-    /// While a key group is on its way between this store and [another](crate::Mover), nothing is dropped, as
-    /// it could arrive there or is being read to be sent. What is over is not seen then, also what arrives of it
-    /// or is inserted there; it takes its memory, and counts in [`len`](TimeMap::len), until the first call
-    /// after the move; a checkpoint that is taken before that call has it. The call says that it is done, as there
-    /// is nothing to be called again for.
+    /// While a key group moves between this store and [another](crate::Mover), this drops nothing
+    /// and returns `true`. Purged values stay invisible, also if they arrive or are inserted
+    /// meanwhile. They take memory, count in [`len`](TimeMap::len) and are part of checkpoints
+    /// until the first call after the move.
     ///
     /// # Errors
     /// Those of storage.
@@ -189,22 +188,22 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         Ok(done)
     }
 
-    /// Tells that values before `until` will be read soon.
+    /// Announces that values before `until` will be read soon.
     pub fn prefetch(&mut self, until: Time) -> Result<()> {
         self.cell.run(0, |lists| lists.prefetch(until))?
     }
 
-    /// Values, in memory and on storage.
+    /// Returns the number of values, in memory and on storage.
     pub fn len(&self) -> Result<u64> {
         Ok(self.cell.enter()?.len())
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no value.
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// Makes the state usable for checkpoints again after a closure of the caller's panicked.
+    /// Allows checkpoints again after a closure has panicked.
     pub fn clear_poison(&mut self) {
         self.cell.clear_poison();
     }

@@ -47,7 +47,7 @@ pub struct Timers<K: Key + Ord, N: State + Ord = ()> {
     shared: Held<TimersCell<K, N>>,
 }
 
-/// How far [`Timers::purge_where`] has come; start with `Sweep::default()`.
+/// Position of [`Timers::purge_where`]; start with `Sweep::default()`.
 #[derive(Debug)]
 pub struct Sweep<K, N = ()> {
     after: Option<Timer<K, N>>,
@@ -209,7 +209,7 @@ impl<K: Key + Ord, N: State + Ord> Pending<K, N> {
     /// Drops a part of what checkpoints that were given up have kept; says whether there was something.
     fn drop_some_left(&mut self) -> bool {
         let Some(capture) = self.given_up.last_mut() else { return false };
-        let is_some = capture.drop_some();
+        let is_some = capture.drop_step();
         if !capture.has_kept() {
             self.given_up.pop();
         }
@@ -272,20 +272,21 @@ impl<K: Key + Ord, N: State + Ord> TimersCell<K, N> {
 }
 
 impl<K: Key + Ord> Timers<K> {
-    /// Asks for `key` at `at`; says whether that was new. One before the watermark is due at once; one at
-    /// the watermark when that has passed it. Cost: O(log n).
+    /// Sets a timer for `key` at `at` and returns whether it is new. A timer before the watermark
+    /// is due at once. A timer at the watermark is due when the watermark has passed it. Cost:
+    /// O(log n).
     pub fn set(&mut self, key: K, at: Time) -> Result<bool> {
         self.set_in(key, at, ())
     }
 
-    /// Withdraws a timer and says whether there was one.
+    /// Cancels a timer and returns whether there was one.
     pub fn cancel(&mut self, key: K, at: Time) -> bool {
         self.cancel_in(key, at, ())
     }
 
-    /// Removes and returns the earliest timer that is due: one before `watermark`, which says
-    /// that nothing earlier is still to come. Equal times come in key order, as the pairs sort. A timer set while
-    /// firing is due at once if its time is. One at [`Time::MAX`], the end of time, is never due.
+    /// Removes and returns the earliest due timer: one before `watermark`. Timers of equal time
+    /// come in key order. A timer that you set while firing is due at once if its time is before
+    /// the watermark. A timer at [`Time::MAX`] is never due.
     pub fn pop_due(&mut self, watermark: Time) -> Option<(Time, K)> {
         self.pop_due_in(watermark).map(|(at, key, ())| (at, key))
     }
@@ -309,15 +310,15 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
         Self { shared: self.shared.keeping_to(own) }
     }
 
-    /// Asks for `key` in `namespace` at `at`; says whether that was new. Cost: O(log n).
+    /// Sets a timer for `key` in `namespace` at `at` and returns whether it is new. Cost: O(log n).
     pub fn set_in(&mut self, key: K, at: Time, namespace: N) -> Result<bool> {
         let mut pending = self.shared.0.borrow_mut();
         pending.check(self.shared.own(), &key)?;
         pending.insert(((at, key), namespace))
     }
 
-    /// Withdraws a timer of a namespace and says whether there was one. One whose key group is being
-    /// moved stays.
+    /// Cancels a timer of a namespace and returns whether there was one. Does nothing while its key
+    /// group moves.
     pub fn cancel_in(&mut self, key: K, at: Time, namespace: N) -> bool {
         let mut pending = self.shared.0.borrow_mut();
         let stays = |groups: &Groups| groups.check(key.key_hash()).is_err();
@@ -327,8 +328,8 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
         pending.remove(&((at, key), namespace))
     }
 
-    /// As `pop_due`, with the namespace; equal times come in the order of keys, then of
-    /// namespaces.
+    /// Does the same as `pop_due`, with namespaces. Timers of equal time come in the order of keys,
+    /// then of namespaces.
     pub fn pop_due_in(&mut self, watermark: Time) -> Option<(Time, K, N)> {
         let mut pending = self.shared.0.borrow_mut();
         if pending.timers.first()?.0.0 >= watermark {
@@ -337,14 +338,13 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
         pending.pop().map(|((at, key), namespace)| (at, key, namespace))
     }
 
-    /// Removes and returns the earliest timer, due or not: what drains them all, those at
-    /// [`Time::MAX`] too.
+    /// Removes and returns the earliest timer, due or not, also at [`Time::MAX`].
     pub fn pop_first(&mut self) -> Option<(Time, K, N)> {
         let timer = self.shared.0.borrow_mut().pop();
         timer.map(|((at, key), namespace)| (at, key, namespace))
     }
 
-    /// Removes up to `fuel` timers before `before`, which do not fire, and says whether none is
+    /// Removes up to `fuel` timers before `before` without firing them. Returns whether none is
     /// left. Cost: O(fuel).
     pub fn purge(&mut self, before: Time, fuel: usize) -> bool {
         let mut pending = self.shared.0.borrow_mut();
@@ -357,9 +357,9 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
         pending.timers.first().is_none_or(|timer| timer.0.0 >= before)
     }
 
-    /// Looks at up to `fuel` timers from where `sweep` is and removes those that are `doomed`:
-    /// all of a key, or all of a namespace. Timers that are set meanwhile may or may not be looked
-    /// at. Cost: O(log n) for each that is looked at; all of them are, as they are in order of time.
+    /// Inspects up to `fuel` timers from `sweep` on and removes those that are `doomed`, such as
+    /// all timers of a key. It may miss timers that are set meanwhile. Cost: O(log n) per inspected
+    /// timer; a whole sweep inspects every timer, as they are ordered by time.
     pub fn purge_where(
         &mut self,
         sweep: &mut Sweep<K, N>,
@@ -380,17 +380,17 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
         }
     }
 
-    /// The time of the earliest timer.
+    /// Returns the time of the earliest timer.
     pub fn next_time(&self) -> Option<Time> {
         self.shared.0.borrow().timers.first().map(|((at, _), _)| *at)
     }
 
-    /// Timers pending.
+    /// Returns the number of pending timers.
     pub fn len(&self) -> u64 {
         self.shared.0.borrow().timers.len() as u64
     }
 
-    /// Whether no timer is pending.
+    /// Returns whether no timer is pending.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

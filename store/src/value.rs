@@ -23,12 +23,12 @@ use crate::state_cell::ValueRef;
 pub struct Value<V: State, L: Layout<(), V> = AnyLayout>(pub(crate) Map<(), V, L>);
 
 impl<V: State, L: Layout<(), V>> Value<V, L> {
-    /// The value.
+    /// Returns the value.
     pub fn get(&mut self) -> Result<Option<ValueRef<'_, V>>> {
         self.0.get(&())
     }
 
-    /// Sets the value; on an error it comes back.
+    /// Sets the value. An error returns it.
     pub fn set(&mut self, value: V) -> std::result::Result<(), alluvium_pagestore::Rejected<V>> {
         self.0
             .put((), value)
@@ -36,7 +36,7 @@ impl<V: State, L: Layout<(), V>> Value<V, L> {
             .map_err(|rejected| alluvium_pagestore::Rejected::new(rejected.error, rejected.value.1))
     }
 
-    /// Changes the value in place, after setting it to `init()` if it is absent.
+    /// Changes the value in place. Inserts `init()` first if it is absent.
     pub fn update<R>(
         &mut self,
         init: impl FnOnce() -> V,

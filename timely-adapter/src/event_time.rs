@@ -7,13 +7,13 @@ use timely::progress::frontier::MutableAntichain;
 
 /// A Timely timestamp that is a point of event time, in nanoseconds since 1970.
 ///
-/// `i64` is the natural one: it is what [`Time`] holds, and its minimum promises nothing. `u64`
-/// cannot say times before 1970; they become 0.
+/// Prefer `i64`: [`Time`] holds one, and its minimum promises nothing. `u64` has no times before
+/// 1970; they become 0.
 pub trait EventTime: Timestamp + TotalOrder {
-    /// The timestamp of `time`, or the closest there is.
+    /// Returns the timestamp of `time`, or the closest one.
     fn from_time(time: Time) -> Self;
 
-    /// The point of event time.
+    /// Returns the point of event time.
     fn time(&self) -> Time;
 }
 

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use alluvium_reports::{Environment, environment};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{EngineArgs, InputArgs, OperatorArgs};
 use crate::cell::{Cell, Outcome};
 use crate::engine::Kind;
 use crate::generator::Generator;
-use crate::measure::{Bound, Environment, environment};
+use crate::measure::Bound;
 use crate::native;
 use crate::operator::{Name, trace_of};
 use crate::report;

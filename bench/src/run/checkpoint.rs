@@ -166,7 +166,7 @@ impl<'a> Run<'a> {
             let mut longest = Duration::ZERO;
             loop {
                 let call = Instant::now();
-                let confirmed = seal.confirm_some()?;
+                let confirmed = seal.confirm_step()?;
                 longest = longest.max(call.elapsed());
                 if confirmed.is_some() {
                     break;

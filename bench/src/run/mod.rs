@@ -9,7 +9,6 @@ mod copies;
 mod generate;
 mod main_job;
 mod nexmark;
-mod questions;
 mod replay;
 mod rmw;
 mod state;

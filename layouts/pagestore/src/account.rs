@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ByteSize, Error, ErrorKind, Result};
 
-/// What memory is used for.
+/// Kinds of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum MemoryKind {
@@ -30,7 +30,7 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    /// The kind's name in statistics.
+    /// Returns the kind's name in statistics.
     pub fn name(self) -> &'static str {
         match self {
             MemoryKind::Index => "index",
@@ -51,17 +51,17 @@ pub const MEMORY_KINDS: [MemoryKind; 5] = [
     MemoryKind::Tables,
 ];
 
-/// Who can give memory back when a store's budget is full.
+/// Frees memory when a store's budget is full.
 pub trait Reclaim {
-    /// Gives up about `bytes` of what is booked below the root, if that can be. May wait for
+    /// Frees about `bytes` of the memory reserved below the root, if possible. May wait for
     /// storage.
     ///
     /// # Errors
-    /// Why less was given up, if something failed.
+    /// The reason if something failed and less was freed.
     fn reclaim(&self, bytes: u64) -> Result<()>;
 }
 
-/// A node of the budget: a limit, and what is booked under it.
+/// A node of the budget: a limit, and the memory reserved under it.
 pub struct Account {
     name: String,
     limit: u64,
@@ -82,17 +82,17 @@ pub struct Account {
 pub struct AccountStats {
     /// The limit.
     pub limit: u64,
-    /// Booked now.
+    /// Reserved now.
     pub used: u64,
-    /// The most that was ever booked.
+    /// Most that was ever reserved.
     pub peak: u64,
-    /// Booked now, by kind, in the order of [`MEMORY_KINDS`]; by name where it is serialized.
+    /// Reserved now by kind, in the order of [`MEMORY_KINDS`]; serialized by name.
     #[serde(with = "KindsByName")]
     pub by_kind: [u64; MEMORY_KINDS.len()],
 }
 
 impl AccountStats {
-    /// Booked now for one kind.
+    /// Returns what is reserved now for one kind.
     pub fn used_for(&self, kind: MemoryKind) -> u64 {
         self.by_kind[kind as usize]
     }
@@ -127,12 +127,12 @@ impl KindsByName {
 }
 
 impl Account {
-    /// The root account of a store.
+    /// Makes the root account of a store.
     pub fn root(limit: u64) -> Rc<Account> {
         Rc::new(Self::new("store", limit, None))
     }
 
-    /// An account below `parent` with a limit of its own.
+    /// Makes an account below `parent` with its own limit.
     pub fn below(parent: &Rc<Account>, name: &str, limit: u64) -> Rc<Account> {
         let account = Rc::new(Self::new(name, limit, Some(parent.clone())));
         let mut below = parent.below.borrow_mut();
@@ -149,7 +149,7 @@ impl Account {
         Self { name, limit, used, peak, by_kind, parent, kept_for_pages, below, reclaim }
     }
 
-    /// Sets who is asked for memory before a reservation is refused.
+    /// Sets who frees memory before a reservation is refused.
     pub fn set_reclaim(&self, reclaim: Box<dyn Reclaim>) {
         match &self.parent {
             Some(parent) => parent.set_reclaim(reclaim),
@@ -157,32 +157,32 @@ impl Account {
         }
     }
 
-    /// Whose it is: a state's name, or the store's.
+    /// Returns the owner's name: a state's, or the store's.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The most that may be booked here and above.
+    /// Returns the most that may be reserved, by the limits of this account and those above.
     pub fn limit(&self) -> u64 {
         self.parent.as_ref().map_or(self.limit, |p| p.limit().min(self.limit))
     }
 
-    /// Booked now.
+    /// Returns what is reserved now.
     #[inline]
     pub fn used(&self) -> u64 {
         self.used.get()
     }
 
-    /// Bytes that can still be booked; 0 when the account is overdrawn.
+    /// Returns the bytes that can still be reserved; 0 if the account is overdrawn.
     #[inline]
     pub fn available(&self) -> u64 {
         let own = self.limit.saturating_sub(self.used.get());
         self.parent.as_ref().map_or(own, |p| p.available().min(own))
     }
 
-    /// Keeps `bytes` of the root's memory for pages and values of this account. The part that is not booked
-    /// counts as taken for states that are [opened](Account::available_to_open) later. An account with more
-    /// than it keeps gives the rest up when another one has less than it keeps.
+    /// Keeps `bytes` of the root's memory for pages and values of this account. The unreserved part
+    /// counts as taken for states that are [opened](Account::available_to_open) later. An account
+    /// above its share gives the excess up when another one is below its share.
     pub fn keep_for_pages(&self, bytes: u64) {
         self.kept_for_pages.set(bytes);
     }
@@ -208,12 +208,12 @@ impl Account {
         }
     }
 
-    /// Whether more is booked than a limit allows, here or above.
+    /// Returns whether more is reserved than a limit allows, here or above.
     pub fn is_overdrawn(&self) -> bool {
         self.used.get() > self.limit || self.parent.as_ref().is_some_and(|p| p.is_overdrawn())
     }
 
-    /// Books `bytes` if they fit, and says whether they did. Asks nobody for memory.
+    /// Reserves `bytes` if they fit, and returns whether they did. Frees no memory of others.
     #[inline]
     pub fn try_reserve(&self, kind: MemoryKind, bytes: u64) -> bool {
         let fits = self.available() >= bytes;
@@ -223,19 +223,19 @@ impl Account {
         fits
     }
 
-    /// Books `bytes`, or fails as [`ensure`](Account::ensure) does.
+    /// Reserves `bytes`, or fails as [`ensure`](Account::ensure) does.
     pub fn reserve(&self, kind: MemoryKind, bytes: u64, what: &str) -> Result<()> {
         self.ensure(bytes, what)?;
         self.charge(kind, bytes);
         Ok(())
     }
 
-    /// Makes sure that `bytes` can be booked. If they do not fit, other states of the store are
-    /// asked to give memory up, which may take as long as storage takes; else it costs nothing.
+    /// Makes sure that `bytes` can be reserved. If they do not fit, other states of the store free
+    /// memory, which may wait for storage; otherwise it costs nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::OverBudget`] naming `what` and the numbers, caused by the error that kept
-    /// another state from giving memory up, if there was one.
+    /// [`ErrorKind::OverBudget`] naming `what` and the numbers. Its cause is the error that kept
+    /// another state from freeing memory, if there was one.
     #[inline]
     pub fn ensure(&self, bytes: u64, what: &str) -> Result<()> {
         if self.available() >= bytes { Ok(()) } else { self.ensure_by_asking(bytes, what) }
@@ -269,7 +269,7 @@ impl Account {
         asked
     }
 
-    /// The error for `bytes` that do not fit: who holds the memory, and how much would do.
+    /// Makes the error for `bytes` that do not fit: who holds the memory, and how much would do.
     pub fn over_budget(&self, bytes: u64, what: &str) -> Error {
         let (limit, free) = (self.limit(), self.available());
         let message = format!(
@@ -315,7 +315,7 @@ impl Account {
         self.parent.as_ref().map_or(self.used.get(), |parent| parent.root_used())
     }
 
-    /// Books `bytes` whether they fit or not: for heap memory that a user's closure has taken
+    /// Reserves `bytes` even if they do not fit: for heap memory that a user's closure has taken
     /// already. The account may be overdrawn until it is freed.
     #[inline]
     pub fn charge(&self, kind: MemoryKind, bytes: u64) {
@@ -329,10 +329,10 @@ impl Account {
         }
     }
 
-    /// Gives `bytes` back.
+    /// Returns `bytes`.
     ///
     /// # Panics
-    /// If more is given back than was booked: an accounting bug of ours.
+    /// If more is returned than was reserved: an accounting bug of ours.
     #[inline]
     pub fn release(&self, kind: MemoryKind, bytes: u64) {
         let of_kind = &self.by_kind[kind as usize];
@@ -345,7 +345,7 @@ impl Account {
         }
     }
 
-    /// Books the change of a quantity from `before` to `after`.
+    /// Reserves or returns the change of a quantity from `before` to `after`.
     #[inline]
     pub fn adjust(&self, kind: MemoryKind, before: u64, after: u64) {
         if after > before {
@@ -360,13 +360,13 @@ impl Account {
         self.by_kind[kind as usize].get()
     }
 
-    /// Booked now for what is neither pages nor values: what no eviction frees.
+    /// Returns what is reserved for neither pages nor values: what no eviction frees.
     pub fn fixed_bytes(&self) -> u64 {
         let fixed = [MemoryKind::Index, MemoryKind::Buffers, MemoryKind::Tables];
         fixed.into_iter().map(|kind| self.used_for(kind)).sum()
     }
 
-    /// All numbers.
+    /// Returns all numbers.
     pub fn stats(&self) -> AccountStats {
         AccountStats {
             limit: self.limit(),

@@ -11,28 +11,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::io::{Appended, BLOCK_BYTES, Device, IoBuffer, Operation, move_chunk, run_blocking};
 use crate::{Error, ErrorKind, Result};
 
-/// Where a blob is.
+/// Position of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlobRef {
     /// Number of the checkpoint that wrote it.
     pub file: u64,
     /// First byte; a multiple of the block size.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// CRC-32C of the bytes, seeded with the offset.
     pub crc: u32,
 }
 
-/// Name of the file with the blobs of a checkpoint.
+/// Returns the name of the file with the blobs of a checkpoint.
 pub fn blobs_name(checkpoint: u64) -> String {
     format!("live-{checkpoint:016x}")
 }
 
 /// Writes the blobs of one checkpoint. Clones write to the same file, also from helper threads.
 ///
-/// Once the checkpoint is [over](BlobWriter::close) nothing more is written: whoever has a job under way for it then finds
-/// that out, and no file comes back that was removed.
+/// After [`close`](BlobWriter::close) nothing more is written: later jobs of the checkpoint fail,
+/// and no removed file comes back.
 #[derive(Clone, Debug)]
 pub struct BlobWriter(Arc<Shared>);
 
@@ -110,7 +110,7 @@ impl BlobWriter {
         Ok(blob)
     }
 
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.writer().file.as_ref().map_or(0, Appended::end)
     }
@@ -124,8 +124,7 @@ impl BlobWriter {
         file.as_mut().map_or(Ok(()), |file| file.sync(&**device, chunk))
     }
 
-    /// Removes the file: the checkpoint is given up. One that cannot be removed now is removed at
-    /// the next open.
+    /// Removes the file of an aborted checkpoint. If that fails now, the next open removes it.
     pub fn abandon(self) {
         self.close();
         let writer = self.writer();
@@ -142,7 +141,7 @@ pub struct BlobReader {
 }
 
 impl BlobReader {
-    /// A reader of the blobs on `device`.
+    /// Makes a reader of the blobs on `device`.
     pub fn new(device: Arc<dyn Device>) -> Self {
         Self { device }
     }

@@ -5,8 +5,8 @@ use rkyv::util::{AlignedVec, with_arena};
 
 use crate::{ErrorKind, Key, Result, State, Trials, codec, key_text};
 
-/// Encodes and decodes keys and values that are [`State`]. State of a
-/// layout that has one can be exported, imported and restored by key groups.
+/// Encodes and decodes keys and values that are [`State`]. State of a layout with a codec can be
+/// exported, imported and restored by key groups.
 pub struct EntryCodec<K, V> {
     encode: fn(&mut Encoded, &K, &V) -> Result<()>,
     decode: Decode<K, V>,
@@ -15,12 +15,12 @@ pub struct EntryCodec<K, V> {
 
 type Decode<K, V> = fn(&[u8], &[u8]) -> Result<(K, V)>;
 
-/// The bytes of a key and of its value, each an archive of its own.
+/// The bytes of a key and of its value, each its own archive.
 #[derive(Debug, Default)]
 pub struct Encoded {
-    /// Of the key.
+    /// Bytes of the key.
     pub key: AlignedVec,
-    /// Of the value.
+    /// Bytes of the value.
     pub value: AlignedVec,
     trials: (Trials, Trials),
 }

@@ -11,66 +11,74 @@ use serde::{Deserialize, Serialize};
 /// Result with Alluvium's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, and what the caller can do about it.
+/// Kind of an [`Error`]: what went wrong, and what the caller can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An option has a value the store cannot work with. The message names the option and, where
-    /// a limit is missed, the limit. Change the configuration.
+    /// An option has an impossible value. The message names the option and the limit that it
+    /// misses. Change the configuration.
     Config,
-    /// The budget cannot hold what this call needs (the message names both numbers). The call
-    /// changed nothing; raise the budget or store less.
+    /// The budget cannot hold what this call needs; the message names both numbers. The call
+    /// changed nothing. Raise the budget or store less.
     OverBudget,
-    /// Memory is taken by data on its way to storage and storage does not keep up. The call
-    /// changed nothing; try it again later.
+    /// Data on its way to storage fills the memory, and storage does not keep up. The call changed
+    /// nothing. Try again later.
     Backpressure,
-    /// A value is larger than the configured cap. The call changed nothing.
+    /// A value is larger than the configured limit. The call changed nothing.
     ValueTooLarge,
-    /// A name was asked for that the store does not have.
+    /// The store has no state of this name.
     UnknownState,
-    /// The name is open already, a handle was entered again from its own closure, or the key's group is
-    /// being moved to another store.
+    /// The state has a handle already, one of its closures has called it, a value of it is
+    /// borrowed, or the key's group is moving to another store.
     InUse,
-    /// Stored types, layouts or key groups are not the ones asked for. The message names both.
+    /// Stored types, layouts or key groups differ from the requested ones. The message names both.
     Mismatch,
-    /// The file is in a format version this build does not read.
+    /// This build cannot read the format version of the file.
     FormatVersion,
-    /// Bytes are not what was written. They are never served; restore from a checkpoint.
+    /// Bytes differ from what was written. They are never served. Restore from a checkpoint.
     Corrupt,
-    /// A file that must exist does not.
+    /// A required file does not exist.
     Missing,
     /// Another process or store holds the directory.
     Locked,
-    /// What has happened to the state since the checkpoint was begun has overtaken it: the state was cleared, or changed,
-    /// and what it had could not be kept for the checkpoint, as memory was short or storage did not take it in time.
-    /// State and older checkpoints are intact; begin it again.
+    /// A change of the state has overtaken the checkpoint: the state was cleared; or it changed,
+    /// and its old contents could not be kept, since memory was short or storage too slow. State
+    /// and older checkpoints are intact. Start the checkpoint again.
     Overtaken,
-    /// The device is full. Nothing written before is lost; the error clears when space returns.
+    /// The device is full. Earlier writes are safe. The error clears when space returns.
     DiskFull,
-    /// The process or the system has no file descriptor left. The message has the limit; raise it, or
-    /// close files. The call changed nothing.
+    /// The process or the system has no file descriptor left. The message has the limit: raise it,
+    /// or close files. The call changed nothing.
     Descriptors,
     /// The device or the operating system refused an operation.
     Io,
-    /// A user closure panicked in this state earlier: reads and writes go on, checkpoints are
-    /// refused until the poison is cleared. Or a key or value panicked while its page was encoded:
-    /// it stays in memory, and each call that needs it on storage is refused until it is changed.
+    /// A user closure panicked in this state: reads and writes continue, but checkpoints fail until
+    /// the poison is cleared. Or a key or value panicked while its page was encoded: it stays in
+    /// memory, and calls that need it on storage fail until it changes.
     Poisoned,
-    /// The input given by the user is malformed; the message says where.
+    /// The user's input is malformed; the message says where.
     Input,
     /// The layout or machine cannot do this.
     Unsupported,
-    /// A worker panicked; the message has its words. The run is over on all workers of all
-    /// processes: repair the cause and start again from the last checkpoint.
+    /// A worker panicked; the message has its text. The run has ended on all workers of all
+    /// processes. Repair the cause and start again from the last checkpoint.
     Panicked,
-    /// Another process of the group did not come, or went away before its end; the message names
-    /// it. The run is over: start all processes again.
+    /// Another process of the group did not connect, or disconnected before its end; the message
+    /// names it. The run has ended. Start all processes again.
     PeerLost,
 }
 
-/// An error with kind, message, context and source.
+/// An error with kind, message, context and source. `{}` prints one line; `{:?}` prints the context
+/// on lines of their own.
 ///
-/// `{}` prints one line; `{:?}` prints the same with context on lines of their own.
+/// ```
+/// use alluvium_pagestore::{Error, ErrorKind};
+///
+/// let error = Error::new(ErrorKind::Config, "memory is 0").with("option", "memory");
+/// assert_eq!(error.kind(), ErrorKind::Config);
+/// assert_eq!(error.context("option"), Some("memory"));
+/// println!("{error}");
+/// ```
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -81,13 +89,13 @@ struct Inner {
 }
 
 impl Error {
-    /// A new error without context.
+    /// Makes an error without context.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner { kind, message: message.into(), context: Vec::new(), source: None }))
     }
 
-    /// Adds one piece of context, such as `("file", "seg-3")`. What is known already is not said again: who passes an error
-    /// on need not know who has.
+    /// Adds a piece of context, such as `("file", "seg-3")`. Keeps an equal name that is there:
+    /// several callers may add the same.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl fmt::Display) -> Self {
         let piece = (name, value.to_string());
@@ -107,22 +115,22 @@ impl Error {
         self
     }
 
-    /// What went wrong.
+    /// Returns the kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The sentence for people, without context.
+    /// Returns the message without context.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The value of one piece of context.
+    /// Returns the value of one piece of context.
     pub fn context(&self, name: &str) -> Option<&str> {
         self.0.context.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str())
     }
 
-    /// An operating system error while doing `what` to `file`; a full device becomes
+    /// Makes an error of the operating system while doing `what` to `file`. A full device becomes
     /// [`ErrorKind::DiskFull`], an absent file [`ErrorKind::Missing`], a lack of descriptors
     /// [`ErrorKind::Descriptors`].
     pub fn io(what: &str, file: impl fmt::Display, source: std::io::Error) -> Self {
@@ -192,17 +200,27 @@ impl std::error::Error for Error {
     }
 }
 
-/// An error together with the by-value argument the call did not take. It is an error like the one it
-/// has, whatever the argument, so that `?` takes it.
+/// An error together with the argument that the call did not take. `?` converts it into its
+/// [`Error`].
+///
+/// ```
+/// use alluvium_pagestore::{Error, ErrorKind, Rejected};
+///
+/// fn put(value: String) -> Result<(), Rejected<String>> {
+///     Err(Rejected::new(Error::new(ErrorKind::OverBudget, "no room"), value))
+/// }
+/// let rejected = put("tea".to_owned()).unwrap_err();
+/// assert_eq!(rejected.value, "tea");
+/// ```
 pub struct Rejected<T> {
     /// Why the call was refused.
     pub error: Error,
-    /// What the caller passed in.
+    /// The caller's argument.
     pub value: T,
 }
 
 impl<T> Rejected<T> {
-    /// Pairs `error` with the argument that comes back.
+    /// Pairs `error` with the returned argument.
     pub fn new(error: Error, value: T) -> Self {
         Self { error, value }
     }

@@ -18,13 +18,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the key hash; a directory written with another version is refused.
+/// Version of the key hash. A directory with another version is refused.
 pub const HASH_VERSION: u32 = 1;
 
-/// A portable 64-bit hash of a key or of a borrowed form of it.
+/// A portable 64-bit hash of a key, or of a borrowed form of it.
 ///
-/// `a == b` implies `a.key_hash() == b.key_hash()`, also between an owned key and its borrowed
-/// form (`String` and `str`, `Vec<u8>` and `[u8]`).
+/// `a == b` implies `a.key_hash() == b.key_hash()`, also between an owned key and its borrowed form
+/// (`String` and `str`, `Vec<u8>` and `[u8]`).
+///
+/// ```
+/// use alluvium_pagestore::KeyHash;
+///
+/// assert_eq!("be".key_hash(), "be".to_owned().key_hash());
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a key: it has no portable hash",
     label = "`KeyHash` is not implemented for `{Self}`",
@@ -32,7 +38,7 @@ pub const HASH_VERSION: u32 = 1;
     note = "`usize`, `isize` and floats have none: they differ between machines, or are not `Eq`"
 )]
 pub trait KeyHash {
-    /// The hash. Cost: about 1 ns for integers.
+    /// Returns the hash. Cost: about 1 ns for integers.
     fn key_hash(&self) -> u64;
 }
 
@@ -46,13 +52,13 @@ const fn fold(a: u64, b: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Hash of one 64-bit word.
+/// Hashes one 64-bit word.
 #[inline(always)]
 pub const fn hash_word(word: u64) -> u64 {
     fold(word ^ SEED, MULTIPLIER).wrapping_mul(SEED)
 }
 
-/// Hash of bytes.
+/// Hashes bytes.
 #[inline]
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
@@ -234,25 +240,33 @@ tuples!(
 );
 
 /// The smallest set of keys that is assigned, checkpointed and moved together.
+///
+/// ```
+/// use alluvium_pagestore::{KeyGroup, KeyHash};
+///
+/// let group = KeyGroup::of("be".key_hash(), 256);
+/// assert!(group.owner(256, 4) < 4);
+/// assert!(group.hashes(256).contains(&"be".key_hash()));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyGroup(pub u16);
 
 impl KeyGroup {
-    /// The group, below `groups`, of a key with this hash.
+    /// Returns the group, below `groups`, of a key with this hash.
     #[inline]
     pub const fn of(hash: u64, groups: u16) -> KeyGroup {
         KeyGroup((((hash >> 48) * groups as u64) >> 16) as u16)
     }
 
-    /// The hashes of the keys of this group, one of `groups`.
+    /// Returns the hashes of this group's keys, if there are `groups` groups.
     pub fn hashes(self, groups: u16) -> RangeInclusive<u64> {
         let first = |group: u64| (group << 16).div_ceil(u64::from(groups));
         let (lo, hi) = (first(u64::from(self.0)), first(u64::from(self.0) + 1));
         lo << 48..=(hi << 48).wrapping_sub(1)
     }
 
-    /// The worker, below `peers`, that owns this group: contiguous ranges, stable for a given
-    /// number of peers.
+    /// Returns the worker, below `peers`, that owns this group: contiguous ranges, stable for a
+    /// given number of peers.
     #[inline]
     pub const fn owner(self, groups: u16, peers: usize) -> usize {
         (self.0 as usize * peers) / groups as usize

@@ -37,11 +37,17 @@ pub const fn rounded(bytes: usize) -> usize {
     least.div_ceil(16) * 16
 }
 
-/// Heap bytes owned by a value, as the allocator rounds them.
+/// Heap bytes that a value owns, rounded as the allocator rounds them.
 ///
 /// The store calls [`heap_bytes`](HeapSize::heap_bytes) before and after each closure that may
-/// change a value, unless [`NONE`](HeapSize::NONE) says that the type never owns heap memory, in
-/// which case all accounting folds away.
+/// change a value. If [`NO_HEAP`](HeapSize::NO_HEAP) is true, the accounting compiles to nothing.
+///
+/// ```
+/// use alluvium_pagestore::HeapSize;
+///
+/// assert!(<(u64, [u32; 4])>::NO_HEAP);
+/// assert!(!String::NO_HEAP && "tea".to_owned().heap_bytes() > 0);
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be state: the heap that it owns is not known",
     label = "`HeapSize` is not implemented for `{Self}`",
@@ -51,7 +57,7 @@ pub const fn rounded(bytes: usize) -> usize {
 )]
 pub trait HeapSize {
     /// True if no value of this type ever owns heap memory.
-    const NONE: bool;
+    const NO_HEAP: bool;
 
     /// Heap bytes owned by this value, not counting its own size. Cost: O(1) for strings and
     /// vectors of plain data, O(n) for vectors of values that own heap.
@@ -61,7 +67,7 @@ pub trait HeapSize {
 macro_rules! none {
     ($($t:ty),* $(,)?) => {$(
         impl HeapSize for $t {
-            const NONE: bool = true;
+            const NO_HEAP: bool = true;
             #[inline(always)]
             fn heap_bytes(&self) -> usize { 0 }
         }
@@ -76,7 +82,7 @@ none! {
 }
 
 impl<T: ?Sized> HeapSize for PhantomData<T> {
-    const NONE: bool = true;
+    const NO_HEAP: bool = true;
     #[inline(always)]
     fn heap_bytes(&self) -> usize {
         0
@@ -87,7 +93,7 @@ impl<T: ?Sized> HeapSize for PhantomData<T> {
 macro_rules! strings {
     ($($t:ty: $value:ident => $bytes:expr),* $(,)?) => {$(
         impl HeapSize for $t {
-            const NONE: bool = false;
+            const NO_HEAP: bool = false;
             #[inline]
             fn heap_bytes(&self) -> usize { let $value = self; rounded($bytes) }
         }
@@ -103,7 +109,7 @@ strings!(
 );
 
 impl<B: ToOwned<Owned: HeapSize> + ?Sized + 'static> HeapSize for Cow<'static, B> {
-    const NONE: bool = <B::Owned as HeapSize>::NONE;
+    const NO_HEAP: bool = <B::Owned as HeapSize>::NO_HEAP;
     #[inline]
     fn heap_bytes(&self) -> usize {
         match self {
@@ -116,11 +122,11 @@ impl<B: ToOwned<Owned: HeapSize> + ?Sized + 'static> HeapSize for Cow<'static, B
 /// Bytes owned by the elements of a collection; nothing is visited if they own none.
 #[inline]
 fn elements<'a, T: HeapSize + 'a>(elements: impl IntoIterator<Item = &'a T>) -> usize {
-    if T::NONE { 0 } else { elements.into_iter().map(T::heap_bytes).sum() }
+    if T::NO_HEAP { 0 } else { elements.into_iter().map(T::heap_bytes).sum() }
 }
 
 impl<T: HeapSize> HeapSize for Vec<T> {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     #[inline]
     fn heap_bytes(&self) -> usize {
         rounded(self.capacity() * size_of::<T>()) + elements(self)
@@ -128,7 +134,7 @@ impl<T: HeapSize> HeapSize for Vec<T> {
 }
 
 impl<T: HeapSize> HeapSize for VecDeque<T> {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     #[inline]
     fn heap_bytes(&self) -> usize {
         rounded(self.capacity() * size_of::<T>()) + elements(self)
@@ -136,7 +142,7 @@ impl<T: HeapSize> HeapSize for VecDeque<T> {
 }
 
 impl<T: HeapSize> HeapSize for BinaryHeap<T> {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     #[inline]
     fn heap_bytes(&self) -> usize {
         rounded(self.capacity() * size_of::<T>()) + elements(self)
@@ -145,7 +151,7 @@ impl<T: HeapSize> HeapSize for BinaryHeap<T> {
 
 /// A node per element, with two links.
 impl<T: HeapSize> HeapSize for LinkedList<T> {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     #[inline]
     fn heap_bytes(&self) -> usize {
         struct Node<T> {
@@ -157,7 +163,7 @@ impl<T: HeapSize> HeapSize for LinkedList<T> {
 }
 
 impl<T: HeapSize> HeapSize for Box<[T]> {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     #[inline]
     fn heap_bytes(&self) -> usize {
         rounded(size_of_val(&**self)) + elements(&**self)
@@ -165,7 +171,7 @@ impl<T: HeapSize> HeapSize for Box<[T]> {
 }
 
 impl<T: HeapSize> HeapSize for Box<T> {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     #[inline]
     fn heap_bytes(&self) -> usize {
         rounded(size_of::<T>()) + (**self).heap_bytes()
@@ -198,7 +204,7 @@ fn btree_bytes<K, V>(len: usize) -> usize {
 }
 
 impl<K: HeapSize, V: HeapSize> HeapSize for BTreeMap<K, V> {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     #[inline]
     fn heap_bytes(&self) -> usize {
         btree_bytes::<K, V>(self.len()) + elements(self.keys()) + elements(self.values())
@@ -206,7 +212,7 @@ impl<K: HeapSize, V: HeapSize> HeapSize for BTreeMap<K, V> {
 }
 
 impl<T: HeapSize> HeapSize for BTreeSet<T> {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     #[inline]
     fn heap_bytes(&self) -> usize {
         btree_bytes::<T, ()>(self.len()) + elements(self)
@@ -226,7 +232,7 @@ fn table_bytes(capacity: usize, entry_bytes: usize) -> usize {
 }
 
 impl<K: HeapSize, V: HeapSize, S> HeapSize for HashMap<K, V, S> {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     #[inline]
     fn heap_bytes(&self) -> usize {
         table_bytes(self.capacity(), size_of::<(K, V)>())
@@ -236,7 +242,7 @@ impl<K: HeapSize, V: HeapSize, S> HeapSize for HashMap<K, V, S> {
 }
 
 impl<T: HeapSize, S> HeapSize for HashSet<T, S> {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     #[inline]
     fn heap_bytes(&self) -> usize {
         table_bytes(self.capacity(), size_of::<T>()) + elements(self)
@@ -244,7 +250,7 @@ impl<T: HeapSize, S> HeapSize for HashSet<T, S> {
 }
 
 impl<T: HeapSize> HeapSize for Option<T> {
-    const NONE: bool = T::NONE;
+    const NO_HEAP: bool = T::NO_HEAP;
     #[inline]
     fn heap_bytes(&self) -> usize {
         self.as_ref().map_or(0, T::heap_bytes)
@@ -252,7 +258,7 @@ impl<T: HeapSize> HeapSize for Option<T> {
 }
 
 impl<T: HeapSize, E: HeapSize> HeapSize for Result<T, E> {
-    const NONE: bool = T::NONE && E::NONE;
+    const NO_HEAP: bool = T::NO_HEAP && E::NO_HEAP;
     #[inline]
     fn heap_bytes(&self) -> usize {
         match self {
@@ -266,7 +272,7 @@ impl<T: HeapSize, E: HeapSize> HeapSize for Result<T, E> {
 macro_rules! plain_structs {
     ($($t:ident: $value:ident => $($part:expr),+);* $(;)?) => {$(
         impl<T: HeapSize> HeapSize for $t<T> {
-            const NONE: bool = T::NONE;
+            const NO_HEAP: bool = T::NO_HEAP;
             #[inline]
             fn heap_bytes(&self) -> usize {
                 let $value = self;
@@ -287,7 +293,7 @@ plain_structs!(
 );
 
 impl<T: HeapSize> HeapSize for Bound<T> {
-    const NONE: bool = T::NONE;
+    const NO_HEAP: bool = T::NO_HEAP;
     #[inline]
     fn heap_bytes(&self) -> usize {
         match self {
@@ -298,7 +304,7 @@ impl<T: HeapSize> HeapSize for Bound<T> {
 }
 
 impl<T: HeapSize, const N: usize> HeapSize for [T; N] {
-    const NONE: bool = T::NONE;
+    const NO_HEAP: bool = T::NO_HEAP;
     #[inline]
     fn heap_bytes(&self) -> usize {
         elements(self)
@@ -308,7 +314,7 @@ impl<T: HeapSize, const N: usize> HeapSize for [T; N] {
 macro_rules! tuples {
     ($(($($t:ident $i:tt),+)),* $(,)?) => {$(
         impl<$($t: HeapSize),+> HeapSize for ($($t,)+) {
-            const NONE: bool = $($t::NONE)&&+;
+            const NO_HEAP: bool = $($t::NO_HEAP)&&+;
             #[inline]
             fn heap_bytes(&self) -> usize { 0 $(+ self.$i.heap_bytes())+ }
         }
@@ -348,9 +354,9 @@ mod tests {
 
     #[test]
     fn plain_data_folds_to_nothing() {
-        const { assert!(<(u64, [u32; 4], Option<i8>)>::NONE) };
-        const { assert!(!<(u64, String)>::NONE) };
-        const { assert!(<(NonZero<u8>, Duration, Result<u8, ()>, PhantomData<String>)>::NONE) };
-        const { assert!(!Result::<u8, Box<str>>::NONE) };
+        const { assert!(<(u64, [u32; 4], Option<i8>)>::NO_HEAP) };
+        const { assert!(!<(u64, String)>::NO_HEAP) };
+        const { assert!(<(NonZero<u8>, Duration, Result<u8, ()>, PhantomData<String>)>::NO_HEAP) };
+        const { assert!(!Result::<u8, Box<str>>::NO_HEAP) };
     }
 }

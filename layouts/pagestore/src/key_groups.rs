@@ -16,40 +16,40 @@ use crate::KeyGroup;
 pub struct KeyGroups(Vec<Range<u16>>);
 
 impl KeyGroups {
-    /// Whether the group is one of them. Cost: a search among the ranges.
+    /// Returns whether the set has the group. Cost: a search among the ranges.
     pub fn contains(&self, group: KeyGroup) -> bool {
         let after = self.0.partition_point(|range| range.start <= group.0);
         after > 0 && group.0 < self.0[after - 1].end
     }
 
-    /// Whether it is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many they are.
+    /// Returns the number of groups.
     pub fn len(&self) -> usize {
         self.0.iter().map(Range::len).sum()
     }
 
-    /// How many of them are in the range.
+    /// Returns how many groups are in the range.
     pub fn count_in(&self, range: &Range<u16>) -> usize {
         self.within(range).map(|part| part.len()).sum()
     }
 
-    /// Those that are in the range.
+    /// Returns the parts of the set that are in the range.
     pub fn within(&self, range: &Range<u16>) -> impl Iterator<Item = Range<u16>> + '_ {
         let Range { start, end } = *range;
         let parts = self.0.iter().map(move |own| own.start.max(start)..own.end.min(end));
         parts.filter(|part| !part.is_empty())
     }
 
-    /// The ranges, in order.
+    /// Returns the ranges, in order.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u16>> + '_ {
         self.0.iter().cloned()
     }
 
-    /// The groups, in order.
+    /// Returns the groups, in order.
     pub fn iter(&self) -> impl Iterator<Item = KeyGroup> + '_ {
         self.0.iter().cloned().flatten().map(KeyGroup)
     }

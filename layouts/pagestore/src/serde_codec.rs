@@ -223,7 +223,7 @@ impl<T> From<T> for Serde<T> {
 }
 
 impl<T: HeapSize> HeapSize for Serde<T> {
-    const NONE: bool = T::NONE;
+    const NO_HEAP: bool = T::NO_HEAP;
 
     #[inline]
     fn heap_bytes(&self) -> usize {
@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn the_schema_names_codec_and_type() {
         assert_eq!(description_of::<Serde<Vec<u8>>>(), "postcard-1(Vec<u8>)");
-        const { assert!(Serde::<u8>::NONE && !Serde::<String>::NONE) };
+        const { assert!(Serde::<u8>::NO_HEAP && !Serde::<String>::NO_HEAP) };
         assert_eq!(Serde(String::from("abc")).key_hash(), "abc".key_hash());
     }
 }

@@ -12,7 +12,16 @@ pub const MIB: u64 = 1 << 20;
 /// 1024 MiB.
 pub const GIB: u64 = 1 << 30;
 
-/// A number of bytes; reads and prints like `256MiB`.
+/// A number of bytes; parses and prints like `256MiB`.
+///
+/// ```
+/// use alluvium_pagestore::ByteSize;
+///
+/// let size: ByteSize = "64MiB".parse()?;
+/// assert_eq!(size.0, 64 << 20);
+/// assert_eq!(size.to_string(), "64MiB");
+/// # Ok::<(), alluvium_pagestore::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
@@ -37,12 +46,12 @@ impl FromStr for ByteSize {
     }
 }
 
-/// What says a number of bytes: the number, or a text such as `64MiB`.
+/// Converts to a number of bytes: a number, or text such as `64MiB`.
 pub trait IntoByteSize {
-    /// The number of bytes.
+    /// Returns the number of bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a text that is no size.
+    /// [`ErrorKind::Config`] for text that is no size.
     fn into_byte_size(self) -> Result<ByteSize>;
 }
 
@@ -83,7 +92,7 @@ impl fmt::Display for ByteSize {
 }
 
 impl ByteSize {
-    /// The size with a decimal and the largest unit of which there is one, like `56.9MiB`.
+    /// Formats the size with one decimal and the largest unit that fits, like `56.9MiB`.
     pub fn short(self) -> String {
         for (unit, name) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
             if self.0 >= unit {

@@ -14,13 +14,12 @@ use crate::schema::Schema;
 /// Serializer that [`State`] values are written with.
 pub type RecordSerializer<'a> = HighSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>;
 
-/// A value that a store can keep: native in memory, rkyv (checked) on a page, with a heap size
-/// for the budget and a schema for the manifest.
+/// A value that a store can keep: native in memory, rkyv (checked) on a page, with a heap size for
+/// the budget and a schema for the manifest.
 ///
-/// Implemented for every type with the supertraits; get them with
-/// `#[derive(Clone, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, alluvium::State)]`.
-/// Values must not share mutable parts (`Arc<Mutex<_>>`): helper threads read them while a page
-/// is written, and a copy must be a deep one.
+/// Every type with the supertraits implements it. Get them with `#[derive(Clone, rkyv::Archive,
+/// rkyv::Serialize, rkyv::Deserialize, alluvium::State)]`. Values must not share mutable parts
+/// (`Arc<Mutex<_>>`): helper threads read them while a page is written, and a clone must be deep.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be state",
     label = "`State` is not implemented for `{Self}`",
@@ -68,13 +67,13 @@ pub trait Key: State + Eq + KeyHash {}
 
 impl<T: State + Eq + KeyHash> Key for T {}
 
-/// A borrowed form of a key, such as `str` for `String`: what look-ups take.
+/// A borrowed form of a key that look-ups accept, such as `str` for `String`.
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` does not look a key `{K}` up",
     label = "expected a reference to `{K}`, or to a borrowed form of it"
 )]
 pub trait Lookup<K>: KeyHash + Eq + ToOwned<Owned = K> {
-    /// Whether `key` is the key that is looked up.
+    /// Returns whether `key` equals this.
     fn is(&self, key: &K) -> bool;
 }
 

@@ -153,7 +153,7 @@ mod tests {
     struct Drifting(u32);
 
     impl HeapSize for Drifting {
-        const NONE: bool = true;
+        const NO_HEAP: bool = true;
         fn heap_bytes(&self) -> usize {
             0
         }

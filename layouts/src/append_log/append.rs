@@ -52,7 +52,7 @@ impl<K: Key, E: State> Bucket<K, E> {
         let Some(head) = head else {
             return self.append_first((hash, key), element, plenty);
         };
-        if !(K::NONE && E::NONE) && head.key.heap_bytes() as u64 + heap > plenty.max_bytes {
+        if !(K::NO_HEAP && E::NO_HEAP) && head.key.heap_bytes() as u64 + heap > plenty.max_bytes {
             return Err(element);
         }
         if !head.chain.has_room() {
@@ -87,14 +87,14 @@ impl<K: Key, E: State> Bucket<K, E> {
             return Err(element);
         }
         let key = key.to_owned();
-        if !(K::NONE && E::NONE) && key.heap_bytes() as u64 + heap > plenty.max_bytes {
+        if !(K::NO_HEAP && E::NO_HEAP) && key.heap_bytes() as u64 + heap > plenty.max_bytes {
             return Err(element);
         }
         let make = || Head { key, chain: Chain::default() };
         let Ok(head) = self.live.insert(hash, hash_of_head, make) else { return Err(element) };
         Self::grow(&mut self.arena, &self.account, &mut head.chain);
         head.chain.push(element);
-        let key_heap = if K::NONE { 0 } else { head.key.heap_bytes() as u64 };
+        let key_heap = if K::NO_HEAP { 0 } else { head.key.heap_bytes() as u64 };
         self.values += key_heap + heap;
         self.elements += 1;
         self.account.charge(MemoryKind::Values, key_heap + heap);
@@ -104,7 +104,7 @@ impl<K: Key, E: State> Bucket<K, E> {
 
 #[inline(always)]
 fn heap_of<E: State>(element: &E) -> u64 {
-    if E::NONE { 0 } else { element.heap_bytes() as u64 }
+    if E::NO_HEAP { 0 } else { element.heap_bytes() as u64 }
 }
 
 impl<K: Key, E: State> AppendLogLists<K, E> {
@@ -150,7 +150,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 return Ok(());
             }
             let mut group = group.iter();
-            while let Some((bucket, found, key, element)) = self.append_some(&mut group, &mut rest)
+            while let Some((bucket, found, key, element)) = self.append_group(&mut group, &mut rest)
             {
                 if let Err(rejected) = self.append_found(bucket, found, &key, element) {
                     let left = std::iter::once((key, bucket, rejected.value)).chain(rest);
@@ -165,7 +165,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     /// Appends the elements of a group of which these were found, up to one that needs more to be
     /// looked at: that is returned.
     #[inline]
-    fn append_some<'f>(
+    fn append_group<'f>(
         &mut self,
         group: &mut impl Iterator<Item = &'f Found>,
         rest: &mut impl Iterator<Item = (K, Time, E)>,
@@ -222,7 +222,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         (hash, key): (u64, &Q),
         heap: u64,
     ) -> Result<()> {
-        if !(K::NONE && E::NONE) {
+        if !(K::NO_HEAP && E::NO_HEAP) {
             let key = key.to_owned();
             self.oversize.check(&key, key.heap_bytes() as u64 + heap)?;
         }
@@ -280,7 +280,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             Some(head) if head.chain.has_room() => (0, 0),
             Some(head) => (bucket.arena.missing(head.chain.next_capacity()), 0),
             None => {
-                let key_heap = if K::NONE { 0 } else { key.to_owned().heap_bytes() as u64 };
+                let key_heap = if K::NO_HEAP { 0 } else { key.to_owned().heap_bytes() as u64 };
                 (bucket.arena.missing(Chain::<E>::default().next_capacity()), key_heap)
             }
         };

@@ -276,7 +276,7 @@ impl<E> Arena<E> {
 impl<E: HeapSize> Chain<E> {
     /// Heap bytes of all elements. Cost: O(elements), unless they own none.
     pub fn heap_bytes(&self) -> u64 {
-        if E::NONE { 0 } else { self.iter().map(|e| e.heap_bytes() as u64).sum() }
+        if E::NO_HEAP { 0 } else { self.iter().map(|e| e.heap_bytes() as u64).sum() }
     }
 }
 

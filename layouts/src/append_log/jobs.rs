@@ -355,7 +355,7 @@ impl<'a, K: Key, E: State> BlockWriter<'_, 'a, K, E> {
     /// How many elements go into the block: at least one, and then as many as fit `room`.
     fn take(&mut self, elements: &Iter<'a, E>, room: usize) -> usize {
         let each = size_of::<E>().max(1);
-        if E::NONE {
+        if E::NO_HEAP {
             let count = (room / each).clamp(1, elements.len());
             self.bytes += count * each;
             if count < elements.len() {

@@ -123,7 +123,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     fn merge_memory(&self, runs: &[Run<K, E>]) -> u64 {
         // Many short elements take more as values; one that is long does not.
-        let expansion = if K::NONE && E::NONE { 2 } else { 8 };
+        let expansion = if K::NO_HEAP && E::NO_HEAP { 2 } else { 8 };
         let short = 2 * self.sizes.block_bytes as u64;
         let stored = || runs.iter().filter_map(|run| run.stored.as_ref());
         let each = |stored: &Arc<StoredRun>| {
@@ -375,7 +375,7 @@ impl<K: Key, E: State> Merger<K, E> {
     /// nothing stands between them and others of that kind, as runs are neighbours.
     fn push(&mut self, key: &K, (rank, plain): (i64, bool), mut elements: Vec<E>) -> Result<usize> {
         let heap: usize =
-            if E::NONE { 0 } else { elements.iter().map(|element| element.heap_bytes()).sum() };
+            if E::NO_HEAP { 0 } else { elements.iter().map(|element| element.heap_bytes()).sum() };
         let bytes = elements.len() * size_of::<E>() + heap;
         let entry = size_of::<K>() + key.heap_bytes() + ENTRY_BYTES;
         if self.bytes + bytes + entry > self.block_bytes && self.bytes > 0 {

@@ -118,7 +118,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
         self.drop_clean(wanted);
         if self.account.available() + self.reaping < wanted && self.writing == 0 {
-            self.write_some();
+            self.write_step();
         }
     }
 
@@ -137,7 +137,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             }
             self.drop_clean(wanted);
             let idle = self.writing == 0 && self.reaping == 0;
-            if idle && !self.write_some() && self.jobs.pending() == 0 {
+            if idle && !self.write_step() && self.jobs.pending() == 0 {
                 return self.account.ensure(bytes, what);
             }
             if start.elapsed() > self.sizes.patience {
@@ -192,13 +192,13 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     /// Has something written, what could not be before or the lists of the last buckets. Says
     /// whether there was anything.
-    fn write_some(&mut self) -> bool {
+    fn write_step(&mut self) -> bool {
         if self.source.is_none() {
             return false;
         }
         let mut batch = self.unwritten();
         if batch.is_empty() {
-            batch = self.freeze_some(self.sizes.batch_bytes);
+            batch = self.freeze_last(self.sizes.batch_bytes);
         }
         self.write(batch)
     }
@@ -230,7 +230,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     /// Freezes the lists of the last buckets, about `bytes` of them.
-    fn freeze_some(&mut self, bytes: u64) -> Vec<Arc<Frozen<K, E>>> {
+    fn freeze_last(&mut self, bytes: u64) -> Vec<Arc<Frozen<K, E>>> {
         self.kept = None;
         let (number, mut batch, mut total) = (self.epoch + 1, Vec::new(), 0);
         for bucket in self.buckets.values_mut().rev().filter(|bucket| bucket.elements > 0) {
@@ -271,7 +271,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             }
             self.drop_clean(self.account.available().saturating_add(bytes - given));
             let idle = self.writing == 0 && self.reaping == 0;
-            if idle && !self.write_some() && self.jobs.pending() == 0 {
+            if idle && !self.write_step() && self.jobs.pending() == 0 {
                 return Ok(before.saturating_sub(self.account.used()));
             }
             if start.elapsed() > self.sizes.patience {

@@ -101,7 +101,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
         let longest = context.longest_record();
         let restored = context.restored.take();
         let account = context.account.clone();
-        let plain = K::NONE && E::NONE;
+        let plain = K::NO_HEAP && E::NO_HEAP;
         let (memory, stored) = (account.available_to_open(), context.segments.is_some());
         let sizes_for = |max_value| self.sizes(memory, (plain, stored), max_value);
         let mut sizes = sizes_for(context.max_value_bytes)?;

@@ -418,7 +418,7 @@ impl Remembered {
         };
         taking.stepped.check()?;
         if taking.telling.is_some() {
-            return self.tell_some(blobs);
+            return self.tell_step(blobs);
         }
         let Taking { stepped, pace, part, .. } = &mut **taking;
         let Self { files, epoch, changed, .. } = self;
@@ -429,7 +429,7 @@ impl Remembered {
         match sealed {
             Some(sealed) => {
                 self.begin_telling(sealed);
-                self.tell_some(blobs)
+                self.tell_step(blobs)
             }
             None => Ok(None),
         }
@@ -464,7 +464,7 @@ impl Remembered {
     }
 
     /// Goes on telling which records of segments of before are live; the image, if all is told.
-    fn tell_some(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
+    fn tell_step(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         let taking = self.taking.as_mut().expect("it is told of");
         let Taking { stepped, part: Part { naming, .. }, telling, .. } = &mut **taking;
         let telling = telling.as_mut().expect("it is told of");

@@ -203,7 +203,7 @@ impl Paced {
     /// # Panics
     /// As for `push`.
     pub fn place<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<PlacedAt> {
-        let heap = if K::NONE && V::NONE { 0 } else { key.heap_bytes() + value.heap_bytes() };
+        let heap = if K::NO_HEAP && V::NO_HEAP { 0 } else { key.heap_bytes() + value.heap_bytes() };
         self.place_by((hash, heap as u64), &mut |trials, to| trials.encode(to, key, value))
     }
 

@@ -247,7 +247,7 @@ impl HeapCore {
         };
         capture.stepped.check()?;
         if capture.telling.is_some() {
-            return self.tell_some(blobs);
+            return self.tell_step(blobs);
         }
         let sealed =
             if self.is_copied() { self.share_by_copies() } else { self.share_by_batches() };
@@ -256,7 +256,7 @@ impl HeapCore {
         match sealed? {
             Some(sealed) => {
                 self.begin_telling(sealed);
-                self.tell_some(blobs)
+                self.tell_step(blobs)
             }
             None => Ok(None),
         }
@@ -275,7 +275,7 @@ impl HeapCore {
 
     /// Copies entries, and has the helper write some.
     fn share_by_copies(&mut self) -> Result<Option<Vec<SegmentInfo>>> {
-        self.copy_some()?;
+        self.copy_step()?;
         let is_short = self.context.account.available() < self.context.account.limit() / 16;
         let capture = self.capture.as_mut().expect("it is taken");
         let HeapCapture { stepped, pace, follow, reading, .. } = &mut **capture;
@@ -303,7 +303,7 @@ impl HeapCore {
     }
 
     /// Copies as many entries as a share does, as the stream has earned, and as there is room for.
-    fn copy_some(&mut self) -> Result<()> {
+    fn copy_step(&mut self) -> Result<()> {
         let capture = self.capture.as_mut().expect("it is taken");
         let HeapCapture { stepped, follow, reading, .. } = &mut **capture;
         let (encoded, mut clear, mut looked) = (reading.encoded, 0, 0);
@@ -340,7 +340,7 @@ impl HeapCore {
     }
 
     /// Goes on telling which records of segments of before are live; the image, if all is told.
-    fn tell_some(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
+    fn tell_step(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         let capture = self.capture.as_mut().expect("it is told of");
         let HeapCapture { stepped, reading, telling, .. } = &mut **capture;
         let naming = &mut reading.naming;
@@ -395,7 +395,7 @@ impl HeapCore {
     #[inline(never)]
     pub(super) fn drop_some_left(&mut self) -> bool {
         if let Some(reading) = self.left_over.readings.last_mut() {
-            if !reading.drop_some() {
+            if !reading.drop_step() {
                 self.left_over.readings.pop();
             }
             return true;

@@ -357,11 +357,11 @@ impl HeapCore {
             return;
         }
         let mut cursor = pass.cursor;
-        pass.removed += self.expire_some(&mut cursor, fuel, &mut |entry| has_expired(pass, entry));
+        pass.removed += self.expire_step(&mut cursor, fuel, &mut |entry| has_expired(pass, entry));
         pass.cursor = cursor;
     }
 
-    fn expire_some(
+    fn expire_step(
         &mut self,
         cursor: &mut Cursor,
         fuel: usize,

@@ -471,7 +471,7 @@ impl RawTable {
 
     /// Gives back some blocks of a table that is of no use any more, and drops their entries; says whether there were
     /// any. What panics is told by the first of the panics.
-    pub fn drop_some(&mut self, panicked: &mut Option<Box<dyn Any + Send>>) -> bool {
+    pub fn drop_step(&mut self, panicked: &mut Option<Box<dyn Any + Send>>) -> bool {
         let Some(first) = self.directory.pop() else { return false };
         while self.directory.last() == Some(&first) {
             self.directory.pop();
@@ -537,7 +537,7 @@ pub(super) fn entries_max(mask: usize) -> usize {
 impl Drop for RawTable {
     fn drop(&mut self) {
         let mut panicked = None;
-        while self.drop_some(&mut panicked) {}
+        while self.drop_step(&mut panicked) {}
         if let Some(payload) = panicked.filter(|_| !std::thread::panicking()) {
             resume_unwind(payload);
         }

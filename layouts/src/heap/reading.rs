@@ -183,7 +183,7 @@ impl Reading {
 
     /// Of a checkpoint that was given up: drops a bounded part of what it has kept; says whether there was something. Values
     /// that panic when they are dropped do so for nobody.
-    pub fn drop_some(&mut self) -> bool {
+    pub fn drop_step(&mut self) -> bool {
         if self.copies.drop_one() || self.naming.sets.drop_one() {
             return true;
         }
@@ -193,7 +193,7 @@ impl Reading {
             return true;
         }
         let Some(Left { table, .. }) = &mut self.left else { return false };
-        if !table.drop_some(&mut None) {
+        if !table.drop_step(&mut None) {
             self.drop_left();
         }
         true

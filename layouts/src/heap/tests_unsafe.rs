@@ -417,7 +417,7 @@ fn a_drop_that_panics_drops_the_others() {
         assert_eq!(Arc::strong_count(&shared) as u64, all + 1);
         let mut panicked = None;
         let dropped = catch_unwind(AssertUnwindSafe(|| {
-            while in_parts && table.drop_some(&mut panicked) {}
+            while in_parts && table.drop_step(&mut panicked) {}
             drop(table);
         }));
         assert_eq!((dropped.is_err(), panicked.is_some()), (!in_parts, in_parts));

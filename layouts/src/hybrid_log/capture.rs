@@ -179,7 +179,7 @@ impl Core {
         if self.has_handed_over() {
             return self.continue_handed_over(blobs);
         }
-        self.let_go_of_some();
+        self.release_step();
         let Some(mut capture) = self.capture.take() else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
@@ -219,7 +219,7 @@ impl Core {
                     false => Step::Foreseeing { wanted },
                 })
             }
-            Step::Writing => match self.log.seal_some() {
+            Step::Writing => match self.log.seal_step() {
                 Ok(Sealing::Sealed) => {
                     self.look_over(capture);
                     Ok(Step::Looking)
@@ -240,7 +240,7 @@ impl Core {
             }
             Step::Looking if capture.left.is_empty() => Ok(self.begin_listing(capture, blobs)),
             Step::Looking => Ok(self.begin_looking(capture)),
-            Step::Freeing { count, bytes, booked } => self.free_some(capture, count, bytes, booked),
+            Step::Freeing { count, bytes, booked } => self.free_step(capture, count, bytes, booked),
             Step::Beginning { mut wanted } => Ok(match self.begin_sets(&mut wanted) {
                 true => Step::Sweeping { frame: 0 },
                 false => Step::Beginning { wanted },

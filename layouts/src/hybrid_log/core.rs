@@ -267,7 +267,7 @@ impl Upkeep for Core {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.context.helper.drive();
         let mut done = 0;
-        while self.let_go_of_some() {
+        while self.release_step() {
             done += QUANTUM as usize;
             if done >= work / 2 {
                 break;

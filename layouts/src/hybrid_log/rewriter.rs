@@ -249,7 +249,7 @@ impl Core {
                 Step::Sweeping => {
                     let slots = (fuel - spent).saturating_mul(SLOTS_PER_FUEL);
                     let leaving = &mut self.rewriter.leaving;
-                    let looked = self.log.take_back_some(leaving, slots);
+                    let looked = self.log.take_back_step(leaving, slots);
                     // What a whole frame is worth beyond what there is, is paid for later.
                     spent += looked.div_ceil(SLOTS_PER_FUEL);
                     if !leaving.is_over() {

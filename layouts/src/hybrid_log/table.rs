@@ -119,7 +119,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         (number, slot): (u32, u32),
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        if !V::NONE && self.core.log.oversize.is_seen() {
+        if !V::NO_HEAP && self.core.log.oversize.is_seen() {
             let (key, value) = self.core.entry(number, slot).expect("a used slot");
             self.core.log.oversize.check(key, heap_of(key, value))?;
         }
@@ -135,7 +135,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     ) -> R {
         let Changing { key, value, frame_heap, account, oversize } =
             self.core.changing(number, slot);
-        if V::NONE {
+        if V::NO_HEAP {
             return change(value);
         }
         let before = value.heap_bytes() as u64;
@@ -159,11 +159,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         change: impl FnOnce(&mut V) -> R,
         ahead: &mut Option<Read>,
     ) -> Result<R> {
-        if !V::NONE && self.core.log.account.available() < self.core.log.sizes.headroom_bytes {
+        if !V::NO_HEAP && self.core.log.account.available() < self.core.log.sizes.headroom_bytes {
             self.core.log.make_headroom()?;
         }
         // Of values without heap whoever calls this has looked for a short cut.
-        let owned = match V::NONE {
+        let owned = match V::NO_HEAP {
             true => self.own_slowly(hash, key, ahead)?,
             false => self.own(hash, key, ahead)?,
         };
@@ -173,7 +173,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let key = self.new_key(key)?;
         let to = self.core.log.make_room(hash)?;
         let value = init();
-        if !V::NONE {
+        if !V::NO_HEAP {
             self.core.log.oversize.grown(&key, heap_of(&key, &value));
         }
         self.insert(hash, key, value, to);
@@ -238,7 +238,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     ) -> Result<R> {
         self.drop_scratch();
         let hash = self.hash(key);
-        if V::NONE {
+        if V::NO_HEAP {
             if let Some(value) = self.core.find_value(hash, key) {
                 return Ok(change(value));
             }
@@ -252,7 +252,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
         self.drop_scratch();
-        if !V::NONE {
+        if !V::NO_HEAP {
             self.core.log.make_headroom()?;
         }
         let slot = self.own(self.hash(key), key, &mut None)?;
@@ -278,7 +278,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
                 self.core.log.make_free((heap, "a copy of a value for a checkpoint"))?;
             }
         }
-        if !V::NONE {
+        if !V::NO_HEAP {
             self.core.log.make_headroom()?;
         }
         let slot = self.own(hash, key, &mut None)?;
@@ -385,7 +385,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     ) -> std::result::Result<(), BatchError> {
         self.drop_scratch();
         self.in_groups(batch, &key, |table, item, (hash, likely), read| {
-            if V::NONE {
+            if V::NO_HEAP {
                 if let Some(value) = table.core.value_at(likely, key(item)) {
                     change(item, value);
                     return Ok(());
@@ -607,7 +607,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if let Some(over) = self.put_over_larger(hash, key, value) {
             return Ok(over);
         }
-        if !(K::NONE && V::NONE) {
+        if !(K::NO_HEAP && V::NO_HEAP) {
             self.core.log.make_headroom()?;
         }
         match self.core.locate(hash, key) {

@@ -41,7 +41,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         change: &mut impl FnMut(&U, &mut A),
     ) -> std::result::Result<(), BatchError> {
         // What keys own is booked one by one, when they are in their sets.
-        if !(K::NONE && self.has_group()) {
+        if !(K::NO_HEAP && self.has_group()) {
             return self.update_each(items, place, init, change);
         }
         let mut entries = std::mem::take(&mut self.group);

@@ -116,7 +116,7 @@ impl Storage {
 
 /// Heap that the entries of a table own.
 fn heap_of<K: Key, A: State>(table: &FrozenTable<(K, A)>) -> u64 {
-    if K::NONE && A::NONE {
+    if K::NO_HEAP && A::NO_HEAP {
         return 0;
     }
     let (mut place, mut bytes) = (Some(0), 0);

@@ -223,7 +223,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
         match capture.step {
             Step::Reading(_) => {
-                if self.read_some()? {
+                if self.read_step()? {
                     let capture = self.capture.as_mut().expect("looked at above");
                     capture.step = Step::EndingTables;
                     capture.own.as_mut().expect("looked at above").submit_end();
@@ -250,7 +250,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 }
             }
             Step::Telling(mut telling) => {
-                let is_told = telling.tell_some(capture)?;
+                let is_told = telling.tell_step(capture)?;
                 let own = self.own();
                 if is_told {
                     own.submit_end();
@@ -275,7 +275,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     /// Reads parts of slices as long as they go into the batch; says whether all are read.
-    fn read_some(&mut self) -> Result<bool> {
+    fn read_step(&mut self) -> Result<bool> {
         while self.own().has_room() {
             if !self.read_part()? {
                 return Ok(true);

@@ -111,7 +111,7 @@ impl WindowSegments {
         stored: bool,
     ) -> Result<Sizes> {
         let block = BLOCK_BYTES as u64;
-        let plain = K::NONE && A::NONE;
+        let plain = K::NO_HEAP && A::NO_HEAP;
         let auto_image = (memory_bytes / 512).clamp(IMAGE_BYTES_MIN, IMAGE_BYTES_MAX);
         let image_bytes = self.image.map_or(auto_image, |size| size.0).clamp(2 * block, 4 << 20);
         let image_bytes = image_bytes / block * block;

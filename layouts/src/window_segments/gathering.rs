@@ -28,7 +28,7 @@ pub struct Gathering<K, A> {
 }
 
 impl<K: Key, A: State> Gathering<K, A> {
-    const PLAIN: bool = K::NONE && A::NONE;
+    const PLAIN: bool = K::NO_HEAP && A::NO_HEAP;
 
     /// Nothing yet, and no memory taken; it will take `bytes` at the most.
     pub fn within(bytes: u64) -> Self {

@@ -117,8 +117,8 @@ impl<'a, K: Key, A: State> Lent<'a, K, A> {
         account: &'a Account,
         oversize: &'a mut Oversize,
     ) -> Result<Self> {
-        let before = if A::NONE { 0 } else { entry.1.heap_bytes() as u64 };
-        if !A::NONE && oversize.is_seen() {
+        let before = if A::NO_HEAP { 0 } else { entry.1.heap_bytes() as u64 };
+        if !A::NO_HEAP && oversize.is_seen() {
             oversize.check(&entry.0, entry.0.heap_bytes() as u64 + before)?;
         }
         Ok(Self { entry, before, heap_bytes, account, oversize })
@@ -128,7 +128,7 @@ impl<'a, K: Key, A: State> Lent<'a, K, A> {
 impl<K: Key, A: State> Drop for Lent<'_, K, A> {
     #[inline(always)]
     fn drop(&mut self) {
-        if !A::NONE {
+        if !A::NO_HEAP {
             let after = self.entry.1.heap_bytes() as u64;
             if after != self.before {
                 *self.heap_bytes = *self.heap_bytes + after - self.before;
@@ -143,7 +143,7 @@ impl<K: Key, A: State> Drop for Lent<'_, K, A> {
 }
 
 impl<K: Key, A: State> SegmentPanes<K, A> {
-    pub(super) const PLAIN: bool = K::NONE && A::NONE;
+    pub(super) const PLAIN: bool = K::NO_HEAP && A::NO_HEAP;
 
     fn open(layout: &WindowSegments, mut context: StateContext, merge: Merge<A>) -> Result<Self> {
         let account = context.account.clone();
@@ -261,7 +261,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                     found.heap_bytes += heap;
                     self.account.charge(MemoryKind::Values, heap);
                     self.oversize.grown(&entry.0, heap);
-                    let before = if A::NONE { 0 } else { entry.1.heap_bytes() as u64 };
+                    let before = if A::NO_HEAP { 0 } else { entry.1.heap_bytes() as u64 };
                     let (account, oversize) = (&*self.account, &mut self.oversize);
                     let heap_bytes = &mut found.heap_bytes;
                     let lent = Lent { entry, before, heap_bytes, account, oversize };
@@ -374,7 +374,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
                 return Ok(change(&mut lent.entry.1));
             }
         }
-        if !K::NONE {
+        if !K::NO_HEAP {
             let key = key.to_owned();
             self.oversize.check(&key, key.heap_bytes() as u64)?;
             return self.insert(slice, hash, || key, init, change);

@@ -25,7 +25,7 @@ pub struct Telling {
 
 impl Telling {
     /// Puts as much into the batch as it has room for, and says whether that was the end.
-    pub fn tell_some<K: Key, A: State>(&mut self, capture: &mut Capture<K, A>) -> Result<bool> {
+    pub fn tell_step<K: Key, A: State>(&mut self, capture: &mut Capture<K, A>) -> Result<bool> {
         let Capture { slices, groups, own, .. } = capture;
         let own = own.as_mut().expect("it is not taken yet");
         while own.has_room() {

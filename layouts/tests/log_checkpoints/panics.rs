@@ -54,7 +54,7 @@ impl Drop for Touchy {
 }
 
 impl HeapSize for Touchy {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     fn heap_bytes(&self) -> usize {
         self.0.0.heap_bytes()
     }

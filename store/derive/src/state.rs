@@ -122,10 +122,10 @@ fn heap_size(input: &DeriveInput, root: &Path) -> TokenStream {
     quote! {
         #[automatically_derived]
         impl #impl_generics #root::HeapSize for #name #type_generics #where_clause {
-            const NONE: bool = #none;
+            const NO_HEAP: bool = #none;
             #[inline]
             fn heap_bytes(&self) -> usize {
-                if <Self as #root::HeapSize>::NONE {
+                if <Self as #root::HeapSize>::NO_HEAP {
                     return 0;
                 }
                 #heap_bytes
@@ -138,7 +138,7 @@ fn heap_size(input: &DeriveInput, root: &Path) -> TokenStream {
 fn none(root: &Path, fields: &[Field]) -> TokenStream {
     let nones = fields
         .iter()
-        .map(|Field { ty, .. }| quote_spanned!(ty.span()=> <#ty as #root::HeapSize>::NONE));
+        .map(|Field { ty, .. }| quote_spanned!(ty.span()=> <#ty as #root::HeapSize>::NO_HEAP));
     quote!(true #(&& #nones)*)
 }
 

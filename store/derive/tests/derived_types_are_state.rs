@@ -160,7 +160,7 @@ fn a_type_that_contains_itself_has_a_finite_description() {
          other:Box<Forest@1{first:Option<Tree@1>,second:Option<Tree@1>,}>,}|"
     );
     assert_eq!(description_of::<Tree>(), description_of::<Tree>());
-    const { assert!(!Tree::NONE) };
+    const { assert!(!Tree::NO_HEAP) };
 }
 
 #[test]
@@ -219,9 +219,14 @@ fn heap_sizes_are_the_sums_of_the_fields() {
 #[test]
 fn plain_data_folds_to_nothing() {
     const {
-        assert!(Unit::NONE && Never::NONE && Tagged::<String>::NONE && Generic::<u64, 8>::NONE);
-        assert!(!Person::NONE && !Id::NONE && !Event::NONE && !Shelf::NONE);
-        assert!(!Generic::<String, 0>::NONE);
+        assert!(
+            Unit::NO_HEAP
+                && Never::NO_HEAP
+                && Tagged::<String>::NO_HEAP
+                && Generic::<u64, 8>::NO_HEAP
+        );
+        assert!(!Person::NO_HEAP && !Id::NO_HEAP && !Event::NO_HEAP && !Shelf::NO_HEAP);
+        assert!(!Generic::<String, 0>::NO_HEAP);
     }
     #[derive(State)]
     #[state(crate = alluvium_pagestore)]
@@ -230,7 +235,7 @@ fn plain_data_folds_to_nothing() {
         A(u64, [f32; 4]),
         B { x: Option<i8> },
     }
-    const { assert!(Plain::NONE) };
+    const { assert!(Plain::NO_HEAP) };
     assert_eq!(Plain::B { x: None }.heap_bytes(), 0);
 }
 

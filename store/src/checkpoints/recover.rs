@@ -185,7 +185,7 @@ impl Checkpoints {
             _ => error,
         });
         let why = loaded.and_then(|(image, _)| check_files(&image, &device.list()?));
-        let message = "the directory has changed while it was opened";
+        let message = "the directory changed while it was being opened";
         let error = why.err().unwrap_or_else(|| Error::new(ErrorKind::Io, message));
         Err(error.with("can be restored", there))
     }
@@ -297,7 +297,7 @@ fn check_groups(image: &CheckpointImage, config: &StoreConfig, owned: &Range<u16
         return Ok(());
     }
     let message = format!(
-        "the directory has key groups {}..{} of {}, asked for are {}..{} of {}",
+        "the directory has key groups {}..{} of {}, requested are {}..{} of {}",
         image.owned.0, image.owned.1, image.key_groups, owned.start, owned.end, config.key_groups
     );
     Err(Error::new(ErrorKind::Mismatch, message))

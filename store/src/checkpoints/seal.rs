@@ -23,8 +23,27 @@ use crate::pacing::{Shares, Stream};
 use crate::sources::Sources;
 use crate::store::{BLOB_CHUNK_BYTES, Inner, Store, kept};
 
-/// A checkpoint under way; see [`Store::seal`]. Dropped without a decision, it is aborted, unless it
-/// is to be [kept](Seal::keep).
+/// A checkpoint in progress; see [`Store::seal`]. Dropping it aborts the checkpoint, unless you
+/// have called [`keep`](Seal::keep).
+///
+/// ```
+/// use alluvium::{MIB, Store};
+///
+/// # let place = tempfile::tempdir().unwrap();
+/// # let directory = place.path();
+/// let store = Store::builder(directory).memory(16 * MIB).open()?;
+/// let mut words = store.count::<String>("words").open()?;
+/// words.add("be", 1)?;
+/// let mut seal = store.seal(1)?;
+/// let checkpoint = loop {
+///     words.add("not", 1)?; // the stream continues; this is not in the checkpoint
+///     if let Some(checkpoint) = seal.confirm_step()? {
+///         break checkpoint;
+///     }
+/// };
+/// assert_eq!((checkpoint.position, checkpoint.entries), (1, 1));
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[must_use = "a checkpoint that is dropped is aborted"]
 pub struct Seal {
     store: Store,
@@ -116,23 +135,25 @@ impl Seal {
         begun.map(|()| seal)
     }
 
-    /// The checkpoint's number: what [`StoreBuilder::restore`](crate::StoreBuilder::restore) takes.
+    /// Returns the checkpoint's number, for
+    /// [`StoreBuilder::restore`](crate::StoreBuilder::restore).
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The position given by the caller.
+    /// Returns the position that the caller gave.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Does a bounded share of the work, and says whether the checkpoint is durable: from then on it
-    /// can be restored by its number, also before it is confirmed.
+    /// Does a bounded step of the work. Returns whether the checkpoint is durable: then it can be
+    /// restored by its number, also before it is confirmed.
     ///
     /// # Errors
-    /// Those of the device, such as [`ErrorKind::DiskFull`]; [`ErrorKind::OverBudget`] if there is no memory for it;
-    /// [`ErrorKind::InUse`] if a value is borrowed. Drop this and seal anew, or try again, which not every part can;
-    /// after [`ErrorKind::Overtaken`] none can. The states are intact, and so are older checkpoints.
+    /// Those of the device, such as [`ErrorKind::DiskFull`]. [`ErrorKind::OverBudget`] if there is
+    /// no memory for it. [`ErrorKind::InUse`] if a value is borrowed. Drop this and seal again. You
+    /// may also call again, but not every part can continue; none can after
+    /// [`ErrorKind::Overtaken`]. States and older checkpoints are intact.
     pub fn advance(&mut self) -> Result<bool> {
         let inner = &*self.store.0;
         let segments = inner.segments.as_ref().expect("it was begun with a directory");
@@ -226,29 +247,27 @@ impl Seal {
         Ok(false)
     }
 
-    /// Has its files left in place from now on if it is dropped, or if it cannot be confirmed: for
-    /// one of several stores whose checkpoints count together, once somebody else may have decided
-    /// that they do. [`StoreBuilder::restore`](crate::StoreBuilder::restore) restores it by its
-    /// number, until this store's next checkpoint is confirmed; beyond that if it is
-    /// [held](Store::hold_checkpoint). Only [`abort`](Seal::abort) removes it. Without effect before it
-    /// is durable.
+    /// Keeps the files when this is dropped or cannot be confirmed. Use it before another process
+    /// may decide that this checkpoint counts, as with checkpoints of several stores.
+    /// [`StoreBuilder::restore`](crate::StoreBuilder::restore) restores it by its number until this
+    /// store confirms its next checkpoint, or longer if it is [held](Store::hold_checkpoint). Only
+    /// [`abort`](Seal::abort) removes it. Does nothing before the checkpoint is durable.
     pub fn keep(&mut self) {
         self.kept = true;
     }
 
-    /// Makes it the checkpoint that an open restores, waiting until it is durable; older ones beyond
-    /// [those retained](crate::StoreBuilder::retain) are dropped.
+    /// Waits until the checkpoint is durable and makes it the one that an open restores. Removes
+    /// older checkpoints beyond [those retained](crate::StoreBuilder::retain).
     ///
     /// # Errors
-    /// Those of [`advance`](Seal::advance); [`ErrorKind::Backpressure`] if storage does nothing for as
-    /// long as [`StoreConfig::patience_ms`](crate::StoreConfig::patience_ms) says. The last checkpoint
-    /// stays what an open restores, except that after a device failure while the manifest is replaced
-    /// it may be either.
+    /// Those of [`advance`](Seal::advance). [`ErrorKind::Backpressure`] if the device hangs for
+    /// [`StoreConfig::patience_ms`](crate::StoreConfig::patience_ms). An open still restores the
+    /// last checkpoint. If the device fails while the manifest is replaced, it may restore either.
     pub fn confirm(mut self) -> Result<Checkpoint> {
         let store = self.store.clone();
         let mut patience = store.0.patience();
         loop {
-            if let Some(checkpoint) = self.confirm_some()? {
+            if let Some(checkpoint) = self.confirm_step()? {
                 return Ok(checkpoint);
             }
             if patience.is_over(store.0.device()) {
@@ -263,16 +282,17 @@ impl Seal {
         }
     }
 
-    /// Does a bounded share of [confirming](Seal::confirm) it: the helper writes. Gives the
-    /// checkpoint once it is confirmed; call until then, between steps of the stream. From when it is
-    /// durable on, it is not given up any more: who drops it waits for storage, as long as that does
-    /// something.
+    /// Does a bounded step of [confirming](Seal::confirm) while the helper writes. Returns the
+    /// checkpoint once it is confirmed; call it between steps of the stream until then. Once
+    /// durable, the checkpoint is no longer aborted: dropping this waits for storage, unless the
+    /// device hangs.
     ///
     /// # Errors
-    /// As [`confirm`](Seal::confirm); then it is decided. [`ErrorKind::Config`] if it was already.
-    pub fn confirm_some(&mut self) -> Result<Option<Checkpoint>> {
+    /// Those of [`confirm`](Seal::confirm); they are final. [`ErrorKind::Config`] if it was
+    /// confirmed or aborted before.
+    pub fn confirm_step(&mut self) -> Result<Option<Checkpoint>> {
         if self.decided {
-            let message = "the checkpoint was confirmed, or could not be";
+            let message = "the checkpoint is decided: it was confirmed, or failed";
             return Err(Error::new(ErrorKind::Config, message));
         }
         let Some((_, replacing)) = &self.committing else {
@@ -355,7 +375,7 @@ impl Seal {
         committed.map(|()| Checkpoint { number: self.number, position: self.position, entries })
     }
 
-    /// Gives it up: what only it needs is removed.
+    /// Aborts the checkpoint and removes the files that only it needs.
     pub fn abort(mut self) {
         self.kept = false;
     }
@@ -374,7 +394,7 @@ impl Drop for Seal {
         let inner = &*store.0;
         let mut patience = inner.patience();
         // What is being confirmed is not given up.
-        while self.committing.is_some() && matches!(self.confirm_some(), Ok(None)) {
+        while self.committing.is_some() && matches!(self.confirm_step(), Ok(None)) {
             self.stalled |= patience.is_over(inner.device());
             if self.stalled {
                 // Which of the two it is will be known when storage goes on.

@@ -16,19 +16,18 @@ use crate::held::Held;
 use crate::map::Map;
 use crate::state_cell::ValueRef;
 
-/// The primitive of [`ExpiringMap`].
+/// Type parameter of a [`StateBuilder`](crate::StateBuilder) for [`ExpiringMap`].
 #[derive(Debug)]
 pub struct ExpiringMapOf<K, V>(PhantomData<(K, V)>);
 
-/// A [`Map`] whose entries expire a time after they were touched last. Open one with
-/// [`Store::expiring_map`](crate::Store::expiring_map); [`Ttl`] says what the time is.
+/// A [`Map`] whose entries expire some time after they were last touched. Open one with
+/// [`Store::expiring_map`](crate::Store::expiring_map); [`Ttl`] sets the time.
 ///
-/// An entry that is over is not seen by any call. It is removed without anybody asking for it: from
-/// memory an eighth of its time to live later, in bounded steps that writes and
-/// [`tick`](crate::Store::tick) pay for; from storage with its segment, when the last of that is over,
-/// or when the segment is rewritten. Errors, panics and costs are those of a map; every key takes 8
-/// bytes more. In processing time each call fails with [`ErrorKind::Input`], and changes nothing, while
-/// the clock is farther ahead of the state's time than
+/// No call sees an expired entry. The store removes it by itself: from memory an eighth of its time
+/// to live later, in bounded steps of writes and [`tick`](crate::Store::tick); from storage when
+/// its whole segment has expired, or is rewritten. Errors, panics and costs are those of a map;
+/// each key takes 8 bytes more. In processing time, calls fail with [`ErrorKind::Input`] and change
+/// nothing while the clock is further ahead of the state's time than
 /// [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms).
 ///
 /// ```
@@ -87,38 +86,40 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         Self { map, lifetime }
     }
 
-    /// The state's name.
+    /// Returns the state's name.
     pub fn name(&self) -> &str {
         self.map.name()
     }
 
-    /// How long entries live.
+    /// Returns the time to live.
     pub fn ttl(&self) -> Ttl {
         self.lifetime.ttl()
     }
 
-    /// The time of the state: the greatest it was told or, in processing time, its clock has told.
-    /// [`Time::MIN`] before the first.
+    /// Returns the state's time: the greatest it was advanced to or, in processing time, that its
+    /// clock has shown. [`Time::MIN`] before the first.
     pub fn time(&self) -> Time {
         self.lifetime.moment().unwrap_or_else(|_| self.lifetime.known()).now
     }
 
-    /// Tells the time of a state in event time: a watermark, or the times of records as they come.
-    /// An earlier time than the greatest so far changes nothing. What is over at `to` is not seen any
-    /// more. Cost: O(1), and now and then a share of removing what is over, as for a write.
+    /// Advances a state in event time: to a watermark, or to the time of each record. An earlier
+    /// time than the greatest so far changes nothing. Entries that expire at `to` are invisible
+    /// from now on. Cost: O(1), and now and then a step of removing expired entries, as for a
+    /// write.
     ///
-    /// By watermarks an entry lives a time to live of the watermark from when it was written, however
-    /// far ahead its record was; by the times of records it is what Kafka Streams calls stream time.
+    /// With watermarks, an entry lives its time to live from the watermark at its write, however
+    /// far ahead its record was. With the times of records this is the stream time of Kafka
+    /// Streams.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`], with the time as it was, for a time that is farther ahead than
-    /// [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms) allows, or in the last
-    /// year of time, as sums that overflow are; [`Time::MAX`], the end, is taken.
-    /// [`ErrorKind::Unsupported`] for a state in processing time, whose clock tells;
-    /// [`ErrorKind::InUse`] while a value is borrowed.
+    /// [`ErrorKind::Input`], without a change, for a time further ahead than
+    /// [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms), and for one in the
+    /// last year of time, where sums overflow. [`Time::MAX`], the end, is accepted.
+    /// [`ErrorKind::Unsupported`] in processing time. [`ErrorKind::InUse`] while a value is
+    /// borrowed.
     pub fn advance(&mut self, to: Time) -> Result<()> {
         if self.ttl().by_clock {
-            let message = "a state in processing time has its time from the store's clock";
+            let message = "a state in processing time takes its time from the store's clock";
             return Err(Error::new(ErrorKind::Unsupported, message).with("state", self.name()));
         }
         self.lifetime.advance(to)?;
@@ -189,8 +190,8 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         self.read(key, |value| value.is_some())
     }
 
-    /// Read-modify-write: applies `change` to the value of `key` in place, after putting `init()`
-    /// there if the key is absent or over. Touches the entry.
+    /// Applies `change` to the value of `key` in place: a read-modify-write. Inserts `init()` first
+    /// if the key is absent or expired. Touches the entry.
     #[inline]
     pub fn update<Q: Lookup<K> + ?Sized, R>(
         &mut self,
@@ -208,7 +209,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         )
     }
 
-    /// Applies `change` to the value of `key` in place; does nothing if the key is absent or over.
+    /// Applies `change` to the value of `key` in place, if the key is present and has not expired.
     /// Touches the entry.
     #[inline]
     pub fn modify<Q: Lookup<K> + ?Sized, R>(
@@ -221,7 +222,8 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         Ok(done.flatten())
     }
 
-    /// [`modify`](ExpiringMap::modify) that puts a clone of the old value back if `change` panics.
+    /// Applies `change` as [`modify`](ExpiringMap::modify) does, and puts a clone of the old value
+    /// back if `change` panics.
     pub fn modify_or_restore<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         key: &Q,
@@ -235,8 +237,8 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         Ok(self.map.modify_or_restore(key, change)?.flatten())
     }
 
-    /// Sets the value of `key`, which touches the entry, and says whether the key was there. On an
-    /// error key and value come back in it. Cost: that of a map's put, and a look-up in memory.
+    /// Sets the value of `key`, touches the entry and returns whether the key was present. An error
+    /// returns key and value. Cost: a map's put and a look-up in memory.
     pub fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         let seen = self.lifetime.moment();
         let seen = seen.and_then(|moment| Ok((moment, self.is_seen(&key, moment)?)));
@@ -272,7 +274,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         removed.set(removed.get() + u64::from(is_one));
     }
 
-    /// Removes `key` and returns its value, unless that is over.
+    /// Removes `key` and returns its value, unless it has expired.
     pub fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
         let moment = self.lifetime.moment()?;
         let Some(timed) = self.map.take(key)? else { return Ok(None) };
@@ -281,7 +283,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         Ok((!is_over).then_some(timed.value))
     }
 
-    /// Removes `key` and says whether it was there.
+    /// Removes `key` and returns whether it was present.
     pub fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
         Ok(self.take(key)?.is_some())
     }
@@ -291,8 +293,8 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         self.map.clear()
     }
 
-    /// [`update`](ExpiringMap::update) for each item of `batch`; see [`Map::update_batch`]. The time
-    /// is one for the whole batch.
+    /// Does [`update`](ExpiringMap::update) for each item of `batch`, all at one time; see
+    /// [`Map::update_batch`].
     #[inline]
     pub fn update_batch<T, Q: Lookup<K> + ?Sized>(
         &mut self,
@@ -313,8 +315,8 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         )
     }
 
-    /// Calls `read` with the value of each item's key, in order; accesses overlap, unless reads touch
-    /// entries.
+    /// Calls `read` with the value of each item's key, in order. Accesses overlap, unless reads
+    /// touch entries.
     pub fn read_batch<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         batch: &[T],
@@ -338,22 +340,22 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         self.map.fetch(key)
     }
 
-    /// Tells the tickets whose reads have ended since the last time, each once.
+    /// Reports the tickets of reads that have ended since the last call, each once.
     pub fn fetched(&mut self, tell: impl FnMut(Ticket)) -> Result<()> {
         self.map.fetched(tell)
     }
 
-    /// Gives up a read that was started; nothing happens if it was used already.
+    /// Cancels a read. Does nothing if a call has used its data.
     pub fn release(&mut self, ticket: Ticket) -> Result<()> {
         self.map.release(ticket)
     }
 
-    /// The state's reads apart from its handle, for whoever drives the handle's owner.
+    /// Returns a handle to the state's reads, for code that drives the owner of this handle.
     pub fn fetcher(&self) -> Rc<dyn Fetcher<K>> {
         self.map.fetcher()
     }
 
-    /// Visits the entries that are not over; see [`Map::scan`]. Never touches them.
+    /// Visits the entries that have not expired; see [`Map::scan`]. Never touches them.
     pub fn scan(
         &mut self,
         cursor: &mut Cursor,
@@ -367,7 +369,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         })
     }
 
-    /// Visits all entries that are not over, in no useful order. Never touches them.
+    /// Visits all entries that have not expired, in unspecified order. Never touches them.
     pub fn for_each(&mut self, mut visit: impl FnMut(&K, &V) -> Result<()>) -> Result<()> {
         let mut cursor = Cursor::default();
         while !cursor.done {
@@ -376,7 +378,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         Ok(())
     }
 
-    /// Puts all entries, in order, all touched now; see [`Map::load`].
+    /// Puts all entries in order and touches each now; see [`Map::load`].
     ///
     /// # Errors
     /// Those of [`Map::load`].
@@ -394,17 +396,17 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         })
     }
 
-    /// Counters and gauges.
+    /// Returns counters and gauges.
     pub fn stats(&self) -> Result<TableStats> {
         self.map.stats()
     }
 
-    /// Whether a closure panicked in this state since it was opened or last cleared.
+    /// Returns whether a closure has panicked in this state since it was opened or last cleared.
     pub fn is_poisoned(&self) -> bool {
         self.map.is_poisoned()
     }
 
-    /// Declares the values sound again after a panic.
+    /// Declares the values correct again after a panic.
     pub fn clear_poison(&mut self) {
         self.map.clear_poison();
     }

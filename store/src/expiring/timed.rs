@@ -3,12 +3,12 @@
 use alluvium_derive::State;
 use alluvium_pagestore::Time;
 
-/// What a state whose entries expire keeps per key: the value, and when it was touched last, which is
-/// 8 bytes more. In memory it is this struct; on storage its archive.
+/// The entry of an expiring state: the value and when it was last touched, which takes 8 bytes. In
+/// memory it is this struct, on storage its archive.
 #[derive(Clone, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
 #[state(crate = alluvium_pagestore)]
 pub struct Timed<V> {
-    /// When it was written, or also read, last: the time of the state then.
+    /// The state's time at the last write, or the last read that touched it.
     pub touched: Time,
     /// The value.
     pub value: V,

@@ -5,15 +5,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use alluvium_pagestore::{Error, ErrorKind, Result, Time, count_nanos};
 
-/// How long the entries of a state live, by what time, and what makes their life begin anew.
+/// How long entries live, in which time, and what renews them.
 ///
-/// An entry that was touched at `t` is there while the time of the state is before `t + ttl`, and is
-/// not there any more from then on. The time of the state never goes back. Every write touches an
-/// entry; so does every read, if [`refreshed_by_reads`](Ttl::refreshed_by_reads) says so.
+/// An entry touched at `t` expires when the state's time reaches `t + ttl`. That time never goes
+/// back. Every write touches an entry. Reads do too with
+/// [`refreshed_by_reads`](Ttl::refreshed_by_reads).
 ///
-/// It may be another one each time the state is opened: what is stored is when an entry was touched,
-/// so that the new one holds for all entries that are not over already; those stay over. Only event
-/// time does not become processing time.
+/// The duration may change each time the state is opened. The state stores when an entry was
+/// touched, so the new duration applies to all entries that have not expired; expired ones stay
+/// expired. A state cannot change between event time and processing time.
+///
+/// ```
+/// use std::time::Duration;
+/// use alluvium::{Store, Ttl};
+///
+/// let store = Store::in_memory().open()?;
+/// let ttl = Ttl::processing_time(Duration::from_secs(3600)).refreshed_by_reads();
+/// let mut sessions = store.expiring_map::<u64, String>("sessions").open(ttl)?;
+/// sessions.put(7, "ann".into())?;
+/// assert_eq!(sessions.get(&7)?.as_deref().map(String::as_str), Some("ann"));
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ttl {
     duration: Duration,
@@ -22,26 +34,26 @@ pub struct Ttl {
 }
 
 impl Ttl {
-    /// So long in event time: of what [`advance`](crate::ExpiringMap::advance) is told, such as the
-    /// watermark. Results are then a function of the input.
+    /// Expires in event time: the time that [`advance`](crate::ExpiringMap::advance) gets, such as
+    /// the watermark. So results depend on the input alone.
     pub fn event_time(duration: Duration) -> Self {
         Self { duration, by_clock: false, by_reads: false }
     }
 
-    /// So long in processing time: of the store's [clock](crate::StoreBuilder::clock).
+    /// Expires in processing time: by the store's [clock](crate::StoreBuilder::clock).
     pub fn processing_time(duration: Duration) -> Self {
         Self { duration, by_clock: true, by_reads: false }
     }
 
-    /// Reads touch an entry too. A read is then a write: it moves what it reads to where it can be
-    /// changed, and needs the room for that.
+    /// Lets reads touch entries too. A read is then a write: it moves the entry to where it can
+    /// change, and needs room for that.
     #[must_use]
     pub fn refreshed_by_reads(mut self) -> Self {
         self.by_reads = true;
         self
     }
 
-    /// How long.
+    /// Returns the duration.
     pub fn duration(&self) -> Duration {
         self.duration
     }
@@ -70,10 +82,28 @@ impl Ttl {
     }
 }
 
-/// Tells processing time. May go backwards: a state keeps the greatest time that it has seen. One that
-/// [jumps ahead](crate::StoreConfig::time_jump_max_ms) by years is not believed.
+/// Source of processing time. It may go backwards: a state keeps the greatest time that it has
+/// seen. A state refuses a [jump ahead](crate::StoreConfig::time_jump_max_ms) of years.
+///
+/// ```
+/// use std::sync::Arc;
+/// use alluvium::{Clock, Store, Time};
+///
+/// /// A clock for tests.
+/// #[derive(Debug)]
+/// struct Noon;
+///
+/// impl Clock for Noon {
+///     fn now(&self) -> Time {
+///         Time::from_ms(43_200_000)
+///     }
+/// }
+/// let store = Store::in_memory().clock(Arc::new(Noon)).open()?;
+/// # drop(store);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The time now.
+    /// Returns the time now.
     fn now(&self) -> Time;
 }
 

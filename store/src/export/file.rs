@@ -80,7 +80,7 @@ fn io(what: &str, error: std::io::Error) -> Error {
 
 fn to_json(body: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(body).map_err(|e| {
-        Error::new(ErrorKind::Config, "the head of an export cannot be written").caused_by(e)
+        Error::new(ErrorKind::Config, "cannot write the header of the export").caused_by(e)
     })
 }
 
@@ -246,10 +246,10 @@ impl<R: Read> FileReader<R> {
         let mut head = [0; 16];
         input.read_exact(&mut head).map_err(|e| io("read the head", e))?;
         if &head[..8] != MAGIC {
-            return Err(Error::new(ErrorKind::Corrupt, "this is no export of Alluvium"));
+            return Err(Error::new(ErrorKind::Corrupt, "this is not an export of Alluvium"));
         }
         if head[12..] != crc32c::crc32c(&head[..12]).to_le_bytes() {
-            return Err(Error::new(ErrorKind::Corrupt, "the head of an export is damaged"));
+            return Err(Error::new(ErrorKind::Corrupt, "the header of the export is damaged"));
         }
         let version = u32::from_le_bytes(head[8..12].try_into().expect("four"));
         if version != EXPORT_VERSION {

@@ -125,7 +125,7 @@ impl Store {
         while let After::State(header) = after {
             let found = states.iter().find(|state| state.manifest.name == header.name);
             let Some(state) = found else {
-                let message = "the file has a state that is not open";
+                let message = "the file contains a state that is not open";
                 let error = Error::new(ErrorKind::UnknownState, message);
                 return Err(error.with("state", header.name));
             };

@@ -157,21 +157,21 @@ impl<W: Write> Parts for SortedParts<'_, W> {
     }
 }
 
-/// What [`Store::export`] wrote.
+/// Result of [`Store::export`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
-    /// States.
+    /// Number of states.
     pub states: u64,
-    /// Keys of maps, timers, elements of lists, accumulators of slices.
+    /// Number of keys of maps, timers, elements of lists, and accumulators of slices.
     pub entries: u64,
 }
 
-/// What [`Store::import`] read.
+/// Result of [`Store::import`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// Entries that are in the states now.
+    /// Number of entries that are now in the states.
     pub taken: u64,
-    /// Entries of key groups that this store does not own.
+    /// Number of entries of key groups that this store does not own.
     pub passed_over: u64,
 }
 
@@ -182,35 +182,53 @@ const PART_BYTES_MAX: u64 = 4 << 20;
 const DERIVED: &str = "derived panes";
 
 impl Store {
-    /// Writes all states, which are all open, as they are now, to a canonical file: sorted by key
-    /// group, then hash, then key, and the same bytes for the same contents. Such a file can be
-    /// [imported](Store::import) in any layout, on any machine.
+    /// Writes all states to a canonical file: sorted by key group, hash and key, with equal bytes
+    /// for equal contents. [`import`](Store::import) reads it in any layout, on any machine. All
+    /// states must be open.
     ///
-    /// Cost: reads all states, sorts and writes them before it returns. Takes an eighth of the store's
-    /// memory, if that can be had, and less if not; sorts through files of the directory what is
-    /// larger. State in memory that its layout keeps in the order of hashes is sorted in small parts. To export while a job runs, restore a checkpoint of it elsewhere
+    /// Cost: reads, sorts and writes all states before it returns. Takes an eighth of the store's
+    /// memory, or less if that is not free, and sorts larger states through files of the directory.
+    /// State that its layout keeps in memory in hash order is sorted in small parts. To export
+    /// while a job runs, restore its checkpoint elsewhere
     /// ([`restore_from`](crate::StoreBuilder::restore_from)).
     ///
+    /// ```
+    /// use alluvium::{MIB, Store};
+    ///
+    /// let store = Store::in_memory().memory(16 * MIB).open()?;
+    /// let mut counts = store.count::<String>("counts").open()?;
+    /// counts.add("be", 2)?;
+    /// let mut file = Vec::new();
+    /// assert_eq!(store.export(&mut file)?.entries, 1);
+    ///
+    /// let other = Store::in_memory().memory(16 * MIB).open()?;
+    /// let mut counts = other.count::<String>("counts").open()?;
+    /// other.import(&file[..])?;
+    /// assert_eq!(counts.get("be")?, 2);
+    /// # Ok::<(), alluvium::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`] naming states that the store has and that are not open;
-    /// [`ErrorKind::Unsupported`] for a layout without a codec, and for types that contain a `HashMap`
-    /// or `HashSet`: these have no order, so equal states would give different files; [`ErrorKind::Poisoned`],
-    /// [`ErrorKind::InUse`], [`ErrorKind::OverBudget`] if there is not even memory for the largest
-    /// entry, and those of storage and of `out`. What was written is of no use then.
+    /// [`ErrorKind::Mismatch`] naming states of the store that are not open.
+    /// [`ErrorKind::Unsupported`] for a layout without a codec, and for types that contain a
+    /// `HashMap` or `HashSet`: these have no order, so equal states would give different files.
+    /// [`ErrorKind::Poisoned`]. [`ErrorKind::InUse`]. [`ErrorKind::OverBudget`] if memory has no
+    /// room for the largest entry. Those of storage and of `out`. After an error the written bytes
+    /// are useless.
     pub fn export(&self, out: impl Write) -> Result<Exported> {
         let unopened = self.unopened();
         if !unopened.is_empty() {
-            let message = "states that are not open would be missing from the file";
+            let message = "the file would miss states that are not open";
             let error = Error::new(ErrorKind::Mismatch, message);
             return Err(error.with("states", unopened.join(", ")));
         }
         self.export_where(out, |_| true)
     }
 
-    /// [`export`](Store::export) of these states only.
+    /// Does [`export`](Store::export) for these states only.
     ///
     /// # Errors
-    /// Those of [`export`](Store::export); [`ErrorKind::UnknownState`] for one that is not open.
+    /// Those of [`export`](Store::export). [`ErrorKind::UnknownState`] for one that is not open.
     pub fn export_states(&self, names: &[&str], out: impl Write) -> Result<Exported> {
         for name in names {
             self.account_of(name)?;
@@ -276,20 +294,21 @@ impl Store {
         file.end_state()
     }
 
-    /// Puts what a canonical file has into the open states of the same names and types, as far as it
-    /// is of key groups that this store owns: each worker of a job can read the same file, and one
-    /// file after the other. A key that a map has is replaced; timers are a set; list elements are
-    /// appended, and accumulators merged, so that a file is to be imported once. How far windows have
-    /// come must be the same in all files, and as in the store unless that is new.
+    /// Puts the entries of a canonical file into the open states of the same names and types, if
+    /// this store owns their key groups. So each worker of a job can read the same file, and
+    /// several files in turn. A key of a map is replaced, a timer set, list elements are appended
+    /// and accumulators merged: import a file once. Windows must have the same progress in all
+    /// files, and in the store unless it is new.
     ///
-    /// Cost: decodes what it takes and puts it as a caller would, in batches. Memory is that of a block,
-    /// 64 KiB unless an entry is larger, and of a batch.
+    /// Cost: decodes its entries and puts them in batches. Takes the memory of a batch and of a
+    /// block: 64 KiB, or the largest entry.
     ///
     /// # Errors
-    /// [`ErrorKind::UnknownState`] for a state that is not open; [`ErrorKind::Mismatch`] for other
-    /// types, naming both; [`ErrorKind::Corrupt`] for a damaged file, [`ErrorKind::FormatVersion`] for
-    /// another format; those of the states and of `input`. What came before the error is in the
-    /// states then, but for windows on the heap that have no memory left for what leads to it: begin with a new store.
+    /// [`ErrorKind::UnknownState`] for a state that is not open. [`ErrorKind::Mismatch`] for other
+    /// types, naming both. [`ErrorKind::Corrupt`] for a damaged file. [`ErrorKind::FormatVersion`]
+    /// for another format. Those of the states and of `input`. The entries before the error are in
+    /// the states, except for windows on the heap that lack the memory to complete them: start with
+    /// a new store.
     pub fn import(&self, input: impl Read) -> Result<Imported> {
         self.import_from(&mut FileReader::begin(input, self.root())?)
     }

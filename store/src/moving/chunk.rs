@@ -127,7 +127,7 @@ impl<'a> ChunkReader<'a> {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the bytes are not those of a chunk.
     pub fn new(bytes: &'a [u8]) -> Result<Self> {
-        let damaged = || Error::new(ErrorKind::Corrupt, "a chunk of a key group is damaged");
+        let damaged = || Error::new(ErrorKind::Corrupt, "the chunk of a key group is damaged");
         let (all, sum) = bytes.split_last_chunk::<END_BYTES>().ok_or_else(damaged)?;
         if crc32c::crc32c(all) != u32::from_le_bytes(*sum) || all.len() < HEAD_BYTES {
             return Err(damaged());

@@ -7,14 +7,14 @@ use std::ops::{Range, RangeInclusive};
 
 use alluvium_pagestore::{Error, ErrorKind, KeyGroup, KeyGroups, Result};
 
-/// Where a key group is, for one store; see [`Mover`](crate::Mover).
+/// Where a key group is, seen from one store; see [`Mover`](crate::Mover).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Here: its keys are read and written.
+    /// Here: its keys can be read and written.
     Here,
-    /// Here, and being given away: its keys are read, and nothing of it changes.
+    /// Here and being given away: its keys can be read, and nothing of it changes.
     Leaving,
-    /// Given away; what is left of it here is being removed.
+    /// Given away; its remaining entries here are being removed.
     Going,
     /// Elsewhere.
     Away,
@@ -213,7 +213,7 @@ impl Groups {
     fn refuse(&self, group: u16, part: Part) -> Error {
         let (kind, what) = match part {
             Part::Away => (ErrorKind::Mismatch, "is not in this store"),
-            _ => (ErrorKind::InUse, "is being moved: nothing of it may change"),
+            _ => (ErrorKind::InUse, "is moving and cannot change now"),
         };
         self.error(kind, &format!("key group {group} {what}"))
     }
@@ -327,7 +327,7 @@ impl Groups {
         match self.parts.borrow().iter().position(moves) {
             None => Ok(()),
             Some(group) => {
-                let message = format!("key group {group} is being moved: nothing of it may change");
+                let message = format!("key group {group} is moving and cannot change now");
                 Err(self.error(ErrorKind::InUse, &message))
             }
         }

@@ -51,12 +51,14 @@ impl Mover {
             Part::Here(_) => return Err(self.refuse(group, "is here already")),
             Part::Leaving(_) | Part::Going => {
                 let message =
-                    format!("what was here of key group {} is not forgotten yet", group.0);
+                    format!("forget key group {} first: entries of it are left here", group.0);
                 return Err(groups.error(ErrorKind::InUse, &message));
             }
             Part::Away if head.number == 0 => {}
             Part::Arriving(by, _) if !by.is_of(head.by) => {
-                return Err(self.refuse(group, "is half here by another move: forget that first"));
+                return Err(
+                    self.refuse(group, "has arrived in part by another move: forget that first")
+                );
             }
             Part::Arriving(by, next) if (head.by.attempt, head.number) < (by.attempt, next) => {
                 return Ok((group, false));

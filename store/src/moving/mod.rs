@@ -129,12 +129,12 @@ pub(crate) struct Place {
 /// [`ErrorKind::Unsupported`] if nothing does.
 pub(crate) fn in_order<B: ?Sized>(by_hash: Option<&mut B>) -> Result<&mut B> {
     by_hash.ok_or_else(|| {
-        let message = "a state of this layout is in no order: key groups cannot be found in it";
+        let message = "this layout keeps no order, so it cannot find a key group's entries";
         Error::new(ErrorKind::Unsupported, message)
     })
 }
 
-/// A key group being read, to be sent away; made by [`Mover::begin`].
+/// A key group that is being read to be sent away; made by [`Mover::begin`].
 pub struct Extraction {
     group: KeyGroup,
     by: Move,
@@ -147,7 +147,7 @@ pub struct Extraction {
 }
 
 impl Extraction {
-    /// Its key group.
+    /// Returns its key group.
     pub fn group(&self) -> KeyGroup {
         self.group
     }
@@ -166,18 +166,18 @@ impl fmt::Debug for Mover {
 }
 
 impl Store {
-    /// A new unit of states whose key groups move together; `name` names it in errors and in
-    /// checkpoints. If there was one of this name, of which no mover is left, this is its next: the groups
-    /// are where they were, and the states that it had are in it still.
+    /// Makes a unit of states whose key groups move together. `name` identifies it in errors and
+    /// checkpoints. A new mover of a unit that has none left continues it: its groups are where
+    /// they were, and its states still belong to it.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if there is a mover of a unit of this name.
+    /// [`ErrorKind::InUse`] if the unit of this name has a mover.
     pub fn mover(&self, name: &str) -> Result<Mover> {
         let inner = &*self.0;
         let mut units = inner.units.borrow_mut();
         if let Some(unit) = units.iter_mut().find(|unit| unit.inner.groups.is_named(name)) {
             if unit.claimed.is_held() {
-                let message = "states that move together have this name already";
+                let message = "there is a unit of this name already";
                 return Err(Error::new(ErrorKind::InUse, message).with("unit", name));
             }
             return Ok(Mover(unit.inner.clone(), unit.claimed.claim()));
@@ -261,7 +261,7 @@ impl Mover {
         self.0.names.borrow_mut().push(name.clone());
     }
 
-    /// Where a key group is, as far as this store knows.
+    /// Returns where a key group is, as far as this store knows.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if there is no such group.
@@ -269,12 +269,13 @@ impl Mover {
         self.0.groups.standing(group)
     }
 
-    /// Begins to give a key group away, or begins anew: from now on nothing of it may change here.
+    /// Starts to give a key group away, or starts again: from now on nothing of it may change here.
     /// Cost: O(1).
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`] if the group is not here; [`ErrorKind::Poisoned`] if a closure panicked
-    /// in one of the states; [`ErrorKind::InUse`] if windows are being fired, or are due: advance them.
+    /// [`ErrorKind::Mismatch`] if the group is not here. [`ErrorKind::Poisoned`] if a closure has
+    /// panicked in one of the states. [`ErrorKind::InUse`] if windows are firing or due: advance
+    /// them.
     pub fn begin(&self, group: KeyGroup) -> Result<Extraction> {
         let Inner { groups, states, names, .. } = &*self.0;
         for (state, name) in states.borrow().iter().zip(&*names.borrow()) {
@@ -287,7 +288,7 @@ impl Mover {
         let by = match groups.part(group)? {
             Part::Here(_) => groups.freeze(),
             Part::Leaving(by) => Move { attempt: by.attempt + 1, ..by },
-            _ => return Err(self.refuse(group, "is not here to be given away")),
+            _ => return Err(self.refuse(group, "is not here")),
         };
         groups.set(group, Part::Leaving(by));
         self.wake(group, false);
@@ -295,18 +296,18 @@ impl Mover {
         Ok(Extraction { group, by, state: 0, place, number: 0, ended: false, entry_bytes })
     }
 
-    /// The next of a group's entries, as bytes for [`install`](Mover::install) of the other store's
-    /// unit; `None` after the last chunk. A chunk is no longer than `bytes`, unless one entry is (or
-    /// several with nearly the same hash); it may be shorter, and without entries. What is on storage
-    /// is read. The chunk's memory is the caller's; while it is made it is booked.
+    /// Returns the next entries of a group as bytes for [`install`](Mover::install) of the other
+    /// store's unit, or `None` after the last chunk. A chunk has at most `bytes`, unless one entry
+    /// is larger (or several with nearly equal hashes are). It may be shorter, or empty. Reads what
+    /// is on storage. The chunk's memory is the caller's; it is reserved only while it is made.
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`] if the group is not being given away any more, or was begun anew;
-    /// [`ErrorKind::OverBudget`]; those of reading. Ask again, or [`keep`](Mover::keep) the group.
+    /// [`ErrorKind::Mismatch`] if the group is no longer being given away, or was begun again.
+    /// [`ErrorKind::OverBudget`]. Those of reading. Ask again, or [`keep`](Mover::keep) the group.
     pub fn next_chunk(&self, rest: &mut Extraction, bytes: usize) -> Result<Option<Vec<u8>>> {
         let Inner { groups, root, max_value_bytes, .. } = &*self.0;
         if groups.part(rest.group)? != Part::Leaving(rest.by) {
-            return Err(self.refuse(rest.group, "is not being given away by this any more"));
+            return Err(self.refuse(rest.group, "is no longer being given away by this extraction"));
         }
         if rest.ended {
             return Ok(None);
@@ -387,8 +388,8 @@ impl Mover {
         Ok(writer.finish(&head))
     }
 
-    /// Keeps a group that was being given away: it may change here again. Whoever has installed some of
-    /// it must forget that.
+    /// Keeps a group that was being given away: it may change here again. A store that has
+    /// installed parts of it must forget them.
     ///
     /// # Errors
     /// [`ErrorKind::Mismatch`] if it is not being given away.
@@ -401,13 +402,13 @@ impl Mover {
         Ok(())
     }
 
-    /// Says that the other store has a group in full which was being given away: it counts there from now
-    /// on, also in checkpoints, and what is left of it here is to be [forgotten](Mover::forget), which
-    /// says the same. Cost: O(1).
+    /// Declares that the other store has the whole group: from now on it counts there, also in
+    /// checkpoints. [`forget`](Mover::forget) removes what is left here, and declares the same.
+    /// Cost: O(1).
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`] if the group is here and not being given away; [`ErrorKind::InUse`] while
-    /// windows are being fired.
+    /// [`ErrorKind::Mismatch`] if the group is here and not being given away. [`ErrorKind::InUse`]
+    /// while windows fire.
     pub fn leave(&self, group: KeyGroup) -> Result<()> {
         let groups = &self.0.groups;
         match groups.part(group)? {
@@ -424,9 +425,9 @@ impl Mover {
         }
     }
 
-    /// Removes about `fuel` entries of a group that was given away, once whoever installed it has said
-    /// that it is there in full; or of one that has arrived in part and is given up. Says whether nothing
-    /// is left. Reads nothing.
+    /// Removes about `fuel` entries of a group that was given away, after the other store has
+    /// reported the whole group; or of a group that has arrived in part and is given up. Returns
+    /// whether nothing is left. Reads nothing.
     ///
     /// # Errors
     /// [`ErrorKind::Mismatch`] if the group is here and not being given away.

@@ -14,17 +14,17 @@ const PARTS_OF_WINDOWS: [&str; 7] =
     ["progress", "late", "timers", "told", "sessions", "totals", "stacks"];
 
 impl Store {
-    /// Drops a state that the job has no more, whatever its type: all that it is kept in, such as the
-    /// timers of windows. From the next checkpoint on it is gone, and its name is free at once. An older
-    /// checkpoint that is retained has it still, and is restored with it; a crash before the next
-    /// checkpoint brings it back. Its files are removed with the last checkpoint that names them.
+    /// Drops a state that the job no longer has, whatever its type, with all its parts, such as the
+    /// timers of windows. The next checkpoint does not contain it. Its name is free at once. Older
+    /// retained checkpoints still contain it and restore it. A crash before the next checkpoint
+    /// brings it back. The last checkpoint that names its files removes them.
     ///
-    /// In a store that is made of others, this is [`leave_out`](Store::leave_out) of all that the state
-    /// is kept in.
+    /// In a store made from others, this does [`leave_out`](Store::leave_out) for all its parts.
     ///
     /// # Errors
-    /// [`ErrorKind::UnknownState`] if the last checkpoint has no such state; [`ErrorKind::InUse`] if it
-    /// was opened since the store was, also if its handle is gone: drop it before it is opened; [`ErrorKind::Config`] if it is a part of another state.
+    /// [`ErrorKind::UnknownState`] if the last checkpoint has no such state. [`ErrorKind::InUse`]
+    /// if it was opened since the store was opened, even if its handle is gone: drop it before
+    /// opening it. [`ErrorKind::Config`] if it is a part of another state.
     pub fn drop_state(&self, name: &str) -> Result<()> {
         let inner = &*self.0;
         let refuse = |kind, message: &str| Err(Error::new(kind, message).with("state", name));

@@ -35,7 +35,7 @@ impl Store {
         StateBuilder::new(self, name)
     }
 
-    /// The single value `name`, which expires.
+    /// Returns a builder for the single value `name`, which expires.
     pub fn expiring_value<V: State>(&self, name: &str) -> StateBuilder<'_, ExpiringValueOf<V>> {
         StateBuilder::new(self, name)
     }
@@ -103,14 +103,16 @@ impl<K, V, L> StateBuilder<'_, ExpiringMapOf<K, V>, L> {
 }
 
 impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> StateBuilder<'_, ExpiringMapOf<K, V>, L> {
-    /// Opens the map, restoring it from the last checkpoint. The time to live may be another one than
-    /// before: it holds for all entries that are not over already.
+    /// Opens the map and restores it from the last checkpoint. The time to live may differ from
+    /// before: it applies to all entries that have not expired.
     ///
     /// # Errors
-    /// As for a map. [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) also for a state whose entries
-    /// expire by another time, or not at all. [`ErrorKind::Config`](crate::ErrorKind::Config) for a time to
-    /// live of 0, or of 292 years or more. [`ErrorKind::Input`](crate::ErrorKind::Input) if the clock, or
-    /// the time of a store whose keys are taken over, is farther ahead than [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms) allows.
+    /// As for a map. [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) also for a state that
+    /// expires in another kind of time, or not at all.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a time to live of 0, or of 292 years or
+    /// more. [`ErrorKind::Input`](crate::ErrorKind::Input) if the clock, or the time of a store
+    /// whose keys are taken over, is further ahead than
+    /// [`StoreConfig::time_jump_max_ms`](crate::StoreConfig::time_jump_max_ms).
     pub fn open(self, ttl: Ttl) -> Result<ExpiringMap<K, V, L>> {
         self.open_expiring("map", ttl)
     }

@@ -90,7 +90,7 @@ impl Inner {
         if !reads(asked, &stored.layout) {
             let (stored, asked) = (&stored.layout, &asked.layout);
             let message = format!(
-                "the stored layout is {stored}, asked for is {asked}, which does not read it: make a \
+                "the stored layout is {stored}; requested is {asked}, which cannot read it: make a \
                  new store of the checkpoint, or export it and import it"
             );
             return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
@@ -229,7 +229,7 @@ impl Inner {
             };
             let message = match (has == asks, moves_as_asked) {
                 (false, _) => format!(
-                    "the state is in memory in the layout {has}, asked for is {asks}: open the store \
+                    "the state is in memory in the layout {has}, requested is {asks}: open the store \
                      anew to change it"
                 ),
                 (true, false) => {
@@ -324,7 +324,7 @@ fn check_types(stored: &StateManifest, asked: &StateManifest) -> Result<()> {
         ("value type", &stored.value, &asked.value),
     ] {
         if stored != asks {
-            let message = format!("the stored {what} is {stored}, asked for is {asks}");
+            let message = format!("the stored {what} is {stored}, requested is {asks}");
             return Err(Error::new(ErrorKind::Mismatch, message).with("state", &asked.name));
         }
     }

@@ -23,7 +23,7 @@ use crate::value::Value;
 use crate::windows::{AggregatedOf, HolisticOf};
 
 impl Store {
-    /// The map `name`.
+    /// Returns a builder for the map `name`.
     ///
     /// ```
     /// # use alluvium::Store;
@@ -37,12 +37,12 @@ impl Store {
         StateBuilder::new(self, name)
     }
 
-    /// The keyed counters `name`.
+    /// Returns a builder for the keyed counters `name`.
     pub fn count<K: Key>(&self, name: &str) -> StateBuilder<'_, CountOf<K>> {
         StateBuilder::new(self, name)
     }
 
-    /// The single value `name`.
+    /// Returns a builder for the single value `name`.
     pub fn value<V: State>(&self, name: &str) -> StateBuilder<'_, ValueOf<V>> {
         StateBuilder::new(self, name)
     }
@@ -71,7 +71,8 @@ impl Store {
         StateBuilder::new(self, name)
     }
 
-    /// The windows `name`, which keep their events for a function of all of them.
+    /// Returns a builder for the windows `name`, which keep their events for a function of all of
+    /// them.
     pub fn holistic<K: Key + Ord, E: State>(
         &self,
         name: &str,
@@ -79,30 +80,30 @@ impl Store {
         StateBuilder::new(self, name)
     }
 
-    /// The lists `name`.
+    /// Returns a builder for the lists `name`.
     pub fn list<K: Key, E: State>(&self, name: &str) -> StateBuilder<'_, ListOf<K, E>> {
         StateBuilder::new(self, name)
     }
 
-    /// The time-ordered map `name`.
+    /// Returns a builder for the time-ordered map `name`.
     pub fn time_map<K: Key, V: State>(&self, name: &str) -> StateBuilder<'_, TimeMapOf<K, V>> {
         StateBuilder::new(self, name)
     }
 
-    /// The timers `name`.
+    /// Opens the timers `name`.
     pub fn timers<K: Key + Ord>(&self, name: &str) -> Result<Timers<K>> {
         self.timers_in(name)
     }
 
-    /// The timers `name`, each of a key and a namespace.
+    /// Opens the timers `name`, each of a key and a namespace.
     pub fn timers_in<K: Key + Ord, N: State + Ord>(&self, name: &str) -> Result<Timers<K, N>> {
         self.open_timers(name, None)
     }
 
-    /// [`timers_in`](Store::timers_in) whose key groups come and go with the other states of a unit.
-    /// Timers of a group that is not here in full, or being given away, are not due. They are in
-    /// order of time, and of one time in the order of their key groups, then of their keys. Each
-    /// group with timers takes a block of 64 at least.
+    /// Opens [`timers_in`](Store::timers_in) whose key groups move with the other states of a unit.
+    /// Timers of a group that is incomplete here, or is being given away, are not due. They are
+    /// ordered by time, then by key group, then by key. Each group with timers takes at least one
+    /// block of 64.
     pub fn timers_moved_by<K: Key + Ord, N: State + Ord>(
         &self,
         mover: &Mover,
@@ -111,7 +112,7 @@ impl Store {
         self.open_timers(name, Some(mover))
     }
 
-    /// [`timers`](Store::timers) of [own keys only](StateBuilder::own_keys_only).
+    /// Opens [`timers`](Store::timers) of [own keys only](StateBuilder::own_keys_only).
     pub fn timers_of_own_keys<K: Key + Ord>(&self, name: &str) -> Result<Timers<K>> {
         Ok(self.timers(name)?.keeping_to(self.own_keys().if_any()))
     }
@@ -140,8 +141,17 @@ impl Store {
     }
 }
 
-/// Opens one state of a store; made by [`Store::map`], [`Store::count`],
-/// [`Store::list`] and [`Store::value`].
+/// Options of one state. [`Store::map`], [`Store::count`], [`Store::list`] and the like make one;
+/// `open` returns the handle.
+///
+/// ```
+/// use alluvium::{HybridLog, MIB, Store};
+///
+/// let store = Store::in_memory().memory(64 * MIB).open()?;
+/// let mut bids = store.map::<u64, i64>("bids").layout(HybridLog::new().memory(8 * MIB)).open()?;
+/// bids.put(7, 30)?;
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct StateBuilder<'a, P, L = AnyLayout> {
     wishes: OutOfLine<Wishes<'a>>,
@@ -186,16 +196,16 @@ impl<'a> Wishes<'a> {
     }
 }
 
-/// The primitive of a [`Map`].
+/// Type parameter of a [`StateBuilder`] for a [`Map`].
 #[derive(Debug)]
 pub struct MapOf<K, V>(PhantomData<(K, V)>);
-/// The primitive of a [`Count`].
+/// Type parameter of a [`StateBuilder`] for a [`Count`].
 #[derive(Debug)]
 pub struct CountOf<K>(PhantomData<K>);
-/// The primitive of a [`List`].
+/// Type parameter of a [`StateBuilder`] for a [`List`].
 #[derive(Debug)]
 pub struct ListOf<K, E>(PhantomData<(K, E)>);
-/// The primitive of a [`Value`].
+/// Type parameter of a [`StateBuilder`] for a [`Value`].
 #[derive(Debug)]
 pub struct ValueOf<V>(PhantomData<V>);
 
@@ -207,36 +217,36 @@ impl<'a, P> StateBuilder<'a, P> {
 }
 
 impl<'a, P, L> StateBuilder<'a, P, L> {
-    /// Keeps the state in this layout, whatever the configuration says. Default: the one the
-    /// configuration gives for the state's name, else for the store.
+    /// Sets the layout, whatever the configuration says. Default: the configured layout of the
+    /// state's name, else of the store.
     #[must_use]
     pub fn layout<M>(self, layout: M) -> StateBuilder<'a, P, M> {
         let Self { wishes, primitive, .. } = self;
         StateBuilder { wishes, layout, primitive }
     }
 
-    /// Keeps the state in the layout that `choose` makes of the one so far: at first that is the one of the
-    /// configuration.
+    /// Keeps the state in the layout that `choose` makes of the current one, which is the
+    /// configuration's at first.
     #[must_use]
     pub fn layout_from<M>(self, choose: impl FnOnce(L) -> M) -> StateBuilder<'a, P, M> {
         let Self { wishes, layout, primitive } = self;
         StateBuilder { wishes, layout: choose(layout), primitive }
     }
 
-    /// Refuses to write keys whose key groups are not among those that the store
-    /// [owns](crate::StoreBuilder::owned_groups), with [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch):
-    /// no store that is [restored by key groups](crate::StoreBuilder::restore_from) could take them over.
-    /// Each write takes its key's hash once more. Keys of a state whose groups move are always told
-    /// apart; a single value has none.
+    /// Refuses writes of keys outside the key groups that the store
+    /// [owns](crate::StoreBuilder::owned_groups), with
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): no store [restored by key
+    /// groups](crate::StoreBuilder::restore_from) could take them over. Each write hashes its key
+    /// once more. States whose groups move always check this. A single value has no keys.
     #[must_use]
     pub fn own_keys_only(self) -> Self {
         self.wish(|wishes| wishes.keeps_to_own = true)
     }
 
-    /// Refuses to write keys that are none of the rows at hand, while an operator's closure is called with
-    /// them, with [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch). For whoever calls closures of a
-    /// user's by row. Each write takes its key's hash once more; a single value has none. Windows look at the
-    /// keys of events that are added.
+    /// Refuses writes of keys that are not among the rows at hand, with
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch), while an operator's closure runs. For
+    /// code that calls a user's closures by row. Each write hashes its key once more. Windows check
+    /// the keys of added events. A single value has no keys.
     #[must_use]
     pub fn keys_of(self, rows: &RowKeys) -> Self {
         self.wish(|wishes| wishes.rows = Some(rows.clone()))
@@ -346,9 +356,10 @@ impl<K, E, L> StateBuilder<'_, ListOf<K, E>, L> {
 }
 
 impl<K, V, L> StateBuilder<'_, TimeMapOf<K, V>, L> {
-    /// Says what the answers depend on beside types and width, such as the bounds of a join: what is
-    /// purged by one pair of bounds is missing by another. It is part of checkpoints; a map that was
-    /// stored with another definition is refused, naming both. Default: none, which is not checked.
+    /// Records what the answers depend on beside types and width, such as the bounds of a join:
+    /// data that one pair of bounds has purged is missing for another. Checkpoints contain it.
+    /// Opening a map that was stored with another definition fails and names both. Default: none,
+    /// which is not checked.
     #[must_use]
     pub fn defined_as(self, definition: impl Into<String>) -> Self {
         self.wish(|wishes| wishes.definition = Some(definition.into()))

@@ -92,7 +92,7 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         remembered.plan();
         if self.account.available() < self.needed(bytes) {
             let epoch = remembered.epoch();
-            remembered.read_rest(|to| self.read_some(timers, epoch, to));
+            remembered.read_rest(|to| self.read_step(timers, epoch, to));
             self.is_reading = false;
         }
         self.is_reading
@@ -148,7 +148,7 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         epoch: u32,
         to: &mut Recording<'_>,
     ) -> Result<bool> {
-        if self.read_some(timers, epoch, to)? {
+        if self.read_step(timers, epoch, to)? {
             return Ok(true);
         }
         let kept = self.gone.pop_first();
@@ -162,7 +162,7 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
     }
 
     /// Reads some timers; says whether there were any.
-    fn read_some(
+    fn read_step(
         &mut self,
         timers: &mut TimerSet<K, N>,
         epoch: u32,
@@ -207,7 +207,7 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
 impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
     /// Of a checkpoint that was given up: drops a bounded part of what it has kept; says whether there was something.
     /// Timers that panic when they are dropped do so for nobody.
-    pub(super) fn drop_some(&mut self) -> bool {
+    pub(super) fn drop_step(&mut self) -> bool {
         let is_some = self.has_kept();
         for _ in 0..DROPPED_BLOCKS {
             let block = self.gone.take_block().or_else(|| self.new.take_block());

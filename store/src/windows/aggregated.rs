@@ -38,7 +38,7 @@ const TOTALS_SLICES_MIN: i128 = 3;
 /// much memory again: with accumulators of a word it was even at 16 to 30 slices.
 const STACKS_SLICES_MIN: i128 = 24;
 
-/// The primitive of [`Aggregated`] windows.
+/// Type parameter of a [`StateBuilder`](crate::StateBuilder) for [`Aggregated`] windows.
 #[derive(Debug)]
 pub struct AggregatedOf<K, E, A>(PhantomData<(K, E, A)>);
 
@@ -99,16 +99,15 @@ where
     A: Aggregate<E>,
     L: WindowLayout<K, A::Acc>,
 {
-    /// Opens the windows, restoring them from the last checkpoint. They take the states `name`,
-    /// `name/late`, `name/progress`, for sessions `name/timers`, for early results `name/told`, and
-    /// for sliding windows
-    /// `name/totals` if they are of three slices or more and the aggregate can subtract, or
-    /// `name/stacks` if they are of 24 or more and it cannot.
+    /// Opens the windows and restores them from the last checkpoint. They occupy the states `name`,
+    /// `name/late` and `name/progress`; for sessions `name/timers`; for early results `name/told`.
+    /// Sliding windows of three slices or more also take `name/totals` if the aggregate can
+    /// subtract. Otherwise those of 24 slices or more take `name/stacks`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for windows that cannot be,
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for impossible windows.
     /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) for a state of [other
-    /// windows](Windows#opened-again), and those of [`Store::map`](crate::Store::map).
+    /// windows](Windows#opened-again). Those of [`Store::map`](crate::Store::map).
     pub fn open(self, windows: Windows, aggregate: A) -> Result<Aggregated<K, E, A, L>> {
         let windows = windows.checked()?;
         let name = self.name().to_owned();
@@ -194,28 +193,28 @@ where
     A: Aggregate<E>,
     L: WindowLayout<K, A::Acc>,
 {
-    /// The state's name.
+    /// Returns the state's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The time before which no event is still to come.
+    /// Returns the watermark: no earlier event is still to come.
     pub fn watermark(&self) -> Time {
         self.shape.progress().watermark.get()
     }
 
-    /// Adds events, each with its key and time, that were sent with the time `sent`, which counts as
-    /// the watermark if it is before that: those with an earlier time are late.
+    /// Adds events, each with its key and time, that were sent with the timestamp `sent`. If `sent`
+    /// is before the watermark, the watermark counts. Events with an earlier time are late.
     ///
-    /// Events that are too late for all of their windows are handed to `late`, once; the others
-    /// are folded in. If windows that have fired change by that, `out` gets the old result and the new.
-    /// Cost: a look-up and an update per event.
+    /// Folds in the events, but passes each event that is too late for all of its windows to
+    /// `late`, once. If a fired window changes, `out` gets the old and the new result. Cost: a
+    /// look-up and an update per event.
     ///
     /// # Errors
-    /// What was not added is left in the batch; the rest was. Call again with it before
-    /// anything else. [`ErrorKind::InUse`](crate::ErrorKind::InUse) or
-    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch), with nothing added, if the key group of one is
-    /// being moved, or is elsewhere.
+    /// The batch keeps what was not added; call again with it before anything else.
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) while the key group of an event moves,
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) if another store owns it; then nothing
+    /// was added.
     pub fn add_batch(
         &mut self,
         sent: Time,
@@ -226,17 +225,17 @@ where
         self.shape.add_batch(&self.name, sent, batch, late, out)
     }
 
-    /// Says that no event before `watermark` is still to come; an earlier one than the last
-    /// counts as the last. Fires windows in the order of their ends, each key once, frees what no open
-    /// window needs, and stops when about `fuel` keys were looked at: then it is not done, and
-    /// goes on when it is called again. [`Time::MAX`] fires all that there is.
+    /// Advances the watermark: no event before it is still to come. An earlier watermark than the
+    /// last changes nothing. Fires windows in the order of their ends, each key once, and frees
+    /// what no open window needs. Stops after about `fuel` keys and returns that it is not done;
+    /// the next call continues. [`Time::MAX`] fires everything.
     ///
-    /// Afterwards events that come too late for all of their windows are dropped, and nothing of
-    /// closed windows can be seen.
+    /// From then on, events that are too late for all of their windows are dropped, and closed
+    /// windows cannot be read.
     ///
     /// # Errors
-    /// Nothing that came out comes out again; call again.
-    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) for a later watermark while a key group is on its way.
+    /// Results that came out do not come out again; call again.
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) for a later watermark while a key group moves.
     pub fn advance(
         &mut self,
         watermark: Time,
@@ -246,7 +245,7 @@ where
         self.shape.advance(watermark, fuel, out)
     }
 
-    /// [`advance`](Self::advance) until it is done, however long that takes.
+    /// Calls [`advance`](Self::advance) until it is done, however long that takes.
     ///
     /// # Errors
     /// Those of `advance`.
@@ -255,8 +254,7 @@ where
         Ok(())
     }
 
-    /// Allows checkpoints again after a closure of the caller's panicked: values are as it left
-    /// them.
+    /// Allows checkpoints again after a closure has panicked. Values are as it left them.
     pub fn clear_poison(&mut self) {
         self.shape.clear_poison();
     }

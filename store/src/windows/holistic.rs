@@ -20,12 +20,37 @@ use crate::store::StateBuilder;
 
 /// A function of all events of a key in a window.
 ///
-/// Closures `FnMut(&K, Window, &mut dyn Elements<E>, &mut dyn FnMut(O)) -> Result<()>` wrapped by
-/// [`process`] are such functions. Results must depend on nothing but the arguments: an event that comes late
-/// and is still allowed makes the function be called again, with what was there before, to take its
-/// rows back.
+/// [`process`] makes one from a closure `FnMut(&K, Window, &mut dyn Elements<E>, &mut dyn FnMut(O))
+/// -> Result<()>`. Results must depend on the arguments alone: if a late event is still allowed,
+/// the store calls the function again with the earlier events, to retract its rows.
+///
+/// ```
+/// use alluvium::{Elements, Process, Result, Window};
+///
+/// /// Emits the price range of a window.
+/// struct Range;
+///
+/// impl Process<u64, i64> for Range {
+///     type Row = (i64, i64);
+///
+///     fn process(
+///         &mut self,
+///         _: &u64,
+///         _: Window,
+///         prices: &mut dyn Elements<i64>,
+///         emit: &mut dyn FnMut((i64, i64)),
+///     ) -> Result<()> {
+///         let (mut low, mut high) = (i64::MAX, i64::MIN);
+///         while let Some(price) = prices.next()? {
+///             (low, high) = (low.min(*price), high.max(*price));
+///         }
+///         emit((low, high));
+///         Ok(())
+///     }
+/// }
+/// ```
 pub trait Process<K, E>: 'static {
-    /// What comes out.
+    /// Result rows.
     type Row: 'static;
 
     /// Reads the window's events, in order, and gives rows to `emit`.
@@ -84,7 +109,7 @@ type ShapedOf<K, E, F, L> = Shaped<
     <L as HolisticLayout<K, E>>::Sessions,
 >;
 
-/// The primitive of [`Holistic`] windows.
+/// Type parameter of a [`StateBuilder`](crate::StateBuilder) for [`Holistic`] windows.
 #[derive(Debug)]
 pub struct HolisticOf<K, E>(PhantomData<(K, E)>);
 
@@ -223,21 +248,21 @@ where
     F: Process<K, E>,
     L: HolisticLayout<K, E>,
 {
-    /// The state's name.
+    /// Returns the state's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The time before which no event is still to come.
+    /// Returns the watermark: no earlier event is still to come.
     pub fn watermark(&self) -> Time {
         self.shape.progress().watermark.get()
     }
 
-    /// As [`Aggregated::add_batch`](super::Aggregated::add_batch). Cost: an append per event.
+    /// Adds events as [`Aggregated::add_batch`](super::Aggregated::add_batch) does. Cost: an append
+    /// per event.
     ///
     /// # Errors
-    /// What was not added is left in the batch; the rest was. Call again with it before
-    /// anything else.
+    /// The batch keeps what was not added; call again with it before anything else.
     pub fn add_batch(
         &mut self,
         sent: Time,
@@ -248,13 +273,13 @@ where
         self.shape.add_batch(&self.name, sent, batch, late, out)
     }
 
-    /// As [`Aggregated::advance`](super::Aggregated::advance): calls the function for each key of
-    /// the windows that fire. Of aligned windows, `fuel` is counted in events. A key is not
-    /// interrupted, however many it has.
+    /// Advances the watermark as [`Aggregated::advance`](super::Aggregated::advance) does, and
+    /// calls the function for each key of the windows that fire. For aligned windows `fuel` counts
+    /// events. It does not interrupt a key, however many events that has.
     ///
     /// # Errors
-    /// Those of storage while a window is read: rows of its current key may have come out and
-    /// would come again. Do not go on.
+    /// Those of storage while a window is read. Rows of the current key may have come out, and
+    /// would come out again: do not continue.
     pub fn advance(
         &mut self,
         watermark: Time,
@@ -264,7 +289,7 @@ where
         self.shape.advance(watermark, fuel, out)
     }
 
-    /// [`advance`](Self::advance) until it is done, however long that takes.
+    /// Calls [`advance`](Self::advance) until it is done, however long that takes.
     ///
     /// # Errors
     /// Those of `advance`.
@@ -273,8 +298,7 @@ where
         Ok(())
     }
 
-    /// Allows checkpoints again after a closure of the caller's panicked: values are as it left
-    /// them.
+    /// Allows checkpoints again after a closure has panicked. Values are as it left them.
     pub fn clear_poison(&mut self) {
         self.shape.clear_poison();
     }

@@ -40,15 +40,15 @@ pub use session_set::SessionSet;
 pub(crate) use grid::Grid;
 pub(crate) use progress::{ProgressCell, Record};
 
-/// A stretch of event time: from `start` on, before `end`.
+/// A span of event time: includes `start`, excludes `end`.
 ///
-/// At the ends of time windows are clipped: a window that begins before [`Time::MIN`] shows that
-/// as its start, one that ends after [`Time::MAX`] that as its end.
+/// Windows are clipped at the ends of time. A window that begins before [`Time::MIN`] starts there,
+/// and one that ends after [`Time::MAX`] ends there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Window {
-    /// The first time in it.
+    /// First time in it.
     pub start: Time,
-    /// The first time after it.
+    /// First time after it.
     pub end: Time,
 }
 
@@ -67,15 +67,15 @@ pub struct Window {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Emit {
-    /// Once per window and key, when nothing can change it any more: when the watermark has passed
-    /// its end and the allowed lateness.
+    /// Once per window and key, when nothing can change the result: the watermark has passed the
+    /// window's end and the allowed lateness.
     #[default]
     OnClose,
-    /// When the watermark has passed the window's end; each late event that is still allowed takes the
-    /// old result back and gives the new one.
+    /// When the watermark has passed the window's end. Each later event within the allowed lateness
+    /// retracts the old result and emits the new one.
     OnWatermark,
-    /// Also before, whenever the watermark passes a multiple of this interval since the epoch, for
-    /// windows that have changed.
+    /// Also earlier: for changed windows, each time that the watermark passes a multiple of this
+    /// interval since the epoch.
     Early(#[serde(with = "as_nanos")] Duration),
 }
 
@@ -124,24 +124,24 @@ enum Shape {
 }
 
 impl Windows {
-    /// Windows of `length`, one after the other.
+    /// Makes windows of `length`, one after the other.
     pub fn tumbling(length: Duration) -> Self {
         Self::sliding(length, length)
     }
 
-    /// Windows of `length`, one every `slide`; `slide` is not longer than `length`.
+    /// Makes windows of `length`, one every `slide`, which must not exceed `length`.
     pub fn sliding(length: Duration, slide: Duration) -> Self {
         Self::of(Shape::Aligned { length: stored(length), slide: stored(slide), offset: 0 })
     }
 
-    /// Per key a window from an event to `gap` after the last event: the next event belongs to it if
-    /// it comes at or before that.
+    /// Makes sessions per key: a window from an event to `gap` after the last event. The next event
+    /// belongs to it if it comes at or before its end.
     ///
-    /// An event that is late joins a session that is open at the time it was sent with. It is too
-    /// late if the session that it makes is over then, the sessions that it joins included; of these
-    /// count those that were made by events that were sent before that time. (Known for the watermark
-    /// until the store is opened again, or the key group moves: then also events that were sent with
-    /// the watermark itself count as sent before.)
+    /// A late event joins a session that is open at the timestamp it was sent with. It is too late
+    /// if the session that it makes is over then, including the sessions that it joins. Of these
+    /// count only sessions of events that were sent before that timestamp. (The state knows this
+    /// for the watermark itself until the store is opened again or the key group moves. After that,
+    /// events sent with the watermark count as sent before it.)
     pub fn session(gap: Duration) -> Self {
         Self::of(Shape::Session { gap: stored(gap) })
     }
@@ -155,9 +155,8 @@ impl Windows {
         Self { shape, lateness: 0, emit: Emit::OnClose }
     }
 
-    /// Windows begin at multiples of the slide since the epoch, plus this. Default: 0. Of no
-    /// meaning for sessions. Windows that begin earlier by some time begin later by the slide less
-    /// that time.
+    /// Shifts windows: they begin at multiples of the slide since the epoch, plus this. Default: 0.
+    /// Has no effect on sessions. To begin earlier by some time, use the slide less that time.
     #[must_use]
     pub fn offset(mut self, later: Duration) -> Self {
         if let Shape::Aligned { slide, offset, .. } = &mut self.shape {
@@ -167,22 +166,22 @@ impl Windows {
         self
     }
 
-    /// Events of a window are taken until the watermark has passed its end by this. Default: 0.
+    /// Accepts events until the watermark has passed the window's end by this. Default: 0.
     #[must_use]
     pub fn lateness(mut self, lateness: Duration) -> Self {
         self.lateness = stored(lateness);
         self
     }
 
-    /// When results come out. Default: [`Emit::OnClose`].
+    /// Sets when results come out. Default: [`Emit::OnClose`].
     #[must_use]
     pub fn emit(mut self, emit: Emit) -> Self {
         self.emit = emit;
         self
     }
 
-    /// When the result of a window comes out: at its end, or, if each comes out once, when the
-    /// allowed lateness after it is over.
+    /// Returns when the result of a window comes out: at its end or, with [`Emit::OnClose`], after
+    /// the allowed lateness.
     pub fn fires_at(&self, window: Window) -> Time {
         match self.emit {
             Emit::OnClose => window.end.plus(self.lateness),
@@ -224,9 +223,9 @@ impl Windows {
         }
     }
 
-    /// Whether an event that was sent with `sent` is too late for a session of its own: it counts only if it
-    /// joins one that events have made which were sent before. So these have to be there when it
-    /// is added. Never of windows that are no sessions.
+    /// Returns whether an event that was sent with `sent` is too late for a session of its own.
+    /// Then it counts only if it joins a session of events that were sent earlier, so those must be
+    /// added first. False for windows that are no sessions.
     pub fn counts_only_with_others(&self, at: Time, sent: Time) -> bool {
         match self.shape {
             Shape::Aligned { .. } => false,
@@ -327,25 +326,26 @@ mod as_nanos {
     }
 }
 
-/// What an [`advance`](Aggregated::advance) did.
+/// Result of [`advance`](Aggregated::advance).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advanced {
-    /// All that the watermark lets fire has fired, and what nobody needs any more is gone.
-    /// Otherwise there was no more fuel: call again.
+    /// True if every due window has fired and all that nobody needs is freed. False if the fuel ran
+    /// out: call again.
     pub done: bool,
 }
 
-/// An event that came too late for all of its windows; or one at [`Time::MAX`], the end of time, which no
-/// window has: broken timestamps become that when they are converted.
+/// An event that came too late for all of its windows; or one at [`Time::MAX`], the end of time,
+/// which no window contains. Broken timestamps often convert to that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late<K, E> {
-    /// The event's time.
+    /// Its event time.
     pub at: Time,
     /// Its key.
     pub key: K,
     /// The event.
     pub element: E,
-    /// How far before the time it was sent at; negative for an event at the end of time.
+    /// How far its time is before the timestamp it was sent with, in nanoseconds; negative at the
+    /// end of time.
     pub lateness: i64,
 }
 

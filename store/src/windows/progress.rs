@@ -76,7 +76,7 @@ impl ProgressCell {
     /// it had not told in full.
     pub(crate) fn go_on(&self, windows: Windows) -> Result<()> {
         if self.busy.get() {
-            let message = "the last handle was dropped while windows were being fired, which cannot be \
+            let message = "the last handle was dropped while windows fired, which cannot be \
                            gone on with: open the store anew, as of its last checkpoint";
             return Err(Error::new(ErrorKind::InUse, message).with("state", &self.name));
         }

@@ -207,7 +207,7 @@ impl<'a, P> Iterator for Iter<'a, P> {
 impl<P> ExactSizeIterator for Iter<'_, P> {}
 
 impl<P: HeapSize> HeapSize for SessionSet<P> {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
 
     /// Cost: a look at each chunk, unless the parts own heap.
     #[inline]
@@ -216,7 +216,7 @@ impl<P: HeapSize> HeapSize for SessionSet<P> {
             Sessions::Few(all) => {
                 let bytes =
                     if all.spilled() { all.capacity() * size_of::<Session<P>>() } else { 0 };
-                let owned = if P::NONE {
+                let owned = if P::NO_HEAP {
                     0
                 } else {
                     all.iter().map(|session| session.3.heap_bytes()).sum()

@@ -143,7 +143,7 @@ fn play(
             }
             None => None,
             Some(mut sealing) => {
-                let done = sealing.confirm_some();
+                let done = sealing.confirm_step();
                 match done {
                     Ok(Some(_)) => {
                         seen.taken += 1;

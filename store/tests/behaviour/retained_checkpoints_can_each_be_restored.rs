@@ -312,16 +312,16 @@ fn the_stream_goes_on_while_one_is_confirmed() {
             } {
                 kept.change(&mut model, &mut dice, 5);
                 if !dropped {
-                    confirmed = seal.confirm_some().unwrap();
+                    confirmed = seal.confirm_step().unwrap();
                 }
             }
             if dropped {
                 // The manifest is on its way.
-                assert_eq!(seal.confirm_some().unwrap(), None, "{name}");
+                assert_eq!(seal.confirm_step().unwrap(), None, "{name}");
                 kept.change(&mut model, &mut dice, 5);
             } else {
                 assert_eq!(confirmed.unwrap().position, 1, "{name}");
-                assert_eq!(seal.confirm_some().unwrap_err().kind(), ErrorKind::Config, "{name}");
+                assert_eq!(seal.confirm_step().unwrap_err().kind(), ErrorKind::Config, "{name}");
             }
             drop(seal);
             let image = device.crash(CrashPolicy::Nothing);

@@ -99,7 +99,7 @@ impl States {
             }
             assert!(since.elapsed() < FOR_EVER, "{when}");
         };
-        while seal.confirm_some().unwrap_or_else(|error| panic!("{when}: {error:?}")).is_none() {
+        while seal.confirm_step().unwrap_or_else(|error| panic!("{when}: {error:?}")).is_none() {
             assert!(since.elapsed() < FOR_EVER, "{when}");
             std::thread::sleep(Duration::from_micros(50));
         }
@@ -169,7 +169,7 @@ impl Aim {
 fn until_stuck(device: &Simulated, seal: &mut Seal, states: &mut States) -> Result<bool> {
     let since = Instant::now();
     loop {
-        if seal.confirm_some()?.is_some() {
+        if seal.confirm_step()?.is_some() {
             return Ok(true);
         }
         if device.stuck() > 0 {
@@ -248,12 +248,12 @@ fn a_device_that_stops_at_any_step_of_a_checkpoint_is_given_up_and_taken_up_agai
 fn go_on(device: &Simulated, mut seal: Seal, states: &mut States, when: &str) {
     let since = Instant::now();
     for _ in 0..20 {
-        assert_eq!(seal.confirm_some().unwrap(), None, "{when}");
+        assert_eq!(seal.confirm_step().unwrap(), None, "{when}");
     }
     states.put(3);
     device.release_stuck();
     device.drain();
-    while seal.confirm_some().unwrap().is_none() {
+    while seal.confirm_step().unwrap().is_none() {
         std::thread::sleep(Duration::from_micros(50));
         assert!(since.elapsed() < FOR_EVER, "{when}");
     }

@@ -362,7 +362,7 @@ fn full_disk_while_flushing<V: Value>(layout: &AnyLayout) {
             // Nothing is lost and everything can be read, again and again.
             for _ in 0..2 {
                 // Known limitation: a value that owns heap may need a page's memory to be read into.
-                let lacks_room = |error: &Error| !V::NONE && error.kind() == ErrorKind::DiskFull;
+                let lacks_room = |error: &Error| !V::NO_HEAP && error.kind() == ErrorKind::DiskFull;
                 match entries(&mut map) {
                     Ok(found) => assert_eq!(found, model, "round {round}, full"),
                     Err(error) => assert!(lacks_room(&error), "{error:?}"),

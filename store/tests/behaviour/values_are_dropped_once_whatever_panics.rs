@@ -100,7 +100,7 @@ impl Clone for Counted {
 }
 
 impl HeapSize for Counted {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     fn heap_bytes(&self) -> usize {
         self.plain.text.heap_bytes()
     }

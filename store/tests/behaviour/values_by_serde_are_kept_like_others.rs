@@ -161,8 +161,8 @@ fn another_codec_version_or_type_is_refused_by_name() {
         store.map::<Seller, Serde<Vec<String>>>("uploads").open().unwrap_err(),
     ];
     let words = [
-        ["key type is postcard-1(Seller@3{", "asked for is Seller@3{"],
-        ["value type is postcard-1(Upload@1|", "asked for is postcard-1(Vec<String>)"],
+        ["key type is postcard-1(Seller@3{", "requested is Seller@3{"],
+        ["value type is postcard-1(Upload@1|", "requested is postcard-1(Vec<String>)"],
     ];
     for (error, words) in refused.iter().zip(words) {
         assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
@@ -221,7 +221,7 @@ macro_rules! lying {
         struct $name($inner);
 
         impl HeapSize for $name {
-            const NONE: bool = true;
+            const NO_HEAP: bool = true;
             fn heap_bytes(&self) -> usize {
                 0
             }

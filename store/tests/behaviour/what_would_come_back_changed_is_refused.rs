@@ -21,7 +21,7 @@ use crate::common::{open_on, tiny};
 struct Drifting(u32);
 
 impl HeapSize for Drifting {
-    const NONE: bool = true;
+    const NO_HEAP: bool = true;
     fn heap_bytes(&self) -> usize {
         0
     }

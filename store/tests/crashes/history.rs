@@ -312,7 +312,7 @@ impl History {
         all.trouble.may_begin();
         let confirmed = if dice.below(2) == 0 {
             loop {
-                match seal.confirm_some() {
+                match seal.confirm_step() {
                     Ok(None) => {}
                     ended => break ended.map(drop),
                 }

@@ -339,7 +339,7 @@ impl<S: Subject> Job<S> {
         told(Told::Confirming(number, position));
         let confirmed = if dice.below(2) == 0 {
             loop {
-                match seal.confirm_some() {
+                match seal.confirm_step() {
                     Ok(None) => {}
                     ended => break ended.map(drop),
                 }

@@ -34,7 +34,7 @@ fn what_was_written_as_one_kind_is_not_opened_as_another() {
             (
                 "event as plain map",
                 &|s| s.map::<u64, u64>("event").open().map(drop),
-                ["is map expiring in event time,", "asked for is map"],
+                ["is map expiring in event time,", "requested is map"],
             ),
             (
                 "event as processing",

@@ -56,7 +56,7 @@ fn all_work<V: State + PartialEq + std::fmt::Debug>(memory: u64, make: impl Fn(u
 /// The words of a refusal, which a larger memory answers.
 fn more_open_in_what_is_told<V: State>(memory: u64) {
     let (maps, refused) = open_all::<V>(&store(memory));
-    let told = ByteSize(if V::NONE { memory + memory / 2 } else { 4 * memory });
+    let told = ByteSize(if V::NO_HEAP { memory + memory / 2 } else { 4 * memory });
     let words = format!("a memory of {} would do", told.short());
     assert!(refused.to_string().contains(&words), "{refused}");
     assert!(refused.to_string().contains("kept for the pages of other states"), "{refused}");

@@ -221,7 +221,7 @@ fn what_cannot_be_is_refused_by_name() {
     };
     let group = KeyGroup(0);
     let refused = [
-        (there.mover.begin(group).map(drop), "is not here to be given away"),
+        (there.mover.begin(group).map(drop), "is not here"),
         (here.mover.keep(group), "is not being given away"),
         (here.mover.forget(group, 1).map(drop), "not being given away"),
     ];
@@ -242,12 +242,12 @@ fn what_cannot_be_is_refused_by_name() {
     damaged[20] ^= 1;
     assert_eq!(kind(there.mover.install(&damaged).map(drop), "damaged"), ErrorKind::Corrupt);
     let twice = here.mover.install(&chunk).map(drop);
-    assert_eq!(kind(twice, "not forgotten yet"), ErrorKind::InUse);
+    assert_eq!(kind(twice, "entries of it are left here"), ErrorKind::InUse);
     here.mover.keep(group).unwrap();
     let twice = here.mover.install(&chunk).map(drop);
     assert_eq!(kind(twice, "is here already"), ErrorKind::Mismatch);
     let late = here.mover.next_chunk(&mut rest, CHUNK).map(drop);
-    assert_eq!(kind(late, "not being given away by this any more"), ErrorKind::Mismatch);
+    assert_eq!(kind(late, "no longer being given away"), ErrorKind::Mismatch);
     // A unit of other states.
     let store = builder(&Heap::new().into()).owned_groups(4..8).open().unwrap();
     let mover = store.mover("unit").unwrap();

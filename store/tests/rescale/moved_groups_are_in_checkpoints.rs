@@ -101,7 +101,7 @@ impl Run {
                 Ok(false) => {}
                 Err(error) => panic!("memory has room for all that dies as groups go: {error:?}"),
             }
-        } else if seals[at].confirm_some().unwrap().is_some() {
+        } else if seals[at].confirm_step().unwrap().is_some() {
             drop(seals.swap_remove(at));
         }
         if seals.is_empty() {

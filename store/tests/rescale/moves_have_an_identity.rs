@@ -70,7 +70,7 @@ fn a_move_of_a_source_that_was_opened_again_is_another_move() {
             put_all(&mut source, group, 2);
             let error = send(&source, &target, group).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Mismatch, "{when}: {error}");
-            let words = if arrived { "is here already" } else { "half here by another move" };
+            let words = if arrived { "is here already" } else { "arrived in part by another move" };
             assert!(error.to_string().contains(words), "{when}: {error}");
             assert_eq!(source.mover.standing(group).unwrap(), Standing::Leaving, "{when}");
             let expected: Vec<_> = keys_of(group).map(|_| (Some(2), 2)).collect();

@@ -172,7 +172,7 @@ impl Job {
             for result in refused {
                 let error = result.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
-                assert!(error.to_string().contains("is being moved"), "{error}");
+                assert!(error.to_string().contains("is moving"), "{error}");
             }
             return;
         }

@@ -314,7 +314,7 @@ impl Job {
         let refused =
             windows.add_batch(later, &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap_err();
         assert_eq!((refused.kind(), batch.len()), (ErrorKind::InUse, 1), "{refused}");
-        assert!(refused.to_string().contains("is being moved"), "{refused}");
+        assert!(refused.to_string().contains("is moving"), "{refused}");
     }
 
     fn forget(&mut self, fuel: usize) {

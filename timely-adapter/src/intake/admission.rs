@@ -10,14 +10,46 @@ use timely::dataflow::ProbeHandle;
 
 use crate::event_time::EventTime;
 
-/// Bounds what an input has sent and the dataflow has not done yet.
+/// Bounds the records that an input has sent and the dataflow has not finished.
 ///
-/// Ask [`admits`](Gate::admits) before sending at a time, and say afterwards what was
-/// [`sent`](Gate::sent). A gate with nothing under way always admits, so that a bound which is
-/// smaller than one batch slows a dataflow down but never stops it.
+/// Ask [`admits`](Gate::admits) before sending at a time, then report the bytes with
+/// [`sent`](Gate::sent). A gate with nothing in flight always admits, so a bound smaller than a
+/// batch slows a dataflow down but never stops it.
 ///
-/// Latency in an open loop still counts from the time a record was due: the gate makes records
-/// wait where they wait for nothing else, at their source.
+/// Send, advance the input, then step: Timely 0.31 keeps rows in the sender's buffers if the worker
+/// steps between the last `send` and the `advance_to` (or `close`) that leaves their time. `flush`
+/// does not help.
+///
+/// ```
+/// use alluvium_timely::{Counting, Gate, KeyBy, NodeConfig, Rolling, Spec, execute};
+/// use timely::dataflow::ProbeHandle;
+/// use timely::dataflow::operators::Probe;
+/// use timely::dataflow::operators::vec::Input;
+///
+/// execute(timely::Config::process(1), NodeConfig::default(), |worker, state| {
+///     let probe = ProbeHandle::new();
+///     let mut input = worker.dataflow::<i64, _, _>(|scope| {
+///         let (input, rows) = scope.new_input::<u64>();
+///         rows.key_by(state, |row| row % 10)
+///             .rolling(Spec::new("counts"), Counting)?
+///             .probe_with(&probe);
+///         alluvium::Result::Ok(input)
+///     })?;
+///     let mut gate = Gate::new(probe.clone()).bytes_max(1 << 10);
+///     for row in 0..1_000u64 {
+///         let time = *input.time();
+///         while !gate.admits(&time) {
+///             state.step(worker)?;
+///         }
+///         input.send(row);
+///         gate.sent(&time, 8);
+///         input.advance_to(time + 1);
+///     }
+///     input.close();
+///     state.run_until(worker, || probe.done())
+/// })?;
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Gate<T: EventTime> {
     probe: ProbeHandle<T>,
@@ -32,29 +64,30 @@ pub struct Gate<T: EventTime> {
 pub const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
 
 impl<T: EventTime> Gate<T> {
-    /// A gate before the dataflow that `probe` is behind of. Default bounds: any time ahead, and
+    /// Makes a gate for a dataflow whose end `probe` watches. Defaults: any time ahead, and
     /// [`IN_FLIGHT_BYTES_MAX`].
     pub fn new(probe: ProbeHandle<T>) -> Self {
         let under_way = VecDeque::new();
         Self { probe, ahead_max: None, bytes_max: IN_FLIGHT_BYTES_MAX, under_way, bytes: 0 }
     }
 
-    /// Admits nothing more than `nanos` after the earliest time that is not done.
+    /// Admits nothing more than `nanos` after the earliest unfinished time.
     #[must_use]
     pub fn ahead_max(mut self, nanos: i64) -> Self {
         self.ahead_max = Some(nanos);
         self
     }
 
-    /// Admits nothing while so many bytes or more are under way. More let more work overlap, less
-    /// takes less memory.
+    /// Admits nothing while this many bytes or more are in flight. More bytes let more work
+    /// overlap; fewer take less memory.
     #[must_use]
     pub fn bytes_max(mut self, bytes: u64) -> Self {
         self.bytes_max = bytes;
         self
     }
 
-    /// Whether more may be sent at `time`. Cost: a look at the probe for each time that is done.
+    /// Returns whether more may be sent at `time`. Cost: one look at the probe for each finished
+    /// time.
     pub fn admits(&mut self, time: &T) -> bool {
         while self.under_way.front().is_some_and(|(time, _)| !self.probe.less_equal(time)) {
             let Some((_, bytes)) = self.under_way.pop_front() else { break };
@@ -66,7 +99,7 @@ impl<T: EventTime> Gate<T> {
         self.bytes < self.bytes_max && self.ahead_max.is_none_or(|most| ahead <= most)
     }
 
-    /// Notes `bytes` that were sent at `time`, which is not before any time sent at.
+    /// Records `bytes` sent at `time`. Times must not fall.
     pub fn sent(&mut self, time: &T, bytes: u64) {
         self.bytes += bytes;
         match self.under_way.back_mut() {
@@ -75,7 +108,7 @@ impl<T: EventTime> Gate<T> {
         }
     }
 
-    /// Bytes under way, as of the last call of [`admits`](Gate::admits).
+    /// Returns the bytes in flight as of the last call of [`admits`](Gate::admits).
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

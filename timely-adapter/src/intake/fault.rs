@@ -4,25 +4,33 @@ use std::time::Duration;
 
 use alluvium::ErrorKind;
 
-/// What operators do when a call on their state fails.
+/// Policy for a state call that fails inside an operator.
 ///
-/// Errors that pass by themselves, [`ErrorKind::Backpressure`] and [`ErrorKind::DiskFull`], are
-/// waited out: the operator applies nothing, holds the times of what it has not applied, and tries
-/// again until storage takes it; [`WorkerState::waiting`](crate::WorkerState::waiting) shows it.
-/// Every other error, and one of these that lasts longer than the policy says, ends the run: the
-/// operator stops for good, holding its times, so that no probe behind it passes them, and
-/// [`WorkerState::fault`](crate::WorkerState::fault) has the error.
+/// Two errors pass by themselves: [`ErrorKind::Backpressure`] and [`ErrorKind::DiskFull`]. The
+/// operator applies nothing, holds its times and retries until storage accepts the write;
+/// [`WorkerState::waiting`](crate::WorkerState::waiting) shows it. Every other error ends the run,
+/// and so does one of these that outlasts the policy. The operator then stops for good and holds
+/// its times, so no probe behind it passes them. [`WorkerState::fault`](crate::WorkerState::fault)
+/// has the error.
+///
+/// ```
+/// use std::time::Duration;
+/// use alluvium_timely::{Fault, NodeConfig};
+///
+/// let fault = Fault { wait_max: Some(Duration::from_secs(60)) };
+/// let node = NodeConfig { fault, ..NodeConfig::default() };
+/// # let _ = node;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The longest wait for one error to pass; zero ends the run at once. Default: `None`, as long
-    /// as it takes.
+    /// Longest wait for one error to pass; zero ends the run at once. Default: `None`, no limit.
     pub wait_max: Option<Duration>,
 }
 
 impl Fault {
     /// Ends the run at the first error of any kind.
     pub const STOP: Fault = Fault { wait_max: Some(Duration::ZERO) };
-    /// Waits as long as it takes; the default.
+    /// Waits without limit; the default.
     pub const WAIT: Fault = Fault { wait_max: None };
 
     /// Whether an error that has lasted this long is waited out further.

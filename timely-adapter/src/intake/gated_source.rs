@@ -27,8 +27,8 @@ use crate::job::checkpoints::Sent;
 /// How often a worker tells the others where its inputs are, at most.
 const TELL_EVERY: Duration = Duration::from_millis(5);
 
-/// The times of all inputs of all workers, as far as this worker has heard. Cheap to clone; a
-/// worker makes one for all its [`GatedSource`]s, in the same place of the program as all others.
+/// The times of all inputs of all workers, as far as this worker has heard. Cheap to clone. Make
+/// one per worker for all its [`GatedSource`]s, at the same place of the program on every worker.
 #[derive(Clone)]
 pub struct Watermarks(Rc<Shared>);
 
@@ -69,7 +69,7 @@ impl fmt::Debug for Watermarks {
 }
 
 impl Watermarks {
-    /// Builds the dataflow that tells them.
+    /// Builds the dataflow that exchanges the times.
     pub fn new(worker: &mut Worker) -> Self {
         let times: Rc<RefCell<BTreeMap<u64, Stand>>> = Rc::default();
         let (heard, news) = (times.clone(), Rc::<News>::default());
@@ -145,12 +145,11 @@ impl Drop for Shared {
     }
 }
 
-/// An input that bounds how far it is ahead and may be declared idle.
+/// An input with a bound on its lead, which can be declared idle.
 ///
-/// Rows are sent at the input's time; [`advance_to`](GatedSource::advance_to) moves it on, and with it
-/// the watermark, once all inputs that are not idle have. Dropping a source closes it: its
-/// watermark is the end of time. In a job that takes checkpoints it is
-/// [followed](crate::JobCheckpoints::follow) by them.
+/// Rows have the input's time. [`advance_to`](GatedSource::advance_to) moves it, and the watermark
+/// follows once all inputs that are not idle have moved. Dropping a source closes it: its watermark
+/// is the end of time. In a job with checkpoints, [`follow`](crate::JobCheckpoints::follow) it.
 pub struct GatedSource<T: EventTime, D: ExchangeData + Clone> {
     input: InputHandleVec<T, D>,
     gate: Gate<T>,
@@ -171,7 +170,7 @@ impl<T: EventTime, D: ExchangeData + Clone> fmt::Debug for GatedSource<T, D> {
 impl<T: EventTime + timely::progress::timestamp::Refines<()>, D: ExchangeData + Clone>
     GatedSource<T, D>
 {
-    /// A source, and the stream of its rows. `gate` is the one for the dataflow it feeds.
+    /// Makes a source and the stream of its rows. `gate` bounds the dataflow that it feeds.
     pub fn new<'scope>(
         scope: Scope<'scope, T>,
         watermarks: &Watermarks,
@@ -186,12 +185,12 @@ impl<T: EventTime + timely::progress::timestamp::Refines<()>, D: ExchangeData + 
 }
 
 impl<T: EventTime, D: ExchangeData + Clone> GatedSource<T, D> {
-    /// The time of rows that are sent now.
+    /// Returns the time of rows sent now.
     pub fn time(&self) -> &T {
         self.input.time()
     }
 
-    /// Whether more may be sent now; if not, step the worker. See [`Gate`].
+    /// Returns whether more may be sent now; if not, step the worker. See [`Gate`].
     pub fn admits(&mut self) -> bool {
         self.gate.admits(self.input.time())
     }
@@ -202,8 +201,8 @@ impl<T: EventTime, D: ExchangeData + Clone> GatedSource<T, D> {
         self.sent = Some(sent);
     }
 
-    /// Sends a row, of so many bytes with what it owns. An idle source is idle no more; what it
-    /// sends may be late by then.
+    /// Sends a row; `bytes` is its size with what it owns. An idle source becomes active, and its
+    /// rows may be late by then.
     ///
     /// # Errors
     /// [`ErrorKind::Input`](alluvium::ErrorKind::Input) if checkpoints follow it and the worker's
@@ -221,8 +220,8 @@ impl<T: EventTime, D: ExchangeData + Clone> GatedSource<T, D> {
         Ok(())
     }
 
-    /// Moves the input on to `time`: no row before it will come from here. Nothing happens if it is
-    /// there or past it, as an idle source may be.
+    /// Advances the input to `time`: no earlier row will come from here. Does nothing if the input
+    /// is there or past it, as an idle source may be.
     ///
     /// # Errors
     /// [`ErrorKind::Input`](alluvium::ErrorKind::Input) if checkpoints follow it and the worker's
@@ -245,8 +244,8 @@ impl<T: EventTime, D: ExchangeData + Clone> GatedSource<T, D> {
         }
     }
 
-    /// Declares that nothing will come for a while. From now on [`keep_up`](GatedSource::keep_up) moves
-    /// the input along with the others, until something is sent.
+    /// Declares that nothing will come for a while. From now on [`keep_up`](GatedSource::keep_up)
+    /// moves the input along with the others, until something is sent.
     pub fn declare_idle(&mut self) {
         if !self.is_idle {
             self.is_idle = true;
@@ -255,14 +254,14 @@ impl<T: EventTime, D: ExchangeData + Clone> GatedSource<T, D> {
         self.keep_up();
     }
 
-    /// Whether the source is idle.
+    /// Returns whether the source is idle.
     pub fn is_idle(&self) -> bool {
         self.is_idle
     }
 
-    /// Moves an idle input on to where the least of the others is known to be that are neither idle
-    /// nor closed; if none is left, to where the last of them has been. Does nothing to an input that
-    /// is not idle. Call it when the worker has stepped.
+    /// Moves an idle input to the least known time of the inputs that are neither idle nor closed;
+    /// if none is left, to where the last of them was. Does nothing to an active input. Call it
+    /// after the worker has stepped.
     pub fn keep_up(&mut self) {
         let Some(time) = self.watermarks.of_others(self.number).filter(|_| self.is_idle) else {
             return;

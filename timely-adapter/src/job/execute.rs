@@ -20,26 +20,24 @@ use crate::job::worker::{WorkerOverrides, WorkerState};
 /// How long a worker whose connection broke waits for the reason.
 const REASON_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Runs `job` on each worker of this process and gives what they return, ordered by worker.
+/// Runs `job` on each worker of this process and returns their results, ordered by worker.
 ///
-/// `config` says how many workers and processes there are, as for [`timely::execute()`]; each
-/// process of a cluster calls this with the same one but for its own number, and with a directory
-/// of its own in `node`. The job gets its worker and the worker's state once all workers of all
-/// processes have opened theirs. When it returns, its dataflows are stepped until they are
-/// complete.
+/// `config` gives the numbers of workers and processes, as for [`timely::execute()`]. Each process
+/// of a cluster calls this with the same `config` except for its own number, and with a directory
+/// of its own in `node`. The job gets its worker and the worker's state after all workers of all
+/// processes have opened theirs. When it returns, this steps its dataflows until they are complete.
 ///
-/// The group ends as one: an error that any job returns, a panic in any worker, an error of state
-/// in any operator and a process that goes away end the run on all workers of all processes. They
-/// notice it in [`WorkerState::step`], [`run_until`](WorkerState::run_until) and
-/// [`meet`](WorkerState::meet), which then fail; a job that waits in any other way, such as for a
-/// lock, keeps its process from ending. Before this returns, the dataflows are dropped, and the
-/// stores with their directories and memory are released.
+/// Workers fail together. An error of a job, a panic, an error of state in an operator, or a lost
+/// process ends the run on all workers of all processes. [`WorkerState::step`],
+/// [`run_until`](WorkerState::run_until) and [`meet`](WorkerState::meet) then fail. A job that
+/// waits in another way, such as for a lock, keeps its process from ending. Before this returns, it
+/// drops the dataflows and releases the stores with their directories and memory.
 ///
 /// # Errors
-/// The first error that this process heard of, with the process if it is another:
-/// [`ErrorKind::Panicked`] with a panic's message, [`ErrorKind::PeerLost`] for a process that has
-/// not come, or has gone, [`ErrorKind::Mismatch`] for one that was started with other numbers of
-/// processes, workers or key groups; the job's own; and those of [`install`](crate::install) and
+/// The first error that this process heard of, and the process it is from if that is another.
+/// [`ErrorKind::Panicked`] with a panic's message. [`ErrorKind::PeerLost`] for a process that did
+/// not connect or has disconnected. [`ErrorKind::Mismatch`] for one with other numbers of
+/// processes, workers or key groups. The job's own. Those of [`install`](crate::install) and
 /// [`WorkerState::new`].
 ///
 /// ```
@@ -73,7 +71,7 @@ where
     execute_with(config, node, |_| WorkerOverrides::default(), job)
 }
 
-/// [`execute`] with `overrides` for each worker, by its index.
+/// Does [`execute`] with `overrides` for each worker, by its index.
 ///
 /// # Errors
 /// As [`execute`].

@@ -19,7 +19,16 @@ use crate::operators::shared_table::{Declared, TableLoader, Tables};
 /// Default of [`NodeConfig::connect_within`].
 pub const DEFAULT_CONNECT_WITHIN: Duration = Duration::from_secs(60);
 
-/// What all workers of a process share.
+/// Configuration of a process, which all its workers share.
+///
+/// ```
+/// use alluvium::{MIB, StoreConfig};
+/// use alluvium_timely::NodeConfig;
+///
+/// let store = StoreConfig { memory: alluvium::ByteSize(256 * MIB), ..StoreConfig::default() };
+/// let node = NodeConfig::from(store).connect_within(std::time::Duration::from_secs(10));
+/// # let _ = node;
+/// ```
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// The stores' options. `memory` is the whole node's, of which each worker gets an equal
@@ -52,12 +61,11 @@ impl From<StoreConfig> for NodeConfig {
 }
 
 impl NodeConfig {
-    /// Declares a read-only table for all workers of the process, which
-    /// [`WorkerState::table`](crate::WorkerState::table) gives; see
-    /// [`SharedTable`](crate::SharedTable).
+    /// Declares a read-only table for all workers of the process. Get it with
+    /// [`WorkerState::table`](crate::WorkerState::table); see [`SharedTable`](crate::SharedTable).
     ///
-    /// `memory` is taken off the node's, once, whatever the table then uses of it; workers share
-    /// the rest. `load` is called by the first worker that asks for the table.
+    /// `memory` is taken from the node's memory once, whatever the table uses of it. The first
+    /// worker that asks for the table calls `load`.
     #[must_use]
     pub fn table<K: Key, V: State>(
         mut self,
@@ -69,7 +77,7 @@ impl NodeConfig {
         self
     }
 
-    /// How long [`execute`](crate::execute()) waits for the other processes to come. Default:
+    /// Sets how long [`execute`](crate::execute()) waits for the other processes. Default:
     /// [`DEFAULT_CONNECT_WITHIN`].
     #[must_use]
     pub fn connect_within(mut self, within: Duration) -> Self {
@@ -122,16 +130,17 @@ impl fmt::Debug for Node {
 
 const REGISTRY_KEY: &str = "alluvium.node";
 
-/// Gives all workers started from `config` the node's configuration, and takes the lock of the
+/// Passes the node's configuration to all workers started from `config`. Holds the lock of the
 /// node's directory until the last of them has ended.
 ///
-/// For jobs that are started with [`timely::execute()`]; [`execute`](crate::execute()) does it
-/// itself.
+/// Use it for jobs started with [`timely::execute()`]; [`execute`](crate::execute()) calls it
+/// itself. Such jobs ask [`WorkerState::has_failed`](crate::WorkerState::has_failed) themselves.
+/// They learn nothing of panics and of other processes.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] if there are more workers than key groups: some would own none, or for
-/// two shared tables of one name; [`ErrorKind::OverBudget`], with the numbers, for one that leaves
-/// the workers too little memory; [`ErrorKind::Locked`] if another process has the directory.
+/// [`ErrorKind::Config`] if there are more workers than key groups, or two shared tables of one
+/// name. [`ErrorKind::OverBudget`], with the numbers, if a table leaves the workers too little
+/// memory. [`ErrorKind::Locked`] if another process has the directory.
 pub fn install(config: &mut timely::Config, node: NodeConfig) -> Result<()> {
     install_node(config, node).map(drop)
 }

@@ -21,7 +21,7 @@ pub const STORE_LOG: &str = "store";
 /// The container builder that the stream is bound with.
 pub type StoreEventBuilder = CapacityContainerBuilder<Vec<(Duration, StoreEvent)>>;
 
-/// What the store of a worker held and had done at some moment.
+/// Statistics of a worker's store at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoreEvent {
     /// The worker's index.
@@ -68,13 +68,13 @@ impl WorkerState {
         bound
     }
 
-    /// Logs the statistics if the interval has passed since they were last logged, and says
-    /// whether they were. Cost: a reading of the clock, else that of [`Store::stats`].
+    /// Logs the statistics if the interval has passed, and returns whether it did. Cost: one
+    /// reading of the clock, or that of [`Store::stats`] if they are logged.
     pub fn log_stats_if_due(&self) -> bool {
         self.stats_log().is_due() && self.log_stats()
     }
 
-    /// Logs the statistics now, and says whether they were: not if nobody reads the stream, nor
+    /// Logs the statistics now, and returns whether it did: not if nobody reads the stream, nor
     /// while a value is borrowed.
     pub fn log_stats(&self) -> bool {
         self.stats_log().log(self.store(), self.index(), false)

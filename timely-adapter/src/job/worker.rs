@@ -22,7 +22,7 @@ use crate::job::stats_log::StatsLog;
 use crate::migration::Barrier;
 use crate::operators::shared_table::SharedTable;
 
-/// What one worker does differently from its node.
+/// Settings of one worker that differ from its node's.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerOverrides {
     /// Memory of this worker's store, in bytes. Default: an equal part of what the node's shared
@@ -40,10 +40,28 @@ pub struct WorkerOverrides {
 
 /// One worker's state: a store that owns the worker's key groups. Cheap to clone; stays on its
 /// thread.
+///
+/// ```
+/// use alluvium_timely::{NodeConfig, execute};
+///
+/// let keys = execute(timely::Config::process(2), NodeConfig::default(), |worker, state| {
+///     // Workers say a number and hear the sum of all.
+///     let met = state.meet(worker, state.index() as i64)?;
+///     assert_eq!(met.sum, 1);
+///     Ok(state.store().stats()?.total().live_keys)
+/// })?;
+/// assert_eq!(keys, [0, 0]);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct WorkerState(Rc<Inner>);
 
 /// Records and timers of one operator that wait for reads.
+///
+/// A row whose key is on storage is parked with its capability, and so are later rows of that key.
+/// Rows of other keys continue. When the read ends, an I/O thread wakes the operator, which applies
+/// the rows in order of arrival, at their own times. Timers of the key wait for its rows.
+/// [`Spec::parked_max`](crate::Spec::parked_max) bounds how many wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parked {
     /// How many wait.
@@ -105,13 +123,13 @@ impl Drop for Inner {
 }
 
 impl WorkerState {
-    /// Opens the worker's store as its node and `overrides` say. Operators share it; a worker
-    /// needs one, for all its dataflows.
+    /// Opens the worker's store as its node and `overrides` say. A worker needs one for all its
+    /// dataflows; operators share it.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] without [`install`](crate::install); [`ErrorKind::Unsupported`] in a
+    /// [`ErrorKind::Config`] without [`install`](crate::install). [`ErrorKind::Unsupported`] in a
     /// directory with [checkpoints of a job](crate::JobCheckpoints), which only
-    /// [`execute`](crate::execute()) goes on from; else as
+    /// [`execute`](crate::execute()) resumes. Those of
     /// [`StoreBuilder::open`](alluvium::StoreBuilder::open).
     pub fn new(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
         let place = Place::new(worker, overrides)?;
@@ -198,12 +216,12 @@ impl WorkerState {
         Err(Error::new(ErrorKind::Missing, message).with("file", COMMITTED))
     }
 
-    /// The worker's store: statistics, checkpoints, background work.
+    /// Returns the worker's store: statistics, checkpoints, background work.
     pub fn store(&self) -> &Store {
         &self.0.store
     }
 
-    /// The job's checkpoint that this run goes on from; `None` if it begins.
+    /// Returns the job checkpoint that this run resumes; `None` for a new job.
     pub fn restored(&self) -> Option<&JobCheckpoint> {
         self.0.restored.as_ref()
     }
@@ -236,12 +254,12 @@ impl WorkerState {
         &self.0.stats_log
     }
 
-    /// The worker's index.
+    /// Returns the worker's index.
     pub fn index(&self) -> usize {
         self.0.index
     }
 
-    /// The worker that owns the keys with this hash.
+    /// Returns the worker that owns the keys with this hash.
     #[inline]
     pub fn owner(&self, key_hash: u64) -> usize {
         owner(key_hash, self.0.key_groups, self.0.peers)
@@ -297,24 +315,24 @@ impl WorkerState {
         move |hash| owner(hash, groups, peers) as u64
     }
 
-    /// The table that the node declares under this name; loads it if no worker of the process has
-    /// asked for it before, and waits while another one does.
+    /// Returns the table that the node declares under this name. The first worker of the process to
+    /// ask loads it; the others wait.
     ///
     /// # Errors
-    /// [`ErrorKind::UnknownState`] for a name that was not declared, [`ErrorKind::Mismatch`] for
-    /// other types; else why it could not be loaded.
+    /// [`ErrorKind::UnknownState`] for an undeclared name. [`ErrorKind::Mismatch`] for other types.
+    /// The errors of loading it.
     pub fn table<K: Key, V: State>(&self, name: &str) -> Result<SharedTable<K, V>> {
         self.0.node.tables.get(name)
     }
 
-    /// Operators of this worker that wait for storage to take writes again, and the error that
-    /// each met last. See [`Fault`].
+    /// Returns the operators of this worker that wait for storage to accept writes, each with its
+    /// last error. See [`Fault`].
     pub fn waiting(&self) -> Vec<(String, String)> {
         let waiting = self.0.waiting.borrow();
         waiting.iter().map(|(operator, error)| (operator.clone(), error.to_string())).collect()
     }
 
-    /// What waits for reads, by operator.
+    /// Returns what waits for reads, by operator.
     pub fn parked(&self) -> Vec<(String, Parked)> {
         let parked = self.0.parked.borrow();
         parked.iter().map(|(operator, gauge)| (operator.clone(), gauge.get())).collect()
@@ -325,8 +343,8 @@ impl WorkerState {
         self.0.parked.borrow_mut().entry(operator.to_owned()).or_default().clone()
     }
 
-    /// The most bytes of key groups that were on their way from this worker to others at a time, by
-    /// operator whose key groups [move](crate::MoveGroup).
+    /// Returns the most bytes of key groups in flight from this worker at a time, by operator whose
+    /// key groups [move](crate::MoveGroup).
     pub fn moved_bytes_max(&self) -> Vec<(String, u64)> {
         let moved = self.0.moved.borrow();
         moved.iter().map(|(operator, gauge)| (operator.clone(), gauge.get())).collect()

@@ -35,7 +35,7 @@ use crate::operators::stateful::{Context, Stateful};
 pub(crate) use barrier::Barrier;
 pub(crate) use operator::moving;
 
-/// A move of a key group, at the time of the record that has it.
+/// Moves a key group to a worker, at the time of the record that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MoveGroup {
     /// The group.
@@ -58,10 +58,10 @@ struct Chunk {
     bytes: Vec<u8>,
 }
 
-/// A keyed stream for an operator whose key groups move; made by [`Keyed::migratable`]. What may follow
-/// is [`Stateful`], [`Rolling`], and [windows](crate::Windowing). Maps, those too whose entries expire,
-/// counters, lists, time-ordered maps and the operator's timers move with their key groups. A value stays with its
-/// worker, as it has no key; other states are refused.
+/// A keyed stream for an operator whose key groups move; made by [`Keyed::migratable`]. Continue
+/// with [`Stateful`], [`Rolling`] or [windows](crate::Windowing). Maps (expiring ones too),
+/// counters, lists, time-ordered maps and the operator's timers move with their key groups. A value
+/// has no key and stays with its worker. Other states are refused.
 pub struct Migratable<'scope, T: EventTime, D, F> {
     keyed: Keyed<'scope, T, D, F>,
     control: StreamVec<'scope, T, MoveGroup>,
@@ -74,27 +74,28 @@ impl<T: EventTime, D, F> fmt::Debug for Migratable<'_, T, D, F> {
 }
 
 impl<'scope, T: EventTime, D, F> Keyed<'scope, T, D, F> {
-    /// Lets key groups of the operator that follows move between workers, as `control` says. At first
-    /// each group is at its [owner](crate::WorkerState::owner), or where a run before has left it.
+    /// Lets key groups of the next operator move between workers, as `control` requests. At first
+    /// each group is at its [owner](crate::WorkerState::owner), or where an earlier run has left
+    /// it.
     ///
-    /// A row is not applied before the control stream has passed its time, so whoever feeds that must
-    /// advance it with the input, or close it. Moves may be told by any worker. Of several moves of one
-    /// group at one time, the one to the worker with the highest index counts. A move to a worker or of
-    /// a group that there is not ends the run.
+    /// The operator applies a row only after the control stream has passed its time: advance that
+    /// stream with the input, or close it. Any worker may request moves. Of several moves of one
+    /// group at one time, the one to the worker with the highest index counts. A move to a worker
+    /// that does not exist, or of a group that does not exist, ends the run. Rows that wait for the
+    /// control stream are applied in the order of their timestamps, and within one timestamp in
+    /// order of arrival.
     ///
-    /// Rows that wait for the control stream are applied in the order of their timestamps, those of one
-    /// timestamp in the order in which they arrived.
+    /// Moving a group costs reading, encoding and putting its entries. Between two schedules the
+    /// operator sends one chunk: a 64th of the store's memory, and at most 64 KiB. At most four
+    /// chunks of a worker are in flight until the receiver reports them as installed; their memory
+    /// is reserved when the operator is built. The number of rows that wait for a group is not
+    /// bounded. The old worker keeps the group until all workers have passed the time of the move,
+    /// and then removes it in steps.
     ///
-    /// Moving a group costs what its entries cost to read, encode and put. Between two schedules of the
-    /// operator one chunk is sent, of a 64th of the store's memory and 64 KiB at most. Four of these may be
-    /// on their way from a worker, until who takes them has told that they are installed; their memory is
-    /// booked when the operator is built. The rows that wait for a group know no bound. The old worker has the group until all workers have passed the time of the move, and
-    /// then removes it in steps.
-    ///
-    /// [Checkpoints](crate::JobCheckpoints) have each group where it is: a run that goes on with as many
-    /// workers finds it there, one with others divides the groups anew. Moves that were told for times
-    /// at or after the checkpoint's have to be told again then: they begin after it. The control stream is
-    /// an input like others: move it to the time of a checkpoint as exactly as these, or close it.
+    /// [Checkpoints](crate::JobCheckpoints) record where each group is. A run with the same number
+    /// of workers finds it there; another number divides the groups anew. Request moves at or after
+    /// the checkpoint's time again: they begin after it. The control stream is an input like
+    /// others: advance it exactly to the time of a checkpoint, or close it.
     pub fn migratable(
         self,
         control: StreamVec<'scope, T, MoveGroup>,

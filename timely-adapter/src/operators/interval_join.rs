@@ -18,22 +18,48 @@ const FUEL: usize = 8192;
 /// The interval of a join is about so many slices of time long.
 const SLICES: i64 = 4;
 
-/// Extension trait: joins of rows by how far they are apart in time.
+/// Extension trait: joins of rows whose times are close.
+///
+/// ```
+/// use alluvium::{SECOND, Time};
+/// use alluvium_timely::{IntervalJoin, KeyBy, NodeConfig, Spec, execute};
+/// use timely::dataflow::operators::{Inspect, ToStream};
+///
+/// execute(timely::Config::process(1), NodeConfig::default(), |worker, state| {
+///     worker.dataflow::<i64, _, _>(|scope| {
+///         let orders = [(7u64, 10 * SECOND), (8, 20 * SECOND)];
+///         let payments = [(7u64, 25 * SECOND), (8, 90 * SECOND)];
+///         let orders = orders.to_stream(scope).container::<Vec<_>>();
+///         let payments = payments.to_stream(scope).container::<Vec<_>>();
+///         orders
+///             .key_by(state, |(order, _)| *order)
+///             .interval_join(
+///                 |(_, at)| Time(*at),
+///                 payments.key_by(state, |(order, _)| *order),
+///                 |(_, at)| Time(*at),
+///                 (0, 60 * SECOND), // paid within a minute
+///                 Spec::new("paid"),
+///                 |order, _, _| *order,
+///             )?
+///             .inspect(|(order, _, _)| println!("order {order} was paid in time"));
+///         Ok(())
+///     })
+/// })?;
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub trait IntervalJoin<'scope, T: EventTime, K: Key, A> {
-    /// Pairs each row with the rows of the other stream that have its key and whose time is from
-    /// the first to the second of `bounds` after its own, in nanoseconds, both inclusive, and emits what `pair` makes of
-    /// them as a row that comes, at the timestamp of the row that came last.
+    /// Pairs each row with the rows of the other stream that have its key and a time within
+    /// `bounds` after its own: in nanoseconds, both ends inclusive. Emits `pair`'s result with +1,
+    /// at the timestamp of the later row.
     ///
-    /// Each side is kept, in `id/left` and `id/right`, until the frontier says that no row can come
-    /// that it could be paired with. A row that is late, its time before the timestamp it was sent
-    /// with, is paired with rows of the other side that are not over at that timestamp: so that
-    /// the result does not depend on how the streams interleave. A row at [`Time::MAX`], the end of
-    /// time, is at no time: it is paired with none, and not kept.
+    /// The states `id/left` and `id/right` keep a row until the frontier excludes every partner. A
+    /// late row, whose time is before its timestamp, pairs with the rows that are still kept at
+    /// that timestamp. So the result does not depend on how the streams interleave. A row at
+    /// [`Time::MAX`] pairs with none and is not kept.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if the second bound is before the first; [`ErrorKind::Mismatch`] for a
-    /// checkpoint of a join with other bounds, as rows are gone by the stored ones; opening the states
-    /// failed.
+    /// [`ErrorKind::Config`] if the second bound is before the first. [`ErrorKind::Mismatch`] for a
+    /// checkpoint of a join with other bounds. Those of opening the states.
     fn interval_join<B, G, R, L>(
         self,
         at: impl Fn(&A) -> Time + 'static,

@@ -11,14 +11,38 @@ use crate::operators::key_by::Keyed;
 use crate::operators::shell::{Output, untimed_of_two};
 use crate::operators::spec::{OperatorState, Spec};
 
-/// Extension trait: joins.
+/// Extension trait: incremental joins of two keyed streams.
+///
+/// ```
+/// use alluvium_timely::{Join, KeyBy, NodeConfig, Spec, execute};
+/// use timely::dataflow::operators::{Inspect, ToStream};
+///
+/// execute(timely::Config::process(1), NodeConfig::default(), |worker, state| {
+///     worker.dataflow::<i64, _, _>(|scope| {
+///         let names = [(1u64, "ann".to_owned()), (2, "bob".to_owned())];
+///         let visits = [(1u64, 30i64), (1, 31)];
+///         let names = names.to_stream(scope).container::<Vec<_>>();
+///         let visits = visits.to_stream(scope).container::<Vec<_>>();
+///         names
+///             .key_by(state, |(id, _)| *id)
+///             .join(
+///                 visits.key_by(state, |(id, _)| *id),
+///                 Spec::new("visits"),
+///                 |_, (_, name), (_, day)| (name.clone(), *day),
+///             )?
+///             .inspect(|((name, day), _, _)| println!("{name} came on day {day}"));
+///         Ok(())
+///     })
+/// })?;
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub trait Join<'scope, T: Timestamp, K: Key, A> {
-    /// Pairs each row with all rows of the other stream that have its key, and emits what `pair`
-    /// makes of them as a row that comes. Both streams are multisets of rows; all of them are
-    /// kept for ever, in lists per key, in the states `id/left` and `id/right`.
+    /// Pairs each row with all rows of the other stream that have the same key. Emits `pair`'s
+    /// result for each pair with +1. Both streams are multisets. The states `id/left` and
+    /// `id/right` keep all rows for ever, in lists per key.
     ///
     /// # Errors
-    /// Opening the states failed.
+    /// Those of opening the states.
     fn join<B, G, R, L>(
         self,
         other: Keyed<'scope, T, B, G>,

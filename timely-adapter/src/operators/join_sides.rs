@@ -4,8 +4,24 @@ use std::cell::Cell;
 
 use alluvium::{AnyLayout, Key, Layout, Map, Result, State};
 
-/// The two sides of a [`join`](crate::Join::join) apart from a dataflow: for loops of one's own,
-/// and for measuring what the dataflow costs. Both sides are multisets of rows, kept for ever.
+/// The two sides of a [`join`](crate::Join::join) without a dataflow: for loops of your own, and
+/// for measuring what the dataflow costs. Both sides are multisets of rows, kept for ever.
+///
+/// ```
+/// use alluvium::{MIB, Store};
+/// use alluvium_timely::JoinSides;
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// let left = store.map::<u64, Vec<String>>("left").open()?;
+/// let right = store.map::<u64, Vec<i64>>("right").open()?;
+/// let mut sides = JoinSides::new(left, right);
+/// let mut pairs = Vec::new();
+/// let pair = |_: &u64, name: &String, day: &i64| (name.clone(), *day);
+/// sides.add_left(&mut vec![(1, "ann".to_owned())], pair, |pair| pairs.push(pair))?;
+/// sides.add_right(&mut vec![(1, 30)], pair, |pair| pairs.push(pair))?;
+/// assert_eq!(pairs, [("ann".to_owned(), 30)]);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub struct JoinSides<K, A, B, R, L = AnyLayout>
 where
     K: Key,

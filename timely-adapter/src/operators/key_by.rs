@@ -12,14 +12,31 @@ use timely::progress::Timestamp;
 
 use crate::job::worker::WorkerState;
 
-/// Extension trait: keys for the rows of a stream.
+/// Extension trait: assigns keys to the rows of a stream.
+///
+/// ```
+/// use alluvium_timely::{Counting, KeyBy, NodeConfig, Rolling, Spec, execute};
+/// use timely::dataflow::operators::{Inspect, ToStream};
+///
+/// execute(timely::Config::process(1), NodeConfig::default(), |worker, state| {
+///     worker.dataflow::<i64, _, _>(|scope| {
+///         [3u64, 14, 15].to_stream(scope)
+///             .container::<Vec<_>>()
+///             .key_by(state, |number| number % 10)
+///             .rolling(Spec::new("last-digits"), Counting)?
+///             .inspect(|change| println!("{change:?}"));
+///         Ok(())
+///     })
+/// })?;
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub trait KeyBy<'scope, T: Timestamp, D> {
-    /// Gives each row a key. Nothing moves yet: the operator that follows sends each row to the
-    /// worker that owns the key's group, for which the key is hashed once; with a single worker
-    /// not at all.
+    /// Gives each row a key. Moves no data yet: the operator that follows sends each row to the
+    /// worker that owns the key's group. It hashes the key once, or not at all if there is one
+    /// worker.
     ///
-    /// `key` must be a function of the row alone. It is called on the sending and on the
-    /// receiving worker, so that keys need not travel.
+    /// `key` must be a pure function of the row. The sending and the receiving worker both call it,
+    /// so keys do not travel.
     fn key_by<K, F>(self, state: &WorkerState, key: F) -> Keyed<'scope, T, D, F>
     where
         K: Key,
@@ -38,8 +55,12 @@ impl<'scope, T: Timestamp, D: ExchangeData> KeyBy<'scope, T, D> for StreamVec<'s
 
 /// A stream whose rows have keys; made by [`KeyBy::key_by`].
 ///
-/// What can be done with it: [`Rolling`](crate::Rolling), [`Join`](crate::Join) and
-/// [`Stateful`](crate::Stateful).
+/// Continue with [`Rolling`](crate::Rolling), [`Join`](crate::Join),
+/// [`Windowing`](crate::Windowing) or [`Stateful`](crate::Stateful).
+///
+/// An operator applies the rows of a key in the order of their arrival, also if they wait for a
+/// read. Timely's own operators before it (`map`, `filter`) may change the order of batches of one
+/// time.
 pub struct Keyed<'scope, T: Timestamp, D, F> {
     pub(crate) stream: StreamVec<'scope, T, D>,
     pub(crate) state: WorkerState,

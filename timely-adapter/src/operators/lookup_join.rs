@@ -13,15 +13,37 @@ use crate::operators::shared_table::SharedTable;
 use crate::operators::shell::{Output, untimed_of_two};
 use crate::operators::spec::{OperatorState, Spec};
 
-/// Extension trait: look-ups of keyed rows in tables.
+/// Extension trait: enriches keyed rows from a table.
 ///
-/// `pair` gets the key, the row and the value that the table has for the key, and says what comes
-/// out of it: an inner join gives `None` where there is no value, a left outer join always gives a
-/// row. Rows come out with the timestamp they came with, and as changes by one: what was given out
-/// is not taken back when the table changes later.
+/// `pair` gets the key, the row and the table's value for the key, if there is one. Return `None`
+/// to emit nothing: an inner join does so without a value, a left outer join never does. Results
+/// have the timestamp of their row and `diff` +1. A later change of the table retracts nothing.
+///
+/// ```
+/// use alluvium_timely::{KeyBy, LookupJoin, NodeConfig, Spec, execute};
+/// use timely::dataflow::operators::{Inspect, ToStream};
+///
+/// execute(timely::Config::process(1), NodeConfig::default(), |worker, state| {
+///     worker.dataflow::<i64, _, _>(|scope| {
+///         let prices = [("tea".to_owned(), 3u64)].to_stream(scope).container::<Vec<_>>();
+///         let sales = [("tea".to_owned(), 20u64)].to_stream(scope).container::<Vec<_>>();
+///         sales
+///             .key_by(state, |(good, _)| good.clone())
+///             .lookup_join(
+///                 prices.key_by(state, |(good, _)| good.clone()),
+///                 Spec::new("prices"),
+///                 |(_, price)| Some(*price), // None deletes the key
+///                 |good, (_, count), price| Some((good.clone(), count * price?)),
+///             )?
+///             .inspect(|((good, total), _, _)| println!("{good}: {total}"));
+///         Ok(())
+///     })
+/// })?;
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub trait LookupJoin<'scope, T: Timestamp, K: Key, D> {
-    /// Looks rows up in a table that never changes. Rows stay on the worker where they are: each
-    /// process has all of the table. No state.
+    /// Looks rows up in a table that never changes. Rows stay on their worker: each process has the
+    /// whole table. Keeps no state.
     fn lookup_join_shared<V, R>(
         self,
         table: &SharedTable<K, V>,
@@ -31,26 +53,26 @@ pub trait LookupJoin<'scope, T: Timestamp, K: Key, D> {
         V: State,
         R: Clone + 'static;
 
-    /// Looks rows up in a table that `updates` make and change; both go to the owner of their key.
-    /// The table is the state `id/table` and has one value per key: the latest update's, for which
-    /// `value` gives `None` to delete it.
+    /// Looks rows up in a table that `updates` change. Rows and updates both go to the owner of
+    /// their key. The state `id/table` has one value per key, that of the latest update; `value`
+    /// returns `None` to delete it.
     ///
-    /// A row sees the table as it is when the row arrives at its owner, whatever the timestamps
-    /// say: the semantics of processing time, as of Flink's look-up joins. In particular:
+    /// A row sees the table as it is when the row arrives at the key's owner, whatever the
+    /// timestamps say. This is processing time, as in Flink's look-up joins:
     ///
-    /// - Updates and rows that arrive together: the row sees the updates.
-    /// - Two updates of a key take effect in order of arrival, which is that of sending if one
-    ///   worker sent both, and is not defined if two did, even with different timestamps.
-    /// - Rows and updates of a key that wait for a read of it from storage keep their order.
-    /// - A row that arrives before an update does not see it, even with a later timestamp. Once a
-    ///   probe behind the join has passed the timestamp of an update, all rows sent from then on
-    ///   see it: the table holds the join's frontier back as the rows do.
+    /// - A row sees the updates that arrive together with it.
+    /// - Two updates of a key apply in order of arrival. That is the order of sending if one worker
+    ///   sent both, and undefined if two did, even with different timestamps.
+    /// - Rows and updates of a key that wait for a read from storage keep their order.
+    /// - A row that arrives before an update does not see it, even with a later timestamp. The
+    ///   table holds the join's frontier back: once a probe behind the join has passed the
+    ///   timestamp of an update, all rows sent after that see it.
     ///
-    /// Results therefore depend on how the streams interleave, and are those of the table's last
-    /// version only for rows sent behind it.
+    /// So results depend on how the streams interleave. Only rows sent behind the last update are
+    /// sure to see it.
     ///
     /// # Errors
-    /// Opening the state failed.
+    /// Those of opening the state.
     fn lookup_join<U, G, V, R, L>(
         self,
         updates: Keyed<'scope, T, U, G>,

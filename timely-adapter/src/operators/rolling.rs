@@ -13,14 +13,32 @@ use crate::operators::spec::{OperatorState, Spec};
 /// Rows after which changes are passed on: so many changes stay in the cache until then.
 pub(crate) const PART: usize = 256;
 
-/// Extension trait: aggregates on arrival.
+/// Extension trait: aggregates that answer on each row.
+///
+/// ```
+/// use alluvium_timely::{Counting, KeyBy, NodeConfig, Rolling, Spec, execute};
+/// use timely::dataflow::operators::{Inspect, ToStream};
+///
+/// execute(timely::Config::process(1), NodeConfig::default(), |worker, state| {
+///     worker.dataflow::<i64, _, _>(|scope| {
+///         ["to", "be", "to"].map(String::from).to_stream(scope)
+///             .container::<Vec<_>>()
+///             .key_by(state, String::clone)
+///             .rolling(Spec::new("words"), Counting)?
+///             // ((to, 1), +1), ((be, 1), +1), ((to, 1), -1), ((to, 2), +1)
+///             .inspect(|((word, count), _, diff)| println!("{word} {count} {diff:+}"));
+///         Ok(())
+///     })
+/// })?;
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub trait Rolling<'scope, T: Timestamp, K: Key, D> {
-    /// Folds each row into its key's aggregate as it arrives, in no order of times, and emits how
-    /// the result changes: the old one goes, the new one comes. The state, named `id/groups`, has
-    /// one accumulator per key, which stays for ever.
+    /// Folds each row into its key's aggregate when it arrives, whatever its time. Emits a change
+    /// of the result: the old result with -1, the new one with +1. The state `id/groups` keeps one
+    /// accumulator per key for ever.
     ///
     /// # Errors
-    /// Opening the state failed.
+    /// Those of opening the state.
     fn rolling<A: Aggregate<D>, L: Layout<K, A::Acc>>(
         self,
         spec: Spec<L>,

@@ -23,8 +23,26 @@ const NO_ROW: u32 = u32::MAX;
 
 /// A read-only table. Cheap to clone: all clones are the same table.
 ///
-/// Declared by [`NodeConfig::table`](crate::NodeConfig::table), loaded once per process, and given
-/// by [`WorkerState::table`](crate::WorkerState::table). Checkpoints do not contain it.
+/// Declare it with [`NodeConfig::table`](crate::NodeConfig::table) and get it with
+/// [`WorkerState::table`](crate::WorkerState::table). It is loaded once per process. Checkpoints do
+/// not contain it. For a table that changes use keyed state and [`LookupJoin`](crate::LookupJoin).
+///
+/// ```
+/// use alluvium::{ByteSize, MIB};
+/// use alluvium_timely::{NodeConfig, TableLoader, execute};
+///
+/// let node = NodeConfig::default().table(
+///     "names",
+///     ByteSize(MIB),
+///     |table: &mut TableLoader<u64, String>| table.extend([(1, "ann".into()), (2, "bob".into())]),
+/// );
+/// execute(timely::Config::process(2), node, |_, state| {
+///     let names = state.table::<u64, String>("names")?;
+///     assert_eq!(names.get(&2).map(String::as_str), Some("bob"));
+///     Ok(())
+/// })?;
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub struct SharedTable<K, V>(Arc<Rows<K, V>>);
 
 struct Rows<K, V> {

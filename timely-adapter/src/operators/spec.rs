@@ -15,10 +15,19 @@ use crate::job::worker::{Registered, WorkerState};
 
 /// Names an operator's state and may choose its layout.
 ///
-/// The id is part of what is stored: it must stay the same from one version of a program to the
-/// next, whatever else changes in the dataflow, and be different for each operator. It is free again when the
-/// operator is gone, as its dataflow has ended, or could not be built: the next one of this id, with the
-/// same states, goes on where that ended.
+/// The id is stored. Keep it the same in all versions of a program, and different for each
+/// operator. An id is free again when its operator's dataflow has ended or could not be built: the
+/// next operator with this id and the same states continues from there.
+///
+/// ```
+/// use alluvium::HybridLog;
+/// use alluvium_timely::Spec;
+///
+/// let spec = Spec::new("sessions") // part of what checkpoints store
+///     .layout(HybridLog::new())
+///     .parked_max(512); // rows that may wait for reads
+/// assert_eq!(spec.id(), "sessions");
+/// ```
 #[derive(Clone, Debug)]
 pub struct Spec<L = AnyLayout> {
     id: String,
@@ -35,7 +44,7 @@ enum Choice<L> {
 }
 
 impl Spec {
-    /// State named `id`, in the layout that the worker's configuration gives.
+    /// Names the state `id`. Its layout comes from the worker's configuration.
     pub fn new(id: impl Into<String>) -> Self {
         let layout = Choice::Configured(|configured| configured);
         Self { id: id.into(), layout, parked_max: None, any_keys: false }
@@ -43,10 +52,10 @@ impl Spec {
 }
 
 impl<L> Spec<L> {
-    /// Keeps the operator's states in this layout, whatever the worker and the node say: one of ours, or
-    /// any type that implements the traits of [`alluvium::backend`] for the states that the operator opens.
-    /// The operator is compiled for this layout alone. To choose among ours at run time, pass an
-    /// [`AnyLayout`].
+    /// Sets the layout of the operator's states; overrides the worker and the node. It is one of
+    /// ours, or any type that implements the traits of [`alluvium::backend`] for the states that the
+    /// operator opens. The operator is compiled for this layout alone. To choose among ours at run
+    /// time, pass an [`AnyLayout`].
     ///
     /// ```
     /// # use alluvium::{AnyLayout, Heap, HybridLog};
@@ -61,49 +70,50 @@ impl<L> Spec<L> {
         Spec { id, layout: Choice::Chosen(layout), parked_max, any_keys }
     }
 
-    /// Lets so many records and timers wait for reads at a time; more let more reads overlap and
-    /// cost memory, which is booked when the operator is built. With so many waiting, the operator
-    /// takes no further input. 0: nothing waits, calls read while the worker waits. Default: what a
-    /// 256th of the store's memory has room for, between 16 and 4096.
+    /// Sets how many records and timers may wait for reads. More let more reads overlap and cost
+    /// memory, which the operator reserves when it is built. At the limit it takes no further
+    /// input. With 0 nothing waits: the worker blocks on each read. Default: a 256th of the store's
+    /// memory, between 16 and 4096 records.
     #[must_use]
     pub fn parked_max(mut self, records: usize) -> Self {
         self.parked_max = Some(records);
         self
     }
 
-    /// Lets the states of a [`stateful`](crate::Stateful::stateful) operator have keys that are none of its
-    /// rows', such as those of what it keeps beside them. Without it a write of such a key is an error, on one
-    /// worker too: with another number of workers, each of which takes the keys of its own groups, the key
-    /// would be where its rows are not. With it go on with as many workers as before. Another number is
-    /// refused if a key lies in a group of another worker, but not after a run of one worker, which has all
-    /// groups: then such keys stay with their groups. It also saves the look at each key, which takes some
-    /// nanoseconds a write.
+    /// Allows a [`stateful`](crate::Stateful::stateful) operator to write keys that are not the
+    /// keys of its rows.
+    ///
+    /// By default such a write is an error, also with one worker: after a change of the number of
+    /// workers, key and rows would be on different workers. With this option, resume with the same
+    /// number of workers. Another number is refused if a key lies in a group of another worker.
+    /// After a run with one worker it is accepted: all groups were there. The option also saves a
+    /// check of some nanoseconds per write.
     #[must_use]
     pub fn any_keys(mut self) -> Self {
         self.any_keys = true;
         self
     }
 
-    /// The operator's id.
+    /// Returns the operator's id.
     pub fn id(&self) -> &str {
         &self.id
     }
 }
 
-/// Opens the states of one operator; each is named `id/name` in the worker's store.
+/// Opens the states of one operator. Each is named `id/name` in the worker's store.
 ///
-/// Of states with the operator's own key, records that are on storage only are read ahead while
-/// the operator's rows wait; calls on states with other keys may wait for storage themselves.
+/// Rows wait for reads from storage if the state has the operator's own key type. Calls on states
+/// with other key types may block on storage.
 ///
-/// While a closure is called, the states take the keys of its rows only, or of its timers, and keys that hash
-/// like these; after an error those of the failed call too, until a call succeeds. A write of another key
-/// is an error ([`ErrorKind::Mismatch`]), unless [`Spec::any_keys`] allows it. A key that is made of the row's
-/// and more, such as (auction, bidder) by auction, belongs into a map in the value, or has a
-/// [`KeyHash`](alluvium::KeyHash) of its own that is the row's. What all rows share belongs into a
-/// [`value`](OperatorState::value). In `open` keys of this worker's key groups may be written.
+/// During a call of a closure, states accept only the keys of the rows or timers at hand, and keys
+/// that hash like them. After an error they also accept the keys of the failed call until a call
+/// succeeds. Another key fails with [`ErrorKind::Mismatch`], unless [`Spec::any_keys`] allows it.
+/// For a composite key such as (auction, bidder) by auction, keep a map in the value, or give the
+/// key a [`KeyHash`](alluvium::KeyHash) that hashes the auction alone. Keep what all rows share in
+/// a [`value`](OperatorState::value). In `open`, keys of this worker's key groups may be written.
 ///
-/// States are in the layout `L` of the operator's [`Spec`]; [`layout`](OperatorState::layout) opens some in
-/// another one.
+/// States use the layout `L` of the operator's [`Spec`]; [`layout`](OperatorState::layout) opens
+/// some in another one.
 pub struct OperatorState<'a, L = AnyLayout> {
     store: &'a Store,
     spec: Spec<L>,

@@ -24,7 +24,7 @@ const WAITING_MAX: usize = 1024;
 /// fire the next time, before any input is taken.
 const STEP_MAX: usize = 16 * DUE_BATCH;
 
-/// What the closures of [`Stateful::stateful`] may do besides using their state.
+/// Gives closures of [`Stateful::stateful`] the time, timers and the output.
 #[derive(Debug)]
 pub struct Context<'a, T, K: Key + Ord, R> {
     watermark: Time,
@@ -35,30 +35,32 @@ pub struct Context<'a, T, K: Key + Ord, R> {
 }
 
 impl<T: EventTime, K: Key + Ord, R> Context<'_, T, K, R> {
-    /// No event before this time is still to come: none that is on its way, and none that waits in the
-    /// operator, for a read or for its key group. So rows advance state by it to no time that is past a
-    /// row that waits. Timers of keys that do not wait fire meanwhile: they see it just past their times.
+    /// Returns the operator's watermark: no earlier event is still to come, from its input, from a
+    /// read, or with a key group. So state that is advanced to it never passes a waiting row.
+    /// Timers of keys that do not wait fire meanwhile and see a watermark just past their own
+    /// times.
     pub fn watermark(&self) -> Time {
         self.watermark
     }
 
-    /// The timestamp of the rows at hand; for timers, of the earliest of them.
+    /// Returns the timestamp of the rows at hand; for timers, that of the earliest of them.
     pub fn time(&self) -> &T {
         &self.time
     }
 
-    /// Asks to be called for `key` when the watermark has passed `at`. Asking twice for the same
-    /// is asking once. Time and key are in the operator's state `id/timers`.
+    /// Requests a call for `key` when the watermark has passed `at`. A timer that is set twice is
+    /// one timer. Time and key are kept in the operator's state `id/timers`.
     ///
     /// # Errors
-    /// The timer does not fit into memory.
+    /// [`ErrorKind::OverBudget`](alluvium::ErrorKind::OverBudget) if the timer does not fit into
+    /// memory.
     pub fn set_timer(&mut self, key: K, at: Time) -> Result<()> {
         self.timers.set(key, at)?;
         self.earliest_set = Some(self.earliest_set.map_or(at, |earliest| earliest.min(at)));
         Ok(())
     }
 
-    /// Withdraws a timer and says whether there was one.
+    /// Cancels a timer and returns whether there was one.
     pub fn cancel_timer(&mut self, key: K, at: Time) -> bool {
         self.timers.cancel(key, at)
     }
@@ -69,34 +71,78 @@ impl<T: EventTime, K: Key + Ord, R> Context<'_, T, K, R> {
         self.changes.push((row, self.time.clone(), diff));
     }
 
-    /// [`emit`](Context::emit) from `at` on, which must not be before `time`; if it is, `time`
-    /// counts.
+    /// Emits from `at` on, or from [`time`](Context::time) if `at` is before it.
     #[inline]
     pub fn emit_at(&mut self, at: Time, row: R, diff: i64) {
         self.changes.push((row, T::from_time(at).max(self.time.clone()), diff));
     }
 }
 
-/// Extension trait: operators of one's own.
+/// Extension trait: operators with state and timers of your own.
+///
+/// ```
+/// use alluvium::{SECOND, Time};
+/// use alluvium_timely::{KeyBy, NodeConfig, Spec, Stateful, execute};
+/// use timely::dataflow::operators::{Inspect, ToStream};
+///
+/// // Tells how often a user came, a minute after the first visit.
+/// execute(timely::Config::process(1), NodeConfig::default(), |worker, state| {
+///     worker.dataflow::<i64, _, _>(|scope| {
+///         let visits = [("ann".to_owned(), 5i64), ("bob".to_owned(), 7), ("ann".to_owned(), 9)];
+///         visits
+///             .to_stream(scope)
+///             .container::<Vec<_>>()
+///             .key_by(state, |(user, _)| user.clone())
+///             .stateful(
+///                 Spec::new("visits"),
+///                 |states| states.map::<String, u64>("count"),
+///                 |count, rows, context| {
+///                     let mut applied = 0;
+///                     let done = rows.iter().try_for_each(|(user, (_, at))| {
+///                         // The timer first: if the update fails, both are done again.
+///                         if !count.contains(user)? {
+///                             context.set_timer(user.clone(), Time(at + 60 * SECOND))?;
+///                         }
+///                         count.update(user, || 0, |count| *count += 1)?;
+///                         applied += 1;
+///                         Ok(())
+///                     });
+///                     rows.drain(..applied); // the rest is passed again after the error
+///                     done
+///                 },
+///                 |count, due, context| {
+///                     for (at, user) in due.drain(..) {
+///                         if let Some(visits) = count.take(&user)? {
+///                             context.emit_at(at, (user, visits), 1);
+///                         }
+///                     }
+///                     Ok(())
+///                 },
+///             )?
+///             .inspect(|((user, visits), _, _)| println!("{user} came {visits} times"));
+///         Ok(())
+///     })
+/// })?;
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub trait Stateful<'scope, T: EventTime, K: Key + Ord, D> {
-    /// An operator on state that `open` opens.
+    /// Builds an operator on the state that `open` opens.
     ///
-    /// `rows` is called with batches of keyed rows, in order of arrival per key, else in no order,
-    /// of one time each; batches suit [`Map::update_batch`](alluvium::Map::update_batch). `due` is
-    /// called with timers of keys that the watermark has passed, ordered by time and key; it may
-    /// see a key's timer only when all rows of the key that came before were applied. Rows and
-    /// timers whose keys have to be read from storage first wait for that and are handed over
-    /// when it is done; the others go on.
+    /// `rows` gets batches of keyed rows of one time, in order of arrival per key; batches suit
+    /// [`Map::update_batch`](alluvium::Map::update_batch). `due` gets timers that the watermark has
+    /// passed, ordered by time and key. A key's timer comes after all earlier rows of the key. Rows
+    /// and timers whose keys are on storage wait for the read; the others continue.
     ///
     /// # Errors
-    /// Opening the state failed, or there is no memory for records that wait.
+    /// Those of opening the state; [`ErrorKind::OverBudget`](alluvium::ErrorKind::OverBudget)
+    /// without memory for waiting records.
     ///
-    /// An error of `rows` or `due` ends the run, or, if [`Fault`](crate::Fault) says that it
-    /// passes, has the call made again later. For that the closure takes out of its vector what it
-    /// has applied (see [`BatchError::leave_rest`](alluvium::BatchError::leave_rest)); what is
-    /// still in it is what the next call gets. After `Ok` everything counts as applied. Of several
-    /// writes for one row the last one alone must not be safe to do twice: so a timer is set
-    /// before a value is changed, as setting it twice is setting it once.
+    /// An error of `rows` or `due` ends the run, unless [`Fault`](crate::Fault) says that it
+    /// passes: then the operator calls the closure again later with what is left in its vector. So
+    /// take out what you have applied (see
+    /// [`BatchError::leave_rest`](alluvium::BatchError::leave_rest)). After `Ok` everything counts
+    /// as applied. If a row causes several writes, all but the last must be safe to repeat. So set
+    /// a timer before you change a value.
     fn stateful<S, R, L>(
         self,
         spec: Spec<L>,

@@ -30,16 +30,41 @@ use crate::operators::spec::{OperatorState, Spec};
 const FUEL: usize = 8192;
 
 /// Extension trait: windows of keyed rows.
+///
+/// ```
+/// use std::time::Duration;
+/// use alluvium::{SECOND, Time, Windows};
+/// use alluvium_timely::{Counting, KeyBy, NodeConfig, Spec, Windowing, execute};
+/// use timely::dataflow::operators::{Inspect, ToStream};
+///
+/// execute(timely::Config::process(1), NodeConfig::default(), |worker, state| {
+///     worker.dataflow::<i64, _, _>(|scope| {
+///         let clicks = [("ann".to_owned(), 5 * SECOND), ("ann".to_owned(), 65 * SECOND)];
+///         let fired = clicks
+///             .to_stream(scope)
+///             .container::<Vec<_>>()
+///             .key_by(state, |(user, _)| user.clone())
+///             .window(Windows::tumbling(Duration::from_secs(60)), |(_, at)| Time(*at))
+///             .aggregate(Spec::new("clicks"), Counting)?;
+///         fired.results.inspect(|((user, window, clicks), _, _)| {
+///             println!("{user} clicked {clicks} times in {window:?}");
+///         });
+///         fired.late.inspect(|late| println!("{late:?}"));
+///         Ok(())
+///     })
+/// })?;
+/// # Ok::<(), alluvium::Error>(())
+/// ```
 pub trait Windowing<'scope, T: EventTime, K: Key, D>: Sized {
     /// The rows' keys that windows are made of.
     type KeyOf;
 
-    /// Puts rows into windows by their event times. A row is late if its time is before the
-    /// timestamp it was sent with, never by how far the operator's frontier has come: so which rows
-    /// a result has does not depend on the number of workers, nor on how rows interleave.
+    /// Assigns rows to windows by their event times. A row is late if its time is before the
+    /// timestamp it was sent with, never because of the operator's own frontier. So results do not
+    /// depend on the number of workers, nor on how rows interleave.
     ///
-    /// Rows of sessions that are too late for a session of their own wait until all rows have come that were
-    /// sent before them: these may have made one that is still open.
+    /// Session rows that are too late for a session of their own wait for all rows that were sent
+    /// before them, which may have opened one.
     fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, Self::KeyOf, G>
     where
         G: Fn(&D) -> Time + 'static;
@@ -77,7 +102,7 @@ impl<T: EventTime, D, F, G> fmt::Debug for Windowed<'_, T, D, F, G> {
     }
 }
 
-/// What comes out of a [join](Windowed::join) of windows.
+/// Results of a [join](Windowed::join) of windows.
 pub struct Paired<'scope, T: EventTime, K, R, D, E> {
     /// What was made of the pairs. A pair's time is that at which its window fires.
     pub results: Changes<'scope, T, R>,
@@ -93,7 +118,7 @@ impl<T: EventTime, K, R, D, E> fmt::Debug for Paired<'_, T, K, R, D, E> {
     }
 }
 
-/// What comes out of windows.
+/// Results of windows.
 pub struct Fired<'scope, T: EventTime, K, R, D> {
     /// Results, by key and window. A result's time is that at which its window fires: its end, and
     /// with [`Emit::OnClose`](alluvium::Emit::OnClose) the allowed lateness after it. An early result's
@@ -125,12 +150,13 @@ where
         Self { keyed, control, windows, at: Rc::new(at) }
     }
 
-    /// Folds the rows of each key and window. The state is named `id/windows`. Of rows that are
-    /// [migratable](Keyed::migratable) the windows move with their key groups: at the time of the move
-    /// all that is due has fired where a group was, and what is open goes on where it comes to.
+    /// Folds the rows of each key and window. The state is named `id/windows`.
+    ///
+    /// Windows of [migratable](Keyed::migratable) rows move with their key groups: all windows due
+    /// at the time of the move fire on the source worker, and open windows continue on the target.
     ///
     /// # Errors
-    /// Opening the state failed.
+    /// Those of opening the state.
     pub fn aggregate<K, A, L>(
         self,
         spec: Spec<L>,
@@ -146,13 +172,12 @@ where
         self.fire(spec, move |states| states.moving_windows("windows", windows, aggregate))
     }
 
-    /// Keeps the rows and hands all those of a key and window to a function when the window fires.
-    /// The state is named `id/windows`.
-    ///
-    /// Windows of [migratable](Keyed::migratable) rows move as those of [`aggregate`](Windowed::aggregate) do.
+    /// Keeps the rows and passes all rows of a key and window to a function when the window fires.
+    /// The state is named `id/windows`. Windows of [migratable](Keyed::migratable) rows move as
+    /// those of [`aggregate`](Windowed::aggregate) do.
     ///
     /// # Errors
-    /// Opening the state failed.
+    /// Those of opening the state.
     pub fn holistic<K, P, L>(
         self,
         spec: Spec<L>,
@@ -170,13 +195,13 @@ where
         self.fire(spec, move |states| states.moving_holistic("windows", windows, process))
     }
 
-    /// Pairs of rows of the same key and window, one from each side; `pair` makes what comes out of
-    /// them. Rows of both sides are kept in one state, `id/windows`; those of a key and window are
-    /// in memory at once when they are paired. If one side is [migratable](Keyed::migratable), or both are,
-    /// rows of both move, as the control streams say.
+    /// Pairs rows of the same key and window, one from each side, and emits `pair`'s result. The
+    /// state `id/windows` keeps the rows of both sides. All rows of a key and window are in memory
+    /// at once while they are paired. If one side is [migratable](Keyed::migratable), or both are,
+    /// rows of both sides move by the control streams.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if the windows of the two sides are not the same, with both; as for
+    /// [`ErrorKind::Config`] if the windows of the two sides differ; as for
     /// [`holistic`](Windowed::holistic).
     pub fn join<K, E, H, I, R, L>(
         self,
@@ -196,7 +221,8 @@ where
     {
         if self.windows != other.windows {
             let (one, two) = (self.windows, other.windows);
-            let message = format!("a join of windows that differ: {one:?} and {two:?}");
+            let message =
+                format!("the two sides of a join have different windows: {one:?} and {two:?}");
             return Err(Error::new(ErrorKind::Config, message).with("operator", spec.id()));
         }
         let control = match (self.control, other.control) {

@@ -279,7 +279,8 @@ fn a_process_that_does_not_come_is_named() {
         let config = cluster(1, 1 - absent, &addresses);
         let error = execute(config, node, |_, _| Ok(())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PeerLost);
-        let place = format!("process {absent} at {} has not come within 0.2 s", addresses[absent]);
+        let place =
+            format!("process {absent} at {} did not connect within 0.2 s", addresses[absent]);
         assert!(error.to_string().starts_with(&place), "{error}");
     }
 }

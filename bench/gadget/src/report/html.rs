@@ -2,24 +2,17 @@
 
 use std::fmt::Write;
 
+use alluvium_reports::page::{self, escaped};
+use alluvium_reports::{Line, logarithmic};
+
 use super::markdown::{instead, losses, mib, pair_ratios, rate, reading};
-use super::plot::{Line, logarithmic};
 use super::{Row, Rows, short, time};
 use crate::run::About;
 
-const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;\
-color:#111}table{border-collapse:collapse;margin:.8em 0;font-size:13px}td,th{padding:.25em .6em;\
-border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child,td.text{text-align:left}\
-tr.ours td:first-child{font-weight:bold}svg{width:100%;max-width:900px;height:auto}\
-details{margin:.5em 0}pre{white-space:pre-wrap;font-size:12px;background:#f4f4f4;padding:.8em}\
-.bad{color:#a00}";
+const TITLE: &str = "State stores on eleven streaming operators";
 
 pub(super) fn text(about: &About, rows: &Rows<'_>) -> String {
-    let mut html = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>State stores on eleven \
-         streaming operators</title><style>{STYLE}</style></head><body>\n\
-         <h1>State stores on eleven streaming operators</h1>\n"
-    );
+    let mut html = page::begin(TITLE);
     head(&mut html, about);
     summary(&mut html, rows);
     for operator in rows.operators() {
@@ -34,28 +27,12 @@ pub(super) fn text(about: &About, rows: &Rows<'_>) -> String {
         html += &open_loops(operator, &of_operator);
         commands(&mut html, &of_operator);
     }
-    html + "</body></html>\n"
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    html + page::end()
 }
 
 fn head(html: &mut String, about: &About) {
-    let machine = &about.environment;
-    let _ = writeln!(
-        html,
-        "<p>{} UTC, commit {}, {}, {} cores, {} MiB, Linux {}, {}, {}; load at the start {}.</p><ul>",
-        escaped(&machine.date),
-        escaped(&machine.commit),
-        escaped(&machine.processor),
-        machine.cores,
-        machine.memory_mib,
-        escaped(&machine.kernel),
-        escaped(&machine.file_system),
-        escaped(&machine.compiler),
-        escaped(&machine.load)
-    );
+    html.push_str(&page::machine(&about.environment));
+    html.push_str("<ul>");
     for sentence in reading(about) {
         let _ = writeln!(html, "<li>{}</li>", escaped(&sentence));
     }

@@ -2,7 +2,6 @@
 
 mod html;
 mod markdown;
-mod plot;
 mod table;
 
 use std::fs;
@@ -12,6 +11,7 @@ use crate::cell::Cell;
 use crate::run::About;
 use crate::{Error, Result};
 
+use alluvium_reports::{short, time};
 use table::{Row, Rows};
 
 /// Writes `report.md` and `report.html`, each in one piece: what was there stays until then.
@@ -29,34 +29,6 @@ pub fn write(out: &Path, about: &About, cells: &[Cell]) -> Result<()> {
             .map_err(|error| Error::io(&path, "write", error))?;
     }
     Ok(())
-}
-
-/// A number of things per second, or of bytes, in three digits.
-pub(crate) fn short(value: f64) -> String {
-    let (value, unit) = match value {
-        v if v >= 1e9 => (v / 1e9, "G"),
-        v if v >= 1e6 => (v / 1e6, "M"),
-        v if v >= 1e3 => (v / 1e3, "K"),
-        v => (v, ""),
-    };
-    let digits = if value >= 99.95 || value == 0.0 {
-        0
-    } else if value >= 9.995 {
-        1
-    } else {
-        2
-    };
-    format!("{value:.digits$}{unit}")
-}
-
-/// Nanoseconds with a unit.
-pub(crate) fn time(ns: f64) -> String {
-    match ns {
-        v if v >= 1e9 => format!("{} s", short(v / 1e9)),
-        v if v >= 1e6 => format!("{} ms", short(v / 1e6)),
-        v if v >= 1e3 => format!("{} us", short(v / 1e3)),
-        v => format!("{v:.0} ns"),
-    }
 }
 
 #[cfg(test)]
@@ -147,15 +119,5 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &About::default(), &[]).unwrap();
         assert!(dir.path().join("report.html").exists());
-    }
-
-    #[test]
-    fn numbers_are_short() {
-        let texts: Vec<_> = [0.0, 0.5, 12.3456, 99.96, 1234.0, 5.678e7].map(short).into();
-        assert_eq!(texts, ["0", "0.50", "12.3", "100", "1.23K", "56.8M"]);
-        assert_eq!(
-            (time(12.0), time(1500.0), time(2e9)),
-            ("12 ns".into(), "1.50 us".into(), "2.00 s".into())
-        );
     }
 }

@@ -6,8 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use alluvium::{Store, Time};
+use alluvium_reports::{Axis, Line, lines, standalone};
 
-use crate::report::{Line, ResultsWriter, resident_bytes, write_lines_svg};
+use crate::report::{ResultsWriter, resident_bytes};
 use crate::window::Windows;
 use crate::{Error, Result};
 
@@ -106,10 +107,11 @@ impl<'a> Held<'a> {
     /// Writes what is still buffered, and the plot.
     pub(super) fn finish(self) -> Result<()> {
         self.rows.finish()?;
-        let names = ["tracked", "resident", "disk"];
-        let lines = names.iter().zip(&self.drawn);
-        let lines: Vec<_> = lines.map(|(name, points)| Line { name, points }).collect();
-        let title = "Held before and after windows fire";
-        write_lines_svg(&self.plot, title, ["event time, s", "MiB"], &lines)
+        let named = ["tracked", "resident", "disk"].into_iter().zip(self.drawn);
+        let all: Vec<_> = named.map(|(name, points)| Line { name, points }).collect();
+        let axes = [Axis::Linear("event time, s"), Axis::Linear("MiB")];
+        let plot = lines("Held before and after windows fire", axes, &all);
+        std::fs::write(&self.plot, standalone(&plot))
+            .map_err(|source| Error::io(&self.plot, "write", source))
     }
 }

@@ -12,6 +12,7 @@ mod spilled;
 
 use std::time::Duration;
 
+use alluvium_reports::{Table, digits};
 use held::Held;
 use side::{LONG, Side};
 use spilled::Spilled;
@@ -35,6 +36,26 @@ const FLOOR: Duration = Duration::from_millis(500);
 /// The stream's, the windows' or of writing the answers; [`Error::Wrong`] if two of the rounds
 /// differ in their answers, [`Error::Usage`] for a layout or peer that cannot answer.
 pub fn window(args: &WindowArgs) -> Result<Report> {
+    let measured = measure(args)?;
+    print_table(args, &measured);
+    measured.checked(args)
+}
+
+/// The same without a table.
+pub(super) fn answered(args: &WindowArgs) -> Result<Report> {
+    measure(args)?.checked(args)
+}
+
+/// All rounds, whose answers are not yet compared.
+struct Measured {
+    report: Report,
+    ours: Option<Side>,
+    theirs: Option<Side>,
+    floor: Percentiles,
+    spilled: Option<Spilled>,
+}
+
+fn measure(args: &WindowArgs) -> Result<Measured> {
     let windows = args.windows()?;
     let layout = args.layout.as_ref();
     if let Some(layout) = layout {
@@ -78,35 +99,41 @@ pub fn window(args: &WindowArgs) -> Result<Report> {
     }
     drop(progress);
     let floor = noise_floor(FLOOR);
-    print_table(args, &report, [&ours, &theirs], floor);
-    if let Some(spilled) = spilled {
-        println!("{}", spilled.line());
-        report.io.spilled_per_s = spilled.in_calls;
-        report.io.sequential_per_s = spilled.sequential;
-    }
-    if args.check {
-        let mut counted = Side::new("counting");
-        let mut engine = ByCounting::new(windows, args.query)?;
-        counted.round(args, &mut *stream(args)?, &mut engine, None, None)?;
-        for side in [&ours, &theirs].into_iter().flatten() {
-            side.agrees_with(&counted)?;
+    Ok(Measured { report, ours, theirs, floor, spilled })
+}
+
+impl Measured {
+    /// Compares the answers and completes the report.
+    fn checked(self, args: &WindowArgs) -> Result<Report> {
+        let Measured { mut report, ours, theirs, floor, spilled } = self;
+        if let Some(spilled) = spilled {
+            report.io.spilled_per_s = spilled.in_calls;
+            report.io.sequential_per_s = spilled.sequential;
         }
-        println!("{} answers are those of counting", counted.answers);
+        if args.check {
+            let mut counted = Side::new("counting");
+            let mut engine = ByCounting::new(args.windows()?, args.query)?;
+            counted.round(args, &mut *stream(args)?, &mut engine, None, None)?;
+            for side in [&ours, &theirs].into_iter().flatten() {
+                side.agrees_with(&counted)?;
+            }
+            println!("{} answers are those of counting", counted.answers);
+        }
+        report.noise_floor_ns = Some(floor);
+        if ours.is_none() {
+            report.memory.peak_rss = peak_rss_bytes();
+        }
+        if let (Some(ours), Some(theirs)) = (&ours, &theirs) {
+            ours.agrees_with(theirs)?;
+        }
+        let (first, second) = if ours.is_some() { (ours, theirs) } else { (theirs, None) };
+        let first = first.ok_or_else(|| Error::Usage("--layout or --vs".to_owned()))?;
+        first.report(&mut report);
+        if let Some(second) = second {
+            second.report_versus(&mut report);
+        }
+        Ok(report)
     }
-    report.noise_floor_ns = Some(floor);
-    if ours.is_none() {
-        report.memory.peak_rss = peak_rss_bytes();
-    }
-    if let (Some(ours), Some(theirs)) = (&ours, &theirs) {
-        ours.agrees_with(theirs)?;
-    }
-    let (first, second) = if ours.is_some() { (ours, theirs) } else { (theirs, None) };
-    let first = first.ok_or_else(|| Error::Usage("--layout or --vs".to_owned()))?;
-    first.report(&mut report);
-    if let Some(second) = second {
-        second.report_versus(&mut report);
-    }
-    Ok(report)
 }
 
 #[cfg(feature = "rocksdb")]
@@ -136,46 +163,24 @@ fn stream(args: &WindowArgs) -> Result<Box<dyn EventStream>> {
     })
 }
 
-fn print_table(
-    args: &WindowArgs,
-    report: &Report,
-    [ours, theirs]: [&Option<Side>; 2],
-    floor: Percentiles,
-) {
+fn print_table(args: &WindowArgs, measured: &Measured) {
+    let Measured { report, ours, theirs, floor, spilled } = measured;
     let sides = || [ours, theirs].into_iter().flatten();
     let (events, answers) = sides().next().map_or((0, 0), |side| (side.events, side.answers));
     println!("{events} events, {answers} answers, {} rounds", args.rounds);
-    println!(
-        "{:<16} {:>12} {:>12} {:>12} {:>8} {:>9} {:>9} {:>10} {:>11}",
-        "", "events/s med", "least", "most", "p50 ns", "p99", "p99.9", "p99.99", "max"
-    );
+    print!("{}", side_table(sides(), *floor).text());
     for side in sides() {
-        let (least, median, most) = side.rate();
-        let pushing = columns(side.pushing());
-        println!("{:<16} {median:>12.0} {least:>12.0} {most:>12.0} {pushing}", side.name);
-        println!("{:<16} {:>38} {}", "  answering", "", columns(side.answering()));
         let (long, worked, longest) = side.long();
         if long > 0 {
             println!(
-                "  {long} calls took more than {LONG:?}, {worked} of them on the processor, where                  the longest was {longest:?}"
+                "{}: {long} calls took more than {LONG:?}, {worked} of them on the processor, \
+                 {longest:?} at most",
+                side.name
             );
         }
     }
-    println!("{:<16} {:>38} {}", "noise floor", "", columns(floor));
     if let Some(ours) = ours {
-        let (memory, io) = (&report.memory, &report.io);
-        println!(
-            "{}: {} calls answered; tracked memory at most {} of {} bytes; {} bytes written, {} \
-             read; {} bytes prefetched, {} of them in vain",
-            ours.name,
-            ours.calls(),
-            memory.peak_tracked,
-            memory.budget,
-            io.bytes_written,
-            io.bytes_read,
-            io.bytes_prefetched,
-            io.bytes_prefetched_in_vain,
-        );
+        print_costs(ours, report);
     }
     if let (Some(ours), Some(theirs)) = (ours, theirs) {
         let (least, median, most) = ours.ratio_to(theirs);
@@ -186,8 +191,54 @@ fn print_table(
             longest(theirs) / longest(ours)
         );
     }
+    if let Some(spilled) = spilled {
+        println!("{}", spilled.line());
+    }
 }
 
-fn columns(p: Percentiles) -> String {
-    format!("{:>8} {:>9} {:>9} {:>10} {:>11}", p.p50, p.p99, p.p99_9, p.p99_99, p.max)
+/// Rates and latencies: of calls that take events, and of those that answer.
+fn side_table<'a>(sides: impl Iterator<Item = &'a Side>, floor: Percentiles) -> Table {
+    let mut table = Table::new(&[
+        ("", ""),
+        ("median", "K/s"),
+        ("least", "K/s"),
+        ("most", "K/s"),
+        ("p50", "us"),
+        ("p99", "us"),
+        ("p99.9", "us"),
+        ("p99.99", "us"),
+        ("longest", "us"),
+    ]);
+    let none = || [(); 3].map(|()| String::new());
+    let mut row = |name: &str, rates: [String; 3], latency: Percentiles| {
+        let Percentiles { p50, p99, p99_9, p99_99, max } = latency;
+        let times = [p50, p99, p99_9, p99_99, max].map(|ns| digits(ns as f64 / 1e3));
+        table.row([name.to_owned()].into_iter().chain(rates).chain(times).collect());
+    };
+    for side in sides {
+        let (least, median, most) = side.rate();
+        row(&side.name, [median, least, most].map(|rate| digits(rate / 1e3)), side.pushing());
+        row("  answering", none(), side.answering());
+    }
+    row("noise floor", none(), floor);
+    table
+}
+
+fn print_costs(ours: &Side, report: &Report) {
+    let (memory, io) = (&report.memory, &report.io);
+    let mib = |bytes: u64| digits(bytes as f64 / (1 << 20) as f64);
+    println!(
+        "{}: {} calls answered; {} of {} MiB of memory at most",
+        ours.name,
+        ours.calls(),
+        mib(memory.peak_tracked),
+        mib(memory.budget),
+    );
+    println!(
+        "  {} MiB written, {} read; {} prefetched, {} of them in vain",
+        mib(io.bytes_written),
+        mib(io.bytes_read),
+        mib(io.bytes_prefetched),
+        mib(io.bytes_prefetched_in_vain),
+    );
 }

@@ -81,7 +81,7 @@ impl Appended {
             offset += length as u64;
         }
         if crc != self.crc {
-            let message = "a sync failed, and the device has lost what was written before it";
+            let message = "a sync failed: the device lost earlier writes";
             return Err(Error::new(ErrorKind::Io, message).with("file", self.file.name()));
         }
         self.doubtful = false;

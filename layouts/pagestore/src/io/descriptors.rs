@@ -278,7 +278,7 @@ fn enter(descriptor: &Arc<Descriptor>) -> usize {
 pub(super) fn with_descriptors<T>(
     open: impl Fn() -> std::result::Result<T, Errno>,
 ) -> std::result::Result<T, Errno> {
-    let is_worth_it = |e: &Errno| matches!(*e, Errno::MFILE | Errno::NFILE) && close_some();
+    let is_worth_it = |e: &Errno| matches!(*e, Errno::MFILE | Errno::NFILE) && close_step();
     match open() {
         Err(e) if is_worth_it(&e) => open(),
         opened => opened,
@@ -286,7 +286,7 @@ pub(super) fn with_descriptors<T>(
 }
 
 /// Closes some files so that others can be opened; says whether there were any.
-fn close_some() -> bool {
+fn close_step() -> bool {
     let mut looked_at = Vec::new();
     let mut clock = clock();
     let open = clock.open();

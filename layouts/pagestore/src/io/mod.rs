@@ -53,11 +53,11 @@ use crossbeam_channel::Receiver;
 
 use crate::{Error, Result};
 
-/// Requests in the kernel at once, unless the options say otherwise.
+/// Default of requests in the kernel at a time.
 pub const DEFAULT_QUEUE_DEPTH: usize = 128;
 
-/// A file opened on a [`Device`]; cheap to clone. The file closes with the last clone, or earlier: one
-/// that is not used may give its descriptor up, and is opened again when it is used
+/// A file opened on a [`Device`]; cheap to clone. The file closes with its last clone, or earlier:
+/// an unused file may give up its descriptor and is reopened on use
 /// ([`IoOptions::open_files_max`]).
 #[derive(Clone, Debug)]
 pub struct FileHandle(pub(crate) Arc<OpenFile>);
@@ -76,18 +76,18 @@ pub(crate) struct OpenFile {
 }
 
 impl FileHandle {
-    /// The file's name inside its directory.
+    /// Returns the file's name inside its directory.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Whether reads and writes bypass the operating system's page cache.
+    /// Returns whether reads and writes bypass the operating system's page cache.
     pub fn is_direct(&self) -> bool {
         self.0.direct
     }
 }
 
-/// What to do with a file.
+/// Operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Fill the buffer's length from `offset`. Reading past the end is an error.
@@ -111,17 +111,17 @@ pub enum Operation {
 pub struct Request {
     /// The file.
     pub file: FileHandle,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
     /// Memory to read into or write from; empty for [`Operation::Sync`].
     pub buffer: IoBuffer,
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub token: u64,
-    /// Where the completion goes.
+    /// Receiver of the completion.
     pub reply: Reply,
 }
 
-/// The end of a [`Request`]; exactly one is sent for each request, also when it failed.
+/// The end of a [`Request`]. Each request gets exactly one, also after a failure.
 #[derive(Debug)]
 pub struct Completion {
     /// The request's token.
@@ -132,9 +132,9 @@ pub struct Completion {
     pub result: Result<()>,
 }
 
-/// A flat directory of files whose bytes move asynchronously.
+/// A flat directory of files with asynchronous I/O.
 pub trait Device: Send + Sync + fmt::Debug {
-    /// A short name of the engine, for reports.
+    /// Returns a short name of the engine, for reports.
     fn engine(&self) -> &'static str;
 
     /// Whether files bypass the operating system's page cache. Single files may still not, see
@@ -149,20 +149,20 @@ pub trait Device: Send + Sync + fmt::Debug {
         None
     }
 
-    /// What the device has done since it was opened.
+    /// Returns counters since the device was opened.
     fn stats(&self) -> IoStats;
 
-    /// Creates a new, empty file; an existing one of that name is an error.
+    /// Creates a new, empty file. An existing file of that name is an error.
     fn create(&self, name: &str) -> Result<FileHandle>;
 
     /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> Result<FileHandle>;
 
-    /// Length of a file in bytes. Writes in flight may or may not count.
+    /// Returns the length of a file in bytes. Writes in flight may or may not count.
     fn len(&self, file: &FileHandle) -> Result<u64>;
 
-    /// Starts one request. Never blocks on the device for long; order between requests in flight
-    /// is not defined.
+    /// Starts one request. Never blocks on the device for long. Requests in flight have no defined
+    /// order.
     fn submit(&self, request: Request);
 
     /// Starts all of `requests`, leaving it empty. Engines that can, submit them as one.
@@ -187,13 +187,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// if a later sync succeeds: [`SureNames`] makes names again.
     fn sync_directory(&self) -> Result<()>;
 
-    /// Names of all files, in no particular order; the lock is not among them.
+    /// Lists the names of all files in unspecified order, without the lock.
     fn list(&self) -> Result<Vec<String>>;
 
-    /// Takes the directory's lock until the guard is dropped; a directory held by anyone else is
-    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked). So is each later creation, renaming and
-    /// removal once the lock file was removed or replaced: then another process may have the
-    /// directory too.
+    /// Takes the directory's lock until the guard is dropped. Fails with
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another holds it. Later creations,
+    /// renames and removals fail alike if the lock file was removed or replaced: then another
+    /// process may have the directory too.
     fn lock(&self) -> Result<Box<dyn Send + Sync>>;
 
     /// Keeps [`lock`](Device::lock) from being taken until the guard is dropped, while others may do

@@ -8,11 +8,11 @@ use super::threads::{DEFAULT_THREADS, ThreadPool, ThreadPoolOptions};
 use super::{DEFAULT_QUEUE_DEPTH, Device, DirectIo, descriptors};
 use crate::Result;
 
-/// Which engine moves the bytes.
+/// I/O engine of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineChoice {
-    /// io_uring where the kernel allows it, else helper threads.
+    /// io_uring if the kernel allows it, else helper threads.
     #[default]
     Auto,
     /// io_uring, or an error.
@@ -21,24 +21,24 @@ pub enum EngineChoice {
     Threads,
 }
 
-/// How a directory's bytes move.
+/// Options of a directory's I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IoOptions {
-    /// Which engine. Default: [`EngineChoice::Auto`].
+    /// I/O engine. Default: [`EngineChoice::Auto`].
     pub engine: EngineChoice,
     /// Whether to bypass the page cache. Default: [`DirectIo::Auto`].
     pub direct: DirectIo,
-    /// Helper threads, where the engine is threads. Default: [`DEFAULT_THREADS`].
+    /// Number of helper threads, if the engine uses threads. Default: [`DEFAULT_THREADS`].
     pub threads: usize,
-    /// Requests in the kernel at once, where the engine is io_uring. Default:
+    /// Requests in the kernel at a time, if the engine is io_uring. Default:
     /// [`DEFAULT_QUEUE_DEPTH`].
     pub queue_depth: usize,
-    /// Files that all stores of the process have open at once; more are closed and opened again when
-    /// they are used. Files with writes that are not synced, and with requests under way, stay open
-    /// beyond it. The value of the directory that is opened last holds for all. More spares opening
-    /// files again; fewer leaves more descriptors to others. Default (`None`): a quarter of the
-    /// process's limit, from 16 to 16,384.
+    /// Most open files of all stores of the process. The I/O engine closes others and reopens them
+    /// on use. Files with unsynced writes or pending requests stay open beyond it. The directory
+    /// that is opened last sets the value for all. More files save reopening; fewer leave
+    /// descriptors to others. Default (`None`): a quarter of the process's limit, from 16 to
+    /// 16,384.
     pub open_files_max: Option<usize>,
 }
 
@@ -54,14 +54,13 @@ impl Default for IoOptions {
     }
 }
 
-/// Opens `directory`, created if missing, with the engine the options ask for.
-///
-/// [`Device::fallback_reason`] tells why a lesser engine or buffered files are used.
+/// Opens `directory` with the engine of the options; creates it if it is missing.
+/// [`Device::fallback_reason`] tells why it uses a lesser engine or buffered files.
 ///
 /// # Errors
-/// [`ErrorKind::Config`](crate::ErrorKind::Config) for no open files at all; those of
-/// [`ThreadPool::new`] and of `Uring::new`; with [`EngineChoice::Auto`] a kernel that
-/// refuses io_uring is not an error.
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) for an `open_files_max` of 0. Those of
+/// [`ThreadPool::new`] and of `Uring::new`. With [`EngineChoice::Auto`] a kernel that refuses
+/// io_uring is no error.
 pub fn open_device(directory: &Path, options: &IoOptions) -> Result<Arc<dyn Device>> {
     descriptors::checked(options.open_files_max)?;
     let threads = || {

@@ -57,7 +57,7 @@ impl Patience {
 
     /// The error of what was waited for.
     pub fn error(&self, what: &str) -> Error {
-        let message = format!("storage has done nothing for {:?}: {what}", self.most);
+        let message = format!("storage did not respond for {:?}: {what}", self.most);
         Error::new(ErrorKind::Backpressure, message)
     }
 }

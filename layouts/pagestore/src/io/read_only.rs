@@ -24,7 +24,7 @@ impl ReadOnly {
     }
 
     fn refuse<T>(&self, what: &str, file: &str) -> Result<T> {
-        let message = format!("cannot {what} a file of a directory that is only read");
+        let message = format!("cannot {what} a file: the directory is open for reading only");
         Err(Error::new(ErrorKind::Unsupported, message).with("file", file))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Operation;
 
-/// What a [`Device`](super::Device) has done since it was opened.
+/// Counters of a [`Device`](super::Device) since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoStats {
     /// Reads that succeeded.
@@ -28,7 +28,7 @@ pub struct IoStats {
 }
 
 impl IoStats {
-    /// What was done between `earlier` and `self`, two readings of the same device.
+    /// Returns the work between `earlier` and `self`, two readings of the same device.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// Books what sets take, a page at a time while memory is short: the stream would take what is free.
-    pub(super) fn free_some(
+    pub(super) fn free_step(
         &mut self,
         capture: &mut Capture,
         count: usize,
@@ -137,7 +137,7 @@ impl Core {
     ) -> std::result::Result<Step, (Step, Error)> {
         let wanted = bytes - booked;
         if self.log.account.available() < wanted {
-            let freed = match self.log.free_some() {
+            let freed = match self.log.free_step() {
                 Ok(true) => Ok(()),
                 Ok(false) => self.log.account.ensure(wanted, "a set of live records"),
                 Err(error) => Err(error),

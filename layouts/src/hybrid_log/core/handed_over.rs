@@ -41,7 +41,7 @@ impl Core {
     /// Hands all there is over, if there is memory for a log to go on with; says whether it did. Cost: that of opening
     /// an empty log, and of dropping as much as that takes, if memory is short. Nothing is waited for.
     pub(super) fn hand_over(&mut self) -> bool {
-        self.let_go_of_some();
+        self.release_step();
         let Some((log, booked)) = self.open_beside() else { return false };
         let account = &self.context.account;
         let below = Account::below(account, &self.context.name, u64::MAX);
@@ -183,7 +183,7 @@ impl Core {
     pub(in crate::hybrid_log) fn decide_handed_over(&mut self, outcome: CheckpointOutcome) {
         let decided = self.with_captured(|old| old.decide_capture(outcome));
         decided.expect("a checkpoint of it is not decided");
-        self.let_go_of_some();
+        self.release_step();
     }
 
     /// The stream has come so far.
@@ -194,9 +194,9 @@ impl Core {
     }
 
     /// Drops some of what was handed over and no checkpoint needs; says whether there is more that can be dropped now.
-    pub(in crate::hybrid_log) fn let_go_of_some(&mut self) -> bool {
+    pub(in crate::hybrid_log) fn release_step(&mut self) -> bool {
         let Some(handed_over) = self.handed_over.take() else { return false };
-        let has_more = handed_over.borrow_mut().drop_some();
+        let has_more = handed_over.borrow_mut().drop_step();
         let left = handed_over.borrow();
         if left.logs.is_empty() {
             self.log.stats.add(&left.stats);
@@ -346,12 +346,12 @@ impl Beside for HandedOver {
     }
 
     fn relieve(&mut self) -> bool {
-        let is_some = self.drop_some();
+        let is_some = self.drop_step();
         let captured = self.captured().filter(|old| !old.is_over());
-        is_some || captured.is_some_and(|old| old.log.leave_some())
+        is_some || captured.is_some_and(|old| old.log.leave_step())
     }
 
-    fn drop_some(&mut self) -> bool {
+    fn drop_step(&mut self) -> bool {
         (0..QUANTUM).all(|_| self.drop_part())
     }
 

@@ -62,7 +62,7 @@ impl Log {
     /// Takes back that records of segments are on storage, as those are given up, in the next frames, which have
     /// about so many slots; says how many it looked at, and what more that was worth. While a checkpoint is taken only
     /// records that change where they are: a change is no more to it.
-    pub fn take_back_some(&mut self, leaving: &mut Leaving, slots: usize) -> usize {
+    pub fn take_back_step(&mut self, leaving: &mut Leaving, slots: usize) -> usize {
         let mut looked = 0;
         while looked < slots.max(1) && !leaving.is_over() {
             if self.barrier.is_open() && !self.has_room_to_note() {

@@ -298,7 +298,7 @@ impl Log {
     }
 
     /// Does a bounded share of writing what was in memory at the barrier, and says how far it is.
-    pub fn seal_some(&mut self) -> Result<Sealing> {
+    pub fn seal_step(&mut self) -> Result<Sealing> {
         self.poll()?;
         let mut left = SHARE;
         while self.barrier.sealing == Sealing::Freezing && left > 0 {

@@ -35,7 +35,7 @@ pub trait Beside {
     fn relieve(&mut self) -> bool;
 
     /// Drops some of what nobody needs; says whether there is more of it.
-    fn drop_some(&mut self) -> bool;
+    fn drop_step(&mut self) -> bool;
 
     /// Bytes of pages and values.
     fn elastic_bytes(&self) -> u64;
@@ -73,7 +73,7 @@ impl Log {
     /// Has some of what stands beside it dropped, if nobody needs it.
     pub(super) fn drop_some_beside(&mut self) {
         if let Some(beside) = &self.beside {
-            beside.borrow_mut().drop_some();
+            beside.borrow_mut().drop_step();
         }
     }
 
@@ -102,7 +102,7 @@ impl Log {
     }
 
     /// Has the next records of pages leave for the log that this one stands beside; says whether there are more.
-    pub fn leave_some(&mut self) -> bool {
+    pub fn leave_step(&mut self) -> bool {
         // What storage says is told by the checkpoint.
         let _ = self.poll();
         self.send_some_out();

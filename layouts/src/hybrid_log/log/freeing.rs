@@ -175,7 +175,7 @@ impl Log {
     ///
     /// # Errors
     /// Those of storage; [`ErrorKind::Poisoned`] if a key that leaves panics while it is hashed.
-    pub fn free_some(&mut self) -> Result<bool> {
+    pub fn free_step(&mut self) -> Result<bool> {
         if self.give_room_for_notes_up() || self.drop_spare() {
             return Ok(true);
         }

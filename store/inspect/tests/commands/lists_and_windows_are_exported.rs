@@ -203,7 +203,7 @@ impl Schema for ByHand {
 }
 
 impl HeapSize for ByHand {
-    const NONE: bool = true;
+    const NO_HEAP: bool = true;
     fn heap_bytes(&self) -> usize {
         0
     }

@@ -235,7 +235,7 @@ impl Schema for ByHand {
 }
 
 impl alluvium::HeapSize for ByHand {
-    const NONE: bool = true;
+    const NO_HEAP: bool = true;
     fn heap_bytes(&self) -> usize {
         0
     }
@@ -252,7 +252,7 @@ impl Schema for Liar {
 }
 
 impl alluvium::HeapSize for Liar {
-    const NONE: bool = false;
+    const NO_HEAP: bool = false;
     fn heap_bytes(&self) -> usize {
         self.0.capacity()
     }

@@ -99,7 +99,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             }
             // Either may count: both are left in place, and the next run reads which it is.
             _ => {
-                let message = "the job's record may have been replaced or not; start again";
+                let message = "it is unknown whether the job's record was replaced; start again";
                 Err(Error::new(ErrorKind::Io, message).caused_by(why.clone()))
             }
         }
@@ -108,7 +108,7 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// A step of confirming the store's part. It counts whether its store lists it or not: an open
     /// finds it by its number. What passes by itself is no reason to end the run.
     pub(super) fn confirm(mut seal: Seal) -> Result<(Phase, Option<Turn>)> {
-        Ok(match passing(seal.confirm_some())? {
+        Ok(match passing(seal.confirm_step())? {
             Ok(None) => (Phase::Confirming(seal), Some(Turn::Go)),
             Ok(Some(_)) | Err(_) => (Phase::Idle, None),
         })
@@ -124,7 +124,8 @@ impl<T: EventTime> JobCheckpoints<T> {
             seal.abort();
         }
         if is_needed {
-            let message = "the last checkpoint failed, and sinks do not show all; start again";
+            let message =
+                "the last checkpoint failed before the sinks showed all rows; start again";
             return Err(Error::new(ErrorKind::Io, message).caused_by(why));
         }
         self.abandoned = Some(why);

@@ -81,10 +81,10 @@ impl Sent {
     }
 }
 
-/// An input of a job that takes checkpoints; made by [`JobCheckpoints::input`].
+/// An input of a job with checkpoints; made by [`JobCheckpoints::input`].
 ///
-/// It notes the time of each row, so that the checkpoint under way ends after all that was sent. What
-/// the worker's [`Turn`] does not allow is refused: it could be lost at a restart, or come twice.
+/// It records the time of each row, so that the checkpoint in progress ends after everything sent.
+/// It refuses what the worker's [`Turn`] does not allow: a restart could lose or repeat that.
 /// Dropping it closes the input.
 ///
 /// [`JobCheckpoints::input`]: crate::JobCheckpoints::input
@@ -108,25 +108,25 @@ impl<T: EventTime, D: Clone + 'static> JobInput<T, D> {
         Self { input, sent }
     }
 
-    /// The timestamp of rows that are sent now.
+    /// Returns the timestamp of rows sent now.
     pub fn time(&self) -> &T {
         self.input.time()
     }
 
-    /// Sends a row whose own time is `at`, with the input's timestamp. If `at` is before that, the
-    /// row is late.
+    /// Sends a row of event time `at` with the input's timestamp. The row is late if `at` is before
+    /// that.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] if the worker's [`Turn`] does not allow a row at this time, and for a row
-    /// at [`Time::MAX`], which no checkpoint could end after. The row is not sent.
+    /// [`ErrorKind::Input`] if the worker's [`Turn`] does not allow a row at this time, and for a
+    /// row at [`Time::MAX`], since no checkpoint could end after it. The row is not sent.
     pub fn send(&mut self, at: Time, row: D) -> Result<()> {
         self.pass(at)?;
         self.input.send(row);
         Ok(())
     }
 
-    /// Notes a row at `at` that the source has read and does not send: a checkpoint whose position is
-    /// after the row ends after its time too.
+    /// Records a row at `at` that the source has read and does not send: a checkpoint whose
+    /// position is after the row ends after its time too.
     ///
     /// # Errors
     /// As [`send`](JobInput::send).
@@ -134,8 +134,8 @@ impl<T: EventTime, D: Clone + 'static> JobInput<T, D> {
         self.sent.note_row(at.max(self.input.time().time()))
     }
 
-    /// Moves the input on to `time`: nothing is sent with an earlier timestamp any more. Does nothing
-    /// if the input is there or past it.
+    /// Advances the input to `time`: nothing is sent with an earlier timestamp any more. Does
+    /// nothing if the input is there or past it.
     ///
     /// # Errors
     /// [`ErrorKind::Input`] if the worker's [`Turn`] does not allow it.

@@ -50,7 +50,7 @@ use crate::job::worker::WorkerState;
 use directories::Removal;
 pub use input::JobInput;
 pub(crate) use input::Sent;
-use phase::{Part, Phase, finish_some, is_of_one, note_of, of_note, passing};
+use phase::{Part, Phase, drop_finished, is_of_one, note_of, of_note, passing};
 pub(crate) use record::{COMMITTED, Record};
 pub use record::{JobCheckpoint, WorkerCheckpoint};
 
@@ -61,24 +61,24 @@ pub(crate) const RETAIN_MIN: usize = 2;
 /// What a worker may do until it asks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Send as it likes.
+    /// Send freely.
     Go,
-    /// Send what it has before this time, and nothing at it or after; when nothing of that is left,
-    /// advance all inputs to this time, and no further. Step. A worker with nothing more to send is
-    /// told so again and again while the others go on, as the watermark waits for its inputs too.
+    /// Send what you have before this time, and nothing at or after it. Then advance all inputs to
+    /// exactly this time, and step. A worker with nothing more to send gets this again and again
+    /// while the others continue: the watermark waits for its inputs too.
     Until(Time),
-    /// Call [`JobCheckpoints::seal`] before the next step: all that was sent is applied.
+    /// Call [`JobCheckpoints::seal`] before the next step: everything sent is applied.
     Seal {
-        /// The number that the checkpoint has if it is committed. One that is given up leaves its
-        /// number to the next.
+        /// Number of the checkpoint if it is committed. An aborted checkpoint leaves its number to
+        /// the next.
         number: u64,
-        /// The time of the checkpoint: it has what was sent before, and nothing else.
+        /// Time of the checkpoint: it contains exactly what was sent before.
         until: Time,
     },
-    /// Step, and neither send nor advance an input: the others are not there yet.
+    /// Step, without sending or advancing an input: other workers are not ready.
     Wait,
-    /// Send nothing more and ask no more: all workers have ended. The time is after all that any of
-    /// them has sent, and no input is past it.
+    /// Send nothing more and ask no more: all workers have ended. The time is after everything that
+    /// any of them has sent, and no input is past it.
     End(Time),
 }
 
@@ -188,7 +188,7 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// the job's record is not there: its input would begin anew over old state.
     pub fn new(state: &WorkerState, probe: ProbeHandle<T>) -> Result<Self> {
         if !state.is_in_group() {
-            let message = "checkpoints of a job need one that was started with `execute`";
+            let message = "job checkpoints need a job started with `execute`";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         if !state.place().has_device() {
@@ -217,14 +217,14 @@ impl<T: EventTime> JobCheckpoints<T> {
         })
     }
 
-    /// Takes an input of the job over: what is sent through it is known to the checkpoints. Each input
-    /// that leads to state is to be one of these, or a source that they [`follow`](Self::follow). In a
-    /// run that goes on the input is moved to where that begins, the time of the checkpoint.
+    /// Takes over an input of the job, so that checkpoints know what it sends. Every input that
+    /// leads to state must be one of these, or a source that they [`follow`](Self::follow). A run
+    /// that resumes moves the input to the time of its checkpoint.
     pub fn input<D: Clone + 'static>(&self, input: InputHandleVec<T, D>) -> JobInput<T, D> {
         JobInput::new(input, self.sent.clone(), self.begin())
     }
 
-    /// The same for a source that is gated and may be idle.
+    /// Does the same for a source that has a gate and may be idle.
     pub fn follow<D: ExchangeData + Clone>(&self, source: &mut GatedSource<T, D>) {
         source.be_followed(self.sent.clone(), self.begin());
     }
@@ -234,31 +234,31 @@ impl<T: EventTime> JobCheckpoints<T> {
         self.state.restored().map_or(Time::MIN, |all| all.until)
     }
 
-    /// Asks all workers for a checkpoint, the next that is not begun yet. Any worker may; asking
-    /// twice is asking once. Cheap.
+    /// Asks all workers for a checkpoint: the next that has not begun. Any worker may ask, and
+    /// asking twice is asking once. Cheap.
     pub fn request(&self) {
         self.state.group().ask(self.begun + 1);
     }
 
-    /// Whether a checkpoint is under way, or asked for.
+    /// Returns whether a checkpoint is in progress or requested.
     pub fn is_busy(&self) -> bool {
         !matches!(self.phase, Phase::Idle | Phase::Finishing(_) | Phase::Ended(_))
             || self.is_asked()
     }
 
-    /// The last checkpoint that was committed, of this run or the one it goes on from: it is
-    /// durable, and a source may forget what is before it.
+    /// Returns the last committed checkpoint, of this run or the run it resumes. It is durable: a
+    /// source may forget what is before it.
     pub fn committed(&self) -> Option<&JobCheckpoint> {
         self.committed.as_ref()
     }
 
-    /// Why the last checkpoint that was begun was given up, if it was: a full disk, for one, or no
-    /// memory to begin or to write it. The run goes on, and the checkpoint before it still counts.
+    /// Returns why the last checkpoint was aborted, if it was: for instance a full disk, or no
+    /// memory. The run continues, and the checkpoint before it still counts.
     pub fn abandoned(&self) -> Option<&str> {
         self.abandoned.as_deref()
     }
 
-    /// How long the input stood still for the last checkpoint that was begun.
+    /// Returns how long the input stood still for the last checkpoint.
     pub fn pause(&self) -> Duration {
         self.pause
     }
@@ -286,7 +286,7 @@ impl<T: EventTime> JobCheckpoints<T> {
         if self.removal.as_mut().is_some_and(Removal::step) {
             self.removal = None;
         }
-        finish_some(&mut self.showing)?;
+        drop_finished(&mut self.showing)?;
         if self.state.group().has_ended_workers() && !ended {
             self.tell_stand(at.max(self.stood_at));
         }
@@ -449,7 +449,7 @@ impl<T: EventTime> JobCheckpoints<T> {
                 Err(error) => return Err(error),
             }
         }
-        finish_some(&mut part.rows)?;
+        drop_finished(&mut part.rows)?;
         if !part.rows.is_empty() {
             return Ok((Phase::Writing(part), Some(Turn::Go)));
         }

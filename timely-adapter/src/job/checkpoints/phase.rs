@@ -59,7 +59,7 @@ pub(super) fn passing<R>(result: Result<R>) -> Result<std::result::Result<R, Err
 ///
 /// # Errors
 /// Those of what is done.
-pub(super) fn finish_some(asides: &mut Vec<Aside<()>>) -> Result<()> {
+pub(super) fn drop_finished(asides: &mut Vec<Aside<()>>) -> Result<()> {
     let mut failed = Ok(());
     asides.retain(|aside| match aside.poll() {
         None => true,
@@ -78,6 +78,6 @@ pub(super) fn note_of(said: &impl serde::Serialize) -> String {
 
 pub(super) fn of_note<R: serde::de::DeserializeOwned>(note: &str) -> Result<R> {
     serde_json::from_str(note).map_err(|error| {
-        Error::new(ErrorKind::Input, "a worker says what is not understood").caused_by(error)
+        Error::new(ErrorKind::Input, "cannot parse what a worker sent").caused_by(error)
     })
 }

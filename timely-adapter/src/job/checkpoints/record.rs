@@ -18,39 +18,40 @@ const COMMITTED_NEW: &str = "COMMITTED.new";
 const RECORD_FILE: Framed =
     Framed { magic: b"ALVJOBC\0", what: "the job's record", newest: FORMAT_VERSION };
 
-/// A checkpoint of all workers of a job: of each store, at one point of the input.
+/// A checkpoint of all workers of a job at one point of the input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobCheckpoint {
-    /// Its number, from 1; greater than that of any before it.
+    /// Number, from 1; greater than those of all earlier ones.
     pub number: u64,
-    /// What was sent before this time is in it, and nothing else; the watermark of every state.
+    /// Time of the checkpoint, and watermark of every state: it contains exactly what was sent
+    /// before.
     pub until: Time,
     /// Key groups of the job.
     pub key_groups: u16,
-    /// How often the key groups were divided anew among workers or processes before this run, each
-    /// time into directories of their own.
+    /// How often the key groups were divided among other workers or processes before this run, each
+    /// time into new directories.
     #[serde(default)]
     pub division: u64,
-    /// What each worker contributed, ordered by worker.
+    /// Each worker's part, ordered by worker.
     pub workers: Vec<WorkerCheckpoint>,
 }
 
 /// One worker's part of a [`JobCheckpoint`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerCheckpoint {
-    /// The way to its process's directory from that of the first process, where the record is; empty
-    /// if it is the same.
+    /// Path from the first process's directory, which has the record, to that of the worker's
+    /// process; empty if they are the same.
     #[serde(default)]
     pub process: String,
-    /// The directory of its store, inside its process's; empty if it is on a device of its own.
+    /// Directory of the worker's store inside that of its process; empty for a device of its own.
     pub directory: String,
     /// The number of its store's checkpoint.
     pub number: u64,
-    /// What it gave to [`JobCheckpoints::seal`](crate::JobCheckpoints::seal): where its part of the
-    /// input goes on, and what else it needs to.
+    /// Position that the worker passed to [`JobCheckpoints::seal`](crate::JobCheckpoints::seal):
+    /// where its part of the input resumes.
     pub position: Vec<u64>,
-    /// The key groups that it had of operators whose key groups [move](crate::MoveGroup), by operator,
-    /// where these are not the ones it owns.
+    /// Key groups on the worker of operators whose key groups [move](crate::MoveGroup), by
+    /// operator, if they are not the ones it owns.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub moved: BTreeMap<String, KeyGroups>,
 }

@@ -313,8 +313,7 @@ pub(crate) fn refuse_job(record: &Record) -> Result<()> {
 }
 
 fn unreadable(error: serde_json::Error) -> Error {
-    Error::new(ErrorKind::Input, "what a worker says at the begin is not understood")
-        .caused_by(error)
+    Error::new(ErrorKind::Input, "cannot parse what a worker sent at the start").caused_by(error)
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ impl Connecting<'_> {
     /// The error for a process that has not come.
     fn absent(&self, process: usize) -> Error {
         let (place, seconds) = (self.place(process), self.within.as_secs_f64());
-        let message = format!("{place} has not come within {seconds} s");
+        let message = format!("{place} did not connect within {seconds} s");
         Error::new(ErrorKind::PeerLost, message)
     }
 

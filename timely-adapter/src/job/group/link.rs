@@ -122,7 +122,7 @@ impl Links {
 
     fn lost(&self, link: &Link, why: impl Into<String>) -> Error {
         let place = format!("{} at {}", link.process, self.addresses[link.process]);
-        let message = format!("process {place} went away before its end");
+        let message = format!("process {place} disconnected before its end");
         Error::new(ErrorKind::PeerLost, message).caused_by(why.into())
     }
 }
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_process_that_says_nothing_is_lost() {
         let (group, connected, there) = group(Duration::from_millis(100));
-        let lost = "process 1 at there:2 went away before its end: it said nothing for 0.1 s";
+        let lost = "process 1 at there:2 disconnected before its end: it said nothing for 0.1 s";
         assert_eq!(fault(&group), lost);
         drop(there);
         connected.finish();

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A meeting that a worker has arrived at.
+/// A meeting that a worker has reached.
 #[derive(Debug)]
 #[must_use = "a meeting is for waiting until all workers are there"]
 pub struct Meeting {
     pub(super) number: u64,
 }
 
-/// What all workers said at a meeting.
+/// The numbers of all workers at a meeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Met {
     /// The greatest number.

@@ -157,7 +157,7 @@ impl Group {
         note: String,
     ) -> Result<Meeting> {
         if !self.can_meet() {
-            let message = "processes meet only in a run that `execute` has started";
+            let message = "meetings of processes need a job started with `execute`";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let said = Said { worker, number: said, note };

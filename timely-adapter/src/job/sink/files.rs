@@ -21,11 +21,12 @@ const OPEN: &str = ".open";
 /// Bytes that are gathered before they are written.
 const BUFFER: usize = 64 << 10;
 
-/// Writes rows into files of a directory. `encode` appends a row's bytes, with whatever separates rows.
+/// Writes rows into files of a directory. `encode` appends a row's bytes, with a separator of your
+/// choice.
 ///
-/// All workers have the same directory: on several machines it is on a file system that all have
-/// mounted. A worker and checkpoint have one file at most, more if checkpoints were given up before it.
-/// [`committed_files`] lists those whose rows count.
+/// All workers share the directory; several machines must mount it. A worker writes at most one
+/// file per checkpoint, or more after aborted checkpoints. [`committed_files`] lists the files
+/// whose rows count. The example `exactly_once` of this crate is a whole job.
 pub struct FileSink<E> {
     directory: PathBuf,
     worker: usize,
@@ -55,18 +56,19 @@ struct Part {
 /// A file whose rows count.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CommittedFile {
-    /// The number of the job's checkpoint that has its rows.
+    /// Number of the job checkpoint that contains its rows.
     pub number: u64,
     /// The worker that wrote it.
     pub worker: usize,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
 }
 
-/// The files of a [`FileSink`]'s directory whose rows count, ordered by checkpoint and worker.
+/// Lists the files of a [`FileSink`]'s directory whose rows count, ordered by checkpoint and
+/// worker.
 ///
-/// They never change. A run that ends between a commit and the renaming leaves that to the next one,
-/// so the last checkpoint's files may appear then.
+/// They never change. If a run ends between a commit and the renaming, the next run renames: then
+/// files of the last checkpoint appear late.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -109,10 +111,10 @@ impl Part {
 }
 
 impl<E> FileSink<E> {
-    /// This worker's files in `directory`, which is made if it is not there.
+    /// Makes this worker's sink in `directory`, which is created if it is missing.
     ///
     /// # Errors
-    /// The directory cannot be made.
+    /// The directory cannot be created.
     pub fn new(state: &WorkerState, directory: impl AsRef<Path>, encode: E) -> Result<Self> {
         let directory = directory.as_ref();
         let failed = |error| Error::io("create directory", directory.display(), error);

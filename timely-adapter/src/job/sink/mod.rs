@@ -26,42 +26,42 @@ use crate::operators::key_by::Builder;
 
 pub use files::{CommittedFile, FileSink, committed_files};
 
-/// Work of a sink that waits for a device; a helper of the worker's store does it.
+/// Work of a sink that waits for a device. A helper of the worker's store does it.
 pub type SinkWork = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// Where one worker's rows go that become visible with the job's checkpoints.
+/// Destination of one worker's rows that become visible with the job's checkpoints.
 ///
-/// The rows written between two calls of [`seal`](Sink::seal) are a part, with the number of the
-/// checkpoint that is to make it visible. If that is given up, the next one has its number: a number may
-/// be sealed more than once, and one commit makes all its parts visible.
+/// The rows between two calls of [`seal`](Sink::seal) are a part, numbered by the checkpoint that
+/// will make it visible. An aborted checkpoint leaves its number to the next. So a number may be
+/// sealed more than once, and one commit makes all its parts visible.
 pub trait Sink<D>: 'static {
-    /// Makes the parts of checkpoints up to `committed` visible, as a run may have ended between a
-    /// commit and that, and removes all others. Called once on each worker, before any of them writes
-    /// a row. The runs before may have had other numbers of workers. `committed` is 0 if the job
-    /// begins.
+    /// Makes the parts of checkpoints up to `committed` visible, since a run may have ended right
+    /// after a commit, and removes all others. Called once on each worker before any of them writes
+    /// a row. Earlier runs may have had other numbers of workers. `committed` is 0 for a new job.
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`] if rows are visible that a checkpoint after `committed` has; else why
-    /// it failed. The run does not begin.
+    /// [`ErrorKind::Mismatch`] if rows of a checkpoint after `committed` are visible. Other
+    /// failures. The run does not begin.
     fn restore(&mut self, committed: u64) -> Result<()>;
 
-    /// Takes a row in, invisibly.
+    /// Writes a row without making it visible.
     ///
     /// # Errors
-    /// The run ends with them. The next one gives the row again.
+    /// End the run. The next run writes the row again.
     fn write(&mut self, row: &D) -> Result<()>;
 
-    /// Ends the part of the rows written so far. The work makes it durable, invisibly: if it has
-    /// succeeded, [`commit`](Sink::commit) and [`restore`](Sink::restore) find the part.
+    /// Ends the part of the rows written so far. The returned work makes it durable, but not
+    /// visible: [`commit`](Sink::commit) and [`restore`](Sink::restore) find the part after the
+    /// work has succeeded.
     ///
     /// # Errors
-    /// Of this and of the work: the run ends with them, and the checkpoint does not count.
+    /// Of this and of the work: end the run, and the checkpoint does not count.
     fn seal(&mut self, number: u64) -> Result<SinkWork>;
 
-    /// Checkpoint `number` counts: the work makes its parts visible.
+    /// Commits checkpoint `number`: the returned work makes its parts visible.
     ///
     /// # Errors
-    /// Of this and of the work: the run ends with them, and the next one makes the parts visible.
+    /// Of this and of the work: end the run. The next run makes the parts visible.
     fn commit(&mut self, number: u64) -> Result<SinkWork>;
 }
 
@@ -74,10 +74,9 @@ pub(crate) trait Sealed {
 /// One worker's handle of a sink. [`write_to`](WriteTo::write_to) fills it; the worker's
 /// [`JobCheckpoints`](crate::JobCheckpoints) seal and commit it. Cheap to clone.
 ///
-/// A job takes one more checkpoint when all workers have sent all they have, so that the rows up to
-/// there become visible. Rows that come out only because the inputs are closed after that belong to no
-/// checkpoint and are never visible: advance the inputs to where the last windows are over before the
-/// worker says that it has ended.
+/// A job takes one more checkpoint after all workers have sent everything, so the rows up to there
+/// become visible. Rows that come out only when the inputs close belong to no checkpoint and never
+/// become visible: before a worker reports its end, advance the inputs past the last windows.
 pub struct JobSink<D>(Rc<Opened<D>>);
 
 struct Opened<D> {
@@ -100,16 +99,16 @@ impl<D> fmt::Debug for JobSink<D> {
 }
 
 impl<D: 'static> JobSink<D> {
-    /// Restores a sink to the checkpoint that the run goes on from, and waits until all workers have.
-    /// All workers do so in the same place of the program, before they make their
+    /// Restores a sink to the checkpoint that the run resumes, and waits until all workers have.
+    /// All workers call it at the same place of the program, before they make their
     /// [`JobCheckpoints`](crate::JobCheckpoints).
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a job that was not started with
-    /// [`execute`](crate::execute()); those of [`Sink::restore`]; the fault that ends the run.
+    /// [`ErrorKind::Unsupported`] for a job that [`execute`](crate::execute()) did not start. Those
+    /// of [`Sink::restore`]. The fault that ends the run.
     pub fn open(worker: &mut Worker, state: &WorkerState, sink: impl Sink<D>) -> Result<Self> {
         if !state.is_in_group() {
-            let message = "a sink of a job needs one that was started with `execute`";
+            let message = "a job sink needs a job started with `execute`";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let mut sink: Box<dyn Sink<D>> = Box::new(sink);
@@ -153,8 +152,8 @@ impl<D: 'static> Sealed for Opened<D> {
 
 /// Extension trait: rows that become visible with the job's checkpoints.
 pub trait WriteTo<'scope, T: Timestamp, D> {
-    /// Writes the rows to the worker's sink, and passes them on: the probe of the job's checkpoints has
-    /// to be behind it.
+    /// Writes the rows to the worker's sink and passes them on. The probe of the job's checkpoints
+    /// must be behind it.
     fn write_to(self, sink: &JobSink<D>) -> StreamVec<'scope, T, D>;
 }
 

@@ -12,14 +12,14 @@ use crate::job::group::{Meeting, Met};
 const NAP: Duration = Duration::from_millis(10);
 
 impl WorkerState {
-    /// The first error of any worker, of which this process heard: of a state call in an operator,
-    /// or whatever else ends the run. The results so far are right and incomplete, and stay so:
-    /// end the run.
+    /// Returns the first error that this process heard of: of a state call in an operator of any
+    /// worker, or anything else that ends the run. Results so far are right but incomplete: end the
+    /// run.
     pub fn fault(&self) -> Option<&Error> {
         self.0.node.group.fault()
     }
 
-    /// Whether there is a [`fault`](WorkerState::fault). Cost: one load.
+    /// Returns whether there is a [`fault`](WorkerState::fault). Cost: one load.
     pub fn has_failed(&self) -> bool {
         self.fault().is_some()
     }
@@ -32,7 +32,7 @@ impl WorkerState {
         self.step_or_nap(worker, NAP)
     }
 
-    /// [`step`](WorkerState::step) that sleeps no longer than `nap`.
+    /// Does a [`step`](WorkerState::step) that sleeps no longer than `nap`.
     ///
     /// # Errors
     /// The fault that ends the run.
@@ -41,7 +41,7 @@ impl WorkerState {
         self.0.node.group.check()
     }
 
-    /// Steps until `done`, which is asked before each step.
+    /// Steps until `done` returns true; asks it before each step.
     ///
     /// # Errors
     /// The fault that ends the run.
@@ -52,10 +52,9 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Comes to this worker's next meeting with all other workers of all processes, saying a
-    /// number. Workers meet as often as each other; if the job of one returns before, the run fails,
-    /// naming it. Ask [`met`](WorkerState::met) between steps
-    /// whether all are there.
+    /// Joins this worker's next meeting with all other workers of all processes and says a number.
+    /// All workers must join equally many meetings. If the job of a worker returns earlier, the run
+    /// fails and names it. Ask [`met`](WorkerState::met) between steps whether all are there.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](alluvium::ErrorKind::Unsupported) in a cluster that
@@ -81,16 +80,16 @@ impl WorkerState {
         self.0.node.group.notes(meeting)
     }
 
-    /// What all workers have said at a meeting; `None` until all are there, and again after this
-    /// worker has arrived at a later one.
+    /// Returns what all workers said at a meeting. `None` until all are there, and after this
+    /// worker has joined a later one.
     pub fn met(&self, meeting: &Meeting) -> Option<Met> {
         self.0.node.group.met(meeting)
     }
 
-    /// Meets all other workers of all processes, stepping until they are there.
+    /// Meets all other workers of all processes, and steps until they are there.
     ///
     /// # Errors
-    /// As [`arrive`](WorkerState::arrive); the fault that ends the run.
+    /// As [`arrive`](WorkerState::arrive). The fault that ends the run.
     pub fn meet(&self, worker: &mut Worker, said: i64) -> Result<Met> {
         let meeting = self.arrive(said)?;
         loop {
@@ -101,8 +100,8 @@ impl WorkerState {
         }
     }
 
-    /// Drops all dataflows of `worker` if there is a fault, and gives it. Each worker has to call
-    /// it, as the dataflows cannot go on without any of them. [`execute`](crate::execute()) does.
+    /// If there is a fault, drops all dataflows of `worker` and returns the fault. Each worker must
+    /// call it: the dataflows cannot continue without one. [`execute`](crate::execute()) calls it.
     ///
     /// # Errors
     /// The fault.
@@ -115,14 +114,14 @@ impl WorkerState {
         self.0.node.group.check()
     }
 
-    /// Notes the error of a state call in an operator; the first one counts. For operators that
-    /// are written on plain Timely; they should apply nothing more and keep a capability.
+    /// Reports the error of a state call in an operator; the first one counts. For operators on
+    /// plain Timely. They should apply nothing more and keep a capability.
     pub fn fail(&self, error: Error) {
         self.0.node.group.fail_in_operator(error.with("worker", self.0.index));
     }
 
-    /// Ends the run of all workers with an error that is not the state's, such as of writing
-    /// results; the first one counts.
+    /// Ends the run of all workers with an error that is not of state, such as of writing results.
+    /// The first one counts.
     pub fn end_run(&self, error: Error) {
         self.0.node.group.fail(error);
     }
