@@ -7,7 +7,7 @@ use super::plot::{Line, logarithmic};
 use super::{Row, Rows, short, time};
 use crate::run::About;
 
-const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;\
+pub(crate) const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;\
 color:#111}table{border-collapse:collapse;margin:.8em 0;font-size:13px}td,th{padding:.25em .6em;\
 border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child,td.text{text-align:left}\
 tr.ours td:first-child{font-weight:bold}svg{width:100%;max-width:900px;height:auto}\
@@ -37,7 +37,7 @@ pub(super) fn text(about: &About, rows: &Rows<'_>) -> String {
     html + "</body></html>\n"
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

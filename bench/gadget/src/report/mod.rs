@@ -1,8 +1,8 @@
 //! The report of a run: the same tables as Markdown and as one HTML file with plots.
 
-mod html;
+pub(crate) mod html;
 mod markdown;
-mod plot;
+pub(crate) mod plot;
 mod table;
 
 use std::fs;

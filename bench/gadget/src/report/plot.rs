@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// Colours that colour-blind readers tell apart (Okabe and Ito), dark enough for lines on white.
-pub(super) const COLOURS: [&str; 8] =
+const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#8c6d1f"];
 /// Line patterns, so that colour is not needed.
 const DASHES: [&str; 3] = ["", "7 3", "2 3"];
@@ -16,13 +16,13 @@ const TOP: f64 = 34.0;
 const BOTTOM: f64 = 52.0;
 
 /// A named line.
-pub(super) struct Line<'a> {
-    pub(super) name: &'a str,
-    pub(super) points: Vec<(f64, f64)>,
+pub(crate) struct Line<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// Draws lines on two logarithmic axes; nothing if there are no points.
-pub(super) fn logarithmic(title: &str, [x, y]: [&str; 2], lines: &[Line<'_>]) -> String {
+pub(crate) fn logarithmic(title: &str, [x, y]: [&str; 2], lines: &[Line<'_>]) -> String {
     let all = || lines.iter().flat_map(|line| &line.points).filter(|(x, y)| *x > 0.0 && *y > 0.0);
     if all().next().is_none() {
         return String::new();
