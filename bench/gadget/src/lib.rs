@@ -24,6 +24,7 @@ pub mod measure;
 pub mod model;
 pub mod native;
 pub mod operator;
+pub mod paper;
 pub mod random;
 pub mod replay;
 pub mod report;

@@ -1,6 +1,7 @@
 //! The commands that have to do with trace files.
 
 mod characterize;
+mod paper;
 mod replay;
 mod ycsb;
 
@@ -24,6 +25,8 @@ pub enum Command {
     Replay(Box<replay::ReplayArgs>),
     /// Says what the accesses of a trace file look like
     Characterize(Box<characterize::CharacterizeArgs>),
+    /// Tables and figures of a paper, each with what the paper says and the data used
+    Paper(Box<paper::PaperArgs>),
     /// YCSB's workloads as trace files, and how near they come to a trace
     Ycsb(Box<ycsb::YcsbArgs>),
 }
@@ -34,6 +37,7 @@ pub(crate) fn execute(command: Command, kinds: &[Kind]) -> Result<()> {
         Command::Online(args) => replay::online(&args, kinds),
         Command::Replay(args) => replay::replay(&args, kinds),
         Command::Characterize(args) => characterize::characterize(&args),
+        Command::Paper(args) => paper::paper(&args, kinds),
         Command::Ycsb(args) => ycsb::ycsb(&args),
     }
 }
