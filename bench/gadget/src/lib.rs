@@ -10,6 +10,7 @@
 mod error;
 
 pub mod access;
+pub mod advice;
 pub mod args;
 pub mod cell;
 pub mod characterize;

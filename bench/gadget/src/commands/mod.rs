@@ -1,5 +1,6 @@
 //! The commands that have to do with trace files.
 
+mod advise;
 mod characterize;
 mod paper;
 mod replay;
@@ -27,6 +28,8 @@ pub enum Command {
     Characterize(Box<characterize::CharacterizeArgs>),
     /// Tables and figures of a paper, each with what the paper says and the data used
     Paper(Box<paper::PaperArgs>),
+    /// Which layout and how much memory the state of a trace wants
+    Advise(Box<advise::AdviseArgs>),
     /// YCSB's workloads as trace files, and how near they come to a trace
     Ycsb(Box<ycsb::YcsbArgs>),
 }
@@ -37,6 +40,7 @@ pub(crate) fn execute(command: Command, kinds: &[Kind]) -> Result<()> {
         Command::Online(args) => replay::online(&args, kinds),
         Command::Replay(args) => replay::replay(&args, kinds),
         Command::Characterize(args) => characterize::characterize(&args),
+        Command::Advise(args) => advise::advise(&args, kinds),
         Command::Paper(args) => paper::paper(&args, kinds),
         Command::Ycsb(args) => ycsb::ycsb(&args),
     }
