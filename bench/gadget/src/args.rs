@@ -320,7 +320,8 @@ fn watermarks(text: &str) -> Result<Watermarks> {
     }
 }
 
-fn columns(text: &str) -> Result<Columns> {
+/// `FILE:KEY:TIME` or `FILE:KEY:TIME:TYPE`.
+pub(crate) fn columns(text: &str) -> Result<Columns> {
     let refuse =
         || Error::Usage(format!("input {text:?}: expected FILE:KEY:TIME or FILE:KEY:TIME:TYPE"));
     let mut parts: Vec<&str> = text.split(':').collect();

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::args::{EngineArgs, InputArgs, OperatorArgs};
 use crate::cell::{self, Cell, Outcome, Plan, Work};
+use crate::commands::{self, TraceFile};
 use crate::compat;
 use crate::engine::Kind;
 use crate::native;
@@ -34,6 +35,8 @@ enum Command {
     Trace(Box<TraceArgs>),
     /// Operators and engines
     List,
+    #[command(flatten)]
+    Traces(commands::Command),
 }
 
 #[derive(Args)]
@@ -107,6 +110,12 @@ struct TraceArgs {
     /// The original's operations and keys, its mistakes included
     #[arg(long)]
     gadget_compat: bool,
+    /// Write all accesses to a file, one a line; compressed if its name ends in .zst
+    #[arg(long, conflicts_with_all = ["dump", "purge"])]
+    out: Option<PathBuf>,
+    /// With --out only operation and key
+    #[arg(long, requires = "out")]
+    brief: bool,
     #[command(flatten)]
     input: InputArgs,
     #[command(flatten)]
@@ -129,6 +138,7 @@ fn execute(command: Command, kinds: &[Kind]) -> Result<()> {
         Command::Run(args) => report(*args, kinds)?.run(kinds),
         Command::Cell(args) => print(&one(&args, kinds)?),
         Command::Trace(args) => trace(&args),
+        Command::Traces(command) => commands::execute(command, kinds),
         Command::List => {
             list(kinds);
             Ok(())
@@ -230,6 +240,10 @@ fn one(args: &CellArgs, kinds: &[Kind]) -> Result<Cell> {
 
 fn trace(args: &TraceArgs) -> Result<()> {
     let options = args.numbers.options();
+    if let Some(out) = &args.out {
+        let file = TraceFile { out, is_brief: args.brief, is_compat: args.gadget_compat };
+        return commands::record_file(args.operator, &options, &args.input, &file);
+    }
     if args.gadget_compat {
         return compat_trace(args, &options);
     }

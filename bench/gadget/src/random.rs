@@ -35,7 +35,7 @@ impl Random {
         ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
     }
 
-    fn exponential(&mut self, mean: f64) -> f64 {
+    pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
@@ -285,7 +285,7 @@ fn weights(file: &Path) -> Result<Vec<f64>> {
 /// Ranks from 1 on with weight rank^-s, by rejection-inversion (Hörmann and Derflinger 1996): no
 /// table, so that it takes no memory however many ranks there are.
 #[derive(Clone, Debug)]
-struct Zipf {
+pub(crate) struct Zipf {
     s: f64,
     ranks: f64,
     low: f64,
@@ -294,7 +294,7 @@ struct Zipf {
 }
 
 impl Zipf {
-    fn new(ranks: u64, s: f64) -> Self {
+    pub(crate) fn new(ranks: u64, s: f64) -> Self {
         let ranks = ranks as f64;
         let mut zipf = Zipf { s, ranks, low: 0.0, high: 0.0, cut: 0.0 };
         zipf.low = zipf.integral(1.5) - 1.0;
@@ -318,7 +318,7 @@ impl Zipf {
         }
     }
 
-    fn draw(&self, random: &mut Random) -> u64 {
+    pub(crate) fn draw(&self, random: &mut Random) -> u64 {
         loop {
             let y = self.high + random.unit() * (self.low - self.high);
             let x = self.inverse(y);

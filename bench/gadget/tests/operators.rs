@@ -8,3 +8,5 @@ mod an_operator_of_ones_own;
 mod compat_gives_the_originals_operations;
 #[path = "operators/every_engine_gives_the_models_answers.rs"]
 mod every_engine_gives_the_models_answers;
+#[path = "operators/replayed_traces_have_the_digest_of_their_recording.rs"]
+mod replayed_traces_have_the_digest_of_their_recording;

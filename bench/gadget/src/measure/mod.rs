@@ -60,7 +60,7 @@ impl Stopwatch {
     /// Starts.
     pub fn start(timing: Timing) -> Self {
         let clock = Clock::new();
-        let names = ["get", "put", "merge", "delete", "range", "purge", "event", "firing"];
+        let names = ["get", "put", "merge", "delete", "range", "purge", "event", "firing", "due"];
         let kinds = names.into_iter().map(|name| (name, Latencies::new())).collect();
         Stopwatch {
             timing,
@@ -154,6 +154,11 @@ impl Stopwatch {
     pub fn fired(&mut self, began: u64) {
         let now = fenced(&self.clock);
         self.record("firing", self.clock.delta_as_nanos(began, now), 1);
+    }
+
+    /// Notes how long an access took since it was due.
+    pub fn took(&mut self, ns: u64) {
+        self.record("due", ns, 1);
     }
 
     /// The clock.

@@ -1,0 +1,259 @@
+//! Advice: which layout and how much memory the state of a trace wants, from its figures and
+//! measured costs.
+//!
+//! The expected cost of an access is the sum over operations of their share and what they cost in
+//! the [calibration], at the sizes and the number of keys of the trace. Where the state does not
+//! fit into the memory, layouts that spill pay for the misses of an LRU cache, and others are out.
+
+mod calibration;
+mod check;
+
+use std::fmt::Write;
+
+use crate::characterize::{Distances, Working};
+use crate::trace::{Op, Recording, stand_in};
+use crate::{Error, Result};
+
+pub use calibration::{CANDIDATES, Calibration, Constant};
+pub use check::check;
+
+/// What a key and its place in an index take beside the value, about.
+const KEY_OVERHEAD_BYTES: u64 = 64;
+
+/// What decides of a trace.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Needs {
+    /// Share and mean bytes of each operation: those that are read, written or removed.
+    pub operations: Vec<(Op, f64, f64)>,
+    /// The most keys that live.
+    pub keys_max: u64,
+    /// The most bytes that live, keys and places included.
+    pub bytes_max: u64,
+    /// Whether all writes append, so that lists hold the state.
+    pub only_lists: bool,
+    /// Whether keys are accumulators of windows: written after a read, read once more and deleted.
+    pub is_windows: bool,
+    /// The share of accesses that an LRU cache of the memory does not have.
+    pub misses: f64,
+}
+
+impl Needs {
+    /// Those of a trace with so much memory.
+    pub fn of(recording: &Recording, memory_bytes: u64) -> Self {
+        let (entries, keys) = (recording.entries(), recording.keys());
+        let working = Working::of(entries, keys.len());
+        let of_keys: u64 = (0..keys.len() as u32).map(|key| keys.get(key).len() as u64).sum();
+        let of_key = of_keys / keys.len().max(1) as u64 + KEY_OVERHEAD_BYTES;
+        let bytes_max = working.bytes_max + working.keys_max * of_key;
+        let fits = bytes_max <= memory_bytes;
+        let share = memory_bytes as f64 / bytes_max.max(1) as f64;
+        let cached = (working.keys_max as f64 * share) as u64;
+        let distances = || Distances::of(entries.iter().map(|entry| entry.key));
+        let first = |distances: &Distances| distances.first as f64 / entries.len().max(1) as f64;
+        let misses = || {
+            let distances = distances();
+            // First accesses have nothing to read.
+            (distances.miss_ratios(&[cached])[0] - first(&distances)).max(0.0)
+        };
+        let operations = operations(recording);
+        let has = |op| operations.iter().any(|(other, ..)| *other == op);
+        let only_lists = !has(Op::Put) && !has(Op::Seek);
+        let is_windows = !has(Op::Merge) && !has(Op::Seek) && has(Op::Delete) && has(Op::Put);
+        let misses = if fits { 0.0 } else { misses() };
+        Needs { keys_max: working.keys_max, bytes_max, only_lists, is_windows, misses, operations }
+    }
+}
+
+/// Share and mean bytes of each operation.
+fn operations(recording: &Recording) -> Vec<(Op, f64, f64)> {
+    let mut sizes = vec![0u64; recording.keys().len()];
+    let mut sums = [(0u64, 0u64); Op::ALL.len()];
+    for entry in recording.entries() {
+        let (size, written) = (&mut sizes[entry.key as usize], u64::from(entry.bytes()));
+        let bytes = match entry.op() {
+            Op::Put | Op::Merge => written,
+            _ => *size,
+        };
+        match entry.op() {
+            Op::Put => *size = written,
+            Op::Merge => *size += written,
+            Op::Delete => *size = 0,
+            _ => {}
+        }
+        let (count, sum) = &mut sums[entry.op() as usize];
+        (*count, *sum) = (*count + 1, *sum + bytes);
+    }
+    let total = recording.entries().len().max(1) as f64;
+    let figures = Op::ALL.into_iter().zip(sums).filter(|(_, (count, _))| *count > 0);
+    figures
+        .map(|(op, (count, sum))| (op, count as f64 / total, sum as f64 / count as f64))
+        .collect()
+}
+
+/// A layout, and what an access to it is expected to cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The engine of this program that has it.
+    pub engine: &'static str,
+    /// Nanoseconds per access; why not, if it cannot hold the state.
+    pub cost: std::result::Result<f64, &'static str>,
+}
+
+/// What is advised.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advice {
+    /// The candidates, the cheapest first.
+    pub candidates: Vec<Candidate>,
+    /// What was found in the trace.
+    pub needs: Needs,
+    /// The memory that was given.
+    pub memory_bytes: u64,
+}
+
+/// Advises for a trace.
+///
+/// # Errors
+/// A calibration without the candidates.
+pub fn advise(
+    recording: &Recording,
+    memory_bytes: u64,
+    calibration: &Calibration,
+) -> Result<Advice> {
+    let needs = Needs::of(recording, memory_bytes);
+    let cost = |engine: &'static str| -> Result<Candidate> {
+        let fits = needs.bytes_max <= memory_bytes;
+        let cost = match engine {
+            "ours-append-log" if !needs.only_lists => Err("it keeps lists, and values are put"),
+            "ours-heap" if !fits => Err("it keeps all in memory, and the state does not fit"),
+            _ => Ok(expected(&needs, engine, calibration)?),
+        };
+        Ok(Candidate { engine, cost })
+    };
+    let mut candidates = CANDIDATES.map(cost).into_iter().collect::<Result<Vec<_>>>()?;
+    candidates.sort_by(|one, two| {
+        let cost = |candidate: &Candidate| candidate.cost.unwrap_or(f64::MAX);
+        cost(one).total_cmp(&cost(two))
+    });
+    Ok(Advice { candidates, needs, memory_bytes })
+}
+
+fn expected(needs: &Needs, engine: &str, calibration: &Calibration) -> Result<f64> {
+    let mut cost = needs.misses * calibration.miss_ns;
+    for (op, share, bytes) in &needs.operations {
+        // A range is a read of its first key, and one for each step.
+        let op = if matches!(op, Op::Seek | Op::Next) { Op::Get } else { *op };
+        let ns = calibration.cost(engine, op, *bytes, needs.keys_max as f64);
+        let missing = || Error::Usage(format!("the calibration has no {op} of {engine}"));
+        cost += share * ns.ok_or_else(missing)?;
+    }
+    Ok(cost)
+}
+
+impl Advice {
+    /// The engine that is advised.
+    pub fn best(&self) -> &Candidate {
+        &self.candidates[0]
+    }
+
+    /// The advice in words.
+    pub fn text(&self, calibration: &Calibration) -> String {
+        let mut text = String::new();
+        let memory = self.memory_bytes >> 20;
+        let Needs { keys_max, bytes_max, misses, .. } = &self.needs;
+        let layout = |engine: &'static str| engine.trim_start_matches("ours-");
+        let _ = writeln!(text, "Layout: {} with {memory} MiB.", layout(self.best().engine));
+        for candidate in &self.candidates {
+            let cost = match &candidate.cost {
+                Ok(ns) => format!("{ns:.0} ns expected per access"),
+                Err(why) => (*why).to_owned(),
+            };
+            let _ = writeln!(text, "  {:12} {cost}", layout(candidate.engine));
+        }
+        if self.needs.is_windows {
+            text += "Values are put, read and deleted: if they are windows, keep them as windows \
+                     (window-segments); a trace of bytes cannot show what that saves.\n";
+        }
+        let _ = writeln!(
+            text,
+            "State: at most {keys_max} keys and {} KiB; {:.1} % of the accesses miss the memory.",
+            bytes_max >> 10,
+            misses * 100.0
+        );
+        let _ = writeln!(
+            text,
+            "Assumed: {KEY_OVERHEAD_BYTES} bytes for a key's place, an LRU cache of whole keys, costs \
+             that add up, as measured on {} on {}.",
+            calibration.machine, calibration.date
+        );
+        text
+    }
+}
+
+/// The operator that asks an engine for a trace, for tests of the advice.
+pub(crate) fn runs(kind: &crate::engine::Kind, recording: &Recording, memory_bytes: u64) -> bool {
+    let (operator, options) = stand_in(recording);
+    kind.check(operator, &options, memory_bytes).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Line;
+
+    fn constants(of: &[(&str, f64)]) -> Calibration {
+        let mut constants = Vec::new();
+        for (engine, ns) in of {
+            for op in ["get", "put", "merge", "delete"] {
+                for (bytes, more) in [(16, 0.0), (1024, 100.0)] {
+                    let (engine, op) = ((*engine).to_owned(), op.to_owned());
+                    constants.push(Constant { engine, op, bytes, keys: 1000, ns: ns + more });
+                }
+            }
+        }
+        Calibration { constants, miss_ns: 5000.0, ..Calibration::default() }
+    }
+
+    fn recording(op: Op, keys: u32) -> Recording {
+        let mut recording = Recording::default();
+        for number in 0..keys * 3 {
+            let key = format!("{:010}", number % keys);
+            let line = Line { time: Some(0), op, key: key.as_bytes(), bytes: Some(16) };
+            recording.push(line, 0);
+        }
+        recording
+    }
+
+    #[test]
+    fn the_cheapest_layout_that_holds_the_state_is_advised() {
+        let calibration =
+            constants(&[("ours-heap", 50.0), ("ours-hybrid-log", 80.0), ("ours-append-log", 40.0)]);
+        let puts = recording(Op::Put, 1000);
+        let advice = advise(&puts, 1 << 20, &calibration).unwrap();
+        assert_eq!(advice.best().engine, "ours-heap");
+        assert_eq!(advice.best().cost, Ok(50.0));
+        assert!(advice.candidates[2].cost.is_err(), "{advice:?}");
+        assert!(advice.text(&calibration).starts_with("Layout: heap with 1 MiB."));
+        let merges = recording(Op::Merge, 1000);
+        assert_eq!(
+            advise(&merges, 1 << 20, &calibration).unwrap().best().engine,
+            "ours-append-log"
+        );
+    }
+
+    #[test]
+    fn state_that_does_not_fit_pays_for_its_misses() {
+        let calibration =
+            constants(&[("ours-heap", 50.0), ("ours-hybrid-log", 80.0), ("ours-append-log", 40.0)]);
+        // 1000 keys of 90 bytes in turn, and room for half of them: an LRU cache has none.
+        let advice = advise(&recording(Op::Put, 1000), 45_000, &calibration).unwrap();
+        assert_eq!(advice.best().engine, "ours-hybrid-log");
+        let cost = advice.best().cost.unwrap();
+        assert!((cost - (80.0 + 5000.0 * 2.0 / 3.0)).abs() < 1e-6, "{cost}");
+    }
+
+    #[test]
+    fn a_calibration_without_an_operation_is_refused_by_name() {
+        let error = advise(&recording(Op::Put, 10), 1 << 20, &Calibration::default()).unwrap_err();
+        assert!(error.to_string().contains("no put of ours-heap"), "{error}");
+    }
+}

@@ -1,0 +1,223 @@
+//! The tables and figures of the Gadget paper, each with what the paper says and the data used.
+//!
+//! The paper's traces are of Flink on data that is not to be had; here the operators of this crate
+//! run on Borg's jobs and a Borg-like stream of tasks, if they are given, or on a generated stream.
+
+mod figures;
+mod stores;
+mod tables;
+mod text;
+
+use std::path::Path;
+
+use crate::characterize::Characterization;
+use crate::engine::{BTree, Kind};
+use crate::event::{Batch, END, Stream, Watermarks};
+use crate::generator::Generator;
+use crate::operator::{Name, Options};
+use crate::random::Amount;
+use crate::rows::{Columns, Names, stream_of};
+use crate::trace::{Recording, record};
+use crate::{Error, Result};
+
+/// Operators that stand for all in sections 3.2.3, 4 and 6 of the paper.
+const THREE: [Name; 3] = [Name::Aggregation, Name::TumblingIncremental, Name::SlidingJoin];
+
+/// What the report is made of.
+#[derive(Clone, Debug)]
+pub struct Paper {
+    /// Events of one stream, and the left stream's and right stream's of a join.
+    pub tasks: Option<Columns>,
+    /// The left stream of joins.
+    pub jobs: Option<Columns>,
+    /// Events at most.
+    pub events: usize,
+    /// Accesses of a replay at most.
+    pub accesses: usize,
+    /// Engines by name; empty for all that are there.
+    pub engines: Vec<String>,
+    /// Their memory.
+    pub memory_bytes: u64,
+    /// The time limit of a replay in seconds.
+    pub seconds: f64,
+}
+
+/// A table or figure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Section {
+    /// Its name in the paper and what it shows.
+    pub title: String,
+    /// What the paper says.
+    pub paper: String,
+    /// The data used here.
+    pub data: String,
+    /// Names of the columns.
+    pub columns: Vec<String>,
+    /// The rows.
+    pub rows: Vec<Vec<String>>,
+    /// Plots as SVG.
+    pub plots: String,
+}
+
+impl Section {
+    fn new(title: &str, paper: &str, data: &str, columns: &[&str]) -> Self {
+        let columns = columns.iter().map(|column| (*column).to_owned()).collect();
+        let [title, paper, data] = [title, paper, data].map(str::to_owned);
+        Section { title, paper, data, columns, ..Section::default() }
+    }
+
+    fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+}
+
+impl Paper {
+    /// Makes all sections and writes `paper.md` and `paper.html` into `out`.
+    ///
+    /// # Errors
+    /// Those of the input, of an engine, and of the files.
+    pub fn write(&self, out: &Path, kinds: &[Kind]) -> Result<()> {
+        std::fs::create_dir_all(out).map_err(|error| Error::io(out, "create", error))?;
+        let mut sections = Vec::new();
+        let mut done = |section: Section| -> Result<()> {
+            eprintln!("{}", section.title);
+            sections.push(section);
+            text::write(out, &sections)
+        };
+        let figures = self.characterized()?;
+        for section in tables::sections(self, &figures) {
+            done(section)?;
+        }
+        drop(figures);
+        for section in [figures::deletes, figures::slides, figures::watermarks] {
+            done(section(self)?)?;
+        }
+        for section in figures::ycsb(self)? {
+            done(section)?;
+        }
+        done(figures::original(self)?)?;
+        for section in [stores::three, stores::core, stores::all] {
+            done(section(self, kinds)?)?;
+        }
+        done(text::missing())
+    }
+
+    /// The figures of all operators.
+    fn characterized(&self) -> Result<Vec<Characterization>> {
+        let of = |name: Name| {
+            let stream = self.stream(name, Watermarks::Events(100))?;
+            let recording = recording(name, &Options::default(), &stream)?;
+            Ok(Characterization::of(name.text(), &recording, Some(&stream)))
+        };
+        Name::ALL.into_iter().map(of).collect()
+    }
+
+    /// The input of an operator.
+    fn stream(&self, name: Name, watermarks: Watermarks) -> Result<Stream> {
+        let Some(tasks) = &self.tasks else { return self.generated(name, watermarks) };
+        let mut names = Names::default();
+        let right = tasks.read(1_000_000, &mut names)?;
+        let stream = match (&self.jobs, name.joins()) {
+            (Some(jobs), true) => {
+                stream_of(&jobs.read(1_000_000, &mut names)?, &right, watermarks, 16)
+            }
+            (None, true) => return self.generated(name, watermarks),
+            (_, false) => stream_of(&right, &[], watermarks, 16),
+        };
+        Ok(first(stream, self.events))
+    }
+
+    fn generated(&self, name: Name, watermarks: Watermarks) -> Result<Stream> {
+        let generator = Generator {
+            events: self.events,
+            // Borg's tasks: 28 a second.
+            gap: Amount::Exponential(1.0 / 28.0),
+            keys: 9000,
+            watermarks,
+            right_percent: if name.joins() { 97.0 } else { 0.0 },
+            ..Generator::default()
+        };
+        generator.stream()
+    }
+
+    /// What the input is, in words.
+    fn data(&self, joins: bool) -> String {
+        let generated = "a generated stream: 9,000 keys, Zipf 0.99, 28 events a second";
+        match (&self.tasks, &self.jobs) {
+            (None, _) => generated.to_owned(),
+            (Some(_), None) if joins => generated.to_owned(),
+            (Some(tasks), jobs) => {
+                let name = |columns: &Columns| {
+                    let name = columns.path.file_name().unwrap_or_default();
+                    name.to_string_lossy().into_owned()
+                };
+                let joined = jobs.as_ref().filter(|_| joins).map(name);
+                let joined = joined.map_or(String::new(), |jobs| format!("{jobs} joined with "));
+                format!("{joined}{}, at most {} events", name(tasks), self.events)
+            }
+        }
+    }
+}
+
+/// The first events of a stream.
+fn first(mut stream: Stream, events: usize) -> Stream {
+    if stream.events.len() > events {
+        stream.events.truncate(events);
+        stream.batches.retain(|batch| batch.end < events && batch.watermark < END);
+        stream.batches.push(Batch { end: events, watermark: END });
+    }
+    stream
+}
+
+/// The accesses of an operator.
+pub(crate) fn recording(name: Name, options: &Options, stream: &Stream) -> Result<Recording> {
+    let mut recording = Recording::default();
+    let mut machine = name.operator(options);
+    record(&mut *machine, stream, &mut BTree::default(), &mut |line| {
+        recording.push(*line, 0);
+        Ok(())
+    })?;
+    Ok(recording)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::built_in;
+
+    #[test]
+    fn the_report_has_each_table_and_figure_with_the_papers_word_and_the_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let paper = Paper {
+            tasks: None,
+            jobs: None,
+            events: 3000,
+            accesses: 3000,
+            engines: vec!["btree".to_owned(), "ours-heap".to_owned()],
+            memory_bytes: 16 << 20,
+            seconds: 5.0,
+        };
+        paper.write(dir.path(), &built_in()).unwrap();
+        let text = std::fs::read_to_string(dir.path().join("paper.md")).unwrap();
+        for number in 1..=3 {
+            assert!(text.contains(&format!("## Table {number}")), "{text}");
+        }
+        for number in [2, 3, 4, 5, 6, 7, 10, 11, 12, 13] {
+            assert!(text.contains(&format!("## Figure {number}")), "{number}: {text}");
+        }
+        let sections = text.matches("\n## ").count();
+        assert!(text.matches("Paper: ").count() >= sections - 1, "{text}");
+        assert!(text.contains("Azure") && text.contains("a generated stream"));
+        let html = std::fs::read_to_string(dir.path().join("paper.html")).unwrap();
+        assert!(html.contains("<svg") && !html.contains("src=\"http"));
+    }
+
+    #[test]
+    fn a_stream_is_cut_with_its_watermarks() {
+        let generator = Generator { events: 500, ..Generator::default() };
+        let stream = first(generator.stream().unwrap(), 120);
+        assert_eq!(stream.events.len(), 120);
+        assert_eq!(stream.batches.last(), Some(&Batch { end: 120, watermark: END }));
+        assert_eq!(stream.batches().map(|(_, events, _)| events.len()).sum::<usize>(), 120);
+    }
+}
