@@ -21,6 +21,8 @@ mod errors {}
 mod benches {}
 #[doc = include_str!("../../docs/src/limits.md")]
 mod limits {}
+#[doc = include_str!("../../docs/src/external.md")]
+mod external {}
 #[doc = include_str!("../../docs/src/stores.md")]
 mod stores {}
 #[doc = include_str!("../../docs/src/glossary.md")]

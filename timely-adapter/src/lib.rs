@@ -75,7 +75,8 @@
 //!
 //! A table that does not change is loaded once per process and read by all its workers
 //! ([`NodeConfig::table`], [`SharedTable`]); one that changes is keyed state. [`LookupJoin`] joins
-//! with both.
+//! with both. A table of another program is asked while rows wait ([`LookupExternal`]); the feature
+//! `redis` has one for Redis.
 //!
 //! # When state fails
 //!
@@ -111,6 +112,7 @@ mod book;
 mod checkpoints;
 mod event_time;
 mod execute;
+mod external;
 mod fault;
 mod gated_source;
 mod group;
@@ -141,6 +143,11 @@ pub use alluvium::{Aggregate, Counting};
 pub use checkpoints::{JobCheckpoint, JobCheckpoints, JobInput, Turn, WorkerCheckpoint};
 pub use event_time::EventTime;
 pub use execute::{execute, execute_with};
+pub use external::{
+    Answer, External, ExternalTable, LookupCounts, LookupExternal, OnThread, Question, Told,
+};
+#[cfg(feature = "redis")]
+pub use external::{RedisConfig, redis_slot};
 pub use fault::Fault;
 pub use gated_source::{GatedSource, Watermarks};
 pub use group::{Meeting, Met};
