@@ -26,6 +26,8 @@ mod errors {}
 mod from {}
 #[doc = include_str!("../../docs/src/limits.md")]
 mod limits {}
+#[doc = include_str!("../../docs/src/external.md")]
+mod external {}
 #[doc = include_str!("../../docs/src/glossary.md")]
 mod glossary {}
 #[doc = include_str!("../../docs/src/benches.md")]

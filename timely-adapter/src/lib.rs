@@ -60,6 +60,7 @@
 #[cfg(doctest)]
 mod book;
 mod event_time;
+mod external;
 mod intake;
 mod job;
 mod migration;
@@ -69,6 +70,11 @@ use timely::dataflow::StreamVec;
 
 pub use alluvium::{Aggregate, Counting};
 pub use event_time::EventTime;
+pub use external::{
+    Answer, External, ExternalTable, LookupCounts, LookupExternal, OnThread, Question, Told,
+};
+#[cfg(feature = "redis")]
+pub use external::{RedisConfig, redis_slot};
 pub use intake::admission::{Gate, IN_FLIGHT_BYTES_MAX};
 pub use intake::fault::Fault;
 pub use intake::gated_source::{GatedSource, Watermarks};

@@ -19,6 +19,7 @@ mod pieces_of_a_group_wait_for_those_before_them;
 mod rolling_counts_every_row_on_any_number_of_workers;
 mod rows_that_wait_for_their_group_see_no_later_time;
 mod rows_that_wait_see_no_later_time;
+mod rows_wait_for_an_external_table;
 mod sources_wait_and_stand_aside;
 mod state_of_an_operator_expires;
 mod the_inner_configuration_wins;
