@@ -480,8 +480,8 @@ impl Remembered {
         let part = &mut taking.part;
         let named = telling.expect("it is told of").into_named();
         self.codec_calls += part.encoded;
-        self.images.taken(&named.image);
-        let image = named.image.clone();
+        let image = named.image();
+        self.images.taken(&image);
         let is_first = part.naming.is_first;
         let dead = part.naming.take_dead(&self.context.account);
         self.undecided = Some(Box::new(Undecided { named, dead, is_first, again }));

@@ -354,7 +354,7 @@ impl HeapCore {
     }
 
     fn undecided_image(&self) -> Option<StateImage> {
-        self.undecided.as_ref().map(|undecided| undecided.named.image.clone())
+        self.undecided.as_ref().map(|undecided| undecided.named.image())
     }
 
     /// The checkpoint is taken.
@@ -363,7 +363,7 @@ impl HeapCore {
         let HeapCapture { mut reading, telling, .. } = *capture;
         let named = telling.expect("it is told of").into_named();
         self.codec_calls += reading.encoded;
-        self.images.taken(&named.image);
+        self.images.taken(&named.image());
         let Naming { is_first, .. } = reading.naming;
         let dead = reading.naming.take_dead(&self.context.account);
         let written = reading.encoded;

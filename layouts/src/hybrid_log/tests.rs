@@ -248,10 +248,7 @@ fn what_is_copied_for_a_checkpoint_changes_where_it_is_while_that_is_written() {
     // What was changed is not on storage.
     assert_eq!(table.core.log.stored.as_ref().unwrap().live_records(), 0);
     table.checkpointed(CheckpointOutcome::Committed);
-    assert_eq!(
-        image.unwrap().segments.iter().map(|segment| segment.live_records).sum::<u64>(),
-        1000
-    );
+    assert_eq!(image.unwrap().segments().map(|segment| segment.live_records).sum::<u64>(), 1000);
 }
 
 /// Takes a checkpoint of 4000 records, told `pace` before each share, and gives how many records were
@@ -367,7 +364,7 @@ fn a_checkpoint_that_makes_sets_ends_at_any_pace_with_pages_of_any_size() {
             };
             table.checkpointed(CheckpointOutcome::Committed);
             // There is room to note 2048 deaths.
-            let has_set = image.segments.iter().any(|s| s.live.is_some_and(|s| s.file == number));
+            let has_set = image.segments().any(|s| s.live.is_some_and(|s| s.file == number));
             assert_eq!(has_set, number == 2, "pages of {page_records}");
         }
     }
@@ -407,7 +404,7 @@ fn freed_in_between<V: State + PartialEq + std::fmt::Debug>(of: impl Fn(u64) -> 
                 break image;
             }
         };
-        let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
+        let live = image.segments().map(|segment| segment.live_records).sum::<u64>();
         assert_eq!((image.entries, live), (2000, 2000), "after {shares} shares");
         for key in 0..2020 {
             assert_eq!(table.get(&key).unwrap(), Some(&of(key)));
@@ -450,7 +447,7 @@ fn a_checkpoint_has_all_that_died_before_its_sets_were_begun() {
     };
     assert!(!table.core.log.stored.as_ref().unwrap().spill.is_wanted(), "it is over");
     table.checkpointed(CheckpointOutcome::Committed);
-    let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
+    let live = image.segments().map(|segment| segment.live_records).sum::<u64>();
     assert_eq!((image.entries, live), (8000, 8000));
 }
 
@@ -497,7 +494,7 @@ fn cleared_after(shares: usize, free_bytes: u64) -> Option<ErrorKind> {
     let outcome = match &ended {
         Ok(image) => {
             let image = image.as_ref().unwrap();
-            let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
+            let live = image.segments().map(|segment| segment.live_records).sum::<u64>();
             assert_eq!((image.entries, live), (8000, 8000), "after {shares} shares");
             CheckpointOutcome::Committed
         }
@@ -506,7 +503,7 @@ fn cleared_after(shares: usize, free_bytes: u64) -> Option<ErrorKind> {
     table.checkpointed(outcome);
     assert_eq!(table.len(), 1);
     let again = table.checkpoint(&mut blobs_of(&table, 3)).unwrap();
-    assert_eq!((again.entries, again.segments.len()), (1, 1), "after {shares} shares");
+    assert_eq!((again.entries, again.segments().count()), (1, 1), "after {shares} shares");
     table.checkpointed(CheckpointOutcome::Committed);
     for _ in 0..200 {
         table.tick(64).unwrap();
@@ -803,7 +800,7 @@ fn a_checkpoint_of_one_change_does_not_make_the_sets_of_many_before_it() {
         let image = table.checkpoint(&mut blobs).unwrap();
         table.checkpointed(CheckpointOutcome::Committed);
         assert_eq!(image.entries, 40_000);
-        let sets = image.segments.iter().filter_map(|segment| segment.live);
+        let sets = image.segments().filter_map(|segment| segment.live);
         sets_made.push(sets.filter(|set| set.file == number).count());
     }
     // The list of 20,000 would be longer than a set.
