@@ -5,6 +5,7 @@ use alluvium_pagestore::{BlobWriter, Error, ErrorKind, MemoryKind, PlacedAt, Res
 use super::capture::{HeapCapture, LeftOver};
 use super::copies::Copies;
 use super::group_unsafe::BLOCK_SLOTS_MAX;
+use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
 use super::raw_table_unsafe::{RawTable, Spot};
 use super::walk::Walk;
 use crate::checkpoint::{Pace, Remembered, at_once};
@@ -143,7 +144,8 @@ impl HeapCore {
     /// The entries of an image are going to be put into the empty table.
     pub fn begin_restore(&mut self, image: &StateImage) {
         if self.expected > 0 {
-            self.table.expect(self.expected);
+            // Whoever opens a state waits for all of its entries.
+            self.table.expect(self.expected, u64::MAX);
             self.expected = 0;
         }
         if self.remembered.begin_restoring(image) {
@@ -270,7 +272,7 @@ impl HeapCore {
         }
         let expected = std::mem::take(&mut self.expected);
         if expected > 0 && self.capture.is_none() {
-            self.table.expect(expected);
+            self.table.expect(expected, EXPECTED_BLOCKS_MAX);
         }
         if self.is_open && !self.table.has_room(hash) {
             let grown = self.table.slots() + BLOCK_SLOTS_MAX;
