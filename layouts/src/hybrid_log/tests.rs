@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use super::config::Sizes;
 use super::log::{Log, QUANTUM};
 use super::{HybridLog, HybridLogTable};
+use crate::booked::Booked;
 use crate::table::{CheckpointOutcome, Cursor, Layout, Pace, StateContext, Table};
 use crate::upkeep::Upkeep;
 
@@ -914,4 +915,36 @@ fn what_was_cleared_goes_on_being_dropped_if_its_checkpoint_is_lost() {
         (0..keys).step_by(97).for_each(|key| assert_eq!(table.get(&key).unwrap(), Some(&[7; 2])));
     }
     assert_eq!(lost, 5);
+}
+
+/// A rewrite was copying a long record when the state was cleared. What is booked for the copy is not the cleared log's.
+#[test]
+fn a_copy_that_was_given_up_is_booked_once_whatever_is_cleared() {
+    let store = Account::root(8 * MIB);
+    let layout = HybridLog::new().segment(64 * KIB);
+    let mut table = open::<String>(&layout, &store, true);
+    let account = table.core.context.account.clone();
+    let empty = account.used_for(MemoryKind::Buffers);
+    let fill = |table: &mut HybridLogTable<u64, String>| {
+        for key in 0..4000 {
+            table.put(key, text(key, 450)).unwrap();
+        }
+    };
+    for clears in 1..4 {
+        let helper = table.core.context.helper.clone();
+        let booked = Booked::buffers(account.clone(), 64 * KIB);
+        table.core.rewriter.leave_copy(&helper, booked);
+        for _ in 0..clears {
+            fill(&mut table);
+            table.clear().unwrap();
+        }
+        table.core.give_up_rewrite();
+        while table.core.let_go_of_some() {}
+        assert_eq!(account.used_for(MemoryKind::Buffers), empty, "{clears} times cleared");
+    }
+    let booked = Booked::buffers(account.clone(), 64 * KIB);
+    let helper = table.core.context.helper.clone();
+    table.core.rewriter.leave_copy(&helper, booked);
+    drop(table);
+    assert_eq!(store.used(), 0, "and when it is dropped");
 }
