@@ -8,21 +8,21 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::{Faults, Simulated};
 use alluvium_pagestore::{
-    BlobReader, BlobWriter, Death, GRAIN_BYTES, LiveSet, Liveness, SegmentId, SegmentImage,
-    StateImage,
+    BlobReader, BlobWriter, Death, GRAIN_BYTES, ImagePart, LiveSet, Liveness, RECORDS, SegmentId,
+    SegmentImage,
 };
 use libfuzzer_sys::fuzz_target;
 
 /// Records of a segment, each of one grain.
-const RECORDS: u64 = 64;
+const COUNT: u64 = 64;
 
 fn segment(id: u64) -> SegmentImage {
     SegmentImage {
         id: SegmentId(id),
-        bytes: RECORDS * GRAIN_BYTES,
-        records: RECORDS,
+        bytes: COUNT * GRAIN_BYTES,
+        records: COUNT,
         max_record_bytes: GRAIN_BYTES,
-        live_records: RECORDS,
+        live_records: COUNT,
         digest: None,
         latest: None,
         live: None,
@@ -39,11 +39,11 @@ fuzz_target!(|input: (Vec<Vec<u8>>, Option<Vec<u8>>, u64, Vec<(u8, u8)>)| {
     let live = set.map(|set| blobs.append(&set).unwrap());
     let deaths_of = lists.iter().map(|list| blobs.append(list).unwrap()).collect();
     let segments = vec![SegmentImage { live, live_records, ..segment(1) }, segment(2)];
-    let image = StateImage { entries: 0, segments, deaths: deaths_of };
-    if let Ok(liveness) = Liveness::load(&image, Some(&reader)) {
-        for segment in &image.segments {
+    let part = ImagePart::new(RECORDS, segments, deaths_of);
+    if let Ok(liveness) = Liveness::load(&part, Some(&reader)) {
+        for segment in &part.segments {
             if let Ok(Some(set)) = liveness.of(segment) {
-                assert!(set.len() >= segment.live_records.min(RECORDS), "{segment:?}");
+                assert!(set.len() >= segment.live_records.min(COUNT), "{segment:?}");
             }
         }
     }
@@ -62,14 +62,14 @@ fuzz_target!(|input: (Vec<Vec<u8>>, Option<Vec<u8>>, u64, Vec<(u8, u8)>)| {
             half.iter().map(one).map(|(id, grain)| Death::of(SegmentId(id), grain)).collect();
         written.extend(Death::write(&mut half, |id| id.0 != 3, &blobs).unwrap());
     }
-    let mut base = LiveSet::new(RECORDS * GRAIN_BYTES);
-    for grain in (0..RECORDS as u32).filter(|grain| grain % 5 != 0) {
+    let mut base = LiveSet::new(COUNT * GRAIN_BYTES);
+    for grain in (0..COUNT as u32).filter(|grain| grain % 5 != 0) {
         base.insert(grain);
     }
     let expected = |id: u64, grain: u32| {
         (id != 1 || grain % 5 != 0) && !dead.get(&id).is_some_and(|dead| dead.contains(&grain))
     };
-    let live_of = |id| (0..RECORDS as u32).filter(|grain| expected(id, *grain)).count() as u64;
+    let live_of = |id| (0..COUNT as u32).filter(|grain| expected(id, *grain)).count() as u64;
     let segments = vec![
         SegmentImage {
             live: Some(base.write(&blobs).unwrap()),
@@ -78,11 +78,11 @@ fuzz_target!(|input: (Vec<Vec<u8>>, Option<Vec<u8>>, u64, Vec<(u8, u8)>)| {
         },
         SegmentImage { live_records: live_of(2), ..segment(2) },
     ];
-    let image = StateImage { entries: 0, segments, deaths: written };
-    let liveness = Liveness::load(&image, Some(&reader)).unwrap();
-    for segment in &image.segments {
+    let part = ImagePart::new(RECORDS, segments, written);
+    let liveness = Liveness::load(&part, Some(&reader)).unwrap();
+    for segment in &part.segments {
         let set = liveness.of(segment).unwrap();
-        for grain in 0..RECORDS as u32 {
+        for grain in 0..COUNT as u32 {
             let lives = set.as_ref().is_none_or(|set| set.contains(grain));
             assert_eq!(lives, expected(segment.id.0, grain), "{:?}, grain {grain}", segment.id);
         }

@@ -7,9 +7,9 @@ use std::collections::HashSet;
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    BlobReader, Error, ErrorKind, FooterEntry, Key, LiveSet, Liveness, MemoryKind, PassVisitor,
-    PassedRecord, PlacedAt, Result, SegmentId, SegmentImage, SegmentInfo, SegmentStore, State,
-    StateImage, codec, fingerprint, key_text,
+    BlobReader, Error, ErrorKind, FooterEntry, ImagePart, Key, LiveSet, Liveness, MemoryKind,
+    PassVisitor, PassedRecord, PlacedAt, RECORDS, Result, SegmentId, SegmentImage, SegmentInfo,
+    SegmentStore, State, StateImage, codec, fingerprint, key_text,
 };
 
 use crate::booked::Booked;
@@ -84,8 +84,8 @@ fn page_records(chunk_bytes: usize) -> u32 {
 }
 
 /// Bytes of the longest footer of a page of these segments.
-fn footer_bytes(image: &StateImage) -> u64 {
-    let records = image.segments.iter().map(|segment| segment.records).max().unwrap_or(0);
+fn footer_bytes(part: &ImagePart) -> u64 {
+    let records = part.segments.iter().map(|segment| segment.records).max().unwrap_or(0);
     records.min(PAGE_RECORDS_MAX.into()) * size_of::<FooterEntry>() as u64
 }
 
@@ -180,7 +180,7 @@ impl EntryWriter {
     /// If it is not [ready](EntryWriter::is_ready).
     pub fn take_image(&mut self) -> StateImage {
         let segments = self.paced.take_sealed().iter().map(SegmentInfo::all_live).collect();
-        StateImage { entries: self.entries, segments, ..StateImage::default() }
+        StateImage::of(self.entries, ImagePart::new(RECORDS, segments, Vec::new()))
     }
 }
 
@@ -225,23 +225,40 @@ fn read_payloads(
     blobs: &BlobReader,
     visit: VisitPayload<'_>,
 ) -> Result<()> {
+    let mut before = 0;
+    for part in image.parts_of(RECORDS)? {
+        read_part(context, part, blobs, before, visit)?;
+        before += part.segments.len() as u32;
+    }
+    Ok(())
+}
+
+/// Reads a part; so many segments are of parts before it.
+fn read_part(
+    context: &StateContext,
+    part: &ImagePart,
+    blobs: &BlobReader,
+    before: u32,
+    visit: VisitPayload<'_>,
+) -> Result<()> {
     let store = &context.segment_store()?.for_opening();
     let chunk_bytes = chunk_bytes(context);
     let memory = chunk_bytes as u64
-        + footer_bytes(image)
-        + Liveness::memory_bytes(image)
-        + image.segments.iter().map(|segment| set_bytes(image, segment)).max().unwrap_or(0);
+        + footer_bytes(part)
+        + Liveness::memory_bytes(part)
+        + part.segments.iter().map(|segment| set_bytes(part, segment)).max().unwrap_or(0);
     context.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
     let state = fingerprint(&context.name);
-    let read = Liveness::load(image, Some(blobs)).and_then(|liveness| {
-        let (segments, live) = (&image.segments, None);
+    let read = Liveness::load(part, Some(blobs)).and_then(|liveness| {
+        let (segments, live) = (&part.segments, None);
         let mut records = LiveEntries {
             window_bytes: chunk_bytes as u64,
             booked: Booked::none(context.account.clone(), MemoryKind::Buffers),
             segments,
             liveness: &liveness,
             live,
-            segment: 0,
+            before,
+            segment: before,
             visit,
         };
         let (account, count) = (&context.account, segments.len());
@@ -283,8 +300,8 @@ pub(crate) fn kept_free(context: &StateContext, pace: &Pace) -> u64 {
 }
 
 /// Memory of the set of a segment's live records, while it is read and while it is there.
-pub(crate) fn set_bytes(image: &StateImage, segment: &SegmentImage) -> u64 {
-    let has_dead = segment.live.is_some() || !image.deaths.is_empty();
+pub(crate) fn set_bytes(part: &ImagePart, segment: &SegmentImage) -> u64 {
+    let has_dead = segment.live.is_some() || !part.deaths.is_empty();
     if has_dead { 2 * LiveSet::memory_bytes(segment.bytes) + BLOCK_BYTES as u64 } else { 0 }
 }
 
@@ -297,7 +314,8 @@ struct LiveEntries<'i> {
     liveness: &'i Liveness,
     /// Of the segment at hand: those that are live, unless all are.
     live: Option<LiveSet>,
-    /// Its number.
+    /// Segments of parts before, and the number of this one.
+    before: u32,
     segment: u32,
     visit: VisitPayload<'i>,
 }
@@ -313,7 +331,7 @@ impl LiveEntries<'_> {
 
 impl PassVisitor for LiveEntries<'_> {
     fn begin(&mut self, nth: usize) -> Result<()> {
-        self.segment = nth as u32;
+        self.segment = self.before + nth as u32;
         // The one before first: there is room for one.
         self.live = None;
         self.live = self.liveness.of(&self.segments[nth])?;
@@ -388,7 +406,7 @@ impl Images {
 }
 
 fn segments_of(image: &StateImage) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
-    image.segments.iter().map(|segment| (segment.id, segment.bytes))
+    image.segments().map(|segment| (segment.id, segment.bytes))
 }
 
 /// Those of `segments` that are not among the `others`.

@@ -37,7 +37,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         self.context.segment_store()?;
         self.leave_capture();
-        self.remembered.give_up();
+        drop(self.remembered.give_up());
         let account = self.context.account.clone();
         let values = self.buckets.values().map(|bucket| bucket.values).sum();
         let pace = Pace { segment_bytes: segment_bytes(values), ..self.pace() };

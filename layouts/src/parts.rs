@@ -9,9 +9,9 @@
 use std::ops::Range;
 
 use alluvium_pagestore::{
-    BlobReader, Error, ErrorKind, FooterEntry, Key, KeyGroup, KeyGroups, LiveSet, Liveness,
-    MemoryKind, PassVisitor, PassedRecord, Result, SegmentImage, State, StateImage, Time, codec,
-    fingerprint,
+    BlobReader, Error, ErrorKind, FooterEntry, ImagePart, Key, KeyGroup, KeyGroups, LiveSet,
+    Liveness, MemoryKind, PassVisitor, PassedRecord, RECORDS, Result, SegmentImage, State,
+    StateImage, Time, codec, fingerprint,
 };
 
 use crate::append_log::for_each_list;
@@ -65,7 +65,7 @@ impl Part {
     /// # Errors
     /// Those of `record` and of reading; [`ErrorKind::Corrupt`] for what is damaged.
     pub fn for_each_record(&self, mut record: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.read(&self.image.segments, &mut |entry, reader| {
+        self.read_records(&mut |entry, reader| {
             if self.takes(entry.hash)? { record(reader.payload(entry)?) } else { Ok(()) }
         })
     }
@@ -80,7 +80,7 @@ impl Part {
         hash_of: impl Fn(&K) -> u64,
         mut entry: impl FnMut(K, V) -> Result<()>,
     ) -> Result<()> {
-        self.read(&self.image.segments, &mut |at, reader| {
+        self.read_records(&mut |at, reader| {
             let (key, value) = codec::decode::<K, V>(reader.payload(at)?)?;
             if self.takes(hash_of(&key))? { entry(key, value) } else { Ok(()) }
         })
@@ -139,7 +139,7 @@ impl Part {
         &self,
         mut entry: impl FnMut(K, V) -> Result<()>,
     ) -> Result<()> {
-        self.read(&self.image.segments, &mut |at, reader| {
+        self.read_records(&mut |at, reader| {
             let (key, value) = codec::decode::<K, V>(reader.payload(at)?)?;
             entry(key, value)
         })
@@ -153,24 +153,42 @@ impl Part {
 
     /// Memory that reading takes at the least: a window, the footers and live records of a segment.
     pub fn reading_bytes(&self) -> u64 {
-        self.memory_bytes(&self.image.segments)
+        let of_part = |part| self.memory_bytes(part, &part.segments);
+        let parts = self.image.parts.iter().map(of_part);
+        parts.max().unwrap_or(chunk_bytes(&self.context) as u64)
     }
 
-    fn memory_bytes(&self, segments: &[SegmentImage]) -> u64 {
+    fn memory_bytes(&self, part: &ImagePart, segments: &[SegmentImage]) -> u64 {
         let of_segment = |segment: &SegmentImage| {
-            segment.records * size_of::<FooterEntry>() as u64 + set_bytes(&self.image, segment)
+            segment.records * size_of::<FooterEntry>() as u64 + set_bytes(part, segment)
         };
         let segment = segments.iter().map(of_segment).max().unwrap_or(0);
-        chunk_bytes(&self.context) as u64 + segment + Liveness::memory_bytes(&self.image)
+        chunk_bytes(&self.context) as u64 + segment + Liveness::memory_bytes(part)
     }
 
-    /// Calls `visit` with what the footers tell of each live record, in the order written.
+    /// Calls `visit` with what the footers tell of each live record, in the order written, part after part.
+    fn read_records(&self, visit: Visit<'_>) -> Result<()> {
+        let parts = self.image.parts_of(RECORDS);
+        let parts = parts.map_err(|error| error.with("state", &self.context.name))?;
+        parts.iter().try_for_each(|part| self.read_part(part, &part.segments, visit))
+    }
+
+    /// The same of segments of a part without dead records.
     pub(crate) fn read(&self, segments: &[SegmentImage], visit: Visit<'_>) -> Result<()> {
+        self.read_part(&ImagePart::new(&self.layout, Vec::new(), Vec::new()), segments, visit)
+    }
+
+    fn read_part(
+        &self,
+        part: &ImagePart,
+        segments: &[SegmentImage],
+        visit: Visit<'_>,
+    ) -> Result<()> {
         let store = self.context.segment_store()?;
-        let (account, memory) = (&self.context.account, self.memory_bytes(segments));
+        let (account, memory) = (&self.context.account, self.memory_bytes(part, segments));
         account.reserve(MemoryKind::Buffers, memory, "reading another store's state")?;
         let state = fingerprint(&self.context.name);
-        let read = self.liveness().and_then(|liveness| {
+        let read = self.liveness(part).and_then(|liveness| {
             let mut records = LiveRecords {
                 part: self,
                 segments,
@@ -187,9 +205,9 @@ impl Part {
         read
     }
 
-    fn liveness(&self) -> Result<Liveness> {
+    fn liveness(&self, part: &ImagePart) -> Result<Liveness> {
         let blobs = BlobReader::new(self.context.segment_store()?.shared_device());
-        Liveness::load(&self.image, Some(&blobs))
+        Liveness::load(part, Some(&blobs))
     }
 
     pub(crate) fn error(&self, kind: ErrorKind, message: &str) -> Error {

@@ -313,7 +313,7 @@ pub struct StateContext {
 impl StateContext {
     /// Bytes of the longest record that the last checkpoint says of, 0 if there is none.
     pub(crate) fn longest_record(&self) -> u64 {
-        let segments = self.restored.iter().flat_map(|(image, _)| &image.segments);
+        let segments = self.restored.iter().flat_map(|(image, _)| image.segments());
         segments.map(|segment| segment.max_record_bytes).max().unwrap_or(0)
     }
 }

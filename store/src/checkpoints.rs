@@ -265,7 +265,7 @@ impl Checkpoints {
     pub(crate) fn describe(&self) -> Vec<RetainedCheckpoint> {
         let mut named: BTreeMap<SegmentId, u32> = BTreeMap::new();
         let segments = |image: &CheckpointImage| {
-            let all = image.states.iter().flat_map(|state| &state.image.segments);
+            let all = image.states.iter().flat_map(|state| state.image.segments());
             all.map(|segment| (segment.id, segment.bytes)).collect::<Vec<_>>()
         };
         for Retained { image, .. } in &self.retained {

@@ -57,15 +57,13 @@ const _: () = assert!(
     "rkyv is compiled with big-endian numbers: state is written with little-endian ones",
 );
 
-/// The format of a checkpoint some of whose states say which key groups they have.
-const FORMAT_OF_GROUPS: u32 = 3;
-/// The format of a checkpoint that names lists of records that have died, as they may be packed.
-const FORMAT_OF_DEATHS: u32 = 4;
+/// The format of checkpoints: each state is a list of parts. Up to 4 it was one part.
+const FORMAT_OF_CHECKPOINTS: u32 = 5;
 
 const MANIFEST_FILE: Framed =
     Framed { magic: b"ALVMANI\0", what: "the manifest", newest: FORMAT_VERSION };
 const CHECKPOINT_FILE: Framed =
-    Framed { magic: b"ALVCHKP\0", what: "the checkpoint", newest: FORMAT_OF_DEATHS };
+    Framed { magic: b"ALVCHKP\0", what: "the checkpoint", newest: FORMAT_OF_CHECKPOINTS };
 
 /// The checkpoints of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,15 +177,8 @@ impl Manifest {
 impl CheckpointImage {
     /// Writes the checkpoint's file, durable with its name.
     pub fn write(&self, device: &dyn Device) -> Result<CheckpointFile> {
-        let format = |state: &StateManifest| match state {
-            // A build before could not read these lists.
-            state if !state.image.deaths.is_empty() => FORMAT_OF_DEATHS,
-            // A build before would take the state to have the groups of its store.
-            state if state.groups.is_some() => FORMAT_OF_GROUPS,
-            _ => FORMAT_VERSION,
-        };
-        let format = self.states.iter().map(format).max().unwrap_or(FORMAT_VERSION);
-        let crc = CHECKPOINT_FILE.write(device, &checkpoint_name(self.number), format, self)?;
+        let name = checkpoint_name(self.number);
+        let crc = CHECKPOINT_FILE.write(device, &name, FORMAT_OF_CHECKPOINTS, self)?;
         device.sync_directory()?;
         Ok(CheckpointFile { number: self.number, crc })
     }
@@ -199,7 +190,7 @@ impl CheckpointImage {
         crc: Option<u32>,
     ) -> Result<(Self, CheckpointFile)> {
         let name = checkpoint_name(number);
-        let (image, found) = CHECKPOINT_FILE.read::<CheckpointImage>(device, &name)?;
+        let (mut image, found) = CHECKPOINT_FILE.read::<CheckpointImage>(device, &name)?;
         if image.number != number || crc.is_some_and(|crc| crc != found) {
             let what = "the checkpoint is not the one that was committed";
             return Err(Error::new(ErrorKind::Corrupt, what).with("file", name));
@@ -210,12 +201,12 @@ impl CheckpointImage {
 
     /// Verifies and parses the bytes of a checkpoint's file.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<CheckpointImage> {
-        let image: CheckpointImage = CHECKPOINT_FILE.parse(name, bytes)?.0;
+        let mut image: CheckpointImage = CHECKPOINT_FILE.parse(name, bytes)?.0;
         image.check()?;
         Ok(image)
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&mut self) -> Result<()> {
         if self.hash_version != HASH_VERSION || self.codec != CODEC {
             let (hash, codec) = (self.hash_version, &self.codec);
             let what = format!(
@@ -224,6 +215,13 @@ impl CheckpointImage {
             );
             let name = checkpoint_name(self.number);
             return Err(Error::new(ErrorKind::FormatVersion, what).with("file", name));
+        }
+        for state in &mut self.states {
+            state.image.tell_layout(&state.layout);
+            state.image.check().map_err(|what| {
+                let error = Error::new(ErrorKind::Corrupt, what).with("state", &state.name);
+                error.with("file", checkpoint_name(self.number))
+            })?;
         }
         Ok(())
     }
@@ -237,7 +235,7 @@ impl CheckpointImage {
 impl StateManifest {
     /// Names of all files that the state needs; some twice.
     pub fn files(&self) -> impl Iterator<Item = String> + '_ {
-        let segments = self.image.segments.iter().map(|segment| segment.id.file_name());
+        let segments = self.image.segments().map(|segment| segment.id.file_name());
         segments.chain(self.image.blob_files().map(crate::blob::blobs_name))
     }
 }

@@ -15,9 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, Key, MemoryKind, Result, SegmentId, SegmentInfo, State, StateImage, Time,
+    Error, ErrorKind, ImagePart, Key, MemoryKind, Result, SegmentId, SegmentInfo, State,
+    StateImage, Time,
 };
 
+use super::LAYOUT;
 use super::checkpoint::{CatalogHead, NoteValue, RunKey, RunValue, parts_of, record_of_gap};
 use super::config::{MERGE_CHUNK_BYTES, PAGE_BLOCKS};
 use super::frozen::{Booked, Frozen};
@@ -415,10 +417,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             let stored = run.stored.as_ref().expect("all were written");
             files.extend(stored.files.iter().map(|info| (info.id, info)));
         }
-        let mut image = StateImage { entries: capture.elements, ..StateImage::default() };
-        image.segments.extend(sealed.iter().map(SegmentInfo::all_live));
-        image.segments.extend(files.into_values().map(SegmentInfo::all_live));
-        self.files.take(&sealed, image.segments.iter().map(|segment| segment.id));
+        let named = sealed.iter().chain(files.into_values()).map(SegmentInfo::all_live);
+        let part = ImagePart::new(LAYOUT, named.collect(), Vec::new());
+        let image = StateImage::of(capture.elements, part);
+        self.files.take(&sealed, image.segments().map(|segment| segment.id));
         self.forget_captured(capture);
         image
     }

@@ -11,6 +11,7 @@ use alluvium_pagestore::{
     SegmentInfo, SegmentReader, State, StateImage, Time, codec,
 };
 
+use super::LAYOUT;
 use super::bucket::Bucket;
 use super::notes::{Import, Note};
 use super::run::{BlockAt, RUN_BYTES, Run, StoredRun};
@@ -145,8 +146,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             let what = format!("{} elements in runs, {} expected", self.elements, image.entries);
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        self.files.committed = image.segments.iter().map(|segment| segment.id).collect();
-        let (state, runs) = (self.context.name.as_str(), image.segments.len());
+        self.files.committed = image.segments().map(|segment| segment.id).collect();
+        let (state, runs) = (self.context.name.as_str(), image.segments().count());
         trace_event!(DEBUG, "lists restored", state = state, files = runs);
         Ok(())
     }
@@ -155,7 +156,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let store = self.context.segment_store()?.for_opening();
         let mut head: Option<CatalogHead> = None;
         let (mut runs, mut notes) = (Vec::<(RunKey, RunValue)>::new(), Vec::new());
-        let mut segments = image.segments.iter();
+        let part = image.only_part(LAYOUT)?;
+        let mut segments = part.into_iter().flat_map(|part| &part.segments);
         // The catalog's segments come first.
         while head.is_none_or(|head| (runs.len() + notes.len()) as u64 != head.1 + head.2) {
             let Some(segment) = segments.next() else {

@@ -28,6 +28,9 @@ mod spill;
 mod table;
 mod taking;
 
+/// The name of the layout, and that of the files of its checkpoints.
+const LAYOUT: &str = "append-log";
+
 pub use config::{AppendLog, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
 pub use table::AppendLogLists;
 pub(crate) use taking::for_each_list;

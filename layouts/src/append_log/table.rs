@@ -90,7 +90,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
     type Lists = AppendLogLists<K, E>;
 
     fn name(&self) -> &'static str {
-        "append-log"
+        super::LAYOUT
     }
 
     fn memory_limit(&self) -> Option<u64> {

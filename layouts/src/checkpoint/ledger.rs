@@ -14,7 +14,8 @@
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, BlobRef, LiveSet, MemoryKind, SegmentId, SegmentImage, SegmentInfo, StateImage,
+    Account, BlobRef, ImagePart, LiveSet, MemoryKind, RECORDS, SegmentId, SegmentImage,
+    SegmentInfo, StateImage,
 };
 
 use super::dead::{DeadList, Nth};
@@ -114,9 +115,17 @@ impl Dead {
 /// What a checkpoint names, until it is decided.
 #[derive(Debug)]
 pub(crate) struct Named {
-    pub image: StateImage,
+    entries: u64,
+    pub part: ImagePart,
     /// Of each segment, if it has one.
     pub slots: Vec<Option<usize>>,
+}
+
+impl Named {
+    /// All of the state is in the part.
+    pub fn image(&self) -> StateImage {
+        StateImage::of(self.entries, self.part.clone())
+    }
 }
 
 impl HeapFiles {
@@ -145,7 +154,7 @@ impl HeapFiles {
 
     /// The table is restored from this: its `nth` segment has slot `nth`. Says whether there is room.
     pub fn restored(&mut self, image: &StateImage) -> bool {
-        for (nth, segment) in image.segments.iter().enumerate() {
+        for (nth, segment) in image.segments().enumerate() {
             if self.new_slot().is_none() {
                 self.clear();
                 return false;
@@ -153,7 +162,7 @@ impl HeapFiles {
             let (image, noted, goes) = (segment.clone(), 0, false);
             self.slots[nth] = Slot::Stored(Stored { image, noted, goes });
         }
-        self.lists.clone_from(&image.deaths);
+        self.lists = image.deaths().copied().collect();
         true
     }
 
@@ -350,23 +359,22 @@ impl HeapFiles {
         sealed: &[SegmentInfo],
         new_slots: &[u32],
     ) -> Named {
-        let mut image = StateImage { entries, deaths: self.lists.clone(), ..StateImage::default() };
+        let mut part = ImagePart::new(RECORDS, Vec::new(), self.lists.clone());
         let mut slots = Vec::new();
         for (slot, stored, live) in self.left(dead) {
-            image.segments.push(SegmentImage { live_records: live, ..stored.clone() });
+            part.segments.push(SegmentImage { live_records: live, ..stored.clone() });
             slots.push(Some(slot));
         }
         if slots.is_empty() {
             // Nothing that they tell of is named.
-            image.deaths.clear();
+            part.deaths.clear();
         }
         for (nth, segment) in sealed.iter().enumerate() {
-            image.segments.push(segment.all_live());
+            part.segments.push(segment.all_live());
             slots.push(new_slots.get(nth).map(|slot| *slot as usize));
         }
-        let live: u64 = image.segments.iter().map(|segment| segment.live_records).sum();
-        assert_eq!(live, entries, "every key has one live record");
-        Named { image, slots }
+        assert_eq!(part.live_records(), entries, "every key has one live record");
+        Named { entries, part, slots }
     }
 
     /// Segments that have live records still, the oldest first: of a list the records come in that order.
@@ -411,7 +419,7 @@ impl HeapFiles {
     pub fn whole_sets(&self, named: &Named, sets: LiveSets) -> Vec<(SegmentId, LiveSet)> {
         let mut whole = Vec::new();
         for set in sets.into_sets() {
-            let segment = named.image.segments.iter().find(|segment| segment.id == set.id);
+            let segment = named.part.segments.iter().find(|segment| segment.id == set.id);
             let Some(segment) = segment else { continue };
             assert_eq!(
                 set.live, segment.live_records,
@@ -427,7 +435,7 @@ impl HeapFiles {
     /// By slot, the segments that are named and stored.
     pub fn ids(&self, named: &Named) -> Vec<Option<SegmentId>> {
         let mut ids = vec![None; self.slots.len()];
-        for (slot, segment) in named.slots.iter().zip(&named.image.segments) {
+        for (slot, segment) in named.slots.iter().zip(&named.part.segments) {
             if let Some(slot) = slot
                 && matches!(self.slots[*slot], Slot::Stored(_))
             {
@@ -439,19 +447,19 @@ impl HeapFiles {
 
     /// The checkpoint was confirmed: the next one goes on from it.
     pub fn confirmed(&mut self, named: Named) {
-        let Named { image, slots } = named;
+        let Named { part, slots, .. } = named;
         let mut noted =
             self.slots.iter_mut().map(|slot| match std::mem::replace(slot, Slot::Free) {
                 Slot::Stored(Stored { noted, .. }) | Slot::New(noted) => noted,
                 Slot::Free | Slot::Gone => 0,
             });
         let noted: Vec<u64> = noted.by_ref().collect();
-        for (slot, segment) in slots.into_iter().zip(image.segments) {
+        for (slot, segment) in slots.into_iter().zip(part.segments) {
             let slot = slot.expect("nothing is broken");
             let stored = Stored { image: segment, noted: noted[slot], goes: false };
             self.slots[slot] = Slot::Stored(stored);
         }
-        self.lists = image.deaths;
+        self.lists = part.deaths;
         self.again = 0;
     }
 
@@ -569,7 +577,7 @@ mod tests {
             latest: None,
             live: None,
         };
-        let image = StateImage { entries, segments: vec![segment], ..StateImage::default() };
+        let image = StateImage::of(entries, ImagePart::new(RECORDS, vec![segment], Vec::new()));
         assert!(files.restored(&image));
         files
     }

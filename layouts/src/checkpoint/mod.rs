@@ -2,8 +2,8 @@
 //!
 //! A layout reads its next stretch, and reports which records are about to change and which have died.
 //! The engine hands work to the helper, writes batches of records, keeps the ledger of segments with the records
-//! that have died, plans what is written anew, and tells which records are live. State in memory is driven by
-//! [`Remembered`]; any state takes a checkpoint in one call by [`at_once`].
+//! that have died, plans what is written anew, and tells which records are live. State in memory, heap tables too, is
+//! driven by [`Remembered`]; any state takes a checkpoint in one call by [`at_once`].
 
 mod at_once;
 mod dead;
@@ -11,6 +11,7 @@ mod job;
 mod ledger;
 mod live_sets;
 mod naming;
+mod recording;
 mod remembered;
 mod steps;
 mod telling;
@@ -19,10 +20,10 @@ mod writer;
 pub(crate) use at_once::{InSteps, at_once};
 pub(crate) use dead::{DeadList, Nth};
 pub(crate) use job::{Job, Jobs};
-pub(crate) use ledger::{ADDED, Dead, HeapFiles, Named};
 pub(crate) use live_sets::LiveSets;
-pub(crate) use naming::{Begun, FREE_BYTES, Naming};
-pub use remembered::{Recording, Remembered};
-pub(crate) use steps::{Given, Stepped, overtaken};
-pub(crate) use telling::{Lent, Telling};
+pub(crate) use naming::FREE_BYTES;
+pub use recording::Recording;
+pub use remembered::Remembered;
+pub(crate) use remembered::{LeftSets, Marked};
+pub(crate) use steps::{Given, overtaken};
 pub(crate) use writer::{BATCH_BYTES_MAX, Pace, Paced, Sink};

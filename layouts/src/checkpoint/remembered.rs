@@ -13,18 +13,18 @@
 //!   written. If its outcome is not known, or a death could not be noted for want of memory, the next one writes all.
 //! - Places are of an [epoch](Remembered::epoch); those of another one are none. So all are forgotten at once.
 
-use std::rc::Rc;
-
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, SegmentInfo, State,
+    BlobReader, BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, SegmentInfo, State,
     StateImage,
 };
 
-use super::ledger::{Dead, HeapFiles, Named};
-use super::naming::{Begun, Naming};
-use super::steps::Stepped;
+use super::ledger::{ADDED, Dead, HeapFiles, Named};
+use super::live_sets::LiveSets;
+use super::naming::Begun;
+use super::recording::{Part, Recording};
+use super::steps::{Given, Stepped};
 use super::telling::{Lent, Telling};
-use super::writer::{Pace, Paced};
+use super::writer::Pace;
 use crate::booked::Booked;
 use crate::full_image::{Images, pace, read_placed, reading_bytes, room_bytes};
 use crate::heap::segment_bytes;
@@ -54,6 +54,8 @@ pub struct Remembered {
     /// Entries that have changed since the last barrier, at most, of a state that counts them.
     changed: u64,
     codec_calls: u64,
+    /// Notes of deaths that checkpoints looked at.
+    looks: u64,
 }
 
 /// A checkpoint being taken.
@@ -72,14 +74,6 @@ struct Taking {
     telling: Option<Telling>,
 }
 
-/// What a checkpoint writes.
-#[derive(Debug)]
-struct Part {
-    booked: Booked,
-    naming: Naming,
-    encoded: u64,
-}
-
 /// A checkpoint that was taken and is not decided yet.
 #[derive(Debug)]
 struct Undecided {
@@ -87,6 +81,29 @@ struct Undecided {
     dead: Dead,
     is_first: bool,
     again: Again,
+}
+
+/// Entries of a state that marks which of them have changed since the last barrier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marked {
+    /// How many have changed.
+    pub changed: u64,
+    /// Bytes to be left free beside what the checkpoint takes.
+    pub left_bytes: u64,
+}
+
+/// Sets of live records of a checkpoint that was given up. They go one at a time.
+#[derive(Debug)]
+pub(crate) struct LeftSets {
+    sets: LiveSets,
+    _booked: Booked,
+}
+
+impl LeftSets {
+    /// Drops one; says whether there was one.
+    pub fn drop_one(&mut self) -> bool {
+        self.sets.drop_one()
+    }
 }
 
 /// What counts again once a checkpoint is given up.
@@ -98,95 +115,11 @@ struct Again {
     changed: u64,
 }
 
-impl Part {
-    fn new(account: Rc<Account>) -> Self {
-        let booked = Booked::none(account.clone(), MemoryKind::Buffers);
-        Self { naming: Naming::first(account), booked, encoded: 0 }
-    }
-
-    fn is_due(&self, place: Place) -> bool {
-        place == Place::NONE || self.naming.is_anew(place)
-    }
-}
-
 impl Taking {
     fn again(&self) -> Again {
         // A state that counts changes counts those that were written, too.
         let written = self.entries.map_or(0, |_| self.part.encoded);
         Again { written, changed: self.changed }
-    }
-}
-
-/// Where a checkpoint's records go.
-#[derive(Debug)]
-pub struct Recording<'a> {
-    own: &'a mut Paced,
-    part: &'a mut Part,
-    files: &'a mut HeapFiles,
-    epoch: u32,
-    changed: &'a mut u64,
-}
-
-impl Recording<'_> {
-    /// Whether there is room for another record, without waiting for the helper.
-    pub fn has_room(&mut self) -> bool {
-        self.own.has_room()
-    }
-
-    /// Whether an entry at a place is to be [written](Recording::write); else it [stays](Recording::keep) there.
-    pub fn is_due(&self, place: Place) -> bool {
-        self.part.is_due(place)
-    }
-
-    /// Writes an entry, whose record was at `before`: where it is from now on, or no place if there is no memory to
-    /// remember it.
-    ///
-    /// # Errors
-    /// Those of encoding and of writing.
-    pub fn write<K: Key, V: State>(&mut self, key: &K, value: &V, before: Place) -> Result<Place> {
-        let Self { own, part, files, .. } = self;
-        let at = own.place(key.key_hash(), key, value)?;
-        part.encoded += 1;
-        part.naming.outdate(before, files)?;
-        Ok(part.naming.place_of(at, files))
-    }
-
-    /// An entry of the barrier is at this place, and stays there.
-    pub fn keep(&mut self, place: Place) {
-        self.part.naming.sets.insert_at(place);
-    }
-
-    /// The entry that was [written](Recording::write) there is gone since the barrier.
-    pub fn note_dead(&mut self, place: Place) {
-        self.files.note_dead(place);
-    }
-
-    /// A record is not live in this checkpoint: it has a newer one, or its entry was gone before the barrier.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Overtaken`] if there is no room to note it.
-    pub(crate) fn outdate(&mut self, place: Place) -> Result<()> {
-        self.part.naming.outdate(place, self.files)
-    }
-
-    /// By slot, whether what is live in a segment is written anew. Empty if no segment is.
-    pub(crate) fn anew(&self) -> &[bool] {
-        &self.part.naming.anew
-    }
-
-    /// Whether places of this epoch count.
-    pub(crate) fn epoch(&self) -> u32 {
-        self.epoch
-    }
-
-    /// The state cannot remember a place: the next checkpoint writes all.
-    pub(crate) fn break_off(&mut self) {
-        self.files.break_off();
-    }
-
-    /// An entry has changed since the barrier.
-    pub(crate) fn count_change(&mut self) {
-        *self.changed += 1;
     }
 }
 
@@ -205,6 +138,7 @@ impl Remembered {
             lent: None,
             changed: 0,
             codec_calls: 0,
+            looks: 0,
         }
     }
 
@@ -331,7 +265,7 @@ impl Remembered {
     /// As for `begin`.
     pub(crate) fn begin_at(&mut self, entries: Option<u64>, pace: Pace) -> Result<()> {
         let stepped = Stepped::with_room(&self.context, self.room.bytes())?;
-        self.give_up();
+        drop(self.give_up());
         if self.undecided.take().is_some() {
             // Nobody knows which segments are those of the last checkpoint.
             self.files.break_off();
@@ -352,40 +286,57 @@ impl Remembered {
     /// that it has not read. Cost: in the number of segments.
     #[inline]
     pub fn plan(&mut self) {
-        if self.taking.as_ref().is_some_and(|taking| !taking.is_planned) {
-            self.plan_begun();
+        if self.is_unplanned() {
+            self.plan_begun(None);
         }
     }
 
+    /// Whether a checkpoint was begun and not planned.
+    pub(crate) fn is_unplanned(&self) -> bool {
+        self.taking.as_ref().is_some_and(|taking| !taking.is_planned)
+    }
+
+    /// [`plan`](Remembered::plan) of a state that marks what has changed. Says how many records are written at most;
+    /// `None` if all are, as no place is remembered.
+    pub(crate) fn plan_marked(&mut self, marked: Marked) -> Option<u64> {
+        self.plan_begun(Some(marked))
+    }
+
     #[cold]
-    fn plan_begun(&mut self) {
+    fn plan_begun(&mut self, marked: Option<Marked>) -> Option<u64> {
         self.take_lent();
         let is_first = !self.is_on || self.files.is_broken();
         if is_first {
             self.forget();
             self.is_on = true;
         }
-        let Some(taking) = &mut self.taking else { return };
+        let taking = self.taking.as_mut()?;
         let Taking { entries, changed, pace, part, .. } = &mut **taking;
+        let mut records = None;
         if !is_first {
             let (account, live, segment_bytes) =
                 (&self.context.account, self.files.live_records(), pace.segment_bytes);
-            let begun = match *entries {
-                Some(entries) => {
+            let begun = match (*entries, marked) {
+                (Some(entries), Some(Marked { changed, left_bytes })) => {
+                    let counts = (entries, changed);
+                    Begun::of(&mut self.files, account, counts, segment_bytes, left_bytes)
+                }
+                (Some(entries), None) => {
                     // What was written by one that was given up counts as well.
                     let counts = (entries, entries.saturating_sub(live));
                     let reading = reading_bytes(&self.context, segment_bytes);
                     Begun::of_new(&mut self.files, account, counts, segment_bytes, reading)
                 }
-                None => {
+                (None, _) => {
                     let counts = (live + *changed, *changed);
                     Begun::of(&mut self.files, account, counts, segment_bytes, 0)
                 }
             };
             part.booked.charge(begun.bytes);
-            part.naming = begun.naming;
+            (part.naming, records) = (begun.naming, Some(begun.records));
         }
         taking.is_planned = true;
+        records
     }
 
     /// Takes back what the helper was lent for a checkpoint that was given up. If it has it still, the next one writes all.
@@ -412,27 +363,112 @@ impl Remembered {
         blobs: &BlobWriter,
         mut read: impl FnMut(&mut Recording<'_>) -> Result<bool>,
     ) -> Result<Option<StateImage>> {
+        if self.is_telling()? {
+            return self.tell_step(blobs);
+        }
+        let Self { context, taking, files, epoch, changed, .. } = self;
+        let Taking { stepped, pace, part, .. } = &mut **taking.as_mut().expect("it is taken");
+        let sealed = stepped.step(context, *pace, |own| {
+            let (part, files, changed) = (&mut *part, &mut *files, &mut *changed);
+            read(&mut Recording { own: Some(own), part, files, epoch: *epoch, changed })
+        })?;
+        self.go_on(sealed, blobs)
+    }
+
+    /// [`step`](Remembered::step) of a state whose batches the helper encodes: `give` takes back the one before, and gives
+    /// it the next.
+    ///
+    /// # Errors
+    /// Those of `give` and of writing; the checkpoint has to be begun again.
+    pub(crate) fn step_by_batches(
+        &mut self,
+        blobs: &BlobWriter,
+        give: impl FnOnce(&mut Recording<'_>) -> Result<Given>,
+    ) -> Result<Option<StateImage>> {
+        if self.is_telling()? {
+            return self.tell_step(blobs);
+        }
+        let Self { context, taking, files, epoch, changed, .. } = self;
+        let Taking { stepped, pace, part, .. } = &mut **taking.as_mut().expect("it is taken");
+        let sealed = stepped.step_by_batches(context, *pace, |own| {
+            give(&mut Recording { own: Some(own), part, files, epoch: *epoch, changed })
+        })?;
+        self.go_on(sealed, blobs)
+    }
+
+    /// Whether all of the checkpoint that is taken is written.
+    fn is_telling(&mut self) -> Result<bool> {
         self.plan();
-        let Some(taking) = &mut self.taking else {
+        let Some(taking) = &self.taking else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
         taking.stepped.check()?;
-        if taking.telling.is_some() {
-            return self.tell_step(blobs);
-        }
-        let Taking { stepped, pace, part, .. } = &mut **taking;
-        let Self { files, epoch, changed, .. } = self;
-        let sealed = stepped.step(&self.context, *pace, |own| {
-            let (part, files, changed) = (&mut *part, &mut *files, &mut *changed);
-            read(&mut Recording { own, part, files, epoch: *epoch, changed })
-        })?;
-        match sealed {
-            Some(sealed) => {
-                self.begin_telling(sealed);
-                self.tell_step(blobs)
-            }
-            None => Ok(None),
-        }
+        Ok(taking.telling.is_some())
+    }
+
+    fn go_on(
+        &mut self,
+        sealed: Option<Vec<SegmentInfo>>,
+        blobs: &BlobWriter,
+    ) -> Result<Option<StateImage>> {
+        let Some(sealed) = sealed else { return Ok(None) };
+        self.begin_telling(sealed);
+        self.tell_step(blobs)
+    }
+
+    /// Reads entries beside the writer; `None` if no checkpoint is taken. If `read` fails or panics, the checkpoint is lost.
+    ///
+    /// # Errors
+    /// Those of `read`; the checkpoint has to be begun again.
+    pub(crate) fn read_beside<R>(
+        &mut self,
+        read: impl FnOnce(&mut Recording<'_>) -> Result<R>,
+    ) -> Result<Option<R>> {
+        let Self { taking, files, epoch, changed, .. } = self;
+        let Some(taking) = taking else { return Ok(None) };
+        let Taking { stepped, part, .. } = &mut **taking;
+        let to = &mut Recording { own: None, part, files, epoch: *epoch, changed };
+        stepped.read_beside(|| read(to)).map(Some)
+    }
+
+    /// Where an entry is noted that the stream is about to change, if a checkpoint is taken. A failure is for the caller to
+    /// [tell](Remembered::lose).
+    pub(crate) fn beside(&mut self) -> Option<Recording<'_>> {
+        let Self { taking, files, epoch, changed, .. } = self;
+        let part = &mut taking.as_mut()?.part;
+        Some(Recording { own: None, part, files, epoch: *epoch, changed })
+    }
+
+    /// The checkpoint being taken cannot be ended: something could not be noted.
+    pub(crate) fn lose(&mut self) {
+        self.taking.iter_mut().for_each(|taking| taking.stepped.lose());
+    }
+
+    /// Whether a checkpoint is being taken whose plan is to write a part of the entries.
+    pub(crate) fn is_in_part(&self) -> bool {
+        let is_it = |taking: &Taking| taking.is_planned && !taking.part.naming.is_first;
+        self.taking.as_ref().is_some_and(|taking| is_it(taking))
+    }
+
+    /// Whether the checkpoint being taken makes sets of what is live.
+    pub(crate) fn makes_sets(&self) -> bool {
+        self.taking.as_ref().is_some_and(|taking| !taking.part.naming.sets.is_empty())
+    }
+
+    /// Whether a record is in a segment that the checkpoint being taken writes anew.
+    #[inline]
+    pub(crate) fn is_anew(&self, place: Place) -> bool {
+        self.taking.as_ref().is_some_and(|taking| taking.part.naming.is_anew(place))
+    }
+
+    /// Records that the checkpoint being taken has given to be written.
+    pub(crate) fn encoded(&self) -> u64 {
+        self.taking.as_ref().map_or(0, |taking| taking.part.encoded)
+    }
+
+    /// Whether places of this epoch are those of the last checkpoint.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
     }
 
     /// Has all that `read` reads written at once. If that fails, the checkpoint does.
@@ -444,7 +480,7 @@ impl Remembered {
         let Self { files, epoch, changed, .. } = self;
         stepped.read_rest(&self.context, *pace, |own| {
             let (part, files, changed) = (&mut *part, &mut *files, &mut *changed);
-            read(&mut Recording { own, part, files, epoch: *epoch, changed })
+            read(&mut Recording { own: Some(own), part, files, epoch: *epoch, changed })
         });
     }
 
@@ -468,6 +504,7 @@ impl Remembered {
         let taking = self.taking.as_mut().expect("it is told of");
         let Taking { stepped, part: Part { naming, .. }, telling, .. } = &mut **taking;
         let telling = telling.as_mut().expect("it is told of");
+        self.looks += if telling.is_adding(naming) { ADDED as u64 } else { 0 };
         let told = telling.share((&self.context, &self.files), naming, blobs);
         let is_told = told.inspect_err(|_| stepped.lose())?;
         Ok(is_told.then(|| self.end()))
@@ -480,21 +517,22 @@ impl Remembered {
         let part = &mut taking.part;
         let named = telling.expect("it is told of").into_named();
         self.codec_calls += part.encoded;
-        self.images.taken(&named.image);
-        let image = named.image.clone();
+        let image = named.image();
+        self.images.taken(&image);
         let is_first = part.naming.is_first;
         let dead = part.naming.take_dead(&self.context.account);
         self.undecided = Some(Box::new(Undecided { named, dead, is_first, again }));
         image
     }
 
-    /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments.
-    pub(crate) fn give_up(&mut self) {
-        let Some(mut taking) = self.taking.take() else { return };
+    /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments. What it leaves may be
+    /// dropped a part at a time.
+    pub(crate) fn give_up(&mut self) -> Option<LeftSets> {
+        let mut taking = self.taking.take()?;
         let again = taking.again();
         if !taking.is_planned {
             self.changed += again.changed;
-            return;
+            return None;
         }
         if let Some(telling) = taking.telling.take() {
             self.lent = telling.give_up(&self.context);
@@ -502,6 +540,8 @@ impl Remembered {
         let naming = &mut taking.part.naming;
         let dead = naming.take_dead(&self.context.account);
         self.go_back(naming.is_first, dead, again);
+        let Part { booked, naming, .. } = taking.part;
+        Some(LeftSets { sets: naming.sets, _booked: booked })
     }
 
     /// What a checkpoint has written is of no use.
@@ -516,7 +556,7 @@ impl Remembered {
 
     /// What became of the checkpoint.
     pub fn decide(&mut self, outcome: CheckpointOutcome) {
-        self.give_up();
+        drop(self.give_up());
         self.images.decide(outcome, self.context.segments.as_ref());
         let Some(undecided) = self.undecided.take() else { return };
         let Undecided { named, dead, is_first, again } = *undecided;
@@ -545,6 +585,7 @@ impl Remembered {
     /// Adds what checkpoints take and took to a state's statistics.
     pub fn describe(&self, stats: &mut TableStats) {
         self.images.describe(stats);
+        stats.checkpoint_looks += self.looks;
         stats.live_disk_bytes -= self.files.dead_bytes().min(stats.live_disk_bytes);
         stats.codec_calls += self.codec_calls;
     }

@@ -52,18 +52,10 @@ struct Writer<'a> {
 }
 
 impl Stepped {
-    /// Nothing is read yet.
+    /// Nothing is read yet, of a state that has booked so many bytes for it.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] in a store without a directory.
-    pub fn new(context: &StateContext) -> Result<Self> {
-        Self::with_room(context, 0)
-    }
-
-    /// The same for a state that has booked so many bytes for it.
-    ///
-    /// # Errors
-    /// As for `new`.
     pub fn with_room(context: &StateContext, kept: u64) -> Result<Self> {
         context.segment_store()?;
         let booked = Booked::none(context.account.clone(), MemoryKind::Buffers);

@@ -98,7 +98,7 @@ impl Telling {
 
     /// Whether there is something to be told of what is named beside the segments that were sealed.
     fn is_needed(&self, naming: &Naming) -> bool {
-        let has_older = self.named.image.segments.len() > self.sealed.len();
+        let has_older = self.named.part.segments.len() > self.sealed.len();
         has_older && (!naming.sets.is_empty() || naming.dead.places.len() > 0)
     }
 
@@ -138,13 +138,13 @@ impl Telling {
         dead.give_back(told.lent);
         self.step = Step::Over;
         let (list, sets) = (told.list?, told.sets?);
-        let image = &mut self.named.image;
+        let part = &mut self.named.part;
         if has_sets {
-            image.deaths = Vec::new();
+            part.deaths = Vec::new();
         }
-        image.deaths.extend(list);
+        part.deaths.extend(list);
         for (id, blob) in sets {
-            let segment = image.segments.iter_mut().find(|segment| segment.id == id);
+            let segment = part.segments.iter_mut().find(|segment| segment.id == id);
             segment.expect("it is named").live = Some(blob);
         }
         Ok(true)

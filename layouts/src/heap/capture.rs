@@ -15,22 +15,17 @@
 //! - What an entry is marked with moves with it. A table that is cleared is read to its end before it is dropped.
 //! - What a checkpoint that was given up has written, or was to write, counts as changed.
 
-use alluvium_pagestore::{
-    BlobWriter, Error, ErrorKind, MemoryKind, Result, SegmentInfo, StateImage,
-};
+use alluvium_pagestore::{BlobWriter, MemoryKind, Result, StateImage};
 
 use super::core::HeapCore;
 use super::raw_table_unsafe::Spot;
-use super::reading::{Left, Reading, Source};
-use crate::checkpoint::{
-    ADDED, Begun, Dead, FREE_BYTES, Given, HeapFiles, InSteps, Lent, Named, Naming, Pace, Stepped,
-    Telling,
-};
+use super::reading::{Left, Reading, outdate};
+use crate::checkpoint::{FREE_BYTES, Given, InSteps, Marked, Pace};
 use crate::full_image::writing_bytes;
 use crate::heap_marks::Place;
 use crate::hybrid_log::CHECKPOINT_PACE;
+use crate::table::CheckpointOutcome;
 use crate::table::pace::pay;
-use crate::table::{CheckpointOutcome, StateContext};
 
 /// Stretches of buckets without a bit that a share passes over at most, buckets of others that it looks at, and
 /// entries that it copies.
@@ -52,19 +47,11 @@ const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 /// What a record takes beside its key and value, about.
 const RECORD_BYTES: u64 = 32;
 
-/// A checkpoint being taken.
+/// What a checkpoint being taken has read.
 #[derive(Debug)]
 pub(super) struct HeapCapture {
-    stepped: Stepped,
-    pace: Pace,
-    /// At the barrier.
-    entries: u64,
-    /// Whether it is decided what is to be read: nothing has changed since the barrier before that.
-    is_planned: bool,
     follow: Follow,
     reading: Reading,
-    /// All is written.
-    telling: Option<Telling>,
 }
 
 /// What the stream has earned the checkpoint: what it does not follow has no bound.
@@ -77,37 +64,18 @@ struct Follow {
     calls: Option<u64>,
 }
 
-/// A checkpoint that was taken and is not decided yet.
-#[derive(Debug)]
-pub(super) struct Undecided {
-    named: Named,
-    dead: Dead,
-    is_first: bool,
-    /// Entries that it has written.
-    written: u64,
-}
-
 /// What checkpoints that were given up have left: goes a part at a time.
 #[derive(Debug, Default)]
-pub(super) struct LeftOver {
-    readings: Vec<Reading>,
-    /// The helper has the list of what has died.
-    lent: Option<Lent>,
-}
+pub(super) struct LeftOver(Vec<Reading>);
 
 impl LeftOver {
     /// Bytes of values that cleared tables have still.
     pub fn values_left(&self) -> u64 {
-        self.readings.iter().flat_map(|reading| &reading.left).map(|left| left.values).sum()
+        self.0.iter().flat_map(|reading| &reading.left).map(|left| left.values).sum()
     }
 }
 
 impl HeapCapture {
-    /// Whether changes of the table in use concern it.
-    pub(super) fn is_reading(&self) -> bool {
-        !self.reading.is_read && self.reading.left.is_none() && !self.stepped.is_lost()
-    }
-
     /// Bytes of values that a cleared table has still.
     pub fn values_left(&self) -> u64 {
         self.reading.left.as_ref().map_or(0, |left| left.values)
@@ -116,7 +84,7 @@ impl HeapCapture {
 
 impl InSteps for HeapCore {
     fn pause(&mut self) -> Result<()> {
-        self.capture.iter_mut().for_each(|capture| capture.stepped.pause());
+        self.remembered.pause();
         Ok(())
     }
 }
@@ -126,23 +94,11 @@ impl HeapCore {
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         let pace = self.pace()?;
         let pace = Pace { segment_bytes: self.segment_bytes(), ..pace };
-        let stepped = Stepped::new(&self.context)?;
         self.give_up_capture();
-        if self.undecided.take().is_some() {
-            // Nobody knows which segments are those of the last checkpoint.
-            self.files.break_off();
-        }
+        self.remembered.begin_at(Some(self.table.len()), pace)?;
         let mut reading = Reading::of_all(&self.table, self.context.account.clone());
         reading.copies.leaves = writing_bytes(&pace);
-        self.capture = Some(Box::new(HeapCapture {
-            stepped,
-            pace,
-            entries: self.table.len(),
-            is_planned: false,
-            follow: Follow::default(),
-            reading,
-            telling: None,
-        }));
+        self.capture = Some(Box::new(HeapCapture { follow: Follow::default(), reading }));
         self.table.barrier();
         self.reads = true;
         Ok(())
@@ -155,35 +111,42 @@ impl HeapCore {
         segment_bytes(self.table.len() * entry + values)
     }
 
+    /// Whether changes of the table in use concern the checkpoint being taken.
+    pub(super) fn is_reading(&self) -> bool {
+        let is_it = |reading: &Reading| !reading.is_read && reading.left.is_none();
+        let is_it = self.capture.as_ref().is_some_and(|capture| is_it(&capture.reading));
+        is_it && !self.remembered.is_lost()
+    }
+
     /// Decides what the checkpoint that was begun reads, if that is not decided. Cost: in the number of segments.
     #[cold]
     #[inline(never)]
     pub(super) fn plan_capture(&mut self) {
-        let Some(capture) = self.capture.as_mut().filter(|capture| !capture.is_planned) else {
-            return;
-        };
-        capture.is_planned = true;
-        self.take_lent();
-        let Some(capture) = self.capture.as_mut() else { return };
-        if !self.table.notes_places() || self.files.is_broken() {
-            self.forget();
-            self.table.note_places();
-            self.table.take_all();
+        if !self.remembered.is_unplanned() {
             return;
         }
-        let HeapCapture { entries, pace, reading, .. } = &mut **capture;
-        let (account, counts) = (&self.context.account, (*entries, self.table.marked()));
-        let leaves = reading.copies.leaves;
-        let begun = Begun::of(&mut self.files, account, counts, pace.segment_bytes, leaves);
-        reading.book(begun.bytes);
-        (reading.naming, reading.records) = (begun.naming, begun.records);
+        let Some(capture) = &mut self.capture else { return };
+        let reading = &mut capture.reading;
+        let marked = Marked { changed: self.table.marked(), left_bytes: reading.copies.leaves };
+        match self.remembered.plan_marked(marked) {
+            Some(records) => {
+                reading.records = records;
+                reading.looks_at_each =
+                    !self.remembered.anew().is_empty() || self.remembered.makes_sets();
+            }
+            None => {
+                self.table.forget_places();
+                self.table.note_places();
+                self.table.take_all();
+            }
+        }
     }
 
-    /// Nothing of the last checkpoint is used by the next one.
-    fn forget(&mut self) {
-        self.table.forget_places();
-        self.files.clear();
-        self.left_over.lent = None;
+    /// If nothing is remembered of the last checkpoint, the table forgets the places that it gave.
+    fn forget_with(&mut self) {
+        if !self.remembered.is_on() && self.table.notes_places() {
+            self.table.forget_places();
+        }
     }
 
     /// Gives the memory of the marks back, if no checkpoint needs them; says whether there were any.
@@ -193,16 +156,13 @@ impl HeapCore {
             return false;
         }
         self.table.forget_places();
-        self.files.break_off();
+        self.remembered.break_off();
         true
     }
 
     /// Whether what is to be read is known by the marks.
     fn needs_marks(&self) -> bool {
-        let needs = |capture: &HeapCapture| {
-            capture.is_planned && !capture.reading.naming.is_first && capture.is_reading()
-        };
-        self.capture.as_ref().is_some_and(|capture| needs(capture))
+        self.remembered.is_in_part() && self.is_reading()
     }
 
     /// Places may have been lost for want of memory.
@@ -210,9 +170,9 @@ impl HeapCore {
         if !self.table.take_lost() {
             return;
         }
-        self.files.break_off();
+        self.remembered.break_off();
         if self.needs_marks() {
-            self.capture.iter_mut().for_each(|capture| capture.stepped.lose());
+            self.remembered.lose();
         }
     }
 
@@ -242,45 +202,37 @@ impl HeapCore {
         let account = &self.context.account;
         let is_short = account.available() < account.limit() / 8;
         while self.drop_some_left() && is_short {}
-        let Some(capture) = &mut self.capture else {
-            return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
+        let shared = match self.is_copied() {
+            true => self.share_by_copies(blobs),
+            false => self.share_by_batches(blobs),
         };
-        capture.stepped.check()?;
-        if capture.telling.is_some() {
-            return self.tell_step(blobs);
-        }
-        let sealed =
-            if self.is_copied() { self.share_by_copies() } else { self.share_by_batches() };
         self.look_for_lost_places();
-        self.reads = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
-        match sealed? {
-            Some(sealed) => {
-                self.begin_telling(sealed);
-                self.tell_step(blobs)
-            }
-            None => Ok(None),
+        self.reads = self.is_reading();
+        if let Ok(Some(_)) = &shared {
+            self.capture = None;
+            self.reads = false;
         }
+        shared
     }
 
     /// Reads entries and encodes them.
-    fn share_by_batches(&mut self) -> Result<Option<Vec<SegmentInfo>>> {
-        let capture = self.capture.as_mut().expect("it is taken");
-        let HeapCapture { stepped, pace, reading, .. } = &mut **capture;
-        stepped.step(&self.context, *pace, |own| {
+    fn share_by_batches(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
+        let Self { table, remembered, capture, .. } = self;
+        remembered.step(blobs, |to| {
+            let reading = &mut capture.as_mut().expect("it is taken").reading;
             reading.copies.leaves = FREE_BYTES;
-            let source = Source { table: &mut self.table, files: &mut self.files };
-            reading.read_part(source, Some(own))
+            reading.read_part(table, to)
         })
     }
 
     /// Copies entries, and has the helper write some.
-    fn share_by_copies(&mut self) -> Result<Option<Vec<SegmentInfo>>> {
+    fn share_by_copies(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         self.copy_step()?;
         let is_short = self.context.account.available() < self.context.account.limit() / 16;
-        let capture = self.capture.as_mut().expect("it is taken");
-        let HeapCapture { stepped, pace, follow, reading, .. } = &mut **capture;
-        stepped.step_by_batches(&self.context, *pace, |own| {
-            reading.settle(Source { table: &mut self.table, files: &mut self.files })?;
+        let Self { table, remembered, capture, .. } = self;
+        remembered.step_by_batches(blobs, |to| {
+            let HeapCapture { follow, reading } = &mut **capture.as_mut().expect("it is taken");
+            reading.settle(table, to)?;
             let copies = &mut reading.copies;
             copies.leaves = FREE_BYTES;
             if reading.is_done {
@@ -289,14 +241,14 @@ impl HeapCore {
                     if !copies.has_spare() {
                         return Ok(Given::All);
                     }
-                    copies.submit(own);
+                    copies.submit(to.batch());
                     return Ok(Given::Some);
                 }
             }
             let Some(records) = copies.next_len() else { return Ok(Given::Some) };
             let has_earned = pay(&mut follow.calls, records * CALLS_PER_RECORD);
             if has_earned || copies.is_full() || is_short {
-                copies.submit(own);
+                copies.submit(to.batch());
             }
             Ok(Given::Some)
         })
@@ -304,162 +256,93 @@ impl HeapCore {
 
     /// Copies as many entries as a share does, as the stream has earned, and as there is room for.
     fn copy_step(&mut self) -> Result<()> {
-        let capture = self.capture.as_mut().expect("it is taken");
-        let HeapCapture { stepped, follow, reading, .. } = &mut **capture;
-        let (encoded, mut clear, mut looked) = (reading.encoded, 0, 0);
+        let Self { table, remembered, capture, .. } = self;
+        let Some(capture) = capture else { return Ok(()) };
+        let HeapCapture { follow, reading } = &mut **capture;
+        let (encoded, mut clear, mut looked) = (remembered.encoded(), 0, 0);
         while looked < BUCKETS_MAX {
-            let is_over = reading.is_done || reading.encoded - encoded >= COPIED_MAX;
-            if is_over || stepped.is_lost() {
+            let is_over = reading.is_done || remembered.encoded() - encoded >= COPIED_MAX;
+            if is_over || remembered.is_lost() {
                 break;
             }
             let most = follow.looks.unwrap_or(u64::MAX).min(CLEAR_MAX - clear);
-            let passed = reading.pass_clear(&self.table, most);
+            let passed = reading.pass_clear(table, most);
             pay(&mut follow.looks, passed);
             clear += passed;
-            let cost = reading.cost(&mut self.table);
+            let cost = reading.cost(table);
             if clear == CLEAR_MAX
-                || !reading.copies.has_room(reading.room(&self.table))?
+                || !reading.copies.has_room(reading.room(table))?
                 || !pay(&mut follow.looks, cost)
             {
                 break;
             }
             looked += cost;
-            let source = Source { table: &mut self.table, files: &mut self.files };
-            stepped.read_beside(|| reading.read_part(source, None))?;
+            remembered.read_beside(|to| reading.read_part(table, to))?;
         }
         Ok(())
-    }
-
-    /// All is written.
-    fn begin_telling(&mut self, sealed: Vec<SegmentInfo>) {
-        let capture = self.capture.as_mut().expect("it is written");
-        let HeapCapture { entries, reading, .. } = &mut **capture;
-        let naming = &mut reading.naming;
-        let named = self.files.name(*entries, &naming.dead, &sealed, &naming.slots);
-        capture.telling = Some(Telling::new(&self.files, named, sealed));
-    }
-
-    /// Goes on telling which records of segments of before are live; the image, if all is told.
-    fn tell_step(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
-        let capture = self.capture.as_mut().expect("it is told of");
-        let HeapCapture { stepped, reading, telling, .. } = &mut **capture;
-        let naming = &mut reading.naming;
-        let telling = telling.as_mut().expect("it is told of");
-        let share = ((&self.context, &self.files), naming, blobs);
-        if !tell(telling, stepped, &mut self.looks, share)? {
-            return Ok(None);
-        }
-        self.end_capture();
-        Ok(self.undecided_image())
-    }
-
-    fn undecided_image(&self) -> Option<StateImage> {
-        self.undecided.as_ref().map(|undecided| undecided.named.image.clone())
-    }
-
-    /// The checkpoint is taken.
-    fn end_capture(&mut self) {
-        let capture = self.capture.take().expect("it was taken");
-        let HeapCapture { mut reading, telling, .. } = *capture;
-        let named = telling.expect("it is told of").into_named();
-        self.codec_calls += reading.encoded;
-        self.images.taken(&named.image);
-        let Naming { is_first, .. } = reading.naming;
-        let dead = reading.naming.take_dead(&self.context.account);
-        let written = reading.encoded;
-        self.reads = false;
-        self.undecided = Some(Box::new(Undecided { named, dead, is_first, written }));
     }
 
     /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments; what it has kept goes
     /// [later](HeapCore::drop_some_left).
     fn give_up_capture(&mut self) {
-        let Some(mut capture) = self.capture.take() else { return };
+        let sets = self.remembered.give_up();
+        self.forget_with();
+        let Some(capture) = self.capture.take() else { return };
         self.reads = false;
-        if !capture.is_planned {
-            return;
-        }
-        if let Some(telling) = capture.telling.take() {
-            self.left_over.lent = telling.give_up(&self.context);
-        }
         let HeapCapture { mut reading, .. } = *capture;
-        let Naming { is_first, .. } = reading.naming;
-        let dead = reading.naming.take_dead(&self.context.account);
-        let written = reading.encoded;
-        self.left_over.readings.push(reading);
-        self.go_back(is_first, dead, written);
+        // Nothing is left of one that was not planned.
+        if sets.is_some() {
+            reading.sets = sets;
+            self.left_over.0.push(reading);
+        }
     }
 
     /// Drops a part of what checkpoints that were given up have left; says whether there was something.
     #[cold]
     #[inline(never)]
     pub(super) fn drop_some_left(&mut self) -> bool {
-        if let Some(reading) = self.left_over.readings.last_mut() {
+        if let Some(reading) = self.left_over.0.last_mut() {
             if !reading.drop_step() {
-                self.left_over.readings.pop();
+                self.left_over.0.pop();
             }
             return true;
         }
         false
     }
 
-    /// Takes back what the helper was lent for a checkpoint that was given up. If it has it still, the next one is full.
-    fn take_lent(&mut self) {
-        if let Some(lent) = self.left_over.lent.take() {
-            lent.take_back(&self.context.helper, &mut self.files);
-        }
-    }
-
-    /// What a checkpoint has written, so many entries, is of no use.
-    fn go_back(&mut self, is_first: bool, dead: Dead, written: u64) {
-        if is_first || !self.table.notes_places() || self.files.is_broken() {
-            self.forget();
-        } else {
-            self.files.given_up(dead, written);
-        }
-    }
-
     /// What became of the checkpoint.
     pub(super) fn decide_capture(&mut self, outcome: CheckpointOutcome) {
         self.give_up_capture();
-        let Some(undecided) = self.undecided.take() else { return };
-        let Undecided { named, dead, is_first, written } = *undecided;
-        match outcome {
-            CheckpointOutcome::Committed
-                if self.table.notes_places() && !self.files.is_broken() =>
-            {
-                self.files.confirmed(named);
-            }
-            CheckpointOutcome::Abandoned => self.go_back(is_first, dead, written),
-            // Those that it names are not known to be there, or not remembered.
-            CheckpointOutcome::Committed | CheckpointOutcome::Unknown => self.forget(),
-        }
+        self.remembered.decide(outcome);
+        self.forget_with();
     }
 
     /// Keeps an entry that is about to change, if the checkpoint that is taken is to have it as it is.
     fn keep(&mut self, spot: Spot) {
         self.plan_capture();
         let is_copied = self.is_copied();
-        let Some(capture) = self.capture.as_mut().filter(|capture| capture.is_reading()) else {
+        if !self.is_reading() {
             self.reads = false;
             return;
-        };
-        let HeapCapture { reading, stepped, .. } = &mut **capture;
-        if !reading.is_due(&mut self.table, spot) {
+        }
+        let Self { table, remembered, capture, .. } = self;
+        let reading = &mut capture.as_mut().expect("it is read").reading;
+        if !reading.is_due(table, spot, remembered) {
             return;
         }
-        let mut source = Source { table: &mut self.table, files: &mut self.files };
         let kept = if is_copied && reading.copies.has_room_left() {
-            reading.take_early(spot, &mut source)
-        } else if reading.keep(source.table, spot) {
+            let to = &mut remembered.beside().expect("it is taken");
+            reading.take_early(spot, table, to)
+        } else if reading.keep(table, spot) {
             // What is kept is written, and the entry has no record until then.
-            source.table.mark_changed(spot);
-            reading.outdate(spot, Place::NONE, &mut source)
+            table.mark_changed(spot);
+            let to = &mut remembered.beside().expect("it is taken");
+            outdate(spot, Place::NONE, table, to)
         } else {
             return self.read_rest();
         };
         if kept.is_err() {
-            stepped.lose();
+            remembered.lose();
         }
     }
 
@@ -479,29 +362,29 @@ impl HeapCore {
     pub(super) fn read_rest(&mut self) {
         self.plan_capture();
         let is_copied = self.is_copied();
-        let Some(capture) = &mut self.capture else { return };
-        let HeapCapture { stepped, pace, reading, .. } = &mut **capture;
-        stepped.read_rest(&self.context, *pace, |own| {
+        let Self { table, remembered, capture, .. } = self;
+        let Some(capture) = capture else { return };
+        let reading = &mut capture.reading;
+        remembered.read_rest(|to| {
             if reading.is_read {
                 return Ok(false);
             }
-            let source = Source { table: &mut self.table, files: &mut self.files };
             if !is_copied {
-                return reading.read_part(source, Some(own));
+                return reading.read_part(table, to);
             }
-            if reading.copies.has_room(reading.room(source.table))? {
-                return reading.read_part(source, None);
+            if reading.copies.has_room(reading.room(table))? {
+                return reading.read_part(table, &mut to.without_batch());
             }
-            own.wait()?;
-            reading.settle(source)?;
-            reading.copies.submit(own);
+            to.batch().wait()?;
+            reading.settle(table, to)?;
+            reading.copies.submit(to.batch());
             Ok(true)
         });
-        if stepped.is_lost() {
+        if remembered.is_lost() {
             reading.drop_left();
         }
         self.look_for_lost_places();
-        self.reads = self.capture.as_ref().is_some_and(|capture| capture.is_reading());
+        self.reads = self.is_reading();
     }
 
     /// The table is cleared: if a checkpoint reads it, that takes it, with what is booked for it. Nothing is remembered of
@@ -512,26 +395,16 @@ impl HeapCore {
         let empty = self.empty_table();
         let table = std::mem::replace(&mut self.table, empty);
         self.reads = false;
-        match self.capture.as_mut().filter(|capture| capture.is_reading()) {
+        let is_reading = self.is_reading();
+        match self.capture.as_mut().filter(|_| is_reading) {
             Some(capture) => capture.reading.left = Some(Left { table, values }),
             None => {
-                self.files.break_off();
+                self.remembered.break_off();
                 self.context.account.release(MemoryKind::Values, values);
                 drop(table);
             }
         }
     }
-}
-
-/// A share of telling; says whether all is told. Not generic: compiled once.
-fn tell(
-    telling: &mut Telling,
-    stepped: &mut Stepped,
-    looks: &mut u64,
-    (of, naming, blobs): ((&StateContext, &HeapFiles), &mut Naming, &BlobWriter),
-) -> Result<bool> {
-    *looks += if telling.is_adding(naming) { ADDED as u64 } else { 0 };
-    telling.share(of, naming, blobs).inspect_err(|_| stepped.lose())
 }
 
 /// Bytes after which a segment ends, of a state of so many.

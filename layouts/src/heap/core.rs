@@ -2,14 +2,15 @@
 
 use alluvium_pagestore::{BlobWriter, Error, ErrorKind, MemoryKind, PlacedAt, Result, StateImage};
 
-use super::capture::{HeapCapture, LeftOver, Undecided};
+use super::capture::{HeapCapture, LeftOver};
 use super::copies::Copies;
 use super::group_unsafe::BLOCK_SLOTS_MAX;
+use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
 use super::raw_table_unsafe::{RawTable, Spot};
 use super::walk::Walk;
-use crate::checkpoint::{HeapFiles, Pace, at_once};
+use crate::checkpoint::{Pace, Remembered, at_once};
 use crate::expiry::ExpiryPass;
-use crate::full_image::{Images, kept_free, pace_of};
+use crate::full_image::{kept_free, pace_of};
 use crate::heap_marks::Place;
 use crate::lent::check_not_overdrawn;
 use crate::oversize::Oversize;
@@ -42,13 +43,9 @@ pub(crate) struct HeapCore {
     pub(super) capture: Option<Box<HeapCapture>>,
     /// Whether changes concern it, at most.
     pub(super) reads: bool,
-    /// The one that was taken and is not decided.
-    pub(super) undecided: Option<Box<Undecided>>,
     pub(super) left_over: LeftOver,
-    /// Notes of deaths that checkpoints looked at.
-    pub(super) looks: u64,
-    pub(super) files: HeapFiles,
-    pub(super) images: Images,
+    /// What checkpoints have.
+    pub(super) remembered: Remembered,
     pub(super) codec_calls: u64,
     /// Entries looked at for those of some hashes.
     pub(super) sought: u64,
@@ -73,7 +70,7 @@ impl HeapCore {
         durability: Durability,
     ) -> Self {
         Self {
-            files: HeapFiles::new(context.account.clone()),
+            remembered: Remembered::new(&context),
             oversize: Oversize::new(&context.name, context.max_value_bytes),
             table: table_of(&context, record_type),
             context,
@@ -81,10 +78,7 @@ impl HeapCore {
             expected: 0,
             capture: None,
             reads: false,
-            undecided: None,
             left_over: LeftOver::default(),
-            looks: 0,
-            images: Images::default(),
             codec_calls: 0,
             sought: 0,
             kept: 0,
@@ -150,10 +144,11 @@ impl HeapCore {
     /// The entries of an image are going to be put into the empty table.
     pub fn begin_restore(&mut self, image: &StateImage) {
         if self.expected > 0 {
-            self.table.expect(self.expected);
+            // Whoever opens a state waits for all of its entries.
+            self.table.expect(self.expected, u64::MAX);
             self.expected = 0;
         }
-        if self.files.restored(image) {
+        if self.remembered.begin_restoring(image) {
             self.table.note_places();
         }
     }
@@ -176,8 +171,9 @@ impl HeapCore {
 
     /// All entries of an image were put.
     pub fn end_restore(&mut self, image: &StateImage) {
-        self.images.restored(image);
-        if self.table.len() != image.entries {
+        // Records are counted as they are found.
+        self.remembered.end_restoring(image, 0);
+        if self.table.len() != image.entries || !self.remembered.is_on() {
             // Another build's: what is dead in it is not known.
             self.give_up_marks();
         }
@@ -276,7 +272,7 @@ impl HeapCore {
         }
         let expected = std::mem::take(&mut self.expected);
         if expected > 0 && self.capture.is_none() {
-            self.table.expect(expected);
+            self.table.expect(expected, EXPECTED_BLOCKS_MAX);
         }
         if self.is_open && !self.table.has_room(hash) {
             let grown = self.table.slots() + BLOCK_SLOTS_MAX;
@@ -302,7 +298,7 @@ impl HeapCore {
     /// An entry was removed, whose record was there.
     pub(super) fn note_dead(&mut self, place: Place) {
         if place != Place::NONE {
-            self.files.note_dead(place);
+            self.remembered.note_dead(place);
         }
     }
 
@@ -352,7 +348,7 @@ impl HeapCore {
         fuel: usize,
         has_expired: &mut dyn FnMut(&mut ExpiryPass<V>, RecordRef<'_>) -> bool,
     ) {
-        if self.capture.as_ref().is_some_and(|capture| capture.is_reading()) {
+        if self.is_reading() {
             // What is removed while a checkpoint is taken would be copied for it.
             return;
         }
@@ -398,12 +394,9 @@ impl HeapCore {
             codec_calls: self.codec_calls,
             sought: self.sought,
             oversized: self.oversize.told(),
-            checkpoint_looks: self.looks,
             ..TableStats::default()
         };
-        self.images.describe(&mut stats);
-        let dead_bytes = self.files.dead_bytes().min(stats.live_disk_bytes);
-        stats.live_disk_bytes -= dead_bytes;
+        self.remembered.describe(&mut stats);
         stats
     }
 }
@@ -446,7 +439,6 @@ impl Upkeep for HeapCore {
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
         self.decide_capture(outcome);
-        self.images.decide(outcome, self.context.segments.as_ref());
     }
 
     fn stats(&self) -> TableStats {

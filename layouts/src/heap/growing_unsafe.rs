@@ -15,6 +15,9 @@ const DIRECTORY_SHARE: usize = 16;
 /// Where all keys may be of one key group, this many times two as many.
 const ALIKE_MAX: u32 = 8;
 
+/// Blocks that a call makes at most for entries that are expected: a millisecond's work.
+pub(super) const EXPECTED_BLOCKS_MAX: u64 = 256;
+
 /// The hashes of a block's entries, by group and slot.
 type Hashes = [u64; GROUPS_MAX * SLOTS];
 
@@ -118,10 +121,11 @@ impl RawTable {
     }
 
     /// Makes blocks of an empty table for so many entries whose hashes are spread evenly, so that they may come in any
-    /// order: as many as they fill, of which some are split. Not if that takes more than half of what is free.
-    pub fn expect(&mut self, entries: u64) {
+    /// order: as many as they fill, of which some are split, and `blocks_max` at most. Not if that takes more than half of
+    /// what is free. Cost: in the number of blocks.
+    pub fn expect(&mut self, entries: u64, blocks_max: u64) {
         let groups = self.shape.groups_max;
-        let blocks = entries / entries_max(groups - 1) as u64;
+        let blocks = (entries / entries_max(groups - 1) as u64).min(blocks_max);
         if !self.directory.is_empty() || blocks < 2 {
             return;
         }

@@ -16,7 +16,7 @@ use super::copies::{Copies, name_large};
 use super::raw_table_unsafe::{RawTable, Spot, slots_of};
 use super::records_unsafe::Records;
 use super::walk::{Run, Walk};
-use crate::checkpoint::{HeapFiles, Naming, Paced, overtaken};
+use crate::checkpoint::{LeftSets, Recording, Remembered, overtaken};
 use crate::heap_marks::Place;
 use crate::record_type_unsafe::{RecordRef, RecordType};
 
@@ -49,10 +49,10 @@ pub(super) struct Reading {
     booked: u64,
     /// Entries that are to be written, at most.
     pub records: u64,
-    /// Entries with records in segments that are written anew are to be read too.
-    pub naming: Naming,
-    /// Records that were given to be written.
-    pub encoded: u64,
+    /// Whether each entry has to be looked at, and not only those with a bit: some are written anew, or sets are made.
+    pub looks_at_each: bool,
+    /// Of a checkpoint that was given up.
+    pub sets: Option<LeftSets>,
 }
 
 /// A table that was cleared, and what is booked for its values.
@@ -60,12 +60,6 @@ pub(super) struct Reading {
 pub(super) struct Left {
     pub table: RawTable,
     pub values: u64,
-}
-
-/// A table that a checkpoint reads, and its files.
-pub(super) struct Source<'a> {
-    pub table: &'a mut RawTable,
-    pub files: &'a mut HeapFiles,
 }
 
 impl Reading {
@@ -82,24 +76,20 @@ impl Reading {
             left: None,
             booked: 0,
             records,
-            naming: Naming::first(account.clone()),
-            encoded: 0,
+            looks_at_each: false,
+            sets: None,
             account,
         }
     }
 
     /// Whether an entry is to be read.
-    pub fn is_due(&self, table: &mut RawTable, spot: Spot) -> bool {
-        table.is_captured(spot) || self.is_anew(table, spot)
-    }
-
-    fn is_anew(&self, table: &RawTable, spot: Spot) -> bool {
-        !self.naming.anew.is_empty() && self.naming.is_anew(table.place(spot))
+    pub fn is_due(&self, table: &mut RawTable, spot: Spot, of: &Remembered) -> bool {
+        table.is_captured(spot) || self.looks_at_each && of.is_anew(table.place(spot))
     }
 
     /// Whether each entry has to be looked at, and not only those with a bit.
     fn looks_at_each(&self, table: &RawTable) -> bool {
-        table.takes_all() || !self.naming.anew.is_empty() || !self.naming.sets.is_empty()
+        table.takes_all() || self.looks_at_each
     }
 
     /// Passes over blocks of which no bit is set, `most` of them at most, but not over the last one; says how many.
@@ -184,7 +174,8 @@ impl Reading {
     /// Of a checkpoint that was given up: drops a bounded part of what it has kept; says whether there was something. Values
     /// that panic when they are dropped do so for nobody.
     pub fn drop_step(&mut self) -> bool {
-        if self.copies.drop_one() || self.naming.sets.drop_one() {
+        let had_set = self.sets.as_mut().is_some_and(LeftSets::drop_one);
+        if had_set || self.sets.take().is_some() || self.copies.drop_one() {
             return true;
         }
         if let Some((kept, bytes)) = self.take_kept() {
@@ -208,34 +199,19 @@ impl Reading {
         }
     }
 
-    /// The place of a record that was written, for a table that remembers it.
-    fn place_of(&mut self, at: PlacedAt, source: &mut Source<'_>) -> Place {
-        if !source.table.notes_places() {
-            return Place::NONE;
-        }
-        self.naming.place_of(at, source.files)
-    }
-
-    /// An entry has a newer record, there, or is on its way.
-    pub fn outdate(&mut self, spot: Spot, newer: Place, source: &mut Source<'_>) -> Result<()> {
-        let older = source.table.place(spot);
-        source.table.set_place(spot, newer);
-        self.naming.outdate(older, source.files)
-    }
-
     /// Reads the next groups of the table, or some of what was kept, into the writer's batch, or as copies if there is
     /// none; there is [room](Reading::room) for them. Says whether there were any.
-    pub fn read_part(&mut self, mut source: Source<'_>, own: Option<&mut Paced>) -> Result<bool> {
+    pub fn read_part(&mut self, table: &mut RawTable, to: &mut Recording<'_>) -> Result<bool> {
         if self.is_read {
-            self.is_done = !self.read_kept(&mut source, own)?;
+            self.is_done = !self.read_kept(table, to)?;
             return Ok(!self.is_done);
         }
         let read = match self.left.take() {
-            None => self.read_groups(&mut source, own),
+            None => self.read_groups(table, to),
             Some(mut left) => {
-                let mut of = Source { table: &mut left.table, files: &mut *source.files };
+                let of = &mut left.table;
                 // If code of the user panics, the table goes later, in parts.
-                let read = catch_unwind(AssertUnwindSafe(|| self.read_groups(&mut of, own)));
+                let read = catch_unwind(AssertUnwindSafe(|| self.read_groups(of, to)));
                 self.left = Some(left);
                 read.unwrap_or_else(|payload| resume_unwind(payload))
             }
@@ -246,37 +222,37 @@ impl Reading {
         read.map(|()| true)
     }
 
-    fn read_groups(&mut self, source: &mut Source<'_>, mut own: Option<&mut Paced>) -> Result<()> {
-        let run = self.walk.next(source.table, GROUPS);
+    fn read_groups(&mut self, table: &mut RawTable, to: &mut Recording<'_>) -> Result<()> {
+        let run = self.walk.next(table, GROUPS);
         self.is_read = self.walk.place.is_none();
         let Some(Run { index, groups }) = run else { return Ok(()) };
-        let looks_at_each = self.looks_at_each(source.table);
-        let dirty = source.table.dirty(index);
+        let looks_at_each = self.looks_at_each(table);
+        let dirty = table.dirty(index);
         let is_looked_at =
             |table: &RawTable, group| looks_at_each || table.is_dirty_in(dirty, group);
-        for group in groups.clone().filter(|group| is_looked_at(source.table, *group)) {
-            source.table.look_ahead_at_group(index, group, looks_at_each);
+        for group in groups.clone().filter(|group| is_looked_at(table, *group)) {
+            table.look_ahead_at_group(index, group, looks_at_each);
         }
         for group in groups {
-            if !is_looked_at(source.table, group) {
+            if !is_looked_at(table, group) {
                 continue;
             }
-            let captured = source.table.captured(index, group);
+            let captured = table.captured(index, group);
             let slots = match looks_at_each {
-                true => source.table.occupied_slots(index, group),
+                true => table.occupied_slots(index, group),
                 false => captured,
             };
             for slot in slots_of(slots) {
                 let spot = Spot::new(index, group, slot);
-                if captured >> slot & 1 == 1 || self.is_anew(source.table, spot) {
-                    self.take(spot, source, own.as_deref_mut())?;
+                if captured >> slot & 1 == 1 || to.is_anew(table.place(spot)) {
+                    self.take(spot, table, to)?;
                 } else {
-                    self.naming.sets.insert_at(source.table.place(spot));
+                    to.keep(table.place(spot));
                 }
             }
-            source.table.clean(index, group);
+            table.clean(index, group);
         }
-        if !self.naming.is_first && !source.table.notes_places() {
+        if !to.is_first() && !table.notes_places() {
             // Lost for want of memory: which records of before are outdated is not known any more.
             return Err(overtaken());
         }
@@ -284,47 +260,51 @@ impl Reading {
     }
 
     /// Takes an entry.
-    fn take(&mut self, spot: Spot, source: &mut Source<'_>, own: Option<&mut Paced>) -> Result<()> {
-        let Some(record) = source.table.entry(spot) else { return Ok(()) };
-        let Some(own) = own else {
+    fn take(&mut self, spot: Spot, table: &mut RawTable, to: &mut Recording<'_>) -> Result<()> {
+        let Some(record) = table.entry(spot) else { return Ok(()) };
+        if !to.has_batch() {
             // Hash and clone may panic, and then nothing has changed.
             self.copies.push(record.hash(), record);
-            self.encoded += 1;
-            source.table.owe(spot);
-            return self.outdate(spot, Place::NONE, source);
-        };
-        self.encoded += 1;
-        let at = own.place_record(record).map_err(|error| name_large(error, record))?;
-        let newer = self.place_of(at, source);
-        self.outdate(spot, newer, source)?;
-        source.table.settle(spot);
+            to.count_encoded();
+            table.owe(spot);
+            return outdate(spot, Place::NONE, table, to);
+        }
+        let at = to.write_record(record).map_err(|error| name_large(error, record))?;
+        let newer = place_of(at, table, to);
+        outdate(spot, newer, table, to)?;
+        table.settle(spot);
         Ok(())
     }
 
     /// Takes a short entry that is due and about to change, before it is its turn: there is [room](Copies::has_room_left)
     /// for it.
-    pub fn take_early(&mut self, spot: Spot, source: &mut Source<'_>) -> Result<()> {
-        let Some(record) = source.table.entry(spot) else { return Ok(()) };
+    pub fn take_early(
+        &mut self,
+        spot: Spot,
+        table: &mut RawTable,
+        to: &mut Recording<'_>,
+    ) -> Result<()> {
+        let Some(record) = table.entry(spot) else { return Ok(()) };
         // Hash and clone may panic, and then nothing has changed.
         self.copies.push(record.hash(), record);
-        self.encoded += 1;
+        to.count_encoded();
         // It has no record until its copy is written.
-        source.table.mark_changed(spot);
-        self.outdate(spot, Place::NONE, source)
+        table.mark_changed(spot);
+        outdate(spot, Place::NONE, table, to)
     }
 
-    fn read_kept(&mut self, source: &mut Source<'_>, mut own: Option<&mut Paced>) -> Result<bool> {
+    fn read_kept(&mut self, table: &mut RawTable, to: &mut Recording<'_>) -> Result<bool> {
         let Some((kept, bytes)) = self.take_kept() else { return Ok(false) };
         for nth in 0..kept.len() {
             let (note, record) = kept.get(nth);
-            self.encoded += 1;
-            let Some(own) = &mut own else {
+            if !to.has_batch() {
+                to.count_encoded();
                 self.copies.push(note.hash, record);
                 continue;
-            };
-            let at = own.place_record(record).map_err(|error| name_large(error, record))?;
-            let place = self.place_of(at, source);
-            arrive(note.hash, record, place, source);
+            }
+            let at = to.write_record(record).map_err(|error| name_large(error, record))?;
+            let place = place_of(at, table, to);
+            arrive(note.hash, record, place, table, to);
         }
         drop(kept);
         self.unbook(bytes);
@@ -332,17 +312,17 @@ impl Reading {
     }
 
     /// Takes back the chunk that the helper has written, and has the table remember where its records are.
-    pub fn settle(&mut self, mut source: Source<'_>) -> Result<()> {
+    pub fn settle(&mut self, table: &mut RawTable, to: &mut Recording<'_>) -> Result<()> {
         let Some(chunk) = self.copies.take_written()? else { return Ok(()) };
         // Of a table that was cleared nothing is remembered.
-        let len = if source.table.notes_places() { chunk.len() } else { 0 };
+        let len = if table.notes_places() { chunk.len() } else { 0 };
         for nth in 0..len {
             if nth + COPIES_AHEAD < len {
-                source.table.look_ahead(chunk.get(nth + COPIES_AHEAD).0.hash);
+                table.look_ahead(chunk.get(nth + COPIES_AHEAD).0.hash);
             }
             let (note, record) = chunk.get(nth);
-            let place = self.place_of(note.at, &mut source);
-            arrive(note.hash, record, place, &mut source);
+            let place = place_of(note.at, table, to);
+            arrive(note.hash, record, place, table, to);
         }
         self.copies.give_back(chunk);
         Ok(())
@@ -350,15 +330,38 @@ impl Reading {
 }
 
 /// An entry that was on its way has its record, there. It may be gone, or have changed.
-fn arrive(hash: u64, record: RecordRef<'_>, place: Place, source: &mut Source<'_>) {
-    let spot = source.table.find(hash, &mut |entry| entry.has_key_of(record));
+fn arrive(
+    hash: u64,
+    record: RecordRef<'_>,
+    place: Place,
+    table: &mut RawTable,
+    to: &mut Recording<'_>,
+) {
+    let spot = table.find(hash, &mut |entry| entry.has_key_of(record));
     match spot {
-        Some(spot) if source.table.notes_places() => {
-            source.table.set_place(spot, place);
-            source.table.settle(spot);
+        Some(spot) if table.notes_places() => {
+            table.set_place(spot, place);
+            table.settle(spot);
         }
-        _ => source.files.note_dead(place),
+        _ => to.note_dead(place),
     }
+}
+
+/// The place of a record that was written, for a table that remembers it.
+fn place_of(at: PlacedAt, table: &RawTable, to: &mut Recording<'_>) -> Place {
+    if table.notes_places() { to.place_of(at) } else { Place::NONE }
+}
+
+/// An entry has a newer record, there, or is on its way.
+pub(super) fn outdate(
+    spot: Spot,
+    newer: Place,
+    table: &mut RawTable,
+    to: &mut Recording<'_>,
+) -> Result<()> {
+    let older = table.place(spot);
+    table.set_place(spot, newer);
+    to.outdate(older)
 }
 
 impl Drop for Reading {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use alluvium_pagestore::{Account, hash_word};
 
+use super::group_unsafe::BLOCK_SLOTS_MAX;
+use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
 use super::raw_table_unsafe::{RawTable, Spot};
 use super::walk::Walk;
 use crate::heap_marks::Place;
@@ -309,7 +311,7 @@ fn an_expected_table_takes_its_entries_in_the_order_of_their_hashes() {
     ALIKE.set(1);
     let mut table = table_of(record_type::<u8>(), 1 << 24);
     let all = share(20_000, 10);
-    table.expect(all);
+    table.expect(all, u64::MAX);
     let before = table.memory_bytes();
     assert!(before > all * 16 / 2, "half of what they fill at least");
     let mut hashes: Vec<_> = (0..all).map(|n| (hash_of(n, 1), n)).collect();
@@ -323,6 +325,26 @@ fn an_expected_table_takes_its_entries_in_the_order_of_their_hashes() {
     });
     assert!(table.memory_bytes() <= other.memory_bytes(), "no more than without that");
     assert!(table.memory_bytes() <= 4 * before);
+}
+
+/// However many entries are expected, no call makes more than some blocks for them.
+#[test]
+fn a_call_makes_a_bounded_number_of_blocks_for_what_is_expected() {
+    ALIKE.set(1);
+    let mut table = table_of(record_type::<u8>(), 1 << 30);
+    table.expect(1 << 24, EXPECTED_BLOCKS_MAX);
+    let made = table.slots() / BLOCK_SLOTS_MAX;
+    assert_eq!(made, EXPECTED_BLOCKS_MAX);
+    // The others come as entries do.
+    let all = share(200_000, 100);
+    let mut most = 0;
+    for n in 0..all {
+        let before = table.slots();
+        add::<u8>(&mut table, hash_of(n, 1), n);
+        most = most.max((table.slots() - before) / BLOCK_SLOTS_MAX);
+    }
+    assert!(most <= 2, "{most} blocks in one call");
+    assert!((0..all).all(|n| find::<u8>(&table, hash_of(n, 1), n).is_some()));
 }
 
 /// A hash that panics while entries are about to move leaves all of them where they were: the first one, or a later one,

@@ -104,14 +104,17 @@ impl<K: Key, V: 'static> Typed<K, V> {
     ) -> Option<Entry<K, V>> {
         // SAFETY: as said above; the entry is read at once, and is the table's no more.
         unsafe {
-            let spot = self.core.table.probe(hash, |entry: &Entry<K, V>| is(&entry.key))?.spot;
+            let found = self.core.table.probe(hash, |entry: &Entry<K, V>| is(&entry.key))?;
+            let spot = found.spot;
+            // Measuring may panic, and then nothing has changed.
+            let heap = found.entry.as_ref();
+            let heap = bytes(&heap.key, &heap.value);
             if self.core.reads {
                 self.core.note_change(spot);
             }
             let (entry, place) = self.core.table.remove(spot, hash)?;
             let entry = entry.cast::<Entry<K, V>>().read();
             self.core.note_dead(place);
-            let heap = bytes(&entry.key, &entry.value);
             self.core.context.account.release(MemoryKind::Values, heap);
             Some(entry)
         }

@@ -25,8 +25,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use alluvium_pagestore::{
-    BlobRef, BlobWriter, Death, Error, ErrorKind, LiveSet, MemoryKind, Result, SegmentId,
-    StateImage,
+    BlobRef, BlobWriter, Death, Error, ErrorKind, ImagePart, LiveSet, MemoryKind, RECORDS, Result,
+    SegmentId, StateImage,
 };
 
 use super::core::Core;
@@ -335,10 +335,10 @@ impl Core {
     fn image_of(&mut self, capture: &Capture) -> StateImage {
         self.log.end_sealing(false);
         self.stored_mut().spill.end();
-        let segments: Vec<_> = capture.segments.iter().map(|s| s.image.clone()).collect();
-        let live: u64 = segments.iter().map(|segment| segment.live_records).sum();
-        assert_eq!(live, capture.entries, "every key has one live record");
-        StateImage { entries: capture.entries, segments, deaths: capture.deaths.clone() }
+        let segments = capture.segments.iter().map(|s| s.image.clone()).collect();
+        let part = ImagePart::new(RECORDS, segments, capture.deaths.clone());
+        assert_eq!(part.live_records(), capture.entries, "every key has one live record");
+        StateImage::of(capture.entries, part)
     }
 
     /// What became of the checkpoint.

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    BlobReader, Error, ErrorKind, Footer, FooterPass, LiveSet, Liveness, MemoryKind, Result,
-    SegmentImage, SegmentReader, StateImage, fingerprint,
+    BlobReader, Error, ErrorKind, Footer, FooterPass, ImagePart, LiveSet, Liveness, MemoryKind,
+    RECORDS, Result, SegmentImage, SegmentReader, StateImage, fingerprint,
 };
 
 use super::address::{Address, Place, StoredAt};
@@ -33,19 +33,34 @@ const ENTRY_BYTES_MAX: u64 = 64;
 
 impl Core {
     pub(super) fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
+        for part in image.parts_of(RECORDS)? {
+            self.restore_part(part, blobs)?;
+        }
+        self.known_deaths = image.deaths().copied().collect();
+        if self.log.index.len() != image.entries {
+            let (found, expected) = (self.log.index.len(), image.entries);
+            let what = format!("{found} keys in the segments, {expected} expected");
+            return Err(Error::new(ErrorKind::Corrupt, what).with("state", &self.context.name));
+        }
+        let ids = image.segments().map(|segment| segment.id);
+        self.log.stored.as_mut().expect("a log with segments").set_committed(ids, false);
+        Ok(())
+    }
+
+    fn restore_part(&mut self, part: &ImagePart, blobs: &BlobReader) -> Result<()> {
         let store = self.context.segment_store()?.for_opening();
         let account = self.log.account.clone();
         let state = fingerprint(&self.context.name);
         let window = self.log.sizes.window_bytes;
         let mut reader = SegmentReader::new(store.clone(), state, window);
-        let dead_bytes = Liveness::memory_bytes(image);
+        let dead_bytes = Liveness::memory_bytes(part);
         account.reserve(MemoryKind::Buffers, dead_bytes, "the lists of dead records")?;
-        let liveness = Liveness::load(image, Some(blobs));
+        let liveness = Liveness::load(part, Some(blobs));
         let liveness = liveness.inspect_err(|_| {
             account.release(MemoryKind::Buffers, dead_bytes);
         })?;
         let (mut ahead, mut footers) = (None, FooterPass::new(0));
-        for segment in &image.segments {
+        for segment in &part.segments {
             let info = segment.open(&store)?;
             match self.has_plenty_for(segment) {
                 true if ahead.is_none() => (ahead, footers) = self.footers_ahead(),
@@ -80,17 +95,6 @@ impl Core {
         }
         drop(liveness);
         account.release(MemoryKind::Buffers, dead_bytes);
-        self.known_deaths.clone_from(&image.deaths);
-        if self.log.index.len() != image.entries {
-            let what = format!(
-                "{} keys in the segments, {} expected",
-                self.log.index.len(),
-                image.entries
-            );
-            return Err(Error::new(ErrorKind::Corrupt, what).with("state", &self.context.name));
-        }
-        let ids = image.segments.iter().map(|segment| segment.id);
-        self.log.stored.as_mut().expect("a log with segments").set_committed(ids, false);
         Ok(())
     }
 

@@ -41,9 +41,10 @@ pub(super) struct Core {
     pub(super) left_pass: Option<(SegmentStore, Booked)>,
     /// What was there before the state was cleared, until it is dropped; before the log, below whose account its own is.
     handed_over: Option<Rc<RefCell<HandedOver>>>,
+    /// Before the log, on whose account its copies are booked.
+    pub(super) rewriter: Rewriter,
     pub(super) log: Log,
     pub(super) context: StateContext,
-    pub(super) rewriter: Rewriter,
     /// The checkpoint being taken, or not decided yet.
     pub(super) capture: Option<Box<Capture>>,
     /// Where the last checkpoint has the records that have died.

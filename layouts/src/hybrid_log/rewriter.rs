@@ -40,11 +40,29 @@ pub struct Rewriter {
 impl Rewriter {
     /// Gives up what is under way. The memory that the helper has for it comes back when it is through.
     fn give_up_job(&mut self) {
-        if let Some(Rewriting { step: Step::Copying(copying, Some(booked)), .. }) = self.job.take()
-        {
+        let job = self.job.take();
+        self.leave(job);
+    }
+
+    /// Leaves a rewrite to the helper.
+    fn leave(&mut self, job: Option<Rewriting>) {
+        if let Some(Rewriting { step: Step::Copying(copying, Some(booked)), .. }) = job {
             self.given_up.push((copying, booked));
         }
         self.settle();
+    }
+
+    /// As if so much was booked for a copy of a long record that nobody waits for any more.
+    #[cfg(test)]
+    pub(super) fn leave_copy(&mut self, helper: &alluvium_pagestore::Helper, booked: Booked) {
+        let copied = || Ok(Copied { entries: Vec::new(), grains: Vec::new(), page: None });
+        self.given_up.push((Job::submit(helper, PART, copied), booked));
+    }
+
+    /// Booked for copies that nobody waits for any more. It is given back as they end, whichever log the records are of
+    /// then.
+    pub(super) fn left_bytes(&self) -> u64 {
+        self.given_up.iter().map(|(_, booked)| booked.bytes()).sum()
     }
 
     fn settle(&mut self) {
@@ -167,7 +185,8 @@ impl Rewrite for Core {
         if self.rewriter.job.as_ref().is_some_and(|job| job.id == id) {
             self.rewriter.give_up_job();
         }
-        self.rewriter.interrupted.take_if(|job| job.id == id);
+        let interrupted = self.rewriter.interrupted.take_if(|job| job.id == id);
+        self.rewriter.leave(interrupted);
         let stored = self.log.stored.as_mut().expect("a log without segments has none");
         match stored.number_of(id) {
             // A checkpoint may have been confirmed since the policy saw it: it waits for that one.
@@ -200,6 +219,8 @@ impl Rewrite for Core {
 impl Core {
     pub(super) fn give_up_rewrite(&mut self) {
         self.rewriter.give_up_job();
+        let interrupted = self.rewriter.interrupted.take();
+        self.rewriter.leave(interrupted);
         let given_up = std::mem::take(&mut self.rewriter.given_up);
         self.rewriter = Rewriter { given_up, ..Rewriter::default() };
     }

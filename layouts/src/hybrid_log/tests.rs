@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use super::config::Sizes;
 use super::log::{Log, QUANTUM};
 use super::{HybridLog, HybridLogTable};
+use crate::booked::Booked;
 use crate::table::{CheckpointOutcome, Cursor, Layout, Pace, StateContext, Table};
 use crate::upkeep::Upkeep;
 
@@ -248,10 +249,7 @@ fn what_is_copied_for_a_checkpoint_changes_where_it_is_while_that_is_written() {
     // What was changed is not on storage.
     assert_eq!(table.core.log.stored.as_ref().unwrap().live_records(), 0);
     table.checkpointed(CheckpointOutcome::Committed);
-    assert_eq!(
-        image.unwrap().segments.iter().map(|segment| segment.live_records).sum::<u64>(),
-        1000
-    );
+    assert_eq!(image.unwrap().segments().map(|segment| segment.live_records).sum::<u64>(), 1000);
 }
 
 /// Takes a checkpoint of 4000 records, told `pace` before each share, and gives how many records were
@@ -367,7 +365,7 @@ fn a_checkpoint_that_makes_sets_ends_at_any_pace_with_pages_of_any_size() {
             };
             table.checkpointed(CheckpointOutcome::Committed);
             // There is room to note 2048 deaths.
-            let has_set = image.segments.iter().any(|s| s.live.is_some_and(|s| s.file == number));
+            let has_set = image.segments().any(|s| s.live.is_some_and(|s| s.file == number));
             assert_eq!(has_set, number == 2, "pages of {page_records}");
         }
     }
@@ -407,7 +405,7 @@ fn freed_in_between<V: State + PartialEq + std::fmt::Debug>(of: impl Fn(u64) -> 
                 break image;
             }
         };
-        let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
+        let live = image.segments().map(|segment| segment.live_records).sum::<u64>();
         assert_eq!((image.entries, live), (2000, 2000), "after {shares} shares");
         for key in 0..2020 {
             assert_eq!(table.get(&key).unwrap(), Some(&of(key)));
@@ -450,7 +448,7 @@ fn a_checkpoint_has_all_that_died_before_its_sets_were_begun() {
     };
     assert!(!table.core.log.stored.as_ref().unwrap().spill.is_wanted(), "it is over");
     table.checkpointed(CheckpointOutcome::Committed);
-    let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
+    let live = image.segments().map(|segment| segment.live_records).sum::<u64>();
     assert_eq!((image.entries, live), (8000, 8000));
 }
 
@@ -497,7 +495,7 @@ fn cleared_after(shares: usize, free_bytes: u64) -> Option<ErrorKind> {
     let outcome = match &ended {
         Ok(image) => {
             let image = image.as_ref().unwrap();
-            let live = image.segments.iter().map(|segment| segment.live_records).sum::<u64>();
+            let live = image.segments().map(|segment| segment.live_records).sum::<u64>();
             assert_eq!((image.entries, live), (8000, 8000), "after {shares} shares");
             CheckpointOutcome::Committed
         }
@@ -506,7 +504,7 @@ fn cleared_after(shares: usize, free_bytes: u64) -> Option<ErrorKind> {
     table.checkpointed(outcome);
     assert_eq!(table.len(), 1);
     let again = table.checkpoint(&mut blobs_of(&table, 3)).unwrap();
-    assert_eq!((again.entries, again.segments.len()), (1, 1), "after {shares} shares");
+    assert_eq!((again.entries, again.segments().count()), (1, 1), "after {shares} shares");
     table.checkpointed(CheckpointOutcome::Committed);
     for _ in 0..200 {
         table.tick(64).unwrap();
@@ -803,7 +801,7 @@ fn a_checkpoint_of_one_change_does_not_make_the_sets_of_many_before_it() {
         let image = table.checkpoint(&mut blobs).unwrap();
         table.checkpointed(CheckpointOutcome::Committed);
         assert_eq!(image.entries, 40_000);
-        let sets = image.segments.iter().filter_map(|segment| segment.live);
+        let sets = image.segments().filter_map(|segment| segment.live);
         sets_made.push(sets.filter(|set| set.file == number).count());
     }
     // The list of 20,000 would be longer than a set.
@@ -917,4 +915,36 @@ fn what_was_cleared_goes_on_being_dropped_if_its_checkpoint_is_lost() {
         (0..keys).step_by(97).for_each(|key| assert_eq!(table.get(&key).unwrap(), Some(&[7; 2])));
     }
     assert_eq!(lost, 5);
+}
+
+/// A rewrite was copying a long record when the state was cleared. What is booked for the copy is not the cleared log's.
+#[test]
+fn a_copy_that_was_given_up_is_booked_once_whatever_is_cleared() {
+    let store = Account::root(8 * MIB);
+    let layout = HybridLog::new().segment(64 * KIB);
+    let mut table = open::<String>(&layout, &store, true);
+    let account = table.core.context.account.clone();
+    let empty = account.used_for(MemoryKind::Buffers);
+    let fill = |table: &mut HybridLogTable<u64, String>| {
+        for key in 0..4000 {
+            table.put(key, text(key, 450)).unwrap();
+        }
+    };
+    for clears in 1..4 {
+        let helper = table.core.context.helper.clone();
+        let booked = Booked::buffers(account.clone(), 64 * KIB);
+        table.core.rewriter.leave_copy(&helper, booked);
+        for _ in 0..clears {
+            fill(&mut table);
+            table.clear().unwrap();
+        }
+        table.core.give_up_rewrite();
+        while table.core.let_go_step() {}
+        assert_eq!(account.used_for(MemoryKind::Buffers), empty, "{clears} times cleared");
+    }
+    let booked = Booked::buffers(account.clone(), 64 * KIB);
+    let helper = table.core.context.helper.clone();
+    table.core.rewriter.leave_copy(&helper, booked);
+    drop(table);
+    assert_eq!(store.used(), 0, "and when it is dropped");
 }

@@ -18,10 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, Key, Lookup, MemoryKind, Result, SegmentImage, SegmentInfo, State,
+    Error, ErrorKind, ImagePart, Key, Lookup, MemoryKind, Result, SegmentImage, SegmentInfo, State,
     StateImage, Time, fingerprint,
 };
 
+use super::LAYOUT;
 use super::background::Frozen;
 use super::files::NAME_BYTES;
 use super::run::Run;
@@ -457,19 +458,20 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let encoded: u64 = written.map(|before| before.table.entries).sum();
         let runs = || slices.iter().flat_map(|before| &before.runs);
         let stored: u64 = runs().map(|run| run.records).sum();
-        let mut image = StateImage { entries: entries + stored, ..StateImage::default() };
         let named = runs().flat_map(|run| &run.segments);
-        image.segments.extend(named.map(SegmentInfo::all_live));
+        let mut named: Vec<_> = named.map(SegmentInfo::all_live).collect();
         let written = capture.groups.last().is_some_and(|group| group.number == capture.number);
         let again = capture.groups.len() - usize::from(written);
-        image.segments.extend(capture.groups[..again].iter().flat_map(|g| g.segments.clone()));
-        image.segments.extend(own.iter().map(SegmentInfo::all_live));
+        named.extend(capture.groups[..again].iter().flat_map(|g| g.segments.clone()));
+        named.extend(own.iter().map(SegmentInfo::all_live));
+        let part = ImagePart::new(LAYOUT, named, Vec::new());
+        let image = StateImage::of(entries + stored, part);
         let own: Vec<_> = own.iter().map(|segment| (segment.id, segment.bytes)).collect();
         let bytes: u64 = own.iter().map(|(_, bytes)| bytes).sum();
         self.files.bytes += bytes;
         self.stats.flushed_bytes += bytes;
         self.stats.codec_calls += encoded;
-        self.files.take(image.segments.iter().map(|segment| segment.id), own);
+        self.files.take(image.segments().map(|segment| segment.id), own);
         image
     }
 

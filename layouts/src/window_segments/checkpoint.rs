@@ -14,6 +14,7 @@ use alluvium_pagestore::{
     fingerprint,
 };
 
+use super::LAYOUT;
 use super::run::{ImageAt, Run};
 use super::slice::{Slice, Stored};
 use super::table::SegmentPanes;
@@ -36,17 +37,19 @@ pub(super) const IMAGES_PER_RECORD: usize = 256;
 
 impl<K: Key, A: State> SegmentPanes<K, A> {
     pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
-        if image.segments.is_empty() && image.entries == 0 {
+        let segments = match image.only_part(LAYOUT)? {
+            Some(part) => &part.segments[..],
             // Of a state that can be made again, checkpoints have nothing.
-            return Ok(());
-        }
+            None if image.entries == 0 => return Ok(()),
+            None => &[],
+        };
         let store = self.context.segment_store()?.for_opening();
         let window = self.sizes.chunk_bytes;
         let memory = self.sizes.restore_bytes();
         self.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
         let state = fingerprint(&self.context.name);
         let mut catalog = Catalog::default();
-        let restored = self.restore_with((&store, state, window), image, &mut catalog);
+        let restored = self.restore_with((&store, state, window), segments, &mut catalog);
         self.account.release(MemoryKind::Buffers, memory);
         self.account.release(MemoryKind::Tables, catalog.booked);
         restored.map_err(|error| error.with("state", &self.context.name))
@@ -55,23 +58,23 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     fn restore_with(
         &mut self,
         (store, state, window): (&SegmentStore, u64, usize),
-        image: &StateImage,
+        segments: &[SegmentImage],
         catalog: &mut Catalog,
     ) -> Result<()> {
         let mut reader = SegmentReader::new(store.clone(), state, window);
-        let (runs, tables) = ends(&mut reader, store, &image.segments)?;
-        for segment in &image.segments[tables..] {
+        let (runs, tables) = ends(&mut reader, store, segments)?;
+        for segment in &segments[tables..] {
             reader.for_each(&segment.open(store)?, None, |_, record| {
                 let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
                 if !catalog.take_in(&self.account, kind, slice, &told)? {
-                    self.restore_from(kind, slice, &told, store, &image.segments[..runs])?;
+                    self.restore_from(kind, slice, &told, store, &segments[..runs])?;
                 }
                 Ok(())
             })?;
         }
         // One window at a time.
         drop(reader);
-        let (told, written) = (&mut catalog.tables, &image.segments[runs..tables]);
+        let (told, written) = (&mut catalog.tables, &segments[runs..tables]);
         told.check(&catalog.slices, written.len())?;
         let account = self.account.clone();
         let mut tables = Tables { panes: self, records: told.records() };
@@ -87,9 +90,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 found.in_group = is_it.then_some(group);
             }
         }
-        let only = image.segments[runs..].iter().map(|segment| (segment.id, segment.bytes));
-        let all = image.segments.iter().map(|segment| segment.id);
-        self.files.bytes += image.segments.iter().map(|segment| segment.bytes).sum::<u64>();
+        let only = segments[runs..].iter().map(|segment| (segment.id, segment.bytes));
+        let all = segments.iter().map(|segment| segment.id);
+        self.files.bytes += segments.iter().map(|segment| segment.bytes).sum::<u64>();
         self.files.take(all, only.collect::<Vec<(SegmentId, u64)>>());
         let free = self.files.decide(CheckpointOutcome::Committed);
         assert!(free.is_empty(), "nothing was of no use before");

@@ -30,6 +30,9 @@ mod taking;
 mod telling;
 mod writing;
 
+/// The name of the layout, and that of the files of its checkpoints.
+const LAYOUT: &str = "window-segments";
+
 pub use config::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, WindowSegments};
 pub use table::SegmentPanes;
 pub(crate) use taking::for_each_part_of_a_pane;

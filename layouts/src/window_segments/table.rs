@@ -88,7 +88,7 @@ impl<K: Key, A: State> PanesLayout<K, A> for WindowSegments {
     type Panes = SegmentPanes<K, A>;
 
     fn name(&self) -> &'static str {
-        "window-segments"
+        super::LAYOUT
     }
 
     fn memory_limit(&self) -> Option<u64> {

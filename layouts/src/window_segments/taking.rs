@@ -10,6 +10,7 @@ use alluvium_pagestore::{
 };
 use hashbrown::HashTable;
 
+use super::LAYOUT;
 use super::checkpoint::{
     Catalog, END, OF_IMAGES, OF_RUN, OF_SLICE, catalog_is_wrong, ends, gaps_of,
 };
@@ -39,12 +40,14 @@ pub fn for_each_part_of_a_pane<K: Key, A: State>(
     part: &Part,
     pane: &mut dyn FnMut(Time, K, A) -> Result<()>,
 ) -> Result<()> {
-    if part.image.segments.is_empty() && part.image.entries == 0 {
-        return Ok(());
-    }
+    let segments = match part.image.only_part(LAYOUT)? {
+        Some(part) => &part.segments[..],
+        None if part.image.entries == 0 => return Ok(()),
+        None => &[],
+    };
     let account = &part.context.account;
     let before = account.used_for(MemoryKind::Tables);
-    let read = read(part, pane);
+    let read = read(part, segments, pane);
     let taken = account.used_for(MemoryKind::Tables) - before;
     account.release(MemoryKind::Tables, taken);
     read.map_err(|error| error.with("state", &part.context.name))
@@ -52,9 +55,9 @@ pub fn for_each_part_of_a_pane<K: Key, A: State>(
 
 fn read<K: Key, A: State>(
     part: &Part,
+    segments: &[SegmentImage],
     pane: &mut dyn FnMut(Time, K, A) -> Result<()>,
 ) -> Result<()> {
-    let segments = &part.image.segments;
     let (runs, tables) = {
         let (store, account) = (part.context.segment_store()?.clone(), &part.context.account);
         let window = chunk_bytes(&part.context);

@@ -21,7 +21,7 @@ impl<M> Retained<M> {
     pub fn push(&mut self, image: StateImage, then: M) {
         let files = |image: &StateImage| -> BTreeSet<String> {
             let blobs = image.blob_files().map(blobs_name);
-            image.segments.iter().map(|segment| segment.id.file_name()).chain(blobs).collect()
+            image.segments().map(|segment| segment.id.file_name()).chain(blobs).collect()
         };
         self.store.pin(files(&image).iter().map(String::as_str));
         self.all.push((image, then));

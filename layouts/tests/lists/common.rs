@@ -42,7 +42,7 @@ impl Ground {
         if let Some(device) = &self.device {
             let named = |name: &String| {
                 self.committed.as_ref().is_some_and(|image| {
-                    image.segments.iter().any(|s| s.id.file_name() == *name)
+                    image.segments().any(|s| s.id.file_name() == *name)
                         || image.blob_files().any(|number| blobs_name(number) == *name)
                 })
             };
@@ -183,7 +183,7 @@ impl Ground {
     /// Whether the committed checkpoint names all of these files, and no other.
     pub fn names_just(&self, files: &[String]) -> bool {
         let image = self.committed.as_ref().expect("a checkpoint");
-        let mut named: Vec<_> = image.segments.iter().map(|s| s.id.file_name()).collect();
+        let mut named: Vec<_> = image.segments().map(|s| s.id.file_name()).collect();
         let mut files = files.to_vec();
         named.sort();
         files.sort();

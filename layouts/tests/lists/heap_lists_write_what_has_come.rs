@@ -137,7 +137,7 @@ impl<E: Element> Ground<E> {
     fn check_retained(&self, when: &str) {
         for (image, then) in self.retained.all() {
             let account = Account::root(1 << 30);
-            let live: u64 = image.segments.iter().map(|segment| segment.live_records).sum();
+            let live: u64 = image.segments().map(|segment| segment.live_records).sum();
             assert_eq!(live, image.entries, "{when}");
             let mut restored = self.open(&account, Some(image.clone()));
             assert_eq!(restored.stats().codec_calls, live, "{when}");

@@ -166,7 +166,7 @@ fn beside_a_stream<V: Value>(case: &Case) {
             run.make_space();
         }
         let image = run.checkpoint(number, [3, 40, 40, 400, 40, 1][number as usize - 1]);
-        sets += image.segments.iter().filter(|s| s.live.is_some_and(|s| s.file == number)).count();
+        sets += image.segments().filter(|s| s.live.is_some_and(|s| s.file == number)).count();
         run.table.checkpointed(CheckpointOutcome::Committed);
         run.make_space();
         assert_eq!(idle(&account), booked, "memory of checkpoint {number}");

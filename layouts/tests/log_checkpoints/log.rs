@@ -102,7 +102,7 @@ pub fn open<V: Value>(
 }
 
 pub fn files(image: &StateImage) -> Vec<String> {
-    let segments = image.segments.iter().map(|segment| segment.id.file_name());
+    let segments = image.segments().map(|segment| segment.id.file_name());
     let all: BTreeSet<_> = segments.chain(image.blob_files().map(blobs_name)).collect();
     all.into_iter().collect()
 }

@@ -43,7 +43,7 @@ fn in_any_memory_a_log_holds_the_same() {
     let device = Arc::new(Simulated::new(21, Faults::late(21)));
     let segments = SegmentStore::new(device.clone(), 1);
     let (image, model) = written(&segments);
-    let images = image.segments.iter().map(|s| s.records.div_ceil(PAGE_RECORDS)).sum::<u64>();
+    let images = image.segments().map(|s| s.records.div_ceil(PAGE_RECORDS)).sum::<u64>();
     let mut read = BTreeMap::new();
     let mut opened = 0;
     for memory in (0..40).map(|n| 700 * KIB + n * 40 * KIB).chain([8 * MIB, 64 * MIB]) {
@@ -66,7 +66,7 @@ fn in_any_memory_a_log_holds_the_same() {
     }
     assert!(opened > 20, "{opened} were opened");
     // Header, tail and directory of each segment through the window, and the blocks of footers.
-    let others = image.segments.len() as u64 * 4 * WINDOW_BYTES;
+    let others = image.segments().count() as u64 * 4 * WINDOW_BYTES;
     let footers = images * (PAGE_RECORDS * 16 + 8 * KIB);
     let most = footers + others;
     assert!(images * WINDOW_BYTES > most, "a window for each is told from footers");

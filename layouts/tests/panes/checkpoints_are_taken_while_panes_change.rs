@@ -159,7 +159,7 @@ fn one_that_is_abandoned_at_any_step_leaves_nothing() {
             (0..100).any(|_| {
                 panes.tick(64).unwrap();
                 std::thread::sleep(Duration::from_millis(1));
-                place.segment_files().len() == image.segments.len()
+                place.segment_files().len() == image.segments().count()
             })
         });
         assert!(is_all, "{when}: files that no checkpoint names");

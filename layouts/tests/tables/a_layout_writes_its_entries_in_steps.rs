@@ -52,7 +52,7 @@ fn entries_are_read_back_as_they_were_written_and_none_is_left_of_what_was_given
     assert_eq!(image.entries, entries.len() as u64);
     drop((writer, given_up));
     assert_eq!(account.used(), 0);
-    assert_eq!(device.list().unwrap().len(), image.segments.len());
+    assert_eq!(device.list().unwrap().len(), image.segments().count());
     let (mut found, blobs) = (BTreeMap::new(), BlobReader::new(Arc::new(device)));
     read_entries(&context, &image, &blobs, |key: u64, value: String| {
         assert!(found.insert(key, value).is_none(), "an entry is there twice");

@@ -151,7 +151,7 @@ impl<L: Layout<u64, V> + Default, V: Word> Ground<L, V> {
         for (image, then) in self.retained.all() {
             let account = Account::root(1 << 30);
             assert_eq!(image.entries, then.len() as u64, "{when}");
-            let live: u64 = image.segments.iter().map(|segment| segment.live_records).sum();
+            let live: u64 = image.segments().map(|segment| segment.live_records).sum();
             assert_eq!(live, image.entries, "{when}");
             assert_eq!(entries(&mut self.open(&account, Some(image.clone()))), *then, "{when}");
         }

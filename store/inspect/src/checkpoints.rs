@@ -33,8 +33,8 @@ pub struct Checkpoints {
 pub struct Checkpoint {
     image: CheckpointImage,
     blobs: BlobReader,
-    /// Which records live, of the states that were asked for.
-    liveness: RefCell<BTreeMap<String, Rc<Liveness>>>,
+    /// Which records live, of the parts of states that were asked for.
+    liveness: RefCell<BTreeMap<(String, usize), Rc<Liveness>>>,
 }
 
 /// A state as a checkpoint has it.
@@ -49,6 +49,8 @@ pub struct StateAt<'a> {
 pub struct SegmentAt<'a> {
     checkpoint: &'a Checkpoint,
     state: &'a StateManifest,
+    /// Number of the state's part that names it.
+    part: usize,
     image: &'a SegmentImage,
 }
 
@@ -252,10 +254,21 @@ impl<'a> StateAt<'a> {
         fingerprint(&self.manifest.name)
     }
 
-    /// Its segments, in the order in which the layout gave them.
-    pub fn segments(&self) -> impl ExactSizeIterator<Item = SegmentAt<'a>> + use<'a> {
+    /// Its segments, part after part, in the order in which the layout gave them.
+    pub fn segments(&self) -> impl Iterator<Item = SegmentAt<'a>> + use<'a> {
         let (checkpoint, state) = (self.checkpoint, self.manifest);
-        state.image.segments.iter().map(move |image| SegmentAt { checkpoint, state, image })
+        state.image.parts.iter().enumerate().flat_map(move |(part, of)| {
+            of.segments.iter().map(move |image| SegmentAt { checkpoint, state, part, image })
+        })
+    }
+
+    /// Whether all of it is laid out in one way.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if a part is not.
+    pub fn is_laid_out_as(&self, layout: &str) -> Result<()> {
+        let parts = self.manifest.image.parts_of(layout);
+        parts.map(drop).map_err(|error| error.with("state", self.name()))
     }
 }
 
@@ -309,12 +322,16 @@ impl SegmentAt<'_> {
             return Ok(Live(None));
         }
         let (checkpoint, state) = (self.checkpoint, self.state);
-        let known = checkpoint.liveness.borrow().get(&state.name).cloned();
+        let part = (state.name.clone(), self.part);
+        let known = checkpoint.liveness.borrow().get(&part).cloned();
         let liveness = match known {
             Some(liveness) => liveness,
             None => {
-                let read = Rc::new(Liveness::load(&state.image, Some(&checkpoint.blobs))?);
-                checkpoint.liveness.borrow_mut().insert(state.name.clone(), read.clone());
+                let read = Rc::new(Liveness::load(
+                    &state.image.parts[self.part],
+                    Some(&checkpoint.blobs),
+                )?);
+                checkpoint.liveness.borrow_mut().insert(part, read.clone());
                 read
             }
         };

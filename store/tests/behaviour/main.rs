@@ -19,6 +19,7 @@ mod bad_input_is_refused_by_name;
 mod colliding_hashes_never_mix_keys_up;
 mod damaged_files_are_never_served;
 mod deleted_keys_stay_deleted_while_segments_are_rewritten;
+mod equal_keys_that_encode_differently_are_one_key;
 mod every_engine_answers_like_a_map;
 mod every_layout_answers_like_a_map;
 mod every_short_history_equals_the_model;

@@ -27,8 +27,8 @@ fn sample() -> (Simulated, Model) {
         let last = all.store.checkpoints().last().unwrap().checkpoint.number;
         let name = format!("checkpoint-{last:016x}");
         let image = CheckpointImage::parse(&name, &device.bytes(&name).unwrap()).unwrap();
-        let has_lists = image.states.iter().any(|state| !state.image.deaths.is_empty());
-        let mut segments = image.states.iter().flat_map(|state| &state.image.segments);
+        let has_lists = image.states.iter().any(|state| state.image.deaths().next().is_some());
+        let mut segments = image.states.iter().flat_map(|state| state.image.segments());
         if has_lists && segments.any(|segment| segment.live.is_some()) {
             println!("seed {seed}");
             return (device.crash(CrashPolicy::Everything), model);

@@ -98,8 +98,8 @@ fn the_fixtures_have_every_layout_live_sets_lists_of_the_dead_and_moved_groups()
     for layout in ["heap", "hybrid-log", "append-log", "window-segments", "timers"] {
         assert!(states.iter().any(|state| state.layout == layout), "{layout}");
     }
-    assert!(states.iter().any(|state| !state.image.deaths.is_empty()), "packed deaths");
-    let mut segments = states.iter().flat_map(|state| &state.image.segments);
+    assert!(states.iter().any(|state| state.image.deaths().next().is_some()), "packed deaths");
+    let mut segments = states.iter().flat_map(|state| state.image.segments());
     assert!(segments.any(|segment| segment.live.is_some()), "sets of the live");
     let first: Vec<_> = (0..moved::WORKERS).flat_map(|at| self::images(&moved_name(at))).collect();
     let mut states = first.iter().flat_map(|image| &image.states);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::format::GRAIN_BYTES;
 use super::packed::{GRAIN_BITS, PackedGrains, pack, packed_len};
-use super::{SegmentId, SegmentImage, StateImage};
+use super::{ImagePart, SegmentId, SegmentImage};
 use crate::blob::{BlobReader, BlobRef, BlobWriter};
 use crate::{Error, ErrorKind, Result};
 
@@ -169,7 +169,7 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// Which records of a state belong to a checkpoint: what is noted of each segment when it was last
+/// Which records of a part of a state belong to a checkpoint: what is noted of each segment when it was last
 /// looked at in full, and which records have died since.
 #[derive(Debug)]
 pub struct Liveness {
@@ -179,19 +179,19 @@ pub struct Liveness {
 
 impl Liveness {
     /// Memory that the records take that have died, while it is there and while it is read.
-    pub fn memory_bytes(image: &StateImage) -> u64 {
-        let longest = image.deaths.iter().map(|blob| blob.len).max().unwrap_or(0);
-        2 * image.deaths.iter().map(|blob| blob.len).sum::<u64>() + 2 * longest
+    pub fn memory_bytes(part: &ImagePart) -> u64 {
+        let longest = part.deaths.iter().map(|blob| blob.len).max().unwrap_or(0);
+        2 * part.deaths.iter().map(|blob| blob.len).sum::<u64>() + 2 * longest
     }
 
     /// Reads which records have died.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] and [`ErrorKind::Missing`] with the file.
-    pub fn load(image: &StateImage, blobs: Option<&BlobReader>) -> Result<Self> {
+    pub fn load(part: &ImagePart, blobs: Option<&BlobReader>) -> Result<Self> {
         let mut dead: BTreeMap<SegmentId, PackedGrains> = BTreeMap::new();
-        let named: BTreeSet<SegmentId> = image.segments.iter().map(|segment| segment.id).collect();
-        for blob in &image.deaths {
+        let named: BTreeSet<SegmentId> = part.segments.iter().map(|segment| segment.id).collect();
+        for blob in &part.deaths {
             let bytes = blobs.ok_or_else(lost)?.read(blob)?;
             let mut rest = &bytes[..];
             while let Some(listed) = Listed::first_of(rest) {
@@ -242,6 +242,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::RECORDS;
     use crate::io::{Faults, Simulated};
 
     fn segment(id: u64, live_records: u64) -> SegmentImage {
@@ -265,19 +266,19 @@ mod tests {
         let now = Death::write(&mut now, |_| true, &blobs).unwrap().unwrap();
 
         let segments = vec![segment(1, 60), segment(2, 62), segment(3, 64)];
-        let image = StateImage { entries: 186, segments, deaths: vec![before, now] };
+        let part = ImagePart::new(RECORDS, segments, vec![before, now]);
         let reader = BlobReader::new(device.clone());
-        let read = Liveness::load(&image, Some(&reader)).unwrap();
+        let read = Liveness::load(&part, Some(&reader)).unwrap();
         let dead = |at: usize| {
-            let set = read.of(&image.segments[at]).unwrap();
+            let set = read.of(&part.segments[at]).unwrap();
             let lives = |grain: &u32| set.as_ref().is_none_or(|set| set.contains(*grain));
             (0..64).filter(|grain| !lives(grain)).collect::<Vec<_>>()
         };
         assert_eq!((dead(0), dead(1), dead(2)), (vec![0, 5, 6, 63], vec![7, 40], vec![]));
 
         let not_in_order = blobs.append(&list_of(1, &[5, 0])).unwrap();
-        let image = StateImage { deaths: vec![not_in_order], ..image };
-        let error = Liveness::load(&image, Some(&reader)).unwrap_err();
+        let part = ImagePart { deaths: vec![not_in_order], ..part };
+        let error = Liveness::load(&part, Some(&reader)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
 }

@@ -5,6 +5,7 @@ mod format;
 mod image;
 mod live;
 mod packed;
+mod parts;
 mod pass;
 mod pins;
 mod placing;
@@ -20,6 +21,7 @@ pub use format::{
 };
 pub use image::Image;
 pub use live::{Death, LiveSet, Liveness};
+pub use parts::{ImagePart, PartRange, RECORDS, StateImage};
 pub use pass::{PassVisitor, PassedRecord, SegmentPass};
 pub use placing::{PlacedAt, Placing};
 pub use reader::{SegmentDirectory, SegmentReader};
@@ -209,28 +211,9 @@ pub struct SegmentImage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest: Option<Time>,
     /// Which ones they were when the segment was last looked at in full, a bit per grain; `None` if
-    /// all did. Those of [`StateImage::deaths`] do not any more.
+    /// all did. Those of [`ImagePart::deaths`] do not any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<crate::blob::BlobRef>,
-}
-
-/// What a checkpoint says of one state.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StateImage {
-    /// Keys in it.
-    pub entries: u64,
-    /// The segments that hold them.
-    pub segments: Vec<SegmentImage>,
-    /// Lists of records that have died since their segments were looked at in full.
-    pub deaths: Vec<crate::blob::BlobRef>,
-}
-
-impl StateImage {
-    /// Numbers of the checkpoints whose blobs this refers to.
-    pub fn blob_files(&self) -> impl Iterator<Item = u64> + '_ {
-        let sets = self.segments.iter().filter_map(|segment| segment.live);
-        sets.chain(self.deaths.iter().copied()).map(|blob| blob.file)
-    }
 }
 
 impl SegmentInfo {

@@ -124,7 +124,8 @@ impl Core {
         true
     }
 
-    /// What is booked for the log, and not for reads, what else is the table's, and what was handed over before.
+    /// What is booked for the log, and not for reads, copies that were given up, what else is the table's, and what was
+    /// handed over before.
     fn booked_for_log(&self) -> Bookings {
         let stored = self.log.stored.as_ref();
         let reads = stored.map_or(0, |it| self.log.sizes.read_buffer_bytes() + it.left_bytes());
@@ -132,7 +133,7 @@ impl Core {
         let asked = self.expiry.map_or(0, |expiry| {
             expiry.booked_bytes(self.log.record_type, self.context.max_value_bytes)
         });
-        let kept = fixed_bytes() + reads + left_pass + asked;
+        let kept = fixed_bytes() + reads + left_pass + asked + self.rewriter.left_bytes();
         MEMORY_KINDS.map(|kind| {
             let booked = self.log.account.used_for(kind) - self.handed_over_for(kind);
             (kind, if kind == MemoryKind::Buffers { booked - kept } else { booked })

@@ -292,7 +292,7 @@ fn read_catalog(
             return Ok(unknown.map_or(Ok((catalog, number + 1)), Err));
         }
     }
-    match state.segments().len() {
+    match state.segments().count() {
         0 => Ok(Ok((catalog, 0))),
         _ => Err(Error::new(ErrorKind::Corrupt, "the catalog of runs is not complete")),
     }

@@ -1,7 +1,7 @@
 //! Records of a key and a value, as maps, counts, values and timers have them in every layout, and
 //! lists and panes in those that keep them under keys of slice and key.
 
-use alluvium_pagestore::Result;
+use alluvium_pagestore::{RECORDS, Result};
 
 use super::reader::{Passing, Reader};
 use super::sink::Sink;
@@ -49,6 +49,7 @@ fn export_as(
     sink: &mut Sink<'_>,
     shape: Shape<'_>,
 ) -> Result<()> {
+    state.is_laid_out_as(RECORDS)?;
     let mut types = Types::default();
     let root = record_of(&mut types, key, value);
     for segment in state.segments() {

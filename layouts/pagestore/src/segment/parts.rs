@@ -1,0 +1,282 @@
+//! What a checkpoint says of one state: the parts that its records lie in.
+//!
+//! Most states have one part. A state whose records lie in two layouts at once has a part for each, with files and lists
+//! of dead records of its own.
+//!
+//! What it keeps true: no two parts name one segment, and the lists of a part tell of its own segments only.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{SegmentId, SegmentImage};
+use crate::blob::BlobRef;
+use crate::{Error, ErrorKind, Result, Time};
+
+/// Layout of a part whose segments are records of keys and values, each with one live record or, of lists, several.
+pub const RECORDS: &str = "records";
+
+/// What a checkpoint says of one state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Written")]
+pub struct StateImage {
+    /// Keys in it.
+    pub entries: u64,
+    /// Where they are. None if nothing is on storage.
+    pub parts: Vec<ImagePart>,
+}
+
+/// One part of a state: files that one layout reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImagePart {
+    /// How its files are laid out: [`RECORDS`], or a name that the layout gives.
+    pub layout: String,
+    /// Which of the state's records it may have.
+    #[serde(default, skip_serializing_if = "PartRange::is_all")]
+    pub range: PartRange,
+    /// The segments that hold them.
+    pub segments: Vec<SegmentImage>,
+    /// Lists of records that have died since their segments were looked at in full.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deaths: Vec<BlobRef>,
+}
+
+/// Which records of a state a part may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PartRange {
+    /// Any of them.
+    #[default]
+    All,
+    /// Those whose keys have hashes from the first to the last.
+    Hashes {
+        /// The lowest hash.
+        first: u64,
+        /// The highest.
+        last: u64,
+    },
+    /// Those of slices of time from the first to the last.
+    Slices {
+        /// Start of the first slice.
+        first: Time,
+        /// Start of the last.
+        last: Time,
+    },
+}
+
+/// The form on storage. Builds up to format 4 wrote one part, without its layout.
+#[derive(Deserialize)]
+struct Written {
+    entries: u64,
+    #[serde(default)]
+    parts: Vec<ImagePart>,
+    #[serde(default)]
+    segments: Vec<SegmentImage>,
+    #[serde(default)]
+    deaths: Vec<BlobRef>,
+}
+
+impl From<Written> for StateImage {
+    fn from(written: Written) -> Self {
+        let Written { entries, mut parts, segments, deaths } = written;
+        let (layout, range) = (String::new(), PartRange::All);
+        parts.extend(ImagePart { layout, range, segments, deaths }.if_any());
+        Self { entries, parts }
+    }
+}
+
+impl PartRange {
+    fn is_all(&self) -> bool {
+        *self == Self::All
+    }
+
+    fn is_one(&self) -> bool {
+        match self {
+            Self::All => true,
+            Self::Hashes { first, last } => first <= last,
+            Self::Slices { first, last } => first <= last,
+        }
+    }
+
+    /// Whether a part may have a key with one of the hashes from `first` to `last`.
+    pub fn meets(&self, first: u64, last: u64) -> bool {
+        match self {
+            Self::Hashes { first: from, last: to } => *from <= last && first <= *to,
+            Self::All | Self::Slices { .. } => true,
+        }
+    }
+}
+
+impl ImagePart {
+    /// A part of any of a state's records.
+    pub fn new(layout: &str, segments: Vec<SegmentImage>, deaths: Vec<BlobRef>) -> Self {
+        Self { layout: layout.to_owned(), range: PartRange::All, segments, deaths }
+    }
+
+    /// The part, unless it names nothing.
+    fn if_any(self) -> Option<Self> {
+        let names_nothing = self.segments.is_empty() && self.deaths.is_empty();
+        (!names_nothing).then_some(self)
+    }
+
+    /// Live records of its segments.
+    pub fn live_records(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.live_records).sum()
+    }
+}
+
+impl StateImage {
+    /// A state of so many entries that lies in one part.
+    pub fn of(entries: u64, part: ImagePart) -> Self {
+        Self { entries, parts: part.if_any().into_iter().collect() }
+    }
+
+    /// The segments of all parts.
+    pub fn segments(&self) -> impl Iterator<Item = &SegmentImage> + Clone {
+        self.parts.iter().flat_map(|part| &part.segments)
+    }
+
+    /// The lists of dead records of all parts.
+    pub fn deaths(&self) -> impl Iterator<Item = &BlobRef> + Clone {
+        self.parts.iter().flat_map(|part| &part.deaths)
+    }
+
+    /// Numbers of the checkpoints whose blobs this refers to.
+    pub fn blob_files(&self) -> impl Iterator<Item = u64> + '_ {
+        let sets = self.segments().filter_map(|segment| segment.live);
+        sets.chain(self.deaths().copied()).map(|blob| blob.file)
+    }
+
+    /// All parts, for a layout that reads any number of parts of one kind.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if a part is laid out in another way.
+    pub fn parts_of(&self, layout: &str) -> Result<&[ImagePart]> {
+        match self.parts.iter().find(|part| part.layout != layout) {
+            Some(other) => Err(laid_out_otherwise(&other.layout, layout)),
+            None => Ok(&self.parts),
+        }
+    }
+
+    /// The part, for a layout that has all of a state in one; `None` if nothing is on storage.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if it is laid out in another way, or if there are several.
+    pub fn only_part(&self, layout: &str) -> Result<Option<&ImagePart>> {
+        match self.parts_of(layout)? {
+            [] => Ok(None),
+            [only] => Ok(Some(only)),
+            several => {
+                let count = several.len();
+                let message = format!("the state lies in {count} parts; \"{layout}\" reads one");
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+        }
+    }
+
+    /// Gives parts of builds that did not tell it the layout of their files, which the layout of the state says.
+    pub(crate) fn tell_layout(&mut self, state_layout: &str) {
+        let own = matches!(state_layout, "append-log" | "window-segments");
+        let layout = if own { state_layout } else { RECORDS };
+        let untold = self.parts.iter_mut().filter(|part| part.layout.is_empty());
+        untold.for_each(|part| part.layout = layout.to_owned());
+    }
+
+    /// Whether the parts can be those of one state.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn check(&self) -> std::result::Result<(), &'static str> {
+        let mut named: HashSet<SegmentId> = HashSet::new();
+        if !self.segments().all(|segment| named.insert(segment.id)) {
+            return Err("a segment is named twice");
+        }
+        if !self.parts.iter().all(|part| part.range.is_one()) {
+            return Err("the range of a part ends before it begins");
+        }
+        Ok(())
+    }
+}
+
+fn laid_out_otherwise(found: &str, wanted: &str) -> Error {
+    let message = format!("a part of the state is laid out as \"{found}\"; \"{wanted}\" is read");
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(id: u64) -> SegmentImage {
+        SegmentImage {
+            id: SegmentId(id),
+            bytes: 8192,
+            records: 2,
+            max_record_bytes: 32,
+            live_records: 2,
+            digest: None,
+            latest: None,
+            live: None,
+        }
+    }
+
+    /// Two parts as a cold tier has them: files, dead and range of their own.
+    fn two() -> StateImage {
+        let blob = |file| BlobRef { file, offset: 0, len: 8, crc: 1 };
+        let hot = ImagePart::new(RECORDS, vec![segment(1), segment(2)], vec![blob(4)]);
+        let range = PartRange::Hashes { first: 0, last: u64::MAX >> 1 };
+        let cold = ImagePart { range, ..ImagePart::new("runs", vec![segment(3)], vec![blob(5)]) };
+        StateImage { entries: 6, parts: vec![hot, cold] }
+    }
+
+    #[test]
+    fn parts_come_back_with_files_dead_and_range_of_their_own() {
+        let image = two();
+        let text = serde_json::to_string(&image).unwrap();
+        assert_eq!(serde_json::from_str::<StateImage>(&text).unwrap(), image);
+        assert!(image.segments().map(|segment| segment.id.0).eq([1, 2, 3]));
+        assert!(image.blob_files().eq([4, 5]));
+        assert!(image.check().is_ok());
+        let error = image.parts_of(RECORDS).unwrap_err();
+        assert!(error.to_string().contains("\"runs\""), "{error}");
+        assert!(image.only_part(RECORDS).is_err());
+        let hot = StateImage { parts: vec![image.parts[0].clone(); 2], ..image };
+        let error = hot.only_part(RECORDS).unwrap_err();
+        assert!(error.to_string().contains("2 parts"), "{error}");
+    }
+
+    #[test]
+    fn an_image_of_before_is_one_part_of_the_states_layout() {
+        let two = two();
+        let part = &two.parts[0];
+        let (segments, deaths) = (&part.segments, &part.deaths);
+        let text = serde_json::json!({ "entries": 4, "segments": segments, "deaths": deaths });
+        let mut image: StateImage = serde_json::from_value(text).unwrap();
+        image.tell_layout("hybrid-log");
+        assert_eq!(image, StateImage::of(4, part.clone()));
+        let text = serde_json::json!({ "entries": 4, "segments": segments, "deaths": [] });
+        let mut image: StateImage = serde_json::from_value(text).unwrap();
+        image.tell_layout("append-log");
+        assert_eq!(image.only_part("append-log").unwrap().unwrap().segments, *segments);
+        let text = serde_json::json!({ "entries": 0, "segments": [], "deaths": [] });
+        assert_eq!(serde_json::from_value::<StateImage>(text).unwrap(), StateImage::default());
+    }
+
+    #[test]
+    fn parts_that_cannot_be_of_one_state_are_told() {
+        let mut image = two();
+        image.parts[1].segments.push(segment(2));
+        assert_eq!(image.check(), Err("a segment is named twice"));
+        let mut image = two();
+        image.parts[1].range = PartRange::Slices { first: Time(2), last: Time(1) };
+        assert_eq!(image.check(), Err("the range of a part ends before it begins"));
+    }
+
+    #[test]
+    fn a_range_of_hashes_meets_those_that_it_shares_one_with() {
+        let range = PartRange::Hashes { first: 10, last: 20 };
+        assert!(range.meets(0, 10) && range.meets(20, 30) && range.meets(12, 13));
+        assert!(!range.meets(0, 9) && !range.meets(21, 30));
+        assert!(PartRange::All.meets(5, 5));
+    }
+}

@@ -1,0 +1,156 @@
+//! Where a layout's records go while a checkpoint is taken: into the batch being filled, or beside the writer. And what it
+//! reports of those that stay, have changed or have died.
+
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, Key, MemoryKind, PlacedAt, Result, State};
+
+use super::ledger::HeapFiles;
+use super::naming::Naming;
+use super::writer::Paced;
+use crate::booked::Booked;
+use crate::heap_marks::Place;
+use crate::record_type_unsafe::RecordRef;
+
+/// What a checkpoint writes.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub booked: Booked,
+    pub naming: Naming,
+    /// Records that were given to be written.
+    pub encoded: u64,
+}
+
+impl Part {
+    pub fn new(account: Rc<Account>) -> Self {
+        let booked = Booked::none(account.clone(), MemoryKind::Buffers);
+        Self { naming: Naming::first(account), booked, encoded: 0 }
+    }
+
+    pub fn is_due(&self, place: Place) -> bool {
+        place == Place::NONE || self.naming.is_anew(place)
+    }
+}
+
+/// Where a checkpoint's records go.
+#[derive(Debug)]
+pub struct Recording<'a> {
+    /// The batch being filled; none beside the writer.
+    pub(super) own: Option<&'a mut Paced>,
+    pub(super) part: &'a mut Part,
+    pub(super) files: &'a mut HeapFiles,
+    pub(super) epoch: u32,
+    pub(super) changed: &'a mut u64,
+}
+
+impl Recording<'_> {
+    /// Whether there is room for another record, without waiting for the helper.
+    pub fn has_room(&mut self) -> bool {
+        self.batch().has_room()
+    }
+
+    /// The batch being filled.
+    ///
+    /// # Panics
+    /// If entries are read beside the writer.
+    pub(crate) fn batch(&mut self) -> &mut Paced {
+        self.own.as_deref_mut().expect("a batch is being filled")
+    }
+
+    /// The same without the batch: entries are read beside the writer.
+    pub(crate) fn without_batch(&mut self) -> Recording<'_> {
+        let Self { part, files, epoch, changed, .. } = self;
+        Recording { own: None, part, files, epoch: *epoch, changed }
+    }
+
+    /// Whether there is a batch.
+    pub(crate) fn has_batch(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Writes a record whose place is told by [`place_of`](Recording::place_of).
+    ///
+    /// # Errors
+    /// Those of encoding and of writing.
+    pub(crate) fn write_record(&mut self, record: RecordRef<'_>) -> Result<PlacedAt> {
+        self.count_encoded();
+        self.batch().place_record(record)
+    }
+
+    /// A record is on its way to the batches.
+    pub(crate) fn count_encoded(&mut self) {
+        self.part.encoded += 1;
+    }
+
+    /// The place of a record that was written; none if there is no slot for its segment.
+    pub(crate) fn place_of(&mut self, at: PlacedAt) -> Place {
+        self.part.naming.place_of(at, self.files)
+    }
+
+    /// Whether a record is in a segment that is written anew.
+    #[inline]
+    pub(crate) fn is_anew(&self, place: Place) -> bool {
+        self.part.naming.is_anew(place)
+    }
+
+    /// Whether nothing is remembered of a checkpoint before.
+    pub(crate) fn is_first(&self) -> bool {
+        self.part.naming.is_first
+    }
+
+    /// Whether an entry at a place is to be [written](Recording::write); else it [stays](Recording::keep) there.
+    pub fn is_due(&self, place: Place) -> bool {
+        self.part.is_due(place)
+    }
+
+    /// Writes an entry, whose record was at `before`: where it is from now on, or no place if there is no memory to
+    /// remember it.
+    ///
+    /// # Errors
+    /// Those of encoding and of writing.
+    pub fn write<K: Key, V: State>(&mut self, key: &K, value: &V, before: Place) -> Result<Place> {
+        let at = self.batch().place(key.key_hash(), key, value)?;
+        let Self { part, files, .. } = self;
+        part.encoded += 1;
+        part.naming.outdate(before, files)?;
+        Ok(part.naming.place_of(at, files))
+    }
+
+    /// An entry of the barrier is at this place, and stays there.
+    pub fn keep(&mut self, place: Place) {
+        self.part.naming.sets.insert_at(place);
+    }
+
+    /// The entry that was [written](Recording::write) there is gone since the barrier.
+    pub fn note_dead(&mut self, place: Place) {
+        self.files.note_dead(place);
+    }
+
+    /// A record is not live in this checkpoint: it has a newer one, or its entry was gone before the barrier.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Overtaken`] if there is no room to note it.
+    pub(crate) fn outdate(&mut self, place: Place) -> Result<()> {
+        self.part.naming.outdate(place, self.files)
+    }
+
+    /// By slot, whether what is live in a segment is written anew. Empty if no segment is.
+    pub(crate) fn anew(&self) -> &[bool] {
+        &self.part.naming.anew
+    }
+
+    /// Whether places of this epoch count.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The state cannot remember a place: the next checkpoint writes all.
+    pub(crate) fn break_off(&mut self) {
+        self.files.break_off();
+    }
+
+    /// An entry has changed since the barrier.
+    pub(crate) fn count_change(&mut self) {
+        *self.changed += 1;
+    }
+}

@@ -1,0 +1,133 @@
+//! Keys are compared by `Eq`, never by their bytes: keys that are equal and encode differently are one key, in memory, on
+//! storage, and after a restart.
+//!
+//! What this catches: a look-up or a merge that compares encoded keys, so that a value is there twice, or an old one comes
+//! back.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::common::{Dice, assert_equal, durable_layouts, open_on, times};
+use alluvium::io::{Faults, Simulated};
+use alluvium::{AnyLayout, AppendLog, Heap, KIB, KeyHash, List, Map, Store};
+
+/// A word that may be spelled in several ways.
+#[derive(Clone, Debug, alluvium::State, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+struct Word {
+    id: u64,
+    spelling: u32,
+}
+
+impl PartialEq for Word {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Word {}
+
+impl PartialOrd for Word {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Word {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.id.cmp(&other.id)
+    }
+}
+
+impl KeyHash for Word {
+    fn key_hash(&self) -> u64 {
+        self.id.key_hash()
+    }
+}
+
+/// A word below `count`, spelled as nobody did before.
+fn word(dice: &mut Dice, count: u64, spelling: u64) -> Word {
+    Word { id: dice.below(count), spelling: spelling as u32 }
+}
+
+fn open(device: &Simulated, layout: &AnyLayout) -> (Store, Map<Word, u64>) {
+    let store = open_on(Arc::new(device.clone()), layout.clone(), 512 * KIB).unwrap();
+    let map = store.map("words").open().unwrap();
+    (store, map)
+}
+
+#[test]
+fn in_maps() {
+    for (name, layout) in durable_layouts() {
+        // With one hash for all each read finds all others.
+        let keys = if name.contains("constant") { 60 } else { 4000 };
+        let device = Simulated::new(3, Faults::none());
+        let (mut store, mut map) = open(&device, &layout);
+        let (mut model, mut dice) = (BTreeMap::<Word, u64>::new(), Dice(7));
+        for step in 0..times("ALLUVIUM_OPS", 6000) {
+            let key = word(&mut dice, keys, step);
+            match dice.below(10) {
+                0..5 => {
+                    let known = map.put(key.clone(), step).unwrap();
+                    assert_eq!(known, model.insert(key, step).is_some(), "{name}, {step}");
+                }
+                5..7 => {
+                    map.update(&key, || 0, |value| *value += 1).unwrap();
+                    *model.entry(key).or_default() += 1;
+                }
+                7 => assert_eq!(map.take(&key).unwrap(), model.remove(&key), "{name}, {step}"),
+                _ => assert_eq!(map.get(&key).unwrap().as_deref(), model.get(&key), "{name}"),
+            }
+            if step % 1500 == 1499 {
+                store.checkpoint(step).unwrap();
+                store.tick(1000).unwrap();
+            }
+            if step % 3000 == 2999 {
+                drop((map, store));
+                (store, map) = open(&device, &layout);
+                assert_equal(&mut map, &model, name);
+            }
+        }
+        assert_equal(&mut map, &model, name);
+    }
+}
+
+#[test]
+fn in_lists() {
+    for layout in [AnyLayout::from(AppendLog::new()), Heap::new().into()] {
+        let device = Simulated::new(4, Faults::none());
+        let open = || {
+            let store = open_on(Arc::new(device.clone()), Heap::new(), 2048 * KIB).unwrap();
+            let lists = store.list::<Word, u64>("lists").layout(layout.clone()).open().unwrap();
+            (store, lists)
+        };
+        let (mut store, mut lists): (Store, List<Word, u64>) = open();
+        let (mut model, mut dice) = (BTreeMap::<Word, Vec<u64>>::new(), Dice(8));
+        for step in 0..times("ALLUVIUM_OPS", 6000) {
+            let key = word(&mut dice, 200, step);
+            match dice.below(20) {
+                0 => {
+                    lists.clear(&key).unwrap();
+                    model.remove(&key);
+                }
+                1 => {
+                    let expected = model.get(&key).cloned().unwrap_or_default();
+                    assert_eq!(lists.to_vec(&key).unwrap(), expected, "{layout:?}, {step}");
+                }
+                _ => {
+                    lists.append(&key, step).unwrap();
+                    model.entry(key).or_default().push(step);
+                }
+            }
+            if step % 2000 == 1999 {
+                store.checkpoint(step).unwrap();
+                drop((lists, store));
+                (store, lists) = open();
+            }
+        }
+        for (key, elements) in &model {
+            let other = Word { spelling: u32::MAX, ..*key };
+            assert_eq!(&lists.to_vec(&other).unwrap(), elements, "{layout:?}");
+        }
+    }
+}
