@@ -939,7 +939,7 @@ fn a_copy_that_was_given_up_is_booked_once_whatever_is_cleared() {
             table.clear().unwrap();
         }
         table.core.give_up_rewrite();
-        while table.core.let_go_step() {}
+        while table.core.release_step() {}
         assert_eq!(account.used_for(MemoryKind::Buffers), empty, "{clears} times cleared");
     }
     let booked = Booked::buffers(account.clone(), 64 * KIB);

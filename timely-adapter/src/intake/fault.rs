@@ -17,9 +17,9 @@ use alluvium::ErrorKind;
 /// use std::time::Duration;
 /// use alluvium_timely::{Fault, NodeConfig};
 ///
-/// let fault = Fault { wait_max: Some(Duration::from_secs(60)) };
-/// let node = NodeConfig { fault, ..NodeConfig::default() };
-/// # let _ = node;
+/// let mut node = NodeConfig::default();
+/// assert_eq!(node.fault, Fault::WAIT);
+/// node.fault = Fault { wait_max: Some(Duration::from_secs(60)) };
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
