@@ -137,10 +137,9 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         driven: impl Fn(&Self, &(Time, u64)) -> bool,
         of_key: Option<u64>,
     ) -> Result<Vec<RunCursor<K, E>>> {
-        let (Some(source), Some(reads)) = (&self.source, &self.reads) else {
+        if self.source.is_none() {
             return Ok(Vec::new());
-        };
-        let source = Source { store: reads.store().clone(), ..source.clone() };
+        }
         let stored = |run: &Run<K, E>| run.stored.clone().expect("a run is somewhere");
         let names = loop {
             let names = named(self);
@@ -164,9 +163,12 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             }
             self.make_room(needed, "reading runs")?;
         };
-        if names.is_empty() {
+        let (Some(source), Some(reads), false) = (&self.source, &self.reads, names.is_empty())
+        else {
             return Ok(Vec::new());
-        }
+        };
+        let Source { state, range, .. } = *source;
+        let source = Source { store: reads.store().clone(), state, range };
         for (time, number) in &names {
             if let Some(cached) = self.run_mut(*time, *number).and_then(|run| run.cached.as_mut()) {
                 cached.used = true;
