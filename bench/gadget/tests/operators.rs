@@ -8,3 +8,5 @@ mod an_operator_of_ones_own;
 mod compat_gives_the_originals_operations;
 #[path = "operators/every_engine_gives_the_models_answers.rs"]
 mod every_engine_gives_the_models_answers;
+#[path = "operators/runs_are_refused_cut_and_resumed.rs"]
+mod runs_are_refused_cut_and_resumed;
