@@ -1,7 +1,5 @@
 //! Workloads, peers and reports for Alluvium.
 
-mod error;
-
 pub mod args;
 pub mod input;
 pub mod nexmark;
@@ -12,4 +10,4 @@ pub mod run;
 pub mod window;
 pub mod workload;
 
-pub use error::{Error, Result};
+pub use alluvium_gadget::{Error, Result};

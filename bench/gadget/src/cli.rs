@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use alluvium::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 
 use crate::args::{EngineArgs, InputArgs, OperatorArgs};
@@ -13,7 +14,7 @@ use crate::compat;
 use crate::engine::Kind;
 use crate::native;
 use crate::operator::{Name, Options};
-use crate::run::{Report, no_such_engine};
+use crate::run::{Report, no_such_engine, place};
 use crate::{Error, Result};
 
 /// Eleven streaming operators on state stores, side by side, with every answer checked.
@@ -221,19 +222,18 @@ fn one(args: &CellArgs, kinds: &[Kind]) -> Result<Cell> {
         return Ok(ended(Outcome::Refused(error.to_string()), None));
     }
     let work = Work::new(args.operator, options, stream)?;
-    let directory = match &args.run.dir {
-        Some(dir) => tempfile::Builder::new().prefix("gadget-").tempdir_in(dir),
-        None => tempfile::Builder::new().prefix("gadget-").tempdir(),
-    };
-    let at = args.run.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let directory = directory.map_err(|error| Error::io(&at, "make a directory in", error))?;
+    let (directory, _removed) = place(args.run.dir.as_deref())?;
     let done = match (ours, other) {
-        (Some(kind), _) => cell::run_native(&work, kind, &plan, directory.path()),
-        (None, Some(kind)) => cell::run(&work, kind, &plan, directory.path()),
+        (Some(kind), _) => cell::run_native(&work, kind, &plan, &directory),
+        (None, Some(kind)) => cell::run(&work, kind, &plan, &directory),
         (None, None) => unreachable!("looked up before"),
     };
     Ok(match done {
         Ok((outcome, figures)) => ended(outcome, Some(figures)),
+        // The memory is what was asked for, and it was short: nothing was wrong.
+        Err(Error::Store(error)) if error.kind() == ErrorKind::OverBudget => {
+            ended(Outcome::Refused(format!("out of memory: {error}")), None)
+        }
         Err(error) => ended(Outcome::Failed(error.to_string()), None),
     })
 }

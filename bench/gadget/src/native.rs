@@ -2,9 +2,11 @@
 //!
 //! They give the same answers as the operators on bytes. They make no accesses to count.
 
+use std::time::Duration;
+
 use alluvium::{
-    Aggregate, Aggregated, AnyLayout, Elements, Holistic, Late, List, Map, Process, Store, Time,
-    TimeMap, Window, Windows, nanos,
+    Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Holistic, Late, List, Map, Process,
+    Store, Time, TimeMap, Window, Windows, nanos,
 };
 
 use crate::engine::Open;
@@ -18,6 +20,12 @@ type Head = [u64; 2];
 
 /// Entries of window and list state that one call of our store looks at.
 const FUEL: usize = 4096;
+/// Nanoseconds of a unit of time: a millisecond. Event time of a user's is as fine as that.
+const UNIT: i64 = 1_000_000;
+/// The largest value with its key: a key's open sessions.
+const VALUE_BYTES_MAX: u64 = 64 << 10;
+/// Bytes of a block where lists are read one by one, as the layout's documentation advises.
+const BLOCK_BYTES: u64 = 4 << 10;
 
 /// An operator on our store.
 pub trait Native {
@@ -68,13 +76,13 @@ impl NativeKind {
     /// # Errors
     /// The store's.
     pub fn open(&self, open: &Open) -> Result<(Box<dyn Native>, Store)> {
-        let store = crate::engine::our_store(open, (self.layout)())?;
+        let store = crate::engine::our_store(open, (self.layout)(), VALUE_BYTES_MAX)?;
         let Open { operator, options, .. } = open;
         let native: Box<dyn Native> = match operator {
             Name::Aggregation => {
                 Box::new(Running { sums: store.map("sums").open()?, answers: Answers::default() })
             }
-            Name::IntervalJoin => Box::new(Near::open(&store, options)?),
+            Name::IntervalJoin => Box::new(Near::open(&store, options, (self.layout)())?),
             Name::ContinuousJoin => Box::new(Waiting {
                 left: store.map("left").open()?,
                 right: store.list("right").open()?,
@@ -96,21 +104,30 @@ impl NativeKind {
     }
 }
 
-/// The windows of an operator; a unit of time is a nanosecond.
+/// The windows of an operator.
 fn windows_of(operator: Name, options: &Options) -> Windows {
     let windows = match operator {
-        Name::SessionIncremental | Name::SessionHolistic => Windows::session(nanos(options.gap)),
-        _ if operator.slides() => Windows::sliding(nanos(options.length), nanos(options.slide)),
-        _ => Windows::tumbling(nanos(options.length)),
+        Name::SessionIncremental | Name::SessionHolistic => Windows::session(units(options.gap)),
+        _ if operator.slides() => Windows::sliding(units(options.length), units(options.slide)),
+        _ => Windows::tumbling(units(options.length)),
     };
     match operator {
         Name::SessionIncremental | Name::SessionHolistic => windows,
-        _ => windows.lateness(nanos(options.allowed)),
+        _ => windows.lateness(units(options.allowed)),
     }
 }
 
+fn units(units: i64) -> Duration {
+    nanos(units.saturating_mul(UNIT))
+}
+
+#[inline]
+fn at(time: i64) -> Time {
+    Time(time.saturating_mul(UNIT))
+}
+
 fn time(watermark: i64) -> Time {
-    if watermark >= END { Time::MAX } else { Time(watermark) }
+    if watermark >= END { Time::MAX } else { at(watermark) }
 }
 
 /// Count and sum.
@@ -154,7 +171,7 @@ struct FoldedWindows {
 
 impl Native for FoldedWindows {
     fn push(&mut self, _: u32, events: &[Event], sent: i64) -> Result<()> {
-        self.batch.extend(events.iter().map(|event| (event.key, Time(event.time), event.amount)));
+        self.batch.extend(events.iter().map(|event| (event.key, at(event.time), event.amount)));
         let late = &mut |_: Late<u64, u32>| {};
         Ok(self.windows.add_batch(time(sent), &mut self.batch, late, &mut |_, _, _, _| {})?)
     }
@@ -162,7 +179,7 @@ impl Native for FoldedWindows {
     fn advance(&mut self, watermark: i64) -> Result<()> {
         let answers = &mut self.answers;
         Ok(self.windows.advance_all(time(watermark), &mut |key, window, [count, sum], _| {
-            answers.tell(*key, window.start.0, Some([count, sum, 0]));
+            answers.tell(*key, window.start.0 / UNIT, Some([count, sum, 0]));
         })?)
     }
 
@@ -209,7 +226,7 @@ impl Native for KeptWindows {
         let heads = events
             .iter()
             .zip(from..)
-            .map(|(event, place)| (event.key, Time(event.time), Element::of(event, place).head()));
+            .map(|(event, place)| (event.key, at(event.time), Element::of(event, place).head()));
         self.batch.extend(heads);
         let late = &mut |_: Late<u64, Head>| {};
         Ok(self.windows.add_batch(time(sent), &mut self.batch, late, &mut |_, _, _, _| {})?)
@@ -218,7 +235,7 @@ impl Native for KeptWindows {
     fn advance(&mut self, watermark: i64) -> Result<()> {
         let answers = &mut self.answers;
         Ok(self.windows.advance_all(time(watermark), &mut |key, window, told, _| {
-            answers.tell(*key, window.start.0, Some(told));
+            answers.tell(*key, window.start.0 / UNIT, Some(told));
         })?)
     }
 
@@ -267,11 +284,16 @@ struct Near {
 }
 
 impl Near {
-    fn open(store: &Store, options: &Options) -> Result<Self> {
+    fn open(store: &Store, options: &Options, layout: AnyLayout) -> Result<Self> {
         let Options { lower, upper, .. } = *options;
         // About as wide as what an event looks at.
-        let width = nanos(upper - lower + 1);
-        let streams = [store.time_map("left").open(width)?, store.time_map("right").open(width)?];
+        let width = units(upper - lower + 1);
+        let layout = match layout {
+            AnyLayout::Auto => AppendLog::new().block(BLOCK_BYTES).into(),
+            other => other,
+        };
+        let open = |name| store.time_map(name).layout(layout.clone()).open(width);
+        let streams = [open("left")?, open("right")?];
         Ok(Near { streams, lower, upper, answers: Answers::default() })
     }
 }
@@ -288,9 +310,9 @@ impl Native for Near {
             };
             let head = Element::of(event, place).head();
             let own = &mut self.streams[event.side as usize];
-            own.insert(&event.key, Time(event.time), head).map_err(|rejected| rejected.error)?;
+            own.insert(&event.key, at(event.time), head).map_err(|rejected| rejected.error)?;
             let mut partners = Partners::default();
-            let times = Time(first)..Time(last + 1);
+            let times = at(first)..at(last + 1);
             self.streams[other as usize].range(&event.key, times, |_, head| {
                 partners.add(event, &Element::from_head(*head));
                 Ok(())
@@ -302,7 +324,7 @@ impl Native for Near {
 
     fn advance(&mut self, watermark: i64) -> Result<()> {
         for (stream, last) in self.streams.iter_mut().zip([self.upper, -self.lower]) {
-            let before = if watermark >= END { Time::MAX } else { Time(watermark - last.max(0)) };
+            let before = if watermark >= END { Time::MAX } else { at(watermark - last.max(0)) };
             while !stream.purge(before, FUEL)? {}
         }
         Ok(())
@@ -366,11 +388,20 @@ impl Native for Waiting {
     }
 }
 
-/// Says why a native row cannot run a stream, if it cannot: its elements are 16 bytes.
+/// Says why a native row cannot run a stream, if it cannot: its elements are 16 bytes, its times nanoseconds.
 ///
 /// # Errors
 /// [`Error::Usage`].
 pub fn check(events: &[Event]) -> Result<()> {
+    // Windows and bounds of intervals have as much room again.
+    if let Some(event) =
+        events.iter().find(|event| event.time.unsigned_abs() > i64::MAX as u64 / UNIT as u64 / 2)
+    {
+        let time = event.time;
+        return Err(Error::Usage(format!(
+            "native rows have times in nanoseconds; {time} ms is too far"
+        )));
+    }
     match events.iter().find(|event| event.bytes != 16) {
         None => Ok(()),
         Some(event) => {

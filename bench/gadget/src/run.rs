@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 
 use alluvium_reports::{Environment, environment};
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use crate::args::{EngineArgs, InputArgs, OperatorArgs};
 use crate::cell::{Cell, Outcome};
-use crate::engine::Kind;
+use crate::engine::{Kind, Open};
 use crate::generator::Generator;
 use crate::measure::Bound;
-use crate::native;
+use crate::native::{self, NativeKind};
 use crate::operator::{Name, trace_of};
 use crate::report;
 use crate::{Error, Result};
@@ -129,8 +130,24 @@ impl Report {
             () if self.rates.iter().any(|rate| *rate <= 0.0) => {
                 Err(Error::Usage("--rates: must be above 0".to_owned()))
             }
-            () => self.check_disk(),
+            () => self.check_disk().and_then(|()| self.check_natives(memory)),
         }
+    }
+
+    /// Refuses to start where the memory is too little to open what a native row has.
+    fn check_natives(&self, memory_bytes: u64) -> Result<()> {
+        let wanted = |kind: &&NativeKind| self.engines.iter().any(|engine| engine == kind.name);
+        for kind in native::KINDS.iter().filter(wanted) {
+            for operator in &self.operators {
+                let (directory, _removed) = place(self.engine.dir.as_deref())?;
+                let (operator, options) = (*operator, self.numbers.options());
+                let open = Open { directory, memory_bytes, operator, options, events: 0 };
+                kind.open(&open).map_err(|error| {
+                    Error::Usage(format!("{operator} on {}: {error}", kind.name))
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Refuses to start where the disk is clearly too small.
@@ -343,6 +360,17 @@ impl Report {
             false => Err(format!("{status}: {}", errors.trim())),
         }
     }
+}
+
+/// An empty directory for an engine, in the one that was asked for; it goes when the second part does.
+///
+/// # Errors
+/// Those of the file system.
+pub fn place(dir: Option<&Path>) -> Result<(PathBuf, TempDir)> {
+    let at = dir.map_or_else(std::env::temp_dir, Path::to_owned);
+    let made = tempfile::Builder::new().prefix("gadget-").tempdir_in(&at);
+    let made = made.map_err(|error| Error::io(&at, "make a directory in", error))?;
+    Ok((made.path().to_owned(), made))
 }
 
 /// Whether an engine can be opened at all.

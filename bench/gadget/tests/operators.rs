@@ -10,3 +10,5 @@ mod compat_gives_the_originals_operations;
 mod every_engine_gives_the_models_answers;
 #[path = "operators/replayed_traces_have_the_digest_of_their_recording.rs"]
 mod replayed_traces_have_the_digest_of_their_recording;
+#[path = "operators/runs_are_refused_cut_and_resumed.rs"]
+mod runs_are_refused_cut_and_resumed;

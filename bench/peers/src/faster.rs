@@ -19,7 +19,7 @@ pub(super) fn kinds() -> Vec<Kind> {
         Ok(Box::new(Native::open(peers_faster(), open)?))
     });
     faster.updates = true;
-    vec![faster, wrapper()]
+    vec![faster]
 }
 
 #[cfg(not(have_faster))]
@@ -27,13 +27,5 @@ pub(super) fn kinds() -> Vec<Kind> {
     let _ = NOTE;
     let why = "its source or libraries were not there when this was built; run `cargo fetch` in \
                bench/peers; Debian: apt install libaio-dev libtbb-dev uuid-dev";
-    vec![Kind::missing("faster", why), wrapper()]
-}
-
-/// The wrapper has fixed types of its own and builds FASTER once more, with cmake and a clone of
-/// googletest.
-fn wrapper() -> Kind {
-    let why = "the wrapper faster-rs is not part of this build: it needs cmake, clang and a clone of \
-               googletest, and its symbols are those of the row faster";
-    Kind::missing("faster-rs", why)
+    vec![Kind::missing("faster", why)]
 }

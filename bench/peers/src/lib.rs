@@ -3,6 +3,7 @@
 
 mod berkeley;
 mod faster;
+mod faster_rs;
 #[cfg(feature = "fjall")]
 mod fjall;
 #[cfg(feature = "lmdb")]
@@ -39,6 +40,7 @@ pub fn kinds() -> Vec<Kind> {
     kinds.extend(rocksdb::kinds());
     kinds.extend(berkeley::kinds());
     kinds.extend(faster::kinds());
+    kinds.extend(faster_rs::kinds());
     kinds
 }
 
@@ -58,8 +60,8 @@ fn kind(
 ) -> Kind {
     let refuses: fn(Name, &Options) -> Option<&'static str> = |_, _| None;
     let (updates, memory_min, open) = (false, mib_min << 20, Ok(open));
-    // LMDB opens a file once in a process, and the shim of FASTER makes nothing durable.
-    let recovers = !matches!(name, "lmdb" | "faster");
+    // LMDB opens a file once in a process, and nothing makes FASTER's rows durable.
+    let recovers = !matches!(name, "lmdb" | "faster" | "faster-rs");
     Kind { name, version, note, in_memory: false, updates, recovers, memory_min, open, refuses }
 }
 

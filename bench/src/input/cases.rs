@@ -91,7 +91,7 @@ pub fn read_cases(path: &Path) -> Result<Vec<Case>> {
     let text = fs::read_to_string(path).map_err(|source| Error::io(path, "read", source))?;
     let mut cases: Vec<Case> = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        let fault = |message: String| Error::input(path, index as u64 + 1, None, message);
+        let fault = |message: String| Error::in_column(path, index as u64 + 1, None, message);
         let Line { case: number, insert, columns, delta } =
             serde_json::from_str(line).map_err(|error| fault(error.to_string()))?;
         let inserts = insert.iter().map(|(table, row)| parse_insert(table, row));

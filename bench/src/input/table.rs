@@ -116,7 +116,7 @@ impl TableReader {
     }
 
     fn fault(&self, line: u64, column: Option<&str>, message: impl Into<String>) -> Error {
-        Error::input(&self.path, line, column, message)
+        Error::in_column(&self.path, line, column, message)
     }
 }
 

@@ -39,13 +39,13 @@ fn visit_file(path: &Path, mut row: impl FnMut(u64, i64) -> Result<()>) -> Resul
         let line = error.position().map_or(1, csv::Position::line);
         match error.into_kind() {
             csv::ErrorKind::Io(source) => Error::io(path, "read", source),
-            kind => Error::input(path, line, None, format!("not a row of CSV: {kind:?}")),
+            kind => Error::in_column(path, line, None, format!("not a row of CSV: {kind:?}")),
         }
     };
     let mut rows = csv::Reader::from_path(path).map_err(broken)?;
     let header = rows.headers().map_err(broken)?;
     let place = |name: &'static str| {
-        let missing = || Error::input(path, 1, Some(name), "the header has no such column");
+        let missing = || Error::in_column(path, 1, Some(name), "the header has no such column");
         header.iter().position(|column| column == name).ok_or_else(missing)
     };
     let (keys, values) = (place("key")?, place("value")?);
@@ -53,7 +53,7 @@ fn visit_file(path: &Path, mut row: impl FnMut(u64, i64) -> Result<()>) -> Resul
     while rows.read_record(&mut record).map_err(broken)? {
         let line = record.position().map_or(1, csv::Position::line);
         let number = |column, text: &str, error| {
-            Error::input(path, line, Some(column), format!("{text:?} is no number: {error}"))
+            Error::in_column(path, line, Some(column), format!("{text:?} is no number: {error}"))
         };
         // The reader has made sure that the row is as long as the header.
         let (key, value) = (&record[keys], &record[values]);

@@ -12,9 +12,10 @@
 
 use std::time::Duration;
 
+use alluvium_gadget::measure::fenced;
 use quanta::Clock;
 
-use super::clock_unsafe::{fenced, thread_time};
+use super::clock_unsafe::thread_time;
 use super::state::State;
 use crate::args::{RmwArgs, StateArgs};
 use crate::peers::{Engine, Hashbrown, Ours, Peer, Record, Said};

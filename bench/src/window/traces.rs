@@ -53,7 +53,7 @@ impl Trace {
             Ok(header) if *header == AZURE_COLUMNS[..] => Ok(trace),
             Ok(_) => {
                 let message = format!("the header is not {}", AZURE_COLUMNS.join(","));
-                Err(Error::input(path, 1, None, message))
+                Err(Error::in_column(path, 1, None, message))
             }
             Err(error) => Err(trace.broken_row(error)),
         }
@@ -89,7 +89,7 @@ impl Trace {
     fn borg_event(&self) -> Result<Event> {
         if self.row.len() != BORG_COLUMNS {
             let message = format!("{} fields where {BORG_COLUMNS} are due", self.row.len());
-            return Err(Error::input(&self.path, self.line(), None, message));
+            return Err(Error::in_column(&self.path, self.line(), None, message));
         }
         let micros: i64 = self.number(1)?;
         let nanos = micros.checked_mul(1_000);
@@ -116,14 +116,14 @@ impl Trace {
             Format::Azure => &AZURE_COLUMNS[..],
             Format::Borg => &["job", "time", "event"],
         };
-        Error::input(&self.path, self.line(), names.get(column).copied(), message)
+        Error::in_column(&self.path, self.line(), names.get(column).copied(), message)
     }
 
     fn broken_row(&self, error: csv::Error) -> Error {
         let line = error.position().map_or(1, csv::Position::line);
         match error.into_kind() {
             csv::ErrorKind::Io(source) => Error::io(&self.path, "read", source),
-            kind => Error::input(&self.path, line, None, format!("malformed row: {kind:?}")),
+            kind => Error::in_column(&self.path, line, None, format!("malformed row: {kind:?}")),
         }
     }
 }

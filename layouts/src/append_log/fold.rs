@@ -107,7 +107,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             let own = log.buckets.get(time).is_some_and(|bucket| bucket.first <= *number);
             own && span(buckets).contains(time)
         };
-        let mut cursors = self.open_runs(|log| log.runs_to_fold(buckets), drives)?;
+        let mut cursors = self.open_runs(|log| log.runs_to_fold(buckets), drives, None)?;
         for cursor in &mut cursors {
             cursor.drives = drives(self, &(cursor.bucket, cursor.number));
             if place > 0 && cursor.drives {
@@ -129,17 +129,17 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         runs.filter(|(_, run)| run.memory.is_none()).map(|(time, run)| (time, run.number)).collect()
     }
 
-    /// Cursors on the runs that are `named`, at their start. Making room for them may drop other
-    /// runs from memory, which are to be read then too.
+    /// Cursors on the runs that are `named`, at their start, for one key with this hash or for all. Making
+    /// room for them may drop other runs from memory, which are to be read then too.
     fn open_runs(
         &mut self,
         named: impl Fn(&Self) -> Vec<(Time, u64)>,
         driven: impl Fn(&Self, &(Time, u64)) -> bool,
+        of_key: Option<u64>,
     ) -> Result<Vec<RunCursor<K, E>>> {
-        let (Some(source), Some(reads)) = (&self.source, &self.reads) else {
+        if self.source.is_none() {
             return Ok(Vec::new());
-        };
-        let source = Source { store: reads.store().clone(), ..source.clone() };
+        }
         let stored = |run: &Run<K, E>| run.stored.clone().expect("a run is somewhere");
         let names = loop {
             let names = named(self);
@@ -163,9 +163,12 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             }
             self.make_room(needed, "reading runs")?;
         };
-        if names.is_empty() {
+        let (Some(source), Some(reads), false) = (&self.source, &self.reads, names.is_empty())
+        else {
             return Ok(Vec::new());
-        }
+        };
+        let Source { state, range, .. } = *source;
+        let source = Source { store: reads.store().clone(), state, range };
         for (time, number) in &names {
             if let Some(cached) = self.run_mut(*time, *number).and_then(|run| run.cached.as_mut()) {
                 cached.used = true;
@@ -177,8 +180,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             let run = self.run(*time, *number).expect("a named run");
             let name = (*time, *number);
             let cached = run.cached.as_ref().map(|cached| cached.blocks.clone());
-            let account = self.account.clone();
-            RunCursor::new(source.clone(), account, name, stored(run), cached, window)
+            let (account, stored) = (self.account.clone(), stored(run));
+            // Of one key, the blocks of its list and no more; the cursor takes a window of one block at least.
+            let wanted = of_key.map_or(window, |hash| stored.window_of(source.range, hash));
+            RunCursor::new(source.clone(), account, name, stored, cached, wanted.min(window))
         };
         Ok(names.iter().map(open).collect())
     }
@@ -268,7 +273,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let mut seen = Vec::new();
         views(found, 0, hash, key, &mut seen);
         let place = self.range.place(hash);
-        let mut cursors = self.open_runs(|log| log.runs_to_read(&seen), |_, _| true)?;
+        let mut cursors = self.open_runs(|log| log.runs_to_read(&seen), |_, _| true, Some(hash))?;
         let read = self.read_from(bucket, key, (hash, place), &seen, &mut cursors, visit);
         self.count_reads(&mut cursors);
         read

@@ -53,6 +53,15 @@ impl StoredRun {
         if is_last { bytes + last } else { bytes }
     }
 
+    /// Bytes of a window that has the list of a key with this hash, about; 0 if that is shorter than a block.
+    pub fn window_of(&self, range: HashRange, hash: u64) -> u64 {
+        match self.bytes_of(range, hash) {
+            0 => 0,
+            // With headers, and a block before and behind that it may share with other keys.
+            list => list + list / 16 + 2 * self.longest(),
+        }
+    }
+
     /// Bytes of its longest block.
     pub fn longest(&self) -> u64 {
         self.blocks.iter().map(|block| u64::from(block.record.len)).max().unwrap_or(0)

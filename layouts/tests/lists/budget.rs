@@ -113,6 +113,35 @@ fn a_window_that_is_only_folded_is_written_once_however_many_runs_it_has() {
     assert!(lists.stats().cold_reads - before < many, "{many} reads before");
 }
 
+/// Of a short list a block of each run is read; a window of each run is read only where the list is as long.
+#[test]
+fn a_list_that_is_read_alone_costs_no_more_than_its_blocks() {
+    const BLOCK: u64 = 4 << 10;
+    let device = Simulated::new(5, Faults::none());
+    let mut ground = Ground::new(Some(Arc::new(device.clone())), 8 << 20, false);
+    let layout = AppendLog::new().block(BLOCK);
+    let (mut lists, _) = ground.open::<u64, u64, _>(&layout).unwrap();
+    let (keys, long, runs) = (20_000, 7, 3);
+    for run in 0..runs {
+        for key in 0..keys {
+            lists.append(Time(1), &key, run).unwrap();
+        }
+        (0..20_000).for_each(|n| lists.append(Time(1), &long, n).unwrap());
+        lists.reclaim(u64::MAX).unwrap();
+    }
+    let mut bytes_read = |key: u64, wanted: usize| {
+        let before = device.stats().bytes_read;
+        assert_eq!(read(&mut lists, Time(1), &key).unwrap().len(), wanted);
+        device.stats().bytes_read - before
+    };
+    let short = bytes_read(11, runs as usize);
+    // A block may begin and end inside pages of storage, and the key may be the first of the next one.
+    assert!(short <= runs * 3 * BLOCK, "{short} bytes for a list of {runs}");
+    let elements = runs as usize * 20_001;
+    let all = bytes_read(long, elements);
+    assert!(all <= elements as u64 * 8 * 3 / 2, "{all} bytes for a list of {elements}");
+}
+
 #[test]
 fn what_is_due_last_is_spilled_first() {
     let (mut ground, _) = ground();

@@ -11,7 +11,7 @@ use super::aligned::Aligned;
 use super::contents::Out;
 use super::kept::{Counts, Kept};
 use super::late::LateEvents;
-use super::session_contents::KeptSessions;
+use super::session_contents::{KeptSessions, Places};
 use super::sessions::Sessions;
 use super::shaped::Shaped;
 use super::{Advanced, Emit, Grid, HolisticLayout, Late, SessionSet, Shape, Window, Windows};
@@ -229,7 +229,7 @@ where
                 Shaped::Aligned(Box::new(Aligned::new(grid, &windows, contents, late, progress)))
             }
             Shape::Session { gap } => {
-                let contents = KeptSessions { process, gap, lists };
+                let contents = KeptSessions { process, places: Places { gap }, lists };
                 let sets = store.map::<K, SessionSet<u64>>(&format!("{name}/sessions"));
                 let sets = sets.layout(layout.sessions()).maybe_moved_by(mover).open()?;
                 let timers = store.open_timers(&format!("{name}/timers"), mover)?;

@@ -17,6 +17,7 @@ use std::ops::Range;
 
 use alluvium_layouts::Layout;
 use alluvium_pagestore::{Error, Key, Result, State, Time};
+use smallvec::SmallVec;
 
 use super::contents::Out;
 use super::late::LateEvents;
@@ -44,19 +45,25 @@ pub(crate) trait SessionContents<K: Key>: 'static {
     /// Whether events are kept beside the set, by [`keep`](SessionContents::keep).
     const KEEPS: bool;
 
-    /// Keeps an event of a session whose last event will be at `last`.
-    fn keep(&mut self, key: &K, last: Time, item: &Self::Item) -> Result<()>;
+    /// Where the events of a session are kept, whose last event is at `last`.
+    fn place(&self, last: Time, part: &Self::Part) -> Time;
 
-    /// What is kept of a session, whose last event was at `from`, goes before what is kept of the one
-    /// whose last event will be at `to`. Changes nothing if it was called before.
+    /// Where those of a session are kept that has taken an event, and is now as long.
+    fn place_of(&self, span: Span) -> Time;
+
+    /// Keeps an event at a place, after those that are kept there.
+    fn keep(&mut self, key: &K, place: Time, item: &Self::Item) -> Result<()>;
+
+    /// What is kept of a key at one place goes before what is kept at another. Changes nothing if it was called
+    /// before.
     fn move_before(&mut self, key: &K, from: Time, to: Time) -> Result<()>;
 
     /// The part of a session with one event.
     fn begin(&self) -> Self::Part;
     /// Adds an event as it comes in.
     fn add(&self, part: &mut Self::Part, element: &Self::Element);
-    /// Adds an event that has waited.
-    fn put(&self, part: &mut Self::Part, item: &Self::Item);
+    /// Adds an event to a session, which is then as long.
+    fn put(&self, part: &mut Self::Part, item: &Self::Item, span: Span);
     /// Adds what a later session has.
     fn join(&self, part: &mut Self::Part, later: &Self::Part);
 
@@ -71,7 +78,7 @@ pub(crate) trait SessionContents<K: Key>: 'static {
     ) -> Result<()>;
 
     /// A session is closed, whose last event was at `last`: what is kept beside the set may go.
-    fn forget(&mut self, key: &K, last: Time) -> Result<()>;
+    fn forget(&mut self, key: &K, last: Time, part: &Self::Part) -> Result<()>;
 
     fn prefetch(&mut self, until: Time) -> Result<()>;
 
@@ -121,10 +128,12 @@ struct Entering<K: Key, C: SessionContents<K>> {
     at: Time,
     key: K,
     item: C::Item,
-    /// The last event of the session that it makes.
-    last: Time,
-    /// The sessions that it joins, but those whose events have been moved to the new one.
-    joined: Vec<Session<C::Part>>,
+    /// From the first to the last event of the session that it makes.
+    span: Span,
+    /// Where it is kept: with the last session that it joins, if it joins any.
+    kept: Time,
+    /// Where the other sessions are kept that it joins, but those whose events have been moved there.
+    joined: SmallVec<[Time; 1]>,
     /// Results to take back.
     old_rows: Vec<(Window, C::Row, i64)>,
 }
@@ -491,7 +500,7 @@ where
         let (rules, contents) = (self.rules, &self.contents);
         let watermark = self.progress.watermark.get();
         let joined = self.sets.update(key, SessionSet::new, |set| {
-            rules.join(contents, watermark, key, set, at, |part| contents.put(part, item))
+            rules.join(contents, watermark, key, set, at, |part| contents.put(part, item, (at, at)))
         })?;
         self.follow(joined);
         Ok(())
@@ -503,7 +512,8 @@ where
         // Not only read: what refuses to be changed refuses it before anything is kept.
         let joined = self.sets.modify(key, |set| {
             let joined = rules.joined(set, at);
-            set.iter_from(joined.start).take(joined.len()).cloned().collect::<Vec<_>>()
+            let sessions = set.iter_from(joined.start).take(joined.len());
+            sessions.cloned().collect::<SmallVec<[Session<C::Part>; 1]>>()
         })?;
         let joined = joined.unwrap_or_default();
         let mut old_rows = Vec::new();
@@ -513,10 +523,14 @@ where
             let span = (old.0, old.1);
             self.contents.tell(key, (rules.window(span), old.1), &old.3, -1, note)?;
         }
-        let last = joined.last().map_or(at, |last| last.1.max(at));
-        self.contents.keep(key, last, item)?;
+        let first = joined.first().map_or(at, |first| first.0.min(at));
+        let span = (first, joined.last().map_or(at, |last| last.1.max(at)));
+        let mut joined: SmallVec<[Time; 1]> =
+            joined.iter().map(|old| self.contents.place(old.1, &old.3)).collect();
+        let kept = joined.pop().unwrap_or_else(|| self.contents.place_of(span));
+        self.contents.keep(key, kept, item)?;
         let (key, item) = (key.clone(), item.clone());
-        self.entering = Some(Entering { at, key, item, last, joined, old_rows });
+        self.entering = Some(Entering { at, key, item, span, kept, joined, old_rows });
         if self.enter(out).is_err() {
             // The next call goes on with it, and says why if it cannot.
             self.progress.busy.set(true);
@@ -527,16 +541,19 @@ where
     /// Lets the event that is on its way into its session. After an error the next call goes on.
     fn enter(&mut self, out: Out<'_, K, C::Row>) -> Result<()> {
         let Some(entering) = &mut self.entering else { return Ok(()) };
-        // The last first: what is moved comes before what is there.
-        while let Some(session) = entering.joined.last() {
-            self.contents.move_before(&entering.key, session.1, entering.last)?;
+        // The last first: what is moved comes before what is there. The place of the whole session may be that
+        // of one of them, which has left it by then.
+        while let Some(place) = entering.joined.last() {
+            self.contents.move_before(&entering.key, *place, entering.kept)?;
             entering.joined.pop();
         }
-        let (rules, contents) = (self.rules, &self.contents);
-        let watermark = self.progress.watermark.get();
+        let (rules, contents) = (self.rules, &mut self.contents);
+        let span = entering.span;
+        contents.move_before(&entering.key, entering.kept, contents.place_of(span))?;
+        let (contents, watermark) = (&*contents, self.progress.watermark.get());
         let Entering { at, key, item, .. } = &*entering;
         let mut joined = self.sets.update(key, SessionSet::new, |set| {
-            rules.join(contents, watermark, key, set, *at, |part| contents.put(part, item))
+            rules.join(contents, watermark, key, set, *at, |part| contents.put(part, item, span))
         })?;
         // They were read before.
         joined.taken_back.clear();
@@ -589,7 +606,7 @@ where
                 tell.diff = 0;
             }
             if tell.is_closed {
-                self.contents.forget(key, span.1)?;
+                self.contents.forget(key, span.1, part)?;
             }
             self.telling.pop_front();
         }

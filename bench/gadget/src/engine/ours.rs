@@ -33,22 +33,23 @@ pub(super) fn kinds() -> Vec<Kind> {
     kinds
 }
 
-pub(crate) fn store(open: &Open, layout: AnyLayout) -> Result<Store> {
+/// Opens a store for values of at most so many bytes.
+pub(crate) fn store(open: &Open, layout: AnyLayout, value_max: u64) -> Result<Store> {
     let directory = open.directory.join("ours");
     // A value has to fit into a fraction of the memory.
-    let value_max = VALUE_BYTES_MAX.min(open.memory_bytes / 16);
+    let value_max = value_max.min(open.memory_bytes / 16);
     let builder = Store::builder(directory).memory(open.memory_bytes).max_value(value_max);
     Ok(builder.layout(layout).open()?)
 }
 
 fn map(open: &Open, layout: AnyLayout) -> Result<Box<dyn Engine>> {
-    let store = store(open, layout)?;
+    let store = store(open, layout, VALUE_BYTES_MAX)?;
     let values = store.map("values").open()?;
     Ok(Box::new(OurMap { values, keys: Directory::new(open.ranges()), store }))
 }
 
 fn lists(open: &Open) -> Result<Box<dyn Engine>> {
-    let store = store(open, AppendLog::new().into())?;
+    let store = store(open, AppendLog::new().into(), VALUE_BYTES_MAX)?;
     let lists = store.list("lists").open()?;
     let keys = Directory::new(open.ranges());
     Ok(Box::new(OurLists { lists, keys, read: Vec::new(), store }))

@@ -6,7 +6,7 @@ use quanta::Clock;
 /// time-stamp counter waits for nothing: without fences the time of an access would lack the cache
 /// misses that it waits for.
 #[inline(always)]
-pub(super) fn fenced(clock: &Clock) -> u64 {
+pub fn fenced(clock: &Clock) -> u64 {
     fence();
     let now = clock.raw();
     fence();

@@ -14,10 +14,10 @@ use quanta::Clock;
 
 use crate::access::{Kind, Phase};
 use crate::replay::Watch;
-use clock_unsafe::fenced;
 use latencies::Latencies;
 
 pub use bound::Bound;
+pub use clock_unsafe::fenced;
 pub use latencies::LatencyFigures;
 pub use system::System;
 

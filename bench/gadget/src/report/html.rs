@@ -5,8 +5,9 @@ use std::fmt::Write;
 use alluvium_reports::page::{self, escaped};
 use alluvium_reports::{Line, logarithmic};
 
-use super::markdown::{instead, losses, mib, pair_ratios, rate, reading};
-use super::{Row, Rows, short, time};
+use super::markdown::{WITH_OPERATOR, instead, losses, mib, pair_ratios, rate, reading};
+use super::table::Compared;
+use super::{Row, Rows, time};
 use crate::run::About;
 
 const TITLE: &str = "State stores on eleven streaming operators";
@@ -52,24 +53,22 @@ fn summary(html: &mut String, rows: &Rows<'_>) {
     let _ = writeln!(
         html,
         "<h2>Ours natively and the best other engine</h2><table><tr><th>operator</th>\
-         <th>ours-native, events/s</th><th>best other</th><th>its events/s</th><th>ours / best</th></tr>"
+         <th>ours-native, events/s</th><th>best other</th><th>its events/s</th><th>ours / best</th>\
+         <th>with its operator's work</th><th>ours / that</th></tr>"
     );
     for operator in rows.operators() {
         let Some((ours, best)) = rows.ours_and_best(operator) else { continue };
-        let rate = |row: &Row<'_>| row.median(|figures| figures.events_per_s).unwrap_or(0.0);
-        let star = |row: &Row<'_>| if row.is_cut { "*" } else { "" };
+        let Compared { ours, best: rate, with_operator, ratios } = Compared::of(ours, best);
         let _ = writeln!(
             html,
-            "<tr><td><a href=\"#{operator}\">{operator}</a></td><td>{}{}</td><td>{}</td><td>{}{}</td><td>{:.2}</td></tr>",
-            short(rate(ours)),
-            star(ours),
+            "<tr><td><a href=\"#{operator}\">{operator}</a></td><td>{ours}</td><td>{}</td><td>{rate}</td>\
+             <td>{:.2}</td><td>{with_operator}</td><td>{:.2}</td></tr>",
             escaped(best.engine),
-            short(rate(best)),
-            star(best),
-            rate(ours) / rate(best)
+            ratios[0],
+            ratios[1]
         );
     }
-    let _ = writeln!(html, "</table>");
+    let _ = writeln!(html, "</table><p>{}</p>", escaped(WITH_OPERATOR));
     for sentence in losses(rows) {
         let _ = writeln!(html, "<p class=\"bad\">{}.</p>", escaped(&sentence));
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::table::Spread;
+use super::table::{Compared, Spread};
 use super::{Row, Rows, short, time};
 use crate::cell::Figures;
 use crate::run::About;
@@ -35,6 +35,11 @@ pub(super) fn text(about: &About, rows: &Rows<'_>) -> String {
     commands(&mut text, rows);
     text
 }
+
+/// What the last columns of the summary are.
+pub(super) const WITH_OPERATOR: &str = "Native rows work out windows, sessions, timers and what is due within their time. For \
+    the others that was done when the accesses were made, before the clock started. The last two columns add the time of \
+    that to the best other's; it has the storing of the accesses too.";
 
 /// Sentences on how the figures are to be read; the HTML has them too.
 pub(super) fn reading(about: &About) -> Vec<String> {
@@ -110,24 +115,19 @@ fn summary(text: &mut String, rows: &Rows<'_>) {
     let _ = writeln!(text, "\n## Ours natively and the best other engine\n");
     let _ = writeln!(
         text,
-        "| operator | ours-native, events/s | best other | its events/s | ours / best |"
+        "| operator | ours-native, events/s | best other | its events/s | ours / best | with its operator's work | ours / that |"
     );
-    let _ = writeln!(text, "|---|---|---|---|---|");
+    let _ = writeln!(text, "|---|---|---|---|---|---|---|");
     for operator in rows.operators() {
         let Some((ours, best)) = rows.ours_and_best(operator) else { continue };
-        let rate = |row: &Row<'_>| row.median(|figures| figures.events_per_s).unwrap_or(0.0);
-        let star = |row: &Row<'_>| if row.is_cut { "*" } else { "" };
+        let Compared { ours, best: rate, with_operator, ratios } = Compared::of(ours, best);
         let _ = writeln!(
             text,
-            "| {operator} | {}{} | {} | {}{} | {:.2} |",
-            short(rate(ours)),
-            star(ours),
-            best.engine,
-            short(rate(best)),
-            star(best),
-            rate(ours) / rate(best)
+            "| {operator} | {ours} | {} | {rate} | {:.2} | {with_operator} | {:.2} |",
+            best.engine, ratios[0], ratios[1]
         );
     }
+    let _ = writeln!(text, "\n{WITH_OPERATOR}");
     let losses = losses(rows);
     let _ = match losses.is_empty() {
         true => writeln!(text, "\nNo other engine of this run is ahead of ours-native."),

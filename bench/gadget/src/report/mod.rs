@@ -57,6 +57,7 @@ mod tests {
             events_per_s: rate,
             steady_events_per_s: rate,
             accesses_per_s: rate * 2.0,
+            generated_per_s: 20.0,
             resident_bytes_max: 5 << 20,
             latencies: BTreeMap::from([("event".to_owned(), event)]),
             ..Figures::default()
@@ -108,6 +109,8 @@ mod tests {
         assert!(markdown.contains("access 7 <wrong>"));
         assert!(markdown.contains("behind") && markdown.contains("fast"));
         assert!(markdown.contains("--operator aggregation --engine fast"));
+        // 10 events in a second, and their 20 accesses were made in another.
+        assert!(markdown.contains("| fast | 8.50M* | 0.47 | 5.00* |"), "{markdown}");
         let html = fs::read_to_string(dir.path().join("report.html")).unwrap();
         assert!(html.contains("<svg") && html.contains("access 7 &lt;wrong&gt;"), "{html}");
         assert!(!html.contains("src=\"http") && !html.contains("href=\"http"));

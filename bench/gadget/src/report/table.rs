@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::short;
 use crate::cell::{Cell, Figures, Outcome};
 use crate::measure::LatencyFigures;
 use crate::operator::Name;
@@ -121,6 +122,33 @@ impl<'a> Rows<'a> {
         let others = rows.into_iter().filter(|row| !row.is_ours() && rate(row).is_some());
         let best = others.max_by(|one, two| rate(one).partial_cmp(&rate(two)).expect("finite"))?;
         Some((ours, best))
+    }
+}
+
+/// What the summary says of an operator.
+#[derive(Debug)]
+pub(super) struct Compared {
+    /// Ours natively: its rate, and a star if it was cut.
+    pub(super) ours: String,
+    /// The best other, likewise.
+    pub(super) best: String,
+    /// The best other with the operator's own work in its time.
+    pub(super) with_operator: String,
+    /// Ours by both.
+    pub(super) ratios: [f64; 2],
+}
+
+impl Compared {
+    pub(super) fn of(ours: &Row<'_>, best: &Row<'_>) -> Self {
+        let rate = |row: &Row<'_>| row.median(|figures| figures.events_per_s).unwrap_or(0.0);
+        let slowed = best.median(Figures::events_per_s_with_operator).unwrap_or(0.0);
+        let star = |row: &Row<'_>| if row.is_cut { "*" } else { "" };
+        Compared {
+            ours: short(rate(ours)) + star(ours),
+            best: short(rate(best)) + star(best),
+            with_operator: short(slowed) + star(best),
+            ratios: [rate(ours) / rate(best), rate(ours) / slowed],
+        }
     }
 }
 

@@ -39,12 +39,12 @@ impl Ledger {
         let found = file.metadata().map_err(failed)?.len();
         if found < bytes {
             let message = format!("has {found} bytes, of which the checkpoint needs {bytes}");
-            return Err(Error::input(&path, 0, None, message));
+            return Err(Error::in_column(&path, 0, None, message));
         }
         for (line, text) in (1..).zip(BufReader::new((&file).take(bytes)).lines()) {
             let change = serde_json::from_str(&text.map_err(failed)?);
             let wrong =
-                |error: serde_json::Error| Error::input(&path, line, None, error.to_string());
+                |error: serde_json::Error| Error::in_column(&path, line, None, error.to_string());
             each(&change.map_err(wrong)?)?;
         }
         file.set_len(bytes).map_err(failed)?;

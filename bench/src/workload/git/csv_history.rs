@@ -45,7 +45,7 @@ impl CsvHistory {
             Ok(header) if *header == COLUMNS[..] => {}
             Ok(_) => {
                 let message = format!("the header is not {}", COLUMNS.join(","));
-                return Err(Error::input(path, 1, None, message));
+                return Err(Error::in_column(path, 1, None, message));
             }
             Err(error) => return Err(history.broken_row(error)),
         }
@@ -99,7 +99,7 @@ impl CsvHistory {
 
     fn fault(&self, column: Option<usize>, message: String) -> Error {
         let line = self.row.position().map_or(0, csv::Position::line);
-        Error::input(&self.path, line, column.map(|column| COLUMNS[column]), message)
+        Error::in_column(&self.path, line, column.map(|column| COLUMNS[column]), message)
     }
 
     fn broken_row(&self, error: csv::Error) -> Error {
@@ -108,9 +108,9 @@ impl CsvHistory {
             csv::ErrorKind::Io(source) => Error::io(&self.path, "read", source),
             csv::ErrorKind::UnequalLengths { len, .. } => {
                 let message = format!("{len} fields, the header has {}", COLUMNS.len());
-                Error::input(&self.path, line, None, message)
+                Error::in_column(&self.path, line, None, message)
             }
-            kind => Error::input(&self.path, line, None, format!("malformed row: {kind:?}")),
+            kind => Error::in_column(&self.path, line, None, format!("malformed row: {kind:?}")),
         }
     }
 }

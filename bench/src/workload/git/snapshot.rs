@@ -72,7 +72,7 @@ pub fn read_snapshot(path: &Path) -> Result<Snapshot> {
     let mut snapshot = Snapshot::default();
     for (index, line) in text.split_terminator('\n').enumerate() {
         let Some((key, value)) = line.rsplit_once('\t') else {
-            return Err(Error::input(
+            return Err(Error::in_column(
                 path,
                 index as u64 + 1,
                 None,
