@@ -2,7 +2,7 @@
 //! measured costs.
 //!
 //! The expected cost of an access is the sum over operations of their share and what they cost in
-//! the [calibration], at the sizes and the number of keys of the trace. Where the state does not
+//! the [`Calibration`], at the sizes and the number of keys of the trace. Where the state does not
 //! fit into the memory, layouts that spill pay for the misses of an LRU cache, and others are out.
 
 mod calibration;

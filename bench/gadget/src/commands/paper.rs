@@ -1,5 +1,6 @@
 //! The tables and figures of the paper.
 
+use std::cell::OnceCell;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -59,6 +60,7 @@ pub(super) fn paper(args: &PaperArgs, kinds: &[Kind]) -> Result<()> {
         engines: args.engines.clone(),
         memory_bytes: bytes("--memory", &args.memory)?,
         seconds: args.seconds,
+        rows: OnceCell::new(),
     };
     paper.write(&args.out, kinds)
 }

@@ -167,7 +167,7 @@ pub(super) fn online(args: &OnlineArgs, kinds: &[Kind]) -> Result<()> {
     }
     writer.map_or(Ok(()), Writer::finish)?;
     let Recorded { accesses, digest, seconds, .. } = recorded;
-    let played = Played { accesses, digest, seconds, is_complete: true };
+    let played = Played { accesses, digest, seconds, is_complete: true, ..Played::default() };
     print(&shown(kind, &played, (before, after)))
 }
 

@@ -19,7 +19,7 @@ use latencies::Latencies;
 pub use bound::Bound;
 pub use clock_unsafe::fenced;
 pub use latencies::LatencyFigures;
-pub use system::System;
+pub use system::{System, thread_time};
 
 /// The first part of a run counts as its warm-up.
 pub const WARM_UP_SHARE: f64 = 0.25;

@@ -8,6 +8,7 @@ mod stores;
 mod tables;
 mod text;
 
+use std::cell::OnceCell;
 use std::path::Path;
 
 use crate::characterize::Characterization;
@@ -16,7 +17,7 @@ use crate::event::{Batch, END, Stream, Watermarks};
 use crate::generator::Generator;
 use crate::operator::{Name, Options};
 use crate::random::Amount;
-use crate::rows::{Columns, Names, stream_of};
+use crate::rows::{Columns, Names, Row, stream_of};
 use crate::trace::{Recording, record};
 use crate::{Error, Result};
 
@@ -40,6 +41,8 @@ pub struct Paper {
     pub memory_bytes: u64,
     /// The time limit of a replay in seconds.
     pub seconds: f64,
+    /// Rows that were read.
+    pub rows: OnceCell<(Vec<Row>, Vec<Row>)>,
 }
 
 /// A table or figure.
@@ -115,16 +118,27 @@ impl Paper {
     /// The input of an operator.
     fn stream(&self, name: Name, watermarks: Watermarks) -> Result<Stream> {
         let Some(tasks) = &self.tasks else { return self.generated(name, watermarks) };
-        let mut names = Names::default();
-        let right = tasks.read(1_000_000, &mut names)?;
-        let stream = match (&self.jobs, name.joins()) {
-            (Some(jobs), true) => {
-                stream_of(&jobs.read(1_000_000, &mut names)?, &right, watermarks, 16)
-            }
-            (None, true) => return self.generated(name, watermarks),
-            (_, false) => stream_of(&right, &[], watermarks, 16),
+        if self.jobs.is_none() && name.joins() {
+            return self.generated(name, watermarks);
+        }
+        let (jobs, tasks) = self.rows(tasks)?;
+        let stream = match name.joins() {
+            true => stream_of(jobs, tasks, watermarks, 16),
+            false => stream_of(&tasks[..self.events.min(tasks.len())], &[], watermarks, 16),
         };
         Ok(first(stream, self.events))
+    }
+
+    /// The rows of jobs and tasks, read once.
+    fn rows(&self, tasks: &Columns) -> Result<&(Vec<Row>, Vec<Row>)> {
+        if let Some(rows) = self.rows.get() {
+            return Ok(rows);
+        }
+        let mut names = Names::default();
+        let mut read = |columns: &Columns| columns.read(1_000_000, &mut names);
+        let jobs = self.jobs.as_ref().map(&mut read).transpose()?.unwrap_or_default();
+        let rows = (jobs, read(tasks)?);
+        Ok(self.rows.get_or_init(|| rows))
     }
 
     fn generated(&self, name: Name, watermarks: Watermarks) -> Result<Stream> {
@@ -196,6 +210,7 @@ mod tests {
             engines: vec!["btree".to_owned(), "ours-heap".to_owned()],
             memory_bytes: 16 << 20,
             seconds: 5.0,
+            rows: OnceCell::new(),
         };
         paper.write(dir.path(), &built_in()).unwrap();
         let text = std::fs::read_to_string(dir.path().join("paper.md")).unwrap();

@@ -1,6 +1,6 @@
 //! Traces as files: record what an operator asks of a store, read it back, replay it on any engine.
 //!
-//! A file has one access a [line](line): time, operation, key and the bytes that are written. It
+//! A file has one access a [`Line`]: time, operation, key and the bytes that are written. It
 //! has no values. A replay writes bytes that follow from the number of the line, so that every
 //! engine has to return the same, and one digest tells whether it did.
 

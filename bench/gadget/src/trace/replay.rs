@@ -13,7 +13,7 @@ use super::line::Op;
 use super::value::{Visited, digest_of, fill};
 use crate::access::Kind;
 use crate::engine::{BTree, Engine};
-use crate::measure::Stopwatch;
+use crate::measure::{Stopwatch, thread_time};
 use crate::operator::{Name, Options};
 use crate::{Error, Result};
 
@@ -43,6 +43,8 @@ pub struct Played {
     pub is_complete: bool,
     /// How long it took.
     pub seconds: f64,
+    /// Processor time of the thread that made the accesses.
+    pub processor_s: f64,
 }
 
 /// When each access is due.
@@ -125,18 +127,19 @@ impl<'a> Player<'a> {
         watch: &mut Stopwatch,
     ) -> Result<Played> {
         let mut player = Player::new(recording, Returned::Compared(&expected.returned, 0));
-        let began = Instant::now();
+        let (began, processor) = (Instant::now(), thread_time());
         let at = match pace {
             None => player.closed(engine, watch)?,
             Some(pace) => player.paced(engine, pace, watch)?,
         };
         let seconds = began.elapsed().as_secs_f64();
+        let processor_s = (thread_time() - processor).as_secs_f64();
         let is_complete = at == recording.entries().len();
         let digest = player.digest;
         if is_complete {
             player.sweep(expected, engine)?;
         }
-        Ok(Played { accesses: at as u64, digest, is_complete, seconds })
+        Ok(Played { accesses: at as u64, digest, is_complete, seconds, processor_s })
     }
 
     fn closed(&mut self, engine: &mut dyn Engine, watch: &mut Stopwatch) -> Result<usize> {

@@ -145,7 +145,7 @@ fn a_wrong_engine_is_noticed_in_each_operator() {
         let run = |fault| {
             let mut engine = Faulty::new(BTree::default(), fault);
             let outcome = play(&recording, &expected, &mut engine);
-            engine.has_happened().then(|| matches!(outcome, Err(Error::Wrong(_))))
+            engine.has_happened().then_some(matches!(outcome, Err(Error::Wrong(_))))
         };
         for number in [1, 20, 200] {
             assert_eq!(run(Fault::StaleValue(number)), Some(true), "{name} {number}");
