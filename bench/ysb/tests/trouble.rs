@@ -1,0 +1,309 @@
+//! What becomes of a run whose Redis is not there, dies, restarts empty, is slow or has something else: an
+//! error in words, or the results of a run that was left alone. Without redis-server each test says so.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use alluvium_timely::RedisConfig;
+use alluvium_ysb::cell::{Cell, LOADED, Place, load, port_of};
+use alluvium_ysb::event::{Events, write_uuid};
+use alluvium_ysb::job::{Figures, Job, Placement, Remote, run};
+use alluvium_ysb::oracle::{Answers, difference, recount};
+use alluvium_ysb::proxy::Proxy;
+use alluvium_ysb::server::{Listen, Options, Server, connection, installed};
+use alluvium_ysb::{Result, sink};
+
+const EVENTS: Events = Events { seed: 11, ads: 1_000, zipf: 0.0, rate: 1_000, count: 40_000 };
+
+/// One at a time: each has several threads and servers.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn may_run() -> bool {
+    let is_there = installed().is_some();
+    if !is_there {
+        println!("skipped: redis-server is not installed");
+    }
+    is_there
+}
+
+/// A table, results and what runs over them.
+struct Setup {
+    table: Server,
+    results: Server,
+    directory: tempfile::TempDir,
+    patience: Duration,
+    /// Instead of the table's own address.
+    url: Option<String>,
+}
+
+impl Setup {
+    fn new(table: Options) -> Self {
+        let table = Server::start(table).unwrap();
+        load(&table, &EVENTS, 0..16384).unwrap();
+        let results = Server::start(Options::durable(Listen::Socket)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        Self { table, results, directory, patience: Duration::from_secs(20), url: None }
+    }
+
+    fn job(&self) -> Job {
+        let url = self.url.clone().unwrap_or_else(|| self.table.url().to_owned());
+        let within = Duration::from_millis(300);
+        let config = RedisConfig::new(url).pipeline(16).requires(LOADED).within(within, within);
+        Job {
+            events: EVENTS,
+            placement: Placement::Redis(Remote {
+                tables: vec![config],
+                cache: None,
+                asked_max: 64,
+                patience: Some(self.patience),
+            }),
+            is_by_slot: false,
+            workers: 2,
+            directory: self.directory.path().join("state"),
+            results: self.results.url().to_owned(),
+            checkpoint_every: 4_000,
+            batch: 500,
+            under_way: 4,
+            nap: Duration::from_millis(20),
+        }
+    }
+
+    /// Runs the job, and has `accident` happen while it does.
+    fn run_with(&mut self, accident: impl FnOnce(&mut Self)) -> Result<Figures> {
+        let job = self.job();
+        let running = std::thread::spawn(move || run(&job));
+        std::thread::sleep(Duration::from_millis(300));
+        accident(self);
+        running.join().expect("no panic")
+    }
+
+    fn answers(&self) -> Answers {
+        sink::answers(self.results.url()).unwrap()
+    }
+
+    /// The results are those of a run that was left alone.
+    fn check(&self) {
+        assert_eq!(difference(&recount(&EVENTS), &self.answers()), None);
+    }
+}
+
+#[test]
+fn results_are_those_of_an_undisturbed_run_whatever_dies_in_the_middle() {
+    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    if !may_run() {
+        return;
+    }
+    // The table's server dies, and comes back with what it had.
+    let mut setup = Setup::new(Options::durable(Listen::Loopback));
+    setup
+        .run_with(|setup| {
+            setup.table.kill().unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+            setup.table.restart().unwrap();
+        })
+        .unwrap();
+    setup.check();
+    // It comes back empty: it is waited for until it is loaded again.
+    let mut setup = Setup::new(Options::volatile(Listen::Loopback));
+    setup
+        .run_with(|setup| {
+            setup.table.kill().unwrap();
+            setup.table.restart().unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+            load(&setup.table, &EVENTS, 0..16384).unwrap();
+        })
+        .unwrap();
+    setup.check();
+    // It answers nothing for longer than the client waits.
+    let mut setup = Setup::new(Options::volatile(Listen::Socket));
+    setup
+        .run_with(|setup| {
+            setup.table.pause(true).unwrap();
+            std::thread::sleep(Duration::from_millis(900));
+            setup.table.pause(false).unwrap();
+        })
+        .unwrap();
+    setup.check();
+}
+
+#[test]
+fn a_proxy_or_the_results_may_die_and_come_back() {
+    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    if !may_run() {
+        return;
+    }
+    let mut setup = Setup::new(Options::volatile(Listen::Loopback));
+    let upstream = port_of(&setup.table).unwrap();
+    let proxy = Proxy::start(upstream, Duration::from_micros(300)).unwrap();
+    let port = proxy.port();
+    setup.url = Some(proxy.url());
+    let mut again = None;
+    setup
+        .run_with(|_| {
+            drop(proxy);
+            std::thread::sleep(Duration::from_millis(100));
+            again = Some(Proxy::start_on(port, upstream, Duration::ZERO).unwrap());
+        })
+        .unwrap();
+    setup.check();
+    drop(again);
+    let mut setup = Setup::new(Options::volatile(Listen::Socket));
+    setup
+        .run_with(|setup| {
+            for _ in 0..3 {
+                setup.results.kill().unwrap();
+                std::thread::sleep(Duration::from_millis(150));
+                setup.results.restart().unwrap();
+                std::thread::sleep(Duration::from_millis(250));
+            }
+        })
+        .unwrap();
+    setup.check();
+}
+
+#[test]
+fn what_does_not_pass_ends_the_run_in_words() {
+    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    if !may_run() {
+        return;
+    }
+    let words = |failed: Result<Figures>| failed.expect_err("it fails").to_string();
+    // Nobody is there.
+    let mut setup = Setup::new(Options::volatile(Listen::Loopback));
+    setup.patience = Duration::from_millis(400);
+    setup.table.kill().unwrap();
+    let begin = Instant::now();
+    let failed = words(run(&setup.job()));
+    assert!(failed.contains("refused") && begin.elapsed() < Duration::from_secs(10), "{failed}");
+    // It has restarted empty, and stays so.
+    setup.table.restart().unwrap();
+    let failed = words(run(&setup.job()));
+    assert!(failed.contains("the table is not loaded"), "{failed}");
+    // It hangs.
+    load(&setup.table, &EVENTS, 0..16384).unwrap();
+    let failed = words(setup.run_with(|setup| setup.table.pause(true).unwrap()));
+    assert!(failed.contains("has not answered") || failed.contains("Redis"), "{failed}");
+    setup.table.pause(false).unwrap();
+    // A key is a list.
+    let mut name = Vec::new();
+    write_uuid(EVENTS.ad(17), &mut name);
+    setup.table.query::<()>(redis::cmd("DEL").arg(&name)).unwrap();
+    setup.table.query::<()>(redis::cmd("RPUSH").arg(&name).arg("a list")).unwrap();
+    let failed = words(run(&setup.job()));
+    assert!(failed.contains("WRONGTYPE"), "{failed}");
+    // A value is no campaign.
+    setup.table.query::<()>(redis::cmd("SET").arg(&name).arg("what is this")).unwrap();
+    let failed = words(run(&setup.job()));
+    assert!(failed.contains("is no campaign"), "{failed}");
+    // A port is in use.
+    let port = port_of(&setup.table).unwrap();
+    let failed = Server::start(Options::volatile(Listen::Port(port))).unwrap_err().to_string();
+    assert!(failed.contains("Address already in use"), "{failed}");
+    assert!(Proxy::start_on(port, port, Duration::ZERO).is_err());
+}
+
+#[test]
+fn a_key_that_is_missing_has_no_views() {
+    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    if !may_run() {
+        return;
+    }
+    let setup = Setup::new(Options::volatile(Listen::Socket));
+    let mut name = Vec::new();
+    write_uuid(EVENTS.ad(17), &mut name);
+    setup.table.query::<()>(redis::cmd("DEL").arg(&name)).unwrap();
+    run(&setup.job()).unwrap();
+    let (found, whole) = (setup.answers(), recount(&EVENTS));
+    let mut missing: i64 = 0;
+    for ((campaign, window), views) in &whole {
+        let less = views - found.get(&(*campaign, *window)).copied().unwrap_or_default();
+        assert!(less == 0 || *campaign == EVENTS.campaign(17), "another campaign lost {less}");
+        missing += less;
+    }
+    let views = (0..EVENTS.count).map(|number| EVENTS.event(number));
+    let views = views.filter(|event| event.ad == EVENTS.ad(17) && event.kind == 0).count();
+    assert!(missing as usize == views && views > 0, "{missing} of {views}");
+}
+
+/// What is left of servers in a directory.
+fn left(place: &Path) -> usize {
+    std::fs::read_dir(place).unwrap().count()
+}
+
+#[test]
+fn nothing_is_left_behind_also_by_a_run_that_is_killed() {
+    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    if !may_run() {
+        return;
+    }
+    let server = Server::start(Options::volatile(Listen::Loopback)).unwrap();
+    let (directory, url) = (server.directory().to_owned(), server.url().to_owned());
+    assert!(directory.exists() && connection(&url).is_ok());
+    drop(server);
+    assert!(!directory.exists() && connection(&url).is_err());
+    let place = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_alluvium-ysb"))
+        .args(["cell", "--place", "delayed", "--delay-us", "1000", "--events", "1000000"])
+        .env("TMPDIR", place.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    while left(place.path()) < 2 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "no servers");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let begin = Instant::now();
+    while left(place.path()) > 0 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "servers are left");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn every_placement_gives_the_recount() {
+    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    if !may_run() {
+        return;
+    }
+    for (place, workers, pipeline, cache_bytes) in [
+        (Place::Shared, 2, 1, 0),
+        (Place::Partitioned, 3, 1, 0),
+        (Place::Socket, 1, 1, 0),
+        (Place::Loopback, 3, 32, 0),
+        (Place::Delayed, 1, 16, 1 << 14),
+        (Place::Shards, 3, 16, 0),
+        (Place::SlotShards, 3, 16, 0),
+        (Place::SlotShards, 2, 8, 1 << 20),
+        (Place::Replicas, 2, 8, 0),
+    ] {
+        let cell = Cell {
+            place,
+            workers,
+            delay_us: 200,
+            pipeline,
+            cache_bytes,
+            ttl_ms: 10_000,
+            events: 9_000,
+            ads: 1_000,
+            zipf: 0.8,
+            rate: 300,
+            seed: 3,
+        };
+        let (figures, served) = cell.run().unwrap_or_else(|error| panic!("{cell:?}: {error}"));
+        let views = (0..9_000).filter(|&n| views_of(&cell).event(n).kind == 0).count() as u64;
+        assert_eq!(figures.joined, views, "{cell:?}");
+        // The servers count as many GETs as were sent; each row is asked for or found in the cache.
+        assert_eq!(figures.gets, served, "{cell:?}");
+        assert!(cache_bytes == 0 || figures.cached > 0, "{cell:?}");
+    }
+}
+
+fn views_of(cell: &Cell) -> Events {
+    let Cell { seed, ads, zipf, rate, events: count, .. } = *cell;
+    Events { seed, ads, zipf, rate, count }
+}
