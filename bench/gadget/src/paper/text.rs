@@ -60,10 +60,10 @@ pub(super) fn missing() -> Section {
         &columns,
     );
     for row in [
-        ["Borg's tasks", "not in any public copy of Gadget's repository", "a Borg-like stream"],
-        ["Taxi", "not published with the paper", "the same sweep on the stream above"],
-        ["Azure's VMs", "not published with the paper", "the same sweep on the stream above"],
-        ["traces of Flink", "not published", "the operations of Gadget, and ours"],
+        ["Borg's tasks", "listed by Gadget's repository; no copy at hand", "a Borg-like stream"],
+        ["Taxi", "no copy at hand", "the same sweep on the stream above"],
+        ["Azure's VMs", "no copy at hand", "the same sweep on the stream above"],
+        ["traces of Flink", "no copy at hand", "the operations of Gadget, and ours"],
         ["Lethe", "closed source", "RocksDB with compaction by deletes, in bench/peers"],
     ] {
         section.row(row.map(str::to_owned));
