@@ -37,6 +37,8 @@ pub struct Scale {
     pub in_flight: u64,
     /// Events of each question of windows.
     pub window_events: u64,
+    /// Their events a second of event time.
+    pub window_rate: u64,
     /// Rounds at most.
     pub rounds: u32,
     /// No round begins that would probably end later than this; the first always runs.
@@ -44,13 +46,14 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// About a minute on two cores.
+    /// At most about a minute on two cores: a slower machine or device gets fewer rounds.
     pub const DEFAULT: Scale = Scale {
         q3_events: 1_000_000,
-        q4_events: 800_000,
-        in_flight: 40_000,
-        window_events: 400_000,
-        rounds: 3,
+        q4_events: 500_000,
+        in_flight: 120_000,
+        window_events: 300_000,
+        window_rate: 5_000,
+        rounds: 5,
         time: Some(Duration::from_secs(60)),
     };
     /// All rounds in a size whose state is beyond the caches, however long that takes.
@@ -59,26 +62,28 @@ impl Scale {
         q4_events: 3_000_000,
         in_flight: 120_000,
         window_events: 1_000_000,
+        window_rate: 10_000,
         rounds: 3,
         time: None,
     };
     /// A few seconds.
     pub const SMOKE: Scale = Scale {
         q3_events: 400_000,
-        q4_events: 450_000,
-        in_flight: 24_000,
-        window_events: 400_000,
+        q4_events: 150_000,
+        in_flight: 120_000,
+        window_events: 100_000,
+        window_rate: 2_500,
         rounds: 1,
         time: None,
     };
 
     fn introduction(&self) -> String {
         let time = match self.time {
-            Some(time) => format!("{} s at most on 2 cores", time.as_secs()),
+            Some(time) => format!("about {} s on 2 cores", time.as_secs()),
             None => "without a limit of time".to_owned(),
         };
         format!(
-            "Nexmark q3 and q4, and windows beside hashbrown maps: up to {} rounds, {time}.\n\
+            "Nexmark q3 and q4, and windows beside hashbrown maps: at most {} rounds, {time}.\n\
              All answers are compared; the job fails if two differ.",
             self.rounds
         )
@@ -117,7 +122,7 @@ pub fn main_job(scale: Scale) -> Result<()> {
             Some(scale.in_flight),
         ),
     ];
-    let mut questions = Questions::new(out, scale.window_events);
+    let mut questions = Questions::new(out, scale.window_events, scale.window_rate);
     let done = rounds(scale, |steps| {
         queries.iter_mut().try_for_each(|query| query.round(steps))?;
         questions.round(steps)

@@ -94,7 +94,7 @@ impl Shown<'_> {
     fn reading(&self) -> Vec<String> {
         let Done { rounds, wanted, elapsed, limit } = self.done;
         let mut sentences = vec![format!(
-            "{rounds} rounds in {} s; a row is the round of median rate, spread is that of all rounds.",
+            "{rounds} of {wanted} rounds in {} s; a row is the round of median rate, spread is that of all.",
             elapsed.as_secs()
         )];
         if let Some(limit) = limit.filter(|_| rounds < wanted) {
@@ -106,12 +106,14 @@ impl Shown<'_> {
         }
         if let Some(noise) = self.noise() {
             sentences.push(format!(
-                "An idle loop on this machine is stopped for {} ms at p99.9, {} ms at most.",
+                "An idle loop on this machine stood still for {} ms at p99.9, {} ms at most.",
                 ms(noise.p99_9),
                 ms(noise.max)
             ));
         }
-        sentences.push("killed, restored: what is left after the checkpoint, in one round.".into());
+        let killed =
+            "The run `killed, restored` has the events after its checkpoint, in one round.";
+        sentences.push(killed.to_owned());
         sentences
     }
 
@@ -127,6 +129,11 @@ fn ms(ns: u64) -> String {
 
 fn mib(bytes: u64) -> String {
     digits(bytes as f64 / (1 << 20) as f64)
+}
+
+/// A whole number; its digits are all shown.
+fn count(number: u64) -> String {
+    if number < 100 { number.to_string() } else { digits(number as f64) }
 }
 
 fn thousands_per_s(rate: f64) -> String {
@@ -148,7 +155,7 @@ fn heading(query: &QueryRuns) -> String {
 }
 
 fn equal_rows(query: &QueryRuns) -> String {
-    let rows = digits(query.rows as f64);
+    let rows = count(query.rows as u64);
     format!("Every run ended with the same {rows} rows, checksum {}.", query.checksum())
 }
 
@@ -176,7 +183,7 @@ fn query_table(query: &QueryRuns) -> Table {
             percent(runs.spread_percent()),
         ];
         cells.extend(times(report.latency_ns));
-        cells.extend([mib(report.io.bytes_written), digits(report.io.reads as f64)]);
+        cells.extend([mib(report.io.bytes_written), count(report.io.reads)]);
         table.row(cells);
     }
     table
@@ -229,7 +236,7 @@ fn window_rates(questions: &Questions) -> String {
     let both = |answered: &Answered| {
         let (least, median, most) = answered.their_rates();
         let ours = &answered.ours;
-        let title = answered.title;
+        let title = short_title(answered);
         [
             (format!("{title}, {}", answered.layout), ours.median().ops_per_s, ours.extremes()),
             (format!("{title}, hashbrown"), median, (least, most)),
@@ -238,6 +245,11 @@ fn window_rates(questions: &Questions) -> String {
     let all: Vec<_> = questions.answered.iter().flat_map(both).collect();
     let all: Vec<_> = all.iter().map(|(name, rate, ends)| bar(name, *rate, *ends)).collect();
     bars("Windows: rate", RATE, &all)
+}
+
+/// What fits beside a plot.
+fn short_title(answered: &Answered) -> &'static str {
+    answered.title.split(' ').next().unwrap_or_default()
 }
 
 fn query_curves(query: &QueryRuns) -> Vec<(String, Latencies)> {
@@ -249,7 +261,7 @@ fn window_curves(questions: &Questions) -> Vec<(String, Latencies)> {
     let both = |answered: &Answered| {
         let report = answered.ours.median();
         let theirs = report.vs.as_ref().and_then(|vs| vs.latencies.clone());
-        let title = answered.title;
+        let title = short_title(answered);
         let ours =
             report.latencies.clone().map(|all| (format!("{title}, {}", answered.layout), all));
         ours.into_iter().chain(theirs.map(|all| (format!("{title}, hashbrown"), all)))
@@ -313,7 +325,7 @@ mod tests {
         let out = Path::new("out");
         let mut query = QueryRuns::new(out, ("q4", "average price of a category"), 4_000_000, None);
         query.runs.iter_mut().for_each(|runs| runs.reports.extend([report("q4"), report("q4")]));
-        let mut questions = Questions::new(out, 1_000_000);
+        let mut questions = Questions::new(out, 1_000_000, 10_000);
         let all = questions.answered.iter_mut();
         all.for_each(|answered| answered.ours.reports.extend([report("w"), report("w")]));
         let (elapsed, limit) = (Duration::from_secs(99), Some(Duration::from_secs(60)));
