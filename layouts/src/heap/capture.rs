@@ -125,6 +125,7 @@ impl HeapCore {
         if !self.remembered.is_unplanned() {
             return;
         }
+        self.tell_lost_places();
         let Some(capture) = &mut self.capture else { return };
         let reading = &mut capture.reading;
         let marked = Marked { changed: self.table.marked(), left_bytes: reading.copies.leaves };
@@ -139,6 +140,13 @@ impl HeapCore {
                 self.table.note_places();
                 self.table.take_all();
             }
+        }
+    }
+
+    /// A table that notes no places, such as that after a clear, goes on from no checkpoint: the next one writes all.
+    fn tell_lost_places(&mut self) {
+        if !self.table.notes_places() {
+            self.remembered.break_off();
         }
     }
 
@@ -285,6 +293,7 @@ impl HeapCore {
     /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments; what it has kept goes
     /// [later](HeapCore::drop_some_left).
     fn give_up_capture(&mut self) {
+        self.tell_lost_places();
         let sets = self.remembered.give_up();
         self.forget_with();
         let Some(capture) = self.capture.take() else { return };

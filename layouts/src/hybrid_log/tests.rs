@@ -938,8 +938,10 @@ fn a_copy_that_was_given_up_is_booked_once_whatever_is_cleared() {
             fill(&mut table);
             table.clear().unwrap();
         }
-        table.core.give_up_rewrite();
         while table.core.release_step() {}
+        // The copies end.
+        while helper.drive() {}
+        table.core.give_up_rewrite();
         assert_eq!(account.used_for(MemoryKind::Buffers), empty, "{clears} times cleared");
     }
     let booked = Booked::buffers(account.clone(), 64 * KIB);
