@@ -198,7 +198,7 @@ where
     }
 
     fn put(&self, part: &mut u64, _: &E, span: Span) {
-        *part = count_of(*part) + 1 | u64::from(self.places.level(span)) << LEVEL_SHIFT;
+        *part = (count_of(*part) + 1) | (u64::from(self.places.level(span)) << LEVEL_SHIFT);
     }
 
     fn join(&self, part: &mut u64, later: &u64) {
