@@ -101,9 +101,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
     }
 
-    /// Puts a new key.
-    fn insert(&mut self, hash: IndexHash, key: K, value: V, to: (u32, u32)) {
-        self.core.put(to, key, value);
+    /// Puts a new key with the heap that the entry owns.
+    fn insert(&mut self, hash: IndexHash, entry: (K, V, u64), to: (u32, u32)) {
+        self.core.put(to, entry);
         let address = self.core.log.address_of(to.0, to.1);
         self.core.log.index.insert(hash, address);
     }
@@ -173,10 +173,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let key = self.new_key(key)?;
         let to = self.core.log.make_room(hash)?;
         let value = init();
+        let heap = heap_of(&key, &value);
         if !V::NO_HEAP {
-            self.core.log.oversize.grown(&key, heap_of(&key, &value));
+            self.core.log.oversize.grown(&key, heap);
         }
-        self.insert(hash, key, value, to);
+        self.insert(hash, (key, value, heap), to);
         Ok(self.change_unchecked(to, change))
     }
 }
@@ -288,7 +289,9 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         self.drop_scratch();
         let hash = self.hash::<K>(&key);
-        match self.put_checked(hash, &key, &value) {
+        // Measuring runs user code, which may panic: before the old record is gone.
+        let heap = heap_of(&key, &value);
+        match self.put_checked(hash, (&key, &value, heap)) {
             Ok(Put::Over(number, slot)) => {
                 let entry = self.core.changing(number, slot);
                 let (before, after) = (entry.value.heap_bytes() as u64, value.heap_bytes() as u64);
@@ -299,14 +302,14 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
                 Ok(true)
             }
             Ok(Put::Instead(at, to, old)) => {
-                self.core.put(to, key, value);
+                self.core.put(to, (key, value, heap));
                 self.core.lead_to(at, to);
                 // Dropping runs user code, which may panic: only now.
                 drop(old);
                 Ok(true)
             }
             Ok(Put::New(to)) => {
-                self.insert(hash, key, value, to);
+                self.insert(hash, (key, value, heap), to);
                 Ok(false)
             }
             Err(error) => Err(Rejected::new(error, (key, value))),
@@ -343,7 +346,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         match self.core.locate(hash, key) {
             Located::Absent => Ok(None),
             Located::Resident { at, number, slot } => {
-                let (_, value) = match self.core.log.is_kept(number, slot) {
+                let (_, value, _) = match self.core.log.is_kept(number, slot) {
                     true => self.core.copy(number, slot),
                     false => self.core.take(number, slot),
                 };
@@ -594,8 +597,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     /// Everything about a put that can fail: afterwards the old record, if it is not where the new
     /// one goes, is gone.
-    fn put_checked(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<Put<K, V>> {
-        self.core.log.oversize.check(key, heap_of(key, value))?;
+    fn put_checked(
+        &mut self,
+        hash: IndexHash,
+        (key, value, heap): (&K, &V, u64),
+    ) -> Result<Put<K, V>> {
+        self.core.log.oversize.check(key, heap)?;
         match self.put_into_room(hash, key, value) {
             Err(error) if !self.core.make_lacking()? => Err(error),
             Err(_) => self.put_into_room(hash, key, value),
@@ -630,7 +637,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 Ok(Put::Instead(at, to, None))
             }
             Located::Resident { at, number, slot } => {
-                Ok(Put::Instead(at, to, Some(self.core.take(number, slot))))
+                let (key, value, _) = self.core.take(number, slot);
+                Ok(Put::Instead(at, to, Some((key, value))))
             }
             Located::Cold => match self.read_cold(hash, key, None)? {
                 Some((at, place, k, v)) => {

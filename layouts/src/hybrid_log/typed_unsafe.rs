@@ -164,10 +164,9 @@ impl<K: Key, V: State> Typed<K, V> {
         self.log().prefetch_candidate(Shape::for_types::<K, V>().stride, hash)
     }
 
-    /// Puts an entry into a free slot; the index is the caller's.
+    /// Puts an entry that owns `heap` bytes into a free slot; the index is the caller's.
     #[inline]
-    pub fn put(&mut self, to: (u32, u32), key: K, value: V) {
-        let heap = heap_of(&key, &value);
+    pub fn put(&mut self, to: (u32, u32), (key, value, heap): (K, V, u64)) {
         let Log { frames, account, .. } = &mut self.core.log;
         // SAFETY: as said above.
         unsafe { frames.put(to, (key, value), heap) };
@@ -176,26 +175,31 @@ impl<K: Key, V: State> Typed<K, V> {
         }
     }
 
-    /// A copy of an entry that is kept; what stays there is marked as dead. The index is
-    /// the caller's.
-    pub fn copy(&mut self, number: u32, slot: u32) -> (K, V) {
+    /// A copy of an entry that is kept, and the heap that it owns; what stays there is marked as dead.
+    /// The index is the caller's.
+    pub fn copy(&mut self, number: u32, slot: u32) -> (K, V, u64) {
         let (key, value) = self.entry(number, slot).expect("an indexed slot");
-        // Cloning runs user code, which may panic: before anything is changed.
-        let copy = (key.clone(), value.clone());
+        // Cloning and measuring run user code, which may panic: before anything is changed.
+        let (key, value) = (key.clone(), value.clone());
+        let heap = heap_of(&key, &value);
+        let copy = (key, value, heap);
         self.core.log.leave_for_dead(number, slot);
         self.core.log.stats.clones += 1;
         copy
     }
 
-    /// Takes an entry that is not kept out of a frame; the index is the caller's.
-    pub fn take(&mut self, number: u32, slot: u32) -> (K, V) {
+    /// Takes an entry that is not kept out of a frame, with the heap that it owns; the index is the
+    /// caller's.
+    pub fn take(&mut self, number: u32, slot: u32) -> (K, V, u64) {
+        let (key, value) = self.entry(number, slot).expect("an indexed slot");
+        // Measuring runs user code, which may panic: before anything is changed.
+        let heap = heap_of(key, value);
         let log = &mut self.core.log;
         log.copy_died(log.frame(number).stored(slot));
         // SAFETY: as said above.
         let (key, value) = unsafe { log.frame_mut(number).take::<K, V>(slot) };
-        let heap = heap_of(&key, &value);
         log.vacated(number, heap);
-        (key, value)
+        (key, value, heap)
     }
 }
 

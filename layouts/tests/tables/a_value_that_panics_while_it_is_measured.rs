@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use alluvium_layouts::{Heap, Layout, StateContext, Table};
+use alluvium_layouts::{Cursor, Heap, HybridLog, Layout, StateContext, Table};
 use alluvium_pagestore::{Account, HeapSize, Helper, KIB, MIB, MemoryKind, Schema};
 
 #[derive(Clone, Debug, PartialEq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
@@ -94,7 +94,46 @@ fn nothing_is_lost_of<L: Layout<u64, Touchy>>(layout: &L) {
     assert_eq!(account.used(), 0);
 }
 
+/// Puts over entries, of which some measurements panic: each key has its old value or its new one.
+fn each_key_has_a_value_of<L: Layout<u64, Touchy>>(layout: &L) {
+    let account = Account::root(8 * MIB);
+    let mut table = open(layout, &account);
+    for nth in 0..6 {
+        for n in 0..200 {
+            table.put(n, value(n)).unwrap();
+        }
+        for n in 0..200 {
+            let new = value(n + 17);
+            panics(nth, || drop(table.put(n, new.clone())));
+            let there = table.get(&n).unwrap().expect("a key that was put").clone();
+            assert!(there == value(n) || there == new, "{nth}: {there:?}");
+        }
+        let mut heap = 0;
+        table
+            .scan(&mut Cursor::default(), usize::MAX, &mut |_, value| {
+                heap += value.heap_bytes() as u64;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(table.len(), 200, "{nth}");
+        assert_eq!(account.used_for(MemoryKind::Values), heap, "{nth}");
+    }
+    drop(table);
+    assert_eq!(account.used(), 0);
+}
+
+#[test]
+fn when_it_is_put_over_another() {
+    each_key_has_a_value_of(&Heap::new());
+    each_key_has_a_value_of(&HybridLog::new());
+}
+
 #[test]
 fn when_it_is_taken_from_the_heap() {
     nothing_is_lost_of(&Heap::new());
+}
+
+#[test]
+fn when_it_is_taken_from_a_hybrid_log() {
+    nothing_is_lost_of(&HybridLog::new());
 }

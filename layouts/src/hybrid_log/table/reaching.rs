@@ -111,23 +111,20 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             // Making room moves records.
             None => (self.core.log.make_room_to_move()?, self.core.locate_again(hash, key)),
         };
-        let (at, k, v) = match found {
+        let (at, entry) = match found {
             Located::Absent => return Ok(None),
             Located::Resident { at, number, slot } => match self.core.log.stage(number) {
                 _ if self.core.log.is_in_place(number, slot) => {
                     self.core.change_in_place(number, slot);
                     return Ok(Some((number, slot)));
                 }
-                _ if self.core.log.is_kept(number, slot) => {
-                    let (k, v) = self.core.copy(number, slot);
-                    (at, k, v)
-                }
+                _ if self.core.log.is_kept(number, slot) => (at, self.core.copy(number, slot)),
                 Stage::Mutable => unreachable!("it is kept, or changed where it is"),
                 Stage::Frozen => unreachable!("a frozen frame is kept"),
                 Stage::Cooling | Stage::Failed | Stage::Clean => {
-                    let (k, v) = self.core.take(number, slot);
+                    let entry = self.core.take(number, slot);
                     self.core.log.stats.moves += 1;
-                    (at, k, v)
+                    (at, entry)
                 }
                 Stage::Vacant => unreachable!("an index entry into a vacant frame"),
             },
@@ -135,11 +132,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 let Some((at, place, k, v)) = self.read_cold(hash, key, ahead.take())? else {
                     return Ok(None);
                 };
+                let heap = heap_of(&k, &v);
                 self.core.log.stored.as_mut().expect("a store").record_died(place);
-                (at, k, v)
+                (at, (k, v, heap))
             }
         };
-        self.core.put(to, k, v);
+        self.core.put(to, entry);
         self.core.lead_to(at, to);
         Ok(Some(to))
     }
@@ -206,7 +204,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let at = candidates.find(|(_, at)| *at == place).map(|(position, _)| position);
         let Scratch { key, value, heap } = self.scratch.take().expect("it was just read");
         self.core.log.account.release(MemoryKind::Values, heap);
-        self.core.put((number, slot), key, value);
+        self.core.put((number, slot), (key, value, heap));
         self.core.lead_to(at.expect("the record's entry"), (number, slot));
         self.core.log.stored.as_mut().expect("a store").record_died(place);
         Ok(Found::Slot(number, slot))
