@@ -433,7 +433,7 @@ fn windows_whose_handle_goes_while_they_fire_are_as_of_their_checkpoint() {
     drop(windows);
     let error = open(&store).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse);
-    assert!(error.to_string().contains("being fired"), "{error}");
+    assert!(error.to_string().contains("while windows fired"), "{error}");
     assert_eq!(store.checkpoint(2).unwrap_err().kind(), ErrorKind::InUse);
     drop(store);
     let mut windows = open(&on(&device)).unwrap();
