@@ -12,9 +12,16 @@ use std::path::{Path, PathBuf};
 /// So many zeros in a row are left out.
 const ZEROS_MIN: usize = 48;
 
-/// The folder of the fixtures.
+/// The folders of the fixtures, by format. Each has the same fixtures.
+pub const FORMATS: [&str; 2] = ["format-2", "format-5"];
+
+/// The folder of today's format.
 pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-2")
+    all().join(FORMATS[FORMATS.len() - 1])
+}
+
+fn all() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
 /// The files of a directory by name, without its lock.
@@ -91,9 +98,9 @@ pub fn unpack(packed: &[u8]) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// The files of a fixture.
+/// The files of a fixture, such as `format-2/everything`.
 pub fn load(fixture: &str) -> BTreeMap<String, Vec<u8>> {
-    let path = folder().join(fixture).with_extension("files");
+    let path = all().join(fixture).with_extension("files");
     let packed = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     unpack(&packed)
 }
@@ -108,7 +115,7 @@ pub fn place(fixture: &str, directory: &Path) {
 
 /// What a fixture should hold, line by line.
 pub fn expected(name: &str) -> String {
-    let path = folder().join(name).with_extension("txt");
+    let path = all().join(name).with_extension("txt");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     // Whatever a checkout made of the ends of lines.
     text.replace("\r\n", "\n")

@@ -11,8 +11,15 @@ use crate::files::{folder, pack, read_directory};
 use crate::moved::{self, Worker};
 use crate::states::{self, Lines, States};
 
-/// The checkpoints of the store with a state of every kind: their numbers, and how far time was.
-pub const EVERYTHING: [(u64, i64); 3] = [(1, 168), (2, 251), (3, 255)];
+/// The checkpoints of the store with a state of every kind: format, number, and how far time was.
+pub const EVERYTHING: [(&str, u64, i64); 6] = [
+    ("format-2", 1, 168),
+    ("format-2", 2, 251),
+    ("format-2", 3, 255),
+    ("format-5", 1, 168),
+    ("format-5", 2, 251),
+    ("format-5", 3, 255),
+];
 /// A version that no build of today reads.
 pub const FUTURE: u32 = 99;
 
@@ -27,11 +34,16 @@ fn tell(name: &str, lines: &Lines) {
     std::fs::write(folder().join(name).with_extension("txt"), lines.join("\n") + "\n").unwrap();
 }
 
-/// Changes up to a checkpoint: many, of which many die again, then few.
+/// Changes up to a checkpoint: many, of which many die again, then few. What dies before the second one is more than
+/// half of a map: that one makes sets of live records.
 fn play(states: &mut States, dice: &mut Dice, checkpoint: u64) -> Lines {
     let counts = [900, 500, 40];
     if checkpoint == 1 {
         states.fill().unwrap();
+        states.put_more(0..450, 1).unwrap();
+    }
+    if checkpoint == 2 {
+        states.put_more(0..270, 2).unwrap();
     }
     states.changes(dice, counts[checkpoint as usize - 1]).unwrap()
 }

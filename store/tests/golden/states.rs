@@ -303,8 +303,18 @@ impl States {
         for slice in 0..10 {
             for (_, windows) in &mut self.folded[..1] {
                 let at = Time(slice * 20 + 3);
-                let mut batch = (0..600).map(|key| (key, at, 1)).collect();
+                let mut batch = (0..100).map(|key| (key, at, 1)).collect();
                 windows.add_batch(Time::MIN, &mut batch, &mut |_| {}, &mut |_, _, _, _| {})?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts entries of other keys than those of the seeded changes into a map on the heap and one in a log.
+    pub fn put_more(&mut self, keys: std::ops::Range<u64>, value: u64) -> Result<()> {
+        for (_, map) in &mut self.maps[..2] {
+            for key in keys.clone() {
+                map.put(1000 + key, value)?;
             }
         }
         Ok(())
