@@ -1,8 +1,9 @@
-//! Lists on the plain heap: per bucket a hash table of vectors, the honest baseline.
+//! Lists on the plain heap: a hash table of vectors per bucket.
 //!
-//! Nothing is ever on storage but checkpoints, which write what has come since the last one and are taken in steps (see
-//! `heap_lists_capture.rs` and `heap_lists_reading.rs`, and `heap_lists_records.rs` for what a list remembers of them). A vector is booked before it grows, twice for a moment, as its elements
-//! move; what they own, when they come. The table grows part by part.
+//! Only checkpoints are on storage. They run in steps and write what has come since the last one
+//! (`heap_lists_capture.rs`, `heap_lists_reading.rs`, and `heap_lists_records.rs` for what a list
+//! remembers of them). A vector reserves memory before it grows, twice for a moment while its
+//! elements move; the heap of elements is reserved on arrival. The table grows part by part.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

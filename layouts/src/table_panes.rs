@@ -1,4 +1,4 @@
-//! Panes kept in a plain table under keys of slice and key: so that layouts can be compared.
+//! Panes kept in a plain table under composite keys of slice and key, to compare layouts.
 //!
 //! The keys of each slice stand in a set in memory beside the table, which is how a slice is found
 //! whole. What it keeps true: a key is in the set of its slice if the table has its accumulator, but

@@ -124,7 +124,7 @@ impl Taking {
 }
 
 impl Remembered {
-    /// Nothing yet.
+    /// Creates a memory of no checkpoint.
     pub fn new(context: &StateContext) -> Self {
         Self {
             context: context.clone(),
@@ -142,12 +142,13 @@ impl Remembered {
         }
     }
 
-    /// Books what a checkpoint writes with, and an open reads with, for as long as the state lives: whatever it accepts can
-    /// be checkpointed and opened again, also while other states take all other memory. Forgets the last checkpoint if
-    /// there is no room otherwise: the next one writes all.
+    /// Reserves the memory for writing a checkpoint and for opening one, as long as the state
+    /// lives. The state can then checkpoint and reopen everything it accepts, even while other
+    /// states use all other memory. If there is no room otherwise, it forgets the last checkpoint,
+    /// and the next one writes everything.
     ///
     /// # Errors
-    /// [`ErrorKind::OverBudget`] if there is no room.
+    /// [`ErrorKind::OverBudget`] if there is no room even then.
     pub fn keep_room<K: Key, V: State>(&mut self) -> Result<()> {
         if self.context.segments.is_none() {
             return Ok(());
@@ -160,7 +161,7 @@ impl Remembered {
         })
     }
 
-    /// Gives all entries of an image to `entry`, with their places.
+    /// Passes each entry of an image to `entry`, with its place.
     ///
     /// # Errors
     /// Those of `entry`, of reading and of decoding.
@@ -198,14 +199,16 @@ impl Remembered {
         }
     }
 
-    /// Places that were given in another epoch are none. No epoch is 0, and a later one is greater.
+    /// Returns the current epoch. A place given in another epoch counts as none. Epochs are greater
+    /// than 0 and increase.
     #[inline]
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// An entry is gone whose record was there. Of one that a checkpoint has not read and that is
-    /// [due](Remembered::is_due) this is told by [`outdate`](Remembered::outdate). Cost: O(1).
+    /// Notes that the entry with its record at this place was removed. For an entry that the
+    /// running checkpoint has not read and that is [due](Remembered::is_due), call
+    /// [`outdate`](Remembered::outdate) instead. Cost: O(1).
     #[inline]
     pub fn note_dead(&mut self, place: Place) {
         if place != Place::NONE {
@@ -213,13 +216,14 @@ impl Remembered {
         }
     }
 
-    /// Whether the checkpoint that is being taken is to write an entry at this place, which it has not read. Not before
-    /// it is [planned](Remembered::plan).
+    /// Returns whether the running checkpoint must write the entry at this place, which it has not
+    /// read. Valid once the checkpoint is [planned](Remembered::plan).
     pub fn is_due(&self, place: Place) -> bool {
         self.taking.as_ref().is_some_and(|taking| taking.part.is_due(place))
     }
 
-    /// An entry is gone that the checkpoint being taken is to write, and has not yet: the state keeps it until then.
+    /// Notes the removal of an entry that the running checkpoint has yet to write. The state keeps
+    /// the entry until then.
     pub fn outdate(&mut self, place: Place) {
         let Some(taking) = &mut self.taking else { return };
         if taking.part.naming.outdate(place, &mut self.files).is_err() {
@@ -248,7 +252,7 @@ impl Remembered {
         self.taking.as_ref().is_some_and(|taking| taking.stepped.is_lost())
     }
 
-    /// Begins a checkpoint of so many entries, which own so many bytes. Cost: O(1).
+    /// Starts a checkpoint of `entries` entries that own `bytes` bytes. Cost: O(1).
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] in a store without a directory.
@@ -282,8 +286,8 @@ impl Remembered {
         Ok(())
     }
 
-    /// Decides what the checkpoint that was begun writes, if that is not decided: to be called before an entry goes
-    /// that it has not read. Cost: in the number of segments.
+    /// Decides what the running checkpoint writes, if that is undecided. Call it before you remove
+    /// an entry that the checkpoint has not read. Cost: O(segments).
     #[inline]
     pub fn plan(&mut self) {
         if self.is_unplanned() {
@@ -354,10 +358,11 @@ impl Remembered {
         self.epoch += 1;
     }
 
-    /// Does a bounded share; the image at the end. `read` reads a few entries, and says whether there were any.
+    /// Does a bounded step and returns the image at the end. `read` reads a few entries and returns
+    /// whether there were any.
     ///
     /// # Errors
-    /// Those of `read` and of writing; the checkpoint has to be begun again.
+    /// Those of `read` and of writing. Start the checkpoint again.
     pub fn step(
         &mut self,
         blobs: &BlobWriter,
@@ -471,7 +476,7 @@ impl Remembered {
         self.is_on
     }
 
-    /// Has all that `read` reads written at once. If that fails, the checkpoint does.
+    /// Writes everything that `read` reads, in this call. If that fails, the checkpoint fails.
     #[cold]
     pub fn read_rest(&mut self, mut read: impl FnMut(&mut Recording<'_>) -> Result<bool>) {
         self.plan();
@@ -484,7 +489,7 @@ impl Remembered {
         });
     }
 
-    /// Waits a moment for the helper.
+    /// Waits briefly for the helper.
     pub fn pause(&mut self) {
         self.taking.iter_mut().for_each(|taking| taking.stepped.pause());
     }
@@ -554,7 +559,7 @@ impl Remembered {
         }
     }
 
-    /// What became of the checkpoint.
+    /// Reports the outcome of the checkpoint.
     pub fn decide(&mut self, outcome: CheckpointOutcome) {
         drop(self.give_up());
         self.images.decide(outcome, self.context.segments.as_ref());
@@ -568,8 +573,8 @@ impl Remembered {
         }
     }
 
-    /// Gives up what is noted of dead records, if no checkpoint needs it, so that the next one writes all; says whether
-    /// there was any.
+    /// Frees the notes of dead records, if no checkpoint needs them, and returns whether there were
+    /// any. The next checkpoint then writes everything.
     pub fn make_way(&mut self) -> bool {
         if self.taking.is_some() || self.undecided.is_some() {
             return false;
@@ -582,7 +587,7 @@ impl Remembered {
         has_noted
     }
 
-    /// Adds what checkpoints take and took to a state's statistics.
+    /// Adds the checkpoints' bytes on storage and bytes written to `stats`.
     pub fn describe(&self, stats: &mut TableStats) {
         self.images.describe(stats);
         stats.checkpoint_looks += self.looks;

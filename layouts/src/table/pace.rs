@@ -1,29 +1,29 @@
-//! How far a stream has come while a checkpoint of its state is taken.
+//! Progress of the stream while a checkpoint of its state runs.
 
 /// A share is worth at least so many calls.
 const CALLS_MIN: u64 = 64;
-/// What a table is told before each share of a checkpoint, see
+/// Progress since the last step of a checkpoint, passed to
 /// [`Upkeep::pace_checkpoint`](crate::Upkeep::pace_checkpoint).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Keys read or written since the last share. With none of them the stream stands still, and waits for
-    /// nothing.
+    /// Keys read or written since the last step. At 0 the stream is idle, and the checkpoint writes
+    /// without waiting for it.
     pub calls: u64,
-    /// How much is over of the time that the checkpoint may take, in parts of [`WHOLE`](Pace::WHOLE). From
-    /// there on it follows nothing any more.
+    /// Fraction of the checkpoint's time budget that has elapsed, in units of
+    /// 1/[`WHOLE`](Pace::WHOLE). At `WHOLE` the checkpoint no longer follows the stream.
     pub gone: u64,
 }
 
 impl Pace {
-    /// All of the time that a checkpoint may take.
+    /// The whole time budget of a checkpoint.
     pub const WHOLE: u64 = 1 << 32;
-    /// A checkpoint may take this part of what lies between its barrier and the one before.
+    /// Divisor of the interval between two barriers that gives a checkpoint's time budget.
     const SHARE_OF_INTERVAL: u64 = 2;
-    /// One that does not follow the stream.
+    /// A pace that does not follow the stream.
     pub const AT_ONCE: Self = Self { calls: 0, gone: Self::WHOLE };
 
-    /// How much is over of the time of a checkpoint: so much has passed since its barrier, in any unit, and
-    /// so much had since the one before.
+    /// Returns the elapsed fraction of a checkpoint's time budget. `passed` is the time since its
+    /// barrier and `interval` the time between that barrier and the previous one, in the same unit.
     #[must_use]
     pub fn gone_of(passed: u64, interval: u64) -> u64 {
         let whole = u128::from(passed) * u128::from(Self::WHOLE * Self::SHARE_OF_INTERVAL);
